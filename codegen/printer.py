@@ -183,6 +183,9 @@ class Printer:
             function, *arguments = value.args
             listed = ", ".join(map(self._argument, arguments))
             return f"{self._leaf_module(function.name)}.{function.name}({listed})"
+        if value.op == "group":
+            array, size, *at = value.args
+            return self._phrase("group_place", **self._group_in(array, at, size))
         array, *at = value.args
         place = value.dtype == leaf_text.ADDRESS
         return self._phrase("place" if place else "element", **self._place_in(array, at, 5 if place else 0))
@@ -361,14 +364,21 @@ class Printer:
         )
 
     def _vector(self, s: leaf_text.Vector) -> Iterator[str]:
-        array, registers, whole = s.array, s.registers, (s.array.line or (s.array, (), 0))[0]
-        *own, last = s.group
+        registers = s.registers
         yield from self._spell(
-            "vector", store=s.store, size=self.spelled(registers.size), registers=registers.name, from_register=self.value(registers.first, 4),
-            group=None if own else self.value(last), name=array.name, whole=whole.name, first=self.value(array.line[2] if array.line else 0),
-            rows=[self.value(row) for row in (*(array.line[1] if array.line else ()), *own)], column=self.value(last, 4), staged=array.staged,
-            shape=[self.spelled(extent) for extent in array.shape], swizzle=array.swizzle,
+            "vector", store=s.store, registers=registers.name, from_register=self.value(registers.first, 4),
+            **self._group_in(s.array, s.group, registers.size),
         )  # fmt: skip
+
+    def _group_in(self, array: leaf_text.Array, at: Iterable[t.Value], size: int) -> dict[str, Any]:
+        """What macros see of a group of elements: its number, or the row and column at which it begins."""
+        whole, rows, first = array.line or (array, (), 0)
+        *own, last = at
+        return {
+            "size": self.spelled(size), "group": None if own else self.value(last), "name": array.name, "matrix": whole.name,
+            "first": self.value(first), "rows": [self.value(row) for row in (*rows, *own)], "column": self.value(last, 4), "staged": array.staged,
+            "shape": [self.spelled(extent) for extent in array.shape], "swizzle": array.swizzle,
+        }  # fmt: skip
 
     def _line(self, s: leaf_text.Line) -> Iterator[str]:
         row: t.Value = 0
@@ -416,7 +426,13 @@ class Printer:
             if p.mma.doc:
                 yield f"# {p.mma.doc}"
         accs = [self._facts(view) for view in {p.acc.buffer: p.acc for p in s.products}.values()]
-        own = {"own_registers": self._home("OWN_REGISTERS") is not None}
+        own = {"own_registers": unit == "wgmma" and self._home("OWN_REGISTERS") is not None}
+        for p in s.products:
+            if own["own_registers"] and any(view.width is not None for view in (p.a, p.b)):
+                raise TemplateError(
+                    f"product {p.mma.name}", expected="whole rows of its operands, where a DSL's threads hold tiles by themselves",
+                    got="a view of some of their columns", fix="make those columns a buffer, or spell them in this DSL's _spelling.j2",
+                )  # fmt: skip
         yield from self._spell(f"open_{unit}", accs=accs, **own)
         for p in s.products:
             if unit == "wgmma":

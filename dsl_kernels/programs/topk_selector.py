@@ -471,7 +471,9 @@ def _use_list(m: Recorder, share: _Share, r: _Range, bottom: Expr) -> None:
     with m.when(tied.differs(0)):
         _mark_ties(m, share, r, tied)
     with m.when(unlisted):
-        m.meet()
+        # The CTAs of a row have met behind the last use of both.
+        if m.k.group == 1:
+            m.meet()
         m.set(r.rounds, 0)
         leaf.clear(m, m.buffer("hist"), 0, 2 * BINS)
         leaf.clear(m, m.buffer("counters"), 0, 8)

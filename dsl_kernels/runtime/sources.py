@@ -18,8 +18,8 @@ from types import CodeType, ModuleType
 from typing import Any
 
 _HELPERS = "dsl_kernels.device"
-# What leaves mean enters no kernel, and programs hold it.
-_MEANINGS = f"{_HELPERS}.torch"
+# What leaves mean, and the texts that generated modules have by then, enter no kernel from there, and programs hold them.
+_MEANINGS = (f"{_HELPERS}.torch", f"{_HELPERS}.text")
 _WATCHED = (f"{_HELPERS}.", "dsl_kernels.backends.")
 # By real path: one file may be imported under a link to it.
 _loaded: dict[str, str] = {}

@@ -45,7 +45,7 @@ class Array:
 
     `size` elements it has in a thread's registers, from `first` on of those that it is a group of. `shape` is that of a
     buffer outside of registers, whose rows `swizzle` exchanges within so many bytes; `staged` tells whether it is one of
-    several stages. `line` says what this is the part of: which array, which row of it if that is a matrix, and from which
+    several stages, `pitch` how far apart an operand's rows are where they need not follow one another. `line` says what this is the part of: which array, which row of it if that is a matrix, and from which
     element on.
     """
 
@@ -60,6 +60,7 @@ class Array:
     swizzle: int = 0
     staged: bool = False
     first: Value = 0
+    pitch: Expr | None = None
 
     def __getitem__(self, index: Index) -> Expr:
         return Expr("element", (self, *_places(index)), self.dtype)
@@ -70,6 +71,10 @@ class Array:
     def at(self, index: Index) -> Expr:
         """The place of an element, for a Function."""
         return Expr("element", (self, *_places(index)), ADDRESS)
+
+    def group_at(self, row: Value, column: Value, size: int) -> Expr:
+        """The place, for a Function, where a group of `size` consecutive elements begins in a matrix in shared memory."""
+        return Expr("group", (self, size, row, column), ADDRESS)
 
     def group(self, first: Value, size: int) -> Array:
         """`size` registers from number `first` on, for `read` and `write`."""
@@ -87,13 +92,24 @@ class Array:
         self.recorder.say(Vector(registers, self, _places(group), True))
 
     def row(
-        self, title: str, row: Index, pitch: Value | tuple[Value, ...], first: Value = 0, *, wide: bool = True
+        self,
+        title: str,
+        row: Index,
+        pitch: Value | tuple[Value, ...] | None = None,
+        first: Value = 0,
+        *,
+        wide: bool = True,
     ) -> Array:
-        """A row of a matrix in global memory from column `first` on; its rows are `pitch` elements long.
+        """A row of a matrix in global memory from column `first` on; its rows are `pitch` elements long, or as the operand says.
 
         Of an operand with more dimensions `row` has an index for each but the last one, and `pitch` all extents but the
         first one. One that is not `wide` has less than 2**31 elements.
         """
+        if pitch is None and (pitch := self.pitch) is None:
+            raise DeclarationError(
+                f"a row of {self.name} in the text of a leaf", expected="a pitch, or an operand that is passed with its own",
+                got="neither", fix="say how long rows are, or pass m.operand(name, stride)",
+            )  # fmt: skip
         rows, pitches = _places(row), _places(pitch)
         self.recorder.say(Line(title, self, rows, pitches, first, wide))
         return replace(self, name=title, line=(self, rows, first), wide=wide)
@@ -198,6 +214,7 @@ class Formal:
     dtype: str
     fresh: bool = False
     staged: bool = False
+    pitched: bool = False
 
 
 @dataclass(frozen=True)
@@ -239,7 +256,9 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
             passed.append(t.name(title, argument.dtype))
         elif isinstance(argument, (t.View, t.Global, t.Cluster, t.Sender, Array)):
             array = memory_of(title, argument, schedule, m)
-            formals.append(Formal(title, "memory", array.dtype, staged=array.staged))
+            formals.append(
+                Formal(title, "memory", array.dtype, staged=array.staged, pitched=array.pitch is not None)
+            )
             passed.append(array)
         else:
             formals.append(None)
@@ -260,9 +279,10 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
 def memory_of(title: str, argument: Any, schedule: Schedule | None, m: LeafRecorder) -> Array:
     """What is passed as memory, as the text of the leaf names it."""
     if isinstance(argument, Array):
-        return replace(argument, name=title, recorder=m, line=None, wide=True)
+        return replace(argument, name=title, recorder=m, line=None, wide=True, pitch=None)
     if isinstance(argument, t.Global):
-        return Array(title, argument.dtype, "global", 0, m)
+        pitch = t.name(f"{title}_pitch") if argument.pitch else None
+        return Array(title, argument.dtype, "global", 0, m, pitch=pitch)
     if isinstance(argument, t.Sender):
         return Array(title, "float32", "global", 0, m)
     if schedule is None:

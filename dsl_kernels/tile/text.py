@@ -197,7 +197,7 @@ def _is(value: Value, number: int) -> bool:
     return not isinstance(value, Expr) and value is not True and value is not False and value == number
 
 
-OF_THREADS = ("~", "to", "select", "element", "apply")
+OF_THREADS = ("~", "to", "select", "element", "group", "apply")
 """Operators that only the text of a leaf has: `tile.threads` works them out, for all threads at once."""
 
 _EVALUATE: dict[str, Callable[[Any, Any], Any]] = {

@@ -208,6 +208,9 @@ def _meaning(value: Any) -> Meaning:
     if value.op == "element":
         array, *index = value.args
         return _place(array, index) if value.dtype == ADDRESS else _element(array, index)
+    if value.op == "group":
+        array, _, *index = value.args
+        return _place(array, index)
     of = [_meaning(arg) for arg in value.args if not isinstance(arg, Function)]
     if value.op == "apply":
         function = value.args[0]
@@ -293,10 +296,18 @@ def _place(array: Array, index: Iterable[Value]) -> Callable[[Threads], Place]:
         within: Any = 0
         for extent, part in parts:
             within = within * extent + part(at)
-        flat = memory if isinstance(memory, list) else memory.view(-1)
+        flat = memory if isinstance(memory, list) else _flat(memory)
         return Place(flat, at.spread(found + within), array.name)
 
     return place
+
+
+def _flat(memory: torch.Tensor) -> torch.Tensor:
+    """Memory as one run of elements, with what lies between rows that do not follow one another."""
+    if memory.is_contiguous():
+        return memory.view(-1)
+    reach = sum((extent - 1) * step for extent, step in zip(memory.shape, memory.stride(), strict=True))
+    return memory.as_strided((reach + 1,), (1,))
 
 
 def _block(statements: Iterable[t.Statement]) -> Step:
@@ -419,13 +430,16 @@ def _vector(s: Vector) -> Step:
 
 def _line(s: Line) -> Step:
     rows, pitches, first = [*map(_meaning, s.rows)], [*map(_meaning, s.pitches)], _meaning(s.first)
+    pitched = s.array.pitch is not None
 
     def name(at: Threads) -> None:
         whole, begin = at.scope[s.array.name], at.scope.get(_begin(s.array.name), 0)
-        known = whole.shape[1:] if rows and whole.dim() == len(rows) + 1 else [pitch(at) for pitch in pitches]
         of_row = 0
-        for row, pitch in zip(rows, known, strict=True):
-            of_row = (of_row + row(at)) * pitch
+        if rows and (pitched or whole.dim() == len(rows) + 1):
+            of_row = sum(row(at) * step for row, step in zip(rows, whole.stride(), strict=False))
+        else:
+            for row, pitch in zip(rows, pitches, strict=True):
+                of_row = (of_row + row(at)) * pitch(at)
         at.scope[s.name] = whole
         at.scope[_begin(s.name)] = begin + of_row + first(at)
 

@@ -301,6 +301,23 @@ def test_leaves_belong_to_the_operation_with_the_longest_name(monkeypatch, tmp_p
     assert leaf_files("none", "gqa") == []
 
 
+def test_columns_of_an_operand_are_refused_where_a_dsl_does_not_spell_them(monkeypatch) -> None:
+    instance = next(
+        i
+        for i in INSTANCES
+        if (i.backend, i.program.op, i.arch.name) == ("tilelang", "lightning_indexer", "sm_90a")
+    )
+    multiply = Recorder.multiply
+
+    def of_columns(self, name, acc, a, b, **kind):
+        width = self.schedule.buffer(b.buffer).shape[-1]
+        return multiply(self, name, acc, a, b.columns(0, width), **kind)
+
+    monkeypatch.setattr(Recorder, "multiply", of_columns)
+    with pytest.raises(TemplateError, match="product score.*some of their columns"):
+        render.render(instance)
+
+
 def test_an_undefined_name_is_an_error_with_the_template_and_variant(monkeypatch) -> None:
     instance = INSTANCES[0]
     with pytest.raises(TemplateError, match=f"{instance.template.name}.*nothing_like_it.*{instance.id}"):

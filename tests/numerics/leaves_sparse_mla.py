@@ -116,41 +116,35 @@ def _tokens(p: Probe, n: int) -> torch.Tensor:
     return torch.cat([latent, scales.view(torch.uint8), rope.view(torch.uint8)], dim=1)
 
 
-@case(mla.load_tokens, dims=(128, 256))
-@case(mla.renew_tokens, dims=(128, 256))
-def load_and_renew_tokens(p: Probe, dims: int) -> None:
-    """What was read first, and what took its place."""
+def _own_words(p: Probe, each: int, **kind: Any) -> Any:
+    return p.registers("words", (128, each), dtype="uint32", places=straight(128, each), private=True, **kind)
+
+
+@case(said.load_tokens, dims=(128, 256))
+def load_tokens(p: Probe, dims: int) -> None:
     p.threads = 128
-    words = p.registers("words", (64, dims * 9 // 16), dtype="int32", places=straight(128, 8 + dims * 9 // 64), out=False)  # fmt: skip
+    words = _own_words(p, 8 + dims * 9 // 64)
+    ids = _low_high(p, _ids(p, 40))
+    p.call(words, p.operand("kv_cache", _tokens(p, 40)), 1, dims, *ids, p.dim("n", 40), p.thread)
+
+
+@case(said.renew_tokens, dims=(128, 256))
+def renew_tokens(p: Probe, dims: int) -> None:
+    """What was read before, and what takes its place."""
+    p.threads = 128
+    words = _own_words(p, 8 + dims * 9 // 64)
     low, high = _low_high(p, _ids(p, 40))
     cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
-
-    def renewed(turn: int, *ids: Any) -> tuple[Any, ...]:
-        target = p.shared(f"target{turn}", (64, dims), dtype="bfloat16", swizzle=128, out=True, slot=True)
-        rope = p.shared(
-            f"rope{turn}", (64, dims // 8), dtype="bfloat16", swizzle=dims // 4, out=True, slot=True
-        )
-        return words, target, rope, cache, 1, dims, *ids, n, p.thread
-
-    load = (words, cache, 1, dims, low, high, n, p.thread)
-    if p.leaf is mla.renew_tokens:
-        p.after = _calling(mla.renew_tokens, renewed(1, low, high))
-    _pair(p, mla.load_tokens, load, mla.renew_tokens, renewed(0, high, low))
+    rows = (
+        p.shared(text, (64, width), dtype="bfloat16", swizzle=min(128, 2 * width), out=True, slot=True)
+        for text, width in (("target", dims), ("rope", dims // 8))
+    )
+    p.before = _calling(said.load_tokens, (words, cache, 1, dims, low, high, n, p.thread))
+    p.call(words, *rows, cache, 1, dims, high, low, n, p.thread)
 
 
 def _calling(leaf: Leaf, arguments: tuple[Any, ...]) -> Callable[[Any], None]:
     return lambda m: leaf(m, *(a(m) if callable(a) else a for a in arguments))
-
-
-def _pair(p: Probe, first: Leaf, of_first: tuple[Any, ...], second: Leaf, of_second: tuple[Any, ...]) -> None:
-    """Two leaves one behind the other, whichever of them is tested."""
-
-    if p.leaf is first:
-        p.after = _calling(second, of_second)
-        p.call(*of_first)
-    else:
-        p.before = _calling(first, of_first)
-        p.call(*of_second)
 
 
 @case(mla.fetch_half)
@@ -207,31 +201,57 @@ def load_and_renew_share(p: Probe) -> None:
         p.after = lambda m: behind(m, 1)
 
 
-@case(mla.load_half, half=(0, 1))
-@case(mla.store_half, half=(0, 1))
-@case(mla.renew_half, half=(0, 1))
-def load_and_store_half(p: Probe, half: int) -> None:
-    """TileLang writes into half of a tile from the second of two places, CuTe DSL a slot of half a tile from a sole one."""
-    p.threads, places = 128, 1 if p.cute else 2
-    words = p.registers("words", (places, 32, 288), dtype="uint32", places=straight(128, 44 * places), private=True, out=False)  # fmt: skip
+def _halves(p: Probe, rows: int, *texts: str) -> list[Any]:
+    """Latent and rope dims of that many tokens."""
+    return [
+        p.shared(text, (rows, width), p.normal(rows, width).bfloat16(), dtype="bfloat16", swizzle=128, out=True, slot=True)
+        for text, width in zip(texts, (512, 64) * 2, strict=False)
+    ]  # fmt: skip
+
+
+@case(said.load_half, half=(0, 1), scales=(1, 4))
+def load_half(p: Probe, half: int, scales: int) -> None:
+    p.threads = 128
+    # Of a place for four scales three stay as they are where lanes have one.
+    words = _own_words(p, 88, value=p.integers(0, 99, 128, 88).long())
     low, high = _low_high(p, _ids(p, 40))
+    p.call(
+        words, half, p.operand("kv_cache", _tokens(p, 40)), half, low, high, scales, p.dim("n", 40), p.thread
+    )
+
+
+def _held(p: Probe, scales: int) -> torch.Tensor:
+    """What `load_half` leaves of 32 tokens in a place, unsigned: of four lanes each has one scale, or all."""
+    thread, word = torch.arange(128).view(-1, 1), torch.arange(44)
+    byte = (
+        torch.where(word < 32, word // 4 * 64, 528 + (word - 32) // 4 * 64) + thread % 4 * 16 + word % 4 * 4
+    )
+    own = 512 + thread % 4 * 4 if scales == 1 else 512 + (word - 40) * 4
+    byte = torch.where(word < 40, byte, own)
+    tokens = _tokens(p, 32).view(torch.int32)
+    return tokens[thread // 4, byte // 4].long() & 0xFFFFFFFF
+
+
+def neighbours(p: Probe) -> None:
+    """TileLang rounds the product with a scale's second half, so that one value in a thousand becomes the bf16 next to the nearest."""
+    p.relative = 0.0 if p.cute else 2.0**-7
+
+
+@case(said.store_half, half=(0, 1))
+def store_half(p: Probe, half: int) -> None:
+    p.threads = 128
+    neighbours(p)
+    words = _own_words(p, 88, value=torch.cat([_held(p, 4), _held(p, 4)], dim=1), out=False)
+    p.call(words, 1, *_halves(p, 64, "ckv", "kpe"), half, p.thread)
+
+
+@case(said.renew_half)
+def renew_half(p: Probe) -> None:
+    p.threads = 128
+    words = _own_words(p, 44, value=_held(p, 1))
+    ids = p.var("ids", _ids(p, 40)[:32], each="lane")
     cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
-    ckv, kpe = (
-        p.shared(text, (32 * places, width), p.normal(32 * places, width).bfloat16(), dtype="bfloat16", swizzle=128, out=True, slot=True)
-        for text, width in (("ckv", 512), ("kpe", 64))
-    )  # fmt: skip
-    load = (words, places - 1, cache, half, low, high, n, p.thread)
-    if p.cute:
-        first = (words, ckv, kpe, cache, high, n, p.thread)
-        if p.leaf is mla.renew_half:
-            second = [
-                p.shared(f"{text}2", (32, width), dtype="bfloat16", swizzle=128, out=True, slot=True)
-                for text, width in (("ckv", 512), ("kpe", 64))
-            ]
-            p.after = _calling(mla.renew_half, (words, *second, cache, low, n, p.thread))
-        _pair(p, mla.load_half, load, mla.renew_half, first)
-    else:
-        _pair(p, mla.load_half, load, mla.store_half, (words, 1, ckv, kpe, half, p.thread))
+    p.call(words, *_halves(p, 32, "ckv", "kpe"), cache, ids, n, p.thread)
 
 
 def _scores(p: Probe, heads: int = HEADS, value: Any = None, **kind: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from leaf_probes import Probe, alike, case, straight
-from leaves_sparse_mla import APPROXIMATE, HEADS, INF, _bits, _ids, _low_high, _scratch, _tokens
+from leaves_sparse_mla import APPROXIMATE, HEADS, INF, _bits, _ids, _low_high, _scratch, _tokens, neighbours
 
 from dsl_kernels.device.text import sparse_mla_sm100 as text
 from dsl_kernels.device.torch import sparse_mla_sm100 as mla_sm100
@@ -77,7 +77,7 @@ def _rows(p: Probe, each: int) -> Any:
     return _own(p, "rows", ids[first + torch.arange(each) * (64 // each)], each, dtype="int32", out=False)
 
 
-@case(mla_sm100.gather_columns, columns=(64, 128))
+@case(text.gather_columns, columns=(64, 128))
 def gather_columns(p: Probe, columns: int) -> None:
     p.threads, p.lands = 128, "cp_async"
     p.call(
@@ -96,14 +96,11 @@ def _token_words(p: Probe, value: torch.Tensor, **kind: Any) -> Any:
     piece, word = torch.arange(11).view(1, 1, -1, 1), torch.arange(4).view(1, 1, 1, -1)
     byte = torch.where(piece < 8, piece * 64, 528 + (piece - 8) * 64) + thread % 4 * 16
     byte = torch.where(piece == 10, 512, byte) + 4 * word
-    # 32-bit words are 64-bit integers in torch: a row of 164 of them has room for twice the bytes.
-    places = ((32 * i + thread // 4) * 328 + byte // 4).view(128, 88)
-    tile = torch.zeros(64, 328 * 4, dtype=torch.uint8)
-    tile[:, :656] = value
-    return p.registers("words", (64, 164), tile.view(torch.int64), dtype="uint32", places=places, private=True, bits=torch.int32, **kind)  # fmt: skip
+    words = value.contiguous().view(torch.int32)[32 * i + thread // 4, byte // 4]
+    return _own(p, "words", words.view(128, 88).long() & 0xFFFFFFFF, 88, dtype="uint32", **kind)
 
 
-@case(mla_sm100.load_unit, unit=(0, 3))
+@case(text.load_unit, unit=(0, 3))
 def load_unit(p: Probe, unit: int) -> None:
     p.threads = 128
     words = _token_words(p, _tokens(p, 64))
@@ -111,7 +108,7 @@ def load_unit(p: Probe, unit: int) -> None:
     p.call(words, unit, p.operand("kv_cache", _tokens(p, 40)), rows, p.thread)
 
 
-@case(mla_sm100.load_rest)
+@case(text.load_rest)
 def load_rest(p: Probe) -> None:
     p.threads = 128
     words = _token_words(p, _tokens(p, 64))
@@ -119,14 +116,15 @@ def load_rest(p: Probe) -> None:
     p.call(words, p.operand("kv_cache", _tokens(p, 40)), rows, p.thread)
 
 
-@case(mla_sm100.dequantise_unit, unit=(0, 2))
+@case(text.dequantise_unit, unit=(0, 2))
 def dequantise_unit(p: Probe, unit: int) -> None:
     p.threads = 128
+    neighbours(p)
     target = p.shared("target", (64, 128), dtype="bfloat16", swizzle=128, out=True, slot=True)
     p.call(target, _token_words(p, _tokens(p, 64), out=False), unit, p.thread)
 
 
-@case(mla_sm100.store_rope)
+@case(text.store_rope)
 def store_rope(p: Probe) -> None:
     p.threads = 128
     target = p.shared("target", (64, 64), dtype="bfloat16", swizzle=128, out=True, slot=True)

@@ -14,7 +14,7 @@ from dsl_kernels.arch import ARCHS
 from dsl_kernels.errors import ScheduleError
 from dsl_kernels.executors import Interpreter
 from dsl_kernels.tile import uses
-from dsl_kernels.tile.text import Recorder
+from dsl_kernels.tile.text import Leaf, Recorder
 from dsl_kernels.variants import Variant
 from dsl_kernels.verification import trial
 
@@ -105,13 +105,15 @@ def test_a_forgotten_hand_over_is_reported_with_the_role(
 
 @pytest.mark.parametrize(
     "arch,copy",
-    [("sm_90a", "sparse_mla.copy_rows"), ("sm_100a", "sparse_mla_sm100.gather_columns")],
+    [("sm_90a", "torch.sparse_mla.copy_rows"), ("sm_100a", "text.sparse_mla_sm100.gather_columns")],
 )
 def test_reading_a_slot_before_it_is_filled_gives_poison(monkeypatch, arch: str, copy: str) -> None:
     """A gather that never happens must show: slots are poisoned when they are acquired."""
-    module, name = copy.split(".")
-    leaves = importlib.import_module(f"dsl_kernels.device.torch.{module}")
-    monkeypatch.setattr(leaves, name, replace(getattr(leaves, name), torch=lambda *arguments: None))
+    module, _, name = copy.rpartition(".")
+    leaves = importlib.import_module(f"dsl_kernels.device.{module}")
+    whole: Leaf = getattr(leaves, name)
+    nothing = {"torch" if whole.text is None else "text": lambda *arguments: None}
+    monkeypatch.setattr(leaves, name, replace(whole, **nothing))
     workload = problems.get("sparse_mla").workload("tiny_h16")
     result = trial.run(_sparse_mla(arch), workload, Interpreter())
     assert not result.comparison.ok

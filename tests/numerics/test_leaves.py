@@ -32,11 +32,6 @@ for path in sorted(Path(__file__).parent.glob("leaves_*.py")):
 
 # Leaves that have no test without their counterpart, and why.
 IN_PAIRS = {
-    "load_tokens": "the words in registers are a DSL's own: compared once renew_tokens has written them",
-    "renew_tokens": "what it writes lies in registers as load_tokens leaves it",
-    "load_half": "the words in registers are a DSL's own: compared once store_half has written them",
-    "store_half": "what it writes lies in registers as load_half leaves it",
-    "renew_half": "what it writes lies in registers as load_half leaves it",
     "load_share": "the words in registers are a DSL's own: compared once renew_share has written them",
     "renew_share": "what it writes lies in registers as load_share leaves it",
     "fetch_half": "it has no result: that it stays within the cache is all there is to see",

@@ -360,13 +360,13 @@ def with_part(text: t.Text, name: str, statements: tuple[t.Statement, ...]) -> t
 
 
 def printed(program: TileProgram, variant: Variant, dsl: str) -> str | None:
-    """What a DSL prints of it; None where it does not spell one of its leaves."""
+    """What a DSL prints of it; None where it does not spell one of its leaves or products."""
     arch = get_arch(variant.arch)
     template = frame(dsl)
     try:
         return render(Instance(program, dsl, arch, dict(variant.knobs), template))
     except DslKernelError as error:
-        if "leaf" in str(error):
+        if "leaf" in str(error) or "product" in str(error):
             return None
         raise
 

@@ -174,20 +174,20 @@ def forget() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_no_setting_changes_a_bit(setting, name, cases, plain) -> None:
-    case = cases[name]
-    for arch in ARCHS:
-        where = {"executor": "interpreter", "arch": arch}
-        forget()
-        wanted = plain[name, arch] = plain.get((name, arch)) or case(**where)
-        forget()
-        # What the setting makes serves plain calls, and what those make serves the setting.
-        with SETTINGS[setting]():
-            cold = case(**where)
-        after = case(**where)
-        with SETTINGS[setting]():
-            warm = case(**where)
-        for got in (cold, after, warm):
-            same(got, wanted)
+    """On either architecture in turn, so that each setting and each case sees both."""
+    case, arch = cases[name], ARCHS[([*SETTINGS].index(setting) + NAMES.index(name)) % 2]
+    where = {"executor": "interpreter", "arch": arch}
+    forget()
+    wanted = plain[name, arch] = plain.get((name, arch)) or case(**where)
+    forget()
+    # What the setting makes serves plain calls, and what those make serves the setting.
+    with SETTINGS[setting]():
+        cold = case(**where)
+    after = case(**where)
+    with SETTINGS[setting]():
+        warm = case(**where)
+    for got in (cold, after, warm):
+        same(got, wanted)
 
 
 @contextlib.contextmanager
@@ -288,17 +288,18 @@ def test_after_a_fork(name, cases) -> None:
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("name", NAMES)
-def test_eight_threads_at_once(name, arch, cases, in_threads) -> None:
+def test_four_threads_at_once(name, arch, cases, in_threads) -> None:
     case = cases[name]
     where = {"executor": "interpreter", "arch": arch}
     wanted = case(**where)
     forget()
 
     def work(i: int) -> None:
-        for _ in range(2):
-            same(case(**where), wanted)
+        same(case(**where), wanted)
 
-    assert in_threads(8, work) == [None] * 8
+    # Each thread's first call, then one with what that has made.
+    for _ in range(2):
+        assert in_threads(4, work) == [None] * 4
 
 
 def test_a_result_of_inference_mode_may_be_written_outside_it(cases) -> None:

@@ -1,10 +1,16 @@
 """meta.json: round trip, hashes, and refusal of whatever a launcher could not trust."""
 
+import importlib
 import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from dsl_kernels.errors import ArtifactError
+from dsl_kernels.runtime import sources
 from dsl_kernels.runtime.artifact import META, Artifact, Operand, Param, Resources, TensorMap, read
 
 
@@ -107,3 +113,17 @@ def test_tensor_map_must_have_matching_rank():
     bad = TensorMap("x_desc", "x", "BFLOAT16", ("64", "n"), (), (64, 128), (1, 1))
     with pytest.raises(ArtifactError, match="one to five dimensions"):
         example(tensor_maps=(bad,))
+
+
+def test_what_programs_hold_of_leaves_is_imported_once(monkeypatch, tmp_path: Path) -> None:
+    """A helper that changed is imported anew, but a program goes on calling the leaf that a test or a user knows."""
+    held = {how: importlib.import_module(f"dsl_kernels.device.{how}.sparse_mla") for how in ("torch", "text")}
+    (tmp_path / "module.py").write_text("x = 1\n")
+    (changed := tmp_path / "grid.py").write_text("y = 2\n")
+    monkeypatch.setattr(sources, "_loaded", {})
+    with mock.patch.dict(sys.modules):
+        sys.modules["dsl_kernels.device.tilelang.grid"] = SimpleNamespace(__file__=str(changed))
+        sources.load("module_of_a_test", tmp_path / "module.py")
+        assert "dsl_kernels.device.tilelang.grid" not in sys.modules
+        for how, module in held.items():
+            assert importlib.import_module(f"dsl_kernels.device.{how}.sparse_mla") is module

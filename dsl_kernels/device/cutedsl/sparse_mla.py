@@ -71,11 +71,24 @@ def write16_where(to, words, wanted):
     )
 
 
-def copy16(to, source, valid):
-    """Start an asynchronous 16-byte copy to shared address `to`; zeros where not valid, and nothing is read."""
-    size = Int32(cutlass.select_(valid, Int32(16), Int32(0)))
+def load_vector(registers, first, count, place, wanted):
+    read_where(registers, first, count, place.toint(), wanted)
+
+
+def store_vector(registers, first, place):
+    write16(place.toint(), [Int32(registers[first + i]) for i in range(4)])
+
+
+def copy16(to, source, wanted):
+    start_copy16(to.toint(), source.toint(), wanted)
+
+
+def start_copy16(to, source, wanted):
+    """By addresses."""
+    size = Int32(cutlass.select_(wanted, Int32(16), Int32(0)))
     cute.arch.inline_ptx(
-        "cp.async.cg.shared.global [{$r0}], [{$r1}], 16, {$r2};", read_only_args=[to, source, size]
+        "cp.async.cg.shared.global [{$r0}], [{$r1}], 16, {$r2};",
+        read_only_args=[to, source, size],
     )
 
 
@@ -111,7 +124,7 @@ def copy_rows(target, cache, stride, first, columns: cutlass.Constexpr, low, hig
         source = base + Int64(cutlass.select_(inside, token, Int32(0))) * stride
         for c in range(row_bytes // panel):
             chunk = c * per_row + thread % per_row
-            copy16(to + piece(row, chunk, panel, TILE), source + Int64(chunk * 16), inside)
+            start_copy16(to + piece(row, chunk, panel, TILE), source + Int64(chunk * 16), inside)
 
 
 @cute.jit
@@ -220,82 +233,24 @@ def scaled_pairs(word, scale):
     ]
 
 
-def store_sixteen(ckv_s, row, rows, panel, part, four, scale_bits):
-    """Write four words of fp8 values times their scale, part `part` of a panel of a row."""
+def store_fp8(first, second, registers, at, scale):
+    write_fp8((first.toint(), second.toint()), [Int32(registers[at + i]) for i in range(4)], Int32(scale))
+
+
+def write_fp8(places, four, scale_bits):
+    """Four words of fp8 values times their scale, to two shared addresses."""
     scale = cute.arch.inline_ptx(
         "mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[scale_bits]
     )
     pairs = [pair for word in four for pair in scaled_pairs(word, scale)]
-    for side in range(2):
-        chunk = panel * 8 + part * 2 + side
-        write16(ckv_s + piece(row, chunk, 128, rows), pairs[4 * side : 4 * side + 4])
+    for half, to in enumerate(places):
+        write16(to, pairs[4 * half : 4 * half + 4])
 
 
-def _tokens(words, kv_cache, which, dims, low, high, n, thread, write):
-    """Read two tokens' quarter of `dims` and of rope, 16 bytes at a time, and scales, each once `write` has made room for it.
-
-    Four threads share a row and the next four its neighbour, so that their stores fall into distinct banks.
-    """
-    panels, groups = dims // 64, dims // 128
-    for half, ids in enumerate((low, high)):
-        token = cute.arch.shuffle_sync(ids, thread // 4 % 32)
-        inside, scales = valid(token, n), (panels + 1) * 8 + half * groups
-        base = kv_cache.toint() + Int64(cutlass.select_(inside, token, Int32(0))) * TOKEN_BYTES
-        pieces = [which * dims + panel * 64 + thread % 4 * 16 for panel in range(panels)]
-        pieces.append(ROPE_AT + which * (dims // 4) + _rope_piece(thread, dims) * 16)
-        for panel, first in enumerate(pieces):
-            at = (half * (panels + 1) + panel) * 4
-            write(half, panel, at, scales + panel // 2)
-            read_where(words, at, 4, base + Int64(first), inside)
-            # Left alone, ptxas would put all of the loads behind the last arithmetic.
-            cute.arch.sync_warp()
-        read_where(words, scales, groups, base + Int64(SCALES_AT + which * (groups * 4)), inside)
-        cute.arch.sync_warp()
-
-
-def _rope_piece(thread, dims):
-    """Which 16 bytes of a slice's rope dims a thread moves; where there are fewer than four, some are moved twice."""
-    return thread % 4 % (dims // 64)
-
-
-def load_tokens(words: cute.Tensor, kv_cache, which, dims: cutlass.Constexpr, low, high, n, thread):
-    """Read slice `which`, `dims` latent dims and its rope dims, of a tile's 656-byte tokens into registers; zeros where an id names no row."""
-    _tokens(words, kv_cache, which, dims, low, high, n, thread, lambda *_: None)
-
-
-def renew_tokens(
-    words: cute.Tensor, target, rope, kv_cache, which, dims: cutlass.Constexpr, low, high, n, thread
-):
-    """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens` does."""
-
-    def write(half, panel, at, scale):
-        row = thread // 4 + 32 * half
-        four = [Int32(words[at + w]) for w in range(4)]
-        if panel < dims // 64:
-            store_sixteen(target.toint(), row, TILE, panel, thread % 4, four, Int32(words[scale]))
-        else:
-            write16(rope.toint() + piece(row, _rope_piece(thread, dims), dims // 4, TILE), four)
-
-    _tokens(words, kv_cache, which, dims, low, high, n, thread, write)
-
-
-HALF_WORDS, HALF_ROPE, HALF_SCALES = 44, 32, 40
-"""Words of half a tile's tokens that a thread holds, and where those of rope and the scales begin."""
-
-
-def load_half(words: cute.Tensor, at, kv_cache, batch, low, high, n, thread):
-    """Read tokens batch * 32 .. + 31 of the tile, four threads a token, into the registers of place `at`."""
-    token = cute.arch.shuffle_sync(Int32(cutlass.select_(Int32(batch) == 0, low, high)), thread // 4)
-    inside, first = valid(token, n), at * HALF_WORDS
-    base = kv_cache.toint() + Int64(cutlass.select_(inside, token, Int32(0))) * TOKEN_BYTES
-    for u in range(HALF_ROPE // 4):
-        read_where(words, first + u * 4, 4, base + Int64(u * 64 + thread % 4 * 16), inside)
-    for u in range(2):
-        read_where(
-            words, first + HALF_ROPE + u * 4, 4, base + Int64(ROPE_AT + u * 64 + thread % 4 * 16), inside
-        )
-    # The four threads of a token have a scale each and read the others' from their registers.
-    read_where(words, first + HALF_SCALES, 1, base + Int64(SCALES_AT + thread % 4 * 4), inside)
+def store_sixteen(ckv_s, row, rows, panel, part, four, scale_bits):
+    """The same, part `part` of a panel of a row."""
+    places = [ckv_s + piece(row, panel * 8 + part * 2 + half, 128, rows) for half in range(2)]
+    write_fp8(places, four, scale_bits)
 
 
 def push(place, values):

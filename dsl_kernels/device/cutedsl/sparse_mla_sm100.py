@@ -12,16 +12,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import tcgen05
-from cutlass.experimental.primitives import nvvm_wrapper as primitives
 
-from . import fragment_sm100
-from .sparse_mla import TILE, TOKEN_BYTES, store_weights
-
-UNIT = 128
-"""Latent dims of a unit: the M of the value product."""
-
-PANEL = 64
-"""bf16 columns of one row of a 128-byte-swizzled panel."""
+from . import fragment_sm100, warps
+from .sparse_mla import TILE, store_weights
 
 LANE_STRIDE = 1 << 16
 """A lane up in a tensor-memory address."""
@@ -42,97 +35,18 @@ def read_rows(
             cute.autovec_copy(source[None, quad], cute.local_tile(rows, (4,), (quad,)))
 
 
-@cute.jit
-def gather_columns(
-    target: cute.Pointer, cache: cute.Pointer, stride: Int32, first: Int32, columns: cutlass.Constexpr, rows: cute.Tensor, thread: Int32
-):  # fmt: skip
-    """16-byte cp.async of 64 rows x 128 columns, 16 a row, or of 64 columns by the lower eight threads of every sixteen."""
-    piece, lane_row = thread % 16, thread // 16
-    if piece < columns // 8:
-        source = cache + (first + piece * 8)
-        to = target + (piece // 8 * (TILE * PANEL) + lane_row * PANEL + (piece % 8 ^ lane_row) * 8)
-        for r in cutlass.range_constexpr(8):
-            primitives.cp_async_shared_global(
-                to + 8 * r * PANEL,
-                source + Int64(cutlass.max(rows[r], 0)) * stride,
-                16,
-                primitives.LoadCacheModifier.CG,
-                cp_size=cutlass.select_(rows[r] >= 0, Int32(16), Int32(0)),
-            )
-
-
-def _pieces(words):
-    """A thread's quarter of two fp8 tokens: (four words, piece, token).
-
-    Pieces 0 to 7 are 16 bytes of each 64-dim panel, 8 and 9 rope, 10 the four scales.
-    """
-    return cute.make_tensor(words.iterator, cute.make_layout((4, 11, 2)))
-
-
-@cute.jit
-def _load_pieces(words: cute.Tensor, at: cutlass.Constexpr, cache: cute.Pointer, rows: cute.Tensor, offset: Int32, pieces: cutlass.Constexpr):  # fmt: skip
-    """Read `pieces` times 16 bytes, 64 apart, of this thread's two tokens; zeros for a row of -1."""
-    held = _pieces(words)
-    for i in cutlass.range_constexpr(2):
-        if rows[i] >= 0:
-            start = Int64(rows[i]) * TOKEN_BYTES + offset
-            source = cute.recast_ptr(cache + cute.assume(start, divby=16), dtype=cutlass.Uint32)
-            for piece in cutlass.range_constexpr(pieces):
-                cute.autovec_copy(
-                    cute.make_tensor(source + 16 * piece, cute.make_layout(4)), held[None, at + piece, i]
-                )
-        else:
-            for piece in cutlass.range_constexpr(pieces):
-                held[None, at + piece, i].fill(cutlass.Uint32(0))
-
-
-def load_unit(words, unit, kv_cache, rows, thread):
-    """Read this thread's part of a unit of two tokens."""
-    _load_pieces(words, 2 * unit, kv_cache, rows, unit * UNIT + thread % 4 * 16, 2)
-
-
-def load_rest(words, kv_cache, rows, thread):
-    """Read this thread's rope columns of two tokens, and their scales."""
-    _load_pieces(words, 8, kv_cache, rows, 528 + thread % 4 * 16, 2)
-    _load_pieces(words, 10, kv_cache, rows, 512, 1)
-
-
-@cute.jit
-def dequantise_unit(target: cute.Pointer, words: cute.Tensor, unit: cutlass.Constexpr, thread: Int32):
-    """Write this thread's part of a 128-column unit of two tokens as bf16, rounded once from e4m3 times scale."""
-    quarter, held_words = thread % 4, _pieces(words)
-    for i in cutlass.range_constexpr(2):
-        scale = cute.recast_tensor(held_words[None, 10, i], Float32)[unit]
-        for panel in cutlass.range_constexpr(2):
-            values = cute.recast_tensor(held_words[None, 2 * unit + panel, i], cutlass.Float8E4M3FN)
-            for half in cutlass.range_constexpr(2):
-                eight = cute.local_tile(values, (8,), (half,)).load().to(Float32)
-                scaled = cute.make_rmem_tensor(8, Float32)
-                for pair in cutlass.range_constexpr(4):
-                    at = 2 * pair
-                    product = cute.arch.mul_packed_f32x2((eight[at], eight[at + 1]), (scale, scale))
-                    scaled[at], scaled[at + 1] = product
-                held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-                held.store(scaled.load().to(cutlass.BFloat16))
-                _store8(target, panel * TILE + 32 * i, thread // 4, 2 * quarter + half, held)
-
-
-@cute.jit
-def store_rope(target: cute.Pointer, words: cute.Tensor, thread: Int32):
-    """Write this thread's rope columns of two tokens."""
-    held_words = _pieces(words)
-    for i in cutlass.range_constexpr(2):
-        for piece in cutlass.range_constexpr(2):
-            held = cute.recast_tensor(held_words[None, 8 + piece, i], cutlass.BFloat16)
-            _store8(target, 32 * i, thread // 4, 4 * piece + thread % 4, held)
-
-
-@cute.jit
-def _store8(target: cute.Tensor, first: cutlass.Constexpr, row: Int32, piece: Int32, held: cute.Tensor):  # fmt: skip
-    """Eight bf16 columns of row `first + row` of swizzled panels; `first` is a multiple of eight."""
-    at = row * PANEL + (piece ^ row % 8) * 8
-    to = target.align(128) + cute.assume(at, divby=8) + first * PANEL
-    cute.autovec_copy(held, cute.make_tensor(to, cute.make_layout(8)))
+def store_fp8(first, second, words, at, scale):
+    """Two values at a time, by the multiplication of pairs."""
+    values = cute.recast_tensor(warps.few(words, at, 4), cutlass.Float8E4M3FN)
+    factor = scale.bitcast(Float32)
+    for half, place in enumerate((first, second)):
+        eight = cute.local_tile(values, (8,), (half,)).load().to(Float32)
+        scaled = cute.make_rmem_tensor(8, Float32)
+        for i in range(0, 8, 2):
+            scaled[i], scaled[i + 1] = cute.arch.mul_packed_f32x2((eight[i], eight[i + 1]), (factor, factor))
+        held = cute.make_rmem_tensor(8, cutlass.BFloat16)
+        held.store(scaled.load().to(cutlass.BFloat16))
+        cute.autovec_copy(held, cute.make_tensor(place, cute.make_layout(8)))
 
 
 def _aligned(pointer):

@@ -35,34 +35,6 @@ def fetch_half(kv_cache, ids, n, thread):
         )
 
 
-def renew_half(words: cute.Tensor, ckv, kpe, kv_cache, ids, n, thread):
-    """Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these ids: a quarter of one each thread."""
-    row, quarter, token = thread // 4, thread % 4, cute.arch.shuffle_sync(ids, thread // 4)
-    scales = [
-        cute.arch.shuffle_sync(Int32(words[leaf.HALF_SCALES]), thread % 32 // 4 * 4 + group)
-        for group in range(4)
-    ]
-    inside = leaf.valid(token, n)
-    base = kv_cache.toint() + Int64(cutlass.select_(inside, token, Int32(0))) * leaf.TOKEN_BYTES
-
-    def renew(at, first):
-        """What lies behind the warp's barrier stays there: left alone, ptxas would put all of the loads behind the last arithmetic."""
-        leaf.read_where(words, at, 4, base + Int64(first + quarter * 16), inside)
-        cute.arch.sync_warp()
-
-    for u in range(2):
-        at = leaf.HALF_ROPE + u * 4
-        to = kpe.toint() + leaf.piece(row, u * 4 + quarter, 128, TOKENS)
-        leaf.write16(to, [Int32(words[at + w]) for w in range(4)])
-        renew(at, leaf.ROPE_AT + u * 64)
-    for panel in range(8):
-        four = [Int32(words[panel * 4 + w]) for w in range(4)]
-        leaf.store_sixteen(ckv.toint(), row, TOKENS, panel, quarter, four, scales[panel // 2])
-        renew(panel * 4, panel * 64)
-    # Behind all uses of the one before, so that it can take its register.
-    leaf.read_where(words, leaf.HALF_SCALES, 1, base + Int64(leaf.SCALES_AT + quarter * 4), inside)
-
-
 SHARE_ROPE, SHARE_SCALES = 16, 20
 """Where the words of rope and the scale begin among those of a thread's share of half a tile."""
 
@@ -270,4 +242,4 @@ def copy_query_rows(target, q, row, head0, heads, columns, thread):
     for first in range(0, HEADS * pieces, THREADS):
         i = first + thread
         at = leaf.piece(i // pieces, i % pieces, 128, HEADS)
-        leaf.copy16(target.toint() + at, base + Int64(i * 16), Boolean(True))
+        leaf.start_copy16(target.toint() + at, base + Int64(i * 16), Boolean(True))

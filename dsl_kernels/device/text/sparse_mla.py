@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import math
 
+from ...problems.layouts import FP8_TOKEN_BYTES
 from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import Sets, Writes, ceildiv, maximum, minimum, select
+from ...tile.text import Expr, Sets, Writes, ceildiv, maximum, minimum, select
 from ..torch.sparse_mla import (
     HALF_ROWS,
     HEADS,
     LOG2E,
     THREADS,
     TILE,
+    load_vector,
     push,
     quad_most,
     quad_sum,
     row_most,
     row_sum,
+    store_fp8,
     store_pair,
+    store_vector,
 )
-from ..torch.warps import any_lane, clz, exchange, exp2, log2, rcp_approx
+from ..torch.warps import any_lane, clz, exchange, exp2, log2, rcp_approx, shuffle, sync_warp
 
 INF = math.inf
 LATENT_DIM = Size(512, "LATENT_DIM")
@@ -59,6 +63,131 @@ def read_ids(m, low: Sets, high: Sets, indices, topk, row, turn, turns, split, s
         first = m.let("first", (split + turn * splits) * TILE + lane)
         m.set(low, ids[first])
         m.set(high, ids[first + WARP])
+
+
+def named(m, ids, lane, n):
+    """The row that a lane's id names, the first one where it names none of `n`, and whether it does."""
+    token = m.let("token", shuffle(ids, lane))
+    inside = m.let("inside", (token >= 0) & (token < n))
+    return select(inside, token, 0), inside
+
+
+# A 656-byte token lies in four lanes: 16 fp8 values of each panel of 64, two pieces of rope, and all four scales, or one that the
+# others read from there where registers are scarce.
+
+ROPE_WORD, SCALE_WORD, TOKEN_WORDS = 32, 40, 44
+SCALES_AT, ROPE_AT = 512, 528
+
+
+@by_text
+def load_half(m, words, at, kv_cache, batch, low, high, scales, n, thread):
+    """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`, with all scales or the lane's own."""
+    ids = select(batch.equals(0), low, high) if isinstance(batch, Expr) else high if batch else low
+    place, inside = named(m, m.let("ids", ids), thread >> 2, n)
+    token, own = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, (thread & 3) * 16), at * TOKEN_WORDS
+    for u in m.loop("u", ROPE_WORD // 4, unrolled=True):
+        m.do(load_vector(words, own + u * 4, 4, token.at(u * 64), inside))
+    for u in m.loop("u", 2, unrolled=True):
+        m.do(load_vector(words, own + ROPE_WORD + u * 4, 4, token.at(ROPE_AT + u * 64), inside))
+    _load_scales(m, words, own, token, scales, inside, thread)
+
+
+def _load_scales(m, words, own, token, scales, inside, thread):
+    lane = thread & 3
+    first = SCALES_AT - lane * (16 if scales == 4 else 12)
+    m.do(load_vector(words, own + SCALE_WORD, scales, token.at(first), inside))
+
+
+def _store_panel(m, words, own, ckv, row, panel, scale, thread):
+    halves = (ckv.group_at(row, panel * 64 + (thread & 3) * 16 + half, 8) for half in (0, 8))
+    m.do(store_fp8(*halves, words, own + panel * 4, scale))
+
+
+@by_text
+def store_half(m, words, at, ckv, kpe, batch, thread):
+    """Write what `load_half` read with all scales as bf16 rows of the tile."""
+    row, own = m.let("row", batch * WARP + (thread >> 2)), at * TOKEN_WORDS
+    for panel in m.loop("panel", 8, unrolled=True):
+        _store_panel(m, words, own, ckv, row, panel, words[own + SCALE_WORD + panel // 2], thread)
+    for u in m.loop("u", 2, unrolled=True):
+        m.do(store_vector(words, own + ROPE_WORD + u * 4, kpe.group_at(row, u * 32 + (thread & 3) * 8, 8)))
+
+
+@by_text
+def renew_half(m, words, ckv, kpe, kv_cache, ids, n, thread):
+    """Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these ids.
+
+    What lies behind the warp's barrier stays there: left alone, ptxas would put all of the loads behind the last arithmetic.
+    """
+    row, first = m.let("row", thread >> 2), thread & WARP - 4
+    scales = [m.let(f"scale_{i}", shuffle(words[SCALE_WORD], first + i)) for i in range(4)]
+    place, inside = named(m, ids, thread >> 2, n)
+    token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, (thread & 3) * 16)
+    for u in m.loop("u", 2, unrolled=True):
+        m.do(store_vector(words, ROPE_WORD + u * 4, kpe.group_at(row, u * 32 + (thread & 3) * 8, 8)))
+        m.do(load_vector(words, ROPE_WORD + u * 4, 4, token.at(ROPE_AT + u * 64), inside))
+        m.do(sync_warp())
+    for group, scale in enumerate(scales):
+        for panel in m.loop("panel", group * 2 + 2, begin=group * 2, unrolled=True):
+            _store_panel(m, words, 0, ckv, row, panel, scale, thread)
+            m.do(load_vector(words, panel * 4, 4, token.at(panel * 64), inside))
+            m.do(sync_warp())
+    m.comment("Behind all uses of the one before, so that it can take its register.")
+    _load_scales(m, words, 0, token, 1, inside, thread)
+
+
+def _tokens(m, words, kv_cache, which, dims, low, high, n, thread, write=lambda *_: None):
+    """Read a quarter of slice `which` of two tokens, 16 bytes at a time, and its scales, each once `write` has made room for it.
+
+    Four threads share a row and the next four its neighbour, so that their stores fall into distinct banks.
+    """
+    panels, groups, lane = int(dims) // 64, int(dims) // 128, thread & 3
+    for half, ids in enumerate((low, high)):
+        place, inside = named(m, ids, thread >> 2 & WARP - 1, n)
+        # From the lane's own bytes on: registers for another address are not to be had.
+        token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, lane * 16)
+
+        def renew(at, count, first, token=token, inside=inside):
+            """What lies behind the warp's barrier stays there, and ptxas does not put all of the loads behind the last arithmetic."""
+            m.do(load_vector(words, at, count, token.at(first), inside))
+            m.do(sync_warp())
+
+        scales = (panels + 1) * 8 + half * groups
+        for panel in m.loop("panel", panels, unrolled=True):
+            at = half * (panels + 1) * 4 + panel * 4
+            write(half, panel, at, words[scales + panel // 2])
+            renew(at, 4, which * dims + panel * 64)
+        at = (half * (panels + 1) + panels) * 4
+        write(half, None, at, None)
+        renew(at, 4, ROPE_AT + which * (dims // 4) + (_rope_piece(lane, panels) - lane) * 16)
+        renew(scales, groups, SCALES_AT + which * (groups * 4) - lane * 16)
+
+
+def _rope_piece(lane, panels):
+    """Which 16 bytes of a slice's rope dims a lane moves; where there are fewer than four, some are moved twice."""
+    return lane & panels - 1
+
+
+@by_text
+def load_tokens(m, words, kv_cache, which, dims, low, high, n, thread):
+    """Read slice `which`, `dims` latent dims and its rope dims, of a tile's 656-byte tokens into registers; zeros where an id names no row."""
+    _tokens(m, words, kv_cache, which, dims, low, high, n, thread)
+
+
+@by_text
+def renew_tokens(m, words, target, rope, kv_cache, which, dims, low, high, n, thread):
+    """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens` does."""
+    lane = thread & 3
+
+    def write(half, panel, at, scale):
+        row = half * WARP + (thread >> 2)
+        if panel is None:
+            m.do(store_vector(words, at, rope.group_at(row, _rope_piece(lane, int(dims) // 64) * 8, 8)))
+            return
+        halves = (target.group_at(row, panel * 64 + lane * 16 + e, 8) for e in (0, 8))
+        m.do(store_fp8(*halves, words, at, scale))
+
+    _tokens(m, words, kv_cache, which, dims, low, high, n, thread, write)
 
 
 @by_text

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 
-from ...problems.layouts import LATENT_DIM
+from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Sets, Value, Writes, ceildiv, maximum, select
-from ..torch.sparse_mla import LOG2E, THREADS, TILE
+from ..torch.sparse_mla import LOG2E, THREADS, TILE, copy16, load_vector, store_fp8, store_vector
 from ..torch.sparse_mla_sm100 import UNIT, load_columns, store_columns
 from ..torch.warps import any_lane, exp2, log2, rcp_approx, shuffle
-from .sparse_mla import column_head, over_lanes
+from .sparse_mla import ROPE_AT, ROPE_WORD, SCALE_WORD, SCALES_AT, TOKEN_WORDS, column_head, over_lanes
 
 BATCH = 8
 """Splits whose partials are on their way at once."""
@@ -50,6 +50,62 @@ def spread_ids(m, rows, low, high, in_low, in_high, thread):
         place = m.let("place", thread // (THREADS // step) + i * step % WARP)
         found = m.let("found", shuffle(ids, place))
         rows[i] = select(((valid >> place) & 1).differs(0), found, -1)
+
+
+@by_text
+def gather_columns(m, target, cache, first, columns, rows, thread):
+    """Start the copies of columns `first` on of a tile's rows, 16 lanes a row; a row of -1 is not read and becomes zero."""
+    piece = m.let("piece", thread % 16)
+    with m.when(piece < columns // 8):
+        for r in m.loop("r", rows.size, unrolled=True):
+            source = cache.row("source", maximum(rows[r], 0), first=first + piece * 8)
+            to = target.group_at(thread // 16 + r * (TILE // rows.size), piece * 8, 8)
+            m.do(copy16(to, source.at(0), rows[r] >= 0))
+
+
+# A token of 656 bytes lies in four lanes: 16 bytes of each 64 of its fp8 values, 32 of rope, and all of its scales.
+
+
+def _load_words(m, words, at, kv_cache, rows, first, pieces):
+    """Read 16 bytes of this thread's tokens, and again 64 further on; zeros for a row of -1."""
+    for i in m.loop("i", rows.size, unrolled=True):
+        token = kv_cache.row("token", maximum(rows[i], 0), FP8_TOKEN_BYTES, first)
+        for piece in range(pieces):
+            to = i * TOKEN_WORDS + (at + 4 * piece)
+            m.do(load_vector(words, to, 4, token.at(64 * piece), rows[i] >= 0))
+
+
+@by_text
+def load_unit(m, words, unit, kv_cache, rows, thread):
+    """Read the fp8 values of one unit of a tile's tokens into registers."""
+    _load_words(m, words, 8 * unit, kv_cache, rows, unit * UNIT + thread % 4 * 16, 2)
+
+
+@by_text
+def load_rest(m, words, kv_cache, rows, thread):
+    """Read the rope columns and the scales of a tile's tokens into registers."""
+    _load_words(m, words, ROPE_WORD, kv_cache, rows, ROPE_AT + thread % 4 * 16, 2)
+    _load_words(m, words, SCALE_WORD, kv_cache, rows, SCALES_AT, 1)
+
+
+@by_text
+def dequantise_unit(m, target, words, unit, thread):
+    """Write a unit as bf16, rounded once from e4m3 times scale."""
+    for i in m.loop("i", words.size // TOKEN_WORDS, unrolled=True):
+        row, own = m.let("row", i * WARP + thread // 4), i * TOKEN_WORDS
+        for piece in range(2):
+            column = piece * 64 + thread % 4 * 16
+            halves = (target.group_at(row, column + 8 * half, 8) for half in range(2))
+            m.do(store_fp8(*halves, words, own + (8 * unit + 4 * piece), words[own + (SCALE_WORD + unit)]))
+
+
+@by_text
+def store_rope(m, target, words, thread):
+    """Write the rope columns."""
+    for i in m.loop("i", words.size // TOKEN_WORDS, unrolled=True):
+        for piece in range(2):
+            to = target.group_at(i * WARP + thread // 4, piece * 32 + thread % 4 * 8, 8)
+            m.do(store_vector(words, i * TOKEN_WORDS + (ROPE_WORD + 4 * piece), to))
 
 
 @by_text

@@ -40,22 +40,9 @@ __device__ __forceinline__ void copy16(void* to, const void* rows, int stride, i
 FP8_SOURCE = r"""
 #include <cuda_bf16.h>
 namespace dk {
-// A quarter of one 656-byte token: 16 fp8 values of each of its eight 64-dim panels (words 0..31), two 16-byte pieces
-// of rope (32..39) and the four scales (40..43). Zeros where the id is masked.
-__device__ __forceinline__ void load_token(unsigned* words, const unsigned char* token, int quarter, bool valid) {
-  const uint4* bytes = reinterpret_cast<const uint4*>(token);
-  uint4* to = reinterpret_cast<uint4*>(words);
-  const uint4 zero = make_uint4(0, 0, 0, 0);
-#pragma unroll
-  for (int u = 0; u < 8; ++u) to[u] = valid ? __ldg(bytes + u * 4 + quarter) : zero;
-#pragma unroll
-  for (int u = 0; u < 2; ++u) to[8 + u] = valid ? __ldg(bytes + 33 + u * 4 + quarter) : zero;
-  to[10] = valid ? __ldg(bytes + 32) : zero;
-}
-
 // Two e4m3 values in the high bytes of `t`'s halves to bf16, times scale. With its exponent moved into place a value
-// is short of a factor of 2^120. A scale that is no power of two comes as the sum of two bf16 numbers, so that the
-// product is rounded once.
+// is short of a factor of 2^120. A scale that is no power of two comes as the sum of two bf16 numbers: one product
+// in a thousand is rounded to the neighbour of the nearest bf16.
 __device__ __forceinline__ unsigned scaled_pair(unsigned t, __nv_bfloat162 high, __nv_bfloat162 low) {
   unsigned bits = (t & 0x80008000u) | ((t >> 4) & 0x07f007f0u), lift = 0x7b807b80u;
   __nv_bfloat162 value = __hmul2(*reinterpret_cast<__nv_bfloat162*>(&bits), *reinterpret_cast<__nv_bfloat162*>(&lift));
@@ -63,8 +50,8 @@ __device__ __forceinline__ unsigned scaled_pair(unsigned t, __nv_bfloat162 high,
   return *reinterpret_cast<unsigned*>(&value);
 }
 
-__device__ __forceinline__ void dequantise16(void* first, void* second, const unsigned* words, const unsigned* scale) {
-  float factor = __uint_as_float(*scale);
+__device__ __forceinline__ void store_fp8(void* first, void* second, const unsigned* words, unsigned scale) {
+  float factor = __uint_as_float(scale);
   __nv_bfloat16 top = __float2bfloat16_rn(factor);
   __nv_bfloat162 high = __bfloat162bfloat162(top);
   __nv_bfloat162 low = __bfloat162bfloat162(__float2bfloat16_rn(factor - __bfloat162float(top)));
@@ -85,7 +72,48 @@ __device__ __forceinline__ void store16(void* to, const unsigned* words) {
 """
 
 
-SOURCE = COPY_SOURCE + FP8_SOURCE
+WORDS_SOURCE = r"""
+namespace dk {
+__device__ __forceinline__ void copy16(void* to, const void* from, bool wanted) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+      ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+}
+// Without a branch: for several of the same condition the compiler would write out what lies between them more than once.
+__device__ __forceinline__ void load_vector(unsigned* to, int count, const void* from, bool wanted) {
+  if (count == 1)
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; mov.b32 %0, 0; @p ld.global.nc.b32 %0, [%1]; }"
+        : "=r"(*to) : "l"(from), "r"(int(wanted)));
+  else if (count == 2)
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0; @p ld.global.nc.v2.b32 {%0, %1}, [%2]; }"
+        : "=&r"(to[0]), "=&r"(to[1]) : "l"(from), "r"(int(wanted)));
+  else
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
+        " @p ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
+        : "=&r"(to[0]), "=&r"(to[1]), "=&r"(to[2]), "=&r"(to[3]) : "l"(from), "r"(int(wanted)));
+}
+}  // namespace dk
+"""
+
+SOURCE = COPY_SOURCE + FP8_SOURCE + WORDS_SOURCE
+
+
+def copy16(to, source, wanted):
+    return T.call_extern("handle", "dk::copy16", T.address_of(to), T.address_of(source), wanted)
+
+
+def load_vector(registers, first, count, place, wanted):
+    return T.call_extern(
+        "handle", "dk::load_vector", T.address_of(registers[first]), count, T.address_of(place), wanted
+    )
+
+
+def store_vector(registers, first, place):
+    return T.call_extern("handle", "dk::store16", T.address_of(place), T.address_of(registers[first]))
+
+
+def store_fp8(first, second, registers, at, scale):
+    places = map(T.address_of, (first, second, registers[at]))
+    return T.call_extern("handle", "dk::store_fp8", *places, scale)
 
 
 def valid(token, n):
@@ -129,41 +157,6 @@ def copy_rows(target, slot, cache, first, columns, low, high, n, thread):
                 c * 64,
                 n,
             )
-
-
-@T.macro
-def load_half(words, at, kv_cache, batch, low, high, n, thread):
-    """Read tokens batch * 32 .. + 31 of the tile, four threads a token, into the 44 registers of place `at`."""
-    token = T.shfl_sync(T.if_then_else(batch == 0, low, high), thread // 4)
-    T.call_extern(
-        "handle",
-        "dk::load_token",
-        T.address_of(words[at * 44]),
-        T.address_of(kv_cache[T.if_then_else(valid(token, n), token, 0), 0]),
-        thread % 4,
-        valid(token, n),
-    )
-
-
-@T.macro
-def store_half(words, at, ckv, slot, kpe, pe_slot, batch, thread):
-    """Write what `load_half` read as bf16 rows of the tile."""
-    for u in T.unroll(8):
-        T.call_extern(
-            "handle",
-            "dk::dequantise16",
-            T.address_of(ckv[slot, batch * 32 + thread // 4, u * 64 + thread % 4 * 16]),
-            T.address_of(ckv[slot, batch * 32 + thread // 4, u * 64 + thread % 4 * 16 + 8]),
-            T.address_of(words[at * 44 + u * 4]),
-            T.address_of(words[at * 44 + 40 + u // 2]),
-        )
-    for u in T.unroll(2):
-        T.call_extern(
-            "handle",
-            "dk::store16",
-            T.address_of(kpe[pe_slot, batch * 32 + thread // 4, u * 32 + thread % 4 * 8]),
-            T.address_of(words[at * 44 + 32 + u * 4]),
-        )
 
 
 def sink_share(lse2, sink):

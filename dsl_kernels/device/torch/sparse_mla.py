@@ -18,7 +18,7 @@ from ...problems.layouts import LATENT_DIM, unpack_fp8_tokens
 from ...tile.lang import Size
 from ...tile.leaf_text import Function
 from ...tile.text import Sets, Writes, leaf
-from ...tile.threads import Place, Threads, signed
+from ...tile.threads import Place, Threads, signed, unsigned
 from .gqa_forward import rescale_rows as rescale_rows
 
 LOG2E = math.log2(math.e)
@@ -58,6 +58,56 @@ def share_of(lse: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
     return torch.where(lse > -math.inf, 1.0 / (1.0 + torch.exp2(sink * LOG2E - lse)), 0.0)
 
 
+def _words_at(threads: Threads, place: Place, wanted: Any, count: int) -> torch.Tensor:
+    """So many words from a place on, as bytes; zeros for threads that do not want them."""
+    taken, size = threads.active & threads.spread(wanted), 4 * count // place.memory.element_size()
+    places = place.of(taken, size)[:, None] + torch.arange(size)
+    return torch.where(taken[:, None], place.memory[places].view(torch.uint8), 0)
+
+
+def _put(threads: Threads, place: Place, words: torch.Tensor) -> None:
+    values = words.contiguous().view(place.memory.dtype)
+    places = place.of(threads.active, values.shape[1])[:, None] + torch.arange(values.shape[1])
+    place.memory[places[threads.active]] = values[threads.active]
+
+
+def _load_vector(
+    threads: Threads, registers: torch.Tensor, first: int, count: int, place: Place, wanted: Any
+) -> None:
+    found = unsigned(_words_at(threads, place, wanted, count).view(torch.int32).long())
+    registers[threads.active, first : first + count] = found[threads.active].to(registers.dtype)
+
+
+def _copy16(threads: Threads, to: Place, source: Place, wanted: Any) -> None:
+    _put(threads, to, _words_at(threads, source, wanted, 4))
+
+
+def _store_vector(threads: Threads, registers: torch.Tensor, first: int, place: Place) -> None:
+    _put(threads, place, registers[:, first : first + 4].int())
+
+
+def _store_fp8(
+    threads: Threads, first: Place, second: Place, registers: torch.Tensor, at: int, scale: Any
+) -> None:
+    values = registers[:, at : at + 4].int().contiguous().view(torch.float8_e4m3fn).float()
+    rounded = (values * threads.spread(scale).int().view(torch.float32)[:, None]).bfloat16()
+    _put(threads, first, rounded[:, :8])
+    _put(threads, second, rounded[:, 8:])
+
+
+copy16 = Function("copy16", "int32", _copy16, joint=True)
+"""Start to copy 16 bytes from a place in global to one in shared memory; zeros, and no read, where not wanted."""
+
+load_vector = Function("load_vector", "int32", _load_vector, joint=True)
+"""Read one, two or four words at a place in global memory into registers from `first` on; zeros, and no read, where not wanted."""
+
+store_vector = Function("store_vector", "int32", _store_vector, joint=True)
+"""Store four registers from `first` on at a place in shared memory."""
+
+store_fp8 = Function("store_fp8", "int32", _store_fp8, joint=True)
+"""Four words of e4m3 values from `at` on, times the float32 of these bits, each rounded once to bf16: eight at each of two places."""
+
+
 @leaf
 def vote(in_low: Sets, in_high: Sets, live: Sets, low: Any, high: Any, n: int) -> Any:
     """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
@@ -94,39 +144,6 @@ def copy_rows(
 
 
 @leaf
-def load_tokens(
-    words: Any, kv_cache: Any, which: int, dims: int, low: Any, high: Any, n: int, thread: Any
-) -> None:
-    """Read slice `which`, `dims` latent dims and its rope dims, of a tile's 656-byte tokens into registers, in bf16 once unpacked."""
-    parts = unpack_fp8_tokens(rows_of_cache(kv_cache, of_lanes(low, high), n))
-    mine = [
-        part[:, which * count : (which + 1) * count]
-        for part, count in zip(parts, (dims, dims // 8), strict=True)
-    ]
-    words.view(torch.bfloat16).copy_(torch.cat(mine, dim=1))
-
-
-@leaf
-def renew_tokens(
-    words: Any,
-    target: Any,
-    rope: Any,
-    kv_cache: Any,
-    which: int,
-    dims: int,
-    low: Any,
-    high: Any,
-    n: int,
-    thread: Any,
-) -> None:
-    """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens` does."""
-    held = words.view(torch.bfloat16)
-    target.copy_(held[:, :dims])
-    rope.copy_(held[:, dims:])
-    load_tokens.torch(words, kv_cache, which, dims, low, high, n, thread)
-
-
-@leaf
 def send_scores(scores: Any, send: Any, rank: int, slices: int, thread: Any) -> None:
     """Send the partial scores to every other CTA of the slice group: slot d - 1 receives from rank XOR d."""
     mine = torch.stack([by_thread(scores[:, g : g + 8]) for g in range(0, scores.shape[1], 8)])
@@ -135,29 +152,6 @@ def send_scores(scores: Any, send: Any, rank: int, slices: int, thread: Any) -> 
 
 
 # A whole row a CTA: splits meet in scratch memory, as [heads / 8, 512 dims, 8 heads].
-
-
-@leaf
-def load_half(
-    words: Any, at: int, kv_cache: Any, batch: int, low: Any, high: Any, n: int, thread: Any
-) -> None:
-    """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`."""
-    latent, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, of_lanes(high if batch else low), n))
-    words[at] = torch.cat([latent.bfloat16(), rope], dim=1).contiguous().view(torch.int32)
-
-
-@leaf
-def store_half(words: Any, at: int, ckv: Any, kpe: Any, batch: int, thread: Any) -> None:
-    """Write what `load_half` read as bf16 rows of the tile."""
-    rows = slice(batch * WARP, (batch + 1) * WARP)
-    _store_half(words[at], ckv[rows], kpe[rows])
-
-
-def _store_half(words: torch.Tensor, ckv: torch.Tensor, kpe: torch.Tensor) -> None:
-    # 32-bit words are 64-bit integers in torch, which has no complete arithmetic on unsigned ones.
-    held = words.int().contiguous().view(torch.bfloat16)
-    ckv.copy_(held[:, :LATENT_DIM])
-    kpe.copy_(held[:, LATENT_DIM:])
 
 
 @leaf
@@ -186,13 +180,6 @@ def merge_splits(
 @leaf
 def fetch_half(kv_cache: Any, ids: Any, n: int, thread: Any) -> None:
     """Have the L2 fetch the tokens of half a tile, if the device can."""
-
-
-@leaf
-def renew_half(words: Any, ckv: Any, kpe: Any, kv_cache: Any, ids: Any, n: int, thread: Any) -> None:
-    """Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these ids."""
-    _store_half(words[0], ckv, kpe)
-    load_half.torch(words, 0, kv_cache, 0, ids, ids, n, thread)
 
 
 @leaf

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from ...arch import ArchSpec
 from ...device.text import sparse_mla_sm100 as said_sm100
 from ...device.torch import sparse_mla_sm100 as leaf_sm100
-from ...problems.layouts import FP8_TOKEN_BYTES
 from ...runtime.artifact import TensorMap
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ...tile.text import Recorder, Rows, Value, name
@@ -58,7 +57,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             text, registers, whole or (128, each), dtype, role=role, per_thread=each, private=True, doc=doc
         )
 
-    words = own("words", 88, "uint32", "producer", "tokens on their way", (k.tile, FP8_TOKEN_BYTES // 4))
+    words = own("words", 88, "uint32", "producer", "tokens on their way")
     fill = Engine.BULK if bulk else Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
     return Schedule(
         roles=(
@@ -112,16 +111,16 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 def _gather_units(m: Recorder) -> None:
     """Blackwell, 16-byte copies: a tile is four units of 128 latent dims and one of rope."""
-    it, rows = name("it"), m.buffer("rows")
+    it = name("it")
     for _ in live_tiles(m):
         with m.when(name("live", "bool")):
             said_sm100.spread_ids(m, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
             for c in m.loop("c", UNITS):
                 kv = m.acquire("kv", it * UNITS + c)
-                leaf_sm100.gather_columns(m, kv.kv_s, m.operand("ckv", "ckv_stride"), c * UNIT, UNIT, rows)
+                said_sm100.gather_columns(m, kv.kv_s, m.operand("ckv", "ckv_stride"), c * UNIT, UNIT)
                 m.commit(kv)
             pe = m.acquire("pe", it)
-            leaf_sm100.gather_columns(m, pe.pe_s, m.operand("kpe", "kpe_stride"), 0, ROPE_DIM, rows)
+            said_sm100.gather_columns(m, pe.pe_s, m.operand("kpe", "kpe_stride"), 0, ROPE_DIM)
             m.commit(pe)
             m.set(it, it + 1)
     _end_of_cluster(m)
@@ -150,30 +149,22 @@ def _gather_rows(m: Recorder) -> None:
 
 
 def _gather_tokens(m: Recorder) -> None:
-    """Blackwell, fp8 tokens: a tile waits in registers, and each unit makes room for the next tile's once the unit behind it is written."""
-    it, rows, words, cache, thread = (
-        name("it"),
-        m.buffer("rows"),
-        m.buffer("words"),
-        m.operand("kv_cache"),
-        m.thread,
-    )
+    """Blackwell, fp8 tokens: a tile waits in registers, and each unit that is written makes room for the next tile's."""
+    it = name("it")
     for turn in live_tiles(m, more=1):
         with m.when(name("live", "bool") | turn.equals(name("turns"))):
             said_sm100.spread_ids(m, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
-            for c in range(UNITS):
+            for c in m.loop("c", UNITS, unrolled=True):
                 with m.when(it > 0):
                     kv = m.acquire("kv", (it - 1) * UNITS + c)
-                    leaf_sm100.dequantise_unit(m, kv.kv_s, words, c)
+                    said_sm100.dequantise_unit(m, kv.kv_s, c)
                     m.commit(kv)
-                if c:
-                    leaf_sm100.load_unit(m, words, c - 1, cache, rows, thread)
-            leaf_sm100.load_unit(m, words, UNITS - 1, cache, rows, thread)
+                said_sm100.load_unit(m, c)
             with m.when(it > 0):
                 pe = m.acquire("pe", it - 1)
-                leaf_sm100.store_rope(m, pe.pe_s, words)
+                said_sm100.store_rope(m, pe.pe_s)
                 m.commit(pe)
-            leaf_sm100.load_rest(m, words, cache, rows, thread)
+            said_sm100.load_rest(m)
             m.set(it, it + 1)
     _end_of_cluster(m)
 

@@ -101,7 +101,8 @@ def _wide(k: SimpleNamespace) -> Schedule:
             side.peaks(),
             *side.registers(tokens),
             Buffer(
-                side.of("words"), registers, (1, tokens, 288 // k.exchange), "uint32", role=gather, per_thread=44 if k.exchange == 1 else 24,
+                side.of("words"), registers, (128, 44) if k.exchange == 1 else (1, tokens, 144), "uint32", role=gather,
+                per_thread=44 if k.exchange == 1 else 24,
                 private=True, doc="tokens on their way",
             ),
         )  # fmt: skip
@@ -355,7 +356,7 @@ def _gather_side(m: Recorder, side: int) -> None:
         if shared:
             leaf.load_share(m, words, m.block(1), now)
         else:
-            leaf.load_half(m, words, 0, 0, now, now)
+            said.load_half(m, words, 0, batch=0, low=now, high=now, scales=1)
         for _ in m.repeat(name("live", "bool")):
             walk_on(walk)
             if shared:
@@ -366,7 +367,7 @@ def _gather_side(m: Recorder, side: int) -> None:
             if shared:
                 leaf.renew_share(m, words, ckv, kpe, m.sender(ckv, kv), m.sender(kpe, kv), m.block(1), now)
             else:
-                leaf.renew_half(m, words, ckv, kpe, now)
+                said.renew_half(m, words, ckv, kpe, ids=now)
             m.commit(kv)
             if not shared:
                 m.comment("By now the ids behind the next ones are here.")

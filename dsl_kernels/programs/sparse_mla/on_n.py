@@ -46,10 +46,8 @@ def _half_tiles(k: SimpleNamespace, batch: int) -> tuple[Buffer, ...]:
     """Registers for `batch` halves of a tile of fp8 tokens, where a thread unpacks them."""
     if k.kv == "bf16":
         return ()
-    shape, doc = (batch, 32, 288), "tokens on their way"
-    return (
-        Buffer("words", Space.REGISTER, shape, "uint32", role="gather", per_thread=44 * batch, private=True, doc=doc),
-    )  # fmt: skip
+    each, doc = 44 * batch, "tokens on their way"
+    return (Buffer("words", Space.REGISTER, (128, each), "uint32", role="gather", per_thread=each, private=True, doc=doc),)  # fmt: skip
 
 
 def _filled(k: SimpleNamespace) -> Engine:
@@ -123,7 +121,8 @@ def _sliced(k: SimpleNamespace) -> Schedule:
     tiles, held = _on_n(k, hb, dims, rope)
     # Parts come when the ring is done with; what that leaves is L1, which the loads of fp8 tokens go through.
     fits = merged_rows(k) * (128 + hb) * 4 <= k.stages * k.tile * int(dims) * 2
-    words = Buffer("words", registers, (k.tile, (dims + rope) // 2), "int32", role="gather", per_thread=8 + dims * 9 // 64, doc="tokens on their way")  # fmt: skip
+    each = 8 + dims * 9 // 64
+    words = Buffer("words", registers, (128, each), "uint32", role="gather", per_thread=each, private=True, doc="tokens on their way")  # fmt: skip
     return Schedule(
         roles=_one_group(),
         buffers=(
@@ -204,16 +203,16 @@ def _gather(m: Recorder) -> None:
                 m.set(it, it + 1)
     else:
         m.comment("As the words of a tile are written, those of the next one take their place.")
-        words, holds = m.buffer("words"), m.var("holds", False, "bool")
+        holds = m.var("holds", False, "bool")
         for turn in live_tiles(m, more=1):
             with m.when(live | turn.equals(name("turns"))):
                 with m.when(holds):
                     kv = m.acquire("kv", it)
-                    leaf.renew_tokens(m, words, kv.ckv_s, kv.kpe_s, which, dims, low, high)
+                    said.renew_tokens(m, kv.ckv_s, which, rope=kv.kpe_s, low=low, high=high)
                     m.commit(kv)
                     m.set(it, it + 1)
                 with m.otherwise():
-                    leaf.load_tokens(m, words, which, dims, low, high)
+                    said.load_tokens(m, which, low=low, high=high)
                 m.set(holds, live)
     if m.k.cluster > 1:
         if slices == 1:
@@ -224,15 +223,14 @@ def _gather(m: Recorder) -> None:
 def _gather_halves(m: Recorder) -> None:
     """fp8 tokens of whole rows, half a tile at a time: with room for two, the next tile's replaces what was just written."""
     it, live, low, high = name("it"), name("live", "bool"), name("now_low"), name("now_high")
-    words, cache, n = m.buffer("words"), m.operand("kv_cache"), m.dim("n")
     if m.c.batch == 1:
         for _ in live_tiles(m):
             with m.when(live):
                 kv = m.acquire("kv", it)
                 m.comment("A loop: unrolled, both halves' tokens would be in registers at once.")
                 for which in m.loop("half", 2):
-                    leaf.load_half(m, words, 0, cache, which, low, high, n, m.thread)
-                    leaf.store_half(m, words, 0, kv.ckv_s, kv.kpe_s, which, m.thread)
+                    said.load_half(m, 0, batch=which, low=low, high=high, scales=4)
+                    said.store_half(m, 0, kv.ckv_s, kv.kpe_s, batch=which)
                 m.commit(kv)
                 m.set(it, it + 1)
         return
@@ -243,9 +241,9 @@ def _gather_halves(m: Recorder) -> None:
                 kv = m.acquire("kv", it)
             for half in range(2):
                 with m.when(holds):
-                    leaf.store_half(m, words, half, kv.ckv_s, kv.kpe_s, half, m.thread)
+                    said.store_half(m, half, kv.ckv_s, kv.kpe_s, batch=half)
                 with m.when(live):
-                    leaf.load_half(m, words, half, cache, half, low, high, n, m.thread)
+                    said.load_half(m, half, batch=half, low=low, high=high, scales=4)
             with m.when(holds):
                 m.commit(kv)
                 m.set(it, it + 1)

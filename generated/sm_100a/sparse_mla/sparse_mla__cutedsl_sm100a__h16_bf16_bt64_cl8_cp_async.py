@@ -436,6 +436,36 @@ def spread_ids(rows, low, high, in_low, in_high, thread):
 
 
 @cute.jit
+def gather_columns(target, cache, cache_pitch, first, rows, thread):
+    """Start the copies of columns `first` on of a tile's rows, 16 lanes a row; a row of -1 is not read and
+    becomes zero.
+    """
+    piece = thread % 16
+    if piece < UNIT // 8:
+        for r in cutlass.range_constexpr(8):
+            source = cache + Int64(cutlass.max(rows[r], 0)) * cache_pitch + (first + piece * 8)
+            leaf.copy16(
+                warps.piece(target, 8, thread // 16 + r * 8, piece * 8, (TILE, UNIT), 128).iterator, source,
+                rows[r] >= 0
+            )
+
+
+@cute.jit
+def gather_columns_2(target, cache, cache_pitch, rows, thread):
+    """Start the copies of columns `first` on of a tile's rows, 16 lanes a row; a row of -1 is not read and
+    becomes zero.
+    """
+    piece = thread % 16
+    if piece < ROPE_DIM // 8:
+        for r in cutlass.range_constexpr(8):
+            source = cache + Int64(cutlass.max(rows[r], 0)) * cache_pitch + piece * 8
+            leaf.copy16(
+                warps.piece(target, 8, thread // 16 + r * 8, piece * 8, (TILE, ROPE_DIM), 128).iterator,
+                source, rows[r] >= 0
+            )
+
+
+@cute.jit
 def softmax(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
@@ -555,17 +585,13 @@ def producer(
                 cute.arch.mbarrier_wait(
                     kv_empty + (it * UNITS + c) % UNIT_STAGES, (((it * UNITS + c) // UNIT_STAGES) & 1) ^ 1
                 )
-                # Start the copies of columns `first` on of a tile's rows; a row of -1 is not read and becomes
-                # zero.
-                leaf_sm100.gather_columns(
-                    kv_s + (it * UNITS + c) % UNIT_STAGES * (TILE * UNIT), ckv, ckv_stride, c * UNIT, UNIT,
-                    rows, worker
+                gather_columns(
+                    kv_s + (it * UNITS + c) % UNIT_STAGES * (TILE * UNIT), ckv, ckv_stride, c * UNIT, rows,
+                    worker
                 )
                 cute.arch.cp_async_mbarrier_arrive_noinc(kv_full + (it * UNITS + c) % UNIT_STAGES)
             cute.arch.mbarrier_wait(pe_empty + it % TILE_STAGES, ((it // TILE_STAGES) & 1) ^ 1)
-            leaf_sm100.gather_columns(
-                pe_s + it % TILE_STAGES * (TILE * ROPE_DIM), kpe, kpe_stride, 0, ROPE_DIM, rows, worker
-            )
+            gather_columns_2(pe_s + it % TILE_STAGES * (TILE * ROPE_DIM), kpe, kpe_stride, rows, worker)
             cute.arch.cp_async_mbarrier_arrive_noinc(pe_full + it % TILE_STAGES)
             it = it + 1
     cute.arch.cluster_arrive()

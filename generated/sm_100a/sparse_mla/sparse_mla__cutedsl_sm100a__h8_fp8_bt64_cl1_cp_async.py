@@ -33,7 +33,7 @@ buffers
   peak       128x4 float32, registers of softmax
   held       128x16 float32, registers of softmax
   rows       128x2 int32, registers of producer
-  words      64x164 uint32, registers of producer
+  words      128x88 uint32, registers of producer
 pipelines
   q: softmax (threads) ==[q_s qpe_s: once]==> mma (tcgen05)
     full  x128: softmax fence.proxy.async, arrive full
@@ -419,6 +419,58 @@ def spread_ids(rows, low, high, in_low, in_high, thread):
 
 
 @cute.jit
+def dequantise_unit(target, words, unit, thread):
+    """Write a unit as bf16, rounded once from e4m3 times scale."""
+    for i in cutlass.range_constexpr(2):
+        row = i * 32 + thread // 4
+        leaf_sm100.store_fp8(
+            warps.piece(target, 8, row, thread % 4 * 16, (TILE, UNIT), 128).iterator,
+            warps.piece(target, 8, row, thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
+            i * 44 + 8 * unit, words[i * 44 + (40 + unit)]
+        )
+        leaf_sm100.store_fp8(
+            warps.piece(target, 8, row, 64 + thread % 4 * 16, (TILE, UNIT), 128).iterator,
+            warps.piece(target, 8, row, 64 + thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
+            i * 44 + (8 * unit + 4), words[i * 44 + (40 + unit)]
+        )
+
+
+@cute.jit
+def load_unit(words, unit, kv_cache, rows, thread):
+    """Read the fp8 values of one unit of a tile's tokens into registers."""
+    for i in cutlass.range_constexpr(2):
+        token = kv_cache + Int64(cutlass.max(rows[i], 0)) * 656 + (unit * 128 + thread % 4 * 16)
+        leaf.load_vector(words, i * 44 + 8 * unit, 4, token, rows[i] >= 0)
+        leaf.load_vector(words, i * 44 + (8 * unit + 4), 4, token + 64, rows[i] >= 0)
+
+
+@cute.jit
+def store_rope(target, words, thread):
+    """Write the rope columns."""
+    for i in cutlass.range_constexpr(2):
+        leaf.store_vector(
+            words, i * 44 + 32,
+            warps.piece(target, 8, i * 32 + thread // 4, thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
+        )
+        leaf.store_vector(
+            words, i * 44 + 36,
+            warps.piece(target, 8, i * 32 + thread // 4, 32 + thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
+        )
+
+
+@cute.jit
+def load_rest(words, kv_cache, rows, thread):
+    """Read the rope columns and the scales of a tile's tokens into registers."""
+    for i in cutlass.range_constexpr(2):
+        token = kv_cache + Int64(cutlass.max(rows[i], 0)) * 656 + (528 + thread % 4 * 16)
+        leaf.load_vector(words, i * 44 + 32, 4, token, rows[i] >= 0)
+        leaf.load_vector(words, i * 44 + 36, 4, token + 64, rows[i] >= 0)
+    for i in cutlass.range_constexpr(2):
+        token = kv_cache + Int64(cutlass.max(rows[i], 0)) * 656 + 512
+        leaf.load_vector(words, i * 44 + 40, 4, token, rows[i] >= 0)
+
+
+@cute.jit
 def softmax(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
@@ -528,61 +580,26 @@ def producer(
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live | (turn == turns):
             spread_ids(rows, now_low, now_high, in_low, in_high, worker)
-            if it > 0:
-                cute.arch.mbarrier_wait(
-                    kv_empty + (it - 1) * UNITS % UNIT_STAGES, (((it - 1) * UNITS // UNIT_STAGES) & 1) ^ 1
-                )
-                # Write a unit as bf16, rounded once from e4m3 times scale.
-                leaf_sm100.dequantise_unit(
-                    kv_s + (it - 1) * UNITS % UNIT_STAGES * (TILE * UNIT), words, 0, worker
-                )
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.mbarrier_arrive(kv_full + (it - 1) * UNITS % UNIT_STAGES)
-            if it > 0:
-                cute.arch.mbarrier_wait(
-                    kv_empty + ((it - 1) * UNITS + 1) % UNIT_STAGES,
-                    ((((it - 1) * UNITS + 1) // UNIT_STAGES) & 1) ^ 1
-                )
-                leaf_sm100.dequantise_unit(
-                    kv_s + ((it - 1) * UNITS + 1) % UNIT_STAGES * (TILE * UNIT), words, 1, worker
-                )
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + 1) % UNIT_STAGES)
-            # Read the fp8 values of one unit of a tile's tokens into registers; zeros for a row of -1.
-            leaf_sm100.load_unit(words, 0, kv_cache, rows, worker)
-            if it > 0:
-                cute.arch.mbarrier_wait(
-                    kv_empty + ((it - 1) * UNITS + 2) % UNIT_STAGES,
-                    ((((it - 1) * UNITS + 2) // UNIT_STAGES) & 1) ^ 1
-                )
-                leaf_sm100.dequantise_unit(
-                    kv_s + ((it - 1) * UNITS + 2) % UNIT_STAGES * (TILE * UNIT), words, 2, worker
-                )
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + 2) % UNIT_STAGES)
-            leaf_sm100.load_unit(words, 1, kv_cache, rows, worker)
-            if it > 0:
-                cute.arch.mbarrier_wait(
-                    kv_empty + ((it - 1) * UNITS + 3) % UNIT_STAGES,
-                    ((((it - 1) * UNITS + 3) // UNIT_STAGES) & 1) ^ 1
-                )
-                leaf_sm100.dequantise_unit(
-                    kv_s + ((it - 1) * UNITS + 3) % UNIT_STAGES * (TILE * UNIT), words, 3, worker
-                )
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + 3) % UNIT_STAGES)
-            leaf_sm100.load_unit(words, 2, kv_cache, rows, worker)
-            leaf_sm100.load_unit(words, UNITS - 1, kv_cache, rows, worker)
+            for c in cutlass.range_constexpr(UNITS):
+                if it > 0:
+                    cute.arch.mbarrier_wait(
+                        kv_empty + ((it - 1) * UNITS + c) % UNIT_STAGES,
+                        ((((it - 1) * UNITS + c) // UNIT_STAGES) & 1) ^ 1
+                    )
+                    dequantise_unit(
+                        kv_s + ((it - 1) * UNITS + c) % UNIT_STAGES * (TILE * UNIT), words, c, worker
+                    )
+                    cute.arch.fence_proxy("async.shared", space="cta")
+                    cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + c) % UNIT_STAGES)
+                load_unit(words, c, kv_cache, rows, worker)
             if it > 0:
                 cute.arch.mbarrier_wait(
                     pe_empty + (it - 1) % TILE_STAGES, (((it - 1) // TILE_STAGES) & 1) ^ 1
                 )
-                # Write the rope columns.
-                leaf_sm100.store_rope(pe_s + (it - 1) % TILE_STAGES * (TILE * ROPE_DIM), words, worker)
+                store_rope(pe_s + (it - 1) % TILE_STAGES * (TILE * ROPE_DIM), words, worker)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(pe_full + (it - 1) % TILE_STAGES)
-            # Read the scales and the rope columns of a tile's tokens into registers; zeros for a row of -1.
-            leaf_sm100.load_rest(words, kv_cache, rows, worker)
+            load_rest(words, kv_cache, rows, worker)
             it = it + 1
 
 

@@ -33,7 +33,7 @@ buffers
   peak       128x4 float32, registers of softmax
   held       128x16 float32, registers of softmax
   rows       128x2 int32, registers of producer
-  words      64x164 uint32, registers of producer
+  words      128x88 uint32, registers of producer
 pipelines
   q: softmax (threads) ==[q_s qpe_s: once]==> mma (tcgen05)
     full  x128: softmax fence.proxy.async, arrive full
@@ -396,6 +396,67 @@ def spread_ids(rows, low, high, in_low, in_high, thread):
 
 
 @T.macro
+def dequantise_unit(target, target_slot, words, unit, thread):
+    """Write a unit as bf16, rounded once from e4m3 times scale."""
+    for i in T.unroll(2):
+        row = i * 32 + T.truncdiv(thread, 4)
+        leaf.store_fp8(
+            target[target_slot, row, T.truncmod(thread, 4) * 16],
+            target[target_slot, row, T.truncmod(thread, 4) * 16 + 8], words, i * 44 + 8 * unit,
+            words[i * 44 + (40 + unit)]
+        )
+        leaf.store_fp8(
+            target[target_slot, row, 64 + T.truncmod(thread, 4) * 16],
+            target[target_slot, row, 64 + T.truncmod(thread, 4) * 16 + 8], words, i * 44 + (8 * unit + 4),
+            words[i * 44 + (40 + unit)]
+        )
+
+
+@T.macro
+def load_unit(words, unit, kv_cache, rows, thread):
+    """Read the fp8 values of one unit of a tile's tokens into registers."""
+    for i in T.unroll(2):
+        leaf.load_vector(
+            words, i * 44 + 8 * unit, 4,
+            kv_cache[T.max(rows[i], 0), unit * 128 + T.truncmod(thread, 4) * 16 + 0], rows[i] >= 0
+        )
+        leaf.load_vector(
+            words, i * 44 + (8 * unit + 4), 4,
+            kv_cache[T.max(rows[i], 0), unit * 128 + T.truncmod(thread, 4) * 16 + 64], rows[i] >= 0
+        )
+
+
+@T.macro
+def store_rope(target, target_slot, words, thread):
+    """Write the rope columns."""
+    for i in T.unroll(2):
+        leaf.store_vector(
+            words, i * 44 + 32,
+            target[target_slot, i * 32 + T.truncdiv(thread, 4), T.truncmod(thread, 4) * 8]
+        )
+        leaf.store_vector(
+            words, i * 44 + 36,
+            target[target_slot, i * 32 + T.truncdiv(thread, 4), 32 + T.truncmod(thread, 4) * 8]
+        )
+
+
+@T.macro
+def load_rest(words, kv_cache, rows, thread):
+    """Read the rope columns and the scales of a tile's tokens into registers."""
+    for i in T.unroll(2):
+        leaf.load_vector(
+            words, i * 44 + 32, 4, kv_cache[T.max(rows[i], 0), 528 + T.truncmod(thread, 4) * 16 + 0],
+            rows[i] >= 0
+        )
+        leaf.load_vector(
+            words, i * 44 + 36, 4, kv_cache[T.max(rows[i], 0), 528 + T.truncmod(thread, 4) * 16 + 64],
+            rows[i] >= 0
+        )
+    for i in T.unroll(2):
+        leaf.load_vector(words, i * 44 + 40, 4, kv_cache[T.max(rows[i], 0), 512 + 0], rows[i] >= 0)
+
+
+@T.macro
 def softmax(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
     topk, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty, p_full, p_empty,
@@ -501,51 +562,22 @@ def producer(
         read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live | (turn == turns):
             spread_ids(rows, now_low, now_high, in_low, in_high, worker)
-            if it > 0:
-                T.mbarrier_wait_parity(
-                    kv_empty[(it - 1) * UNITS % UNIT_STAGES], (((it - 1) * UNITS // UNIT_STAGES) & 1) ^ 1
-                )
-                # Write a unit as bf16, rounded once from e4m3 times scale.
-                leaf_sm100.dequantise_unit(kv_s, (it - 1) * UNITS % UNIT_STAGES, words, 0, worker)
-                T.fence_proxy_async()
-                T.mbarrier_arrive(kv_full[(it - 1) * UNITS % UNIT_STAGES])
-            if it > 0:
-                T.mbarrier_wait_parity(
-                    kv_empty[((it - 1) * UNITS + 1) % UNIT_STAGES],
-                    ((((it - 1) * UNITS + 1) // UNIT_STAGES) & 1) ^ 1
-                )
-                leaf_sm100.dequantise_unit(kv_s, ((it - 1) * UNITS + 1) % UNIT_STAGES, words, 1, worker)
-                T.fence_proxy_async()
-                T.mbarrier_arrive(kv_full[((it - 1) * UNITS + 1) % UNIT_STAGES])
-            # Read the fp8 values of one unit of a tile's tokens into registers; zeros for a row of -1.
-            leaf_sm100.load_unit(words, 0, kv_cache, rows, worker)
-            if it > 0:
-                T.mbarrier_wait_parity(
-                    kv_empty[((it - 1) * UNITS + 2) % UNIT_STAGES],
-                    ((((it - 1) * UNITS + 2) // UNIT_STAGES) & 1) ^ 1
-                )
-                leaf_sm100.dequantise_unit(kv_s, ((it - 1) * UNITS + 2) % UNIT_STAGES, words, 2, worker)
-                T.fence_proxy_async()
-                T.mbarrier_arrive(kv_full[((it - 1) * UNITS + 2) % UNIT_STAGES])
-            leaf_sm100.load_unit(words, 1, kv_cache, rows, worker)
-            if it > 0:
-                T.mbarrier_wait_parity(
-                    kv_empty[((it - 1) * UNITS + 3) % UNIT_STAGES],
-                    ((((it - 1) * UNITS + 3) // UNIT_STAGES) & 1) ^ 1
-                )
-                leaf_sm100.dequantise_unit(kv_s, ((it - 1) * UNITS + 3) % UNIT_STAGES, words, 3, worker)
-                T.fence_proxy_async()
-                T.mbarrier_arrive(kv_full[((it - 1) * UNITS + 3) % UNIT_STAGES])
-            leaf_sm100.load_unit(words, 2, kv_cache, rows, worker)
-            leaf_sm100.load_unit(words, UNITS - 1, kv_cache, rows, worker)
+            for c in T.unroll(UNITS):
+                if it > 0:
+                    T.mbarrier_wait_parity(
+                        kv_empty[((it - 1) * UNITS + c) % UNIT_STAGES],
+                        ((((it - 1) * UNITS + c) // UNIT_STAGES) & 1) ^ 1
+                    )
+                    dequantise_unit(kv_s, ((it - 1) * UNITS + c) % UNIT_STAGES, words, c, worker)
+                    T.fence_proxy_async()
+                    T.mbarrier_arrive(kv_full[((it - 1) * UNITS + c) % UNIT_STAGES])
+                load_unit(words, c, kv_cache, rows, worker)
             if it > 0:
                 T.mbarrier_wait_parity(pe_empty[(it - 1) % TILE_STAGES], (((it - 1) // TILE_STAGES) & 1) ^ 1)
-                # Write the rope columns.
-                leaf_sm100.store_rope(pe_s, (it - 1) % TILE_STAGES, words, worker)
+                store_rope(pe_s, (it - 1) % TILE_STAGES, words, worker)
                 T.fence_proxy_async()
                 T.mbarrier_arrive(pe_full[(it - 1) % TILE_STAGES])
-            # Read the scales and the rope columns of a tile's tokens into registers; zeros for a row of -1.
-            leaf_sm100.load_rest(words, kv_cache, rows, worker)
+            load_rest(words, kv_cache, rows, worker)
             it = it + 1
     T.call_extern("handle", "dk::cluster_arrive")
     T.call_extern("handle", "dk::cluster_wait")

@@ -414,6 +414,34 @@ def spread_ids(rows, low, high, in_low, in_high, thread):
 
 
 @T.macro
+def gather_columns(target, target_slot, cache, first, rows, thread):
+    """Start the copies of columns `first` on of a tile's rows, 16 lanes a row; a row of -1 is not read and
+    becomes zero.
+    """
+    piece = T.truncmod(thread, 16)
+    if piece < UNIT // 8:
+        for r in T.unroll(8):
+            leaf.copy16(
+                target[target_slot, T.truncdiv(thread, 16) + r * 8, piece * 8],
+                cache[T.max(rows[r], 0), first + piece * 8 + 0], rows[r] >= 0
+            )
+
+
+@T.macro
+def gather_columns_2(target, target_slot, cache, rows, thread):
+    """Start the copies of columns `first` on of a tile's rows, 16 lanes a row; a row of -1 is not read and
+    becomes zero.
+    """
+    piece = T.truncmod(thread, 16)
+    if piece < ROPE_DIM // 8:
+        for r in T.unroll(8):
+            leaf.copy16(
+                target[target_slot, T.truncdiv(thread, 16) + r * 8, piece * 8],
+                cache[T.max(rows[r], 0), piece * 8 + 0], rows[r] >= 0
+            )
+
+
+@T.macro
 def softmax(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
     topk, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty, p_full, p_empty,
@@ -516,14 +544,10 @@ def producer(
                 T.mbarrier_wait_parity(
                     kv_empty[(it * UNITS + c) % UNIT_STAGES], (((it * UNITS + c) // UNIT_STAGES) & 1) ^ 1
                 )
-                # Start the copies of columns `first` on of a tile's rows; a row of -1 is not read and becomes
-                # zero.
-                leaf_sm100.gather_columns(
-                    kv_s, (it * UNITS + c) % UNIT_STAGES, ckv, c * UNIT, UNIT, rows, worker
-                )
+                gather_columns(kv_s, (it * UNITS + c) % UNIT_STAGES, ckv, c * UNIT, rows, worker)
                 T.cp_async_barrier_noinc(kv_full[(it * UNITS + c) % UNIT_STAGES])
             T.mbarrier_wait_parity(pe_empty[it % TILE_STAGES], ((it // TILE_STAGES) & 1) ^ 1)
-            leaf_sm100.gather_columns(pe_s, it % TILE_STAGES, kpe, 0, ROPE_DIM, rows, worker)
+            gather_columns_2(pe_s, it % TILE_STAGES, kpe, rows, worker)
             T.cp_async_barrier_noinc(pe_full[it % TILE_STAGES])
             it = it + 1
 

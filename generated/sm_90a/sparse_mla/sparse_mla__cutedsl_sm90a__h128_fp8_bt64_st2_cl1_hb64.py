@@ -35,7 +35,7 @@ buffers
   peak_left  64 float32, registers of left
   factor_left 64 float32, registers of left
   sinks_left 64 float32, registers of left
-  words_left 1x32x288 uint32, registers of gather_left
+  words_left 128x44 uint32, registers of gather_left
   ckv_s_right 2 stages of 32x512 bfloat16, shared, 128-byte swizzle
   kpe_s_right 2 stages of 32x64 bfloat16, shared, 128-byte swizzle
   p_s_right  64x32 bfloat16, shared, 64-byte swizzle
@@ -46,7 +46,7 @@ buffers
   peak_right 64 float32, registers of right
   factor_right 64 float32, registers of right
   sinks_right 64 float32, registers of right
-  words_right 1x32x288 uint32, registers of gather_right
+  words_right 128x44 uint32, registers of gather_right
 pipelines
   q: gather_left (cp_async) ==[q_s qpe_s: 1-slot ring]==> left (wgmma), right (wgmma)
     full  x128: gather_left hardware arrives per thread
@@ -496,6 +496,88 @@ def merge_share_2(
                     256 + (u + v) * 8 + thread % 4 * 2
                 )
                 leaf.store_pair(to, fours[v * 4 + 2] * scale_1, fours[v * 4 + 2 + 1] * scale_1)
+
+
+@cute.jit
+def load_half(words, kv_cache, low, high, n, thread):
+    """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`, with all scales or the
+    lane's own.
+    """
+    ids = low
+    token = warps.shuffle(ids, thread >> 2)
+    inside = (token >= 0) & (token < n)
+    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
+    for u in cutlass.range_constexpr(8):
+        leaf.load_vector(words, u * 4, 4, bytes + u * 64, inside)
+    for u in cutlass.range_constexpr(2):
+        leaf.load_vector(words, 32 + u * 4, 4, bytes + (528 + u * 64), inside)
+    leaf.load_vector(words, 40, 1, bytes + (512 - (thread & 3) * 12), inside)
+
+
+@cute.jit
+def renew_half(words, ckv, kpe, kv_cache, ids, n, thread):
+    """Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these ids.
+
+    What lies behind the warp's barrier stays there: left alone, ptxas would put all of the loads behind
+    the last arithmetic.
+    """
+    row = thread >> 2
+    scale_0 = warps.shuffle(words[40], thread & 28)
+    scale_1 = warps.shuffle(words[40], (thread & 28) + 1)
+    scale_2 = warps.shuffle(words[40], (thread & 28) + 2)
+    scale_3 = warps.shuffle(words[40], (thread & 28) + 3)
+    token = warps.shuffle(ids, thread >> 2)
+    inside = (token >= 0) & (token < n)
+    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
+    for u in cutlass.range_constexpr(2):
+        leaf.store_vector(
+            words, 32 + u * 4,
+            warps.piece(kpe, 8, row, u * 32 + (thread & 3) * 8, (TILE // 2, ROPE_DIM), 128).iterator
+        )
+        leaf.load_vector(words, 32 + u * 4, 4, bytes + (528 + u * 64), inside)
+        warps.sync_warp()
+    for panel in cutlass.range_constexpr(2):
+        leaf.store_fp8(
+            warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
+            warps.piece(
+                ckv, 8, row, panel * 64 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128
+            ).iterator,
+            words, panel * 4, scale_0
+        )
+        leaf.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
+        warps.sync_warp()
+    for panel in cutlass.range_constexpr(2, 4):
+        leaf.store_fp8(
+            warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
+            warps.piece(
+                ckv, 8, row, panel * 64 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128
+            ).iterator,
+            words, panel * 4, scale_1
+        )
+        leaf.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
+        warps.sync_warp()
+    for panel in cutlass.range_constexpr(4, 6):
+        leaf.store_fp8(
+            warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
+            warps.piece(
+                ckv, 8, row, panel * 64 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128
+            ).iterator,
+            words, panel * 4, scale_2
+        )
+        leaf.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
+        warps.sync_warp()
+    for panel in cutlass.range_constexpr(6, 8):
+        leaf.store_fp8(
+            warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
+            warps.piece(
+                ckv, 8, row, panel * 64 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128
+            ).iterator,
+            words, panel * 4, scale_3
+        )
+        leaf.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
+        warps.sync_warp()
+    # Behind all uses of the one before, so that it can take its register.
+    leaf.load_vector(words, 40, 1, bytes + (512 - (thread & 3) * 12), inside)
 
 
 @cute.jit
@@ -952,8 +1034,7 @@ def gather_left(
             leaf_wide.copy_query_rows(q_s, q_nope, row, head0, HEADS, LATENT_DIM, worker)
             leaf_wide.copy_query_rows(qpe_s, q_pe, row, head0, HEADS, ROPE_DIM, worker)
             cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
-            # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
-            leaf.load_half(words_left, 0, kv_cache, 0, now, now, n, worker)
+            load_half(words_left, kv_cache, now, now, n, worker)
             while live:
                 now = low
                 live = Boolean(False)
@@ -963,9 +1044,7 @@ def gather_left(
                     turn = turn + 1
                     low, high = read_ids(indices, topk, row, turn, turns, lane)
                 cute.arch.mbarrier_wait(kv_left_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-                # Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these
-                # ids.
-                leaf_wide.renew_half(
+                renew_half(
                     words_left, ckv_s_left + it % STAGES * (TILE // 2 * LATENT_DIM),
                     kpe_s_left + it % STAGES * (TILE // 2 * ROPE_DIM), kv_cache, now, n, worker
                 )
@@ -1018,8 +1097,7 @@ def gather_right(
                 now = high
                 turn = turn + 1
                 low, high = read_ids(indices, topk, row, turn, turns, lane)
-            # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
-            leaf.load_half(words_right, 0, kv_cache, 0, now, now, n, worker)
+            load_half(words_right, kv_cache, now, now, n, worker)
             while live:
                 now = high
                 live = Boolean(False)
@@ -1029,9 +1107,7 @@ def gather_right(
                     turn = turn + 1
                     low, high = read_ids(indices, topk, row, turn, turns, lane)
                 cute.arch.mbarrier_wait(kv_right_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-                # Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these
-                # ids.
-                leaf_wide.renew_half(
+                renew_half(
                     words_right, ckv_s_right + it % STAGES * (TILE // 2 * LATENT_DIM),
                     kpe_s_right + it % STAGES * (TILE // 2 * ROPE_DIM), kv_cache, now, n, worker
                 )

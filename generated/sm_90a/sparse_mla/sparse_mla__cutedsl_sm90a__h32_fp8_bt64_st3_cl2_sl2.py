@@ -28,7 +28,7 @@ buffers
   top        128x8 float32, registers of attend
   peak       128x8 float32, registers of attend
   sinks      128x4 float32, registers of attend
-  words      64x144 int32, registers of gather
+  words      128x44 uint32, registers of gather
 pipelines
   kv: gather (threads) ==[ckv_s kpe_s: 3-slot ring]==> attend (wgmma)
     full  x128: gather fence.proxy.async, arrive full
@@ -729,6 +729,90 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
 
 
 @cute.jit
+def renew_tokens(words, target, rope, kv_cache, which, low, high, n, thread):
+    """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens`
+    does.
+    """
+    token = warps.shuffle(low, thread >> 2 & 31)
+    inside = (token >= 0) & (token < n)
+    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
+    for panel in cutlass.range_constexpr(4):
+        leaf.store_fp8(
+            warps.piece(target, 8, thread >> 2, panel * 64 + (thread & 3) * 16, (TILE, DIMS), 128).iterator,
+            warps.piece(
+                target, 8, thread >> 2, panel * 64 + (thread & 3) * 16 + 8, (TILE, DIMS), 128
+            ).iterator,
+            words, panel * 4, words[40 + panel // 2]
+        )
+        leaf.load_vector(words, panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
+        warps.sync_warp()
+    leaf.store_vector(
+        words, 16, warps.piece(rope, 8, thread >> 2, (thread & 3 & 3) * 8, (TILE, ROPE), 64).iterator
+    )
+    leaf.load_vector(
+        words, 16, 4, bytes + (528 + which * (DIMS // 4) + ((thread & 3 & 3) - (thread & 3)) * 16), inside
+    )
+    warps.sync_warp()
+    leaf.load_vector(words, 40, 2, bytes + (512 + which * 8 - (thread & 3) * 16), inside)
+    warps.sync_warp()
+    token = warps.shuffle(high, thread >> 2 & 31)
+    inside = (token >= 0) & (token < n)
+    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
+    for panel in cutlass.range_constexpr(4):
+        leaf.store_fp8(
+            warps.piece(
+                target, 8, 32 + (thread >> 2), panel * 64 + (thread & 3) * 16, (TILE, DIMS), 128
+            ).iterator,
+            warps.piece(
+                target, 8, 32 + (thread >> 2), panel * 64 + (thread & 3) * 16 + 8, (TILE, DIMS), 128
+            ).iterator,
+            words, 20 + panel * 4, words[42 + panel // 2]
+        )
+        leaf.load_vector(words, 20 + panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
+        warps.sync_warp()
+    leaf.store_vector(
+        words, 36, warps.piece(rope, 8, 32 + (thread >> 2), (thread & 3 & 3) * 8, (TILE, ROPE), 64).iterator
+    )
+    leaf.load_vector(
+        words, 36, 4, bytes + (528 + which * (DIMS // 4) + ((thread & 3 & 3) - (thread & 3)) * 16), inside
+    )
+    warps.sync_warp()
+    leaf.load_vector(words, 42, 2, bytes + (512 + which * 8 - (thread & 3) * 16), inside)
+    warps.sync_warp()
+
+
+@cute.jit
+def load_tokens(words, kv_cache, which, low, high, n, thread):
+    """Read slice `which`, `dims` latent dims and its rope dims, of a tile's 656-byte tokens into
+    registers; zeros where an id names no row.
+    """
+    token = warps.shuffle(low, thread >> 2 & 31)
+    inside = (token >= 0) & (token < n)
+    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
+    for panel in cutlass.range_constexpr(4):
+        leaf.load_vector(words, panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
+        warps.sync_warp()
+    leaf.load_vector(
+        words, 16, 4, bytes + (528 + which * (DIMS // 4) + ((thread & 3 & 3) - (thread & 3)) * 16), inside
+    )
+    warps.sync_warp()
+    leaf.load_vector(words, 40, 2, bytes + (512 + which * 8 - (thread & 3) * 16), inside)
+    warps.sync_warp()
+    token = warps.shuffle(high, thread >> 2 & 31)
+    inside = (token >= 0) & (token < n)
+    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
+    for panel in cutlass.range_constexpr(4):
+        leaf.load_vector(words, 20 + panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
+        warps.sync_warp()
+    leaf.load_vector(
+        words, 36, 4, bytes + (528 + which * (DIMS // 4) + ((thread & 3 & 3) - (thread & 3)) * 16), inside
+    )
+    warps.sync_warp()
+    leaf.load_vector(words, 42, 2, bytes + (512 + which * 8 - (thread & 3) * 16), inside)
+    warps.sync_warp()
+
+
+@cute.jit
 def attend(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
@@ -836,7 +920,7 @@ def gather(
     live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the ring."""
-    words = cute.make_rmem_tensor(8 + DIMS * 9 // 64, Int32)
+    words = cute.make_rmem_tensor(8 + DIMS * 9 // 64, cutlass.Uint32)
     worker = thread % 128
     # As the words of a tile are written, those of the next one take their place.
     holds = Boolean(False)
@@ -850,19 +934,15 @@ def gather(
         if live | (turn == turns):
             if holds:
                 cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-                # Write what the words hold as bf16 rows and, as room is made, read other tokens as
-                # `load_tokens` does.
-                leaf.renew_tokens(
+                renew_tokens(
                     words, ckv_s + it % STAGES * (TILE * DIMS), kpe_s + it % STAGES * (TILE * ROPE), kv_cache,
-                    which, DIMS, now_low, now_high, n, worker
+                    which, now_low, now_high, n, worker
                 )
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(kv_full + it % STAGES)
                 it = it + 1
             else:
-                # Read slice `which`, `dims` latent dims and its rope dims, of a tile's 656-byte tokens into
-                # registers, in bf16 once unpacked.
-                leaf.load_tokens(words, kv_cache, which, DIMS, now_low, now_high, n, worker)
+                load_tokens(words, kv_cache, which, now_low, now_high, n, worker)
             holds = live
     cute.arch.cluster_wait()
 

@@ -24,7 +24,7 @@ buffers
   risen      256x8 float32, registers of attend
   top        256x8 float32, registers of attend
   peak       256x8 float32, registers of attend
-  words      1x32x288 uint32, registers of gather
+  words      128x44 uint32, registers of gather
 pipelines
   kv: gather (threads) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
     full  x128: gather fence.proxy.async, arrive full
@@ -277,6 +277,43 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, t
 
 
 @T.macro
+def load_half(words, kv_cache, batch, low, high, n, thread):
+    """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`, with all scales or the
+    lane's own.
+    """
+    ids = T.if_then_else(batch == 0, low, high)
+    token = warps.shuffle(ids, thread >> 2)
+    inside = (token >= 0) & (token < n)
+    for u in T.unroll(8):
+        leaf.load_vector(
+            words, u * 4, 4, kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + u * 64], inside
+        )
+    for u in T.unroll(2):
+        leaf.load_vector(
+            words, 32 + u * 4, 4,
+            kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + (528 + u * 64)], inside
+        )
+    leaf.load_vector(
+        words, 40, 4,
+        kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + (512 - (thread & 3) * 16)], inside
+    )
+
+
+@T.macro
+def store_half(words, ckv, ckv_slot, kpe, kpe_slot, batch, thread):
+    """Write what `load_half` read with all scales as bf16 rows of the tile."""
+    row = batch * 32 + (thread >> 2)
+    for panel in T.unroll(8):
+        leaf.store_fp8(
+            ckv[ckv_slot, row, panel * 64 + (thread & 3) * 16],
+            ckv[ckv_slot, row, panel * 64 + (thread & 3) * 16 + 8], words, panel * 4,
+            words[40 + T.truncdiv(panel, 2)]
+        )
+    for u in T.unroll(2):
+        leaf.store_vector(words, 32 + u * 4, kpe[kpe_slot, row, u * 32 + (thread & 3) * 8])
+
+
+@T.macro
 def attend(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
     topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, rank, row, head0,
@@ -389,10 +426,8 @@ def gather(
             T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
             # A loop: unrolled, both halves' tokens would be in registers at once.
             for half in T.serial(2):
-                # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
-                leaf.load_half(words, 0, kv_cache, half, now_low, now_high, n, worker)
-                # Write what `load_half` read as bf16 rows of the tile.
-                leaf.store_half(words, 0, ckv_s, it % STAGES, kpe_s, it % STAGES, half, worker)
+                load_half(words, kv_cache, half, now_low, now_high, n, worker)
+                store_half(words, ckv_s, it % STAGES, kpe_s, it % STAGES, half, worker)
             T.fence_proxy_async()
             T.mbarrier_arrive(kv_full[it % STAGES])
             it = it + 1

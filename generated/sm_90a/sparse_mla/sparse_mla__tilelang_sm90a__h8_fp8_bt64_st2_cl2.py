@@ -24,7 +24,7 @@ buffers
   risen      128x2 float32, registers of attend
   top        128x2 float32, registers of attend
   peak       128x2 float32, registers of attend
-  words      2x32x288 uint32, registers of gather
+  words      128x88 uint32, registers of gather
 pipelines
   kv: gather (threads) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
     full  x128: gather fence.proxy.async, arrive full
@@ -275,6 +275,81 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
 
 
 @T.macro
+def store_half(words, ckv, ckv_slot, kpe, kpe_slot, thread):
+    """Write what `load_half` read with all scales as bf16 rows of the tile."""
+    row = thread >> 2
+    for panel in T.unroll(8):
+        leaf.store_fp8(
+            ckv[ckv_slot, row, panel * 64 + (thread & 3) * 16],
+            ckv[ckv_slot, row, panel * 64 + (thread & 3) * 16 + 8], words, panel * 4,
+            words[40 + T.truncdiv(panel, 2)]
+        )
+    for u in T.unroll(2):
+        leaf.store_vector(words, 32 + u * 4, kpe[kpe_slot, row, u * 32 + (thread & 3) * 8])
+
+
+@T.macro
+def load_half(words, kv_cache, low, high, n, thread):
+    """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`, with all scales or the
+    lane's own.
+    """
+    ids = low
+    token = warps.shuffle(ids, thread >> 2)
+    inside = (token >= 0) & (token < n)
+    for u in T.unroll(8):
+        leaf.load_vector(
+            words, u * 4, 4, kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + u * 64], inside
+        )
+    for u in T.unroll(2):
+        leaf.load_vector(
+            words, 32 + u * 4, 4,
+            kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + (528 + u * 64)], inside
+        )
+    leaf.load_vector(
+        words, 40, 4,
+        kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + (512 - (thread & 3) * 16)], inside
+    )
+
+
+@T.macro
+def store_half_2(words, ckv, ckv_slot, kpe, kpe_slot, thread):
+    """Write what `load_half` read with all scales as bf16 rows of the tile."""
+    row = 32 + (thread >> 2)
+    for panel in T.unroll(8):
+        leaf.store_fp8(
+            ckv[ckv_slot, row, panel * 64 + (thread & 3) * 16],
+            ckv[ckv_slot, row, panel * 64 + (thread & 3) * 16 + 8], words, 44 + panel * 4,
+            words[84 + T.truncdiv(panel, 2)]
+        )
+    for u in T.unroll(2):
+        leaf.store_vector(words, 76 + u * 4, kpe[kpe_slot, row, u * 32 + (thread & 3) * 8])
+
+
+@T.macro
+def load_half_2(words, kv_cache, low, high, n, thread):
+    """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`, with all scales or the
+    lane's own.
+    """
+    ids = high
+    token = warps.shuffle(ids, thread >> 2)
+    inside = (token >= 0) & (token < n)
+    for u in T.unroll(8):
+        leaf.load_vector(
+            words, 44 + u * 4, 4, kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + u * 64],
+            inside
+        )
+    for u in T.unroll(2):
+        leaf.load_vector(
+            words, 76 + u * 4, 4,
+            kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + (528 + u * 64)], inside
+        )
+    leaf.load_vector(
+        words, 84, 4,
+        kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + (512 - (thread & 3) * 16)], inside
+    )
+
+
+@T.macro
 def attend(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
     topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, rank, split,
@@ -385,15 +460,13 @@ def gather(
             if holds:
                 T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
             if holds:
-                # Write what `load_half` read as bf16 rows of the tile.
-                leaf.store_half(words, 0, ckv_s, it % STAGES, kpe_s, it % STAGES, 0, worker)
+                store_half(words, ckv_s, it % STAGES, kpe_s, it % STAGES, worker)
             if live:
-                # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
-                leaf.load_half(words, 0, kv_cache, 0, now_low, now_high, n, worker)
+                load_half(words, kv_cache, now_low, now_high, n, worker)
             if holds:
-                leaf.store_half(words, 1, ckv_s, it % STAGES, kpe_s, it % STAGES, 1, worker)
+                store_half_2(words, ckv_s, it % STAGES, kpe_s, it % STAGES, worker)
             if live:
-                leaf.load_half(words, 1, kv_cache, 1, now_low, now_high, n, worker)
+                load_half_2(words, kv_cache, now_low, now_high, n, worker)
             if holds:
                 T.fence_proxy_async()
                 T.mbarrier_arrive(kv_full[it % STAGES])
