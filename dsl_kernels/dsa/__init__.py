@@ -81,7 +81,8 @@ def decode(
         The attention output, its lse and the selected ids.
 
     Raises:
-        As the ops. What the kernels do with lengths and page ids out of range, the ops say.
+        As the ops. Attention looks at its arguments behind scoring and selection, which have written `output.indices` by
+            then. What the kernels do with lengths and page ids out of range, the ops say.
     """
     topk = _topk(topk)
     _require_step(workspace, output)
@@ -157,7 +158,7 @@ def prefill(
         The attention output, its lse and the selected key positions, counted from key 0.
 
     Raises:
-        As the ops.
+        As the ops; attention's arguments as in `decode`.
     """
     topk = _topk(topk)
     if rows_per_chunk is not None:
