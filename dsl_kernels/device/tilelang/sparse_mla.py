@@ -17,6 +17,7 @@ OWN_REGISTERS = True
 
 # Barriers are the declared ones: TileLang adds none of its own.
 PASS_CONFIGS = {
+    "tl.disable_safe_memory_legalize": True,
     "tl.disable_thread_storage_sync": True,
     "tl.disable_warp_specialized": True,
     "tl.enable_fast_math": True,
