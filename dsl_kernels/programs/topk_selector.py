@@ -15,9 +15,7 @@ Where a CTA has a long row, `sample` spares it the histogram of the row. The key
 reach is taken from the histogram of a sample, and the row is streamed once: what reaches that key is listed. When the
 list holds at least k keys and did not overflow, the k largest keys of the row are in it, whatever the sample was like, and
 the rounds over the list do the rest. When the sample's keys are equal, what lies above them is listed, and the first
-columns that equal them are taken until there are k. Else the row goes through the histogram after all. Several CTAs may
-read such a row: each finds the same threshold and lists its share of the batches, and the first one takes all lists and goes
-on alone.
+columns that equal them are taken until there are k. Else the row goes through the histogram after all.
 """
 
 from __future__ import annotations
@@ -130,7 +128,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             shared("entries", _listed(k) + RANKED, "undecided keys of the row with their positions", "int64"),
             shared("above", words, "a bit a column: above the threshold"),
             shared("equal", words, "a bit a column: equal to the threshold"),
-            *((shared("coarse", 2 * k.group * COARSE, "coarse sums of all CTAs, by round"),) if _together(k) else ()),
+            *((shared("coarse", 2 * k.group * COARSE, "coarse sums of all CTAs, by round"),) if k.group > 1 else ()),
             *((shared("stash", stashed * k.threads * k.keep, "keys of a row's first batches, between passes"),) if stashed else ()),
             *(() if k.sample else (shared("pages", k.threads, "the first entries of this CTA's part of the page table"),)),
             shared("sums", 32, "of each warp, within a scan"),
@@ -182,19 +180,9 @@ class _Range:
         return ((self.rounds + 1) & 1) * BINS
 
 
-def _together(k: SimpleNamespace) -> bool:
-    """Whether the CTAs of a row have a part of it each. Of a row that is sampled the first one has all, and the others read for it."""
-    return bool(k.group > 1 and not k.sample)
-
-
 def _rank(m: Recorder) -> Value:
-    """This CTA's place among those that have a part of the row; a lone one need not read a register for it."""
-    return m.block(1) if _together(m.k) else 0
-
-
-def _first_cta(m: Recorder) -> AbstractContextManager[Any]:
-    """Around what the other CTAs of a sampled row leave to the first one."""
-    return m.when(m.block(1).equals(0)) if m.k.group > 1 and m.k.sample else nullcontext()
+    """This CTA's place among those of the row; a lone one need not read a register for it."""
+    return m.block(1) if m.k.group > 1 else 0
 
 
 def _start(m: Recorder) -> None:
@@ -205,11 +193,11 @@ def _start(m: Recorder) -> None:
 
 def _held(m: Recorder) -> int:
     """Columns that the registers of a row's CTAs hold."""
-    return Size((m.k.group if _together(m.k) else 1) * m.k.threads * m.k.keep, "HELD")
+    return Size(m.k.group * m.k.threads * m.k.keep, "HELD")
 
 
 def _select(m: Recorder) -> None:
-    together = _together(m.k)
+    together = m.k.group > 1
     leaf.clear(m, m.buffer("hist"), 0, 2 * BINS)
     leaf.clear(m, m.buffer("counters"), 0, 8)
     if together:
@@ -225,7 +213,7 @@ def _select(m: Recorder) -> None:
     m.launch_dependents()
     m.meet()
     with m.when(last - start <= m.dim("k")):
-        leaf.take_all(m, last - start, first, line, inverse, rank=m.block(1) if m.k.group > 1 else 0)
+        leaf.take_all(m, last - start, first, line, inverse, rank=_rank(m))
         if together:
             m.cluster_wait()
     with m.otherwise():
@@ -247,7 +235,7 @@ def _share(m: Recorder) -> _Share:
     start, last, stride = name("start"), name("last"), m.dim("stride")
     origin, run = m.var("origin"), m.var("run", m.k.keep)
     with m.when(stride > _held(m)):
-        leaf.share_row(m, origin, run, start, last, m.c.warps * (1 if m.k.sample else m.k.group))
+        leaf.share_row(m, origin, run, start, last, m.c.warps * m.k.group)
     batches = m.let("batches", ceildiv(run, m.k.keep))
     if m.k.sample:
         m.comment("Runs of whole batches, so that a word of the bitmaps is one of the row.")
@@ -338,7 +326,7 @@ def _select_some(m: Recorder) -> None:
         m.var("within"), m.var("rounds"),
     )  # fmt: skip
     m.var("through")
-    if _together(k):
+    if k.group > 1:
         m.var("near_key", 0, "uint32")
         m.var("grain", 0, "uint32")
     if k.sample:
@@ -346,15 +334,14 @@ def _select_some(m: Recorder) -> None:
         m.var("tied", 0, "uint32")
         with m.when(m.dim("stride") > _held(m)):
             _list_row(m, share, r)
-    with _first_cta(m):
-        with _unlisted(m):
-            _bound_row(m, share, r)
-        _collect(m, share, r)
+    with _unlisted(m):
+        _bound_row(m, share, r)
+    _collect(m, share, r)
 
 
 def _bound_row(m: Recorder, share: _Share, r: _Range) -> None:
     """Count digits of the row until few enough keys are undecided to be listed; the last batch stays in registers."""
-    k, c, together = m.k, m.c, _together(m.k)
+    k, c, together = m.k, m.c, m.k.group > 1
     settle = _settle_group if together else _settle
     near, grain = name("near_key", "uint32"), name("grain", "uint32")
     for step in m.loop("step", share.batches):
@@ -422,14 +409,8 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     m.comment("Two batches in turn, so that one is on its way while the other is looked at.")
     listed, place = m.var("listed"), m.var("place")
 
-    batches = share.batches
-    if k.group > 1:
-        m.comment("Batches are dealt to the CTAs in turn.")
-        batches = m.let("turns", ceildiv(share.batches, k.group))
-
     def column(batch: Value) -> Expr:
-        own = batch * k.group + m.block(1) if k.group > 1 else batch
-        return name("origin") + (own * c.warps + m.warp) * c.batch
+        return name("origin") + (batch * c.warps + m.warp) * c.batch
 
     def load(bits: Any, batch: Value) -> None:
         spelled.load_quads(m, bits, m.operand("logits"), m.block(0), m.dim("stride"), column(batch), m.lane)
@@ -441,7 +422,7 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         )  # fmt: skip
 
     load(keys, 0)
-    for _ in m.repeat((place < batches) & (listed <= c.listed)):
+    for _ in m.repeat((place < share.batches) & (listed <= c.listed)):
         load(ahead, place + 1)
         list_above(keys, place)
         load(keys, place + 2)
@@ -450,30 +431,14 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     m.set(r.need, m.dim("k"))
     with m.when(tied.differs(0)):
         leaf.clear_run(m, m.buffer("equal"), m.warp * (share.batches * k.keep), share.batches * k.keep)
-    if k.group > 1:
-        m.comment("Until it has taken them, the first CTA reads the lists of the others.")
-        m.cluster_arrive()
-        m.cluster_wait()
-        leaf.take_lists(m, r.inside, m.cluster("entries"), m.cluster("counters"), c.listed)
-        m.cluster_arrive()
-        m.cluster_wait()
-    else:
-        m.meet()
-        leaf.read_listed(m, r.inside)
-    with _first_cta(m):
-        _use_list(m, share, r, bottom)
-
-
-def _use_list(m: Recorder, share: _Share, r: _Range, bottom: Expr) -> None:
-    """Whether the list will do; the range of keys that it leaves undecided."""
-    c, tied, unlisted = m.c, name("tied", "uint32"), name("unlisted", "bool")
+    m.meet()
+    leaf.read_listed(m, r.inside)
+    unlisted = name("unlisted", "bool")
     m.set(unlisted, (r.inside < r.need) | (r.inside > c.listed))
     with m.when(tied.differs(0)):
         _mark_ties(m, share, r, tied)
     with m.when(unlisted):
-        # The CTAs of a row have met behind the last use of both.
-        if m.k.group == 1:
-            m.meet()
+        m.meet()
         m.set(r.rounds, 0)
         leaf.clear(m, m.buffer("hist"), 0, 2 * BINS)
         leaf.clear(m, m.buffer("counters"), 0, 8)
@@ -547,7 +512,7 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
             )
         leaf.keep_count(m, count)
     m.meet()
-    if _together(k):
+    if k.group > 1:
         m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")
         leaf.send_entries(m, m.cluster("entries"), r.within)
         m.cluster_arrive()
@@ -634,12 +599,11 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     share = min(dims["stride"], words * k.threads)
     if k.sample:
         # Every score is compared; a sample of the row and its list go through the rounds.
-        sampled = share * k.group / k.sample
+        sampled = share / k.sample
         return Counts(
             loaded=bounds + 4 * (share + sampled),
             stored=4 * min(end, selected),
             elements=1.5 * share + (rounds + 1) * (sampled + 4 * MAX_K),
-            group_syncs=2 if k.group > 1 else 0,
         )
     return Counts(
         loaded=bounds + 4 * share + rounds * k.group * schedule.buffer("hist").bytes,
@@ -662,9 +626,8 @@ def _vector_rows(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | Non
 
 
 def _span(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    """A CTA's bitmaps hold whole batches of every warp; of a sampled row those of the first one hold all."""
-    ctas = knobs["group"] if _together(SimpleNamespace(**knobs)) else 1
-    warps, words = ctas * knobs["threads"] // 32, -(-call["stride"] // WORD)
+    """A CTA's bitmaps hold whole batches of every warp."""
+    warps, words = knobs["group"] * knobs["threads"] // 32, -(-call["stride"] // WORD)
     batches = -(-words // (warps * knobs["keep"]))
     columns = batches * knobs["keep"] * knobs["threads"]
     held = _columns(SimpleNamespace(**knobs))
@@ -680,9 +643,9 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
     """
     share = -(-dims["max_len"] // k.group)
     if k.sample:
-        # What a row costs beside its scores, which the other CTAs of the SM hide; that it is read by several is not measured.
-        hidden = min(_min_ctas_per_sm(k, gpu.arch), max(1.0, dims["rows"] * k.group / gpu.sms))
-        return (7.0 if k.threads > 512 else 9.0) / hidden + (1.4 if k.group > 1 else 0.0)
+        # What a row costs beside its scores, which the other CTAs of the SM hide.
+        hidden = min(_min_ctas_per_sm(k, gpu.arch), max(1.0, dims["rows"] / gpu.sms))
+        return (7.0 if k.threads > 512 else 9.0) / hidden
     rounds = 2.2 + 0.1 * k.group if k.group > 1 else 1.3
     issue = share * k.resident * 14 / 32 / 4 / 1755
     kept = k.threads * k.keep * (1 + _stashed(k))
@@ -691,8 +654,8 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """Where a row is sampled, up to eight CTAs read it; at level 0 only the combinations that the tuned tables use."""
-    if k.sample and k.group == 16:
+    """A sample is for one CTA a row; at level 0 only the combinations that the tuned tables use."""
+    if k.sample and k.group > 1:
         return False
     return level > 0 or (k.group, k.threads, k.keep, k.resident, k.sample) in COMMITTED
 

@@ -443,17 +443,6 @@ def send_entries(p: Probe) -> None:
     p.call(entries, own, lambda m: m.block(1) * 70, counters, 2, p.rank, p.warp, WARPS, p.lane)
 
 
-@case(text.take_lists, room=(600, 300))
-def take_lists(p: Probe, room: int) -> None:
-    p.threads, p.cluster = THREADS, 4
-    lists = [p.integers(0, 1 << 62, 600, dtype=torch.int64) for _ in range(4)]
-    entries = p.shared("entries", (600,), lists, dtype="int64", out=True, cluster=True)
-    held = [torch.tensor([n, 0, 0, 0, 0, 0, 0, 0], dtype=torch.int32) for n in (70, 0, 201, 150)]
-    counters = p.shared("counters", (8,), held, dtype="int32", cluster=True)
-    own = lambda m: m.buffer("entries")  # noqa: E731
-    p.call(p.var("found", None, out=True), own, entries, counters, room, 4, p.rank, p.thread, THREADS)
-
-
 @case(text.sift, inside=(0, 50, 300))
 def sift(p: Probe, inside: int) -> None:
     p.threads = THREADS

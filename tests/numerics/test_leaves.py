@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uncommitted
 from leaf_probes import CASES, Case, Probe
 
 from codegen.sweep import Filter, leaf_modules, sweep
@@ -63,9 +62,9 @@ def called(statements: Any, schedule: Schedule) -> Iterator[str]:
 
 @lru_cache(maxsize=32)
 def spellings(op: str) -> dict[str, dict[tuple[str, str], str]]:
-    """What the committed texts of an operation call, and the others that are tested: leaf -> {(DSL, module that spells it): an architecture}."""
+    """What the committed texts of an operation call: leaf -> {(DSL, module that spells it): an architecture}."""
     found: dict[str, dict[tuple[str, str], str]] = {}
-    for instance in (*sweep(0, Filter(op=op)).kept, *uncommitted.instances(op)):
+    for instance in sweep(0, Filter(op=op)).kept:
         modules = leaf_modules(instance.backend, op, instance.arch.tag.removesuffix("a"))
         schedule = instance.program.schedule(instance.knobs, instance.arch)
         parts = instance.program.text(instance.knobs, instance.arch).parts.values()

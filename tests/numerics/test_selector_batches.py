@@ -11,9 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import uncommitted
 
-from codegen.emit import emit
 from dsl_kernels import problems, variants
 from dsl_kernels.device.text import topk_selector as leaf
 from dsl_kernels.emulator import Interleaving
@@ -62,7 +60,9 @@ def sampled_rows(kind: str) -> Workload:
     return Workload(f"sampled_{kind}", "edge", "default", {**params, "scores": kind})
 
 
-def check_sampled(variant: Variant, kind: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("variant", SAMPLED, ids=lambda v: v.id)
+def test_whatever_the_sample_the_ids_are_those_of_a_stable_sort(variant: Variant, kind: str) -> None:
     example = trial.cached_example(variant.op, sampled_rows(kind))
     for executor in (
         Interpreter(seed=3),
@@ -71,26 +71,6 @@ def check_sampled(variant: Variant, kind: str) -> None:
     ):
         result = trial.run(variant, sampled_rows(kind), executor, example=example)
         assert result.comparison.ok, result.comparison.failures
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("variant", SAMPLED, ids=lambda v: v.id)
-def test_whatever_the_sample_the_ids_are_those_of_a_stable_sort(variant: Variant, kind: str) -> None:
-    check_sampled(variant, kind)
-
-
-@pytest.fixture(scope="module")
-def read_by_several(tmp_path_factory: pytest.TempPathFactory) -> list[Variant]:
-    """Variants of the sweep of which several CTAs read a row, and the first one selects."""
-    folder = tmp_path_factory.mktemp("several")
-    emit(uncommitted.instances("topk_selector"), folder)
-    return list(variants.in_folder(folder))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_several_ctas_may_read_a_sampled_row(read_by_several: list[Variant], kind: str) -> None:
-    for variant in read_by_several:
-        check_sampled(variant, kind)
 
 
 @pytest.fixture

@@ -877,24 +877,6 @@ def read_listed(m, found: Sets, counters):
 
 
 @by_text
-def take_lists(m, found: Sets, entries, peers, peer_counters, room, group, rank, thread, threads):
-    """Keys that all CTAs of the row have listed; where there is room for them, the first CTA takes the lists of the others."""
-    ends = m.local("ends", group)
-    m.set(found, 0)
-    for other in m.loop("other", group, unrolled=True):
-        m.set(found, found + pair_low(load_peer_pair(peer_counters.at(LISTED), other)))
-        ends[other] = found
-    with m.when(rank.equals(0) & (found <= room)):
-        for i in m.loop("i", found, begin=ends[0] + thread, step=threads, at_once=QUAD):
-            owner, first = m.var("owner", 1), m.var("first", ends[0])
-            for other in m.loop("other", group, begin=2, unrolled=True) if group > 2 else ():
-                behind = m.let("behind", i >= ends[other - 1])
-                m.set(owner, select(behind, other, owner))
-                m.set(first, select(behind, ends[other - 1], first))
-            entries[i] = load_peer_pair(peers.at(i - first), owner)
-
-
-@by_text
 def mark_equal(m, bits, equal, word, counters, tied, lane):
     """Mark a batch's keys that equal `tied`, from `word` of the bitmap on, and count them as kept."""
     words, total = m.local("words", bits.size), m.var("total")
