@@ -733,8 +733,7 @@ def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
     """What templates and macros see of a tensor-core operation: it, and what one warpgroup takes of it."""
     role = schedule.role(mma.role)
     groups = role.warps // 4 if mma.unit == "wgmma" else 1
-    m = mma.m // groups if mma.shared_out == "m" else mma.m
-    n = mma.n // groups if mma.shared_out == "n" else mma.n
+    m, n = mma.m // groups, mma.n
     own_m, own_n = m // mma.cta_group, n // mma.cta_group
     first = int(schedule.first_thread(role.name)) // 32
     which = f"(warp - {first}) // 4" if first else "warp // 4"
@@ -742,10 +741,9 @@ def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
         which += f" % {groups}"
     return SimpleNamespace(
         **{**vars(mma), "m": m, "n": n}, issued_n=_issued_n(schedule, n) if mma.unit == "wgmma" else n, whole=mma, groups=groups, which=which if groups > 1 else None,
-        a_groups=mma.shared_out == "m" and groups > 1, b_groups=mma.shared_out == "n" and groups > 1,
         rows_a=own_m if mma.a_major == "k" else mma.k, rows_b=own_n if mma.b_major == "k" else mma.k,
         columns_a=mma.k if mma.a_major == "k" else own_m, columns_b=mma.k if mma.b_major == "k" else own_n,
-        policy="FullRow" if mma.shared_out == "m" else "FullCol", a_shared=mma.a_space is Space.SHARED,
+        a_shared=mma.a_space is Space.SHARED,
         home=mma.unit + (f"_{mma.a_space.value}" if mma.a_space is not Space.SHARED else "_pair" if mma.cta_group == 2 else ""),
     )  # fmt: skip
 

@@ -33,20 +33,16 @@ def own_rows() -> torch.Tensor:
     return 16 * warp + lane // 4 + 8 * torch.arange(2)
 
 
-def held(shape: tuple[int, ...], each: int, threads: int, shared_out: str = "m") -> torch.Tensor | None:
+def held(shape: tuple[int, ...], each: int, threads: int) -> torch.Tensor | None:
     """Which element of a tile each of a thread's `each` registers holds, [threads, each]; None where no product leaves it so.
 
-    Several warpgroups have consecutive rows of the tile each, or consecutive columns where `shared_out` is "n".
+    Several warpgroups have consecutive rows of the tile each.
     """
     groups, rest = divmod(threads, WARPGROUP)
     if rest:
         return None
     rows, columns = shape if len(shape) == 2 else (0, 0)
     if rows and rows % 64 == 0 and each * threads == rows * columns:
-        if shared_out == "m":
-            own = accumulators(rows // groups, columns)
-            return torch.cat([own + group * each * WARPGROUP for group in range(groups)])
-        width = columns // groups
-        own = accumulators(rows, width)
-        return torch.cat([own // width * columns + own % width + group * width for group in range(groups)])
+        own = accumulators(rows // groups, columns)
+        return torch.cat([own + group * each * WARPGROUP for group in range(groups)])
     return own_rows() if shape == (64,) and each == 2 and groups == 1 else None

@@ -261,7 +261,7 @@ class Mma:
     """One tensor-core operation of the body: tile shape, operand types and majors.
 
     `a`, `b` and `acc` name the buffers of its operands and of its result. Several warpgroups of a role share out its
-    rows ("m") or its columns ("n"). A may come from registers (wgmma) or tensor memory (tcgen05) instead of shared memory:
+    rows. A may come from registers (wgmma) or tensor memory (tcgen05) instead of shared memory:
     16-bit elements in the order of an accumulator. With `cta_group` 2 (tcgen05) the two CTAs of a cluster hold half of the
     rows of A, of B and of the result each, and the first of them issues the product.
     """
@@ -280,7 +280,6 @@ class Mma:
     a: str = ""
     b: str = ""
     acc: str = ""
-    shared_out: str = "m"
     cta_group: int = 1
 
     @property

@@ -525,8 +525,7 @@ def run(
         tile = threads.scope[formal.name] = memory(argument)
         array = memory_of(formal.name, argument, schedule, LeafRecorder())
         dealt = array.space == Space.REGISTER.value and not schedule.buffer(argument.buffer).private
-        by = next((mma.shared_out for mma in schedule.mmas if dealt and mma.acc == argument.buffer), "m")
-        places = held(tuple(tile.shape), array.size, count, by) if dealt else None
+        places = held(tuple(tile.shape), array.size, count) if dealt else None
         if places is not None:
             threads.scope[formal.name] = tile.view(-1)[places]
             tiles.append((formal.name, tile.view(-1), places))

@@ -15,8 +15,6 @@ from cutlass import Float32, Int32, Int64
 from . import inbox as inbox_words
 
 LOG2E = math.log2(math.e)
-# On Hopper: rows that meet through global memory, for which slices stand here.
-UNSPELLED = ("merge_splits",)
 TILE = 64
 CONSUMERS = 128
 # The 656-byte token: 512 fp8 values, four scales, 64 bf16 rope values.

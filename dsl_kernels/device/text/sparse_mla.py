@@ -8,11 +8,12 @@ sum. What has no text is in dsl_kernels/device/torch/sparse_mla.py.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 from ...problems.layouts import FP8_TOKEN_BYTES
 from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import Expr, Sets, Writes, ceildiv, maximum, minimum, select
+from ...tile.text import Sets, Writes, ceildiv, maximum, minimum, select
 from ..torch.sparse_mla import (
     HALF_ROWS,
     HEADS,
@@ -53,6 +54,11 @@ def _inverse(total):
     return select(total > 0.0, rcp_approx(total), 0.0)
 
 
+def kept_beside(lse2, sink):
+    """The share of the softmax that tokens keep beside a sink logit (natural log); 1 without one, 0 if there are none."""
+    return select(lse2 > -INF, rcp_approx(exp2(sink * LOG2E - lse2) + 1.0), 0.0)
+
+
 @by_text
 def read_ids(m, low: Sets, high: Sets, indices, topk, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
@@ -80,10 +86,9 @@ SCALES_AT, ROPE_AT = 512, 528
 
 
 @by_text
-def load_half(m, words, at, kv_cache, batch, low, high, scales, n, thread):
-    """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`, with all scales or the lane's own."""
-    ids = select(batch.equals(0), low, high) if isinstance(batch, Expr) else high if batch else low
-    place, inside = named(m, m.let("ids", ids), thread >> 2, n)
+def load_half(m, words, at, kv_cache, ids, scales, n, thread):
+    """Read the tokens of half a tile into the registers of place `at`, with all scales or the lane's own."""
+    place, inside = named(m, ids, thread >> 2, n)
     token, own = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, (thread & 3) * 16), at * TOKEN_WORDS
     for u in m.loop("u", ROPE_WORD // 4, unrolled=True):
         m.do(load_vector(words, own + u * 4, 4, token.at(u * 64), inside))
@@ -104,9 +109,9 @@ def _store_panel(m, words, own, ckv, row, panel, scale, thread):
 
 
 @by_text
-def store_half(m, words, at, ckv, kpe, batch, thread):
-    """Write what `load_half` read with all scales as bf16 rows of the tile."""
-    row, own = m.let("row", batch * WARP + (thread >> 2)), at * TOKEN_WORDS
+def store_half(m, words, at, ckv, kpe, thread):
+    """Write what `load_half` read with all scales as bf16 rows, the first half of the tile's or the second."""
+    row, own = m.let("row", at * WARP + (thread >> 2)), at * TOKEN_WORDS
     for panel in m.loop("panel", 8, unrolled=True):
         _store_panel(m, words, own, ckv, row, panel, words[own + SCALE_WORD + panel // 2], thread)
     for u in m.loop("u", 2, unrolled=True):
@@ -202,7 +207,7 @@ def add_scores(m, scores, received, slices, thread):
 
 
 # Heads on N: a warpgroup's columns of scores, S^T, and of O^T are heads. Of a group of eight a thread has two, alike in the eight
-# lanes that differ by four; two warpgroups that share a tile have half of the heads each.
+# lanes that differ by four.
 
 
 def _columns(m, registers):
@@ -213,13 +218,8 @@ def _columns(m, registers):
 
 
 def column_head(column, thread):
-    """Which of a warpgroup's heads a thread's column is."""
+    """Which head a thread's column is."""
     return column // 2 * 8 + thread % 4 * 2 + column % 2
-
-
-def _first_head(m, thread, heads, own):
-    """The first of a warpgroup's heads, of so many in all of which each has `own`."""
-    return m.let("first", thread // THREADS * own) if own < heads else 0
 
 
 def over_lanes(m, value, combine):
@@ -232,10 +232,7 @@ def over_lanes(m, value, combine):
 @by_text
 def mask_scores(m, scores, low, high, sm_scale, thread):
     """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no valid id."""
-    own = m.let(
-        "own",
-        select((thread // 64 % 2).equals(0), low, high) >> (thread // WARP % 2 * 16 + thread % WARP // 4),
-    )
+    own = m.let("own", select(thread < 64, low, high) >> (thread // WARP % 2 * 16 + thread % WARP // 4))
     scale = m.let("scale", sm_scale * LOG2E)
     for r in range(2):
         valid = m.let(f"valid_{r}", ((own >> (8 * r)) & 1).differs(0))
@@ -258,32 +255,30 @@ def column_sums(m, risen, sums, thread):
 
 
 @by_text
-def share_columns(m, red, values, head_block, thread):
+def share_columns(m, red, values, thread):
     """Leave one value a column and warp for the other warps."""
-    first = _first_head(m, thread, head_block, values.size * 4)
     with m.when(thread % WARP < 4):
         for column in m.loop("column", values.size, unrolled=True):
-            red[thread // WARP % 4, first + column_head(column, thread)] = values[column]
+            red[thread // WARP, column_head(column, thread)] = values[column]
 
 
-def _of_warps(m, top, red, head_block, thread, combine):
-    first = _first_head(m, thread, head_block, top.size * 4)
+def _of_warps(m, top, red, thread, combine):
     for column in m.loop("column", top.size, unrolled=True):
-        head = m.let("head", first + column_head(column, thread))
+        head = m.let("head", column_head(column, thread))
         got = [red[warp, head] for warp in range(4)]
         top[column] = combine(combine(got[0], got[1]), combine(got[2], got[3]))
 
 
 @by_text
-def join_maxima(m, top, red, head_block, thread):
+def join_maxima(m, top, red, thread):
     """The maxima of the columns over the four warps."""
-    _of_warps(m, top, red, head_block, thread, maximum)
+    _of_warps(m, top, red, thread, maximum)
 
 
 @by_text
-def join_sums(m, top, red, head_block, thread):
+def join_sums(m, top, red, thread):
     """The sums of the columns over the four warps."""
-    _of_warps(m, top, red, head_block, thread, lambda a, b: a + b)
+    _of_warps(m, top, red, thread, lambda a, b: a + b)
 
 
 @by_text
@@ -312,18 +307,15 @@ def _times(m, acc, each, register, factor):
 @by_text
 def store_weights(m, target, scores, head_block, thread):
     """Write P as bf16, tokens by heads; eight heads lie along the rows."""
-    first, token = (
-        _first_head(m, thread, head_block, scores.size * 2),
-        thread // WARP % 4 * 16 + thread % WARP // 4,
-    )
+    token, head = thread // WARP * 16 + thread % WARP // 4, thread % 4 * 2
     held = m.local("held", 2 if head_block > 8 else 1, "bfloat16")
     for pair in m.loop("pair", scores.size // 2, unrolled=True):
         for e in range(2):
             held[e if head_block > 8 else 0] = scores[pair * 2 + e].to("bfloat16")
             if head_block == 8:
-                target.write(held, (thread % 4 * 2 + e, token + pair % 2 * 8))
+                target.write(held, (head + e, token + pair % 2 * 8))
         if head_block > 8:
-            target.write(held, (token + pair % 2 * 8, first + pair // 2 * 8 + thread % 4 * 2))
+            target.write(held, (token + pair % 2 * 8, pair // 2 * 8 + head))
 
 
 @by_text
@@ -337,50 +329,127 @@ def normalise(m, acc, top, peak):
 
 def _own_dim(block, thread):
     """A thread's first row of a block of 64; the second is eight further on."""
-    return block * 64 + (thread // WARP % 4 * 16 + thread % WARP // 4)
+    return block * 64 + (thread // WARP * 16 + thread % WARP // 4)
 
 
 @by_text
-def write_outputs(
-    m, acc, top, attn_sink, out: Writes, lse: Writes, row, head0, heads, head_block, lse_scale, thread
-):
+def write_outputs(m, acc, top, attn_sink, out: Writes, lse: Writes, row, head0, heads, lse_scale, thread):
     """The result of a row that one CTA holds whole."""
-    first, each = head0 + _first_head(m, thread, head_block, top.size * 4), top.size * 2
+    each = top.size * 2
     for column, i in _columns(m, each):
-        head = m.let("head", first + column_head(column, thread))
+        head = m.let("head", head0 + column_head(column, thread))
         to = out.row("to", (row, head), (heads, LATENT_DIM))
-        kept = select(top[column] > -INF, rcp_approx(exp2(attn_sink[head] * LOG2E - top[column]) + 1.0), 0.0)
-        kept = m.let("kept", kept)
+        kept = m.let("kept", kept_beside(top[column], attn_sink[head]))
         for block in m.loop("block", acc.size // each, unrolled=True):
             for r in range(2):
                 to[_own_dim(block, thread) + 8 * r] = (acc[block * each + i + 2 * r] * kept).to("bfloat16")
-        with m.when(thread % THREADS < 4):
+        with m.when(thread < 4):
             lse.row("of_row", row, heads)[head] = top[column] * lse_scale
 
 
 @by_text
 def write_partial(
-    m, acc, top, o_partial: Writes, lse_partial: Writes, row, splits, split, head0, heads, head_block, thread
+    m, acc, top, o_partial: Writes, lse_partial: Writes, row, splits, split, head0, heads, thread
 ):
     """The normalised output and the lse of one split, for `merge_splits`.
 
     Within a split the workspace holds [heads / 8, 512, 8]: a warp's accumulators are then runs of whole sectors.
     """
-    first, each = head0 + _first_head(m, thread, head_block, top.size * 4), top.size * 2
-    two = m.local("two", 2, "float32")
+    each, two = top.size * 2, m.local("two", 2, "float32")
     for group in m.loop("group", each // FOUR, unrolled=True):
         for block in m.loop("block", acc.size // each, unrolled=True):
             for r in range(2):
                 for e in range(2):
                     two[e] = acc[block * each + group * FOUR + (2 * r + e)]
                 room = o_partial.row(
-                    "room", (row, split, first + group * 8 + block), (splits, heads, LATENT_DIM)
+                    "room", (row, split, head0 + group * 8 + block), (splits, heads, LATENT_DIM)
                 )
                 room.write(two, (_own_dim(0, thread) + 8 * r) * 4 + thread % 4)
-    with m.when(thread % THREADS < 4):
+    with m.when(thread < 4):
         for column in m.loop("column", top.size, unrolled=True):
-            of_split = lse_partial.row("of_split", (row, split), (splits, heads))
-            of_split[first + column_head(column, thread)] = top[column]
+            of_split = lse_partial.row("of_split", (row, split), (splits, heads), head0)
+            of_split[column_head(column, thread)] = top[column]
+
+
+RUN, AT_A_TIME, MOST = 1024, 8, 16
+"""Quads of eight heads; splits that are joined at a time; quads of a thread that are on their way at once."""
+
+
+@by_text
+def merge_splits(
+    m, o_partial, lse_partial, attn_sink, out: Writes, lse: Writes, row, head0, heads, splits, lse_scale, first, count, thread
+):  # fmt: skip
+    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent dim.
+
+    Of each run of eight heads a thread takes some, where there are as many as threads. The splits are joined by an online softmax over their lse. An empty
+    split has lse = -inf and weight 0; a row without ids gives 0 and -inf.
+    """
+    quads = max(min(count, RUN) // THREADS, 1)
+    batch = min(MOST // quads, AT_A_TIME)
+    parts, weights = (
+        m.local("parts", batch * quads * FOUR, "float32"),
+        m.local("weights", AT_A_TIME * FOUR, "float32"),
+    )
+    merged, sinks = m.local("merged", quads * FOUR, "float32"), m.local("sinks", FOUR, "float32")
+    total, peak = m.local("total", FOUR, "float32"), m.local("peak", FOUR, "float32")
+    with m.when(thread < count) if count < THREADS else nullcontext():
+        for run in m.loop("run", max(count // RUN, 1)):
+            quad = m.let("quad", first + run * RUN + thread)
+            four = m.let("four", quad // RUN * 2 + quad % 2)
+            attn_sink.part("sinks_of_heads", head0).read(sinks, four)
+            for v in m.loop("v", FOUR, unrolled=True):
+                total[v], peak[v] = 0.0, -INF
+            for v in m.loop("v", merged.size, unrolled=True):
+                merged[v] = 0.0
+            for begin in m.loop("begin", splits, step=AT_A_TIME):
+                for i in m.loop("i", AT_A_TIME, unrolled=True):
+                    for v in m.loop("v", FOUR, unrolled=True):
+                        weights[i * FOUR + v] = -INF
+                    with m.when(begin + i < splits):
+                        lses = lse_partial.row("lses", (row, begin + i), (splits, heads), head0)
+                        lses.read(weights.group(i * FOUR, FOUR), four)
+                for at in m.loop("at", AT_A_TIME // batch, unrolled=True):
+                    split = m.let("split", begin + at * batch)
+                    for i in m.loop("i", batch, unrolled=True):
+                        with m.when(split + i < splits):
+                            partial = o_partial.row(
+                                "partial", (row, split + i, head0), (splits, heads, LATENT_DIM)
+                            )
+                            for u in m.loop("u", quads, unrolled=True):
+                                partial.read(parts.group((i * quads + u) * FOUR, FOUR), quad + u * THREADS)
+                    with m.when(at.equals(0)) if batch < AT_A_TIME else nullcontext():
+                        _raise_peaks(m, weights, merged, total, peak)
+                    for i in m.loop("i", batch, unrolled=True):
+                        with m.when(split + i < splits):
+                            for v in m.loop("v", quads * FOUR, unrolled=True):
+                                share = weights[(at * batch + i) * FOUR + v % FOUR]
+                                merged[v] = merged[v] + parts[i * quads * FOUR + v] * share
+            for v in m.loop("v", FOUR, unrolled=True):
+                head, joined = head0 + four * FOUR + v, m.let("joined", _lse(total[v], peak[v]))
+                with m.when(quad % RUN < 2):
+                    lse.row("of_row", row, heads)[head] = joined * lse_scale
+                scale = m.let("scale", kept_beside(joined, sinks[v]) * _inverse(total[v]))
+                for u in m.loop("u", quads, unrolled=True):
+                    to = out.row("to", (row, head), (heads, LATENT_DIM))
+                    to[(quad + u * THREADS) % RUN // 2] = (merged[u * FOUR + v] * scale).to("bfloat16")
+
+
+def _raise_peaks(m, weights, merged, total, peak):
+    """Turn lses into weights below the highest so far, and rescale what was summed up below a lower one."""
+    for v in m.loop("v", FOUR, unrolled=True):
+        risen = m.var("risen", peak[v], "float32")
+        for i in m.loop("i", AT_A_TIME, unrolled=True):
+            m.set(risen, maximum(risen, weights[i * FOUR + v]))
+        m.comment("No split may have seen a token.")
+        base = m.let("base", select(risen > -INF, risen, 0.0))
+        factor = m.let("factor", exp2(peak[v] - base))
+        peak[v] = risen
+        total[v] = total[v] * factor
+        for u in m.loop("u", merged.size // FOUR, unrolled=True):
+            merged[u * FOUR + v] = merged[u * FOUR + v] * factor
+        for i in m.loop("i", AT_A_TIME, unrolled=True):
+            weights[i * FOUR + v] = exp2(weights[i * FOUR + v] - base)
+            total[v] = total[v] + weights[i * FOUR + v]
 
 
 # Heads on N: the CTAs that hold a slice of the dims trade rows of O^T, of 16 dims by 8 heads, with the lses of all heads
@@ -513,8 +582,7 @@ def _weigh(m, weights, sink):
     for p in m.loop("p", weights.size, begin=1, unrolled=True) if weights.size > 1 else ():
         m.set(total, total + weights[p])
     joined = m.let("joined", _lse(total, base))
-    kept = m.let("kept", rcp_approx(exp2(sink * LOG2E - joined) + 1.0))
-    return m.let("scale", _inverse(total) * select(total > 0.0, kept, 0.0)), joined
+    return m.let("scale", _inverse(total) * kept_beside(joined, sink)), joined
 
 
 # 64 heads on M: each of two warpgroups (sides) scores half of the tokens and has half of the dims of O. A thread has two
@@ -682,8 +750,7 @@ def merge_share(
     scale, joined = [], m.local("joined", 2, "float32")
     for r in range(2):
         of_all = m.let(f"of_all_{r}", _lse(total[r], base[r]))
-        kept = m.let(f"kept_{r}", rcp_approx(exp2(sinks[r] * LOG2E - of_all) + 1.0))
-        scale.append(m.let(f"scale_{r}", _inverse(total[r]) * select(total[r] > 0.0, kept, 0.0)))
+        scale.append(m.let(f"scale_{r}", _inverse(total[r]) * kept_beside(of_all, sinks[r])))
         joined[r] = of_all * lse_scale
     line = m.let("line", row * heads + head0)
     if side == 0:

@@ -21,7 +21,16 @@ from ...tile.text import Sets, Value, Writes, ceildiv, maximum, select
 from ..torch.sparse_mla import LOG2E, THREADS, TILE, copy16, load_vector, store_fp8, store_vector
 from ..torch.sparse_mla_sm100 import UNIT, load_columns, store_columns
 from ..torch.warps import any_lane, exp2, log2, rcp_approx, shuffle
-from .sparse_mla import ROPE_AT, ROPE_WORD, SCALE_WORD, SCALES_AT, TOKEN_WORDS, column_head, over_lanes
+from .sparse_mla import (
+    ROPE_AT,
+    ROPE_WORD,
+    SCALE_WORD,
+    SCALES_AT,
+    TOKEN_WORDS,
+    column_head,
+    kept_beside,
+    over_lanes,
+)
 
 BATCH = 8
 """Splits whose partials are on their way at once."""
@@ -190,11 +199,6 @@ def leave_sums(m, red, sums, thread):
     _leave(m, red, whole, thread)
 
 
-def _kept(lse2, sink):
-    """The share of the softmax that tokens keep beside a sink logit (natural log); 1 without one, 0 if there are none."""
-    return select(lse2 > -math.inf, rcp_approx(1.0 + exp2(sink * LOG2E - lse2)), 0.0)
-
-
 @by_text
 def finish_columns(
     m, red, peak, stat_s, attn_sink, lse: Writes, lse_partial: Writes, row, head0, heads, head_block, splits, split, alone, lse_scale, thread
@@ -212,7 +216,7 @@ def finish_columns(
             inverse = m.let("inverse", select(total > 0.0, rcp_approx(total), 0.0))
             with m.when(head < head_block):
                 with m.when(alone):
-                    stat_s[head] = inverse * _kept(lse2, attn_sink[head0 + head])
+                    stat_s[head] = inverse * kept_beside(lse2, attn_sink[head0 + head])
                     of_row[head] = lse2 * lse_scale
                 with m.otherwise():
                     stat_s[head] = inverse
@@ -317,7 +321,9 @@ def merge_columns(
                             merged[v] = merged[v] + share * parts[4 * i + v]
                 m.set(peak, risen)
         lse2 = m.let("lse2", select(total > 0.0, log2(total) + peak, -math.inf))
-        scale = m.let("scale", select(total > 0.0, _kept(lse2, attn_sink[head]) * rcp_approx(total), 0.0))
+        scale = m.let(
+            "scale", select(total > 0.0, kept_beside(lse2, attn_sink[head]) * rcp_approx(total), 0.0)
+        )
         for v in m.loop("v", 4, unrolled=True):
             rounded[v] = (merged[v] * scale).to("bfloat16")
         out.row("result", (row, head), (heads, LATENT_DIM)).write(rounded, quad)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tilelang.language as T
 
-LOG2E = 1.4426950408889634
 # TileLang has no store that completes on another CTA's barrier, which slices need; heads on M lack the leaves that move rows.
 UNSPELLED = ("send_scores", "copy_query_rows")
 
@@ -158,91 +157,3 @@ def copy_rows(target, slot, cache, first, columns, low, high, n, thread):
                 c * 64,
                 n,
             )
-
-
-def sink_share(lse2, sink):
-    """The share of the softmax that tokens keep beside a sink logit (natural log); 1 without one, 0 if there are none."""
-    return T.if_then_else(lse2 > -T.infinity("float32"), 1.0 / (1.0 + T.exp2(sink * LOG2E - lse2)), 0.0)
-
-
-@T.macro
-def merge_splits(
-    o_partial, lse_partial, attn_sink, out, lse, row, head0, block, heads, splits, lse_scale, first, count, thread, threads
-):  # fmt: skip
-    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent dim.
-
-    Of each run of 1024 quads (8 heads) a thread takes some, `threads` apart. Eight splits at a time are joined by an online
-    softmax over their lse, as many of them in flight as registers allow. An empty split has lse = -inf and weight 0; a row
-    without ids gives 0 and -inf.
-    """
-    quads = max(min(count, 1024) // threads, 1)
-    batch = min(16 // quads, 8)
-    # Threads beyond the quads have none.
-    busy = True if count >= threads else thread < count
-    weights = T.alloc_local((8, 4), "float32")
-    parts = T.alloc_local((batch, quads, 4), "float32")
-    result = T.alloc_local((quads, 4), "float32")
-    total = T.alloc_local((4,), "float32")
-    peak = T.alloc_local((4,), "float32")
-    sink = T.alloc_local((4,), "float32")
-    risen = T.alloc_var("float32")
-    factor = T.alloc_var("float32")
-    if busy:
-        for g in T.serial(max(count // 1024, 1)):
-            quad = first + g * 1024 + thread
-            h = head0 + quad // 1024 * 8 + quad % 2 * 4
-            for v in T.vectorized(4):
-                sink[v] = attn_sink[h + v]
-            for v in T.unroll(4):
-                total[v] = 0.0
-                peak[v] = -T.infinity("float32")
-                for u in T.unroll(quads):
-                    result[u, v] = 0.0
-            for s0 in T.serial(T.ceildiv(splits, 8)):
-                for i in T.unroll(8):
-                    for v in T.vectorized(4):
-                        weights[i, v] = T.if_then_else(
-                            s0 * 8 + i < splits, lse_partial[row, s0 * 8 + i, h + v], -T.infinity("float32")
-                        )
-                for b in T.unroll(8 // batch):
-                    for i in T.unroll(batch):
-                        for u in T.unroll(quads):
-                            for v in T.vectorized(4):
-                                parts[i, u, v] = T.if_then_else(
-                                    s0 * 8 + b * batch + i < splits,
-                                    o_partial[
-                                        row,
-                                        s0 * 8 + b * batch + i,
-                                        head0 + (quad + u * threads) // 128,
-                                        (quad + u * threads) % 128 * 4 + v,
-                                    ],
-                                    0.0,
-                                )
-                    if b == 0:
-                        for v in T.unroll(4):
-                            risen = peak[v]
-                            for i in T.unroll(8):
-                                risen = T.max(risen, weights[i, v])
-                            factor = T.if_then_else(
-                                peak[v] > -T.infinity("float32"), T.exp2(peak[v] - risen), 0.0
-                            )
-                            peak[v] = risen
-                            total[v] = total[v] * factor
-                            for u in T.unroll(quads):
-                                result[u, v] = result[u, v] * factor
-                            for i in T.unroll(8):
-                                weights[i, v] = T.if_then_else(
-                                    weights[i, v] > -T.infinity("float32"), T.exp2(weights[i, v] - risen), 0.0
-                                )
-                                total[v] += weights[i, v]
-                    for i in T.unroll(batch):
-                        for u in T.unroll(quads):
-                            for v in T.unroll(4):
-                                result[u, v] += parts[i, u, v] * weights[b * batch + i, v]
-            for v in T.unroll(4):
-                risen = T.if_then_else(total[v] > 0.0, T.log2(total[v]) + peak[v], -T.infinity("float32"))
-                if quad % 1024 < 2:
-                    lse[row, h + v] = risen * lse_scale
-                factor = T.if_then_else(total[v] > 0.0, sink_share(risen, sink[v]) / total[v], 0.0)
-                for u in T.unroll(quads):
-                    out[row, h + v, (quad + u * threads) % 1024 // 2] = result[u, v] * factor

@@ -151,29 +151,6 @@ def send_scores(scores: Any, send: Any, rank: int, slices: int, thread: Any) -> 
         send(rank ^ d, (d - 1,), mine)
 
 
-# A whole row a CTA: splits meet in scratch memory, as [heads / 8, 512 dims, 8 heads].
-
-
-@leaf
-def merge_splits(
-    o_partial: Any, lse_partial: Any, attn_sink: Any, out: Writes, lse: Writes, row: int, head0: int, block: int, heads: int, splits: int,
-    lse_scale: float, first: int, count: int, thread: Any, threads: int,
-) -> None:  # fmt: skip
-    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent dim."""
-    rows = slice(head0, head0 + block)
-    parts = o_partial[row, :splits, rows].reshape(splits, block // 8, LATENT_DIM, 8).transpose(1, 2)
-    lses = lse_partial[row, :splits, rows]
-    total = torch.logsumexp(lses.double() * math.log(2), dim=0).float() * LOG2E
-    weight = torch.where(lses > -math.inf, torch.exp2(lses - total), 0.0)[:, None]
-    merged = torch.where(weight > 0, weight * parts.reshape(splits, LATENT_DIM, block), 0.0).sum(dim=0)
-    result = merged * share_of(total, attn_sink[rows])
-    for quad in range(first, first + count):
-        head, dim = quad // 1024 * 8 + quad % 2 * 4, quad % 1024 // 2
-        out[row, head0 + head : head0 + head + 4, dim] = result[dim, head : head + 4].to(out.dtype)
-        if dim == 0:
-            lse[row, head0 + head : head0 + head + 4] = total[head : head + 4] * lse_scale
-
-
 # Heads on M: each of two warpgroups (sides) scores half of the tokens of a tile and has half of the dims of O.
 
 

@@ -170,8 +170,7 @@ def _load_peer_pair(threads: Threads, place: Place, rank: Any) -> torch.Tensor:
     found = torch.zeros(threads.count, dtype=torch.int64)
     for naming, memory in _peers(threads, place, rank):
         at = place.index[naming]
-        pairs = memory.dtype == torch.int64
-        found[naming] = memory[at] if pairs else memory[at + 1].long() << 32 | unsigned(memory[at].long())
+        found[naming] = memory[at + 1].long() << 32 | unsigned(memory[at].long())
     return found
 
 
@@ -179,7 +178,7 @@ store_peer = Function("store_peer", "int32", _store_peer, joint=True)
 """Store where CTA `rank` of the cluster keeps what this one keeps at a place."""
 
 load_peer_pair = Function("load_peer_pair", "int64", _load_peer_pair, joint=True)
-"""Two neighbouring int32, as an int64, or an int64, from where CTA `rank` of the cluster keeps a place."""
+"""Two neighbouring int32, as an int64, from where CTA `rank` of the cluster keeps a place."""
 
 sync_warp = Function("sync_warp", "int32", lambda threads: None, joint=True)
 """What the lanes of the warp have written to shared memory is there for all of them."""

@@ -28,10 +28,10 @@ from ...tile.lang import Body, Counts, Guard, Knob, Schedule, TileProgram
 from . import blackwell, on_m, on_n
 from .common import LATENT_DIM, ROPE_DIM, head_block, merged_rows, sliced_ctas_per_sm
 
-# Cluster sizes of the committed Hopper variants, by cache format and heads.
+# Cluster sizes of the committed Hopper variants of whole rows. More than 32 heads are blocks that read the same rows.
 CLUSTERS: dict[str, dict[int, tuple[int, ...]]] = {
-    "bf16": {8: (1, 2, 16), 16: (1, 2, 8, 16), 32: (1, 2, 16), 64: (1, 2, 16), 128: (1, 2, 8)},
-    "fp8": {8: (2, 16), 16: (1, 2, 16), 32: (2, 16), 64: (2, 16), 128: (1, 2, 8)},
+    "bf16": {8: (1, 2), 16: (1, 2), 32: (1, 2), 64: (2,), 128: (2,)},
+    "fp8": {8: (2,), 16: (2,), 32: (2,), 64: (2,), 128: (2,)},
 }
 # (block, stages) of the committed Hopper variants whose CTAs share out the dims: two stages let an SM hold two CTAs.
 SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {
@@ -75,7 +75,7 @@ KNOBS = (
         "block",
         "hb",
         ((0, 16, 32, 64),),
-        "heads of a CTA; 0: all, at most 64; 64: so many, on M instead of N",
+        "heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N",
         archs=("sm_90a",),
         plain=0,
     ),
@@ -162,7 +162,13 @@ def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
     if k.block == 64:
         shared = k.kv == "fp8" and k.heads // k.block == k.exchange
         return (k.stages, k.slices, k.cluster) == (2, 1, 1) and k.heads >= 64 and (k.exchange == 1 or shared)
-    if k.slices == 1 or k.exchange > 1 or k.cluster != k.slices or k.block >= k.heads:
+    if (
+        k.slices == 1
+        or k.exchange > 1
+        or k.cluster != k.slices
+        or k.block >= k.heads
+        or (k.block == 0 and k.heads > 32)
+    ):
         return False
     return level > 0 or (k.slices == 2 and (k.block, k.stages) in SLICED[k.kv][k.heads])
 
@@ -220,7 +226,7 @@ def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 
 def _blocks(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
     """Pairs of a query and a block of heads."""
-    return dims["t"] * (k.heads // (getattr(k, "block", 0) or head_block(k.heads)))
+    return dims["t"] * (k.heads // head_block(k))
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
@@ -237,7 +243,7 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[st
         # Parts of a query meet at once: all CTAs must run at once, or each query has one.
         parts = max(1, min(tiles // slices, slots // (blocks * slices), merged_rows(k)))
         splits = dims.get("splits") or slices << (parts.bit_length() - 1)
-        words = merged_rows(k) * (128 + (k.block or head_block(k.heads)))
+        words = merged_rows(k) * (128 + head_block(k))
         return {"splits": splits, "arrival_slots": blocks * splits * words if splits > slices else 1}
     clusters = max(1, min(tiles // cluster, slots // (blocks * cluster)))
     if not gpu.arch.tmem_columns:
@@ -292,14 +298,14 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
     """
     cluster = getattr(k, "cluster", 1)
     partials = dims["splits"] // cluster
-    bytes_each = head_block(k.heads) * LATENT_DIM * 4 / cluster
+    bytes_each = head_block(k) * LATENT_DIM * 4 / cluster
     merge = 1.0 if partials > 1 else 0.0
     if partials > 1 and getattr(k, "slices", 1) == 1:
         read = 1 if getattr(k, "block", 0) == 64 else partials
         merge += read * bytes_each / (gpu.l2_gbps * 1e3 / gpu.sms)
     merge += 1.0 + 0.05 * cluster if cluster > 1 else 0.0
     if not gpu.arch.tmem_columns:
-        ctas = dims["t"] * (k.heads // head_block(k.heads)) * dims["splits"]
+        ctas = dims["t"] * (k.heads // head_block(k)) * dims["splits"]
         waves = max(1, math.ceil(ctas / gpu.sms))
         late = math.ceil(ctas / (gpu.sms * RESIDENT[cluster])) - waves
         # Of each wave, as all else here.

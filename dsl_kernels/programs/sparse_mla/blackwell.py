@@ -36,7 +36,7 @@ def _row_map(operand: str, columns: int) -> TensorMap:
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    hb = head_block(k.heads)
+    hb = head_block(k)
     n = max(hb, BLACKWELL_MIN_N)
     shared, tensor, registers = Space.SHARED, Space.TENSOR, Space.REGISTER
     small = Size(2 if n <= 32 else 1, "TILE_STAGES")

@@ -13,24 +13,24 @@ from ...tile.lang import Buffer, Size, Space
 from ...tile.text import Expr, Recorder, Value, name
 
 LATENT_DIM, ROPE_DIM = Size(layouts.LATENT_DIM, "LATENT_DIM"), Size(layouts.ROPE_DIM, "ROPE_DIM")
-MAX_HEAD_BLOCK = Size(64, "HEAD_BLOCK")
 # The running maximum is raised only when it grew by this many powers of two, so most tiles need no rescaling.
 RESCALE_LOG2 = Size(8, "RESCALE_LOG2")
 
 
-def head_block(heads: int) -> int:
-    """Heads of one CTA."""
-    return min(heads, MAX_HEAD_BLOCK)
+def head_block(k: SimpleNamespace) -> int:
+    """Heads of one CTA: what its block says, or all. Tensor memory has room for 64, a warpgroup's registers for 32."""
+    most = Size(32 if hasattr(k, "block") else 64, "HEAD_BLOCK")
+    return getattr(k, "block", 0) or min(k.heads, most)
 
 
 def sliced_ctas_per_sm(k: SimpleNamespace) -> int:
     """Two CTAs of small tiles hide each other's exchange."""
-    return 2 if k.stages == 2 and (k.block or head_block(k.heads)) <= 16 else 1
+    return 2 if k.stages == 2 and head_block(k) <= 16 else 1
 
 
 def merged_rows(k: SimpleNamespace) -> int:
     """Rows of 16 dims by 8 heads that a slice of O has: what CTAs send one another, and into how many shares it falls apart."""
-    return LATENT_DIM // k.slices * (k.block or head_block(k.heads)) // 128
+    return LATENT_DIM // k.slices * head_block(k) // 128
 
 
 def queries(hb: int, dims: int, rope: int) -> tuple[Buffer, Buffer]:

@@ -25,7 +25,7 @@ from .common import (
 )
 
 
-def _one_group() -> tuple[Role, ...]:
+def _roles() -> tuple[Role, ...]:
     """A warpgroup that attends and one that gathers."""
     return (
         Role("attend", 4, doc="queries, both products, softmax, merge, output"),
@@ -33,21 +33,11 @@ def _one_group() -> tuple[Role, ...]:
     )
 
 
-def _two_groups(k: SimpleNamespace) -> tuple[Role, ...]:
-    """Two warpgroups that attend. setmaxnreg deals out what the launch took: 384 threads get 168 registers each."""
-    attend, gather = (216, 72) if k.kv == "bf16" else (208, 88)
-    return (
-        Role("attend", 8, attend, "queries, both products, softmax, merge, output"),
-        Role("gather", 4, gather, "selected rows into the ring"),
-    )
-
-
-def _half_tiles(k: SimpleNamespace, batch: int) -> tuple[Buffer, ...]:
-    """Registers for `batch` halves of a tile of fp8 tokens, where a thread unpacks them."""
+def _words(k: SimpleNamespace, each: int) -> tuple[Buffer, ...]:
+    """Registers for fp8 tokens, where a thread unpacks them."""
     if k.kv == "bf16":
         return ()
-    each, doc = 44 * batch, "tokens on their way"
-    return (Buffer("words", Space.REGISTER, (128, each), "uint32", role="gather", per_thread=each, private=True, doc=doc),)  # fmt: skip
+    return (Buffer("words", Space.REGISTER, (128, each), "uint32", role="gather", per_thread=each, private=True, doc="tokens on their way"),)  # fmt: skip
 
 
 def _filled(k: SimpleNamespace) -> Engine:
@@ -63,25 +53,20 @@ def _ring(k: SimpleNamespace) -> Pipeline:
     )
 
 
-def _products(tile: int, hb: int, dims: int, rope: int, shared_out: str = "m") -> tuple[Mma, ...]:
+def _products(tile: int, hb: int, dims: int, rope: int) -> tuple[Mma, ...]:
     """S^T = K Q^T in two parts, and O^T += K^T P^T; eight heads lie along the rows of P."""
     return (
-        Mma("qk_nope", "wgmma", "attend", tile, hb, dims, "bfloat16", a="ckv_s", b="q_s", acc="scores", shared_out=shared_out, doc="S^T = K Q^T"),
-        Mma("qk_pe", "wgmma", "attend", tile, hb, rope, "bfloat16", a="kpe_s", b="qpe_s", acc="scores", shared_out=shared_out),
+        Mma("qk_nope", "wgmma", "attend", tile, hb, dims, "bfloat16", a="ckv_s", b="q_s", acc="scores", doc="S^T = K Q^T"),
+        Mma("qk_pe", "wgmma", "attend", tile, hb, rope, "bfloat16", a="kpe_s", b="qpe_s", acc="scores"),
         Mma(
             "pv", "wgmma", "attend", dims, hb, tile, "bfloat16", a_major="mn", b_major="mn" if hb > 8 else "k",
-            a="ckv_s", b="p_s", acc="acc", shared_out=shared_out, doc="O^T += K^T P^T",
+            a="ckv_s", b="p_s", acc="acc", doc="O^T += K^T P^T",
         ),
     )  # fmt: skip
 
 
-def _on_n(
-    k: SimpleNamespace, hb: int, dims: int, rope: int, groups: int = 1
-) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]]:
-    """Heads on N: the tiles in shared memory that products read, and what threads have of the scores, of O and of each head.
-
-    Where there are two groups, each has half of the heads.
-    """
+def _on_n(k: SimpleNamespace, hb: int, dims: int, rope: int) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]]:
+    """Heads on N: the tiles in shared memory that products read, and what threads have of the scores, of O and of each head."""
     shared, weights = Space.SHARED, (k.tile, hb) if hb > 8 else (hb, k.tile)
     tiles = (
         *queries(hb, dims, rope),
@@ -97,17 +82,16 @@ def _on_n(
         Buffer("kpe_s", shared, (k.tile, rope), "bfloat16", k.stages, swizzle=min(128, 2 * rope)),
         Buffer("p_s", shared, weights, "bfloat16", swizzle=min(128, 2 * weights[1])),
     )
-    threads = 128 * groups
     # Of a thread's columns: its part of the running sums, maxima of its warp, of all warps and so far.
-    columns = Size(hb // (4 * groups), "OWN_COLUMNS")
+    columns = Size(hb // 4, "OWN_COLUMNS")
     own = (("scores", k.tile, "OWN_SCORES"), ("acc", dims, "OWN_OUTPUTS"))
     return tiles, (
         *(
-            Buffer(text, Space.REGISTER, (rows, hb), "float32", role="attend", per_thread=Size(rows * hb // threads, each))
+            Buffer(text, Space.REGISTER, (rows, hb), "float32", role="attend", per_thread=Size(rows * hb // 128, each))
             for text, rows, each in own
         ),
         *(
-            Buffer(text, Space.REGISTER, (threads, columns), "float32", role="attend", per_thread=columns, private=True)
+            Buffer(text, Space.REGISTER, (128, columns), "float32", role="attend", per_thread=columns, private=True)
             for text in ("sums", "risen", "top", "peak")
         ),
     )  # fmt: skip
@@ -115,16 +99,14 @@ def _on_n(
 
 def _sliced(k: SimpleNamespace) -> Schedule:
     """Hopper, each CTA of a slice group with its part of the dims: no accumulator crosses between them."""
-    hb, slices = k.block or head_block(k.heads), k.slices
+    hb, slices = head_block(k), k.slices
     dims, rope = Size(LATENT_DIM // slices, "DIMS"), Size(ROPE_DIM // slices, "ROPE")
     shared, registers = Space.SHARED, Space.REGISTER
     tiles, held = _on_n(k, hb, dims, rope)
     # Parts come when the ring is done with; what that leaves is L1, which the loads of fp8 tokens go through.
     fits = merged_rows(k) * (128 + hb) * 4 <= k.stages * k.tile * int(dims) * 2
-    each = 8 + dims * 9 // 64
-    words = Buffer("words", registers, (128, each), "uint32", role="gather", per_thread=each, private=True, doc="tokens on their way")  # fmt: skip
     return Schedule(
-        roles=_one_group(),
+        roles=_roles(),
         buffers=(
             *tiles,
             Buffer("x_s", shared, (slices - 1, hb // 8, 128, 4), "float32", 2, doc="partial scores of the other slices"),
@@ -132,7 +114,7 @@ def _sliced(k: SimpleNamespace) -> Schedule:
             Buffer("red_s", shared, (4, hb), "float32", doc="maxima, then sums, across warps"),
             *held,
             Buffer("sinks", registers, (128, hb // 8), "float32", role="attend", per_thread=hb // 8, private=True),
-            *((words,) if k.kv == "fp8" else ()),
+            *_words(k, 8 + dims * 9 // 64),
         ),
         pipelines=(
             _ring(k),
@@ -157,30 +139,25 @@ def _sliced(k: SimpleNamespace) -> Schedule:
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     if k.slices > 1:
         return _sliced(k)
-    hb = head_block(k.heads)
-    groups = 1 if hb <= 32 else 2
-    batch = 2 if groups == 1 else 1
-    tiles, held = _on_n(k, hb, LATENT_DIM, ROPE_DIM, groups)
+    hb = head_block(k)
+    tiles, held = _on_n(k, hb, LATENT_DIM, ROPE_DIM)
     return Schedule(
-        roles=_one_group() if groups == 1 else _two_groups(k),
+        roles=_roles(),
         buffers=(
             *tiles,
             Buffer("red_s", Space.SHARED, (4, hb), "float32", doc="maxima, then sums, across warps"),
             Buffer("last_s", Space.SHARED, (1,), "int32"),
             *held,
-            *_half_tiles(k, batch),
+            *_words(k, 2 * 44),
         ),
         pipelines=(_ring(k),),
-        mmas=_products(k.tile, hb, LATENT_DIM, ROPE_DIM, "m" if groups == 1 else "n"),
+        mmas=_products(k.tile, hb, LATENT_DIM, ROPE_DIM),
         grid=(f"t * {k.heads // hb}", "splits") if k.cluster == 1 else (f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
         axes=("bx", "split") if k.cluster == 1 else ("bx", "rank", "part"),
         cluster=(1, k.cluster, 1),
         group=(1,) if k.cluster > 1 else (),
         named_barriers={"attend": ("attend",)},
-        constants={
-            "head_block": hb, "head_blocks": k.heads // hb, "dims": LATENT_DIM, "rope": ROPE_DIM, "groups": groups,
-            "batch": batch,
-        },
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": LATENT_DIM, "rope": ROPE_DIM},
     )  # fmt: skip
 
 
@@ -221,29 +198,18 @@ def _gather(m: Recorder) -> None:
 
 
 def _gather_halves(m: Recorder) -> None:
-    """fp8 tokens of whole rows, half a tile at a time: with room for two, the next tile's replaces what was just written."""
+    """fp8 tokens of whole rows, half a tile at a time: the next tile's replaces what was just written."""
     it, live, low, high = name("it"), name("live", "bool"), name("now_low"), name("now_high")
-    if m.c.batch == 1:
-        for _ in live_tiles(m):
-            with m.when(live):
-                kv = m.acquire("kv", it)
-                m.comment("A loop: unrolled, both halves' tokens would be in registers at once.")
-                for which in m.loop("half", 2):
-                    said.load_half(m, 0, batch=which, low=low, high=high, scales=4)
-                    said.store_half(m, 0, kv.ckv_s, kv.kpe_s, batch=which)
-                m.commit(kv)
-                m.set(it, it + 1)
-        return
     holds = m.var("holds", False, "bool")
     for turn in live_tiles(m, more=1):
         with m.when(live | turn.equals(name("turns"))):
             with m.when(holds):
                 kv = m.acquire("kv", it)
-            for half in range(2):
+            for half, ids in enumerate((low, high)):
                 with m.when(holds):
-                    said.store_half(m, half, kv.ckv_s, kv.kpe_s, batch=half)
+                    said.store_half(m, half, kv.ckv_s, kv.kpe_s)
                 with m.when(live):
-                    said.load_half(m, half, batch=half, low=low, high=high, scales=4)
+                    said.load_half(m, half, ids=ids, scales=4)
             with m.when(holds):
                 m.commit(kv)
                 m.set(it, it + 1)
@@ -304,12 +270,12 @@ def _total(m: Recorder) -> None:
 def _attend_whole(m: Recorder) -> None:
     """Heads on N, the whole row: splits meet in scratch memory, those of a cluster by its barrier."""
     k, walk, splits = m.k, Walk.named(m), m.dim("splits")
-    hb, threads = m.c.head_block, m.schedule.role("attend").threads
+    quads = m.c.head_block * 128
     for _ in _attend_tiles(m):
         pass
 
     def merge(rank: Value, count: int) -> None:
-        leaf.merge_splits(m, walk.row, walk.head0, hb, rank * count, count, threads)
+        said.merge_splits(m, walk.row, walk.head0, first=rank * count, count=count)
 
     last = m.var("last", True, "bool")
     if k.cluster > 1:
@@ -324,7 +290,7 @@ def _attend_whole(m: Recorder) -> None:
                 last, "last_s", "arrivals", m.block(0) * k.cluster + m.block(1), splits // k.cluster, "attend"
             )
         with m.when(last):
-            merge(m.block(1), hb * 128 // k.cluster)
+            merge(m.block(1), quads // k.cluster)
         return
     with m.when(splits.equals(1)):
         said.write_outputs(m, walk.row, walk.head0)
@@ -332,7 +298,7 @@ def _attend_whole(m: Recorder) -> None:
         said.write_partial(m, walk.row, walk.head0, split=walk.split)
         m.take_ticket(last, "last_s", "arrivals", m.block(0), splits, "attend")
         with m.when(last):
-            merge(0, hb * 128)
+            merge(0, quads)
 
 
 def _attend(m: Recorder) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from ...dsa.steps import StepInputs, StepSize, draw, part_of
 from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
 from ...problems.lightning_indexer import PAGE
 from ...problems.sparse_mla import DATASET_SM_SCALE, FORMS, draw_indices
-from ...programs.sparse_mla.common import MAX_HEAD_BLOCK
+from ...programs.sparse_mla.common import head_block
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts
 
@@ -133,7 +134,7 @@ def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
     row, held, rows = _row_bytes(point.form), p["pages"] * PAGE, p["t"] * p.get("topk", 2048)
     unique = held * (1.0 - (1.0 - 1.0 / held) ** rows)
     # Every block of heads is a CTA of its own and fetches the rows again.
-    blocks = -(-p["heads"] // (knobs.get("block") or MAX_HEAD_BLOCK))
+    blocks = p["heads"] // head_block(SimpleNamespace(**knobs))
     return {
         "read_bytes": float(rows * row * blocks), "unique_bytes": unique * row, "row_bytes": row,
         "footprint_bytes": float(held * row), "order": "random",

@@ -286,7 +286,7 @@ def finish_columns(
                 if alone:
                     stat_s[head] = inverse * T.if_then_else(
                         lse2 > -T.infinity("float32"),
-                        warps.rcp_approx(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0
+                        warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
                     )
                     lse[row, head] = lse2 * lse_scale
                 else:
@@ -369,7 +369,7 @@ def merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_
             total > 0.0,
             T.if_then_else(
                 lse2 > -T.infinity("float32"),
-                warps.rcp_approx(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0
+                warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
             ) * warps.rcp_approx(total),
             0.0
         )

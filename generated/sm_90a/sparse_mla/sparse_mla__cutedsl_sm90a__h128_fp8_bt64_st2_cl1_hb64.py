@@ -99,7 +99,7 @@ from dsl_kernels.runtime.artifact import Launch, Operand
 HEADS = 128  # query heads
 TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
-BLOCK = 64  # heads of a CTA; 0: all, at most 64; 64: so many, on M instead of N
+BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
 HALF = 256
 LATENT_DIM = 512
 ROPE_DIM = 64
@@ -342,15 +342,15 @@ def merge_share(out, lse, o_partial, lse_partial, sinks, row, splits, part, part
     total_1 = leaf_wide.quad_sum(sum_1)
     joined = cute.make_rmem_tensor(2, Float32)
     of_all_0 = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + base_0, -Float32.inf)
-    kept_0 = warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - of_all_0) + 1.0)
     scale_0 = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0) * cutlass.select_(
-        total_0 > 0.0, kept_0, 0.0
+        of_all_0 > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - of_all_0) + 1.0),
+        0.0
     )
     joined[0] = of_all_0 * lse_scale
     of_all_1 = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + base_1, -Float32.inf)
-    kept_1 = warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - of_all_1) + 1.0)
     scale_1 = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0) * cutlass.select_(
-        total_1 > 0.0, kept_1, 0.0
+        of_all_1 > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - of_all_1) + 1.0),
+        0.0
     )
     joined[1] = of_all_1 * lse_scale
     line = row * HEADS + head0
@@ -458,15 +458,15 @@ def merge_share_2(
     total_1 = leaf_wide.quad_sum(sum_1)
     joined = cute.make_rmem_tensor(2, Float32)
     of_all_0 = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + base_0, -Float32.inf)
-    kept_0 = warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - of_all_0) + 1.0)
     scale_0 = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0) * cutlass.select_(
-        total_0 > 0.0, kept_0, 0.0
+        of_all_0 > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - of_all_0) + 1.0),
+        0.0
     )
     joined[0] = of_all_0 * lse_scale
     of_all_1 = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + base_1, -Float32.inf)
-    kept_1 = warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - of_all_1) + 1.0)
     scale_1 = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0) * cutlass.select_(
-        total_1 > 0.0, kept_1, 0.0
+        of_all_1 > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - of_all_1) + 1.0),
+        0.0
     )
     joined[1] = of_all_1 * lse_scale
     line = row * HEADS + head0
@@ -499,11 +499,8 @@ def merge_share_2(
 
 
 @cute.jit
-def load_half(words, kv_cache, low, high, n, thread):
-    """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`, with all scales or the
-    lane's own.
-    """
-    ids = low
+def load_half(words, kv_cache, ids, n, thread):
+    """Read the tokens of half a tile into the registers of place `at`, with all scales or the lane's own."""
     token = warps.shuffle(ids, thread >> 2)
     inside = (token >= 0) & (token < n)
     bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
@@ -1034,7 +1031,7 @@ def gather_left(
             leaf_wide.copy_query_rows(q_s, q_nope, row, head0, HEADS, LATENT_DIM, worker)
             leaf_wide.copy_query_rows(qpe_s, q_pe, row, head0, HEADS, ROPE_DIM, worker)
             cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
-            load_half(words_left, kv_cache, now, now, n, worker)
+            load_half(words_left, kv_cache, now, n, worker)
             while live:
                 now = low
                 live = Boolean(False)
@@ -1097,7 +1094,7 @@ def gather_right(
                 now = high
                 turn = turn + 1
                 low, high = read_ids(indices, topk, row, turn, turns, lane)
-            load_half(words_right, kv_cache, now, now, n, worker)
+            load_half(words_right, kv_cache, now, n, worker)
             while live:
                 now = high
                 live = Boolean(False)

@@ -107,7 +107,7 @@ from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 64  # query heads
 TILE = 64  # tokens a tile
-BLOCK = 64  # heads of a CTA; 0: all, at most 64; 64: so many, on M instead of N
+BLOCK = 64  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
 HALF_ROWS = 8
 HALF = 256
 LATENT_DIM = 512
@@ -384,15 +384,15 @@ def merge_share(out, lse, o_partial, lse_partial, sinks, row, splits, part, part
     total_1 = leaf_wide.quad_sum(sum_1)
     joined = cute.make_rmem_tensor(2, Float32)
     of_all_0 = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + base_0, -Float32.inf)
-    kept_0 = warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - of_all_0) + 1.0)
     scale_0 = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0) * cutlass.select_(
-        total_0 > 0.0, kept_0, 0.0
+        of_all_0 > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - of_all_0) + 1.0),
+        0.0
     )
     joined[0] = of_all_0 * lse_scale
     of_all_1 = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + base_1, -Float32.inf)
-    kept_1 = warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - of_all_1) + 1.0)
     scale_1 = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0) * cutlass.select_(
-        total_1 > 0.0, kept_1, 0.0
+        of_all_1 > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - of_all_1) + 1.0),
+        0.0
     )
     joined[1] = of_all_1 * lse_scale
     line = row * HEADS
@@ -498,15 +498,15 @@ def merge_share_2(out, lse, o_partial, lse_partial, sinks, row, splits, part, pa
     total_1 = leaf_wide.quad_sum(sum_1)
     joined = cute.make_rmem_tensor(2, Float32)
     of_all_0 = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + base_0, -Float32.inf)
-    kept_0 = warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - of_all_0) + 1.0)
     scale_0 = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0) * cutlass.select_(
-        total_0 > 0.0, kept_0, 0.0
+        of_all_0 > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - of_all_0) + 1.0),
+        0.0
     )
     joined[0] = of_all_0 * lse_scale
     of_all_1 = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + base_1, -Float32.inf)
-    kept_1 = warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - of_all_1) + 1.0)
     scale_1 = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0) * cutlass.select_(
-        total_1 > 0.0, kept_1, 0.0
+        of_all_1 > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - of_all_1) + 1.0),
+        0.0
     )
     joined[1] = of_all_1 * lse_scale
     line = row * HEADS

@@ -56,7 +56,7 @@ HEADS = 64  # query heads
 TILE = 64  # tokens a tile
 STAGES = 3  # gathered tiles in flight
 SLICES = 2  # CTAs of a cluster that share out the dims of the row and add their partial scores
-BLOCK = 16  # heads of a CTA; 0: all, at most 64; 64: so many, on M instead of N
+BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
 DIMS = 256
 LATENT_DIM = 512
 ROPE = 32
@@ -158,7 +158,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
     """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
     valid id.
     """
-    own = cutlass.select_(thread // 64 % 2 == 0, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
+    own = cutlass.select_(thread < 64, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
     scale = sm_scale * 1.4426950408889634
     valid_0 = own & 1 != 0
     for group in cutlass.range_constexpr(OWN_SCORES // 4):
@@ -191,7 +191,7 @@ def share_columns(red, values, thread):
     """Leave one value a column and warp for the other warps."""
     if thread % 32 < 4:
         for column in cutlass.range_constexpr(OWN_COLUMNS):
-            red[thread // 32 % 4 * BLOCK + (column // 2 * 8 + thread % 4 * 2 + column % 2)] = values[column]
+            red[thread // 32 * BLOCK + (column // 2 * 8 + thread % 4 * 2 + column % 2)] = values[column]
 
 
 @cute.jit
@@ -380,13 +380,14 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                 weights[p] = warps.exp2(weights[p] - base)
             total = Float32(weights[0])
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
-            kept = warps.rcp_approx(
-                warps.exp2(
-                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
-                ) + 1.0
-            )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
-                total > 0.0, kept, 0.0
+                joined > -Float32.inf,
+                warps.rcp_approx(
+                    warps.exp2(
+                        cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                    ) + 1.0
+                ),
+                0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
@@ -420,13 +421,14 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             for p in cutlass.range_constexpr(1, 2):
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
-            kept = warps.rcp_approx(
-                warps.exp2(
-                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
-                ) + 1.0
-            )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
-                total > 0.0, kept, 0.0
+                joined > -Float32.inf,
+                warps.rcp_approx(
+                    warps.exp2(
+                        cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                    ) + 1.0
+                ),
+                0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
@@ -464,13 +466,14 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             for p in cutlass.range_constexpr(1, 4):
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
-            kept = warps.rcp_approx(
-                warps.exp2(
-                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
-                ) + 1.0
-            )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
-                total > 0.0, kept, 0.0
+                joined > -Float32.inf,
+                warps.rcp_approx(
+                    warps.exp2(
+                        cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                    ) + 1.0
+                ),
+                0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
@@ -512,13 +515,14 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             for p in cutlass.range_constexpr(1, 8):
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
-            kept = warps.rcp_approx(
-                warps.exp2(
-                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
-                ) + 1.0
-            )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
-                total > 0.0, kept, 0.0
+                joined > -Float32.inf,
+                warps.rcp_approx(
+                    warps.exp2(
+                        cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                    ) + 1.0
+                ),
+                0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
@@ -560,13 +564,14 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             for p in cutlass.range_constexpr(1, 16):
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
-            kept = warps.rcp_approx(
-                warps.exp2(
-                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
-                ) + 1.0
-            )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
-                total > 0.0, kept, 0.0
+                joined > -Float32.inf,
+                warps.rcp_approx(
+                    warps.exp2(
+                        cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                    ) + 1.0
+                ),
+                0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
@@ -604,13 +609,14 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             for p in cutlass.range_constexpr(1, 32):
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
-            kept = warps.rcp_approx(
-                warps.exp2(
-                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
-                ) + 1.0
-            )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
-                total > 0.0, kept, 0.0
+                joined > -Float32.inf,
+                warps.rcp_approx(
+                    warps.exp2(
+                        cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                    ) + 1.0
+                ),
+                0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first

@@ -3,39 +3,39 @@
 Generated from dsl_kernels/programs/sparse_mla and the leaves in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: heads=128, kv=fp8, tile=64, stages=2, cluster=2.
 
-  gather        attend
-  warps 8..11   warps 0..7
-  |===== kv ===>|   ckv_s kpe_s, ring of 2; threads -> wgmma
+  gather       attend
+  warps 4..7   warps 0..3
+  |==== kv ===>|   ckv_s kpe_s, ring of 2; threads -> wgmma
 
 roles
-  attend     threads 0..255, 208 registers  queries, both products, softmax, merge, output
-  gather     threads 256..383, 88 registers  selected rows into the ring
+  attend     threads 0..127  queries, both products, softmax, merge, output
+  gather     threads 128..255  selected rows into the ring
 buffers
-  q_s        64x512 bfloat16, shared, 128-byte swizzle
-  qpe_s      64x64 bfloat16, shared, 128-byte swizzle
+  q_s        32x512 bfloat16, shared, 128-byte swizzle
+  qpe_s      32x64 bfloat16, shared, 128-byte swizzle
   ckv_s      2 stages of 64x512 bfloat16, shared, 128-byte swizzle
   kpe_s      2 stages of 64x64 bfloat16, shared, 128-byte swizzle
-  p_s        64x64 bfloat16, shared, 128-byte swizzle
-  red_s      4x64 float32, shared
+  p_s        64x32 bfloat16, shared, 64-byte swizzle
+  red_s      4x32 float32, shared
   last_s     1 int32, shared
-  scores     64x64 float32, registers of attend
-  acc        512x64 float32, registers of attend
-  sums       256x8 float32, registers of attend
-  risen      256x8 float32, registers of attend
-  top        256x8 float32, registers of attend
-  peak       256x8 float32, registers of attend
-  words      128x44 uint32, registers of gather
+  scores     64x32 float32, registers of attend
+  acc        512x32 float32, registers of attend
+  sums       128x8 float32, registers of attend
+  risen      128x8 float32, registers of attend
+  top        128x8 float32, registers of attend
+  peak       128x8 float32, registers of attend
+  words      128x88 uint32, registers of gather
 pipelines
   kv: gather (threads) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
     full  x128: gather fence.proxy.async, arrive full
       attend: wait full
-    empty x256: gather wait empty
+    empty x128: gather wait empty
       attend: wgmma wait, arrive empty
   named barrier attend: attend
-totals: 384 threads, 230436 of 232448 bytes of shared memory, grid (t * 2, 2, splits // 2)
+totals: 256 threads, 188964 of 232448 bytes of shared memory, grid (t * 4, 2, splits // 2)
 """
 import tilelang.language as T
-from tilelang.layout import make_full_bank_swizzled_layout
+from tilelang.layout import make_full_bank_swizzled_layout, make_half_bank_swizzled_layout
 
 from dsl_kernels.device.tilelang import grid, warps, wgmma
 from dsl_kernels.device.tilelang import sparse_mla as leaf
@@ -46,11 +46,11 @@ HEADS = 128  # query heads
 TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
 CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
-HEAD_BLOCK = 64
+HEAD_BLOCK = 32
 LATENT_DIM = 512
 ROPE_DIM = 64
 ATTEND_BARRIER = 1
-ATTEND_THREADS = 256
+ATTEND_THREADS = 128
 OWN_COLUMNS = 8
 OWN_SCORES = 16
 OWN_OUTPUTS = 128
@@ -83,7 +83,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
     """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
     valid id.
     """
-    own = T.if_then_else(T.truncmod(T.truncdiv(thread, 64), 2) == 0, low, high) >> (
+    own = T.if_then_else(thread < 64, low, high) >> (
         T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
     )
     scale = sm_scale * 1.4426950408889634
@@ -118,21 +118,19 @@ def column_maxima(risen, scores, thread):
 @T.macro
 def share_columns(red, values, thread):
     """Leave one value a column and warp for the other warps."""
-    first = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4)
     if T.truncmod(thread, 32) < 4:
         for column in T.unroll(OWN_COLUMNS):
             red[
-                T.truncmod(T.truncdiv(thread, 32), 4),
-                first + (T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2))
+                T.truncdiv(thread, 32),
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
             ] = values[column]
 
 
 @T.macro
 def join_maxima(top, red, thread):
     """The maxima of the columns over the four warps."""
-    first = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4)
     for column in T.unroll(OWN_COLUMNS):
-        head = first + (T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2))
+        head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
         top[column] = T.max(T.max(red[0, head], red[1, head]), T.max(red[2, head], red[3, head]))
 
 
@@ -170,17 +168,14 @@ def online_softmax(scores, sums, acc, peak, top):
 @T.macro
 def store_weights(target, scores, thread):
     """Write P as bf16, tokens by heads; eight heads lie along the rows."""
-    first = T.truncdiv(thread, 128) * (OWN_SCORES * 2)
     held = T.alloc_local((2,), "bfloat16")
     for pair in T.unroll(OWN_SCORES // 2):
         held[0] = T.cast(scores[pair * 2], "bfloat16")
         held[1] = T.cast(scores[pair * 2 + 1], "bfloat16")
         for part in T.vectorized(2):
             target[
-                T.truncmod(
-                    T.truncdiv(thread, 32), 4
-                ) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
-                first + T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
+                T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
+                T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
             ] = held[part]
 
 
@@ -198,9 +193,8 @@ def column_sums(risen, sums, thread):
 @T.macro
 def join_sums(top, red, thread):
     """The sums of the columns over the four warps."""
-    first = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4)
     for column in T.unroll(OWN_COLUMNS):
-        head = first + (T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2))
+        head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
         top[column] = red[0, head] + red[1, head] + (red[2, head] + red[3, head])
 
 
@@ -238,7 +232,6 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, t
     Within a split the workspace holds [heads / 8, 512, 8]: a warp's accumulators are then runs of whole
     sectors.
     """
-    first = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4)
     two = T.alloc_local((2,), "float32")
     for group in T.unroll(OWN_COLUMNS * 2 // 4):
         for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
@@ -246,10 +239,10 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, t
             two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 1]
             for part in T.vectorized(2):
                 o_partial[
-                    row, split, head0 + first + group * 8 + block,
+                    row, split, head0 + group * 8 + block,
                     (
                         (
-                            T.truncmod(T.truncdiv(thread, 32), 4) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
+                            T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
                         ) * 4 + T.truncmod(thread, 4)
                     ) * 2 + part
                 ] = two[part]
@@ -257,31 +250,118 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, t
             two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 3]
             for part in T.vectorized(2):
                 o_partial[
-                    row, split, head0 + first + group * 8 + block,
+                    row, split, head0 + group * 8 + block,
                     (
                         (
-                            T.truncmod(
-                                T.truncdiv(thread, 32), 4
-                            ) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 8
+                            T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 8
                         ) * 4 + T.truncmod(thread, 4)
                     ) * 2 + part
                 ] = two[part]
-    if T.truncmod(thread, 128) < 4:
+    if thread < 4:
         for column in T.unroll(OWN_COLUMNS):
             lse_partial[
                 row, split,
-                head0 + first + (
-                    T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-                )
+                head0 + T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
             ] = top[column]
 
 
 @T.macro
-def load_half(words, kv_cache, batch, low, high, n, thread):
-    """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`, with all scales or the
-    lane's own.
+def merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, first, thread):
+    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent
+    dim.
+
+    Of each run of eight heads a thread takes some, where there are as many as threads. The splits are
+    joined by an online softmax over their lse. An empty split has lse = -inf and weight 0; a row
+    without ids gives 0 and -inf.
     """
-    ids = T.if_then_else(batch == 0, low, high)
+    parts = T.alloc_local((64,), "float32")
+    weights = T.alloc_local((32,), "float32")
+    merged = T.alloc_local((32,), "float32")
+    sinks = T.alloc_local((4,), "float32")
+    total = T.alloc_local((4,), "float32")
+    peak = T.alloc_local((4,), "float32")
+    for run in T.unroll(0, HEAD_BLOCK * 128 // CLUSTER // 1024, 1, unroll_factor=1):
+        quad = first + run * 1024 + thread
+        four = T.truncdiv(quad, 1024) * 2 + T.truncmod(quad, 2)
+        for part in T.vectorized(4):
+            sinks[part] = attn_sink[(T.truncdiv(head0, 4) + four) * 4 + part]
+        for v in T.unroll(4):
+            total[v] = 0.0
+            peak[v] = -T.infinity("float32")
+        for v in T.unroll(32):
+            merged[v] = 0.0
+        for begin in T.unroll(0, splits, 8, unroll_factor=1):
+            for i in T.unroll(8):
+                for v in T.unroll(4):
+                    weights[i * 4 + v] = -T.infinity("float32")
+                if begin + i < splits:
+                    for part in T.vectorized(4):
+                        weights[i * 4 + part] = lse_partial[
+                            row, begin + i, (T.truncdiv(head0, 4) + four) * 4 + part
+                        ]
+            for at in T.unroll(4):
+                split = begin + at * 2
+                for i in T.unroll(2):
+                    if split + i < splits:
+                        for u in T.unroll(8):
+                            for part in T.vectorized(4):
+                                parts[(i * 8 + u) * 4 + part] = o_partial[
+                                    row, split + i, head0, (quad + u * 128) * 4 + part
+                                ]
+                if at == 0:
+                    for v in T.unroll(4):
+                        risen = T.alloc_var("float32", init=peak[v])
+                        for i in T.unroll(8):
+                            risen = T.max(risen, weights[i * 4 + v])
+                        # No split may have seen a token.
+                        base = T.if_then_else(risen > -T.infinity("float32"), risen, 0.0)
+                        factor = warps.exp2(peak[v] - base)
+                        peak[v] = risen
+                        total[v] = total[v] * factor
+                        for u in T.unroll(8):
+                            merged[u * 4 + v] = merged[u * 4 + v] * factor
+                        for i in T.unroll(8):
+                            weights[i * 4 + v] = warps.exp2(weights[i * 4 + v] - base)
+                            total[v] = total[v] + weights[i * 4 + v]
+                for i in T.unroll(2):
+                    if split + i < splits:
+                        for v in T.unroll(32):
+                            merged[v] = merged[v] + parts[i * 8 * 4 + v] * weights[
+                                (at * 2 + i) * 4 + T.truncmod(v, 4)
+                            ]
+        for v in T.unroll(4):
+            joined = T.if_then_else(total[v] > 0.0, warps.log2(total[v]) + peak[v], -T.infinity("float32"))
+            if T.truncmod(quad, 1024) < 2:
+                lse[row, head0 + four * 4 + v] = joined * lse_scale
+            scale = T.if_then_else(
+                joined > -T.infinity("float32"),
+                warps.rcp_approx(warps.exp2(sinks[v] * 1.4426950408889634 - joined) + 1.0), 0.0
+            ) * T.if_then_else(total[v] > 0.0, warps.rcp_approx(total[v]), 0.0)
+            for u in T.unroll(8):
+                out[row, head0 + four * 4 + v, T.truncdiv(T.truncmod(quad + u * 128, 1024), 2)] = T.cast(
+                    (merged[u * 4 + v] * scale), "bfloat16"
+                )
+
+
+@T.macro
+def store_half(words, ckv, ckv_slot, kpe, kpe_slot, thread):
+    """Write what `load_half` read with all scales as bf16 rows, the first half of the tile's or the
+    second.
+    """
+    row = thread >> 2
+    for panel in T.unroll(8):
+        leaf.store_fp8(
+            ckv[ckv_slot, row, panel * 64 + (thread & 3) * 16],
+            ckv[ckv_slot, row, panel * 64 + (thread & 3) * 16 + 8], words, panel * 4,
+            words[40 + T.truncdiv(panel, 2)]
+        )
+    for u in T.unroll(2):
+        leaf.store_vector(words, 32 + u * 4, kpe[kpe_slot, row, u * 32 + (thread & 3) * 8])
+
+
+@T.macro
+def load_half(words, kv_cache, ids, n, thread):
+    """Read the tokens of half a tile into the registers of place `at`, with all scales or the lane's own."""
     token = warps.shuffle(ids, thread >> 2)
     inside = (token >= 0) & (token < n)
     for u in T.unroll(8):
@@ -300,17 +380,40 @@ def load_half(words, kv_cache, batch, low, high, n, thread):
 
 
 @T.macro
-def store_half(words, ckv, ckv_slot, kpe, kpe_slot, batch, thread):
-    """Write what `load_half` read with all scales as bf16 rows of the tile."""
-    row = batch * 32 + (thread >> 2)
+def store_half_2(words, ckv, ckv_slot, kpe, kpe_slot, thread):
+    """Write what `load_half` read with all scales as bf16 rows, the first half of the tile's or the
+    second.
+    """
+    row = 32 + (thread >> 2)
     for panel in T.unroll(8):
         leaf.store_fp8(
             ckv[ckv_slot, row, panel * 64 + (thread & 3) * 16],
-            ckv[ckv_slot, row, panel * 64 + (thread & 3) * 16 + 8], words, panel * 4,
-            words[40 + T.truncdiv(panel, 2)]
+            ckv[ckv_slot, row, panel * 64 + (thread & 3) * 16 + 8], words, 44 + panel * 4,
+            words[84 + T.truncdiv(panel, 2)]
         )
     for u in T.unroll(2):
-        leaf.store_vector(words, 32 + u * 4, kpe[kpe_slot, row, u * 32 + (thread & 3) * 8])
+        leaf.store_vector(words, 76 + u * 4, kpe[kpe_slot, row, u * 32 + (thread & 3) * 8])
+
+
+@T.macro
+def load_half_2(words, kv_cache, ids, n, thread):
+    """Read the tokens of half a tile into the registers of place `at`, with all scales or the lane's own."""
+    token = warps.shuffle(ids, thread >> 2)
+    inside = (token >= 0) & (token < n)
+    for u in T.unroll(8):
+        leaf.load_vector(
+            words, 44 + u * 4, 4, kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + u * 64],
+            inside
+        )
+    for u in T.unroll(2):
+        leaf.load_vector(
+            words, 76 + u * 4, 4,
+            kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + (528 + u * 64)], inside
+        )
+    leaf.load_vector(
+        words, 84, 4,
+        kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + (512 - (thread & 3) * 16)], inside
+    )
 
 
 @T.macro
@@ -318,7 +421,7 @@ def attend(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
     topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, rank, row, head0,
     split, splits_of_row, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
-    live: T.Ref, thread, warp, lane
+    live: T.Ref, thread, lane
 ):
     """Queries, both products, softmax, merge, output."""
     scores = T.alloc_local((OWN_SCORES,), "float32")
@@ -348,13 +451,13 @@ def attend(
             T.warpgroup_arrive()
             wgmma.multiply(
                 scores, wgmma.operand(ckv_s, it % STAGES, 0, 0, "k", 128, "bfloat16"),
-                wgmma.operand(q_s, 0, (warp // 4) * 32, 0, "k", 128, "bfloat16"), TILE, HEAD_BLOCK // 2,
-                LATENT_DIM, "bfloat16", True
+                wgmma.operand(q_s, 0, 0, 0, "k", 128, "bfloat16"), TILE, HEAD_BLOCK, LATENT_DIM, "bfloat16",
+                True
             )
             wgmma.multiply(
                 scores, wgmma.operand(kpe_s, it % STAGES, 0, 0, "k", 128, "bfloat16"),
-                wgmma.operand(qpe_s, 0, (warp // 4) * 32, 0, "k", 128, "bfloat16"), TILE, HEAD_BLOCK // 2,
-                ROPE_DIM, "bfloat16", False
+                wgmma.operand(qpe_s, 0, 0, 0, "k", 128, "bfloat16"), TILE, HEAD_BLOCK, ROPE_DIM, "bfloat16",
+                False
             )
             T.warpgroup_commit_batch()
             T.warpgroup_fence_operand(scores, num_regs=16)
@@ -374,8 +477,8 @@ def attend(
             T.warpgroup_arrive()
             wgmma.multiply(
                 acc, wgmma.operand(ckv_s, it % STAGES, 0, 0, "mn", 128, "bfloat16"),
-                wgmma.operand(p_s, 0, 0, (warp // 4) * 32, "mn", 128, "bfloat16"), LATENT_DIM,
-                HEAD_BLOCK // 2, TILE, "bfloat16", False
+                wgmma.operand(p_s, 0, 0, 0, "mn", 64, "bfloat16"), LATENT_DIM, HEAD_BLOCK, TILE, "bfloat16",
+                False
             )
             T.warpgroup_commit_batch()
             T.warpgroup_fence_operand(acc, num_regs=128)
@@ -399,11 +502,9 @@ def attend(
         T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
         last = last_s[0] == T.truncdiv(splits, CLUSTER) - 1
     if last:
-        # The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent
-        # dim.
-        leaf.merge_splits(
-            o_partial, lse_partial, attn_sink, out, lse, row, head0, HEAD_BLOCK, HEADS, splits, lse_scale,
-            rank * (HEAD_BLOCK * 128 // CLUSTER), HEAD_BLOCK * 128 // CLUSTER, worker, ATTEND_THREADS
+        merge_splits(
+            o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale,
+            rank * (HEAD_BLOCK * 128 // CLUSTER), worker
         )
 
 
@@ -413,24 +514,32 @@ def gather(
     low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Selected rows into the ring."""
-    words = T.alloc_local((44,), "uint32")
-    worker = thread - 256
-    for turn in T.serial(turns):
+    words = T.alloc_local((88,), "uint32")
+    worker = thread - 128
+    holds = T.alloc_var("bool", init=False)
+    for turn in T.serial(turns + 1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
         read_ids_2(low, high, indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
-        if live:
-            T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
-            # A loop: unrolled, both halves' tokens would be in registers at once.
-            for half in T.serial(2):
-                load_half(words, kv_cache, half, now_low, now_high, n, worker)
-                store_half(words, ckv_s, it % STAGES, kpe_s, it % STAGES, half, worker)
-            T.fence_proxy_async()
-            T.mbarrier_arrive(kv_full[it % STAGES])
-            it = it + 1
+        if live | (turn == turns):
+            if holds:
+                T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
+            if holds:
+                store_half(words, ckv_s, it % STAGES, kpe_s, it % STAGES, worker)
+            if live:
+                load_half(words, kv_cache, now_low, n, worker)
+            if holds:
+                store_half_2(words, ckv_s, it % STAGES, kpe_s, it % STAGES, worker)
+            if live:
+                load_half_2(words, kv_cache, now_high, n, worker)
+            if holds:
+                T.fence_proxy_async()
+                T.mbarrier_arrive(kv_full[it % STAGES])
+                it = it + 1
+            holds = live
     T.call_extern("handle", "dk::cluster_arrive")
     T.call_extern("handle", "dk::cluster_wait")
 
@@ -457,7 +566,7 @@ def program():
         sm_scale: T.float32,
         lse_scale: T.float32,
     ):
-        with T.Kernel(t * 2, 2, splits // 2, threads=384, cluster_dims=(1, 2, 1)) as (bx, rank, part):
+        with T.Kernel(t * 4, 2, splits // 2, threads=256, cluster_dims=(1, 2, 1)) as (bx, rank, part):
             T.import_source(grid.SOURCE + leaf.SOURCE + wgmma.SOURCE + warps.SOURCE)
             q_s = T.alloc_shared((HEAD_BLOCK, LATENT_DIM), "bfloat16")
             qpe_s = T.alloc_shared((HEAD_BLOCK, ROPE_DIM), "bfloat16")
@@ -466,13 +575,13 @@ def program():
             p_s = T.alloc_shared((TILE, HEAD_BLOCK), "bfloat16")
             red_s = T.alloc_shared((4, HEAD_BLOCK), "float32")
             last_s = T.alloc_shared((1,), "int32")
-            T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (ckv_s, kpe_s, q_s, qpe_s, p_s)})
+            T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (ckv_s, kpe_s, q_s, qpe_s)})
+            T.annotate_layout({b: make_half_bank_swizzled_layout(b) for b in (p_s,)})
             kv_full = T.alloc_barrier([128] * STAGES)
-            kv_empty = T.alloc_barrier([256] * STAGES)
+            kv_empty = T.alloc_barrier([128] * STAGES)
 
             thread = T.get_thread_binding()
             lane = thread % 32
-            warp = thread // 32
             row = bx // (HEADS // HEAD_BLOCK)
             head0 = bx % (HEADS // HEAD_BLOCK) * HEAD_BLOCK
             split = part * CLUSTER + rank
@@ -486,16 +595,14 @@ def program():
             live = T.alloc_var("bool", init=False)
             # A launch of TileLang starts when the kernel before it has ended.
             read_ids(low, high, indices, topk, row, turns, split, splits_of_row, lane)
-            if thread < 256:
-                T.set_max_nreg(208, 1)
+            if thread < 128:
                 attend(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
                     lse_scale, n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full,
                     kv_empty, bx, rank, row, head0, split, splits_of_row, turns, it, low, high, in_low,
-                    in_high, live, thread, warp, lane
+                    in_high, live, thread, lane
                 )
             else:
-                T.set_max_nreg(88, 0)
                 gather(
                     kv_cache, indices, n, topk, ckv_s, kpe_s, kv_full, kv_empty, row, split, splits_of_row,
                     turns, it, low, high, in_low, in_high, live, thread, lane

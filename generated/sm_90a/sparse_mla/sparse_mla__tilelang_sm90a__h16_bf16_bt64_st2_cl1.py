@@ -80,7 +80,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
     """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
     valid id.
     """
-    own = T.if_then_else(T.truncmod(T.truncdiv(thread, 64), 2) == 0, low, high) >> (
+    own = T.if_then_else(thread < 64, low, high) >> (
         T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
     )
     scale = sm_scale * 1.4426950408889634
@@ -118,7 +118,7 @@ def share_columns(red, values, thread):
     if T.truncmod(thread, 32) < 4:
         for column in T.unroll(OWN_COLUMNS):
             red[
-                T.truncmod(T.truncdiv(thread, 32), 4),
+                T.truncdiv(thread, 32),
                 T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
             ] = values[column]
 
@@ -171,9 +171,7 @@ def store_weights(target, scores, thread):
         held[1] = T.cast(scores[pair * 2 + 1], "bfloat16")
         for part in T.vectorized(2):
             target[
-                T.truncmod(
-                    T.truncdiv(thread, 32), 4
-                ) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
+                T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
                 T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
             ] = held[part]
 
@@ -235,18 +233,13 @@ def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, thread):
         )
         for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
             out[
-                row, head,
-                block * 64 + (
-                    T.truncmod(T.truncdiv(thread, 32), 4) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
-                )
+                row, head, block * 64 + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4))
             ] = T.cast((acc[block * (OWN_COLUMNS * 2) + group * 4] * kept), "bfloat16")
             out[
                 row, head,
-                block * 64 + (
-                    T.truncmod(T.truncdiv(thread, 32), 4) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
-                ) + 8
+                block * 64 + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)) + 8
             ] = T.cast((acc[block * (OWN_COLUMNS * 2) + group * 4 + 2] * kept), "bfloat16")
-        if T.truncmod(thread, 128) < 4:
+        if thread < 4:
             lse[row, head] = top[group * 2] * lse_scale
         head = T.truncdiv(group * 2 + 1, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(group * 2 + 1, 2)
         kept = T.if_then_else(
@@ -256,18 +249,13 @@ def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, thread):
         )
         for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
             out[
-                row, head,
-                block * 64 + (
-                    T.truncmod(T.truncdiv(thread, 32), 4) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
-                )
+                row, head, block * 64 + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4))
             ] = T.cast((acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1)] * kept), "bfloat16")
             out[
                 row, head,
-                block * 64 + (
-                    T.truncmod(T.truncdiv(thread, 32), 4) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
-                ) + 8
+                block * 64 + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)) + 8
             ] = T.cast((acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2] * kept), "bfloat16")
-        if T.truncmod(thread, 128) < 4:
+        if thread < 4:
             lse[row, head] = top[group * 2 + 1] * lse_scale
 
 
@@ -288,7 +276,7 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
                     row, split, group * 8 + block,
                     (
                         (
-                            T.truncmod(T.truncdiv(thread, 32), 4) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
+                            T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
                         ) * 4 + T.truncmod(thread, 4)
                     ) * 2 + part
                 ] = two[part]
@@ -299,17 +287,91 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
                     row, split, group * 8 + block,
                     (
                         (
-                            T.truncmod(
-                                T.truncdiv(thread, 32), 4
-                            ) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 8
+                            T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 8
                         ) * 4 + T.truncmod(thread, 4)
                     ) * 2 + part
                 ] = two[part]
-    if T.truncmod(thread, 128) < 4:
+    if thread < 4:
         for column in T.unroll(OWN_COLUMNS):
             lse_partial[
                 row, split, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
             ] = top[column]
+
+
+@T.macro
+def merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_scale, thread):
+    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent
+    dim.
+
+    Of each run of eight heads a thread takes some, where there are as many as threads. The splits are
+    joined by an online softmax over their lse. An empty split has lse = -inf and weight 0; a row
+    without ids gives 0 and -inf.
+    """
+    parts = T.alloc_local((64,), "float32")
+    weights = T.alloc_local((32,), "float32")
+    merged = T.alloc_local((32,), "float32")
+    sinks = T.alloc_local((4,), "float32")
+    total = T.alloc_local((4,), "float32")
+    peak = T.alloc_local((4,), "float32")
+    for run in T.unroll(0, HEADS * 128 // 1024, 1, unroll_factor=1):
+        quad = run * 1024 + thread
+        four = T.truncdiv(quad, 1024) * 2 + T.truncmod(quad, 2)
+        for part in T.vectorized(4):
+            sinks[part] = attn_sink[(four) * 4 + part]
+        for v in T.unroll(4):
+            total[v] = 0.0
+            peak[v] = -T.infinity("float32")
+        for v in T.unroll(32):
+            merged[v] = 0.0
+        for begin in T.unroll(0, splits, 8, unroll_factor=1):
+            for i in T.unroll(8):
+                for v in T.unroll(4):
+                    weights[i * 4 + v] = -T.infinity("float32")
+                if begin + i < splits:
+                    for part in T.vectorized(4):
+                        weights[i * 4 + part] = lse_partial[row, begin + i, (four) * 4 + part]
+            for at in T.unroll(4):
+                split = begin + at * 2
+                for i in T.unroll(2):
+                    if split + i < splits:
+                        for u in T.unroll(8):
+                            for part in T.vectorized(4):
+                                parts[(i * 8 + u) * 4 + part] = o_partial[
+                                    row, split + i, 0, (quad + u * 128) * 4 + part
+                                ]
+                if at == 0:
+                    for v in T.unroll(4):
+                        risen = T.alloc_var("float32", init=peak[v])
+                        for i in T.unroll(8):
+                            risen = T.max(risen, weights[i * 4 + v])
+                        # No split may have seen a token.
+                        base = T.if_then_else(risen > -T.infinity("float32"), risen, 0.0)
+                        factor = warps.exp2(peak[v] - base)
+                        peak[v] = risen
+                        total[v] = total[v] * factor
+                        for u in T.unroll(8):
+                            merged[u * 4 + v] = merged[u * 4 + v] * factor
+                        for i in T.unroll(8):
+                            weights[i * 4 + v] = warps.exp2(weights[i * 4 + v] - base)
+                            total[v] = total[v] + weights[i * 4 + v]
+                for i in T.unroll(2):
+                    if split + i < splits:
+                        for v in T.unroll(32):
+                            merged[v] = merged[v] + parts[i * 8 * 4 + v] * weights[
+                                (at * 2 + i) * 4 + T.truncmod(v, 4)
+                            ]
+        for v in T.unroll(4):
+            joined = T.if_then_else(total[v] > 0.0, warps.log2(total[v]) + peak[v], -T.infinity("float32"))
+            if T.truncmod(quad, 1024) < 2:
+                lse[row, four * 4 + v] = joined * lse_scale
+            scale = T.if_then_else(
+                joined > -T.infinity("float32"),
+                warps.rcp_approx(warps.exp2(sinks[v] * 1.4426950408889634 - joined) + 1.0), 0.0
+            ) * T.if_then_else(total[v] > 0.0, warps.rcp_approx(total[v]), 0.0)
+            for u in T.unroll(8):
+                out[row, four * 4 + v, T.truncdiv(T.truncmod(quad + u * 128, 1024), 2)] = T.cast(
+                    (merged[u * 4 + v] * scale), "bfloat16"
+                )
 
 
 @T.macro
@@ -394,12 +456,7 @@ def attend(
         T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
         last = last_s[0] == splits - 1
         if last:
-            # The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one
-            # latent dim.
-            leaf.merge_splits(
-                o_partial, lse_partial, attn_sink, out, lse, bx, 0, HEADS, HEADS, splits, lse_scale, 0,
-                HEADS * 128, worker, ATTEND_THREADS
-            )
+            merge_splits(o_partial, lse_partial, attn_sink, out, lse, bx, splits, lse_scale, worker)
 
 
 @T.macro

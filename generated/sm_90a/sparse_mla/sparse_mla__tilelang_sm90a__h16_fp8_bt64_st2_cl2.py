@@ -82,7 +82,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
     """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
     valid id.
     """
-    own = T.if_then_else(T.truncmod(T.truncdiv(thread, 64), 2) == 0, low, high) >> (
+    own = T.if_then_else(thread < 64, low, high) >> (
         T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
     )
     scale = sm_scale * 1.4426950408889634
@@ -120,7 +120,7 @@ def share_columns(red, values, thread):
     if T.truncmod(thread, 32) < 4:
         for column in T.unroll(OWN_COLUMNS):
             red[
-                T.truncmod(T.truncdiv(thread, 32), 4),
+                T.truncdiv(thread, 32),
                 T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
             ] = values[column]
 
@@ -173,9 +173,7 @@ def store_weights(target, scores, thread):
         held[1] = T.cast(scores[pair * 2 + 1], "bfloat16")
         for part in T.vectorized(2):
             target[
-                T.truncmod(
-                    T.truncdiv(thread, 32), 4
-                ) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
+                T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
                 T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
             ] = held[part]
 
@@ -243,7 +241,7 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
                     row, split, group * 8 + block,
                     (
                         (
-                            T.truncmod(T.truncdiv(thread, 32), 4) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
+                            T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
                         ) * 4 + T.truncmod(thread, 4)
                     ) * 2 + part
                 ] = two[part]
@@ -254,13 +252,11 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
                     row, split, group * 8 + block,
                     (
                         (
-                            T.truncmod(
-                                T.truncdiv(thread, 32), 4
-                            ) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 8
+                            T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 8
                         ) * 4 + T.truncmod(thread, 4)
                     ) * 2 + part
                 ] = two[part]
-    if T.truncmod(thread, 128) < 4:
+    if thread < 4:
         for column in T.unroll(OWN_COLUMNS):
             lse_partial[
                 row, split, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
@@ -268,8 +264,90 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
 
 
 @T.macro
+def merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_scale, first, thread):
+    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent
+    dim.
+
+    Of each run of eight heads a thread takes some, where there are as many as threads. The splits are
+    joined by an online softmax over their lse. An empty split has lse = -inf and weight 0; a row
+    without ids gives 0 and -inf.
+    """
+    parts = T.alloc_local(
+        (16 // (HEADS * 128 // CLUSTER // 128) * (HEADS * 128 // CLUSTER // 128) * 4,), "float32"
+    )
+    weights = T.alloc_local((32,), "float32")
+    merged = T.alloc_local((HEADS * 128 // CLUSTER // 128 * 4,), "float32")
+    sinks = T.alloc_local((4,), "float32")
+    total = T.alloc_local((4,), "float32")
+    peak = T.alloc_local((4,), "float32")
+    for run in T.unroll(0, 1, 1, unroll_factor=1):
+        quad = first + run * 1024 + thread
+        four = T.truncdiv(quad, 1024) * 2 + T.truncmod(quad, 2)
+        for part in T.vectorized(4):
+            sinks[part] = attn_sink[(four) * 4 + part]
+        for v in T.unroll(4):
+            total[v] = 0.0
+            peak[v] = -T.infinity("float32")
+        for v in T.unroll(HEADS * 128 // CLUSTER // 128 * 4):
+            merged[v] = 0.0
+        for begin in T.unroll(0, splits, 8, unroll_factor=1):
+            for i in T.unroll(8):
+                for v in T.unroll(4):
+                    weights[i * 4 + v] = -T.infinity("float32")
+                if begin + i < splits:
+                    for part in T.vectorized(4):
+                        weights[i * 4 + part] = lse_partial[row, begin + i, (four) * 4 + part]
+            for at in T.unroll(8 // (16 // (HEADS * 128 // CLUSTER // 128))):
+                split = begin + at * (16 // (HEADS * 128 // CLUSTER // 128))
+                for i in T.unroll(16 // (HEADS * 128 // CLUSTER // 128)):
+                    if split + i < splits:
+                        for u in T.unroll(HEADS * 128 // CLUSTER // 128):
+                            for part in T.vectorized(4):
+                                parts[(i * (HEADS * 128 // CLUSTER // 128) + u) * 4 + part] = o_partial[
+                                    row, split + i, 0, (quad + u * 128) * 4 + part
+                                ]
+                if at == 0:
+                    for v in T.unroll(4):
+                        risen = T.alloc_var("float32", init=peak[v])
+                        for i in T.unroll(8):
+                            risen = T.max(risen, weights[i * 4 + v])
+                        # No split may have seen a token.
+                        base = T.if_then_else(risen > -T.infinity("float32"), risen, 0.0)
+                        factor = warps.exp2(peak[v] - base)
+                        peak[v] = risen
+                        total[v] = total[v] * factor
+                        for u in T.unroll(HEADS * 128 // CLUSTER // 128 * 4 // 4):
+                            merged[u * 4 + v] = merged[u * 4 + v] * factor
+                        for i in T.unroll(8):
+                            weights[i * 4 + v] = warps.exp2(weights[i * 4 + v] - base)
+                            total[v] = total[v] + weights[i * 4 + v]
+                for i in T.unroll(16 // (HEADS * 128 // CLUSTER // 128)):
+                    if split + i < splits:
+                        for v in T.unroll(HEADS * 128 // CLUSTER // 128 * 4):
+                            merged[v] = merged[v] + parts[
+                                i * (HEADS * 128 // CLUSTER // 128) * 4 + v
+                            ] * weights[
+                                (at * (16 // (HEADS * 128 // CLUSTER // 128)) + i) * 4 + T.truncmod(v, 4)
+                            ]
+        for v in T.unroll(4):
+            joined = T.if_then_else(total[v] > 0.0, warps.log2(total[v]) + peak[v], -T.infinity("float32"))
+            if T.truncmod(quad, 1024) < 2:
+                lse[row, four * 4 + v] = joined * lse_scale
+            scale = T.if_then_else(
+                joined > -T.infinity("float32"),
+                warps.rcp_approx(warps.exp2(sinks[v] * 1.4426950408889634 - joined) + 1.0), 0.0
+            ) * T.if_then_else(total[v] > 0.0, warps.rcp_approx(total[v]), 0.0)
+            for u in T.unroll(HEADS * 128 // CLUSTER // 128):
+                out[row, four * 4 + v, T.truncdiv(T.truncmod(quad + u * 128, 1024), 2)] = T.cast(
+                    (merged[u * 4 + v] * scale), "bfloat16"
+                )
+
+
+@T.macro
 def store_half(words, ckv, ckv_slot, kpe, kpe_slot, thread):
-    """Write what `load_half` read with all scales as bf16 rows of the tile."""
+    """Write what `load_half` read with all scales as bf16 rows, the first half of the tile's or the
+    second.
+    """
     row = thread >> 2
     for panel in T.unroll(8):
         leaf.store_fp8(
@@ -282,11 +360,8 @@ def store_half(words, ckv, ckv_slot, kpe, kpe_slot, thread):
 
 
 @T.macro
-def load_half(words, kv_cache, low, high, n, thread):
-    """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`, with all scales or the
-    lane's own.
-    """
-    ids = low
+def load_half(words, kv_cache, ids, n, thread):
+    """Read the tokens of half a tile into the registers of place `at`, with all scales or the lane's own."""
     token = warps.shuffle(ids, thread >> 2)
     inside = (token >= 0) & (token < n)
     for u in T.unroll(8):
@@ -306,7 +381,9 @@ def load_half(words, kv_cache, low, high, n, thread):
 
 @T.macro
 def store_half_2(words, ckv, ckv_slot, kpe, kpe_slot, thread):
-    """Write what `load_half` read with all scales as bf16 rows of the tile."""
+    """Write what `load_half` read with all scales as bf16 rows, the first half of the tile's or the
+    second.
+    """
     row = 32 + (thread >> 2)
     for panel in T.unroll(8):
         leaf.store_fp8(
@@ -319,11 +396,8 @@ def store_half_2(words, ckv, ckv_slot, kpe, kpe_slot, thread):
 
 
 @T.macro
-def load_half_2(words, kv_cache, low, high, n, thread):
-    """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`, with all scales or the
-    lane's own.
-    """
-    ids = high
+def load_half_2(words, kv_cache, ids, n, thread):
+    """Read the tokens of half a tile into the registers of place `at`, with all scales or the lane's own."""
     token = warps.shuffle(ids, thread >> 2)
     inside = (token >= 0) & (token < n)
     for u in T.unroll(8):
@@ -425,11 +499,9 @@ def attend(
         T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
         last = last_s[0] == T.truncdiv(splits, CLUSTER) - 1
     if last:
-        # The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent
-        # dim.
-        leaf.merge_splits(
-            o_partial, lse_partial, attn_sink, out, lse, bx, 0, HEADS, HEADS, splits, lse_scale,
-            rank * (HEADS * 128 // CLUSTER), HEADS * 128 // CLUSTER, worker, ATTEND_THREADS
+        merge_splits(
+            o_partial, lse_partial, attn_sink, out, lse, bx, splits, lse_scale,
+            rank * (HEADS * 128 // CLUSTER), worker
         )
 
 
@@ -455,11 +527,11 @@ def gather(
             if holds:
                 store_half(words, ckv_s, it % STAGES, kpe_s, it % STAGES, worker)
             if live:
-                load_half(words, kv_cache, now_low, now_high, n, worker)
+                load_half(words, kv_cache, now_low, n, worker)
             if holds:
                 store_half_2(words, ckv_s, it % STAGES, kpe_s, it % STAGES, worker)
             if live:
-                load_half_2(words, kv_cache, now_low, now_high, n, worker)
+                load_half_2(words, kv_cache, now_high, n, worker)
             if holds:
                 T.fence_proxy_async()
                 T.mbarrier_arrive(kv_full[it % STAGES])

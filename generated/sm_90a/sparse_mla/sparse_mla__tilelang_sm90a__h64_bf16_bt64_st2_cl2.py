@@ -3,38 +3,38 @@
 Generated from dsl_kernels/programs/sparse_mla and the leaves in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: heads=64, kv=bf16, tile=64, stages=2, cluster=2.
 
-  gather        attend
-  warps 8..11   warps 0..7
-  |===== kv ===>|   ckv_s kpe_s, ring of 2; cp_async -> wgmma
+  gather       attend
+  warps 4..7   warps 0..3
+  |==== kv ===>|   ckv_s kpe_s, ring of 2; cp_async -> wgmma
 
 roles
-  attend     threads 0..255, 216 registers  queries, both products, softmax, merge, output
-  gather     threads 256..383, 72 registers  selected rows into the ring
+  attend     threads 0..127  queries, both products, softmax, merge, output
+  gather     threads 128..255  selected rows into the ring
 buffers
-  q_s        64x512 bfloat16, shared, 128-byte swizzle
-  qpe_s      64x64 bfloat16, shared, 128-byte swizzle
+  q_s        32x512 bfloat16, shared, 128-byte swizzle
+  qpe_s      32x64 bfloat16, shared, 128-byte swizzle
   ckv_s      2 stages of 64x512 bfloat16, shared, 128-byte swizzle
   kpe_s      2 stages of 64x64 bfloat16, shared, 128-byte swizzle
-  p_s        64x64 bfloat16, shared, 128-byte swizzle
-  red_s      4x64 float32, shared
+  p_s        64x32 bfloat16, shared, 64-byte swizzle
+  red_s      4x32 float32, shared
   last_s     1 int32, shared
-  scores     64x64 float32, registers of attend
-  acc        512x64 float32, registers of attend
-  sums       256x8 float32, registers of attend
-  risen      256x8 float32, registers of attend
-  top        256x8 float32, registers of attend
-  peak       256x8 float32, registers of attend
+  scores     64x32 float32, registers of attend
+  acc        512x32 float32, registers of attend
+  sums       128x8 float32, registers of attend
+  risen      128x8 float32, registers of attend
+  top        128x8 float32, registers of attend
+  peak       128x8 float32, registers of attend
 pipelines
   kv: gather (cp_async) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
     full  x128: gather hardware arrives per thread
       attend: wait full, fence.proxy.async
-    empty x256: gather wait empty
+    empty x128: gather wait empty
       attend: wgmma wait, arrive empty
   named barrier attend: attend
-totals: 384 threads, 230436 of 232448 bytes of shared memory, grid (t * 1, 2, splits // 2)
+totals: 256 threads, 188964 of 232448 bytes of shared memory, grid (t * 2, 2, splits // 2)
 """
 import tilelang.language as T
-from tilelang.layout import make_full_bank_swizzled_layout
+from tilelang.layout import make_full_bank_swizzled_layout, make_half_bank_swizzled_layout
 
 from dsl_kernels.device.tilelang import grid, warps, wgmma
 from dsl_kernels.device.tilelang import sparse_mla as leaf
@@ -45,10 +45,11 @@ HEADS = 64  # query heads
 TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
 CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
+HEAD_BLOCK = 32
 LATENT_DIM = 512
 ROPE_DIM = 64
 ATTEND_BARRIER = 1
-ATTEND_THREADS = 256
+ATTEND_THREADS = 128
 OWN_COLUMNS = 8
 OWN_SCORES = 16
 OWN_OUTPUTS = 128
@@ -81,7 +82,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
     """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
     valid id.
     """
-    own = T.if_then_else(T.truncmod(T.truncdiv(thread, 64), 2) == 0, low, high) >> (
+    own = T.if_then_else(thread < 64, low, high) >> (
         T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
     )
     scale = sm_scale * 1.4426950408889634
@@ -116,21 +117,19 @@ def column_maxima(risen, scores, thread):
 @T.macro
 def share_columns(red, values, thread):
     """Leave one value a column and warp for the other warps."""
-    first = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4)
     if T.truncmod(thread, 32) < 4:
         for column in T.unroll(OWN_COLUMNS):
             red[
-                T.truncmod(T.truncdiv(thread, 32), 4),
-                first + (T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2))
+                T.truncdiv(thread, 32),
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
             ] = values[column]
 
 
 @T.macro
 def join_maxima(top, red, thread):
     """The maxima of the columns over the four warps."""
-    first = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4)
     for column in T.unroll(OWN_COLUMNS):
-        head = first + (T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2))
+        head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
         top[column] = T.max(T.max(red[0, head], red[1, head]), T.max(red[2, head], red[3, head]))
 
 
@@ -168,17 +167,14 @@ def online_softmax(scores, sums, acc, peak, top):
 @T.macro
 def store_weights(target, scores, thread):
     """Write P as bf16, tokens by heads; eight heads lie along the rows."""
-    first = T.truncdiv(thread, 128) * (OWN_SCORES * 2)
     held = T.alloc_local((2,), "bfloat16")
     for pair in T.unroll(OWN_SCORES // 2):
         held[0] = T.cast(scores[pair * 2], "bfloat16")
         held[1] = T.cast(scores[pair * 2 + 1], "bfloat16")
         for part in T.vectorized(2):
             target[
-                T.truncmod(
-                    T.truncdiv(thread, 32), 4
-                ) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
-                first + T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
+                T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
+                T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
             ] = held[part]
 
 
@@ -196,9 +192,8 @@ def column_sums(risen, sums, thread):
 @T.macro
 def join_sums(top, red, thread):
     """The sums of the columns over the four warps."""
-    first = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4)
     for column in T.unroll(OWN_COLUMNS):
-        head = first + (T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2))
+        head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
         top[column] = red[0, head] + red[1, head] + (red[2, head] + red[3, head])
 
 
@@ -230,13 +225,12 @@ def normalise(acc, top, peak):
 
 
 @T.macro
-def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
+def write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, thread):
     """The normalised output and the lse of one split, for `merge_splits`.
 
     Within a split the workspace holds [heads / 8, 512, 8]: a warp's accumulators are then runs of whole
     sectors.
     """
-    first = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4)
     two = T.alloc_local((2,), "float32")
     for group in T.unroll(OWN_COLUMNS * 2 // 4):
         for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
@@ -244,10 +238,10 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
             two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 1]
             for part in T.vectorized(2):
                 o_partial[
-                    row, split, first + group * 8 + block,
+                    row, split, head0 + group * 8 + block,
                     (
                         (
-                            T.truncmod(T.truncdiv(thread, 32), 4) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
+                            T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
                         ) * 4 + T.truncmod(thread, 4)
                     ) * 2 + part
                 ] = two[part]
@@ -255,29 +249,105 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
             two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 3]
             for part in T.vectorized(2):
                 o_partial[
-                    row, split, first + group * 8 + block,
+                    row, split, head0 + group * 8 + block,
                     (
                         (
-                            T.truncmod(
-                                T.truncdiv(thread, 32), 4
-                            ) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 8
+                            T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 8
                         ) * 4 + T.truncmod(thread, 4)
                     ) * 2 + part
                 ] = two[part]
-    if T.truncmod(thread, 128) < 4:
+    if thread < 4:
         for column in T.unroll(OWN_COLUMNS):
             lse_partial[
                 row, split,
-                first + (T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2))
+                head0 + T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
             ] = top[column]
+
+
+@T.macro
+def merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, first, thread):
+    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent
+    dim.
+
+    Of each run of eight heads a thread takes some, where there are as many as threads. The splits are
+    joined by an online softmax over their lse. An empty split has lse = -inf and weight 0; a row
+    without ids gives 0 and -inf.
+    """
+    parts = T.alloc_local((64,), "float32")
+    weights = T.alloc_local((32,), "float32")
+    merged = T.alloc_local((32,), "float32")
+    sinks = T.alloc_local((4,), "float32")
+    total = T.alloc_local((4,), "float32")
+    peak = T.alloc_local((4,), "float32")
+    for run in T.unroll(0, HEAD_BLOCK * 128 // CLUSTER // 1024, 1, unroll_factor=1):
+        quad = first + run * 1024 + thread
+        four = T.truncdiv(quad, 1024) * 2 + T.truncmod(quad, 2)
+        for part in T.vectorized(4):
+            sinks[part] = attn_sink[(T.truncdiv(head0, 4) + four) * 4 + part]
+        for v in T.unroll(4):
+            total[v] = 0.0
+            peak[v] = -T.infinity("float32")
+        for v in T.unroll(32):
+            merged[v] = 0.0
+        for begin in T.unroll(0, splits, 8, unroll_factor=1):
+            for i in T.unroll(8):
+                for v in T.unroll(4):
+                    weights[i * 4 + v] = -T.infinity("float32")
+                if begin + i < splits:
+                    for part in T.vectorized(4):
+                        weights[i * 4 + part] = lse_partial[
+                            row, begin + i, (T.truncdiv(head0, 4) + four) * 4 + part
+                        ]
+            for at in T.unroll(4):
+                split = begin + at * 2
+                for i in T.unroll(2):
+                    if split + i < splits:
+                        for u in T.unroll(8):
+                            for part in T.vectorized(4):
+                                parts[(i * 8 + u) * 4 + part] = o_partial[
+                                    row, split + i, head0, (quad + u * 128) * 4 + part
+                                ]
+                if at == 0:
+                    for v in T.unroll(4):
+                        risen = T.alloc_var("float32", init=peak[v])
+                        for i in T.unroll(8):
+                            risen = T.max(risen, weights[i * 4 + v])
+                        # No split may have seen a token.
+                        base = T.if_then_else(risen > -T.infinity("float32"), risen, 0.0)
+                        factor = warps.exp2(peak[v] - base)
+                        peak[v] = risen
+                        total[v] = total[v] * factor
+                        for u in T.unroll(8):
+                            merged[u * 4 + v] = merged[u * 4 + v] * factor
+                        for i in T.unroll(8):
+                            weights[i * 4 + v] = warps.exp2(weights[i * 4 + v] - base)
+                            total[v] = total[v] + weights[i * 4 + v]
+                for i in T.unroll(2):
+                    if split + i < splits:
+                        for v in T.unroll(32):
+                            merged[v] = merged[v] + parts[i * 8 * 4 + v] * weights[
+                                (at * 2 + i) * 4 + T.truncmod(v, 4)
+                            ]
+        for v in T.unroll(4):
+            joined = T.if_then_else(total[v] > 0.0, warps.log2(total[v]) + peak[v], -T.infinity("float32"))
+            if T.truncmod(quad, 1024) < 2:
+                lse[row, head0 + four * 4 + v] = joined * lse_scale
+            scale = T.if_then_else(
+                joined > -T.infinity("float32"),
+                warps.rcp_approx(warps.exp2(sinks[v] * 1.4426950408889634 - joined) + 1.0), 0.0
+            ) * T.if_then_else(total[v] > 0.0, warps.rcp_approx(total[v]), 0.0)
+            for u in T.unroll(8):
+                out[row, head0 + four * 4 + v, T.truncdiv(T.truncmod(quad + u * 128, 1024), 2)] = T.cast(
+                    (merged[u * 4 + v] * scale), "bfloat16"
+                )
 
 
 @T.macro
 def attend(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
-    topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, rank, split,
-    splits_of_row, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref,
-    thread, warp, lane
+    topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, rank, row, head0,
+    split, splits_of_row, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
+    live: T.Ref, thread, lane
 ):
     """Queries, both products, softmax, merge, output."""
     scores = T.alloc_local((OWN_SCORES,), "float32")
@@ -288,8 +358,8 @@ def attend(
     peak = T.alloc_local((OWN_COLUMNS,), "float32")
     worker = thread
     # Columns `first` on of a block of heads of one query, whose rows are `width` long.
-    leaf.load_queries(q_s, q_nope, bx, 0, HEADS, HEADS, LATENT_DIM, 0, LATENT_DIM, worker)
-    leaf.load_queries(qpe_s, q_pe, bx, 0, HEADS, HEADS, ROPE_DIM, 0, ROPE_DIM, worker)
+    leaf.load_queries(q_s, q_nope, row, head0, HEADS, HEAD_BLOCK, LATENT_DIM, 0, LATENT_DIM, worker)
+    leaf.load_queries(qpe_s, q_pe, row, head0, HEADS, HEAD_BLOCK, ROPE_DIM, 0, ROPE_DIM, worker)
     T.fence_proxy_async()
     T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
     T.fill(acc, 0.0)
@@ -299,7 +369,7 @@ def attend(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
-        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        read_ids_2(low, high, indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             T.mbarrier_wait_parity(kv_full[it % STAGES], (it // STAGES) & 1)
             T.fence_proxy_async()
@@ -308,13 +378,13 @@ def attend(
             T.warpgroup_arrive()
             wgmma.multiply(
                 scores, wgmma.operand(ckv_s, it % STAGES, 0, 0, "k", 128, "bfloat16"),
-                wgmma.operand(q_s, 0, (warp // 4) * 32, 0, "k", 128, "bfloat16"), TILE, HEADS // 2,
-                LATENT_DIM, "bfloat16", True
+                wgmma.operand(q_s, 0, 0, 0, "k", 128, "bfloat16"), TILE, HEAD_BLOCK, LATENT_DIM, "bfloat16",
+                True
             )
             wgmma.multiply(
                 scores, wgmma.operand(kpe_s, it % STAGES, 0, 0, "k", 128, "bfloat16"),
-                wgmma.operand(qpe_s, 0, (warp // 4) * 32, 0, "k", 128, "bfloat16"), TILE, HEADS // 2,
-                ROPE_DIM, "bfloat16", False
+                wgmma.operand(qpe_s, 0, 0, 0, "k", 128, "bfloat16"), TILE, HEAD_BLOCK, ROPE_DIM, "bfloat16",
+                False
             )
             T.warpgroup_commit_batch()
             T.warpgroup_fence_operand(scores, num_regs=16)
@@ -334,8 +404,8 @@ def attend(
             T.warpgroup_arrive()
             wgmma.multiply(
                 acc, wgmma.operand(ckv_s, it % STAGES, 0, 0, "mn", 128, "bfloat16"),
-                wgmma.operand(p_s, 0, 0, (warp // 4) * 32, "mn", 128, "bfloat16"), LATENT_DIM, HEADS // 2,
-                TILE, "bfloat16", False
+                wgmma.operand(p_s, 0, 0, 0, "mn", 64, "bfloat16"), LATENT_DIM, HEAD_BLOCK, TILE, "bfloat16",
+                False
             )
             T.warpgroup_commit_batch()
             T.warpgroup_fence_operand(acc, num_regs=128)
@@ -350,7 +420,7 @@ def attend(
     normalise(acc, top, peak)
     last = T.alloc_var("bool", init=True)
     # The cluster meets once its partials are written; each CTA then merges its share of the row.
-    write_partial(acc, top, o_partial, lse_partial, bx, splits, split, worker)
+    write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, worker)
     T.call_extern("handle", "dk::cluster_arrive")
     T.call_extern("handle", "dk::cluster_wait")
     if splits > CLUSTER:
@@ -359,28 +429,26 @@ def attend(
         T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
         last = last_s[0] == T.truncdiv(splits, CLUSTER) - 1
     if last:
-        # The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent
-        # dim.
-        leaf.merge_splits(
-            o_partial, lse_partial, attn_sink, out, lse, bx, 0, HEADS, HEADS, splits, lse_scale,
-            rank * (HEADS * 128 // CLUSTER), HEADS * 128 // CLUSTER, worker, ATTEND_THREADS
+        merge_splits(
+            o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale,
+            rank * (HEAD_BLOCK * 128 // CLUSTER), worker
         )
 
 
 @T.macro
 def gather(
-    ckv, kpe, indices, n, topk, ckv_s, kpe_s, kv_full, kv_empty, bx, split, splits_of_row, turns, it: T.Ref,
+    ckv, kpe, indices, n, topk, ckv_s, kpe_s, kv_full, kv_empty, row, split, splits_of_row, turns, it: T.Ref,
     low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Selected rows into the ring."""
-    worker = thread - 256
+    worker = thread - 128
     for turn in T.serial(turns):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
-        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        read_ids_2(low, high, indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
             # Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
@@ -417,22 +485,24 @@ def program():
         sm_scale: T.float32,
         lse_scale: T.float32,
     ):
-        with T.Kernel(t * 1, 2, splits // 2, threads=384, cluster_dims=(1, 2, 1)) as (bx, rank, part):
+        with T.Kernel(t * 2, 2, splits // 2, threads=256, cluster_dims=(1, 2, 1)) as (bx, rank, part):
             T.import_source(grid.SOURCE + leaf.SOURCE + wgmma.SOURCE + warps.SOURCE)
-            q_s = T.alloc_shared((HEADS, LATENT_DIM), "bfloat16")
-            qpe_s = T.alloc_shared((HEADS, ROPE_DIM), "bfloat16")
+            q_s = T.alloc_shared((HEAD_BLOCK, LATENT_DIM), "bfloat16")
+            qpe_s = T.alloc_shared((HEAD_BLOCK, ROPE_DIM), "bfloat16")
             ckv_s = T.alloc_shared((STAGES, TILE, LATENT_DIM), "bfloat16")
             kpe_s = T.alloc_shared((STAGES, TILE, ROPE_DIM), "bfloat16")
-            p_s = T.alloc_shared((TILE, HEADS), "bfloat16")
-            red_s = T.alloc_shared((4, HEADS), "float32")
+            p_s = T.alloc_shared((TILE, HEAD_BLOCK), "bfloat16")
+            red_s = T.alloc_shared((4, HEAD_BLOCK), "float32")
             last_s = T.alloc_shared((1,), "int32")
-            T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (ckv_s, kpe_s, q_s, qpe_s, p_s)})
+            T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (ckv_s, kpe_s, q_s, qpe_s)})
+            T.annotate_layout({b: make_half_bank_swizzled_layout(b) for b in (p_s,)})
             kv_full = T.alloc_barrier([128] * STAGES)
-            kv_empty = T.alloc_barrier([256] * STAGES)
+            kv_empty = T.alloc_barrier([128] * STAGES)
 
             thread = T.get_thread_binding()
             lane = thread % 32
-            warp = thread // 32
+            row = bx // (HEADS // HEAD_BLOCK)
+            head0 = bx % (HEADS // HEAD_BLOCK) * HEAD_BLOCK
             split = part * CLUSTER + rank
             splits_of_row = splits
             turns = T.truncdiv(T.truncdiv(topk, TILE) - split + splits_of_row - 1, splits_of_row)
@@ -443,19 +513,17 @@ def program():
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
             # A launch of TileLang starts when the kernel before it has ended.
-            read_ids(low, high, indices, topk, bx, turns, split, splits_of_row, lane)
-            if thread < 256:
-                T.set_max_nreg(216, 1)
+            read_ids(low, high, indices, topk, row, turns, split, splits_of_row, lane)
+            if thread < 128:
                 attend(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
                     lse_scale, n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full,
-                    kv_empty, bx, rank, split, splits_of_row, turns, it, low, high, in_low, in_high, live,
-                    thread, warp, lane
+                    kv_empty, bx, rank, row, head0, split, splits_of_row, turns, it, low, high, in_low,
+                    in_high, live, thread, lane
                 )
             else:
-                T.set_max_nreg(72, 0)
                 gather(
-                    ckv, kpe, indices, n, topk, ckv_s, kpe_s, kv_full, kv_empty, bx, split, splits_of_row,
+                    ckv, kpe, indices, n, topk, ckv_s, kpe_s, kv_full, kv_empty, row, split, splits_of_row,
                     turns, it, low, high, in_low, in_high, live, thread, lane
                 )
 
