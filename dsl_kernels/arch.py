@@ -64,6 +64,11 @@ class ArchSpec:
         return {rule.unit: rule for rule in self.mma}
 
 
+# Share of an H200 that CTAs in clusters of a size can hold at once: a cluster lies within one GPC, and at one CTA an SM some SMs
+# of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
+CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
+
+
 @dataclass(frozen=True)
 class GpuSpec:
     """One product of an architecture. Bandwidths in GB/s, rates in TFLOP/s without sparsity, times in microseconds.
@@ -88,6 +93,11 @@ class GpuSpec:
     launch_us: float = 0.69
     tile_latency_us: float = 1.6
     note: str = ""
+
+    def slots_in_clusters(self, size: int, ctas_per_sm: int = 1) -> int:
+        """CTAs in clusters of a size that run at once."""
+        share = min(share for least, share in CLUSTERED.items() if least <= size)
+        return max(1, int(self.sms * ctas_per_sm * share))
 
     def with_sms(self, sms: int) -> GpuSpec:
         """This GPU with another number of SMs, and the rates of the SMs in proportion."""

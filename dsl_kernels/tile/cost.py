@@ -51,7 +51,7 @@ def predict(
     k = SimpleNamespace(**knobs)
     counts = program.counts(k, schedule, dims)
     ctas = math.prod(evaluate(extent, dims) for extent in schedule.grid)
-    resident = gpu.sms * schedule.ctas_per_sm
+    resident = gpu.slots_in_clusters(math.prod(schedule.cluster), schedule.ctas_per_sm)
     waves = math.ceil(ctas / resident) if ctas else 0
     busy = min(1.0, ctas / gpu.sms) if ctas else 1.0
     balance = waves * resident / ctas if ctas > resident else 1.0
@@ -68,10 +68,8 @@ def predict(
     stages = max(
         (p.stages for p in schedule.pipelines if p.fill in (Engine.BULK, Engine.CP_ASYNC)), default=1
     )
-    latency = (
-        waves * gpu.tile_latency_us * (1 + max(0.0, counts.uses / stages - 1) * 0.25)
-        + counts.group_syncs * gpu.tile_latency_us
-    )
+    rounds = 1 + max(0.0, counts.uses / stages - 1) * 0.25 + counts.group_syncs
+    latency = waves * gpu.tile_latency_us * rounds
     if program.overhead is not None:
         latency += max(1, waves) * program.overhead(k, dims, gpu)
     return Cost(

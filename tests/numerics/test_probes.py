@@ -158,8 +158,7 @@ def test_a_trace_changes_no_bit_and_has_no_gap(variant: Variant, tmp_path: Path)
 
 
 def test_every_region_ends_with_its_mark() -> None:
-    variant = cheap("sparse_mla", "cutedsl", "sm_90a")
-    assert variant is not None
+    variant = variants.get("sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2")
     program, knobs = programs.get(variant.op), {**variant.knobs, "probe": probes.SUMS}
     found = program.probes(knobs, get_arch(variant.arch))
     gather = [name.removeprefix("GATHER_") for name in marks(found.text.roles["gather"])]
@@ -168,8 +167,7 @@ def test_every_region_ends_with_its_mark() -> None:
 
 
 def test_coarse_probes_tell_waits_from_work() -> None:
-    variant = cheap("sparse_mla", "cutedsl", "sm_90a")
-    assert variant is not None
+    variant = variants.get("sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2")
     program = programs.get(variant.op)
     fine, coarse = (
         program.probes({**variant.knobs, "probe": mode}, get_arch(variant.arch))

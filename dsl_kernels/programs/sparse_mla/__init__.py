@@ -14,7 +14,6 @@ having, and what a call launches.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -38,9 +37,6 @@ SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {
     "bf16": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((16, 2), (16, 3)), 64: ((16, 2), (16, 3)), 128: ((16, 2), (16, 3))},
     "fp8": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((0, 3), (16, 3)), 64: ((16, 3), (32, 3)), 128: ((16, 3), (32, 3))},
 }  # fmt: skip
-# Share of the SMs that CTAs in clusters of a size can hold at once on an H200: a cluster lies within one GPC, and at
-# one CTA an SM some SMs of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
-RESIDENT = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
 # What a query costs a CTA beside its units, what a second one of which it has a part does where its rows are on their way by
 # then, and what joining parts costs at least, in units (docs/performance.md).
 SEGMENT_UNITS, NEXT_UNITS, MERGE_UNITS = 3.5, 2.0, 2.1
@@ -247,7 +243,7 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[st
         return {"splits": splits, "arrival_slots": blocks * splits * words if splits > slices else 1}
     clusters = max(1, min(tiles // cluster, slots // (blocks * cluster)))
     if not gpu.arch.tmem_columns:
-        clusters = max(1, min(clusters, int(slots * RESIDENT[cluster]) // (blocks * cluster)))
+        clusters = max(1, min(clusters, gpu.slots_in_clusters(cluster) // (blocks * cluster)))
         clusters = min(clusters, LONE_SPLITS) if cluster == 1 else clusters
         # Halving keeps the splits equal where the number of tiles is a power of two.
         clusters = 1 << (clusters.bit_length() - 1)
@@ -296,29 +292,26 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
     Where slices send one another their parts, every CTA merges a share: a store and a load, however many parts there are. So
     it is with heads on M, whose share is as large as a part.
     """
-    cluster = getattr(k, "cluster", 1)
+    cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
     partials = dims["splits"] // cluster
     bytes_each = head_block(k) * LATENT_DIM * 4 / cluster
     merge = 1.0 if partials > 1 else 0.0
-    if partials > 1 and getattr(k, "slices", 1) == 1:
+    if partials > 1 and slices == 1:
         read = 1 if getattr(k, "block", 0) == 64 else partials
         merge += read * bytes_each / (gpu.l2_gbps * 1e3 / gpu.sms)
     merge += 1.0 + 0.05 * cluster if cluster > 1 else 0.0
-    if not gpu.arch.tmem_columns:
-        ctas = dims["t"] * (k.heads // head_block(k)) * dims["splits"]
-        waves = max(1, math.ceil(ctas / gpu.sms))
-        late = math.ceil(ctas / (gpu.sms * RESIDENT[cluster])) - waves
-        # Of each wave, as all else here.
-        merge += 8.0 * late / waves
-        if getattr(k, "slices", 1) > 1:
-            # Measured: two stages and two CTAs an SM win where blocks of heads fill the SMs with CTAs that want the same
-            # rows, three stages and one elsewhere.
-            all_ctas = _blocks(k, dims) * dims["splits"]
-            shared = _blocks(k, dims) > dims["t"] and all_ctas > gpu.sms
-            merge += 0.5 if shared != (k.stages == 2) else 0.0
-            if sliced_ctas_per_sm(k) == 1 and all_ctas > gpu.sms:
-                # An SM begins its second CTA when it is done with the first: 1.1 us a tile at each of 8 to 64 queries.
-                merge += 1.1 * (dims["topk"] // k.tile) / partials / 2
+    if slices > 1:
+        # Measured: two stages and two CTAs an SM win where blocks of heads fill the SMs with CTAs that want the same
+        # rows, three stages and one elsewhere.
+        all_ctas = _blocks(k, dims) * dims["splits"]
+        shared = _blocks(k, dims) > dims["t"] and all_ctas > gpu.sms
+        merge += 0.5 if shared != (k.stages == 2) else 0.0
+        if head_block(k) == 32:
+            # Measured: 2.5 us at 64 queries for the partial scores of 32 tiles.
+            merge += 0.08 * (dims["topk"] // k.tile) * slices / dims["splits"]
+        if sliced_ctas_per_sm(k) == 1 and all_ctas > gpu.sms:
+            # An SM begins its second CTA when it is done with the first: 1.1 us a tile at each of 8 to 64 queries.
+            merge += 1.1 * (dims["topk"] // k.tile) / partials / 2
     if getattr(k, "block", 0) == 64 and k.kv == "fp8" and k.exchange < k.heads // k.block:
         # Measured: 0.25 us a tile are saved where each CTA of a query unpacks half of it.
         ctas = dims["arrival_slots"] // (k.heads // k.block) - dims["t"]

@@ -134,7 +134,7 @@ def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
     row, held, rows = _row_bytes(point.form), p["pages"] * PAGE, p["t"] * p.get("topk", 2048)
     unique = held * (1.0 - (1.0 - 1.0 / held) ** rows)
     # Every block of heads is a CTA of its own and fetches the rows again.
-    blocks = p["heads"] // head_block(SimpleNamespace(**knobs))
+    blocks = p["heads"] // head_block(SimpleNamespace(**{**knobs, "heads": p["heads"]}))
     return {
         "read_bytes": float(rows * row * blocks), "unique_bytes": unique * row, "row_bytes": row,
         "footprint_bytes": float(held * row), "order": "random",
