@@ -28,6 +28,7 @@ from codegen import render as rendering
 from codegen.sweep import Instance, frame, leaf_modules
 from dsl_kernels import programs
 from dsl_kernels.arch import ArchSpec, get_arch
+from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.executors import Emulator
 from dsl_kernels.runtime.artifact import Operand
 from dsl_kernels.tile.interpreter import TORCH_DTYPES, Interpreter
@@ -495,7 +496,7 @@ class Probe:
         """
         count, width = math.prod(shape), shape[-1]
         if swizzle and places is None:
-            places = swizzled(shape[0], width, swizzle)
+            places = swizzled(shape[0], width, swizzle, DTYPES[dtype].bytes)
         places = places if self.cute else None
         buffer = Buffer(title, Space.SHARED, shape, dtype, 2 if slot else stages, swizzle)
         kept = TORCH_DTYPES[dtype]
@@ -794,7 +795,7 @@ def _poison(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.full(shape, float("nan") if dtype.is_floating_point else -77, dtype=dtype)
 
 
-def swizzled(rows: int, columns: int, span: int, element_bytes: int = 2) -> torch.Tensor:
+def swizzled(rows: int, columns: int, span: int, element_bytes: int) -> torch.Tensor:
     """The element of a [rows, columns] matrix that each place of its swizzled panels of `span` bytes a row holds.
 
     A byte address has bits 4 to 6 XORed with bits 7 to 9, as many as a row of `span` bytes has 16-byte pieces.

@@ -209,23 +209,22 @@ def _halves(p: Probe, rows: int, *texts: str) -> list[Any]:
     ]  # fmt: skip
 
 
-@case(said.load_half, half=(0, 1), scales=(1, 4))
-def load_half(p: Probe, half: int, scales: int) -> None:
+@case(said.load_half)
+def load_half(p: Probe) -> None:
     p.threads = 128
-    # Of a place for four scales three stay as they are where lanes have one.
-    words = _own_words(p, 88, value=p.integers(0, 99, 128, 88).long())
+    # Of a place for four scales three stay as they are.
+    words = _own_words(p, 44, value=p.integers(0, 99, 128, 44).long())
     ids = p.var("ids", _ids(p, 40)[:32], each="lane")
-    p.call(words, half, p.operand("kv_cache", _tokens(p, 40)), ids, scales, p.dim("n", 40), p.thread)
+    p.call(words, p.operand("kv_cache", _tokens(p, 40)), ids, p.dim("n", 40), p.thread)
 
 
-def _held(p: Probe, scales: int) -> torch.Tensor:
-    """What `load_half` leaves of 32 tokens in a place, unsigned: of four lanes each has one scale, or all."""
+def _held(p: Probe) -> torch.Tensor:
+    """What `load_half` leaves of 32 tokens, unsigned: of four lanes each has one scale."""
     thread, word = torch.arange(128).view(-1, 1), torch.arange(44)
     byte = (
         torch.where(word < 32, word // 4 * 64, 528 + (word - 32) // 4 * 64) + thread % 4 * 16 + word % 4 * 4
     )
-    own = 512 + thread % 4 * 4 if scales == 1 else 512 + (word - 40) * 4
-    byte = torch.where(word < 40, byte, own)
+    byte = torch.where(word < 40, byte, 512 + thread % 4 * 4)
     tokens = _tokens(p, 32).view(torch.int32)
     return tokens[thread // 4, byte // 4].long() & 0xFFFFFFFF
 
@@ -235,18 +234,41 @@ def neighbours(p: Probe) -> None:
     p.relative = 0.0 if p.cute else 2.0**-7
 
 
-@case(said.store_half, half=(0, 1))
-def store_half(p: Probe, half: int) -> None:
-    p.threads = 128
+def _staged(p: Probe, tokens: torch.Tensor | None = None) -> list[Any]:
+    """Where half a tile of tokens is staged: fp8 values, rope dims and scales; what is read there, or is copied."""
+    buffers = (
+        ("raw", (32, 128), "int32", 128),
+        ("raw_pe", (32, 64), "bfloat16", 128),
+        ("scales", (32, 4), "int32", 0),
+    )
+    parts = (None, None, None) if tokens is None else (tokens[:, :512], tokens[:, 528:], tokens[:, 512:528])
+    kinds = {"int32": torch.int32, "bfloat16": torch.bfloat16}
+    return [
+        p.shared(
+            text, shape, None if part is None else part.contiguous().view(kinds[dtype]), dtype=dtype, swizzle=swizzle, slot=True, out=part is None
+        )
+        for (text, shape, dtype, swizzle), part in zip(buffers, parts, strict=True)
+    ]  # fmt: skip
+
+
+@case(said.copy_tokens)
+def copy_tokens(p: Probe) -> None:
+    p.threads, p.lands = 128, "cp_async"
+    ids = p.var("ids", _ids(p, 40)[:32], each="lane")
+    p.call(*_staged(p), p.operand("kv_cache", _tokens(p, 40)), ids, p.dim("n", 40), p.thread)
+
+
+@case(said.unpack_tokens, half=(0, 1))
+def unpack_tokens(p: Probe, half: int) -> None:
+    p.threads = 256
     neighbours(p)
-    words = _own_words(p, 88, value=torch.cat([_held(p, 4), _held(p, 4)], dim=1), out=False)
-    p.call(words, half, *_halves(p, 64, "ckv", "kpe"), p.thread)
+    p.call(*_halves(p, 64, "ckv", "kpe"), *_staged(p, _tokens(p, 32)), half, p.thread)
 
 
 @case(said.renew_half)
 def renew_half(p: Probe) -> None:
     p.threads = 128
-    words = _own_words(p, 44, value=_held(p, 1))
+    words = _own_words(p, 44, value=_held(p))
     ids = p.var("ids", _ids(p, 40)[:32], each="lane")
     cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
     p.call(words, *_halves(p, 32, "ckv", "kpe"), cache, ids, n, p.thread)
@@ -273,13 +295,8 @@ def _columns(p: Probe, title: str, value: torch.Tensor | None = None, **kind: An
     return _own(p, title, None if value is None else value[_own_heads()], **kind)
 
 
-def _per_warp(p: Probe, title: str, value: torch.Tensor | None = None, **kind: Any) -> Any:
-    """One value a warp and head."""
-    return _own(p, title, None if value is None else value[warps_and_lanes()[0], _own_heads()], **kind)
-
-
 def _red(p: Probe, value: torch.Tensor | None, out: bool) -> Any:
-    return p.shared("red", (4, HEADS), value, out=out)
+    return p.shared("red", (HEADS, 4), value, out=out)
 
 
 def _peers(p: Probe, pipeline: str, buffer: str, rounds: str, stages: int) -> Callable[[Any], Any]:
@@ -318,28 +335,22 @@ def mask_scores(p: Probe) -> None:
     p.call(_scores(p), *_bits(p, inside), p.scalar("sm_scale", 0.0625 * 1.37), p.thread)
 
 
-@case(said.column_maxima)
-def column_maxima(p: Probe) -> None:
+@case(said.leave_maxima)
+def leave_maxima(p: Probe) -> None:
     p.threads = 128
-    p.call(_per_warp(p, "risen"), _scores(p, out=False), p.thread)
-
-
-@case(said.share_columns)
-def share_columns(p: Probe) -> None:
-    p.threads = 128
-    p.call(_red(p, None, True), _per_warp(p, "values", p.normal(4, HEADS), out=False), p.thread)
+    p.call(_red(p, None, True), _scores(p, out=False), p.thread)
 
 
 @case(said.join_maxima)
 def join_maxima(p: Probe) -> None:
     p.threads = 128
-    p.call(_columns(p, "top"), _red(p, p.normal(4, HEADS), False), p.thread)
+    p.call(_columns(p, "top"), _red(p, p.normal(HEADS, 4), False), p.thread)
 
 
 @case(said.join_sums)
 def join_sums(p: Probe) -> None:
     p.threads = 128
-    p.call(_columns(p, "top"), _red(p, p.normal(4, HEADS), False), p.thread)
+    p.call(_columns(p, "top"), _red(p, p.normal(HEADS, 4), False), p.thread)
 
 
 def _acc(p: Probe, dims: int = 128, **kind: Any) -> Any:
@@ -369,10 +380,10 @@ def store_weights(p: Probe, heads: int) -> None:
     p.call(target, _scores(p, heads, out=False), heads, p.thread)
 
 
-@case(said.column_sums)
-def column_sums(p: Probe) -> None:
+@case(said.leave_sums)
+def leave_sums(p: Probe) -> None:
     p.threads, p.relative = 128, APPROXIMATE
-    p.call(_per_warp(p, "risen"), _sums(p, out=False), p.thread)
+    p.call(_red(p, None, True), _sums(p, out=False), p.thread)
 
 
 @case(said.normalise)

@@ -143,19 +143,6 @@ def read_scores(p: Probe) -> None:
     p.call(scores, p.tensor("s_t", (64, HEADS), p.normal(64, HEADS)), p.thread)
 
 
-@case(text.mask_tokens)
-def mask_tokens(p: Probe) -> None:
-    p.threads, p.relative = 128, APPROXIMATE
-    inside = p.integers(0, 2, 64).bool()
-    p.call(_scores(p), *_bits(p, inside), p.scalar("sm_scale", 0.0625 * 1.37), p.thread)
-
-
-@case(text.leave_maxima)
-def leave_maxima(p: Probe) -> None:
-    p.threads = 128
-    p.call(_red(p, out=True), _scores(p, out=False), p.thread)
-
-
 @case(text.take_maxima, rise=(8.0, 8.5))
 def take_maxima(p: Probe, rise: float) -> None:
     p.threads = 128
@@ -191,12 +178,6 @@ def store_tokens(p: Probe) -> None:
     p.threads = 128
     target = p.shared("p_s", (64, HEADS), dtype="bfloat16", swizzle=32, out=True, slot=True)
     p.call(target, _scores(p, out=False), p.thread)
-
-
-@case(text.leave_sums)
-def leave_sums(p: Probe) -> None:
-    p.threads, p.relative = 128, APPROXIMATE
-    p.call(_red(p, out=True), _own(p, "sums", p.uniform(128, HEADS // 4), out=False), p.thread)
 
 
 @case(text.finish_columns, alone=(False, True), block=(8, 16))

@@ -20,6 +20,7 @@ from ..torch.sparse_mla import (
     LOG2E,
     THREADS,
     TILE,
+    copy16,
     load_vector,
     push,
     quad_most,
@@ -78,49 +79,32 @@ def named(m, ids, lane, n):
     return select(inside, token, 0), inside
 
 
-# A 656-byte token lies in four lanes: 16 fp8 values of each panel of 64, two pieces of rope, and all four scales, or one that the
-# others read from there where registers are scarce.
+# Half a tile of 656-byte tokens in registers: a token lies in four lanes, 16 fp8 values of each panel of 64, two pieces of rope,
+# and of its four scales one, which the others read from there.
 
 ROPE_WORD, SCALE_WORD, TOKEN_WORDS = 32, 40, 44
 SCALES_AT, ROPE_AT = 512, 528
 
 
 @by_text
-def load_half(m, words, at, kv_cache, ids, scales, n, thread):
-    """Read the tokens of half a tile into the registers of place `at`, with all scales or the lane's own."""
+def load_half(m, words, kv_cache, ids, n, thread):
+    """Read the tokens of half a tile into registers."""
     place, inside = named(m, ids, thread >> 2, n)
-    token, own = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, (thread & 3) * 16), at * TOKEN_WORDS
+    token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, (thread & 3) * 16)
     for u in m.loop("u", ROPE_WORD // 4, unrolled=True):
-        m.do(load_vector(words, own + u * 4, 4, token.at(u * 64), inside))
+        m.do(load_vector(words, u * 4, 4, token.at(u * 64), inside))
     for u in m.loop("u", 2, unrolled=True):
-        m.do(load_vector(words, own + ROPE_WORD + u * 4, 4, token.at(ROPE_AT + u * 64), inside))
-    _load_scales(m, words, own, token, scales, inside, thread)
+        m.do(load_vector(words, ROPE_WORD + u * 4, 4, token.at(ROPE_AT + u * 64), inside))
+    _load_scale(m, words, token, inside, thread)
 
 
-def _load_scales(m, words, own, token, scales, inside, thread):
-    lane = thread & 3
-    first = SCALES_AT - lane * (16 if scales == 4 else 12)
-    m.do(load_vector(words, own + SCALE_WORD, scales, token.at(first), inside))
-
-
-def _store_panel(m, words, own, ckv, row, panel, scale, thread):
-    halves = (ckv.group_at(row, panel * 64 + (thread & 3) * 16 + half, 8) for half in (0, 8))
-    m.do(store_fp8(*halves, words, own + panel * 4, scale))
-
-
-@by_text
-def store_half(m, words, at, ckv, kpe, thread):
-    """Write what `load_half` read with all scales as bf16 rows, the first half of the tile's or the second."""
-    row, own = m.let("row", at * WARP + (thread >> 2)), at * TOKEN_WORDS
-    for panel in m.loop("panel", 8, unrolled=True):
-        _store_panel(m, words, own, ckv, row, panel, words[own + SCALE_WORD + panel // 2], thread)
-    for u in m.loop("u", 2, unrolled=True):
-        m.do(store_vector(words, own + ROPE_WORD + u * 4, kpe.group_at(row, u * 32 + (thread & 3) * 8, 8)))
+def _load_scale(m, words, token, inside, thread):
+    m.do(load_vector(words, SCALE_WORD, 1, token.at(SCALES_AT - (thread & 3) * 12), inside))
 
 
 @by_text
 def renew_half(m, words, ckv, kpe, kv_cache, ids, n, thread):
-    """Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these ids.
+    """Write the half tile as bf16 rows and, as room is made, read the tokens of these ids.
 
     What lies behind the warp's barrier stays there: left alone, ptxas would put all of the loads behind the last arithmetic.
     """
@@ -134,11 +118,12 @@ def renew_half(m, words, ckv, kpe, kv_cache, ids, n, thread):
         m.do(sync_warp())
     for group, scale in enumerate(scales):
         for panel in m.loop("panel", group * 2 + 2, begin=group * 2, unrolled=True):
-            _store_panel(m, words, 0, ckv, row, panel, scale, thread)
+            halves = (ckv.group_at(row, panel * 64 + (thread & 3) * 16 + e, 8) for e in (0, 8))
+            m.do(store_fp8(*halves, words, panel * 4, scale))
             m.do(load_vector(words, panel * 4, 4, token.at(panel * 64), inside))
             m.do(sync_warp())
     m.comment("Behind all uses of the one before, so that it can take its register.")
-    _load_scales(m, words, 0, token, 1, inside, thread)
+    _load_scale(m, words, token, inside, thread)
 
 
 def _tokens(m, words, kv_cache, which, dims, low, high, n, thread, write=lambda *_: None):
@@ -171,6 +156,43 @@ def _tokens(m, words, kv_cache, which, dims, low, high, n, thread, write=lambda 
 def _rope_piece(lane, panels):
     """Which 16 bytes of a slice's rope dims a lane moves; where there are fewer than four, some are moved twice."""
     return lane & panels - 1
+
+
+@by_text
+def copy_tokens(m, raw, raw_pe, scales, kv_cache, ids, n, thread):
+    """Start the copies of half a tile's 656-byte tokens as they are, eight threads a token; zeros where an id names no row."""
+    lane = thread & 7
+    for r in m.loop("r", 2, unrolled=True):
+        row = m.let("row", r * (WARP // 2) + (thread >> 3))
+        place, inside = named(m, ids, row, n)
+        token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, lane * 16)
+        for panel in m.loop("panel", 4, unrolled=True):
+            m.do(copy16(raw.group_at(row, panel * 32 + lane * 4, 4), token.at(panel * 128), inside))
+        m.do(copy16(raw_pe.group_at(row, lane * 8, 8), token.at(ROPE_AT), inside))
+        with m.when(lane.equals(0)):
+            m.do(copy16(scales.group_at(row, 0, 4), token.at(SCALES_AT), inside))
+
+
+@by_text
+def unpack_tokens(m, ckv, kpe, raw, raw_pe, scales, half, thread):
+    """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of the tile's or the second.
+
+    Of eight lanes four have pieces of one row and four of the row whose number differs in bits 0 and 2, so that what they
+    read falls into distinct banks, and so does what they write.
+    """
+    pair, piece = thread >> 4, m.let("piece", thread & 3 | (thread >> 1 & 4))
+    own = m.let("own", (pair & 12) * 2 + (pair & 3 ^ (thread >> 2 & 1) * 5))
+    row = m.let("row", half * WARP + own)
+    words, factors, beside = m.local("words", 16), m.local("factors", 4), m.local("beside", 8, "bfloat16")
+    scales.read(factors, (own, 0))
+    m.comment("All reads before the first write, which a compiler would not move them past.")
+    for panel in m.loop("panel", 4, unrolled=True):
+        raw.read(words.group(panel * 4, 4), (own, panel * 32 + piece * 4))
+    raw_pe.read(beside, (own, piece * 8))
+    for panel in m.loop("panel", 4, unrolled=True):
+        halves = (ckv.group_at(row, panel * 128 + piece * 16 + e, 8) for e in (0, 8))
+        m.do(store_fp8(*halves, words, panel * 4, factors[panel]))
+    kpe.write(beside, (row, piece * 8))
 
 
 @by_text
@@ -240,52 +262,37 @@ def mask_scores(m, scores, low, high, sm_scale, thread):
             scores[i + 2 * r] = select(valid, scores[i + 2 * r] * scale, -INF)
 
 
-@by_text
-def column_maxima(m, risen, scores, thread):
-    """Maxima of this thread's columns over the 16 tokens of its warp."""
-    for column, i in _columns(m, scores.size):
-        risen[column] = over_lanes(m, m.let("own", maximum(scores[i], scores[i + 2])), maximum)
-
-
-@by_text
-def column_sums(m, risen, sums, thread):
-    """Sums of this thread's columns over the tokens of its warp."""
-    for column in m.loop("column", sums.size, unrolled=True):
-        risen[column] = over_lanes(m, m.let("own", sums[column]), lambda a, b: a + b)
-
-
-@by_text
-def share_columns(m, red, values, thread):
+def _leave_columns(m, red, values, thread):
     """Leave one value a column and warp for the other warps."""
     with m.when(thread % WARP < 4):
         for column in m.loop("column", values.size, unrolled=True):
-            red[thread // WARP, column_head(column, thread)] = values[column]
+            red[column_head(column, thread), thread // WARP] = values[column]
 
 
-def _of_warps(m, top, red, thread, combine):
-    for column in m.loop("column", top.size, unrolled=True):
-        head = m.let("head", column_head(column, thread))
-        got = [red[warp, head] for warp in range(4)]
-        top[column] = combine(combine(got[0], got[1]), combine(got[2], got[3]))
+@by_text
+def leave_maxima(m, red, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = m.local("risen", scores.size // 2, "float32")
+    for column, i in _columns(m, scores.size):
+        risen[column] = over_lanes(m, m.let("own", maximum(scores[i], scores[i + 2])), maximum)
+    _leave_columns(m, red, risen, thread)
 
 
 @by_text
 def join_maxima(m, top, red, thread):
-    """The maxima of the columns over the four warps."""
-    _of_warps(m, top, red, thread, maximum)
-
-
-@by_text
-def join_sums(m, top, red, thread):
-    """The sums of the columns over the four warps."""
-    _of_warps(m, top, red, thread, lambda a, b: a + b)
+    """The maxima of the heads over the four warps."""
+    four = m.local("four", FOUR, "float32")
+    for column in m.loop("column", top.size, unrolled=True):
+        red.read(four, (column_head(column, thread), 0))
+        top[column] = maximum(maximum(four[0], four[1]), maximum(four[2], four[3]))
 
 
 @by_text
 def online_softmax(m, scores, sums, acc, peak, top):
     """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
 
-    The sums stay per thread until the end: one addition an element and no exchange between threads.
+    The sums stay per thread until the end: one addition an element and no exchange between threads. To rescale only where a
+    maximum has grown by much takes a branch around O, and that costs more than it saves (docs/performance.md).
     """
     for column, i in _columns(m, scores.size):
         risen = m.let("risen", maximum(top[column], peak[column]))
@@ -295,6 +302,24 @@ def online_softmax(m, scores, sums, acc, peak, top):
             scores[at] = exp2(scores[at] - risen)
         sums[column] = sums[column] * decay + (scores[i] + scores[i + 2])
         _times(m, acc, scores.size, i, decay)
+
+
+@by_text
+def leave_sums(m, red, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = m.local("whole", sums.size, "float32")
+    for column in m.loop("column", sums.size, unrolled=True):
+        whole[column] = over_lanes(m, m.let("own", sums[column]), lambda a, b: a + b)
+    _leave_columns(m, red, whole, thread)
+
+
+@by_text
+def join_sums(m, top, red, thread):
+    """The sums of the heads over the four warps."""
+    four = m.local("four", FOUR, "float32")
+    for column in m.loop("column", top.size, unrolled=True):
+        red.read(four, (column_head(column, thread), 0))
+        top[column] = (four[0] + four[1]) + (four[2] + four[3])
 
 
 def _times(m, acc, each, register, factor):

@@ -18,7 +18,7 @@ import math
 from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Sets, Value, Writes, ceildiv, maximum, select
-from ..torch.sparse_mla import LOG2E, THREADS, TILE, copy16, load_vector, store_fp8, store_vector
+from ..torch.sparse_mla import THREADS, TILE, copy16, load_vector, store_fp8, store_vector
 from ..torch.sparse_mla_sm100 import UNIT, load_columns, store_columns
 from ..torch.warps import any_lane, exp2, log2, rcp_approx, shuffle
 from .sparse_mla import (
@@ -29,7 +29,6 @@ from .sparse_mla import (
     TOKEN_WORDS,
     column_head,
     kept_beside,
-    over_lanes,
 )
 
 BATCH = 8
@@ -118,33 +117,6 @@ def store_rope(m, target, words, thread):
 
 
 @by_text
-def mask_tokens(m, scores, in_low, in_high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token has no valid id."""
-    own = m.let("own", select(thread < 64, in_low, in_high) >> (thread // WARP % 2 * 16 + thread % WARP // 4))
-    scale = m.let("scale", sm_scale * LOG2E)
-    for i in m.loop("i", scores.size, unrolled=True):
-        valid = ((own >> (i // 2 % 2 * 8)) & 1).differs(0)
-        scores[i] = select(valid, scores[i] * scale, -math.inf)
-
-
-def _leave(m, red, values, thread):
-    """Leave a value for each column and warp for the other warps."""
-    with m.when(thread % WARP < 4):
-        for column in m.loop("column", values.size, unrolled=True):
-            red[column_head(column, thread), thread // WARP] = values[column]
-
-
-@by_text
-def leave_maxima(m, red, scores, thread):
-    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
-    risen = m.local("risen", scores.size // 2, "float32")
-    for column in m.loop("column", risen.size, unrolled=True):
-        first = column // 2 * 4 + column % 2
-        risen[column] = over_lanes(m, m.let("own", maximum(scores[first], scores[first + 2])), maximum)
-    _leave(m, red, risen, thread)
-
-
-@by_text
 def take_maxima(m, grown: Sets, top, peak, red, rise, thread):
     """The maxima of the heads over the four warps.
 
@@ -188,15 +160,6 @@ def store_tokens(m, target, scores, thread):
             two[e] = scores[2 * pair + e].to("bfloat16")
         token = thread // WARP * 16 + thread % WARP // 4 + pair % 2 * 8
         target.write(two, (token, pair // 2 * 8 + thread % 4 * 2))
-
-
-@by_text
-def leave_sums(m, red, sums, thread):
-    """Leave the sum of each head over the tokens of each warp for the other warps."""
-    whole = m.local("whole", sums.size, "float32")
-    for column in m.loop("column", sums.size, unrolled=True):
-        whole[column] = over_lanes(m, m.let("own", sums[column]), lambda a, b: a + b)
-    _leave(m, red, whole, thread)
 
 
 @by_text

@@ -50,7 +50,8 @@ __device__ __forceinline__ unsigned scaled_pair(unsigned t, __nv_bfloat162 high,
   return *reinterpret_cast<unsigned*>(&value);
 }
 
-__device__ __forceinline__ void store_fp8(void* first, void* second, const unsigned* words, unsigned scale) {
+__device__ __forceinline__ void store_fp8(void* first, void* second, const void* four, unsigned scale) {
+  const unsigned* words = static_cast<const unsigned*>(four);
   float factor = __uint_as_float(scale);
   __nv_bfloat16 top = __float2bfloat16_rn(factor);
   __nv_bfloat162 high = __bfloat162bfloat162(top);

@@ -30,7 +30,7 @@ from .common import LATENT_DIM, ROPE_DIM, head_block, merged_rows, sliced_ctas_p
 # Cluster sizes of the committed Hopper variants of whole rows. More than 32 heads are blocks that read the same rows.
 CLUSTERS: dict[str, dict[int, tuple[int, ...]]] = {
     "bf16": {8: (1, 2), 16: (1, 2), 32: (1, 2), 64: (2,), 128: (2,)},
-    "fp8": {8: (2,), 16: (2,), 32: (2,), 64: (2,), 128: (2,)},
+    "fp8": {8: (1, 2), 16: (1, 2), 32: (1, 2), 64: (2,), 128: (2,)},
 }
 # (block, stages) of the committed Hopper variants whose CTAs share out the dims: two stages let an SM hold two CTAs.
 SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {

@@ -6,6 +6,7 @@ import math
 from types import SimpleNamespace
 
 from ...arch import ArchSpec
+from ...device.text import sparse_mla as said
 from ...device.text import sparse_mla_sm100 as said_sm100
 from ...device.torch import sparse_mla_sm100 as leaf_sm100
 from ...runtime.artifact import TensorMap
@@ -224,8 +225,8 @@ def _softmax(m: Recorder) -> None:
             s = m.wait("s", it)
             leaf_sm100.read_scores(m, scores, s.view())
             m.release(s)
-            said_sm100.mask_tokens(m, name("in_low"), name("in_high"))
-            said_sm100.leave_maxima(m, red)
+            said.mask_scores(m, name("in_low"), name("in_high"))
+            said.leave_maxima(m, red)
             m.meet("softmax")
             said_sm100.take_maxima(m, grown, red, RESCALE_LOG2)
             with m.when(grown):
@@ -246,7 +247,7 @@ def _softmax(m: Recorder) -> None:
             m.commit(p)
             m.set(it, it + 1)
     red = m.buffer("red_s", it)
-    said_sm100.leave_sums(m, red)
+    said.leave_sums(m, red)
     m.meet("softmax")
     alone: Value = m.let("alone", splits.equals(1)) if k.cluster == 1 else m.var("alone", False, "bool")
     said_sm100.finish_columns(m, red, *place, alone, split=walk.split)

@@ -356,7 +356,7 @@ def _gather_side(m: Recorder, side: int) -> None:
         if shared:
             leaf.load_share(m, words, m.block(1), now)
         else:
-            said.load_half(m, words, 0, ids=now, scales=1)
+            said.load_half(m, words, ids=now)
         for _ in m.repeat(name("live", "bool")):
             walk_on(walk)
             if shared:

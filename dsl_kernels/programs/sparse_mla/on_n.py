@@ -1,4 +1,8 @@
-"""Sparse MLA on Hopper with heads on N: whole rows, or CTAs that share out the dims and add their partial scores."""
+"""Sparse MLA on Hopper with heads on N: whole rows, or CTAs that share out the dims and add their partial scores.
+
+The fp8 tokens of whole rows are copied as they are, half a tile at a time, and unpacked from shared memory: so many more of them are
+on their way than a warpgroup's registers hold.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from types import SimpleNamespace
 from ...arch import ArchSpec
 from ...device.text import sparse_mla as said
 from ...device.torch import sparse_mla as leaf
+from ...problems import layouts
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ...tile.text import Recorder, Slot, Value, name
 from .common import (
@@ -24,33 +29,56 @@ from .common import (
     start,
 )
 
+# Half tiles of fp8 tokens on their way at most, and what barriers and small buffers take beside the tiles.
+MOST_STAGED, SMALL_BYTES = 4, 512
 
-def _roles() -> tuple[Role, ...]:
-    """A warpgroup that attends and one that gathers."""
+
+def _roles(k: SimpleNamespace) -> tuple[Role, ...]:
+    """A warpgroup that attends and one that gathers; whole fp8 tokens are unpacked by two more."""
+    attend, gather = "queries, both products, softmax, merge, output", "selected rows into the ring"
+    if not _staged(k):
+        return Role("attend", 4, doc=attend), Role("gather", 4, doc=gather)
     return (
-        Role("attend", 4, doc="queries, both products, softmax, merge, output"),
-        Role("gather", 4, doc="selected rows into the ring"),
+        Role("attend", 4, 224, attend),
+        Role("unpack", 8, 104, "staged tokens to bf16 rows"),
+        Role("gather", 4, 80, "selected tokens as they are"),
     )
 
 
-def _words(k: SimpleNamespace, each: int) -> tuple[Buffer, ...]:
-    """Registers for fp8 tokens, where a thread unpacks them."""
-    if k.kv == "bf16":
-        return ()
-    return (Buffer("words", Space.REGISTER, (128, each), "uint32", role="gather", per_thread=each, private=True, doc="tokens on their way"),)  # fmt: skip
-
-
-def _filled(k: SimpleNamespace) -> Engine:
-    """Rows are copied asynchronously as they are, or written by the threads that unpack them."""
-    return Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
+def _staged(k: SimpleNamespace) -> bool:
+    """Whether tokens are staged in shared memory, and unpacked from there."""
+    return k.kv == "fp8" and k.slices == 1
 
 
 def _ring(k: SimpleNamespace) -> Pipeline:
-    """Tiles of rows."""
+    """Tiles of rows: copied asynchronously as they are, or written by the threads that unpack them."""
+    producer = "unpack" if _staged(k) else "gather"
+    fill = Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
     reader = Reader("attend", Engine.WGMMA)
     return Pipeline(
-        "kv", ("ckv_s", "kpe_s"), "gather", _filled(k), (reader,), k.stages, doc="live tiles of the split"
+        "kv", ("ckv_s", "kpe_s"), producer, fill, (reader,), k.stages, doc="live tiles of the split"
     )
+
+
+def _stage(
+    k: SimpleNamespace, arch: ArchSpec, others: int
+) -> tuple[tuple[Buffer, ...], tuple[Pipeline, ...]]:
+    """Where half tiles of tokens come in, as many as shared memory has room for beside the others."""
+    if not _staged(k):
+        return (), ()
+    tokens, shared = k.tile // 2, Space.SHARED
+    room = arch.smem_per_cta - others - SMALL_BYTES
+    stages = Size(min(MOST_STAGED, room // (tokens * layouts.FP8_TOKEN_BYTES)), "STAGED_HALVES")
+    return (
+        Buffer("raw_s", shared, (tokens, LATENT_DIM // 4), "int32", stages, swizzle=128, doc="four fp8 values a word"),
+        Buffer("raw_pe_s", shared, (tokens, ROPE_DIM), "bfloat16", stages, swizzle=128),
+        Buffer("scale_s", shared, (tokens, 4), "int32", stages, doc="a float32 for each 128 values"),
+    ), (
+        Pipeline(
+            "raw", ("raw_s", "raw_pe_s", "scale_s"), "gather", Engine.CP_ASYNC, (Reader("unpack", Engine.THREADS),), stages,
+            doc="half tiles of tokens",
+        ),
+    )  # fmt: skip
 
 
 def _products(tile: int, hb: int, dims: int, rope: int) -> tuple[Mma, ...]:
@@ -81,8 +109,9 @@ def _on_n(k: SimpleNamespace, hb: int, dims: int, rope: int) -> tuple[tuple[Buff
         ),
         Buffer("kpe_s", shared, (k.tile, rope), "bfloat16", k.stages, swizzle=min(128, 2 * rope)),
         Buffer("p_s", shared, weights, "bfloat16", swizzle=min(128, 2 * weights[1])),
+        Buffer("red_s", shared, (hb, 4), "float32", doc="maxima, then sums, across warps"),
     )
-    # Of a thread's columns: its part of the running sums, maxima of its warp, of all warps and so far.
+    # Of a thread's columns: its part of the running sums, the maxima of a tile, and those that P is below.
     columns = Size(hb // 4, "OWN_COLUMNS")
     own = (("scores", k.tile, "OWN_SCORES"), ("acc", dims, "OWN_OUTPUTS"))
     return tiles, (
@@ -92,7 +121,7 @@ def _on_n(k: SimpleNamespace, hb: int, dims: int, rope: int) -> tuple[tuple[Buff
         ),
         *(
             Buffer(text, Space.REGISTER, (128, columns), "float32", role="attend", per_thread=columns, private=True)
-            for text in ("sums", "risen", "top", "peak")
+            for text in ("sums", "top", "peak")
         ),
     )  # fmt: skip
 
@@ -105,16 +134,17 @@ def _sliced(k: SimpleNamespace) -> Schedule:
     tiles, held = _on_n(k, hb, dims, rope)
     # Parts come when the ring is done with; what that leaves is L1, which the loads of fp8 tokens go through.
     fits = merged_rows(k) * (128 + hb) * 4 <= k.stages * k.tile * int(dims) * 2
+    each = 8 + dims * 9 // 64
+    words = Buffer("words", registers, (128, each), "uint32", role="gather", per_thread=each, private=True, doc="tokens on their way")  # fmt: skip
     return Schedule(
-        roles=_roles(),
+        roles=_roles(k),
         buffers=(
             *tiles,
             Buffer("x_s", shared, (slices - 1, hb // 8, 128, 4), "float32", 2, doc="partial scores of the other slices"),
             Buffer("o_s", shared, (merged_rows(k), 128 + hb), "float32", alias="ckv_s" if fits else None, doc="normalised parts of a share of O, 16 dims by 8 heads a row, and their lses"),
-            Buffer("red_s", shared, (4, hb), "float32", doc="maxima, then sums, across warps"),
             *held,
             Buffer("sinks", registers, (128, hb // 8), "float32", role="attend", per_thread=hb // 8, private=True),
-            *_words(k, 8 + dims * 9 // 64),
+            *((words,) if k.kv == "fp8" else ()),
         ),
         pipelines=(
             _ring(k),
@@ -141,16 +171,16 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         return _sliced(k)
     hb = head_block(k)
     tiles, held = _on_n(k, hb, LATENT_DIM, ROPE_DIM)
+    staged, raw = _stage(k, arch, sum(buffer.bytes for buffer in tiles))
     return Schedule(
-        roles=_roles(),
+        roles=_roles(k),
         buffers=(
             *tiles,
-            Buffer("red_s", Space.SHARED, (4, hb), "float32", doc="maxima, then sums, across warps"),
+            *staged,
             Buffer("last_s", Space.SHARED, (1,), "int32"),
             *held,
-            *_words(k, 2 * 44),
         ),
-        pipelines=(_ring(k),),
+        pipelines=(*raw, _ring(k)),
         mmas=_products(k.tile, hb, LATENT_DIM, ROPE_DIM),
         grid=(f"t * {k.heads // hb}", "splits") if k.cluster == 1 else (f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
         axes=("bx", "split") if k.cluster == 1 else ("bx", "rank", "part"),
@@ -158,6 +188,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         group=(1,) if k.cluster > 1 else (),
         named_barriers={"attend": ("attend",)},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": LATENT_DIM, "rope": ROPE_DIM},
+        # Without it ptxas may not know with how many registers a thread begins, and then gives none to those that need more.
+        min_ctas_per_sm=int(_staged(k)),
     )  # fmt: skip
 
 
@@ -166,8 +198,14 @@ def _gather(m: Recorder) -> None:
     dims, rope = m.c.dims, m.c.rope
     which: Value = name("which") if slices > 1 else 0
     low, high = name("now_low"), name("now_high")
-    if m.k.kv == "fp8" and slices == 1:
-        _gather_halves(m)
+    if _staged(m.k):
+        for _ in live_tiles(m):
+            with m.when(live):
+                for half, ids in enumerate((low, high)):
+                    raw = m.acquire("raw", it * 2 + half)
+                    said.copy_tokens(m, raw.raw_s, raw.raw_pe_s, raw.scale_s, ids=ids)
+                    m.commit(raw)
+                m.set(it, it + 1)
     elif m.k.kv == "bf16":
         for _ in live_tiles(m):
             with m.when(live):
@@ -191,29 +229,30 @@ def _gather(m: Recorder) -> None:
                 with m.otherwise():
                     said.load_tokens(m, which, low=low, high=high)
                 m.set(holds, live)
+    _end_of_cluster(m)
+
+
+def _end_of_cluster(m: Recorder) -> None:
+    """The roles that do not merge come to the cluster's meetings all the same."""
     if m.k.cluster > 1:
-        if slices == 1:
+        if slices_of(m) == 1:
             m.cluster_arrive()
         m.cluster_wait()
 
 
-def _gather_halves(m: Recorder) -> None:
-    """fp8 tokens of whole rows, half a tile at a time: the next tile's replaces what was just written."""
-    it, live, low, high = name("it"), name("live", "bool"), name("now_low"), name("now_high")
-    holds = m.var("holds", False, "bool")
-    for turn in live_tiles(m, more=1):
-        with m.when(live | turn.equals(name("turns"))):
-            with m.when(holds):
-                kv = m.acquire("kv", it)
-            for half, ids in enumerate((low, high)):
-                with m.when(holds):
-                    said.store_half(m, half, kv.ckv_s, kv.kpe_s)
-                with m.when(live):
-                    said.load_half(m, half, ids=ids, scales=4)
-            with m.when(holds):
-                m.commit(kv)
-                m.set(it, it + 1)
-            m.set(holds, live)
+def _unpack(m: Recorder) -> None:
+    """Whole rows of fp8 tokens: each half tile from where it was staged to its place in the ring."""
+    it = name("it")
+    for _ in live_tiles(m):
+        with m.when(name("live", "bool")):
+            kv = m.acquire("kv", it)
+            for half in range(2):
+                raw = m.wait("raw", it * 2 + half)
+                said.unpack_tokens(m, kv.ckv_s, kv.kpe_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half)
+                m.release(raw)
+            m.commit(kv)
+            m.set(it, it + 1)
+    _end_of_cluster(m)
 
 
 def _attend_tiles(m: Recorder, which: Value = 0) -> Iterator[Slot]:
@@ -248,8 +287,7 @@ def _attend_tiles(m: Recorder, which: Value = 0) -> Iterator[Slot]:
 def _softmax_of_tile(m: Recorder) -> None:
     """From masked scores to P in shared memory: the maxima of the columns cross the warps, the sums do not."""
     red = m.buffer("red_s")
-    said.column_maxima(m)
-    said.share_columns(m, red, m.buffer("risen"))
+    said.leave_maxima(m, red)
     m.meet("attend")
     said.join_maxima(m, red)
     said.online_softmax(m)
@@ -260,8 +298,7 @@ def _softmax_of_tile(m: Recorder) -> None:
 def _total(m: Recorder) -> None:
     """O normalised, and its lse in `top`."""
     red = m.buffer("red_s")
-    said.column_sums(m)
-    said.share_columns(m, red, m.buffer("risen"))
+    said.leave_sums(m, red)
     m.meet("attend")
     said.join_sums(m, red)
     said.normalise(m)
@@ -327,4 +364,5 @@ def _attend(m: Recorder) -> None:
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
-    return {START: start, "gather": _gather, "attend": _attend if k.slices > 1 else _attend_whole}
+    unpack: dict[str, Body] = {"unpack": _unpack} if _staged(k) else {}
+    return {START: start, "gather": _gather, **unpack, "attend": _attend if k.slices > 1 else _attend_whole}

@@ -193,24 +193,37 @@ def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
 
 
 @cute.jit
-def mask_tokens(scores, in_low, in_high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token has no valid id."""
-    own = cutlass.select_(thread < 64, in_low, in_high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
+def mask_scores(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
+    valid id.
+    """
+    own = cutlass.select_(thread < 64, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
     scale = sm_scale * 1.4426950408889634
-    for i in cutlass.range_constexpr(HEADS // 2):
-        scores[i] = cutlass.select_(own >> i // 2 % 2 * 8 & 1 != 0, scores[i] * scale, -Float32.inf)
+    valid_0 = own & 1 != 0
+    for group in cutlass.range_constexpr(HEADS // 2 // 4):
+        scores[group * 4] = cutlass.select_(valid_0, scores[group * 4] * scale, -Float32.inf)
+        scores[group * 4 + 1] = cutlass.select_(valid_0, scores[group * 4 + 1] * scale, -Float32.inf)
+    valid_1 = own >> 8 & 1 != 0
+    for group in cutlass.range_constexpr(HEADS // 2 // 4):
+        scores[group * 4 + 2] = cutlass.select_(valid_1, scores[group * 4 + 2] * scale, -Float32.inf)
+        scores[group * 4 + 1 + 2] = cutlass.select_(valid_1, scores[group * 4 + 1 + 2] * scale, -Float32.inf)
 
 
 @cute.jit
 def leave_maxima(red, scores, thread):
     """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
     risen = cute.make_rmem_tensor(HEADS // 2 // 2, Float32)
-    for column in cutlass.range_constexpr(HEADS // 2 // 2):
-        own = cute.arch.fmax(scores[column // 2 * 4 + column % 2], scores[column // 2 * 4 + column % 2 + 2])
+    for group in cutlass.range_constexpr(HEADS // 2 // 4):
+        own = cute.arch.fmax(scores[group * 4], scores[group * 4 + 2])
         over_4 = cute.arch.fmax(own, warps.exchange(own, 4))
         over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
         over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
-        risen[column] = over_16
+        risen[group * 2] = over_16
+        own = cute.arch.fmax(scores[group * 4 + 1], scores[group * 4 + 1 + 2])
+        over_4 = cute.arch.fmax(own, warps.exchange(own, 4))
+        over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
+        over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
+        risen[group * 2 + 1] = over_16
     if thread % 32 < 4:
         for column in cutlass.range_constexpr(HEADS // 2 // 2):
             red[(column // 2 * 8 + thread % 4 * 2 + column % 2) * 4 + thread // 32] = risen[column]
@@ -514,7 +527,7 @@ def softmax(
             cute.arch.fence_view_async_tmem_load()
             nvvm.tcgen05_fence("before_thread_sync")
             cute.arch.mbarrier_arrive(s_empty + it % 2)
-            mask_tokens(scores, in_low, in_high, sm_scale, worker)
+            mask_scores(scores, in_low, in_high, sm_scale, worker)
             leave_maxima(red_s + it % 2 * (HEADS * 4), scores, worker)
             cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
             grown = take_maxima(top, peak, red_s + it % 2 * (HEADS * 4), worker)

@@ -143,15 +143,23 @@ def read_ids_2(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, 
 
 
 @T.macro
-def mask_tokens(scores, in_low, in_high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf where the token has no valid id."""
-    own = T.if_then_else(thread < 64, in_low, in_high) >> (
+def mask_scores(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
+    valid id.
+    """
+    own = T.if_then_else(thread < 64, low, high) >> (
         T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
     )
     scale = sm_scale * 1.4426950408889634
-    for i in T.unroll(PADDED_HEADS // 2):
-        scores[i] = T.if_then_else(
-            own >> T.truncmod(T.truncdiv(i, 2), 2) * 8 & 1 != 0, scores[i] * scale, -T.infinity("float32")
+    valid_0 = own & 1 != 0
+    for group in T.unroll(PADDED_HEADS // 2 // 4):
+        scores[group * 4] = T.if_then_else(valid_0, scores[group * 4] * scale, -T.infinity("float32"))
+        scores[group * 4 + 1] = T.if_then_else(valid_0, scores[group * 4 + 1] * scale, -T.infinity("float32"))
+    valid_1 = own >> 8 & 1 != 0
+    for group in T.unroll(PADDED_HEADS // 2 // 4):
+        scores[group * 4 + 2] = T.if_then_else(valid_1, scores[group * 4 + 2] * scale, -T.infinity("float32"))
+        scores[group * 4 + 1 + 2] = T.if_then_else(
+            valid_1, scores[group * 4 + 1 + 2] * scale, -T.infinity("float32")
         )
 
 
@@ -159,15 +167,17 @@ def mask_tokens(scores, in_low, in_high, sm_scale, thread):
 def leave_maxima(red, red_slot, scores, thread):
     """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
     risen = T.alloc_local((PADDED_HEADS // 2 // 2,), "float32")
-    for column in T.unroll(PADDED_HEADS // 2 // 2):
-        own = T.max(
-            scores[T.truncdiv(column, 2) * 4 + T.truncmod(column, 2)],
-            scores[T.truncdiv(column, 2) * 4 + T.truncmod(column, 2) + 2]
-        )
+    for group in T.unroll(PADDED_HEADS // 2 // 4):
+        own = T.max(scores[group * 4], scores[group * 4 + 2])
         over_4 = T.max(own, warps.exchange(own, 4))
         over_8 = T.max(over_4, warps.exchange(over_4, 8))
         over_16 = T.max(over_8, warps.exchange(over_8, 16))
-        risen[column] = over_16
+        risen[group * 2] = over_16
+        own = T.max(scores[group * 4 + 1], scores[group * 4 + 1 + 2])
+        over_4 = T.max(own, warps.exchange(own, 4))
+        over_8 = T.max(over_4, warps.exchange(over_4, 8))
+        over_16 = T.max(over_8, warps.exchange(over_8, 16))
+        risen[group * 2 + 1] = over_16
     if T.truncmod(thread, 32) < 4:
         for column in T.unroll(PADDED_HEADS // 2 // 2):
             red[
@@ -476,7 +486,7 @@ def softmax(
             T.call_extern("handle", "tl::fence_view_async_tmem_load")
             T.tcgen05_before_thread_sync()
             T.mbarrier_arrive(s_empty[it % 2])
-            mask_tokens(scores, in_low, in_high, sm_scale, worker)
+            mask_scores(scores, in_low, in_high, sm_scale, worker)
             leave_maxima(red_s, it % 2, scores, worker)
             T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
             take_maxima(grown, top, peak, red_s, it % 2, worker)

@@ -16,12 +16,11 @@ buffers
   ckv_s      2 stages of 64x512 bfloat16, shared, 128-byte swizzle
   kpe_s      2 stages of 64x64 bfloat16, shared, 128-byte swizzle
   p_s        64x32 bfloat16, shared, 64-byte swizzle
-  red_s      4x32 float32, shared
+  red_s      32x4 float32, shared
   last_s     1 int32, shared
   scores     64x32 float32, registers of attend
   acc        512x32 float32, registers of attend
   sums       128x8 float32, registers of attend
-  risen      128x8 float32, registers of attend
   top        128x8 float32, registers of attend
   peak       128x8 float32, registers of attend
 pipelines
@@ -88,7 +87,7 @@ class Shared:
     ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * LATENT_DIM], 1024]
     kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE_DIM], 1024]
     p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * HEAD_BLOCK], 1024]
-    red_s: cute.struct.Align[cute.struct.MemRange[Float32, 4 * HEAD_BLOCK], 128]
+    red_s: cute.struct.Align[cute.struct.MemRange[Float32, HEAD_BLOCK * 4], 128]
     last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
     kv_full: cute.struct.MemRange[Int64, STAGES]
     kv_empty: cute.struct.MemRange[Int64, STAGES]
@@ -138,8 +137,9 @@ def mask_scores(scores, low, high, sm_scale, thread):
 
 
 @cute.jit
-def column_maxima(risen, scores, thread):
-    """Maxima of this thread's columns over the 16 tokens of its warp."""
+def leave_maxima(red, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = cute.make_rmem_tensor(OWN_SCORES // 2, Float32)
     for group in cutlass.range_constexpr(OWN_SCORES // 4):
         own = cute.arch.fmax(scores[group * 4], scores[group * 4 + 2])
         over_4 = cute.arch.fmax(own, warps.exchange(own, 4))
@@ -151,32 +151,29 @@ def column_maxima(risen, scores, thread):
         over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
         over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
         risen[group * 2 + 1] = over_16
-
-
-@cute.jit
-def share_columns(red, values, thread):
-    """Leave one value a column and warp for the other warps."""
     if thread % 32 < 4:
-        for column in cutlass.range_constexpr(OWN_COLUMNS):
-            red[thread // 32 * HEAD_BLOCK + (column // 2 * 8 + thread % 4 * 2 + column % 2)] = values[column]
+        for column in cutlass.range_constexpr(OWN_SCORES // 2):
+            red[(column // 2 * 8 + thread % 4 * 2 + column % 2) * 4 + thread // 32] = risen[column]
 
 
 @cute.jit
 def join_maxima(top, red, thread):
-    """The maxima of the columns over the four warps."""
+    """The maxima of the heads over the four warps."""
+    four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(OWN_COLUMNS):
-        head = column // 2 * 8 + thread % 4 * 2 + column % 2
-        top[column] = cute.arch.fmax(
-            cute.arch.fmax(red[head], red[HEAD_BLOCK + head]),
-            cute.arch.fmax(red[2 * HEAD_BLOCK + head], red[3 * HEAD_BLOCK + head])
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEAD_BLOCK, 4), 0), four
         )
+        top[column] = cute.arch.fmax(cute.arch.fmax(four[0], four[1]), cute.arch.fmax(four[2], four[3]))
 
 
 @cute.jit
 def online_softmax(scores, sums, acc, peak, top):
     """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
 
-    The sums stay per thread until the end: one addition an element and no exchange between threads.
+    The sums stay per thread until the end: one addition an element and no exchange between threads. To
+    rescale only where a maximum has grown by much takes a branch around O, and that costs more than it
+    saves (docs/performance.md).
     """
     for group in cutlass.range_constexpr(OWN_SCORES // 4):
         risen = cute.arch.fmax(top[group * 2], peak[group * 2])
@@ -204,24 +201,29 @@ def online_softmax(scores, sums, acc, peak, top):
 
 
 @cute.jit
-def column_sums(risen, sums, thread):
-    """Sums of this thread's columns over the tokens of its warp."""
+def leave_sums(red, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     for column in cutlass.range_constexpr(OWN_COLUMNS):
         own = sums[column]
         over_4 = own + warps.exchange(own, 4)
         over_8 = over_4 + warps.exchange(over_4, 8)
         over_16 = over_8 + warps.exchange(over_8, 16)
-        risen[column] = over_16
+        whole[column] = over_16
+    if thread % 32 < 4:
+        for column in cutlass.range_constexpr(OWN_COLUMNS):
+            red[(column // 2 * 8 + thread % 4 * 2 + column % 2) * 4 + thread // 32] = whole[column]
 
 
 @cute.jit
 def join_sums(top, red, thread):
-    """The sums of the columns over the four warps."""
+    """The sums of the heads over the four warps."""
+    four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(OWN_COLUMNS):
-        head = column // 2 * 8 + thread % 4 * 2 + column % 2
-        top[column] = red[head] + red[HEAD_BLOCK + head] + (
-            red[2 * HEAD_BLOCK + head] + red[3 * HEAD_BLOCK + head]
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEAD_BLOCK, 4), 0), four
         )
+        top[column] = four[0] + four[1] + (four[2] + four[3])
 
 
 @cute.jit
@@ -376,7 +378,6 @@ def attend(
     scores = QK_NOPE.accumulators()
     acc = PV.accumulators()
     sums = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
-    risen = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     top = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     worker = thread
@@ -409,8 +410,7 @@ def attend(
             warpgroup.commit_group()
             warpgroup.wait_group(0)
             mask_scores(scores, in_low, in_high, sm_scale, worker)
-            column_maxima(risen, scores, worker)
-            share_columns(red_s, risen, worker)
+            leave_maxima(red_s, scores, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
             join_maxima(top, red_s, worker)
             online_softmax(scores, sums, acc, peak, top)
@@ -425,8 +425,7 @@ def attend(
             warpgroup.wait_group(0)
             cute.arch.mbarrier_arrive(kv_empty + it % STAGES)
             it = it + 1
-    column_sums(risen, sums, worker)
-    share_columns(red_s, risen, worker)
+    leave_sums(red_s, sums, worker)
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     join_sums(top, red_s, worker)
     normalise(acc, top, peak)

@@ -498,7 +498,7 @@ def merge_share_2(out, lse, o_partial, lse_partial, sinks, row, splits, part, pa
 
 @cute.jit
 def load_half(words, kv_cache, ids, n, thread):
-    """Read the tokens of half a tile into the registers of place `at`, with all scales or the lane's own."""
+    """Read the tokens of half a tile into registers."""
     token = warps.shuffle(ids, thread >> 2)
     inside = (token >= 0) & (token < n)
     bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
@@ -511,7 +511,7 @@ def load_half(words, kv_cache, ids, n, thread):
 
 @cute.jit
 def renew_half(words, ckv, kpe, kv_cache, ids, n, thread):
-    """Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these ids.
+    """Write the half tile as bf16 rows and, as room is made, read the tokens of these ids.
 
     What lies behind the warp's barrier stays there: left alone, ptxas would put all of the loads behind
     the last arithmetic.

@@ -3,36 +3,44 @@
 Generated from dsl_kernels/programs/sparse_mla and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: heads=64, kv=fp8, tile=64, stages=2, cluster=2.
 
-  gather       attend
-  warps 4..7   warps 0..3
-  |==== kv ===>|   ckv_s kpe_s, ring of 2; threads -> wgmma
+  gather         unpack         attend
+  warps 12..15   warps 4..11    warps 0..3
+  |==== raw ====>|              |   raw_s raw_pe_s scale_s, ring of 2; cp_async -> threads
+  |              |===== kv ====>|   ckv_s kpe_s, ring of 2; threads -> wgmma
 
 roles
-  attend     threads 0..127  queries, both products, softmax, merge, output
-  gather     threads 128..255  selected rows into the ring
+  attend     threads 0..127, 224 registers  queries, both products, softmax, merge, output
+  unpack     threads 128..383, 104 registers  staged tokens to bf16 rows
+  gather     threads 384..511, 80 registers  selected tokens as they are
 buffers
   q_s        32x512 bfloat16, shared, 128-byte swizzle
   qpe_s      32x64 bfloat16, shared, 128-byte swizzle
   ckv_s      2 stages of 64x512 bfloat16, shared, 128-byte swizzle
   kpe_s      2 stages of 64x64 bfloat16, shared, 128-byte swizzle
   p_s        64x32 bfloat16, shared, 64-byte swizzle
-  red_s      4x32 float32, shared
+  red_s      32x4 float32, shared
+  raw_s      2 stages of 32x128 int32, shared, 128-byte swizzle
+  raw_pe_s   2 stages of 32x64 bfloat16, shared, 128-byte swizzle
+  scale_s    2 stages of 32x4 int32, shared
   last_s     1 int32, shared
   scores     64x32 float32, registers of attend
   acc        512x32 float32, registers of attend
   sums       128x8 float32, registers of attend
-  risen      128x8 float32, registers of attend
   top        128x8 float32, registers of attend
   peak       128x8 float32, registers of attend
-  words      128x88 uint32, registers of gather
 pipelines
-  kv: gather (threads) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
-    full  x128: gather fence.proxy.async, arrive full
+  raw: gather (cp_async) ==[raw_s raw_pe_s scale_s: 2-slot ring]==> unpack (threads)
+    full  x128: gather hardware arrives per thread
+      unpack: wait full
+    empty x256: gather wait empty
+      unpack: arrive empty
+  kv: unpack (threads) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
+    full  x256: unpack fence.proxy.async, arrive full
       attend: wait full
-    empty x128: gather wait empty
+    empty x128: unpack wait empty
       attend: wgmma wait, arrive empty
   named barrier attend: attend
-totals: 256 threads, 188964 of 232448 bytes of shared memory, grid (t * 2, 2, splits // 2)
+totals: 512 threads, 230980 of 232448 bytes of shared memory, grid (t * 2, 2, splits // 2)
 """
 import cutlass
 import cutlass.cute as cute
@@ -48,6 +56,7 @@ TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
 CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
 HEAD_BLOCK = 32
+STAGED_HALVES = 2
 LATENT_DIM = 512
 ROPE_DIM = 64
 ATTEND_BARRIER = 1
@@ -76,7 +85,7 @@ LAUNCH = Launch(
         Operand("lse_scale", "scalar", "float32"),
     ),
     grid=("t * 2", "2", "splits // 2"),
-    block=256,
+    block=512,
     cluster=(1, 2, 1),
 )
 
@@ -88,8 +97,17 @@ class Shared:
     ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * LATENT_DIM], 1024]
     kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE_DIM], 1024]
     p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * HEAD_BLOCK], 1024]
-    red_s: cute.struct.Align[cute.struct.MemRange[Float32, 4 * HEAD_BLOCK], 128]
+    red_s: cute.struct.Align[cute.struct.MemRange[Float32, HEAD_BLOCK * 4], 128]
+    raw_s: cute.struct.Align[
+        cute.struct.MemRange[Int32, STAGED_HALVES * (TILE // 2) * (LATENT_DIM // 4)], 1024
+    ]
+    raw_pe_s: cute.struct.Align[
+        cute.struct.MemRange[cutlass.BFloat16, STAGED_HALVES * (TILE // 2) * ROPE_DIM], 1024
+    ]
+    scale_s: cute.struct.Align[cute.struct.MemRange[Int32, STAGED_HALVES * (TILE // 2) * 4], 128]
     last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
+    raw_full: cute.struct.MemRange[Int64, STAGED_HALVES]
+    raw_empty: cute.struct.MemRange[Int64, STAGED_HALVES]
     kv_full: cute.struct.MemRange[Int64, STAGES]
     kv_empty: cute.struct.MemRange[Int64, STAGES]
 
@@ -138,8 +156,9 @@ def mask_scores(scores, low, high, sm_scale, thread):
 
 
 @cute.jit
-def column_maxima(risen, scores, thread):
-    """Maxima of this thread's columns over the 16 tokens of its warp."""
+def leave_maxima(red, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = cute.make_rmem_tensor(OWN_SCORES // 2, Float32)
     for group in cutlass.range_constexpr(OWN_SCORES // 4):
         own = cute.arch.fmax(scores[group * 4], scores[group * 4 + 2])
         over_4 = cute.arch.fmax(own, warps.exchange(own, 4))
@@ -151,32 +170,29 @@ def column_maxima(risen, scores, thread):
         over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
         over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
         risen[group * 2 + 1] = over_16
-
-
-@cute.jit
-def share_columns(red, values, thread):
-    """Leave one value a column and warp for the other warps."""
     if thread % 32 < 4:
-        for column in cutlass.range_constexpr(OWN_COLUMNS):
-            red[thread // 32 * HEAD_BLOCK + (column // 2 * 8 + thread % 4 * 2 + column % 2)] = values[column]
+        for column in cutlass.range_constexpr(OWN_SCORES // 2):
+            red[(column // 2 * 8 + thread % 4 * 2 + column % 2) * 4 + thread // 32] = risen[column]
 
 
 @cute.jit
 def join_maxima(top, red, thread):
-    """The maxima of the columns over the four warps."""
+    """The maxima of the heads over the four warps."""
+    four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(OWN_COLUMNS):
-        head = column // 2 * 8 + thread % 4 * 2 + column % 2
-        top[column] = cute.arch.fmax(
-            cute.arch.fmax(red[head], red[HEAD_BLOCK + head]),
-            cute.arch.fmax(red[2 * HEAD_BLOCK + head], red[3 * HEAD_BLOCK + head])
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEAD_BLOCK, 4), 0), four
         )
+        top[column] = cute.arch.fmax(cute.arch.fmax(four[0], four[1]), cute.arch.fmax(four[2], four[3]))
 
 
 @cute.jit
 def online_softmax(scores, sums, acc, peak, top):
     """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
 
-    The sums stay per thread until the end: one addition an element and no exchange between threads.
+    The sums stay per thread until the end: one addition an element and no exchange between threads. To
+    rescale only where a maximum has grown by much takes a branch around O, and that costs more than it
+    saves (docs/performance.md).
     """
     for group in cutlass.range_constexpr(OWN_SCORES // 4):
         risen = cute.arch.fmax(top[group * 2], peak[group * 2])
@@ -204,24 +220,29 @@ def online_softmax(scores, sums, acc, peak, top):
 
 
 @cute.jit
-def column_sums(risen, sums, thread):
-    """Sums of this thread's columns over the tokens of its warp."""
+def leave_sums(red, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     for column in cutlass.range_constexpr(OWN_COLUMNS):
         own = sums[column]
         over_4 = own + warps.exchange(own, 4)
         over_8 = over_4 + warps.exchange(over_4, 8)
         over_16 = over_8 + warps.exchange(over_8, 16)
-        risen[column] = over_16
+        whole[column] = over_16
+    if thread % 32 < 4:
+        for column in cutlass.range_constexpr(OWN_COLUMNS):
+            red[(column // 2 * 8 + thread % 4 * 2 + column % 2) * 4 + thread // 32] = whole[column]
 
 
 @cute.jit
 def join_sums(top, red, thread):
-    """The sums of the columns over the four warps."""
+    """The sums of the heads over the four warps."""
+    four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(OWN_COLUMNS):
-        head = column // 2 * 8 + thread % 4 * 2 + column % 2
-        top[column] = red[head] + red[HEAD_BLOCK + head] + (
-            red[2 * HEAD_BLOCK + head] + red[3 * HEAD_BLOCK + head]
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEAD_BLOCK, 4), 0), four
         )
+        top[column] = four[0] + four[1] + (four[2] + four[3])
 
 
 @cute.jit
@@ -357,67 +378,90 @@ def merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, head0, splits
 
 
 @cute.jit
-def store_half(words, ckv, kpe, thread):
-    """Write what `load_half` read with all scales as bf16 rows, the first half of the tile's or the
-    second.
+def unpack_tokens(ckv, kpe, raw, raw_pe, scales, thread):
+    """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
+    the tile's or the second.
+
+    Of eight lanes four have pieces of one row and four of the row whose number differs in bits 0 and 2,
+    so that what they read falls into distinct banks, and so does what they write.
     """
-    row = thread >> 2
-    for panel in cutlass.range_constexpr(8):
+    piece = thread & 3 | thread >> 1 & 4
+    own = (thread >> 4 & 12) * 2 + (thread >> 4 & 3 ^ (thread >> 2 & 1) * 5)
+    row = own
+    words = cute.make_rmem_tensor(16, Int32)
+    factors = cute.make_rmem_tensor(4, Int32)
+    beside = cute.make_rmem_tensor(8, cutlass.BFloat16)
+    cute.autovec_copy(warps.piece(scales, 4, own, 0, (TILE // 2, 4), 0), factors)
+    # All reads before the first write, which a compiler would not move them past.
+    for panel in cutlass.range_constexpr(4):
+        cute.autovec_copy(
+            warps.piece(raw, 4, own, panel * 32 + piece * 4, (TILE // 2, LATENT_DIM // 4), 128),
+            warps.few(words, panel * 4, 4)
+        )
+    cute.autovec_copy(warps.piece(raw_pe, 8, own, piece * 8, (TILE // 2, ROPE_DIM), 128), beside)
+    for panel in cutlass.range_constexpr(4):
         leaf.store_fp8(
-            warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16, (TILE, LATENT_DIM), 128).iterator,
-            warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16 + 8, (TILE, LATENT_DIM), 128).iterator,
-            words, panel * 4, words[40 + panel // 2]
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16, (TILE, LATENT_DIM), 128).iterator,
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16 + 8, (TILE, LATENT_DIM), 128).iterator, words,
+            panel * 4, factors[panel]
         )
-    for u in cutlass.range_constexpr(2):
-        leaf.store_vector(
-            words, 32 + u * 4,
-            warps.piece(kpe, 8, row, u * 32 + (thread & 3) * 8, (TILE, ROPE_DIM), 128).iterator
-        )
+    cute.autovec_copy(beside, warps.piece(kpe, 8, row, piece * 8, (TILE, ROPE_DIM), 128))
 
 
 @cute.jit
-def load_half(words, kv_cache, ids, n, thread):
-    """Read the tokens of half a tile into the registers of place `at`, with all scales or the lane's own."""
-    token = warps.shuffle(ids, thread >> 2)
-    inside = (token >= 0) & (token < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
-    for u in cutlass.range_constexpr(8):
-        leaf.load_vector(words, u * 4, 4, bytes + u * 64, inside)
-    for u in cutlass.range_constexpr(2):
-        leaf.load_vector(words, 32 + u * 4, 4, bytes + (528 + u * 64), inside)
-    leaf.load_vector(words, 40, 4, bytes + (512 - (thread & 3) * 16), inside)
+def unpack_tokens_2(ckv, kpe, raw, raw_pe, scales, thread):
+    """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
+    the tile's or the second.
 
-
-@cute.jit
-def store_half_2(words, ckv, kpe, thread):
-    """Write what `load_half` read with all scales as bf16 rows, the first half of the tile's or the
-    second.
+    Of eight lanes four have pieces of one row and four of the row whose number differs in bits 0 and 2,
+    so that what they read falls into distinct banks, and so does what they write.
     """
-    row = 32 + (thread >> 2)
-    for panel in cutlass.range_constexpr(8):
+    piece = thread & 3 | thread >> 1 & 4
+    own = (thread >> 4 & 12) * 2 + (thread >> 4 & 3 ^ (thread >> 2 & 1) * 5)
+    row = 32 + own
+    words = cute.make_rmem_tensor(16, Int32)
+    factors = cute.make_rmem_tensor(4, Int32)
+    beside = cute.make_rmem_tensor(8, cutlass.BFloat16)
+    cute.autovec_copy(warps.piece(scales, 4, own, 0, (TILE // 2, 4), 0), factors)
+    # All reads before the first write, which a compiler would not move them past.
+    for panel in cutlass.range_constexpr(4):
+        cute.autovec_copy(
+            warps.piece(raw, 4, own, panel * 32 + piece * 4, (TILE // 2, LATENT_DIM // 4), 128),
+            warps.few(words, panel * 4, 4)
+        )
+    cute.autovec_copy(warps.piece(raw_pe, 8, own, piece * 8, (TILE // 2, ROPE_DIM), 128), beside)
+    for panel in cutlass.range_constexpr(4):
         leaf.store_fp8(
-            warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16, (TILE, LATENT_DIM), 128).iterator,
-            warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16 + 8, (TILE, LATENT_DIM), 128).iterator,
-            words, 44 + panel * 4, words[84 + panel // 2]
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16, (TILE, LATENT_DIM), 128).iterator,
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16 + 8, (TILE, LATENT_DIM), 128).iterator, words,
+            panel * 4, factors[panel]
         )
-    for u in cutlass.range_constexpr(2):
-        leaf.store_vector(
-            words, 76 + u * 4,
-            warps.piece(kpe, 8, row, u * 32 + (thread & 3) * 8, (TILE, ROPE_DIM), 128).iterator
-        )
+    cute.autovec_copy(beside, warps.piece(kpe, 8, row, piece * 8, (TILE, ROPE_DIM), 128))
 
 
 @cute.jit
-def load_half_2(words, kv_cache, ids, n, thread):
-    """Read the tokens of half a tile into the registers of place `at`, with all scales or the lane's own."""
-    token = warps.shuffle(ids, thread >> 2)
-    inside = (token >= 0) & (token < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
-    for u in cutlass.range_constexpr(8):
-        leaf.load_vector(words, 44 + u * 4, 4, bytes + u * 64, inside)
-    for u in cutlass.range_constexpr(2):
-        leaf.load_vector(words, 76 + u * 4, 4, bytes + (528 + u * 64), inside)
-    leaf.load_vector(words, 84, 4, bytes + (512 - (thread & 3) * 16), inside)
+def copy_tokens(raw, raw_pe, scales, kv_cache, ids, n, thread):
+    """Start the copies of half a tile's 656-byte tokens as they are, eight threads a token; zeros where an
+    id names no row.
+    """
+    for r in cutlass.range_constexpr(2):
+        row = r * 16 + (thread >> 3)
+        token = warps.shuffle(ids, row)
+        inside = (token >= 0) & (token < n)
+        bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 7) * 16
+        for panel in cutlass.range_constexpr(4):
+            leaf.copy16(
+                warps.piece(
+                    raw, 4, row, panel * 32 + (thread & 7) * 4, (TILE // 2, LATENT_DIM // 4), 128
+                ).iterator,
+                bytes + panel * 128, inside
+            )
+        leaf.copy16(
+            warps.piece(raw_pe, 8, row, (thread & 7) * 8, (TILE // 2, ROPE_DIM), 128).iterator, bytes + 528,
+            inside
+        )
+        if thread & 7 == 0:
+            leaf.copy16(warps.piece(scales, 4, row, 0, (TILE // 2, 4), 0).iterator, bytes + 512, inside)
 
 
 @cute.jit
@@ -440,7 +484,6 @@ def attend(
     scores = QK_NOPE.accumulators()
     acc = PV.accumulators()
     sums = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
-    risen = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     top = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     worker = thread
@@ -472,8 +515,7 @@ def attend(
             warpgroup.commit_group()
             warpgroup.wait_group(0)
             mask_scores(scores, in_low, in_high, sm_scale, worker)
-            column_maxima(risen, scores, worker)
-            share_columns(red_s, risen, worker)
+            leave_maxima(red_s, scores, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
             join_maxima(top, red_s, worker)
             online_softmax(scores, sums, acc, peak, top)
@@ -488,8 +530,7 @@ def attend(
             warpgroup.wait_group(0)
             cute.arch.mbarrier_arrive(kv_empty + it % STAGES)
             it = it + 1
-    column_sums(risen, sums, worker)
-    share_columns(red_s, risen, worker)
+    leave_sums(red_s, sums, worker)
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     join_sums(top, red_s, worker)
     normalise(acc, top, peak)
@@ -511,45 +552,81 @@ def attend(
 
 
 @cute.jit
-def gather(
-    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, topk: Int32, ckv_s: cute.Pointer,
-    kpe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, row: Int32, split: Int32,
+def unpack(
+    indices: cute.Pointer, n: Int32, topk: Int32, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
+    raw_s: cute.Pointer, raw_pe_s: cute.Pointer, scale_s: cute.Pointer, raw_full: cute.Pointer,
+    raw_empty: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, row: Int32, split: Int32,
     splits_of_row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
     live: Boolean, thread: Int32, lane: Int32
 ):
-    """Selected rows into the ring."""
-    words = cute.make_rmem_tensor(88, cutlass.Uint32)
+    """Staged tokens to bf16 rows."""
+    worker = thread - 128
+    for turn in cutlass.range(turns, unroll=1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        in_low, in_high, live = leaf.vote(low, high, n)
+        low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        if live:
+            cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+            cute.arch.mbarrier_wait(raw_full + it * 2 % STAGED_HALVES, (it * 2 // STAGED_HALVES) & 1)
+            unpack_tokens(
+                ckv_s + it % STAGES * (TILE * LATENT_DIM), kpe_s + it % STAGES * (TILE * ROPE_DIM),
+                raw_s + it * 2 % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
+                raw_pe_s + it * 2 % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
+                scale_s + it * 2 % STAGED_HALVES * (TILE // 2 * 4), worker
+            )
+            cute.arch.mbarrier_arrive(raw_empty + it * 2 % STAGED_HALVES)
+            cute.arch.mbarrier_wait(
+                raw_full + (it * 2 + 1) % STAGED_HALVES, ((it * 2 + 1) // STAGED_HALVES) & 1
+            )
+            unpack_tokens_2(
+                ckv_s + it % STAGES * (TILE * LATENT_DIM), kpe_s + it % STAGES * (TILE * ROPE_DIM),
+                raw_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
+                raw_pe_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
+                scale_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * 4), worker
+            )
+            cute.arch.mbarrier_arrive(raw_empty + (it * 2 + 1) % STAGED_HALVES)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            cute.arch.mbarrier_arrive(kv_full + it % STAGES)
+            it = it + 1
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+
+
+@cute.jit
+def gather(
+    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, topk: Int32, raw_s: cute.Pointer,
+    raw_pe_s: cute.Pointer, scale_s: cute.Pointer, raw_full: cute.Pointer, raw_empty: cute.Pointer,
+    row: Int32, split: Int32, splits_of_row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+):
+    """Selected tokens as they are."""
     worker = thread % 128
-    holds = Boolean(False)
-    for turn in cutlass.range(turns + 1, unroll=1):
+    for turn in cutlass.range(turns, unroll=1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
         now_low = low
         now_high = high
         low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
-        if live | (turn == turns):
-            if holds:
-                cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-            if holds:
-                store_half(
-                    words, ckv_s + it % STAGES * (TILE * LATENT_DIM), kpe_s + it % STAGES * (TILE * ROPE_DIM),
-                    worker
-                )
-            if live:
-                load_half(words, kv_cache, now_low, n, worker)
-            if holds:
-                store_half_2(
-                    words, ckv_s + it % STAGES * (TILE * LATENT_DIM), kpe_s + it % STAGES * (TILE * ROPE_DIM),
-                    worker
-                )
-            if live:
-                load_half_2(words, kv_cache, now_high, n, worker)
-            if holds:
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.mbarrier_arrive(kv_full + it % STAGES)
-                it = it + 1
-            holds = live
+        if live:
+            cute.arch.mbarrier_wait(raw_empty + it * 2 % STAGED_HALVES, ((it * 2 // STAGED_HALVES) & 1) ^ 1)
+            copy_tokens(
+                raw_s + it * 2 % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
+                raw_pe_s + it * 2 % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
+                scale_s + it * 2 % STAGED_HALVES * (TILE // 2 * 4), kv_cache, now_low, n, worker
+            )
+            cute.arch.cp_async_mbarrier_arrive_noinc(raw_full + it * 2 % STAGED_HALVES)
+            cute.arch.mbarrier_wait(
+                raw_empty + (it * 2 + 1) % STAGED_HALVES, (((it * 2 + 1) // STAGED_HALVES) & 1) ^ 1
+            )
+            copy_tokens(
+                raw_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
+                raw_pe_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
+                scale_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * 4), kv_cache, now_high, n, worker
+            )
+            cute.arch.cp_async_mbarrier_arrive_noinc(raw_full + (it * 2 + 1) % STAGED_HALVES)
+            it = it + 1
     cute.arch.cluster_arrive()
     cute.arch.cluster_wait()
 
@@ -568,7 +645,12 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl2(
     kpe_s = shared.kpe_s.data_ptr()
     p_s = shared.p_s.data_ptr()
     red_s = shared.red_s.data_ptr()
+    raw_s = shared.raw_s.data_ptr()
+    raw_pe_s = shared.raw_pe_s.data_ptr()
+    scale_s = shared.scale_s.data_ptr()
     last_s = shared.last_s.data_ptr()
+    raw_full = shared.raw_full.data_ptr()
+    raw_empty = shared.raw_empty.data_ptr()
     kv_full = shared.kv_full.data_ptr()
     kv_empty = shared.kv_empty.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
@@ -588,8 +670,12 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl2(
     live = Boolean(False)
     if warp == 0:
         with cute.arch.elect_one():
+            for i in cutlass.range_constexpr(STAGED_HALVES):
+                cute.arch.mbarrier_init(raw_full + i, 128)
+            for i in cutlass.range_constexpr(STAGED_HALVES):
+                cute.arch.mbarrier_init(raw_empty + i, 256)
             for i in cutlass.range_constexpr(STAGES):
-                cute.arch.mbarrier_init(kv_full + i, 128)
+                cute.arch.mbarrier_init(kv_full + i, 256)
             for i in cutlass.range_constexpr(STAGES):
                 cute.arch.mbarrier_init(kv_empty + i, 128)
             cute.arch.mbarrier_init_fence()
@@ -598,15 +684,23 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl2(
     cute.arch.griddepcontrol_wait()
     low, high = read_ids(indices, topk, row, turns, split, splits_of_row, lane)
     if warp < 4:
+        cute.arch.setmaxregister_increase(224)
         attend(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
             n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, rank, row,
             head0, split, splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
         )
+    elif warp < 12:
+        cute.arch.setmaxregister_decrease(104)
+        unpack(
+            indices, n, topk, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full, kv_empty,
+            row, split, splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
+        )
     else:
+        cute.arch.setmaxregister_decrease(80)
         gather(
-            kv_cache, indices, n, topk, ckv_s, kpe_s, kv_full, kv_empty, row, split, splits_of_row, turns, it,
-            low, high, in_low, in_high, live, thread, lane
+            kv_cache, indices, n, topk, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, row, split,
+            splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
         )
 
 
@@ -621,4 +715,4 @@ def program(
         q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
         lse_scale, t, n, topk, splits, arrival_slots
     )
-    kernel.launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 2, 1))
+    kernel.launch(grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 2, 1), min_blocks_per_mp=1)

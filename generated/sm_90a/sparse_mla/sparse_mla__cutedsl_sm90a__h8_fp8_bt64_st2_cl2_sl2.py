@@ -18,13 +18,12 @@ buffers
   ckv_s      2 stages of 64x256 bfloat16, shared, 128-byte swizzle
   kpe_s      2 stages of 64x32 bfloat16, shared, 64-byte swizzle
   p_s        8x64 bfloat16, shared, 128-byte swizzle
+  red_s      8x4 float32, shared
   x_s        2 stages of 1x1x128x4 float32, shared
   o_s        16x136 float32, shared, in the storage of ckv_s
-  red_s      4x8 float32, shared
   scores     64x8 float32, registers of attend
   acc        256x8 float32, registers of attend
   sums       128x2 float32, registers of attend
-  risen      128x2 float32, registers of attend
   top        128x2 float32, registers of attend
   peak       128x2 float32, registers of attend
   sinks      128x1 float32, registers of attend
@@ -64,8 +63,8 @@ ROPE_DIM = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 2
-OWN_OUTPUTS = 16
 OWN_SCORES = 4
+OWN_OUTPUTS = 16
 
 QK_NOPE = wgmma.Product("bfloat16", TILE, HEADS, DIMS, "k", "k")
 QK_PE = wgmma.Product("bfloat16", TILE, HEADS, ROPE, "k", "k")
@@ -100,8 +99,8 @@ class Shared:
     ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * DIMS], 1024]
     kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE], 1024]
     p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * TILE], 1024]
+    red_s: cute.struct.Align[cute.struct.MemRange[Float32, HEADS * 4], 128]
     x_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * (SLICES - 1) * 1 * 128 * 4], 128]
-    red_s: cute.struct.Align[cute.struct.MemRange[Float32, 4 * HEADS], 128]
     kv_full: cute.struct.MemRange[Int64, STAGES]
     kv_empty: cute.struct.MemRange[Int64, STAGES]
     x_full: cute.struct.MemRange[Int64, 2]
@@ -169,8 +168,9 @@ def mask_scores(scores, low, high, sm_scale, thread):
 
 
 @cute.jit
-def column_maxima(risen, scores, thread):
-    """Maxima of this thread's columns over the 16 tokens of its warp."""
+def leave_maxima(red, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = cute.make_rmem_tensor(OWN_SCORES // 2, Float32)
     for group in cutlass.range_constexpr(1):
         own = cute.arch.fmax(scores[group * 4], scores[group * 4 + 2])
         over_4 = cute.arch.fmax(own, warps.exchange(own, 4))
@@ -182,32 +182,29 @@ def column_maxima(risen, scores, thread):
         over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
         over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
         risen[group * 2 + 1] = over_16
-
-
-@cute.jit
-def share_columns(red, values, thread):
-    """Leave one value a column and warp for the other warps."""
     if thread % 32 < 4:
-        for column in cutlass.range_constexpr(OWN_COLUMNS):
-            red[thread // 32 * HEADS + (column // 2 * 8 + thread % 4 * 2 + column % 2)] = values[column]
+        for column in cutlass.range_constexpr(OWN_SCORES // 2):
+            red[(column // 2 * 8 + thread % 4 * 2 + column % 2) * 4 + thread // 32] = risen[column]
 
 
 @cute.jit
 def join_maxima(top, red, thread):
-    """The maxima of the columns over the four warps."""
+    """The maxima of the heads over the four warps."""
+    four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(OWN_COLUMNS):
-        head = column // 2 * 8 + thread % 4 * 2 + column % 2
-        top[column] = cute.arch.fmax(
-            cute.arch.fmax(red[head], red[HEADS + head]),
-            cute.arch.fmax(red[2 * HEADS + head], red[3 * HEADS + head])
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEADS, 4), 0), four
         )
+        top[column] = cute.arch.fmax(cute.arch.fmax(four[0], four[1]), cute.arch.fmax(four[2], four[3]))
 
 
 @cute.jit
 def online_softmax(scores, sums, acc, peak, top):
     """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
 
-    The sums stay per thread until the end: one addition an element and no exchange between threads.
+    The sums stay per thread until the end: one addition an element and no exchange between threads. To
+    rescale only where a maximum has grown by much takes a branch around O, and that costs more than it
+    saves (docs/performance.md).
     """
     for group in cutlass.range_constexpr(1):
         risen = cute.arch.fmax(top[group * 2], peak[group * 2])
@@ -235,22 +232,29 @@ def online_softmax(scores, sums, acc, peak, top):
 
 
 @cute.jit
-def column_sums(risen, sums, thread):
-    """Sums of this thread's columns over the tokens of its warp."""
+def leave_sums(red, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     for column in cutlass.range_constexpr(OWN_COLUMNS):
         own = sums[column]
         over_4 = own + warps.exchange(own, 4)
         over_8 = over_4 + warps.exchange(over_4, 8)
         over_16 = over_8 + warps.exchange(over_8, 16)
-        risen[column] = over_16
+        whole[column] = over_16
+    if thread % 32 < 4:
+        for column in cutlass.range_constexpr(OWN_COLUMNS):
+            red[(column // 2 * 8 + thread % 4 * 2 + column % 2) * 4 + thread // 32] = whole[column]
 
 
 @cute.jit
 def join_sums(top, red, thread):
-    """The sums of the columns over the four warps."""
+    """The sums of the heads over the four warps."""
+    four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(OWN_COLUMNS):
-        head = column // 2 * 8 + thread % 4 * 2 + column % 2
-        top[column] = red[head] + red[HEADS + head] + (red[2 * HEADS + head] + red[3 * HEADS + head])
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEADS, 4), 0), four
+        )
+        top[column] = four[0] + four[1] + (four[2] + four[3])
 
 
 @cute.jit
@@ -648,7 +652,7 @@ def attend(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
     n: Int32, topk: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
-    p_s: cute.Pointer, x_s: cute.Pointer, o_s: cute.Pointer, red_s: cute.Pointer, kv_full: cute.Pointer,
+    p_s: cute.Pointer, red_s: cute.Pointer, x_s: cute.Pointer, o_s: cute.Pointer, kv_full: cute.Pointer,
     kv_empty: cute.Pointer, x_full: cute.Pointer, bx: Int32, rank: Int32, which: Int32, split: Int32,
     splits_of_row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
     live: Boolean, thread: Int32, lane: Int32
@@ -663,7 +667,6 @@ def attend(
     scores = QK_NOPE.accumulators()
     acc = PV.accumulators()
     sums = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
-    risen = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     top = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     sinks = cute.make_rmem_tensor(1, Float32)
@@ -705,8 +708,7 @@ def attend(
             cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
             add_scores(scores, x_s + it % 2 * 512, worker)
             mask_scores(scores, in_low, in_high, sm_scale, worker)
-            column_maxima(risen, scores, worker)
-            share_columns(red_s, risen, worker)
+            leave_maxima(red_s, scores, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
             join_maxima(top, red_s, worker)
             online_softmax(scores, sums, acc, peak, top)
@@ -721,8 +723,7 @@ def attend(
             warpgroup.wait_group(0)
             cute.arch.mbarrier_arrive(kv_empty + it % STAGES)
             it = it + 1
-    column_sums(risen, sums, worker)
-    share_columns(red_s, risen, worker)
+    leave_sums(red_s, sums, worker)
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     join_sums(top, red_s, worker)
     normalise(acc, top, peak)
@@ -789,8 +790,8 @@ def sparse_mla__cutedsl_sm90a__h8_fp8_bt64_st2_cl2_sl2(
     ckv_s = shared.ckv_s.data_ptr()
     kpe_s = shared.kpe_s.data_ptr()
     p_s = shared.p_s.data_ptr()
-    x_s = shared.x_s.data_ptr()
     red_s = shared.red_s.data_ptr()
+    x_s = shared.x_s.data_ptr()
     kv_full = shared.kv_full.data_ptr()
     kv_empty = shared.kv_empty.data_ptr()
     x_full = shared.x_full.data_ptr()
@@ -829,7 +830,7 @@ def sparse_mla__cutedsl_sm90a__h8_fp8_bt64_st2_cl2_sl2(
     if warp < 4:
         attend(
             q_nope, q_pe, indices, attn_sink, out, lse, arrivals, sm_scale, lse_scale, n, topk, q_s, qpe_s,
-            ckv_s, kpe_s, p_s, x_s, o_s, red_s, kv_full, kv_empty, x_full, bx, rank, which, split,
+            ckv_s, kpe_s, p_s, red_s, x_s, o_s, kv_full, kv_empty, x_full, bx, rank, which, split,
             splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
         )
     else:

@@ -16,12 +16,11 @@ buffers
   ckv_s      2 stages of 64x512 bfloat16, shared, 128-byte swizzle
   kpe_s      2 stages of 64x64 bfloat16, shared, 128-byte swizzle
   p_s        8x64 bfloat16, shared, 128-byte swizzle
-  red_s      4x8 float32, shared
+  red_s      8x4 float32, shared
   last_s     1 int32, shared
   scores     64x8 float32, registers of attend
   acc        512x8 float32, registers of attend
   sums       128x2 float32, registers of attend
-  risen      128x2 float32, registers of attend
   top        128x2 float32, registers of attend
   peak       128x2 float32, registers of attend
 pipelines
@@ -49,8 +48,8 @@ ROPE_DIM = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 2
-OWN_OUTPUTS = 32
 OWN_SCORES = 4
+OWN_OUTPUTS = 32
 
 
 @T.macro
@@ -97,8 +96,9 @@ def mask_scores(scores, low, high, sm_scale, thread):
 
 
 @T.macro
-def column_maxima(risen, scores, thread):
-    """Maxima of this thread's columns over the 16 tokens of its warp."""
+def leave_maxima(red, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = T.alloc_local((OWN_SCORES // 2,), "float32")
     for group in T.unroll(1):
         own = T.max(scores[group * 4], scores[group * 4 + 2])
         over_4 = T.max(own, warps.exchange(own, 4))
@@ -110,32 +110,33 @@ def column_maxima(risen, scores, thread):
         over_8 = T.max(over_4, warps.exchange(over_4, 8))
         over_16 = T.max(over_8, warps.exchange(over_8, 16))
         risen[group * 2 + 1] = over_16
-
-
-@T.macro
-def share_columns(red, values, thread):
-    """Leave one value a column and warp for the other warps."""
     if T.truncmod(thread, 32) < 4:
-        for column in T.unroll(OWN_COLUMNS):
+        for column in T.unroll(OWN_SCORES // 2):
             red[
-                T.truncdiv(thread, 32),
-                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-            ] = values[column]
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                T.truncdiv(thread, 32)
+            ] = risen[column]
 
 
 @T.macro
 def join_maxima(top, red, thread):
-    """The maxima of the columns over the four warps."""
+    """The maxima of the heads over the four warps."""
+    four = T.alloc_local((4,), "float32")
     for column in T.unroll(OWN_COLUMNS):
-        head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-        top[column] = T.max(T.max(red[0, head], red[1, head]), T.max(red[2, head], red[3, head]))
+        for part in T.vectorized(4):
+            four[part] = red[
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2), 0 + part
+            ]
+        top[column] = T.max(T.max(four[0], four[1]), T.max(four[2], four[3]))
 
 
 @T.macro
 def online_softmax(scores, sums, acc, peak, top):
     """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
 
-    The sums stay per thread until the end: one addition an element and no exchange between threads.
+    The sums stay per thread until the end: one addition an element and no exchange between threads. To
+    rescale only where a maximum has grown by much takes a branch around O, and that costs more than it
+    saves (docs/performance.md).
     """
     for group in T.unroll(1):
         risen = T.max(top[group * 2], peak[group * 2])
@@ -186,22 +187,33 @@ def store_weights(target, scores, thread):
 
 
 @T.macro
-def column_sums(risen, sums, thread):
-    """Sums of this thread's columns over the tokens of its warp."""
+def leave_sums(red, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = T.alloc_local((OWN_COLUMNS,), "float32")
     for column in T.unroll(OWN_COLUMNS):
         own = sums[column]
         over_4 = own + warps.exchange(own, 4)
         over_8 = over_4 + warps.exchange(over_4, 8)
         over_16 = over_8 + warps.exchange(over_8, 16)
-        risen[column] = over_16
+        whole[column] = over_16
+    if T.truncmod(thread, 32) < 4:
+        for column in T.unroll(OWN_COLUMNS):
+            red[
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                T.truncdiv(thread, 32)
+            ] = whole[column]
 
 
 @T.macro
 def join_sums(top, red, thread):
-    """The sums of the columns over the four warps."""
+    """The sums of the heads over the four warps."""
+    four = T.alloc_local((4,), "float32")
     for column in T.unroll(OWN_COLUMNS):
-        head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-        top[column] = red[0, head] + red[1, head] + (red[2, head] + red[3, head])
+        for part in T.vectorized(4):
+            four[part] = red[
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2), 0 + part
+            ]
+        top[column] = four[0] + four[1] + (four[2] + four[3])
 
 
 @T.macro
@@ -393,7 +405,6 @@ def attend(
     scores = T.alloc_local((OWN_SCORES,), "float32")
     acc = T.alloc_local((OWN_OUTPUTS,), "float32")
     sums = T.alloc_local((OWN_COLUMNS,), "float32")
-    risen = T.alloc_local((OWN_COLUMNS,), "float32")
     top = T.alloc_local((OWN_COLUMNS,), "float32")
     peak = T.alloc_local((OWN_COLUMNS,), "float32")
     worker = thread
@@ -429,8 +440,7 @@ def attend(
             T.wait_wgmma(0)
             T.warpgroup_fence_operand(scores, num_regs=4)
             mask_scores(scores, in_low, in_high, sm_scale, worker)
-            column_maxima(risen, scores, worker)
-            share_columns(red_s, risen, worker)
+            leave_maxima(red_s, scores, worker)
             T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
             join_maxima(top, red_s, worker)
             online_softmax(scores, sums, acc, peak, top)
@@ -450,8 +460,7 @@ def attend(
             T.warpgroup_fence_operand(acc, num_regs=32)
             T.mbarrier_arrive(kv_empty[it % STAGES])
             it = it + 1
-    column_sums(risen, sums, worker)
-    share_columns(red_s, risen, worker)
+    leave_sums(red_s, sums, worker)
     T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
     join_sums(top, red_s, worker)
     normalise(acc, top, peak)
@@ -523,7 +532,7 @@ def program():
             ckv_s = T.alloc_shared((STAGES, TILE, LATENT_DIM), "bfloat16")
             kpe_s = T.alloc_shared((STAGES, TILE, ROPE_DIM), "bfloat16")
             p_s = T.alloc_shared((HEADS, TILE), "bfloat16")
-            red_s = T.alloc_shared((4, HEADS), "float32")
+            red_s = T.alloc_shared((HEADS, 4), "float32")
             last_s = T.alloc_shared((1,), "int32")
             T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (ckv_s, kpe_s, q_s, qpe_s, p_s)})
             kv_full = T.alloc_barrier([128] * STAGES)

@@ -3,36 +3,44 @@
 Generated from dsl_kernels/programs/sparse_mla and the leaves in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: heads=8, kv=fp8, tile=64, stages=2, cluster=2.
 
-  gather       attend
-  warps 4..7   warps 0..3
-  |==== kv ===>|   ckv_s kpe_s, ring of 2; threads -> wgmma
+  gather         unpack         attend
+  warps 12..15   warps 4..11    warps 0..3
+  |==== raw ====>|              |   raw_s raw_pe_s scale_s, ring of 3; cp_async -> threads
+  |              |===== kv ====>|   ckv_s kpe_s, ring of 2; threads -> wgmma
 
 roles
-  attend     threads 0..127  queries, both products, softmax, merge, output
-  gather     threads 128..255  selected rows into the ring
+  attend     threads 0..127, 224 registers  queries, both products, softmax, merge, output
+  unpack     threads 128..383, 104 registers  staged tokens to bf16 rows
+  gather     threads 384..511, 80 registers  selected tokens as they are
 buffers
   q_s        8x512 bfloat16, shared, 128-byte swizzle
   qpe_s      8x64 bfloat16, shared, 128-byte swizzle
   ckv_s      2 stages of 64x512 bfloat16, shared, 128-byte swizzle
   kpe_s      2 stages of 64x64 bfloat16, shared, 128-byte swizzle
   p_s        8x64 bfloat16, shared, 128-byte swizzle
-  red_s      4x8 float32, shared
+  red_s      8x4 float32, shared
+  raw_s      3 stages of 32x128 int32, shared, 128-byte swizzle
+  raw_pe_s   3 stages of 32x64 bfloat16, shared, 128-byte swizzle
+  scale_s    3 stages of 32x4 int32, shared
   last_s     1 int32, shared
   scores     64x8 float32, registers of attend
   acc        512x8 float32, registers of attend
   sums       128x2 float32, registers of attend
-  risen      128x2 float32, registers of attend
   top        128x2 float32, registers of attend
   peak       128x2 float32, registers of attend
-  words      128x88 uint32, registers of gather
 pipelines
-  kv: gather (threads) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
-    full  x128: gather fence.proxy.async, arrive full
+  raw: gather (cp_async) ==[raw_s raw_pe_s scale_s: 3-slot ring]==> unpack (threads)
+    full  x128: gather hardware arrives per thread
+      unpack: wait full
+    empty x256: gather wait empty
+      unpack: arrive empty
+  kv: unpack (threads) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
+    full  x256: unpack fence.proxy.async, arrive full
       attend: wait full
-    empty x128: gather wait empty
+    empty x128: unpack wait empty
       attend: wgmma wait, arrive empty
   named barrier attend: attend
-totals: 256 threads, 157860 of 232448 bytes of shared memory, grid (t * 1, 2, splits // 2)
+totals: 512 threads, 220884 of 232448 bytes of shared memory, grid (t * 1, 2, splits // 2)
 """
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
@@ -46,13 +54,14 @@ HEADS = 8  # query heads
 TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
 CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
+STAGED_HALVES = 3
 LATENT_DIM = 512
 ROPE_DIM = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 2
-OWN_OUTPUTS = 32
 OWN_SCORES = 4
+OWN_OUTPUTS = 32
 
 
 @T.macro
@@ -99,8 +108,9 @@ def mask_scores(scores, low, high, sm_scale, thread):
 
 
 @T.macro
-def column_maxima(risen, scores, thread):
-    """Maxima of this thread's columns over the 16 tokens of its warp."""
+def leave_maxima(red, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = T.alloc_local((OWN_SCORES // 2,), "float32")
     for group in T.unroll(1):
         own = T.max(scores[group * 4], scores[group * 4 + 2])
         over_4 = T.max(own, warps.exchange(own, 4))
@@ -112,32 +122,33 @@ def column_maxima(risen, scores, thread):
         over_8 = T.max(over_4, warps.exchange(over_4, 8))
         over_16 = T.max(over_8, warps.exchange(over_8, 16))
         risen[group * 2 + 1] = over_16
-
-
-@T.macro
-def share_columns(red, values, thread):
-    """Leave one value a column and warp for the other warps."""
     if T.truncmod(thread, 32) < 4:
-        for column in T.unroll(OWN_COLUMNS):
+        for column in T.unroll(OWN_SCORES // 2):
             red[
-                T.truncdiv(thread, 32),
-                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-            ] = values[column]
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                T.truncdiv(thread, 32)
+            ] = risen[column]
 
 
 @T.macro
 def join_maxima(top, red, thread):
-    """The maxima of the columns over the four warps."""
+    """The maxima of the heads over the four warps."""
+    four = T.alloc_local((4,), "float32")
     for column in T.unroll(OWN_COLUMNS):
-        head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-        top[column] = T.max(T.max(red[0, head], red[1, head]), T.max(red[2, head], red[3, head]))
+        for part in T.vectorized(4):
+            four[part] = red[
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2), 0 + part
+            ]
+        top[column] = T.max(T.max(four[0], four[1]), T.max(four[2], four[3]))
 
 
 @T.macro
 def online_softmax(scores, sums, acc, peak, top):
     """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
 
-    The sums stay per thread until the end: one addition an element and no exchange between threads.
+    The sums stay per thread until the end: one addition an element and no exchange between threads. To
+    rescale only where a maximum has grown by much takes a branch around O, and that costs more than it
+    saves (docs/performance.md).
     """
     for group in T.unroll(1):
         risen = T.max(top[group * 2], peak[group * 2])
@@ -188,22 +199,33 @@ def store_weights(target, scores, thread):
 
 
 @T.macro
-def column_sums(risen, sums, thread):
-    """Sums of this thread's columns over the tokens of its warp."""
+def leave_sums(red, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = T.alloc_local((OWN_COLUMNS,), "float32")
     for column in T.unroll(OWN_COLUMNS):
         own = sums[column]
         over_4 = own + warps.exchange(own, 4)
         over_8 = over_4 + warps.exchange(over_4, 8)
         over_16 = over_8 + warps.exchange(over_8, 16)
-        risen[column] = over_16
+        whole[column] = over_16
+    if T.truncmod(thread, 32) < 4:
+        for column in T.unroll(OWN_COLUMNS):
+            red[
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                T.truncdiv(thread, 32)
+            ] = whole[column]
 
 
 @T.macro
 def join_sums(top, red, thread):
-    """The sums of the columns over the four warps."""
+    """The sums of the heads over the four warps."""
+    four = T.alloc_local((4,), "float32")
     for column in T.unroll(OWN_COLUMNS):
-        head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-        top[column] = red[0, head] + red[1, head] + (red[2, head] + red[3, head])
+        for part in T.vectorized(4):
+            four[part] = red[
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2), 0 + part
+            ]
+        top[column] = four[0] + four[1] + (four[2] + four[3])
 
 
 @T.macro
@@ -353,76 +375,94 @@ def merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_s
 
 
 @T.macro
-def store_half(words, ckv, ckv_slot, kpe, kpe_slot, thread):
-    """Write what `load_half` read with all scales as bf16 rows, the first half of the tile's or the
-    second.
+def unpack_tokens(
+    ckv, ckv_slot, kpe, kpe_slot, raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, thread
+):
+    """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
+    the tile's or the second.
+
+    Of eight lanes four have pieces of one row and four of the row whose number differs in bits 0 and 2,
+    so that what they read falls into distinct banks, and so does what they write.
     """
-    row = thread >> 2
-    for panel in T.unroll(8):
+    piece = thread & 3 | thread >> 1 & 4
+    own = (thread >> 4 & 12) * 2 + (thread >> 4 & 3 ^ (thread >> 2 & 1) * 5)
+    row = own
+    words = T.alloc_local((16,), "int32")
+    factors = T.alloc_local((4,), "int32")
+    beside = T.alloc_local((8,), "bfloat16")
+    for part in T.vectorized(4):
+        factors[part] = scales[scales_slot, own, 0 + part]
+    # All reads before the first write, which a compiler would not move them past.
+    for panel in T.unroll(4):
+        for part in T.vectorized(4):
+            words[panel * 4 + part] = raw[raw_slot, own, panel * 32 + piece * 4 + part]
+    for part in T.vectorized(8):
+        beside[part] = raw_pe[raw_pe_slot, own, piece * 8 + part]
+    for panel in T.unroll(4):
         leaf.store_fp8(
-            ckv[ckv_slot, row, panel * 64 + (thread & 3) * 16],
-            ckv[ckv_slot, row, panel * 64 + (thread & 3) * 16 + 8], words, panel * 4,
-            words[40 + T.truncdiv(panel, 2)]
+            ckv[ckv_slot, row, panel * 128 + piece * 16], ckv[ckv_slot, row, panel * 128 + piece * 16 + 8],
+            words, panel * 4, factors[panel]
         )
-    for u in T.unroll(2):
-        leaf.store_vector(words, 32 + u * 4, kpe[kpe_slot, row, u * 32 + (thread & 3) * 8])
+    for part in T.vectorized(8):
+        kpe[kpe_slot, row, piece * 8 + part] = beside[part]
 
 
 @T.macro
-def load_half(words, kv_cache, ids, n, thread):
-    """Read the tokens of half a tile into the registers of place `at`, with all scales or the lane's own."""
-    token = warps.shuffle(ids, thread >> 2)
-    inside = (token >= 0) & (token < n)
-    for u in T.unroll(8):
-        leaf.load_vector(
-            words, u * 4, 4, kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + u * 64], inside
-        )
-    for u in T.unroll(2):
-        leaf.load_vector(
-            words, 32 + u * 4, 4,
-            kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + (528 + u * 64)], inside
-        )
-    leaf.load_vector(
-        words, 40, 4,
-        kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + (512 - (thread & 3) * 16)], inside
-    )
+def unpack_tokens_2(
+    ckv, ckv_slot, kpe, kpe_slot, raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, thread
+):
+    """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
+    the tile's or the second.
 
-
-@T.macro
-def store_half_2(words, ckv, ckv_slot, kpe, kpe_slot, thread):
-    """Write what `load_half` read with all scales as bf16 rows, the first half of the tile's or the
-    second.
+    Of eight lanes four have pieces of one row and four of the row whose number differs in bits 0 and 2,
+    so that what they read falls into distinct banks, and so does what they write.
     """
-    row = 32 + (thread >> 2)
-    for panel in T.unroll(8):
+    piece = thread & 3 | thread >> 1 & 4
+    own = (thread >> 4 & 12) * 2 + (thread >> 4 & 3 ^ (thread >> 2 & 1) * 5)
+    row = 32 + own
+    words = T.alloc_local((16,), "int32")
+    factors = T.alloc_local((4,), "int32")
+    beside = T.alloc_local((8,), "bfloat16")
+    for part in T.vectorized(4):
+        factors[part] = scales[scales_slot, own, 0 + part]
+    # All reads before the first write, which a compiler would not move them past.
+    for panel in T.unroll(4):
+        for part in T.vectorized(4):
+            words[panel * 4 + part] = raw[raw_slot, own, panel * 32 + piece * 4 + part]
+    for part in T.vectorized(8):
+        beside[part] = raw_pe[raw_pe_slot, own, piece * 8 + part]
+    for panel in T.unroll(4):
         leaf.store_fp8(
-            ckv[ckv_slot, row, panel * 64 + (thread & 3) * 16],
-            ckv[ckv_slot, row, panel * 64 + (thread & 3) * 16 + 8], words, 44 + panel * 4,
-            words[84 + T.truncdiv(panel, 2)]
+            ckv[ckv_slot, row, panel * 128 + piece * 16], ckv[ckv_slot, row, panel * 128 + piece * 16 + 8],
+            words, panel * 4, factors[panel]
         )
-    for u in T.unroll(2):
-        leaf.store_vector(words, 76 + u * 4, kpe[kpe_slot, row, u * 32 + (thread & 3) * 8])
+    for part in T.vectorized(8):
+        kpe[kpe_slot, row, piece * 8 + part] = beside[part]
 
 
 @T.macro
-def load_half_2(words, kv_cache, ids, n, thread):
-    """Read the tokens of half a tile into the registers of place `at`, with all scales or the lane's own."""
-    token = warps.shuffle(ids, thread >> 2)
-    inside = (token >= 0) & (token < n)
-    for u in T.unroll(8):
-        leaf.load_vector(
-            words, 44 + u * 4, 4, kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + u * 64],
-            inside
+def copy_tokens(raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, kv_cache, ids, n, thread):
+    """Start the copies of half a tile's 656-byte tokens as they are, eight threads a token; zeros where an
+    id names no row.
+    """
+    for r in T.unroll(2):
+        row = r * 16 + (thread >> 3)
+        token = warps.shuffle(ids, row)
+        inside = (token >= 0) & (token < n)
+        for panel in T.unroll(4):
+            leaf.copy16(
+                raw[raw_slot, row, panel * 32 + (thread & 7) * 4],
+                kv_cache[T.if_then_else(inside, token, 0), (thread & 7) * 16 + panel * 128], inside
+            )
+        leaf.copy16(
+            raw_pe[raw_pe_slot, row, (thread & 7) * 8],
+            kv_cache[T.if_then_else(inside, token, 0), (thread & 7) * 16 + 528], inside
         )
-    for u in T.unroll(2):
-        leaf.load_vector(
-            words, 76 + u * 4, 4,
-            kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + (528 + u * 64)], inside
-        )
-    leaf.load_vector(
-        words, 84, 4,
-        kv_cache[T.if_then_else(inside, token, 0), (thread & 3) * 16 + (512 - (thread & 3) * 16)], inside
-    )
+        if thread & 7 == 0:
+            leaf.copy16(
+                scales[scales_slot, row, 0],
+                kv_cache[T.if_then_else(inside, token, 0), (thread & 7) * 16 + 512], inside
+            )
 
 
 @T.macro
@@ -436,7 +476,6 @@ def attend(
     scores = T.alloc_local((OWN_SCORES,), "float32")
     acc = T.alloc_local((OWN_OUTPUTS,), "float32")
     sums = T.alloc_local((OWN_COLUMNS,), "float32")
-    risen = T.alloc_local((OWN_COLUMNS,), "float32")
     top = T.alloc_local((OWN_COLUMNS,), "float32")
     peak = T.alloc_local((OWN_COLUMNS,), "float32")
     worker = thread
@@ -471,8 +510,7 @@ def attend(
             T.wait_wgmma(0)
             T.warpgroup_fence_operand(scores, num_regs=4)
             mask_scores(scores, in_low, in_high, sm_scale, worker)
-            column_maxima(risen, scores, worker)
-            share_columns(red_s, risen, worker)
+            leave_maxima(red_s, scores, worker)
             T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
             join_maxima(top, red_s, worker)
             online_softmax(scores, sums, acc, peak, top)
@@ -492,8 +530,7 @@ def attend(
             T.warpgroup_fence_operand(acc, num_regs=32)
             T.mbarrier_arrive(kv_empty[it % STAGES])
             it = it + 1
-    column_sums(risen, sums, worker)
-    share_columns(red_s, risen, worker)
+    leave_sums(red_s, sums, worker)
     T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
     join_sums(top, red_s, worker)
     normalise(acc, top, peak)
@@ -515,37 +552,71 @@ def attend(
 
 
 @T.macro
-def gather(
-    kv_cache, indices, n, topk, ckv_s, kpe_s, kv_full, kv_empty, bx, split, splits_of_row, turns, it: T.Ref,
-    low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+def unpack(
+    indices, n, topk, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full, kv_empty, bx,
+    split, splits_of_row, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
+    live: T.Ref, thread, lane
 ):
-    """Selected rows into the ring."""
-    words = T.alloc_local((88,), "uint32")
+    """Staged tokens to bf16 rows."""
     worker = thread - 128
-    holds = T.alloc_var("bool", init=False)
-    for turn in T.serial(turns + 1):
+    for turn in T.serial(turns):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        leaf.vote(in_low, in_high, live, low, high, n)
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        if live:
+            T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
+            T.mbarrier_wait_parity(raw_full[it * 2 % STAGED_HALVES], (it * 2 // STAGED_HALVES) & 1)
+            unpack_tokens(
+                ckv_s, it % STAGES, kpe_s, it % STAGES, raw_s, it * 2 % STAGED_HALVES, raw_pe_s,
+                it * 2 % STAGED_HALVES, scale_s, it * 2 % STAGED_HALVES, worker
+            )
+            T.mbarrier_arrive(raw_empty[it * 2 % STAGED_HALVES])
+            T.mbarrier_wait_parity(
+                raw_full[(it * 2 + 1) % STAGED_HALVES], ((it * 2 + 1) // STAGED_HALVES) & 1
+            )
+            unpack_tokens_2(
+                ckv_s, it % STAGES, kpe_s, it % STAGES, raw_s, (it * 2 + 1) % STAGED_HALVES, raw_pe_s,
+                (it * 2 + 1) % STAGED_HALVES, scale_s, (it * 2 + 1) % STAGED_HALVES, worker
+            )
+            T.mbarrier_arrive(raw_empty[(it * 2 + 1) % STAGED_HALVES])
+            T.fence_proxy_async()
+            T.mbarrier_arrive(kv_full[it % STAGES])
+            it = it + 1
+    T.call_extern("handle", "dk::cluster_arrive")
+    T.call_extern("handle", "dk::cluster_wait")
+
+
+@T.macro
+def gather(
+    kv_cache, indices, n, topk, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, bx, split, splits_of_row,
+    turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+):
+    """Selected tokens as they are."""
+    worker = thread - 384
+    for turn in T.serial(turns):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
         read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
-        if live | (turn == turns):
-            if holds:
-                T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
-            if holds:
-                store_half(words, ckv_s, it % STAGES, kpe_s, it % STAGES, worker)
-            if live:
-                load_half(words, kv_cache, now_low, n, worker)
-            if holds:
-                store_half_2(words, ckv_s, it % STAGES, kpe_s, it % STAGES, worker)
-            if live:
-                load_half_2(words, kv_cache, now_high, n, worker)
-            if holds:
-                T.fence_proxy_async()
-                T.mbarrier_arrive(kv_full[it % STAGES])
-                it = it + 1
-            holds = live
+        if live:
+            T.mbarrier_wait_parity(raw_empty[it * 2 % STAGED_HALVES], ((it * 2 // STAGED_HALVES) & 1) ^ 1)
+            copy_tokens(
+                raw_s, it * 2 % STAGED_HALVES, raw_pe_s, it * 2 % STAGED_HALVES, scale_s,
+                it * 2 % STAGED_HALVES, kv_cache, now_low, n, worker
+            )
+            T.cp_async_barrier_noinc(raw_full[it * 2 % STAGED_HALVES])
+            T.mbarrier_wait_parity(
+                raw_empty[(it * 2 + 1) % STAGED_HALVES], (((it * 2 + 1) // STAGED_HALVES) & 1) ^ 1
+            )
+            copy_tokens(
+                raw_s, (it * 2 + 1) % STAGED_HALVES, raw_pe_s, (it * 2 + 1) % STAGED_HALVES, scale_s,
+                (it * 2 + 1) % STAGED_HALVES, kv_cache, now_high, n, worker
+            )
+            T.cp_async_barrier_noinc(raw_full[(it * 2 + 1) % STAGED_HALVES])
+            it = it + 1
     T.call_extern("handle", "dk::cluster_arrive")
     T.call_extern("handle", "dk::cluster_wait")
 
@@ -572,17 +643,22 @@ def program():
         sm_scale: T.float32,
         lse_scale: T.float32,
     ):
-        with T.Kernel(t * 1, 2, splits // 2, threads=256, cluster_dims=(1, 2, 1)) as (bx, rank, part):
+        with T.Kernel(t * 1, 2, splits // 2, threads=512, cluster_dims=(1, 2, 1)) as (bx, rank, part):
             T.import_source(grid.SOURCE + leaf.SOURCE + wgmma.SOURCE + warps.SOURCE)
             q_s = T.alloc_shared((HEADS, LATENT_DIM), "bfloat16")
             qpe_s = T.alloc_shared((HEADS, ROPE_DIM), "bfloat16")
             ckv_s = T.alloc_shared((STAGES, TILE, LATENT_DIM), "bfloat16")
             kpe_s = T.alloc_shared((STAGES, TILE, ROPE_DIM), "bfloat16")
             p_s = T.alloc_shared((HEADS, TILE), "bfloat16")
-            red_s = T.alloc_shared((4, HEADS), "float32")
+            red_s = T.alloc_shared((HEADS, 4), "float32")
+            raw_s = T.alloc_shared((STAGED_HALVES, TILE // 2, LATENT_DIM // 4), "int32")
+            raw_pe_s = T.alloc_shared((STAGED_HALVES, TILE // 2, ROPE_DIM), "bfloat16")
+            scale_s = T.alloc_shared((STAGED_HALVES + 1, TILE // 2, 4), "int32")
             last_s = T.alloc_shared((1,), "int32")
             T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (ckv_s, kpe_s, q_s, qpe_s, p_s)})
-            kv_full = T.alloc_barrier([128] * STAGES)
+            raw_full = T.alloc_barrier([128] * STAGED_HALVES)
+            raw_empty = T.alloc_barrier([256] * STAGED_HALVES)
+            kv_full = T.alloc_barrier([256] * STAGES)
             kv_empty = T.alloc_barrier([128] * STAGES)
 
             thread = T.get_thread_binding()
@@ -599,16 +675,25 @@ def program():
             # A launch of TileLang starts when the kernel before it has ended.
             read_ids(low, high, indices, topk, bx, turns, split, splits_of_row, lane)
             if thread < 128:
+                T.set_max_nreg(224, 1)
                 attend(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
                     lse_scale, n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full,
                     kv_empty, bx, rank, split, splits_of_row, turns, it, low, high, in_low, in_high, live,
                     thread, lane
                 )
+            elif thread < 384:
+                T.set_max_nreg(104, 0)
+                unpack(
+                    indices, n, topk, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full,
+                    kv_empty, bx, split, splits_of_row, turns, it, low, high, in_low, in_high, live, thread,
+                    lane
+                )
             else:
+                T.set_max_nreg(80, 0)
                 gather(
-                    kv_cache, indices, n, topk, ckv_s, kpe_s, kv_full, kv_empty, bx, split, splits_of_row,
-                    turns, it, low, high, in_low, in_high, live, thread, lane
+                    kv_cache, indices, n, topk, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, bx, split,
+                    splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
                 )
 
     return sparse_mla__tilelang_sm90a__h8_fp8_bt64_st2_cl2

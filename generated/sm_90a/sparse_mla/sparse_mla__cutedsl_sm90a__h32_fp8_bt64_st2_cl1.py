@@ -1,0 +1,739 @@
+"""sparse_mla__cutedsl_sm90a__h32_fp8_bt64_st2_cl1
+
+Generated from dsl_kernels/programs/sparse_mla and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+edit those, not this file. Knobs: heads=32, kv=fp8, tile=64, stages=2, cluster=1.
+
+  gather         unpack         attend
+  warps 12..15   warps 4..11    warps 0..3
+  |==== raw ====>|              |   raw_s raw_pe_s scale_s, ring of 2; cp_async -> threads
+  |              |===== kv ====>|   ckv_s kpe_s, ring of 2; threads -> wgmma
+
+roles
+  attend     threads 0..127, 224 registers  queries, both products, softmax, merge, output
+  unpack     threads 128..383, 104 registers  staged tokens to bf16 rows
+  gather     threads 384..511, 80 registers  selected tokens as they are
+buffers
+  q_s        32x512 bfloat16, shared, 128-byte swizzle
+  qpe_s      32x64 bfloat16, shared, 128-byte swizzle
+  ckv_s      2 stages of 64x512 bfloat16, shared, 128-byte swizzle
+  kpe_s      2 stages of 64x64 bfloat16, shared, 128-byte swizzle
+  p_s        64x32 bfloat16, shared, 64-byte swizzle
+  red_s      32x4 float32, shared
+  raw_s      2 stages of 32x128 int32, shared, 128-byte swizzle
+  raw_pe_s   2 stages of 32x64 bfloat16, shared, 128-byte swizzle
+  scale_s    2 stages of 32x4 int32, shared
+  last_s     1 int32, shared
+  scores     64x32 float32, registers of attend
+  acc        512x32 float32, registers of attend
+  sums       128x8 float32, registers of attend
+  top        128x8 float32, registers of attend
+  peak       128x8 float32, registers of attend
+pipelines
+  raw: gather (cp_async) ==[raw_s raw_pe_s scale_s: 2-slot ring]==> unpack (threads)
+    full  x128: gather hardware arrives per thread
+      unpack: wait full
+    empty x256: gather wait empty
+      unpack: arrive empty
+  kv: unpack (threads) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
+    full  x256: unpack fence.proxy.async, arrive full
+      attend: wait full
+    empty x128: unpack wait empty
+      attend: wgmma wait, arrive empty
+  named barrier attend: attend
+totals: 512 threads, 230980 of 232448 bytes of shared memory, grid (t * 1, splits)
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Float32, Int32, Int64
+from cutlass.cute.nvgpu import warpgroup
+
+from dsl_kernels.device.cutedsl import grid, warps, wgmma
+from dsl_kernels.device.cutedsl import sparse_mla as leaf
+from dsl_kernels.runtime.artifact import Launch, Operand
+
+HEADS = 32  # query heads
+TILE = 64  # tokens a tile
+STAGES = 2  # gathered tiles in flight
+STAGED_HALVES = 2
+LATENT_DIM = 512
+ROPE_DIM = 64
+ATTEND_BARRIER = 1
+ATTEND_THREADS = 128
+OWN_COLUMNS = 8
+OWN_SCORES = 16
+OWN_OUTPUTS = 128
+
+QK_NOPE = wgmma.Product("bfloat16", TILE, HEADS, LATENT_DIM, "k", "k")
+QK_PE = wgmma.Product("bfloat16", TILE, HEADS, ROPE_DIM, "k", "k")
+PV = wgmma.Product("bfloat16", LATENT_DIM, HEADS, TILE, "mn", "mn")
+
+LAUNCH = Launch(
+    operands=(
+        Operand("q_nope", "tensor", "bfloat16", ("t", "32", "512")),
+        Operand("q_pe", "tensor", "bfloat16", ("t", "32", "64")),
+        Operand("kv_cache", "tensor", "uint8", ("n", "656")),
+        Operand("indices", "tensor", "int32", ("t", "topk")),
+        Operand("attn_sink", "tensor", "float32", ("32",)),
+        Operand("out", "tensor", "bfloat16", ("t", "32", "512"), written=True),
+        Operand("lse", "tensor", "float32", ("t", "32"), written=True),
+        Operand("o_partial", "tensor", "float32", ("t", "splits", "32", "512"), written=True),
+        Operand("lse_partial", "tensor", "float32", ("t", "splits", "32"), written=True),
+        Operand("arrivals", "tensor", "int32", ("arrival_slots",), written=True),
+        Operand("sm_scale", "scalar", "float32"),
+        Operand("lse_scale", "scalar", "float32"),
+    ),
+    grid=("t * 1", "splits", "1"),
+    block=512,
+    cluster=(1, 1, 1),
+)
+
+
+@cute.struct
+class Shared:
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * LATENT_DIM], 1024]
+    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * ROPE_DIM], 1024]
+    ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * LATENT_DIM], 1024]
+    kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE_DIM], 1024]
+    p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * HEADS], 1024]
+    red_s: cute.struct.Align[cute.struct.MemRange[Float32, HEADS * 4], 128]
+    raw_s: cute.struct.Align[
+        cute.struct.MemRange[Int32, STAGED_HALVES * (TILE // 2) * (LATENT_DIM // 4)], 1024
+    ]
+    raw_pe_s: cute.struct.Align[
+        cute.struct.MemRange[cutlass.BFloat16, STAGED_HALVES * (TILE // 2) * ROPE_DIM], 1024
+    ]
+    scale_s: cute.struct.Align[cute.struct.MemRange[Int32, STAGED_HALVES * (TILE // 2) * 4], 128]
+    last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
+    raw_full: cute.struct.MemRange[Int64, STAGED_HALVES]
+    raw_empty: cute.struct.MemRange[Int64, STAGED_HALVES]
+    kv_full: cute.struct.MemRange[Int64, STAGES]
+    kv_empty: cute.struct.MemRange[Int64, STAGES]
+
+
+@cute.jit
+def read_ids(indices, topk, row, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turns > 0:
+        ids = indices + Int64(row) * topk
+        first = split * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
+def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turn < turns:
+        ids = indices + Int64(row) * topk
+        first = (split + turn * splits) * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
+def mask_scores(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
+    valid id.
+    """
+    own = cutlass.select_(thread < 64, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
+    scale = sm_scale * 1.4426950408889634
+    valid_0 = own & 1 != 0
+    for group in cutlass.range_constexpr(OWN_SCORES // 4):
+        scores[group * 4] = cutlass.select_(valid_0, scores[group * 4] * scale, -Float32.inf)
+        scores[group * 4 + 1] = cutlass.select_(valid_0, scores[group * 4 + 1] * scale, -Float32.inf)
+    valid_1 = own >> 8 & 1 != 0
+    for group in cutlass.range_constexpr(OWN_SCORES // 4):
+        scores[group * 4 + 2] = cutlass.select_(valid_1, scores[group * 4 + 2] * scale, -Float32.inf)
+        scores[group * 4 + 1 + 2] = cutlass.select_(valid_1, scores[group * 4 + 1 + 2] * scale, -Float32.inf)
+
+
+@cute.jit
+def leave_maxima(red, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = cute.make_rmem_tensor(OWN_SCORES // 2, Float32)
+    for group in cutlass.range_constexpr(OWN_SCORES // 4):
+        own = cute.arch.fmax(scores[group * 4], scores[group * 4 + 2])
+        over_4 = cute.arch.fmax(own, warps.exchange(own, 4))
+        over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
+        over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
+        risen[group * 2] = over_16
+        own = cute.arch.fmax(scores[group * 4 + 1], scores[group * 4 + 1 + 2])
+        over_4 = cute.arch.fmax(own, warps.exchange(own, 4))
+        over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
+        over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
+        risen[group * 2 + 1] = over_16
+    if thread % 32 < 4:
+        for column in cutlass.range_constexpr(OWN_SCORES // 2):
+            red[(column // 2 * 8 + thread % 4 * 2 + column % 2) * 4 + thread // 32] = risen[column]
+
+
+@cute.jit
+def join_maxima(top, red, thread):
+    """The maxima of the heads over the four warps."""
+    four = cute.make_rmem_tensor(4, Float32)
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEADS, 4), 0), four
+        )
+        top[column] = cute.arch.fmax(cute.arch.fmax(four[0], four[1]), cute.arch.fmax(four[2], four[3]))
+
+
+@cute.jit
+def online_softmax(scores, sums, acc, peak, top):
+    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+
+    The sums stay per thread until the end: one addition an element and no exchange between threads. To
+    rescale only where a maximum has grown by much takes a branch around O, and that costs more than it
+    saves (docs/performance.md).
+    """
+    for group in cutlass.range_constexpr(OWN_SCORES // 4):
+        risen = cute.arch.fmax(top[group * 2], peak[group * 2])
+        decay = warps.exp2(peak[group * 2] - risen)
+        peak[group * 2] = risen
+        scores[group * 4] = warps.exp2(scores[group * 4] - risen)
+        scores[group * 4 + 2] = warps.exp2(scores[group * 4 + 2] - risen)
+        sums[group * 2] = sums[group * 2] * decay + (scores[group * 4] + scores[group * 4 + 2])
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // OWN_SCORES):
+            acc[block * OWN_SCORES + group * 4] = acc[block * OWN_SCORES + group * 4] * decay
+            acc[block * OWN_SCORES + group * 4 + 2] = acc[block * OWN_SCORES + group * 4 + 2] * decay
+        risen = cute.arch.fmax(top[group * 2 + 1], peak[group * 2 + 1])
+        decay = warps.exp2(peak[group * 2 + 1] - risen)
+        peak[group * 2 + 1] = risen
+        scores[group * 4 + 1] = warps.exp2(scores[group * 4 + 1] - risen)
+        scores[group * 4 + 1 + 2] = warps.exp2(scores[group * 4 + 1 + 2] - risen)
+        sums[group * 2 + 1] = sums[group * 2 + 1] * decay + (
+            scores[group * 4 + 1] + scores[group * 4 + 1 + 2]
+        )
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // OWN_SCORES):
+            acc[block * OWN_SCORES + (group * 4 + 1)] = acc[block * OWN_SCORES + (group * 4 + 1)] * decay
+            acc[
+                block * OWN_SCORES + (group * 4 + 1) + 2
+            ] = acc[block * OWN_SCORES + (group * 4 + 1) + 2] * decay
+
+
+@cute.jit
+def leave_sums(red, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
+        own = sums[column]
+        over_4 = own + warps.exchange(own, 4)
+        over_8 = over_4 + warps.exchange(over_4, 8)
+        over_16 = over_8 + warps.exchange(over_8, 16)
+        whole[column] = over_16
+    if thread % 32 < 4:
+        for column in cutlass.range_constexpr(OWN_COLUMNS):
+            red[(column // 2 * 8 + thread % 4 * 2 + column % 2) * 4 + thread // 32] = whole[column]
+
+
+@cute.jit
+def join_sums(top, red, thread):
+    """The sums of the heads over the four warps."""
+    four = cute.make_rmem_tensor(4, Float32)
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEADS, 4), 0), four
+        )
+        top[column] = four[0] + four[1] + (four[2] + four[3])
+
+
+@cute.jit
+def normalise(acc, top, peak):
+    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    for group in cutlass.range_constexpr(OWN_COLUMNS * 2 // 4):
+        inverse = cutlass.select_(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
+        top[group * 2] = cutlass.select_(
+            top[group * 2] > 0.0, warps.log2(top[group * 2]) + peak[group * 2], -Float32.inf
+        )
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            acc[block * (OWN_COLUMNS * 2) + group * 4] = acc[block * (OWN_COLUMNS * 2) + group * 4] * inverse
+            acc[
+                block * (OWN_COLUMNS * 2) + group * 4 + 2
+            ] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 2] * inverse
+        inverse = cutlass.select_(top[group * 2 + 1] > 0.0, warps.rcp_approx(top[group * 2 + 1]), 0.0)
+        top[group * 2 + 1] = cutlass.select_(
+            top[group * 2 + 1] > 0.0, warps.log2(top[group * 2 + 1]) + peak[group * 2 + 1], -Float32.inf
+        )
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            acc[
+                block * (OWN_COLUMNS * 2) + (group * 4 + 1)
+            ] = acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1)] * inverse
+            acc[
+                block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2
+            ] = acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2] * inverse
+
+
+@cute.jit
+def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, thread):
+    """The result of a row that one CTA holds whole."""
+    for group in cutlass.range_constexpr(OWN_COLUMNS * 2 // 4):
+        head = group * 2 // 2 * 8 + thread % 4 * 2 + group * 2 % 2
+        to = out + Int64(row * HEADS + head) * LATENT_DIM
+        kept = cutlass.select_(
+            top[group * 2] > -Float32.inf,
+            warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - top[group * 2]) + 1.0), 0.0
+        )
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            to[
+                block * 64 + (thread // 32 * 16 + thread % 32 // 4)
+            ] = (acc[block * (OWN_COLUMNS * 2) + group * 4] * kept).to(cutlass.BFloat16)
+            to[
+                block * 64 + (thread // 32 * 16 + thread % 32 // 4) + 8
+            ] = (acc[block * (OWN_COLUMNS * 2) + group * 4 + 2] * kept).to(cutlass.BFloat16)
+        if thread < 4:
+            of_row = lse + Int64(row) * HEADS
+            of_row[head] = top[group * 2] * lse_scale
+        head = (group * 2 + 1) // 2 * 8 + thread % 4 * 2 + (group * 2 + 1) % 2
+        to = out + Int64(row * HEADS + head) * LATENT_DIM
+        kept = cutlass.select_(
+            top[group * 2 + 1] > -Float32.inf,
+            warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - top[group * 2 + 1]) + 1.0),
+            0.0
+        )
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            to[
+                block * 64 + (thread // 32 * 16 + thread % 32 // 4)
+            ] = (acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1)] * kept).to(cutlass.BFloat16)
+            to[
+                block * 64 + (thread // 32 * 16 + thread % 32 // 4) + 8
+            ] = (acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2] * kept).to(cutlass.BFloat16)
+        if thread < 4:
+            of_row = lse + Int64(row) * HEADS
+            of_row[head] = top[group * 2 + 1] * lse_scale
+
+
+@cute.jit
+def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
+    """The normalised output and the lse of one split, for `merge_splits`.
+
+    Within a split the workspace holds [heads / 8, 512, 8]: a warp's accumulators are then runs of whole
+    sectors.
+    """
+    two = cute.make_rmem_tensor(2, Float32)
+    for group in cutlass.range_constexpr(OWN_COLUMNS * 2 // 4):
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            two[0] = acc[block * (OWN_COLUMNS * 2) + group * 4]
+            two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 1]
+            room = o_partial + Int64((row * splits + split) * HEADS + (group * 8 + block)) * LATENT_DIM
+            cute.autovec_copy(
+                two, warps.group(room, 2, (thread // 32 * 16 + thread % 32 // 4) * 4 + thread % 4)
+            )
+            two[0] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 2]
+            two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 3]
+            room = o_partial + Int64((row * splits + split) * HEADS + (group * 8 + block)) * LATENT_DIM
+            cute.autovec_copy(
+                two, warps.group(room, 2, (thread // 32 * 16 + thread % 32 // 4 + 8) * 4 + thread % 4)
+            )
+    if thread < 4:
+        for column in cutlass.range_constexpr(OWN_COLUMNS):
+            of_split = lse_partial + Int64(row * splits + split) * HEADS
+            of_split[column // 2 * 8 + thread % 4 * 2 + column % 2] = top[column]
+
+
+@cute.jit
+def merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_scale, thread):
+    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent
+    dim.
+
+    Of each run of eight heads a thread takes some, where there are as many as threads. The splits are
+    joined by an online softmax over their lse. An empty split has lse = -inf and weight 0; a row
+    without ids gives 0 and -inf.
+    """
+    parts = cute.make_rmem_tensor(64, Float32)
+    weights = cute.make_rmem_tensor(32, Float32)
+    merged = cute.make_rmem_tensor(32, Float32)
+    sinks = cute.make_rmem_tensor(4, Float32)
+    total = cute.make_rmem_tensor(4, Float32)
+    peak = cute.make_rmem_tensor(4, Float32)
+    for run in cutlass.range(HEADS * 128 // 1024, unroll=1):
+        quad = run * 1024 + thread
+        four = quad // 1024 * 2 + quad % 2
+        sinks_of_heads = attn_sink
+        cute.autovec_copy(warps.group(sinks_of_heads, 4, four), sinks)
+        for v in cutlass.range_constexpr(4):
+            total[v] = Float32(0.0)
+            peak[v] = Float32(-Float32.inf)
+        for v in cutlass.range_constexpr(32):
+            merged[v] = Float32(0.0)
+        for begin in cutlass.range(0, splits, 8, unroll=1):
+            for i in cutlass.range_constexpr(8):
+                for v in cutlass.range_constexpr(4):
+                    weights[i * 4 + v] = Float32(-Float32.inf)
+                if begin + i < splits:
+                    lses = lse_partial + Int64(row * splits + (begin + i)) * HEADS
+                    cute.autovec_copy(warps.group(lses, 4, four), warps.few(weights, i * 4, 4))
+            for at in cutlass.range_constexpr(4):
+                split = begin + at * 2
+                for i in cutlass.range_constexpr(2):
+                    if split + i < splits:
+                        partial = o_partial + Int64((row * splits + (split + i)) * HEADS) * LATENT_DIM
+                        for u in cutlass.range_constexpr(8):
+                            cute.autovec_copy(
+                                warps.group(partial, 4, quad + u * 128), warps.few(parts, (i * 8 + u) * 4, 4)
+                            )
+                if at == 0:
+                    for v in cutlass.range_constexpr(4):
+                        risen = Float32(peak[v])
+                        for i in cutlass.range_constexpr(8):
+                            risen = cute.arch.fmax(risen, weights[i * 4 + v])
+                        # No split may have seen a token.
+                        base = cutlass.select_(risen > -Float32.inf, risen, 0.0)
+                        factor = warps.exp2(peak[v] - base)
+                        peak[v] = risen
+                        total[v] = total[v] * factor
+                        for u in cutlass.range_constexpr(8):
+                            merged[u * 4 + v] = merged[u * 4 + v] * factor
+                        for i in cutlass.range_constexpr(8):
+                            weights[i * 4 + v] = warps.exp2(weights[i * 4 + v] - base)
+                            total[v] = total[v] + weights[i * 4 + v]
+                for i in cutlass.range_constexpr(2):
+                    if split + i < splits:
+                        for v in cutlass.range_constexpr(32):
+                            merged[v] = merged[v] + parts[i * 8 * 4 + v] * weights[(at * 2 + i) * 4 + v % 4]
+        for v in cutlass.range_constexpr(4):
+            joined = cutlass.select_(total[v] > 0.0, warps.log2(total[v]) + peak[v], -Float32.inf)
+            if quad % 1024 < 2:
+                of_row = lse + Int64(row) * HEADS
+                of_row[four * 4 + v] = joined * lse_scale
+            scale = cutlass.select_(
+                joined > -Float32.inf,
+                warps.rcp_approx(warps.exp2(sinks[v] * 1.4426950408889634 - joined) + 1.0), 0.0
+            ) * cutlass.select_(total[v] > 0.0, warps.rcp_approx(total[v]), 0.0)
+            for u in cutlass.range_constexpr(8):
+                to = out + Int64(row * HEADS + (four * 4 + v)) * LATENT_DIM
+                to[(quad + u * 128) % 1024 // 2] = (merged[u * 4 + v] * scale).to(cutlass.BFloat16)
+
+
+@cute.jit
+def unpack_tokens(ckv, kpe, raw, raw_pe, scales, thread):
+    """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
+    the tile's or the second.
+
+    Of eight lanes four have pieces of one row and four of the row whose number differs in bits 0 and 2,
+    so that what they read falls into distinct banks, and so does what they write.
+    """
+    piece = thread & 3 | thread >> 1 & 4
+    own = (thread >> 4 & 12) * 2 + (thread >> 4 & 3 ^ (thread >> 2 & 1) * 5)
+    row = own
+    words = cute.make_rmem_tensor(16, Int32)
+    factors = cute.make_rmem_tensor(4, Int32)
+    beside = cute.make_rmem_tensor(8, cutlass.BFloat16)
+    cute.autovec_copy(warps.piece(scales, 4, own, 0, (TILE // 2, 4), 0), factors)
+    # All reads before the first write, which a compiler would not move them past.
+    for panel in cutlass.range_constexpr(4):
+        cute.autovec_copy(
+            warps.piece(raw, 4, own, panel * 32 + piece * 4, (TILE // 2, LATENT_DIM // 4), 128),
+            warps.few(words, panel * 4, 4)
+        )
+    cute.autovec_copy(warps.piece(raw_pe, 8, own, piece * 8, (TILE // 2, ROPE_DIM), 128), beside)
+    for panel in cutlass.range_constexpr(4):
+        leaf.store_fp8(
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16, (TILE, LATENT_DIM), 128).iterator,
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16 + 8, (TILE, LATENT_DIM), 128).iterator, words,
+            panel * 4, factors[panel]
+        )
+    cute.autovec_copy(beside, warps.piece(kpe, 8, row, piece * 8, (TILE, ROPE_DIM), 128))
+
+
+@cute.jit
+def unpack_tokens_2(ckv, kpe, raw, raw_pe, scales, thread):
+    """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
+    the tile's or the second.
+
+    Of eight lanes four have pieces of one row and four of the row whose number differs in bits 0 and 2,
+    so that what they read falls into distinct banks, and so does what they write.
+    """
+    piece = thread & 3 | thread >> 1 & 4
+    own = (thread >> 4 & 12) * 2 + (thread >> 4 & 3 ^ (thread >> 2 & 1) * 5)
+    row = 32 + own
+    words = cute.make_rmem_tensor(16, Int32)
+    factors = cute.make_rmem_tensor(4, Int32)
+    beside = cute.make_rmem_tensor(8, cutlass.BFloat16)
+    cute.autovec_copy(warps.piece(scales, 4, own, 0, (TILE // 2, 4), 0), factors)
+    # All reads before the first write, which a compiler would not move them past.
+    for panel in cutlass.range_constexpr(4):
+        cute.autovec_copy(
+            warps.piece(raw, 4, own, panel * 32 + piece * 4, (TILE // 2, LATENT_DIM // 4), 128),
+            warps.few(words, panel * 4, 4)
+        )
+    cute.autovec_copy(warps.piece(raw_pe, 8, own, piece * 8, (TILE // 2, ROPE_DIM), 128), beside)
+    for panel in cutlass.range_constexpr(4):
+        leaf.store_fp8(
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16, (TILE, LATENT_DIM), 128).iterator,
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16 + 8, (TILE, LATENT_DIM), 128).iterator, words,
+            panel * 4, factors[panel]
+        )
+    cute.autovec_copy(beside, warps.piece(kpe, 8, row, piece * 8, (TILE, ROPE_DIM), 128))
+
+
+@cute.jit
+def copy_tokens(raw, raw_pe, scales, kv_cache, ids, n, thread):
+    """Start the copies of half a tile's 656-byte tokens as they are, eight threads a token; zeros where an
+    id names no row.
+    """
+    for r in cutlass.range_constexpr(2):
+        row = r * 16 + (thread >> 3)
+        token = warps.shuffle(ids, row)
+        inside = (token >= 0) & (token < n)
+        bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 7) * 16
+        for panel in cutlass.range_constexpr(4):
+            leaf.copy16(
+                warps.piece(
+                    raw, 4, row, panel * 32 + (thread & 7) * 4, (TILE // 2, LATENT_DIM // 4), 128
+                ).iterator,
+                bytes + panel * 128, inside
+            )
+        leaf.copy16(
+            warps.piece(raw_pe, 8, row, (thread & 7) * 8, (TILE // 2, ROPE_DIM), 128).iterator, bytes + 528,
+            inside
+        )
+        if thread & 7 == 0:
+            leaf.copy16(warps.piece(scales, 4, row, 0, (TILE // 2, 4), 0).iterator, bytes + 512, inside)
+
+
+@cute.jit
+def attend(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
+    out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
+    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, n: Int32, topk: Int32, splits: Int32,
+    q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer, p_s: cute.Pointer,
+    red_s: cute.Pointer, last_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, bx: Int32,
+    split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
+    live: Boolean, thread: Int32, lane: Int32
+):
+    """Queries, both products, softmax, merge, output."""
+    qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, LATENT_DIM, STAGES, 128)
+    qk_nope_b = QK_NOPE.operand_b(q_s, HEADS, LATENT_DIM, 1, 128)
+    qk_pe_a = QK_PE.operand_a(kpe_s, TILE, ROPE_DIM, STAGES, 128)
+    qk_pe_b = QK_PE.operand_b(qpe_s, HEADS, ROPE_DIM, 1, 128)
+    pv_a = PV.operand_a(ckv_s, TILE, LATENT_DIM, STAGES, 128)
+    pv_b = PV.operand_b(p_s, TILE, HEADS, 1, 64)
+    scores = QK_NOPE.accumulators()
+    acc = PV.accumulators()
+    sums = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    top = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    worker = thread
+    # Columns `first` on of a block of heads of one query, whose rows are `width` long.
+    leaf.load_queries(q_s, q_nope, bx, 0, HEADS, HEADS, LATENT_DIM, 0, LATENT_DIM, worker)
+    leaf.load_queries(qpe_s, q_pe, bx, 0, HEADS, HEADS, ROPE_DIM, 0, ROPE_DIM, worker)
+    cute.arch.fence_proxy("async.shared", space="cta")
+    cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+    acc.fill(0.0)
+    sums.fill(0.0)
+    peak.fill(-Float32.inf)
+    for turn in cutlass.range(turns, unroll=1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        in_low, in_high, live = leaf.vote(low, high, n)
+        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        if live:
+            cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
+            # S^T = K Q^T
+            warpgroup.fence()
+            QK_NOPE.multiply(
+                qk_nope_a[None, None, None, it % STAGES, 0, 0], qk_nope_b[None, None, None, 0, 0, 0], scores,
+                False
+            )
+            QK_PE.multiply(
+                qk_pe_a[None, None, None, it % STAGES, 0, 0], qk_pe_b[None, None, None, 0, 0, 0], scores,
+                True
+            )
+            warpgroup.commit_group()
+            warpgroup.wait_group(0)
+            mask_scores(scores, in_low, in_high, sm_scale, worker)
+            leave_maxima(red_s, scores, worker)
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+            join_maxima(top, red_s, worker)
+            online_softmax(scores, sums, acc, peak, top)
+            # Write P as bf16, tokens by heads; eight heads lie along the rows.
+            leaf.store_weights(p_s, scores, HEADS, worker)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+            # O^T += K^T P^T
+            warpgroup.fence()
+            PV.multiply(pv_a[None, None, None, it % STAGES, 0, 0], pv_b[None, None, None, 0, 0, 0], acc, True)
+            warpgroup.commit_group()
+            warpgroup.wait_group(0)
+            cute.arch.mbarrier_arrive(kv_empty + it % STAGES)
+            it = it + 1
+    leave_sums(red_s, sums, worker)
+    cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+    join_sums(top, red_s, worker)
+    normalise(acc, top, peak)
+    last = Boolean(True)
+    if splits == 1:
+        write_outputs(acc, top, attn_sink, out, lse, bx, lse_scale, worker)
+    else:
+        write_partial(acc, top, o_partial, lse_partial, bx, splits, split, worker)
+        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+        grid.take_ticket(last_s, arrivals + bx, splits, worker)
+        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+        last = last_s.load() == splits - 1
+        if last:
+            merge_splits(o_partial, lse_partial, attn_sink, out, lse, bx, splits, lse_scale, worker)
+
+
+@cute.jit
+def unpack(
+    indices: cute.Pointer, n: Int32, topk: Int32, splits: Int32, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
+    raw_s: cute.Pointer, raw_pe_s: cute.Pointer, scale_s: cute.Pointer, raw_full: cute.Pointer,
+    raw_empty: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, bx: Int32, split: Int32,
+    turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
+    thread: Int32, lane: Int32
+):
+    """Staged tokens to bf16 rows."""
+    worker = thread - 128
+    for turn in cutlass.range(turns, unroll=1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        in_low, in_high, live = leaf.vote(low, high, n)
+        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        if live:
+            cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+            cute.arch.mbarrier_wait(raw_full + it * 2 % STAGED_HALVES, (it * 2 // STAGED_HALVES) & 1)
+            unpack_tokens(
+                ckv_s + it % STAGES * (TILE * LATENT_DIM), kpe_s + it % STAGES * (TILE * ROPE_DIM),
+                raw_s + it * 2 % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
+                raw_pe_s + it * 2 % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
+                scale_s + it * 2 % STAGED_HALVES * (TILE // 2 * 4), worker
+            )
+            cute.arch.mbarrier_arrive(raw_empty + it * 2 % STAGED_HALVES)
+            cute.arch.mbarrier_wait(
+                raw_full + (it * 2 + 1) % STAGED_HALVES, ((it * 2 + 1) // STAGED_HALVES) & 1
+            )
+            unpack_tokens_2(
+                ckv_s + it % STAGES * (TILE * LATENT_DIM), kpe_s + it % STAGES * (TILE * ROPE_DIM),
+                raw_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
+                raw_pe_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
+                scale_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * 4), worker
+            )
+            cute.arch.mbarrier_arrive(raw_empty + (it * 2 + 1) % STAGED_HALVES)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            cute.arch.mbarrier_arrive(kv_full + it % STAGES)
+            it = it + 1
+
+
+@cute.jit
+def gather(
+    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, topk: Int32, splits: Int32, raw_s: cute.Pointer,
+    raw_pe_s: cute.Pointer, scale_s: cute.Pointer, raw_full: cute.Pointer, raw_empty: cute.Pointer, bx: Int32,
+    split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
+    live: Boolean, thread: Int32, lane: Int32
+):
+    """Selected tokens as they are."""
+    worker = thread % 128
+    for turn in cutlass.range(turns, unroll=1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        in_low, in_high, live = leaf.vote(low, high, n)
+        now_low = low
+        now_high = high
+        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        if live:
+            cute.arch.mbarrier_wait(raw_empty + it * 2 % STAGED_HALVES, ((it * 2 // STAGED_HALVES) & 1) ^ 1)
+            copy_tokens(
+                raw_s + it * 2 % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
+                raw_pe_s + it * 2 % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
+                scale_s + it * 2 % STAGED_HALVES * (TILE // 2 * 4), kv_cache, now_low, n, worker
+            )
+            cute.arch.cp_async_mbarrier_arrive_noinc(raw_full + it * 2 % STAGED_HALVES)
+            cute.arch.mbarrier_wait(
+                raw_empty + (it * 2 + 1) % STAGED_HALVES, (((it * 2 + 1) // STAGED_HALVES) & 1) ^ 1
+            )
+            copy_tokens(
+                raw_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
+                raw_pe_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
+                scale_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * 4), kv_cache, now_high, n, worker
+            )
+            cute.arch.cp_async_mbarrier_arrive_noinc(raw_full + (it * 2 + 1) % STAGED_HALVES)
+            it = it + 1
+
+
+@cute.kernel
+def sparse_mla__cutedsl_sm90a__h32_fp8_bt64_st2_cl1(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+):
+    shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    q_s = shared.q_s.data_ptr()
+    qpe_s = shared.qpe_s.data_ptr()
+    ckv_s = shared.ckv_s.data_ptr()
+    kpe_s = shared.kpe_s.data_ptr()
+    p_s = shared.p_s.data_ptr()
+    red_s = shared.red_s.data_ptr()
+    raw_s = shared.raw_s.data_ptr()
+    raw_pe_s = shared.raw_pe_s.data_ptr()
+    scale_s = shared.scale_s.data_ptr()
+    last_s = shared.last_s.data_ptr()
+    raw_full = shared.raw_full.data_ptr()
+    raw_empty = shared.raw_empty.data_ptr()
+    kv_full = shared.kv_full.data_ptr()
+    kv_empty = shared.kv_empty.data_ptr()
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    lane = cute.arch.lane_idx()
+    bx, split, _ = cute.arch.block_idx()
+    turns = (topk // TILE - split + splits - 1) // splits
+    it = Int32(0)
+    low = Int32(0)
+    high = Int32(0)
+    in_low = Int32(0)
+    in_high = Int32(0)
+    live = Boolean(False)
+    if warp == 0:
+        with cute.arch.elect_one():
+            for i in cutlass.range_constexpr(STAGED_HALVES):
+                cute.arch.mbarrier_init(raw_full + i, 128)
+            for i in cutlass.range_constexpr(STAGED_HALVES):
+                cute.arch.mbarrier_init(raw_empty + i, 256)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(kv_full + i, 256)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(kv_empty + i, 128)
+            cute.arch.mbarrier_init_fence()
+    cute.arch.sync_threads()
+    cute.arch.griddepcontrol_launch_dependents()
+    cute.arch.griddepcontrol_wait()
+    low, high = read_ids(indices, topk, bx, turns, split, splits, lane)
+    if warp < 4:
+        cute.arch.setmaxregister_increase(224)
+        attend(
+            q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
+            n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, split,
+            turns, it, low, high, in_low, in_high, live, thread, lane
+        )
+    elif warp < 12:
+        cute.arch.setmaxregister_decrease(104)
+        unpack(
+            indices, n, topk, splits, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full,
+            kv_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
+        )
+    else:
+        cute.arch.setmaxregister_decrease(80)
+        gather(
+            kv_cache, indices, n, topk, splits, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, bx, split,
+            turns, it, low, high, in_low, in_high, live, thread, lane
+        )
+
+
+@cute.jit
+def program(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+):
+    kernel = sparse_mla__cutedsl_sm90a__h32_fp8_bt64_st2_cl1(
+        q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
+        lse_scale, t, n, topk, splits, arrival_slots
+    )
+    kernel.launch(grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)

@@ -1,0 +1,718 @@
+"""sparse_mla__tilelang_sm90a__h8_fp8_bt64_st2_cl1
+
+Generated from dsl_kernels/programs/sparse_mla and the leaves in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: heads=8, kv=fp8, tile=64, stages=2, cluster=1.
+
+  gather         unpack         attend
+  warps 12..15   warps 4..11    warps 0..3
+  |==== raw ====>|              |   raw_s raw_pe_s scale_s, ring of 3; cp_async -> threads
+  |              |===== kv ====>|   ckv_s kpe_s, ring of 2; threads -> wgmma
+
+roles
+  attend     threads 0..127, 224 registers  queries, both products, softmax, merge, output
+  unpack     threads 128..383, 104 registers  staged tokens to bf16 rows
+  gather     threads 384..511, 80 registers  selected tokens as they are
+buffers
+  q_s        8x512 bfloat16, shared, 128-byte swizzle
+  qpe_s      8x64 bfloat16, shared, 128-byte swizzle
+  ckv_s      2 stages of 64x512 bfloat16, shared, 128-byte swizzle
+  kpe_s      2 stages of 64x64 bfloat16, shared, 128-byte swizzle
+  p_s        8x64 bfloat16, shared, 128-byte swizzle
+  red_s      8x4 float32, shared
+  raw_s      3 stages of 32x128 int32, shared, 128-byte swizzle
+  raw_pe_s   3 stages of 32x64 bfloat16, shared, 128-byte swizzle
+  scale_s    3 stages of 32x4 int32, shared
+  last_s     1 int32, shared
+  scores     64x8 float32, registers of attend
+  acc        512x8 float32, registers of attend
+  sums       128x2 float32, registers of attend
+  top        128x2 float32, registers of attend
+  peak       128x2 float32, registers of attend
+pipelines
+  raw: gather (cp_async) ==[raw_s raw_pe_s scale_s: 3-slot ring]==> unpack (threads)
+    full  x128: gather hardware arrives per thread
+      unpack: wait full
+    empty x256: gather wait empty
+      unpack: arrive empty
+  kv: unpack (threads) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
+    full  x256: unpack fence.proxy.async, arrive full
+      attend: wait full
+    empty x128: unpack wait empty
+      attend: wgmma wait, arrive empty
+  named barrier attend: attend
+totals: 512 threads, 220884 of 232448 bytes of shared memory, grid (t * 1, splits)
+"""
+import tilelang.language as T
+from tilelang.layout import make_full_bank_swizzled_layout
+
+from dsl_kernels.device.tilelang import grid, warps, wgmma
+from dsl_kernels.device.tilelang import sparse_mla as leaf
+
+PASS_CONFIGS = leaf.PASS_CONFIGS
+
+HEADS = 8  # query heads
+TILE = 64  # tokens a tile
+STAGES = 2  # gathered tiles in flight
+STAGED_HALVES = 3
+LATENT_DIM = 512
+ROPE_DIM = 64
+ATTEND_BARRIER = 1
+ATTEND_THREADS = 128
+OWN_COLUMNS = 2
+OWN_SCORES = 4
+OWN_OUTPUTS = 32
+
+
+@T.macro
+def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = -1
+    high = -1
+    if turns > 0:
+        first = split * 64 + lane
+        low = indices[row, first]
+        high = indices[row, first + 32]
+
+
+@T.macro
+def read_ids_2(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = -1
+    high = -1
+    if turn < turns:
+        first = (split + turn * splits) * 64 + lane
+        low = indices[row, first]
+        high = indices[row, first + 32]
+
+
+@T.macro
+def mask_scores(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
+    valid id.
+    """
+    own = T.if_then_else(thread < 64, low, high) >> (
+        T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
+    )
+    scale = sm_scale * 1.4426950408889634
+    valid_0 = own & 1 != 0
+    for group in T.unroll(1):
+        scores[group * 4] = T.if_then_else(valid_0, scores[group * 4] * scale, -T.infinity("float32"))
+        scores[group * 4 + 1] = T.if_then_else(valid_0, scores[group * 4 + 1] * scale, -T.infinity("float32"))
+    valid_1 = own >> 8 & 1 != 0
+    for group in T.unroll(1):
+        scores[group * 4 + 2] = T.if_then_else(valid_1, scores[group * 4 + 2] * scale, -T.infinity("float32"))
+        scores[group * 4 + 1 + 2] = T.if_then_else(
+            valid_1, scores[group * 4 + 1 + 2] * scale, -T.infinity("float32")
+        )
+
+
+@T.macro
+def leave_maxima(red, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = T.alloc_local((OWN_SCORES // 2,), "float32")
+    for group in T.unroll(1):
+        own = T.max(scores[group * 4], scores[group * 4 + 2])
+        over_4 = T.max(own, warps.exchange(own, 4))
+        over_8 = T.max(over_4, warps.exchange(over_4, 8))
+        over_16 = T.max(over_8, warps.exchange(over_8, 16))
+        risen[group * 2] = over_16
+        own = T.max(scores[group * 4 + 1], scores[group * 4 + 1 + 2])
+        over_4 = T.max(own, warps.exchange(own, 4))
+        over_8 = T.max(over_4, warps.exchange(over_4, 8))
+        over_16 = T.max(over_8, warps.exchange(over_8, 16))
+        risen[group * 2 + 1] = over_16
+    if T.truncmod(thread, 32) < 4:
+        for column in T.unroll(OWN_SCORES // 2):
+            red[
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                T.truncdiv(thread, 32)
+            ] = risen[column]
+
+
+@T.macro
+def join_maxima(top, red, thread):
+    """The maxima of the heads over the four warps."""
+    four = T.alloc_local((4,), "float32")
+    for column in T.unroll(OWN_COLUMNS):
+        for part in T.vectorized(4):
+            four[part] = red[
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2), 0 + part
+            ]
+        top[column] = T.max(T.max(four[0], four[1]), T.max(four[2], four[3]))
+
+
+@T.macro
+def online_softmax(scores, sums, acc, peak, top):
+    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+
+    The sums stay per thread until the end: one addition an element and no exchange between threads. To
+    rescale only where a maximum has grown by much takes a branch around O, and that costs more than it
+    saves (docs/performance.md).
+    """
+    for group in T.unroll(1):
+        risen = T.max(top[group * 2], peak[group * 2])
+        decay = warps.exp2(peak[group * 2] - risen)
+        peak[group * 2] = risen
+        scores[group * 4] = warps.exp2(scores[group * 4] - risen)
+        scores[group * 4 + 2] = warps.exp2(scores[group * 4 + 2] - risen)
+        sums[group * 2] = sums[group * 2] * decay + (scores[group * 4] + scores[group * 4 + 2])
+        for block in T.unroll(OWN_OUTPUTS // OWN_SCORES):
+            acc[block * OWN_SCORES + group * 4] = acc[block * OWN_SCORES + group * 4] * decay
+            acc[block * OWN_SCORES + group * 4 + 2] = acc[block * OWN_SCORES + group * 4 + 2] * decay
+        risen = T.max(top[group * 2 + 1], peak[group * 2 + 1])
+        decay = warps.exp2(peak[group * 2 + 1] - risen)
+        peak[group * 2 + 1] = risen
+        scores[group * 4 + 1] = warps.exp2(scores[group * 4 + 1] - risen)
+        scores[group * 4 + 1 + 2] = warps.exp2(scores[group * 4 + 1 + 2] - risen)
+        sums[group * 2 + 1] = sums[group * 2 + 1] * decay + (
+            scores[group * 4 + 1] + scores[group * 4 + 1 + 2]
+        )
+        for block in T.unroll(OWN_OUTPUTS // OWN_SCORES):
+            acc[block * OWN_SCORES + (group * 4 + 1)] = acc[block * OWN_SCORES + (group * 4 + 1)] * decay
+            acc[
+                block * OWN_SCORES + (group * 4 + 1) + 2
+            ] = acc[block * OWN_SCORES + (group * 4 + 1) + 2] * decay
+
+
+@T.macro
+def store_weights(target, scores, thread):
+    """Write P as bf16, tokens by heads; eight heads lie along the rows."""
+    held = T.alloc_local((1,), "bfloat16")
+    for pair in T.unroll(OWN_SCORES // 2):
+        held[0] = T.cast(scores[pair * 2], "bfloat16")
+        for part in T.vectorized(1):
+            target[
+                T.truncmod(thread, 4) * 2,
+                T.truncdiv(thread, 32) * 16 + T.truncdiv(
+                    T.truncmod(thread, 32), 4
+                ) + T.truncmod(pair, 2) * 8 + part
+            ] = held[part]
+        held[0] = T.cast(scores[pair * 2 + 1], "bfloat16")
+        for part in T.vectorized(1):
+            target[
+                T.truncmod(thread, 4) * 2 + 1,
+                T.truncdiv(thread, 32) * 16 + T.truncdiv(
+                    T.truncmod(thread, 32), 4
+                ) + T.truncmod(pair, 2) * 8 + part
+            ] = held[part]
+
+
+@T.macro
+def leave_sums(red, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = T.alloc_local((OWN_COLUMNS,), "float32")
+    for column in T.unroll(OWN_COLUMNS):
+        own = sums[column]
+        over_4 = own + warps.exchange(own, 4)
+        over_8 = over_4 + warps.exchange(over_4, 8)
+        over_16 = over_8 + warps.exchange(over_8, 16)
+        whole[column] = over_16
+    if T.truncmod(thread, 32) < 4:
+        for column in T.unroll(OWN_COLUMNS):
+            red[
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                T.truncdiv(thread, 32)
+            ] = whole[column]
+
+
+@T.macro
+def join_sums(top, red, thread):
+    """The sums of the heads over the four warps."""
+    four = T.alloc_local((4,), "float32")
+    for column in T.unroll(OWN_COLUMNS):
+        for part in T.vectorized(4):
+            four[part] = red[
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2), 0 + part
+            ]
+        top[column] = four[0] + four[1] + (four[2] + four[3])
+
+
+@T.macro
+def normalise(acc, top, peak):
+    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    for group in T.unroll(1):
+        inverse = T.if_then_else(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
+        top[group * 2] = T.if_then_else(
+            top[group * 2] > 0.0, warps.log2(top[group * 2]) + peak[group * 2], -T.infinity("float32")
+        )
+        for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            acc[block * (OWN_COLUMNS * 2) + group * 4] = acc[block * (OWN_COLUMNS * 2) + group * 4] * inverse
+            acc[
+                block * (OWN_COLUMNS * 2) + group * 4 + 2
+            ] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 2] * inverse
+        inverse = T.if_then_else(top[group * 2 + 1] > 0.0, warps.rcp_approx(top[group * 2 + 1]), 0.0)
+        top[group * 2 + 1] = T.if_then_else(
+            top[group * 2 + 1] > 0.0, warps.log2(top[group * 2 + 1]) + peak[group * 2 + 1],
+            -T.infinity("float32")
+        )
+        for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            acc[
+                block * (OWN_COLUMNS * 2) + (group * 4 + 1)
+            ] = acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1)] * inverse
+            acc[
+                block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2
+            ] = acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2] * inverse
+
+
+@T.macro
+def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, thread):
+    """The result of a row that one CTA holds whole."""
+    for group in T.unroll(1):
+        head = T.truncdiv(group * 2, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(group * 2, 2)
+        kept = T.if_then_else(
+            top[group * 2] > -T.infinity("float32"),
+            warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - top[group * 2]) + 1.0), 0.0
+        )
+        for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            out[
+                row, head, block * 64 + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4))
+            ] = T.cast((acc[block * (OWN_COLUMNS * 2) + group * 4] * kept), "bfloat16")
+            out[
+                row, head,
+                block * 64 + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)) + 8
+            ] = T.cast((acc[block * (OWN_COLUMNS * 2) + group * 4 + 2] * kept), "bfloat16")
+        if thread < 4:
+            lse[row, head] = top[group * 2] * lse_scale
+        head = T.truncdiv(group * 2 + 1, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(group * 2 + 1, 2)
+        kept = T.if_then_else(
+            top[group * 2 + 1] > -T.infinity("float32"),
+            warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - top[group * 2 + 1]) + 1.0),
+            0.0
+        )
+        for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            out[
+                row, head, block * 64 + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4))
+            ] = T.cast((acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1)] * kept), "bfloat16")
+            out[
+                row, head,
+                block * 64 + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)) + 8
+            ] = T.cast((acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2] * kept), "bfloat16")
+        if thread < 4:
+            lse[row, head] = top[group * 2 + 1] * lse_scale
+
+
+@T.macro
+def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
+    """The normalised output and the lse of one split, for `merge_splits`.
+
+    Within a split the workspace holds [heads / 8, 512, 8]: a warp's accumulators are then runs of whole
+    sectors.
+    """
+    two = T.alloc_local((2,), "float32")
+    for group in T.unroll(1):
+        for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            two[0] = acc[block * (OWN_COLUMNS * 2) + group * 4]
+            two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 1]
+            for part in T.vectorized(2):
+                o_partial[
+                    row, split, group * 8 + block,
+                    (
+                        (
+                            T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
+                        ) * 4 + T.truncmod(thread, 4)
+                    ) * 2 + part
+                ] = two[part]
+            two[0] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 2]
+            two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 3]
+            for part in T.vectorized(2):
+                o_partial[
+                    row, split, group * 8 + block,
+                    (
+                        (
+                            T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 8
+                        ) * 4 + T.truncmod(thread, 4)
+                    ) * 2 + part
+                ] = two[part]
+    if thread < 4:
+        for column in T.unroll(OWN_COLUMNS):
+            lse_partial[
+                row, split, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            ] = top[column]
+
+
+@T.macro
+def merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_scale, thread):
+    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent
+    dim.
+
+    Of each run of eight heads a thread takes some, where there are as many as threads. The splits are
+    joined by an online softmax over their lse. An empty split has lse = -inf and weight 0; a row
+    without ids gives 0 and -inf.
+    """
+    parts = T.alloc_local((16 // (HEADS * 128 // 128) * (HEADS * 128 // 128) * 4,), "float32")
+    weights = T.alloc_local((32,), "float32")
+    merged = T.alloc_local((HEADS * 128 // 128 * 4,), "float32")
+    sinks = T.alloc_local((4,), "float32")
+    total = T.alloc_local((4,), "float32")
+    peak = T.alloc_local((4,), "float32")
+    for run in T.unroll(0, 1, 1, unroll_factor=1):
+        quad = run * 1024 + thread
+        four = T.truncdiv(quad, 1024) * 2 + T.truncmod(quad, 2)
+        for part in T.vectorized(4):
+            sinks[part] = attn_sink[(four) * 4 + part]
+        for v in T.unroll(4):
+            total[v] = 0.0
+            peak[v] = -T.infinity("float32")
+        for v in T.unroll(HEADS * 128 // 128 * 4):
+            merged[v] = 0.0
+        for begin in T.unroll(0, splits, 8, unroll_factor=1):
+            for i in T.unroll(8):
+                for v in T.unroll(4):
+                    weights[i * 4 + v] = -T.infinity("float32")
+                if begin + i < splits:
+                    for part in T.vectorized(4):
+                        weights[i * 4 + part] = lse_partial[row, begin + i, (four) * 4 + part]
+            for at in T.unroll(8 // (16 // (HEADS * 128 // 128))):
+                split = begin + at * (16 // (HEADS * 128 // 128))
+                for i in T.unroll(16 // (HEADS * 128 // 128)):
+                    if split + i < splits:
+                        for u in T.unroll(HEADS * 128 // 128):
+                            for part in T.vectorized(4):
+                                parts[(i * (HEADS * 128 // 128) + u) * 4 + part] = o_partial[
+                                    row, split + i, 0, (quad + u * 128) * 4 + part
+                                ]
+                if at == 0:
+                    for v in T.unroll(4):
+                        risen = T.alloc_var("float32", init=peak[v])
+                        for i in T.unroll(8):
+                            risen = T.max(risen, weights[i * 4 + v])
+                        # No split may have seen a token.
+                        base = T.if_then_else(risen > -T.infinity("float32"), risen, 0.0)
+                        factor = warps.exp2(peak[v] - base)
+                        peak[v] = risen
+                        total[v] = total[v] * factor
+                        for u in T.unroll(HEADS * 128 // 128 * 4 // 4):
+                            merged[u * 4 + v] = merged[u * 4 + v] * factor
+                        for i in T.unroll(8):
+                            weights[i * 4 + v] = warps.exp2(weights[i * 4 + v] - base)
+                            total[v] = total[v] + weights[i * 4 + v]
+                for i in T.unroll(16 // (HEADS * 128 // 128)):
+                    if split + i < splits:
+                        for v in T.unroll(HEADS * 128 // 128 * 4):
+                            merged[v] = merged[v] + parts[i * (HEADS * 128 // 128) * 4 + v] * weights[
+                                (at * (16 // (HEADS * 128 // 128)) + i) * 4 + T.truncmod(v, 4)
+                            ]
+        for v in T.unroll(4):
+            joined = T.if_then_else(total[v] > 0.0, warps.log2(total[v]) + peak[v], -T.infinity("float32"))
+            if T.truncmod(quad, 1024) < 2:
+                lse[row, four * 4 + v] = joined * lse_scale
+            scale = T.if_then_else(
+                joined > -T.infinity("float32"),
+                warps.rcp_approx(warps.exp2(sinks[v] * 1.4426950408889634 - joined) + 1.0), 0.0
+            ) * T.if_then_else(total[v] > 0.0, warps.rcp_approx(total[v]), 0.0)
+            for u in T.unroll(HEADS * 128 // 128):
+                out[row, four * 4 + v, T.truncdiv(T.truncmod(quad + u * 128, 1024), 2)] = T.cast(
+                    (merged[u * 4 + v] * scale), "bfloat16"
+                )
+
+
+@T.macro
+def unpack_tokens(
+    ckv, ckv_slot, kpe, kpe_slot, raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, thread
+):
+    """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
+    the tile's or the second.
+
+    Of eight lanes four have pieces of one row and four of the row whose number differs in bits 0 and 2,
+    so that what they read falls into distinct banks, and so does what they write.
+    """
+    piece = thread & 3 | thread >> 1 & 4
+    own = (thread >> 4 & 12) * 2 + (thread >> 4 & 3 ^ (thread >> 2 & 1) * 5)
+    row = own
+    words = T.alloc_local((16,), "int32")
+    factors = T.alloc_local((4,), "int32")
+    beside = T.alloc_local((8,), "bfloat16")
+    for part in T.vectorized(4):
+        factors[part] = scales[scales_slot, own, 0 + part]
+    # All reads before the first write, which a compiler would not move them past.
+    for panel in T.unroll(4):
+        for part in T.vectorized(4):
+            words[panel * 4 + part] = raw[raw_slot, own, panel * 32 + piece * 4 + part]
+    for part in T.vectorized(8):
+        beside[part] = raw_pe[raw_pe_slot, own, piece * 8 + part]
+    for panel in T.unroll(4):
+        leaf.store_fp8(
+            ckv[ckv_slot, row, panel * 128 + piece * 16], ckv[ckv_slot, row, panel * 128 + piece * 16 + 8],
+            words, panel * 4, factors[panel]
+        )
+    for part in T.vectorized(8):
+        kpe[kpe_slot, row, piece * 8 + part] = beside[part]
+
+
+@T.macro
+def unpack_tokens_2(
+    ckv, ckv_slot, kpe, kpe_slot, raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, thread
+):
+    """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
+    the tile's or the second.
+
+    Of eight lanes four have pieces of one row and four of the row whose number differs in bits 0 and 2,
+    so that what they read falls into distinct banks, and so does what they write.
+    """
+    piece = thread & 3 | thread >> 1 & 4
+    own = (thread >> 4 & 12) * 2 + (thread >> 4 & 3 ^ (thread >> 2 & 1) * 5)
+    row = 32 + own
+    words = T.alloc_local((16,), "int32")
+    factors = T.alloc_local((4,), "int32")
+    beside = T.alloc_local((8,), "bfloat16")
+    for part in T.vectorized(4):
+        factors[part] = scales[scales_slot, own, 0 + part]
+    # All reads before the first write, which a compiler would not move them past.
+    for panel in T.unroll(4):
+        for part in T.vectorized(4):
+            words[panel * 4 + part] = raw[raw_slot, own, panel * 32 + piece * 4 + part]
+    for part in T.vectorized(8):
+        beside[part] = raw_pe[raw_pe_slot, own, piece * 8 + part]
+    for panel in T.unroll(4):
+        leaf.store_fp8(
+            ckv[ckv_slot, row, panel * 128 + piece * 16], ckv[ckv_slot, row, panel * 128 + piece * 16 + 8],
+            words, panel * 4, factors[panel]
+        )
+    for part in T.vectorized(8):
+        kpe[kpe_slot, row, piece * 8 + part] = beside[part]
+
+
+@T.macro
+def copy_tokens(raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, kv_cache, ids, n, thread):
+    """Start the copies of half a tile's 656-byte tokens as they are, eight threads a token; zeros where an
+    id names no row.
+    """
+    for r in T.unroll(2):
+        row = r * 16 + (thread >> 3)
+        token = warps.shuffle(ids, row)
+        inside = (token >= 0) & (token < n)
+        for panel in T.unroll(4):
+            leaf.copy16(
+                raw[raw_slot, row, panel * 32 + (thread & 7) * 4],
+                kv_cache[T.if_then_else(inside, token, 0), (thread & 7) * 16 + panel * 128], inside
+            )
+        leaf.copy16(
+            raw_pe[raw_pe_slot, row, (thread & 7) * 8],
+            kv_cache[T.if_then_else(inside, token, 0), (thread & 7) * 16 + 528], inside
+        )
+        if thread & 7 == 0:
+            leaf.copy16(
+                scales[scales_slot, row, 0],
+                kv_cache[T.if_then_else(inside, token, 0), (thread & 7) * 16 + 512], inside
+            )
+
+
+@T.macro
+def attend(
+    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
+    topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, split, turns,
+    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+):
+    """Queries, both products, softmax, merge, output."""
+    scores = T.alloc_local((OWN_SCORES,), "float32")
+    acc = T.alloc_local((OWN_OUTPUTS,), "float32")
+    sums = T.alloc_local((OWN_COLUMNS,), "float32")
+    top = T.alloc_local((OWN_COLUMNS,), "float32")
+    peak = T.alloc_local((OWN_COLUMNS,), "float32")
+    worker = thread
+    # Columns `first` on of a block of heads of one query, whose rows are `width` long.
+    leaf.load_queries(q_s, q_nope, bx, 0, HEADS, HEADS, LATENT_DIM, 0, LATENT_DIM, worker)
+    leaf.load_queries(qpe_s, q_pe, bx, 0, HEADS, HEADS, ROPE_DIM, 0, ROPE_DIM, worker)
+    T.fence_proxy_async()
+    T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+    T.fill(acc, 0.0)
+    T.fill(sums, 0.0)
+    T.fill(peak, -T.infinity("float32"))
+    for turn in T.serial(turns):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        leaf.vote(in_low, in_high, live, low, high, n)
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        if live:
+            T.mbarrier_wait_parity(kv_full[it % STAGES], (it // STAGES) & 1)
+            # S^T = K Q^T
+            T.warpgroup_fence_operand(scores, num_regs=4)
+            T.warpgroup_arrive()
+            wgmma.multiply(
+                scores, wgmma.operand(ckv_s, it % STAGES, 0, 0, "k", 128, "bfloat16"),
+                wgmma.operand(q_s, 0, 0, 0, "k", 128, "bfloat16"), TILE, HEADS, LATENT_DIM, "bfloat16", True
+            )
+            wgmma.multiply(
+                scores, wgmma.operand(kpe_s, it % STAGES, 0, 0, "k", 128, "bfloat16"),
+                wgmma.operand(qpe_s, 0, 0, 0, "k", 128, "bfloat16"), TILE, HEADS, ROPE_DIM, "bfloat16", False
+            )
+            T.warpgroup_commit_batch()
+            T.warpgroup_fence_operand(scores, num_regs=4)
+            T.wait_wgmma(0)
+            T.warpgroup_fence_operand(scores, num_regs=4)
+            mask_scores(scores, in_low, in_high, sm_scale, worker)
+            leave_maxima(red_s, scores, worker)
+            T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+            join_maxima(top, red_s, worker)
+            online_softmax(scores, sums, acc, peak, top)
+            store_weights(p_s, scores, worker)
+            T.fence_proxy_async()
+            T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+            # O^T += K^T P^T
+            T.warpgroup_fence_operand(acc, num_regs=32)
+            T.warpgroup_arrive()
+            wgmma.multiply(
+                acc, wgmma.operand(ckv_s, it % STAGES, 0, 0, "mn", 128, "bfloat16"),
+                wgmma.operand(p_s, 0, 0, 0, "k", 128, "bfloat16"), LATENT_DIM, HEADS, TILE, "bfloat16", False
+            )
+            T.warpgroup_commit_batch()
+            T.warpgroup_fence_operand(acc, num_regs=32)
+            T.wait_wgmma(0)
+            T.warpgroup_fence_operand(acc, num_regs=32)
+            T.mbarrier_arrive(kv_empty[it % STAGES])
+            it = it + 1
+    leave_sums(red_s, sums, worker)
+    T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+    join_sums(top, red_s, worker)
+    normalise(acc, top, peak)
+    last = T.alloc_var("bool", init=True)
+    if splits == 1:
+        write_outputs(acc, top, attn_sink, out, lse, bx, lse_scale, worker)
+    else:
+        write_partial(acc, top, o_partial, lse_partial, bx, splits, split, worker)
+        T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+        grid.take_ticket(last_s, arrivals, bx, splits, worker)
+        T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+        last = last_s[0] == splits - 1
+        if last:
+            merge_splits(o_partial, lse_partial, attn_sink, out, lse, bx, splits, lse_scale, worker)
+
+
+@T.macro
+def unpack(
+    indices, n, topk, splits, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full, kv_empty,
+    bx, split, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread,
+    lane
+):
+    """Staged tokens to bf16 rows."""
+    worker = thread - 128
+    for turn in T.serial(turns):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        leaf.vote(in_low, in_high, live, low, high, n)
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        if live:
+            T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
+            T.mbarrier_wait_parity(raw_full[it * 2 % STAGED_HALVES], (it * 2 // STAGED_HALVES) & 1)
+            unpack_tokens(
+                ckv_s, it % STAGES, kpe_s, it % STAGES, raw_s, it * 2 % STAGED_HALVES, raw_pe_s,
+                it * 2 % STAGED_HALVES, scale_s, it * 2 % STAGED_HALVES, worker
+            )
+            T.mbarrier_arrive(raw_empty[it * 2 % STAGED_HALVES])
+            T.mbarrier_wait_parity(
+                raw_full[(it * 2 + 1) % STAGED_HALVES], ((it * 2 + 1) // STAGED_HALVES) & 1
+            )
+            unpack_tokens_2(
+                ckv_s, it % STAGES, kpe_s, it % STAGES, raw_s, (it * 2 + 1) % STAGED_HALVES, raw_pe_s,
+                (it * 2 + 1) % STAGED_HALVES, scale_s, (it * 2 + 1) % STAGED_HALVES, worker
+            )
+            T.mbarrier_arrive(raw_empty[(it * 2 + 1) % STAGED_HALVES])
+            T.fence_proxy_async()
+            T.mbarrier_arrive(kv_full[it % STAGES])
+            it = it + 1
+
+
+@T.macro
+def gather(
+    kv_cache, indices, n, topk, splits, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, bx, split, turns,
+    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+):
+    """Selected tokens as they are."""
+    worker = thread - 384
+    for turn in T.serial(turns):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        leaf.vote(in_low, in_high, live, low, high, n)
+        now_low = low
+        now_high = high
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        if live:
+            T.mbarrier_wait_parity(raw_empty[it * 2 % STAGED_HALVES], ((it * 2 // STAGED_HALVES) & 1) ^ 1)
+            copy_tokens(
+                raw_s, it * 2 % STAGED_HALVES, raw_pe_s, it * 2 % STAGED_HALVES, scale_s,
+                it * 2 % STAGED_HALVES, kv_cache, now_low, n, worker
+            )
+            T.cp_async_barrier_noinc(raw_full[it * 2 % STAGED_HALVES])
+            T.mbarrier_wait_parity(
+                raw_empty[(it * 2 + 1) % STAGED_HALVES], (((it * 2 + 1) // STAGED_HALVES) & 1) ^ 1
+            )
+            copy_tokens(
+                raw_s, (it * 2 + 1) % STAGED_HALVES, raw_pe_s, (it * 2 + 1) % STAGED_HALVES, scale_s,
+                (it * 2 + 1) % STAGED_HALVES, kv_cache, now_high, n, worker
+            )
+            T.cp_async_barrier_noinc(raw_full[(it * 2 + 1) % STAGED_HALVES])
+            it = it + 1
+
+
+def program():
+    t = T.dynamic("t")
+    n = T.dynamic("n")
+    topk = T.dynamic("topk")
+    splits = T.dynamic("splits")
+    arrival_slots = T.dynamic("arrival_slots")
+
+    @T.prim_func
+    def sparse_mla__tilelang_sm90a__h8_fp8_bt64_st2_cl1(
+        q_nope: T.Tensor((t, 8, 512), "bfloat16"),
+        q_pe: T.Tensor((t, 8, 64), "bfloat16"),
+        kv_cache: T.Tensor((n, 656), "uint8"),
+        indices: T.Tensor((t, topk), "int32"),
+        attn_sink: T.Tensor((8,), "float32"),
+        out: T.Tensor((t, 8, 512), "bfloat16"),
+        lse: T.Tensor((t, 8), "float32"),
+        o_partial: T.Tensor((t, splits, 8, 512), "float32"),
+        lse_partial: T.Tensor((t, splits, 8), "float32"),
+        arrivals: T.Tensor((arrival_slots,), "int32"),
+        sm_scale: T.float32,
+        lse_scale: T.float32,
+    ):
+        with T.Kernel(t * 1, splits, threads=512) as (bx, split):
+            T.import_source(leaf.SOURCE + wgmma.SOURCE + warps.SOURCE)
+            q_s = T.alloc_shared((HEADS, LATENT_DIM), "bfloat16")
+            qpe_s = T.alloc_shared((HEADS, ROPE_DIM), "bfloat16")
+            ckv_s = T.alloc_shared((STAGES, TILE, LATENT_DIM), "bfloat16")
+            kpe_s = T.alloc_shared((STAGES, TILE, ROPE_DIM), "bfloat16")
+            p_s = T.alloc_shared((HEADS, TILE), "bfloat16")
+            red_s = T.alloc_shared((HEADS, 4), "float32")
+            raw_s = T.alloc_shared((STAGED_HALVES, TILE // 2, LATENT_DIM // 4), "int32")
+            raw_pe_s = T.alloc_shared((STAGED_HALVES, TILE // 2, ROPE_DIM), "bfloat16")
+            scale_s = T.alloc_shared((STAGED_HALVES + 1, TILE // 2, 4), "int32")
+            last_s = T.alloc_shared((1,), "int32")
+            T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (ckv_s, kpe_s, q_s, qpe_s, p_s)})
+            raw_full = T.alloc_barrier([128] * STAGED_HALVES)
+            raw_empty = T.alloc_barrier([256] * STAGED_HALVES)
+            kv_full = T.alloc_barrier([256] * STAGES)
+            kv_empty = T.alloc_barrier([128] * STAGES)
+
+            thread = T.get_thread_binding()
+            lane = thread % 32
+            turns = T.truncdiv(T.truncdiv(topk, TILE) - split + splits - 1, splits)
+            it = T.alloc_var("int32", init=0)
+            low = T.alloc_var("int32", init=0)
+            high = T.alloc_var("int32", init=0)
+            in_low = T.alloc_var("int32", init=0)
+            in_high = T.alloc_var("int32", init=0)
+            live = T.alloc_var("bool", init=False)
+            # A launch of TileLang starts when the kernel before it has ended.
+            read_ids(low, high, indices, topk, bx, turns, split, splits, lane)
+            if thread < 128:
+                T.set_max_nreg(224, 1)
+                attend(
+                    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
+                    lse_scale, n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full,
+                    kv_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
+                )
+            elif thread < 384:
+                T.set_max_nreg(104, 0)
+                unpack(
+                    indices, n, topk, splits, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty,
+                    kv_full, kv_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
+                )
+            else:
+                T.set_max_nreg(80, 0)
+                gather(
+                    kv_cache, indices, n, topk, splits, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, bx,
+                    split, turns, it, low, high, in_low, in_high, live, thread, lane
+                )
+
+    return sparse_mla__tilelang_sm90a__h8_fp8_bt64_st2_cl1
