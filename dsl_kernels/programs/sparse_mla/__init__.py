@@ -131,11 +131,13 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     units = schedule.constants.get("units", 1)
     flops = sum(mma.flops * (1 if mma.name == "qk_pe" else units) for mma in schedule.mmas)
     weights = k.tile * schedule.constants.get("n", hb) * 2
+    # Tokens that are staged come half a tile at a time.
+    halves = 1 + any(pipeline.name == "raw" for pipeline in schedule.pipelines)
     return Counts(
         loaded=hb * 2 * (LATENT_DIM + ROPE_DIM) // slices + tiles * k.tile * (row // shares),
         stored=tiles * weights + _written(k, schedule, dims),
         flops={"bfloat16": turns * flops},
-        uses=max(1, turns * units),
+        uses=max(1, turns * units * halves),
         group_syncs=int(k.cluster > 1 and slices == 1),
     )
 
