@@ -34,10 +34,14 @@ READ_ROW = 8192
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to fetch rows: a method of `METHODS`, and the bytes that an SM shall have in flight."""
+    """One way to fetch rows: a method of `METHODS`, the bytes that an SM shall have in flight, and how rows are dealt out.
+
+    In `stretches` (not by bulk copies) a block has consecutive rows, else neighbouring ones go to other SMs.
+    """
 
     method: str
     in_flight: int
+    stretches: bool = False
 
     def launch(self, row_bytes: int, rows: int, sms: int) -> tuple[str, int, int, int, int]:
         """Kernel, rows a warp takes at a time, blocks an SM, threads a block, dynamic shared memory a block."""
@@ -60,6 +64,7 @@ SETTINGS = (
     *(Setting("bulk_pieces", size << 10) for size in (96, 192)),
     *(Setting("cp_async", size << 10) for size in (32, 64, 128, 192)),
     *(Setting("loads", size << 10) for size in (32, 64, 128)),
+    *(Setting(method, 128 << 10, stretches=True) for method in ("cp_async", "loads")),
 )
 
 
@@ -211,8 +216,8 @@ def _launch(
     arguments = [first, second, ids, wide(rows), group, widths[0], second_width, wide(strides[0]), wide(second_stride)]  # fmt: skip
     if name == "gather_bulk":
         arguments.append(PIECE if setting.method == "bulk_pieces" else max(widths))
-    elif name == "gather_loads":
-        arguments.append(sink)
+    else:
+        arguments += [int(setting.stretches), *([sink] if name == "gather_loads" else [])]
     grid = max(1, min(blocks * module.sms, -(-rows // group)))
     # In a graph as the kernels that they are compared with; one by one it would cost the host more than a small fetch takes.
     dependent = torch.cuda.is_current_stream_capturing()

@@ -247,8 +247,9 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[st
     if not gpu.arch.tmem_columns:
         clusters = max(1, min(clusters, gpu.slots_in_clusters(cluster) // (blocks * cluster)))
         clusters = min(clusters, LONE_SPLITS) if cluster == 1 else clusters
-        # Halving keeps the splits equal where the number of tiles is a power of two.
-        clusters = 1 << (clusters.bit_length() - 1)
+        # Of those whose longest split has as few tiles, the fewest to merge.
+        turns = -(-tiles // (cluster * clusters))
+        clusters = -(-tiles // (cluster * turns))
     return {"splits": cluster * clusters, "arrival_slots": blocks * cluster}
 
 
