@@ -30,18 +30,20 @@ ASYNC_WARP, LOADS_WARP = DEPTH * UNROLL * 512, LOADS * 512
 BULK_BLOCKS = 2
 PIECE = 512
 READ_ROW = 8192
+# Ids of a list that a warp takes at a time.
+LIST_GROUP = 4
 
 
 @dataclass(frozen=True)
 class Setting:
     """One way to fetch rows: a method of `METHODS`, the bytes that an SM shall have in flight, and how rows are dealt out.
 
-    In `stretches` (not by bulk copies) a block has consecutive rows, else neighbouring ones go to other SMs.
+    By `lists` (not by bulk copies) a block walks whole rows of two-dimensional ids, else neighbouring ids go to other SMs.
     """
 
     method: str
     in_flight: int
-    stretches: bool = False
+    lists: bool = False
 
     def launch(self, row_bytes: int, rows: int, sms: int) -> tuple[str, int, int, int, int]:
         """Kernel, rows a warp takes at a time, blocks an SM, threads a block, dynamic shared memory a block."""
@@ -53,7 +55,8 @@ class Setting:
         warps = max(1, self.in_flight // (ASYNC_WARP if asynchronous else LOADS_WARP))
         blocks = -(-warps // 16)
         warps //= blocks
-        group = max(1, min(32, -(-rows // (blocks * warps * sms))))
+        # Of a list few at a time, so that a block's warps stay together.
+        group = max(1, min(LIST_GROUP if self.lists else 32, -(-rows // (blocks * warps * sms))))
         name = "gather_async" if asynchronous else "gather_loads"
         return name, group, blocks, 32 * warps, warps * ASYNC_WARP if asynchronous else 0
 
@@ -64,7 +67,7 @@ SETTINGS = (
     *(Setting("bulk_pieces", size << 10) for size in (96, 192)),
     *(Setting("cp_async", size << 10) for size in (32, 64, 128, 192)),
     *(Setting("loads", size << 10) for size in (32, 64, 128)),
-    *(Setting(method, 128 << 10, stretches=True) for method in ("cp_async", "loads")),
+    *(Setting(method, 128 << 10, lists=True) for method in ("cp_async", "loads")),
 )
 
 
@@ -212,13 +215,16 @@ def _launch(
     module, sink = _module(first.device.index)
     name, group, blocks, threads, shared = setting.launch(sum(widths), rows, module.sms)
     wide = ctypes.c_longlong
+    # Lists that are no whole rounds of a block's warps are dealt out like others.
+    length = ids.shape[1] if setting.lists and ids is not None and ids.dim() == 2 else 0
+    stretch = length if length % (group * threads // 32) == 0 else 0
     second_width, second_stride = (widths[1], strides[1]) if len(widths) > 1 else (0, 0)
     arguments = [first, second, ids, wide(rows), group, widths[0], second_width, wide(strides[0]), wide(second_stride)]  # fmt: skip
     if name == "gather_bulk":
         arguments.append(PIECE if setting.method == "bulk_pieces" else max(widths))
     else:
-        arguments += [int(setting.stretches), *([sink] if name == "gather_loads" else [])]
-    grid = max(1, min(blocks * module.sms, -(-rows // group)))
+        arguments += [stretch, *([sink] if name == "gather_loads" else [])]
+    grid = max(1, min(blocks * module.sms, -(-rows // (stretch or group))))
     # In a graph as the kernels that they are compared with; one by one it would cost the host more than a small fetch takes.
     dependent = torch.cuda.is_current_stream_capturing()
     module.launch(name, grid, threads, arguments, shared, dependent=dependent)

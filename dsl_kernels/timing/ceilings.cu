@@ -23,17 +23,25 @@ __device__ __forceinline__ int id_of(const Rows& r, long long at, int lane) {
   return mine ? (r.ids ? r.ids[at + lane] : (int)(at + lane)) : -1;
 }
 
-// Which groups of rows a warp takes, from `at` on. Dealt out, neighbouring groups go to other SMs: few rows must not meet on one. In
-// stretches each block has consecutive ones, as kernels have whose CTAs walk a list each: where lists are sorted, all
-// blocks then come to like rows at like times, and the L2 has what another has asked for.
+// Which groups of rows a warp takes. Dealt out, neighbouring groups go to other SMs: few rows must not meet on one. With a
+// `stretch` each block walks whole lists of so many rows, as kernels do whose CTAs have a query each: where lists are
+// sorted, all blocks then come to like rows at like times, and the L2 has what another block has asked for.
 struct Deal {
-  long long at, step, end;
-  __device__ __forceinline__ Deal(const Rows& r, int warp, int warps, int stretches) {
-    const long long group = r.group, groups = (r.count + group - 1) / group;
-    const long long share = (groups + gridDim.x - 1) / gridDim.x * group, begin = blockIdx.x * share;
-    at = stretches ? begin + warp * group : ((long long)warp * gridDim.x + blockIdx.x) * group;
-    step = (stretches ? warps : (long long)gridDim.x * warps) * group;
-    end = stretches ? min(r.count, begin + share) : r.count;
+  long long count, stretch, begin, step, first, end, at;
+  __device__ __forceinline__ Deal(const Rows& r, int warp, int warps, int stretch)
+      : count(r.count), stretch(stretch),
+        begin((stretch ? warp : (long long)warp * gridDim.x + blockIdx.x) * r.group),
+        step((stretch ? warps : (long long)gridDim.x * warps) * r.group) {
+    enter((long long)stretch * blockIdx.x);
+  }
+  __device__ __forceinline__ void enter(long long list) {
+    first = list, at = list + begin, end = stretch ? min(count, list + stretch) : count;
+  }
+  __device__ __forceinline__ Deal next() const {
+    Deal ahead = *this;
+    ahead.at += step;
+    if (stretch && ahead.at >= end) ahead.enter(first + stretch * gridDim.x);
+    return ahead;
   }
 };
 
@@ -115,17 +123,18 @@ extern "C" __global__ void gather_bulk(ROWS_PARAMETERS, int piece) {
 }
 
 // 16-byte asynchronous copies: a warp has DEPTH groups of UNROLL chunks a lane in flight, in shared memory of its own.
-extern "C" __global__ void gather_async(ROWS_PARAMETERS, int stretches) {
+extern "C" __global__ void gather_async(ROWS_PARAMETERS, int stretch) {
   ROWS;
   extern __shared__ __align__(128) char ring[];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
   const int chunks = (first_bytes + second_bytes) / 16;
   const unsigned mine = shared_address(ring) + (warp * DEPTH * UNROLL * 32 + lane) * 16;
   FOLLOW;
-  Deal deal(r, warp, warps, stretches);
+  Deal deal(r, warp, warps, stretch);
   int id = id_of(r, deal.at, lane), slot = 0, filled = 0;
-  for (; deal.at < deal.end; deal.at += deal.step) {
-    const int ahead = id_of(r, deal.at + deal.step, lane);
+  while (deal.at < count) {
+    deal = deal.next();
+    const int ahead = id_of(r, deal.at, lane);
     Walk walk(lane, chunks);
     for (int k = 0; k < group * chunks; k += 32, walk.next()) {
       const int source = __shfl_sync(0xffffffffu, id, walk.row & 31);
@@ -147,16 +156,17 @@ extern "C" __global__ void gather_async(ROWS_PARAMETERS, int stretches) {
 }
 
 // Plain 16-byte loads, LOADS of them in flight a lane; `sink` is never written, but the compiler cannot know.
-extern "C" __global__ void gather_loads(ROWS_PARAMETERS, int stretches, unsigned* sink) {
+extern "C" __global__ void gather_loads(ROWS_PARAMETERS, int stretch, unsigned* sink) {
   ROWS;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
   const int chunks = (first_bytes + second_bytes) / 16;
   FOLLOW;
-  Deal deal(r, warp, warps, stretches);
+  Deal deal(r, warp, warps, stretch);
   int id = id_of(r, deal.at, lane);
   unsigned mixed = 0;
-  for (; deal.at < deal.end; deal.at += deal.step) {
-    const int ahead = id_of(r, deal.at + deal.step, lane);
+  while (deal.at < count) {
+    deal = deal.next();
+    const int ahead = id_of(r, deal.at, lane);
     Walk walk(lane, chunks);
     for (int k = 0; k < group * chunks; k += 32 * LOADS) {
       uint4 held[LOADS];
