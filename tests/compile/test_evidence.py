@@ -147,6 +147,18 @@ def test_shared_memory_leaves_no_room_for_a_cta_too_many(artifact, schedule, arc
         assert (schedule.max_ctas_per_sm + 1) * (artifact.dynamic_smem + RESERVED_A_CTA) > arch.smem_per_sm
 
 
+def test_what_products_read_begins_where_its_swizzle_does(variant, artifact, schedule, compiled) -> None:
+    """TileLang lays shared memory out by itself; CuTe DSL has the alignment in the type."""
+    if variant.backend == "tilelang":
+        source = (compiled[variant.id].folder / "kernel.cu").read_text()
+        begins = {
+            name: int(at) for name, at in re.findall(r"void\* (\w+) = .*buf_dyn_shmem \+ (\d+)", source)
+        }
+        for buffer in schedule.buffers:
+            if buffer.swizzle and buffer.name in {name for mma in schedule.mmas for name in (mma.a, mma.b)}:
+                assert begins.get(buffer.name, 0) % (8 * buffer.swizzle) == 0, buffer.name
+
+
 def test_nothing_in_global_memory_is_touched_before_the_wait(artifact, sass) -> None:
     """The text says so; the two compilers behind it could still move a load of memory that they take for constant."""
     if not artifact.programmatic_launch:
