@@ -60,6 +60,13 @@ class Setting:
         name = "gather_async" if asynchronous else "gather_loads"
         return name, group, blocks, 32 * warps, warps * ASYNC_WARP if asynchronous else 0
 
+    def stretch(self, group: int, threads: int, length: int) -> int:
+        """How many ids a block walks side by side, of lists of that length; 0 where neighbouring ids go to other SMs.
+
+        Lists that are no whole rounds of a block's warps are dealt out like others.
+        """
+        return length if self.lists and length % (group * threads // 32) == 0 else 0
+
 
 # Every method at the depths among which its best was found.
 SETTINGS = (
@@ -215,9 +222,7 @@ def _launch(
     module, sink = _module(first.device.index)
     name, group, blocks, threads, shared = setting.launch(sum(widths), rows, module.sms)
     wide = ctypes.c_longlong
-    # Lists that are no whole rounds of a block's warps are dealt out like others.
-    length = ids.shape[1] if setting.lists and ids is not None and ids.dim() == 2 else 0
-    stretch = length if length % (group * threads // 32) == 0 else 0
+    stretch = setting.stretch(group, threads, ids.shape[1] if ids is not None and ids.dim() == 2 else 0)
     second_width, second_stride = (widths[1], strides[1]) if len(widths) > 1 else (0, 0)
     arguments = [first, second, ids, wide(rows), group, widths[0], second_width, wide(strides[0]), wide(second_stride)]  # fmt: skip
     if name == "gather_bulk":

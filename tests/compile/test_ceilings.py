@@ -31,29 +31,42 @@ def ptx(tmp_path_factory) -> str:
     return (folder / "k.ptx").read_text()
 
 
+SETTINGS = [calibrate.SETTINGS[i] for i in (0, 3, 5, 9, 12, 13)]
+
+
 @pytest.mark.parametrize("seed", [None, 1])
-@pytest.mark.parametrize("setting", [calibrate.SETTINGS[i] for i in (0, 3, 5, 9)], ids=lambda s: s.method)
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.method + ("_lists" if s.lists else ""))
 @pytest.mark.parametrize(
-    ("first", "second", "rows", "sms"),
-    [(1024, 128, 203, 1), (656, 0, 203, 2), (8448, 0, 40, 1), (16, 0, 203, 1), (1024, 128, 7, 3)],
-    ids=["bf16", "fp8", "pages", "chunk", "few"],
+    ("first", "second", "rows", "sms", "length"),
+    [
+        (1024, 128, 203, 1, 0),
+        (656, 0, 203, 2, 0),
+        (8448, 0, 40, 1, 0),
+        (16, 0, 203, 1, 0),
+        (1024, 128, 7, 3, 0),
+        (1024, 128, 320, 2, 64),
+        (656, 0, 768, 3, 128),
+    ],
+    ids=["bf16", "fp8", "pages", "chunk", "few", "lists", "long_lists"],
 )
-def test_every_live_row_is_fetched_once(ptx, setting, first, second, rows, sms, seed):
+def test_every_live_row_is_fetched_once(ptx, setting, first, second, rows, sms, length, seed):
     generator = np.random.default_rng(7)
     held = 64
     ids = generator.integers(0, held, rows).astype(np.int32)
     ids[generator.random(rows) < 0.3] = -1
     caches = [generator.integers(0, 255, (held, max(width, 16)), dtype=np.uint8) for width in (first, second)]
     name, group, blocks, threads, shared = setting.launch(first + second, rows, sms)
+    stretch = setting.stretch(group, threads, length)
+    assert bool(stretch) == (setting.lists and length > 0)
     tail = {
         "gather_bulk": [512 if setting.method == "bulk_pieces" else max(first, second)],
-        "gather_async": [],
-        "gather_loads": [np.zeros(1, np.uint32)],
+        "gather_async": [stretch],
+        "gather_loads": [stretch, np.zeros(1, np.uint32)],
     }
     report = emulator.launch(
         ptx,
         entry=name,
-        grid=min(blocks * sms, -(-rows // group)),
+        grid=min(blocks * sms, -(-rows // (stretch or group))),
         block=threads,
         args=[*caches, ids, rows, group, first, second, first, second, *tail[name]],
         dynamic_smem=shared,
