@@ -1,9 +1,10 @@
-"""Draw docs/images: the path from a problem to an op, and a declared pipeline with its derived barriers, as SVG.
+"""Draw docs/images: the path from a problem to an op, a declared pipeline with its derived barriers, times beside peers, as SVG.
 
     python scripts/draw_pipeline.py                    write the committed pictures
     python scripts/draw_pipeline.py <variant id> FILE  draw any generated variant
 
-Pictures are plain text made of nothing but the schedule and its barrier plan, so a test can redraw and compare them.
+Pictures are plain text made of nothing but the schedule and its barrier plan, or recorded figures, so a test can redraw and
+compare them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dsl_kernels.arch import ArchSpec, get_arch  # noqa: E402
 from dsl_kernels.tile.describe import in_words  # noqa: E402
 from dsl_kernels.tile.lang import Engine, Schedule, Space  # noqa: E402
 from dsl_kernels.tile.plan import Action, PipelinePlan, barrier_plan  # noqa: E402
+from dsl_kernels.timing import report  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 # The variant whose pipeline README.md and docs/declaring.md show.
@@ -321,9 +323,86 @@ def draw(variant: variants.Variant) -> str:
     return pipeline_picture(programs.get(variant.op).schedule(variant.knobs, arch), arch, variant.id)
 
 
+RESULTS_GPU = "NVIDIA H200"
+# Titles of the groups of points, by op and form where an op has several.
+GROUPS = {
+    ("lightning_indexer", "decode"): "scoring, decode",
+    ("lightning_indexer", "prefill"): "prompt",
+    ("topk_selector", "default"): "selection",
+    ("sparse_mla", "bf16"): "attention, bf16",
+    ("sparse_mla", "fp8"): "attention, fp8",
+}
+
+
+def beside_peers() -> dict[str, list[tuple[float, str]]]:
+    """By group, the time of each tuned point over the fastest peer's that is recorded there, and the point's sizes."""
+    peers = report.peers_of(RESULTS_GPU)
+    found: dict[str, list[tuple[float, str]]] = {title: [] for title in GROUPS.values()}
+    for row in report.read([]):
+        peer, title = peers.of(row), GROUPS.get((row["op"], row["form"]))
+        if peer is not None and title is not None:
+            sizes = {
+                name: row[name] for name in ("heads", "t", "b", "rows", "s", "len", "skv") if name in row
+            }
+            found[title].append((row["us"] / peer.us, ", ".join(f"{k}={v}" for k, v in sizes.items())))
+    return {title: sorted(points) for title, points in found.items() if points}
+
+
+def results_picture() -> str:
+    """A stroke a point, as high as its time over the peer's; what is slower than the peer is named."""
+    drawing, groups = Drawing(), beside_peers()
+    step, gap, left, top, height = 11, 26, 52, 62, 200
+    count = sum(map(len, groups.values()))
+    width = left + count * step + gap * len(groups) + 12
+
+    def at(ratio: float) -> float:
+        return top + height * (1 - ratio / 1.1)
+
+    slower = sum(ratio > 1 for points in groups.values() for ratio, _ in points)
+    drawing.text(
+        left,
+        24,
+        f"Time over the fastest peer's at {count} sizes, {RESULTS_GPU}",
+        size=14,
+        anchor="start",
+        bold=True,
+    )
+    drawing.text(
+        left, 44, f"{count - slower} faster, {slower} slower; peers of 2026-11-21 and 22, ours as tuned: not one run", size=11, fill=SOFT, anchor="start"
+    )  # fmt: skip
+    for tick in (0.25, 0.5, 0.75, 1.0):
+        drawing.line(
+            left - 4,
+            at(tick),
+            width - 12,
+            at(tick),
+            stroke=INK if tick == 1 else LINE,
+            dashes="" if tick == 1 else "3 3",
+        )
+        drawing.text(left - 8, at(tick) + 4, f"{tick:g}", size=11, fill=SOFT, anchor="end")
+    x, named = float(left + gap / 2), []
+    for title, points in groups.items():
+        drawing.text(x + len(points) * step / 2, top + height + 18, title, size=11)
+        for ratio, sizes in points:
+            colour = "#b35900" if ratio > 1 else "#0a69da"
+            drawing.line(x + step / 2, at(0), x + step / 2, at(ratio), stroke=colour, width=6)
+            named += [f"{title}, {sizes}: {ratio:.2f}"] if ratio > 1 else []
+            x += step
+        x += gap
+    for i, text in enumerate(named):
+        drawing.text(left, top + height + 44 + 16 * i, text, size=11, fill="#b35900", anchor="start")
+    return drawing.svg(
+        width, top + height + 44 + 16 * len(named), f"time over the fastest peer's at {count} sizes"
+    )
+
+
 def pictures() -> dict[Path, str]:
     """Every committed picture by its path."""
-    return {IMAGES / "path.svg": path_picture(), IMAGES / "pipeline.svg": draw(example())}
+    return {
+        IMAGES / "path.svg": path_picture(),
+        IMAGES / "pipeline.svg": draw(example()),
+        IMAGES / "results.svg": results_picture(),
+    }
 
 
 def main(arguments: list[str]) -> int:
