@@ -368,7 +368,7 @@ def results_picture() -> str:
         bold=True,
     )
     drawing.text(
-        left, 44, f"{count - slower} faster, {slower} slower; peers of 2026-11-21 and 22, ours as tuned: not one run", size=11, fill=SOFT, anchor="start"
+        left, 44, f"{count - slower} faster, {slower} slower; peers as recorded, ours as tuned: not one run", size=11, fill=SOFT, anchor="start"
     )  # fmt: skip
     for tick in (0.25, 0.5, 0.75, 1.0):
         drawing.line(

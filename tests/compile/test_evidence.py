@@ -156,7 +156,7 @@ def test_what_products_read_begins_where_its_swizzle_does(variant, artifact, sch
         }
         for buffer in schedule.buffers:
             if buffer.swizzle and buffer.name in {name for mma in schedule.mmas for name in (mma.a, mma.b)}:
-                assert begins.get(buffer.name, 0) % (8 * buffer.swizzle) == 0, buffer.name
+                assert begins[buffer.alias or buffer.name] % (8 * buffer.swizzle) == 0, buffer.name
 
 
 def test_nothing_in_global_memory_is_touched_before_the_wait(artifact, sass) -> None:

@@ -278,13 +278,17 @@ def leave_maxima(m, red, scores, thread):
     _leave_columns(m, red, risen, thread)
 
 
-@by_text
-def join_maxima(m, top, red, thread):
-    """The maxima of the heads over the four warps."""
+def _of_warps(m, top, red, thread, combine):
     four = m.local("four", FOUR, "float32")
     for column in m.loop("column", top.size, unrolled=True):
         red.read(four, (column_head(column, thread), 0))
-        top[column] = maximum(maximum(four[0], four[1]), maximum(four[2], four[3]))
+        top[column] = combine(combine(four[0], four[1]), combine(four[2], four[3]))
+
+
+@by_text
+def join_maxima(m, top, red, thread):
+    """The maxima of the heads over the four warps."""
+    _of_warps(m, top, red, thread, maximum)
 
 
 @by_text
@@ -316,10 +320,7 @@ def leave_sums(m, red, sums, thread):
 @by_text
 def join_sums(m, top, red, thread):
     """The sums of the heads over the four warps."""
-    four = m.local("four", FOUR, "float32")
-    for column in m.loop("column", top.size, unrolled=True):
-        red.read(four, (column_head(column, thread), 0))
-        top[column] = (four[0] + four[1]) + (four[2] + four[3])
+    _of_warps(m, top, red, thread, lambda a, b: a + b)
 
 
 def _times(m, acc, each, register, factor):

@@ -12,7 +12,17 @@ from ...device.torch import sparse_mla_sm100 as leaf_sm100
 from ...runtime.artifact import TensorMap
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ...tile.text import Recorder, Rows, Value, name
-from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM, Walk, head_block, live_tiles, queries, start
+from .common import (
+    LATENT_DIM,
+    RESCALE_LOG2,
+    ROPE_DIM,
+    Walk,
+    end_of_cluster,
+    head_block,
+    live_tiles,
+    queries,
+    start,
+)
 
 # tcgen05 with M = 128 takes N in steps of 16: eight heads are padded.
 BLACKWELL_MIN_N = Size(16, "PADDED_HEADS")
@@ -124,7 +134,7 @@ def _gather_units(m: Recorder) -> None:
             said_sm100.gather_columns(m, pe.pe_s, m.operand("kpe", "kpe_stride"), 0, ROPE_DIM)
             m.commit(pe)
             m.set(it, it + 1)
-    _end_of_cluster(m)
+    end_of_cluster(m)
 
 
 def _gather_rows(m: Recorder) -> None:
@@ -146,7 +156,7 @@ def _gather_rows(m: Recorder) -> None:
             m.commit(pe)
             m.set(it, it + 1)
         read(turn + 1)
-    _end_of_cluster(m)
+    end_of_cluster(m)
 
 
 def _gather_tokens(m: Recorder) -> None:
@@ -167,14 +177,7 @@ def _gather_tokens(m: Recorder) -> None:
                 m.commit(pe)
             said_sm100.load_rest(m)
             m.set(it, it + 1)
-    _end_of_cluster(m)
-
-
-def _end_of_cluster(m: Recorder) -> None:
-    """The roles that do not merge come to the cluster's meeting all the same."""
-    if m.k.cluster > 1:
-        m.cluster_arrive()
-        m.cluster_wait()
+    end_of_cluster(m)
 
 
 def _issue(m: Recorder) -> None:
@@ -204,7 +207,7 @@ def _issue(m: Recorder) -> None:
                 m.release(kv)
             m.release(p)
             m.commit(o)
-    _end_of_cluster(m)
+    end_of_cluster(m)
 
 
 def _softmax(m: Recorder) -> None:
@@ -261,7 +264,7 @@ def _softmax(m: Recorder) -> None:
         m.comment(
             "The cluster meets once its partials are written; each CTA then merges its share of the latent dims."
         )
-        _end_of_cluster(m)
+        end_of_cluster(m)
     rank: Value = m.block(1) if k.cluster > 1 else 0
     with m.when(splits > k.cluster):
         m.take_ticket(

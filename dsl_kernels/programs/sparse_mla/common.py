@@ -115,6 +115,14 @@ def until_live(m: Recorder, walk: Walk, turn: Expr) -> Iterator[None]:
         said.read_ids(m, low, high, walk.row, turn, walk.turns, split=walk.split, splits=walk.splits)
 
 
+def end_of_cluster(m: Recorder) -> None:
+    """The roles that do not merge come to the cluster's meetings all the same."""
+    if m.k.cluster > 1:
+        if slices_of(m) == 1:
+            m.cluster_arrive()
+        m.cluster_wait()
+
+
 def slices_of(m: Recorder) -> int:
     """CTAs that share out the dims of one split."""
     return getattr(m.k, "slices", 1)

@@ -20,6 +20,7 @@ from .common import (
     LATENT_DIM,
     ROPE_DIM,
     Walk,
+    end_of_cluster,
     head_block,
     live_tiles,
     merged_rows,
@@ -229,15 +230,7 @@ def _gather(m: Recorder) -> None:
                 with m.otherwise():
                     said.load_tokens(m, which, low=low, high=high)
                 m.set(holds, live)
-    _end_of_cluster(m)
-
-
-def _end_of_cluster(m: Recorder) -> None:
-    """The roles that do not merge come to the cluster's meetings all the same."""
-    if m.k.cluster > 1:
-        if slices_of(m) == 1:
-            m.cluster_arrive()
-        m.cluster_wait()
+    end_of_cluster(m)
 
 
 def _unpack(m: Recorder) -> None:
@@ -252,7 +245,7 @@ def _unpack(m: Recorder) -> None:
                 m.release(raw)
             m.commit(kv)
             m.set(it, it + 1)
-    _end_of_cluster(m)
+    end_of_cluster(m)
 
 
 def _attend_tiles(m: Recorder, which: Value = 0) -> Iterator[Slot]:
