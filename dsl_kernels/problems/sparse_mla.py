@@ -306,6 +306,9 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from (
             (f, {"t": t, "heads": h, "pages": 4096}) for f, h, t in product(("bf16", "fp8"), every, WIDE)
         )
+        # Between those: a CTA a query leaves SMs idle.
+        idle = product(("bf16", "fp8"), every, (72, 112))
+        yield from ((f, {"t": t, "heads": h, "pages": 4096}) for f, h, t in idle)
         fewer = product(("bf16", "fp8"), (16, 128), (1, 16, 64), (512, 1024))
         yield from ((f, {"t": t, "heads": h, "pages": 4096, "topk": k}) for f, h, t, k in fewer)
         patterns = product((16, 128), (16, 128), ("sorted", "holes"))

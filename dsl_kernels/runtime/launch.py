@@ -35,8 +35,9 @@ from .artifact import SCALAR_FORMATS, Artifact, Operand, TensorMap, read
 
 # gridDimX/Y/Z, blockDimX/Y/Z, sharedMemBytes and hStream at the start of CUlaunchConfig.
 _CONFIG_HEAD = struct.Struct("<7I4xQ")
-# Behind them and the address of the attributes: how many there are.
-_COUNT_AT = 48
+# Behind them the address of the attributes, and how many there are. An attribute's size, and where in it its value is.
+_ATTRIBUTES_AT, _COUNT_AT = 40, 48
+_ATTRIBUTE_BYTES, _VALUE_AT = 72, 8
 _TENSOR_MAP_BYTES = 128
 _TENSOR_MAP_LIMIT = 4096
 _PORTABLE_CLUSTER = 8
@@ -110,7 +111,8 @@ class LoadedKernel:
 
         Args:
             operands: Tensors and numbers by operand name. Only addresses are read: `check` compares the rest.
-            dims: Every runtime dim by name. Without it they are read from the operands' shapes and strides.
+            dims: Every runtime dim by name. Without it they are read from the operands' shapes and strides. `early` = 0
+                has a kernel that could begin before the one in front of it has ended begin behind it.
             stream: Stream of the operands' device; 0 is the legacy default stream.
 
         A grid with a zero extent launches nothing.
@@ -121,7 +123,7 @@ class LoadedKernel:
         slot = getattr(self._slots, "slot", None) or self._new_slot()
         try:
             sizes = self._derive(operands) if dims is None else dims
-            maps = self._fill(operands, sizes, slot.arguments, slot.config_head, stream)
+            maps = self._fill(operands, sizes, slot.arguments, slot.config_head, slot.early, stream)
         except (KeyError, AttributeError, TypeError) as error:
             raise self._explain(operands, dims, error) from None
         except struct.error as error:
@@ -360,6 +362,13 @@ class _Slot:
         self.config.attrs = attributes
         self.config.numAttrs = len(attributes)
         self.config_head = (ctypes.c_char * (_COUNT_AT + 4)).from_address(int(self.config.getPtr()))
+        self.early = None
+        for index, attribute in enumerate(attributes):
+            if attribute.id == _early_kind(api):
+                (first,) = struct.unpack_from("<Q", self.config_head, _ATTRIBUTES_AT)
+                at = first + index * _ATTRIBUTE_BYTES + _VALUE_AT
+                # Where the driver reads whether a launch may begin early.
+                self.early = (ctypes.c_char * 4).from_address(at)
         self.arguments = ctypes.create_string_buffer(max(size, 8))
         self.pointers = (ctypes.c_void_p * max(len(artifact.params), 1))()
         self.parameters = ctypes.addressof(self.pointers)
@@ -396,11 +405,14 @@ def _attributes(artifact: Artifact, api: Any) -> list[Any]:
     if artifact.cluster != (1, 1, 1):
         add(kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, cluster)
     if artifact.programmatic_launch:
-        kind = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        add(kind, lambda value: setattr(value, "programmaticStreamSerializationAllowed", 1))
+        add(_early_kind(api), lambda value: setattr(value, "programmaticStreamSerializationAllowed", 1))
     if artifact.cooperative:
         add(kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, lambda value: setattr(value, "cooperative", 1))
     return attributes
+
+
+def _early_kind(api: Any) -> Any:
+    return api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
 def _attribute_count(artifact: Artifact) -> int:
@@ -413,7 +425,7 @@ def _binders(
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., dict[str, int]]]:
     """Three functions written out for this kernel, so that a launch runs no loop over the description.
 
-    The first takes (operands, dims, arguments, config, stream), packs the parameter values and the head of the launch
+    The first takes (operands, dims, arguments, config, early, stream), packs the parameter values and the head of the launch
     configuration, and returns one key per tensor map, or None where the grid is empty. The second takes (operands,
     dims) and returns the values and the grid. The third reads the dims from the operands' shapes. All names and
     expressions were checked by the artifact.
@@ -453,7 +465,7 @@ def _binders(
         for name, (operand, what, axis) in artifact.dims.items()
     }
     lines = [
-        "def fill(_o, _d, _arguments, _config, _stream):",
+        "def fill(_o, _d, _arguments, _config, _early, _stream):",
         *read,
         f"    _x, _y, _z = {tuple_text(artifact.grid)}",
         "    if not (_x and _y and _z):",
@@ -461,9 +473,10 @@ def _binders(
         f"    _pack_config(_config, 0, _x, _y, _z, {fixed}, _stream)",
         # The attribute that makes a launch cooperative is the last one.
         *(
-            f"    _pack_count(_config, {_COUNT_AT}, {_attribute_count(artifact)} - (not ({text})))"
+            f"    _pack_word(_config, {_COUNT_AT}, {_attribute_count(artifact)} - (not ({text})))"
             for text in resident
         ),
+        *(["    _pack_word(_early, 0, _d.get('early', 1))"] if artifact.programmatic_launch else []),
         f"    _pack_values(_arguments, 0, {', '.join(packed)})",
         f"    return {tuple_text(keys)}",
         "def bind(_o, _d):",
@@ -476,7 +489,7 @@ def _binders(
         **SCOPE,
         "_pack_values": values.pack_into,
         "_pack_config": _CONFIG_HEAD.pack_into,
-        "_pack_count": struct.Struct("<I").pack_into,
+        "_pack_word": struct.Struct("<I").pack_into,
     }
     exec("\n".join(lines), scope)
     return scope["fill"], scope["bind"], scope["derive"]

@@ -494,7 +494,8 @@ class TileProgram:
             which a test holds to the bodies.
         guards: conditions on the call, checked by the registry.
         constraints: extra (knobs, schedule, arch) rules of this program; each yields (code, figure, limit, fix).
-        launch: (knobs, call dims, GPU) -> values of the runtime dims the caller does not fix (splits, CTAs).
+        launch: (knobs, call dims, GPU) -> values of the runtime dims the caller does not fix (splits, CTAs); and `early` = 0
+            where a kernel that could begin before the one in front of it has ended had better not.
         bucket: (form, call dims) -> the sizes that decide which variant is best; they name tuned entries after
             rounding up to powers of two, and are the dims that the cost model assumes.
         overhead: (knobs, dims, GPU) -> microseconds a CTA spends that the counts of its body do not show.

@@ -100,7 +100,7 @@ def test_a_deal_covers_all_tiles_within_its_scratch(kv: str, heads: int, t: int)
 
 
 @pytest.mark.parametrize(
-    "heads, t, ctas", ((64, 37, 111), (64, 66, 132), (64, 72, 128), (64, 80, 80), (64, 96, 96), (64, 215, 108), (128, 37, 66))
+    "heads, t, ctas", ((64, 37, 111), (64, 66, 132), (64, 67, 67), (64, 72, 72), (64, 80, 80), (64, 96, 96), (64, 215, 108), (128, 37, 66))
 )  # fmt: skip
 def test_pairs_go_on_into_the_next_query_where_that_was_measured_faster(
     heads: int, t: int, ctas: int
@@ -108,3 +108,30 @@ def test_pairs_go_on_into_the_next_query_where_that_was_measured_faster(
     knobs = SimpleNamespace(heads=heads, kv="bf16", tile=64, stages=2, cluster=1, slices=1, block=64)
     found = launch(knobs, {"t": t, "topk": 2048}, GPUS["H200"])
     assert found["arrival_slots"] == heads // 64 * (t + ctas)
+
+
+@pytest.mark.parametrize("block", (0, 64))
+def test_ctas_that_leave_sms_idle_are_spread_over_pairs_of_sms(block: int) -> None:
+    """Such a launch begins behind the one in front of it; one that fills the SMs, has few tiles a CTA or gathers no bf16 rows does not wait."""
+    most = 112 if block else 125
+
+    def begins_behind(gpu: str = "H200", **changed: Any) -> bool:
+        knobs = {
+            "heads": 64 if block else 16,
+            "kv": "bf16",
+            "tile": 64,
+            "stages": 2,
+            "cluster": 1,
+            "slices": 1,
+            "block": block,
+        }
+        sizes = {"t": 96, "topk": 2048, **{k: v for k, v in changed.items() if k not in knobs}}
+        k = SimpleNamespace(**knobs | {key: value for key, value in changed.items() if key in knobs})
+        found = launch(k, sizes, GPUS[gpu])
+        assert found.get("early", 0) == 0, "a launch begins early unless it is told not to"
+        return "early" in found
+
+    assert [t for t in range(67, 133) if begins_behind(t=t)] == list(range(67, most + 1))
+    assert begins_behind(t=48) and not begins_behind(t=64) and not begins_behind(t=16)
+    assert not begins_behind(kv="fp8") and not begins_behind(topk=256) and not begins_behind(heads=128)
+    assert begins_behind("H20", t=57) and not begins_behind("H20", t=96)

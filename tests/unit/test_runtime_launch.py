@@ -104,6 +104,11 @@ class FakeDriver:
                 smem=config.sharedMemBytes,
                 stream=int(config.hStream),
                 attributes=[(a.id.name, a.value) for a in config.attrs][: config.numAttrs],
+                early=[
+                    a.value.programmaticStreamSerializationAllowed
+                    for a in config.attrs
+                    if "SERIALIZATION" in a.id.name
+                ],
                 function=function,
                 map=raw[0],
                 y=struct.unpack("<Q", raw[1])[0],
@@ -217,6 +222,26 @@ def test_a_launch_is_cooperative_only_where_its_ctas_wait_for_each_other(driver,
     rest = ["CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"] * programmatic
     alone, together = rest, [*rest, "CU_LAUNCH_ATTRIBUTE_COOPERATIVE"]
     assert kinds == [alone, together, alone, together]
+
+
+@pytest.mark.parametrize("cluster", [(1, 1, 1), (2, 1, 1)])
+def test_a_launch_begins_early_unless_it_is_told_to_wait(driver, cluster):
+    told = example(cluster=cluster, cooperative=True, resident="n // 128 - 1", programmatic_launch=True)
+    kernel, given = launch.LoadedKernel(told, b"cubin"), operands(256)
+    sizes = {"n": 256, "x_stride": 96}
+    for more in ({}, {"early": 0}, {"early": 1}, {"early": 0}, {}):
+        kernel.launch(given, sizes | more)
+    assert [each.early for each in driver.launches] == [[1], [0], [1], [0], [1]]
+    for each in driver.launches:
+        values = dict(each.attributes)
+        assert values["CU_LAUNCH_ATTRIBUTE_COOPERATIVE"].cooperative == 1
+        if cluster[0] > 1:
+            assert values["CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"].clusterDim.x == cluster[0]
+    alone = launch.LoadedKernel(example(), b"cubin")
+    alone.launch(given, sizes | {"early": 1})
+    assert driver.launches[-1].early == [], (
+        "a kernel that does not wait for the one before it never begins early"
+    )
 
 
 def test_what_is_loaded_apart_regards_no_other_kernel(driver):

@@ -42,6 +42,12 @@ SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {
 SEGMENT_UNITS, NEXT_UNITS, MERGE_UNITS = 3.5, 2.0, 2.1
 # Without a cluster one CTA merges a row alone: more splits cost more than they save.
 LONE_SPLITS = 8
+# CTAs of a launch that begins early take SMs as these fall free: where there are fewer than SMs, some pairs of SMs (TPCs) have
+# two and others none, and the two share a way to the L2. Behind the kernel in front they are spread over the pairs. From so many
+# tiles a CTA that outweighs the early start, while at most this much of the SMs is taken: heads on N, on M (docs/performance.md).
+# With 64 heads on M that is worth so many units to a query of one CTA.
+SPREAD = {False: (8, 0.95), True: (16, 0.85)}
+SPREAD_UNITS = 1.0
 SLICES = (1, 2, 4)
 KNOBS = (
     Knob("heads", "h", ((8, 16, 32, 64, 128),), "query heads"),
@@ -234,8 +240,9 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[st
     tiles = max(1, dims["topk"] // k.tile) * slices
     if getattr(k, "block", 0) == 64:
         pairs = k.kv == "bf16"
-        units = -(-tiles // 2) if pairs else tiles
-        return _shares(max(1, dims["t"]), k.heads // k.block, units, dims.get("splits"), gpu, walk=pairs)
+        units, rows = -(-tiles // 2) if pairs else tiles, max(1, dims["t"])
+        found = _shares(rows, k.heads // k.block, units, dims.get("splits"), gpu, walk=pairs)
+        return found | _start_of(k, dims, found["arrival_slots"] - blocks, gpu)
     slots = gpu.sms * (sliced_ctas_per_sm(k) if slices > 1 else 1)
     if slices > 1:
         # Parts of a query meet at once: all CTAs must run at once, or each query has one.
@@ -244,13 +251,23 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[st
         words = merged_rows(k) * (128 + head_block(k))
         return {"splits": splits, "arrival_slots": blocks * splits * words if splits > slices else 1}
     clusters = max(1, min(tiles // cluster, slots // (blocks * cluster)))
+    start: dict[str, int] = {}
     if not gpu.arch.tmem_columns:
         clusters = max(1, min(clusters, gpu.slots_in_clusters(cluster) // (blocks * cluster)))
         clusters = min(clusters, LONE_SPLITS) if cluster == 1 else clusters
         # Of those whose longest split has as few tiles, the fewest to merge.
         turns = -(-tiles // (cluster * clusters))
         clusters = -(-tiles // (cluster * turns))
-    return {"splits": cluster * clusters, "arrival_slots": blocks * cluster}
+        start = _start_of(k, dims, blocks * dims.get("splits", cluster * clusters), gpu)
+    return {"splits": cluster * clusters, "arrival_slots": blocks * cluster} | start
+
+
+def _start_of(k: SimpleNamespace, dims: Mapping[str, int], ctas: int, gpu: GpuSpec) -> dict[str, int]:
+    """When a launch of so many CTAs begins: behind the kernel in front of it where that spreads the gather of rows (`SPREAD`)."""
+    least, most = SPREAD[k.block == 64]
+    gathers = k.kv == "bf16" and _blocks(k, dims) == dims["t"]
+    tiles = dims["t"] * (dims["topk"] // k.tile) / max(1, ctas)
+    return {"early": 0} if gathers and tiles >= least and gpu.sms / 2 < ctas < most * gpu.sms else {}
 
 
 def _shares(
@@ -269,7 +286,9 @@ def _shares(
     def even(parts: int) -> tuple[float, int, int]:
         rounds = -(-t * parts // sms)
         ctas = -(-t // rounds) if walk and parts == 1 else t * parts
-        return rounds * (-(-units // parts) + SEGMENT_UNITS) + merging(parts, t * parts), ctas, parts
+        spread = walk and blocks == parts == 1 and sms / 2 < t < SPREAD[True][1] * sms
+        each = -(-units // parts) + SEGMENT_UNITS - spread * SPREAD_UNITS
+        return rounds * each + merging(parts, t * parts), ctas, parts
 
     def on_and_on(share: int) -> tuple[float, int, int]:
         ctas = -(-t * units // share)
