@@ -512,12 +512,12 @@ def write_partial(p: Probe) -> None:
     )
 
 
-@case(said.merge_splits, splits=(3, 11), count=(64, 512, 2048))
-def merge_splits(p: Probe, splits: int, count: int) -> None:
-    """A share of eight heads, for some threads alone, and two times eight; of one head each split is empty."""
+@case(said.merge_splits, splits=(3, 19), shares=(1, 3, 8), heads=(8, 16))
+def merge_splits(p: Probe, splits: int, shares: int, heads: int) -> None:
+    """All of the row, and shares of it that are no whole pairs of pieces; of one head each split is empty."""
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
     lses = p.normal(2, splits, 32)
-    lses[:, 1], lses[:, :, 27] = -INF, -INF
+    lses[:, 1], lses[:, :, 27 if heads == 16 else 19] = -INF, -INF
     p.call(
         p.operand("o_partial", p.normal(2, splits, 32, 512)),
         p.operand("lse_partial", lses),
@@ -527,10 +527,11 @@ def merge_splits(p: Probe, splits: int, count: int) -> None:
         p.dim("row", 1),
         p.dim("head0", 16),
         32,
+        heads,
         p.dim("splits", splits),
         p.scalar("lse_scale", 0.7),
-        p.dim("first", 0 if count > 1024 else 1024),
-        count,
+        p.dim("share", shares // 3),
+        p.dim("shares", shares),
         p.thread,
     )
 

@@ -39,6 +39,41 @@ def test_ctas_that_wait_for_each_other_all_fit(variant: variants.Variant, gpu) -
             assert z == 1
 
 
+WHOLE = [
+    v for v in variants.variants("sparse_mla", arch="sm_90a") if (v.knobs["slices"], v.knobs["block"], v.knobs["cluster"]) == (1, 0, 1)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("crowd", (False, True))
+@pytest.mark.parametrize(
+    "executor, splits",
+    (
+        (Interpreter(seed=3), 3),
+        (Interpreter(seed=4), 5),
+        pytest.param(Emulator(strict=True), 3, marks=(pytest.mark.emulator, pytest.mark.compile)),
+    ),
+    ids=("three", "five", "emulated"),
+)
+@pytest.mark.parametrize("variant", WHOLE, ids=lambda v: v.id)
+def test_splits_of_whole_rows_merge_together_or_the_last_one_alone(
+    variant: variants.Variant, executor, splits: int, crowd: bool
+) -> None:
+    sizes = {"t": 2, "heads": variant.knobs["heads"], "topk": 320, "n": 700, "ids": "holes"}
+    told = {"splits": splits, "arrival_slots": 2 + crowd}
+    work = Workload("splits", "edge", variant.knobs["kv"], sizes)
+    found = trial.run(variant, work, executor, launch=told)
+    assert found.comparison.ok, found.comparison.failures
+
+
+def test_splits_that_do_not_run_at_once_do_not_wait() -> None:
+    knobs, gpu = SimpleNamespace(**WHOLE[0].knobs), GPUS["H200"]
+    for t, splits, waits in ((33, 4, True), (34, 4, False), (44, 3, True), (100, 4, False)):
+        sizes = {"t": t, "topk": 2048, "heads": WHOLE[0].knobs["heads"], "splits": splits}
+        found = {**sizes, **launch(knobs, sizes, gpu)}
+        assert found["splits"] == splits and found["arrival_slots"] == t + (not waits)
+        assert bool(evaluate(PROGRAM.schedule(WHOLE[0].knobs, gpu.arch).resident, found)) is waits
+
+
 def test_a_variant_takes_as_many_queries_as_it_may_without_waiting() -> None:
     sizes = {"t": 4000, "topk": 2048, "heads": 16}
     knobs = next(v.knobs for v in VARIANTS if v.knobs["heads"] == 16)

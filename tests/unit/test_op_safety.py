@@ -238,7 +238,7 @@ def test_a_launch_that_raises_does_not_poison_later_ones(monkeypatch) -> None:
         if (v.knobs["heads"], v.knobs["kv"], v.knobs["cluster"]) == (8, "bf16", 1)
     )
     sparse_mla(*given, variant=variant, **options)
-    arrive, arrived = Executor._take_ticket, []
+    arrive, arrived = Executor._count, []
 
     def fail_third(self, *arguments):
         arrived.append(arguments)
@@ -246,7 +246,7 @@ def test_a_launch_that_raises_does_not_poison_later_ones(monkeypatch) -> None:
             raise KeyboardInterrupt
         return arrive(self, *arguments)
 
-    monkeypatch.setattr(Executor, "_take_ticket", fail_third)
+    monkeypatch.setattr(Executor, "_count", fail_third)
     with pytest.raises(KeyboardInterrupt):
         sparse_mla(*given, variant=variant, **options)
     given = given[0].flip(0).contiguous(), *given[1:]

@@ -8,7 +8,6 @@ sum. What has no text is in dsl_kernels/device/torch/sparse_mla.py.
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 
 from ...problems.layouts import FP8_TOKEN_BYTES
 from ...tile.lang import Size
@@ -244,10 +243,14 @@ def column_head(column, thread):
     return column // 2 * 8 + thread % 4 * 2 + column % 2
 
 
-def over_lanes(m, value, combine):
-    """A value of each thread combined over the lanes of its warp that have the same columns."""
-    for bits in (4, 8, 16):
-        value = m.let(f"over_{bits}", combine(value, exchange(value, bits)))
+EVERY_FOURTH, EVERY_OTHER = (4, 8, 16), (2, 4, 8, 16)
+"""Distances between the lanes of a warp that have the same columns, and between those that merge the same heads."""
+
+
+def over_lanes(m, value, combine, distances=EVERY_FOURTH):
+    """A value of each thread combined over the lanes of its warp at these distances."""
+    for distance in distances:
+        value = m.let(f"over_{distance}", combine(value, exchange(value, distance)))
     return value
 
 
@@ -397,85 +400,82 @@ def write_partial(
             of_split[column_head(column, thread)] = top[column]
 
 
-RUN, AT_A_TIME, MOST = 1024, 8, 16
-"""Quads of eight heads; splits that are joined at a time; quads of a thread that are on their way at once."""
+RUN, PIECES, IN_FLIGHT = 1024, 8, 2
+"""Quads of eight heads; pieces of 64 dims that these fall into, a quad of each a thread; splits whose parts are on their way together."""
 
 
 @by_text
 def merge_splits(
-    m, o_partial, lse_partial, attn_sink, out: Writes, lse: Writes, row, head0, heads, splits, lse_scale, first, count, thread
+    m, o_partial, lse_partial, attn_sink, out: Writes, lse: Writes, row, head0, heads, head_block, splits, lse_scale, share, shares, thread
 ):  # fmt: skip
-    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent dim.
+    """The weighted sum of the splits for share `share` of `shares`: so many of the pieces of 64 dims, of all heads.
 
-    Of each run of eight heads a thread takes some, where there are as many as threads. The splits are joined by an online softmax over their lse. An empty
-    split has lse = -inf and weight 0; a row without ids gives 0 and -inf.
+    A quad is four heads of one latent dim; a thread has the same four of each eight heads. An empty split has lse = -inf and
+    weight 0; a row without ids gives 0 and -inf.
     """
-    quads = max(min(count, RUN) // THREADS, 1)
-    batch = min(MOST // quads, AT_A_TIME)
-    parts, weights = (
-        m.local("parts", batch * quads * FOUR, "float32"),
-        m.local("weights", AT_A_TIME * FOUR, "float32"),
-    )
-    merged, sinks = m.local("merged", quads * FOUR, "float32"), m.local("sinks", FOUR, "float32")
-    total, peak = m.local("total", FOUR, "float32"), m.local("peak", FOUR, "float32")
-    with m.when(thread < count) if count < THREADS else nullcontext():
-        for run in m.loop("run", max(count // RUN, 1)):
-            quad = m.let("quad", first + run * RUN + thread)
-            four = m.let("four", quad // RUN * 2 + quad % 2)
-            attn_sink.part("sinks_of_heads", head0).read(sinks, four)
-            for v in m.loop("v", FOUR, unrolled=True):
-                total[v], peak[v] = 0.0, -INF
-            for v in m.loop("v", merged.size, unrolled=True):
-                merged[v] = 0.0
-            for begin in m.loop("begin", splits, step=AT_A_TIME):
-                for i in m.loop("i", AT_A_TIME, unrolled=True):
+    runs, own = head_block // 8, head_block // 2
+    many = min(4, 8 // runs)
+    begin, end = m.let("begin", share * PIECES // shares), m.let("end", (share + 1) * PIECES // shares)
+    held, four = m.local("held", own, "float32"), m.local("four", FOUR, "float32")
+    base, scale = m.local("base", own, "float32"), m.local("scale", own, "float32")
+
+    sinks, mine = m.local("sinks", own, "float32"), thread % 2
+
+    def read_lses(split):
+        for run in m.loop("run", runs, unrolled=True):
+            lses = lse_partial.row("lses", (row, split), (splits, heads), head0)
+            lses.read(held.group(run * FOUR, FOUR), run * 2 + mine)
+
+    for run in m.loop("run", runs, unrolled=True):
+        attn_sink.part("of_heads", head0).read(sinks.group(run * FOUR, FOUR), run * 2 + mine)
+    for i in m.loop("i", own, unrolled=True):
+        base[i], scale[i] = -INF, 0.0
+    m.comment("Each lane of those that have the same heads looks at every sixteenth split.")
+    for split in m.loop("split", splits, begin=thread % WARP // 2, step=WARP // 2):
+        read_lses(split)
+        for i in m.loop("i", own, unrolled=True):
+            risen = m.let("risen", maximum(base[i], held[i]))
+            scale[i] = scale[i] * _shrinking(base[i], risen) + _shrinking(held[i], risen)
+            base[i] = risen
+    for i in m.loop("i", own, unrolled=True):
+        top = over_lanes(m, base[i], maximum, EVERY_OTHER)
+        some = m.let("some", select(top > -INF, top, 0.0))
+        scale[i] = scale[i] * exp2(base[i] - some)
+        base[i] = some
+    for i in m.loop("i", own, unrolled=True):
+        scale[i] = over_lanes(m, scale[i], lambda a, b: a + b, EVERY_OTHER)
+    for run in m.loop("run", runs, unrolled=True):
+        for v in m.loop("v", FOUR, unrolled=True):
+            at = run * FOUR + v
+            joined = m.let("joined", _lse(scale[at], base[at]))
+            four[v] = joined * lse_scale
+            scale[at] = kept_beside(joined, sinks[at]) * _inverse(scale[at])
+        with m.when(share.equals(0) & (thread < 2)):
+            lse.row("of_row", row, heads, head0).write(four, run * 2 + mine)
+    merged = m.local("merged", many * own, "float32")
+    for piece in m.loop("piece", end, begin=begin, step=many):
+        for i in m.loop("i", merged.size, unrolled=True):
+            merged[i] = 0.0
+        for split in m.loop("split", splits, at_once=IN_FLIGHT):
+            read_lses(split)
+            for i in m.loop("i", own, unrolled=True):
+                held[i] = exp2(held[i] - base[i])
+            partial = o_partial.row("partial", (row, split, head0), (splits, heads, LATENT_DIM))
+            for u in m.loop("u", many, unrolled=True):
+                quad = m.let("quad", minimum(piece + u, end - 1) * THREADS + thread)
+                for run in m.loop("run", runs, unrolled=True):
+                    partial.read(four, run * RUN + quad)
                     for v in m.loop("v", FOUR, unrolled=True):
-                        weights[i * FOUR + v] = -INF
-                    with m.when(begin + i < splits):
-                        lses = lse_partial.row("lses", (row, begin + i), (splits, heads), head0)
-                        lses.read(weights.group(i * FOUR, FOUR), four)
-                for at in m.loop("at", AT_A_TIME // batch, unrolled=True):
-                    split = m.let("split", begin + at * batch)
-                    for i in m.loop("i", batch, unrolled=True):
-                        with m.when(split + i < splits):
-                            partial = o_partial.row(
-                                "partial", (row, split + i, head0), (splits, heads, LATENT_DIM)
-                            )
-                            for u in m.loop("u", quads, unrolled=True):
-                                partial.read(parts.group((i * quads + u) * FOUR, FOUR), quad + u * THREADS)
-                    with m.when(at.equals(0)) if batch < AT_A_TIME else nullcontext():
-                        _raise_peaks(m, weights, merged, total, peak)
-                    for i in m.loop("i", batch, unrolled=True):
-                        with m.when(split + i < splits):
-                            for v in m.loop("v", quads * FOUR, unrolled=True):
-                                share = weights[(at * batch + i) * FOUR + v % FOUR]
-                                merged[v] = merged[v] + parts[i * quads * FOUR + v] * share
-            for v in m.loop("v", FOUR, unrolled=True):
-                head, joined = head0 + four * FOUR + v, m.let("joined", _lse(total[v], peak[v]))
-                with m.when(quad % RUN < 2):
-                    lse.row("of_row", row, heads)[head] = joined * lse_scale
-                scale = m.let("scale", kept_beside(joined, sinks[v]) * _inverse(total[v]))
-                for u in m.loop("u", quads, unrolled=True):
+                        at = u * own + run * FOUR + v
+                        merged[at] = merged[at] + four[v] * held[run * FOUR + v]
+        for u in m.loop("u", many, unrolled=True):
+            with m.when(piece + u < end):
+                for i in m.loop("i", own, unrolled=True):
+                    head = head0 + (i // FOUR * 2 + thread % 2) * FOUR + i % FOUR
                     to = out.row("to", (row, head), (heads, LATENT_DIM))
-                    to[(quad + u * THREADS) % RUN // 2] = (merged[u * FOUR + v] * scale).to("bfloat16")
-
-
-def _raise_peaks(m, weights, merged, total, peak):
-    """Turn lses into weights below the highest so far, and rescale what was summed up below a lower one."""
-    for v in m.loop("v", FOUR, unrolled=True):
-        risen = m.var("risen", peak[v], "float32")
-        for i in m.loop("i", AT_A_TIME, unrolled=True):
-            m.set(risen, maximum(risen, weights[i * FOUR + v]))
-        m.comment("No split may have seen a token.")
-        base = m.let("base", select(risen > -INF, risen, 0.0))
-        factor = m.let("factor", exp2(peak[v] - base))
-        peak[v] = risen
-        total[v] = total[v] * factor
-        for u in m.loop("u", merged.size // FOUR, unrolled=True):
-            merged[u * FOUR + v] = merged[u * FOUR + v] * factor
-        for i in m.loop("i", AT_A_TIME, unrolled=True):
-            weights[i * FOUR + v] = exp2(weights[i * FOUR + v] - base)
-            total[v] = total[v] + weights[i * FOUR + v]
+                    to[(piece + u) * (THREADS // 2) + thread // 2] = (merged[u * own + i] * scale[i]).to(
+                        "bfloat16"
+                    )
 
 
 # Heads on N: the CTAs that hold a slice of the dims trade rows of O^T, of 16 dims by 8 heads, with the lses of all heads

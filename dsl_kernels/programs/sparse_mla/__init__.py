@@ -3,10 +3,10 @@
     S[tokens, heads] = K Q^T,   P = online softmax over tokens,   O[512, heads] += K^T P
 
 A CTA owns one query, one block of at most 64 heads and one split of the id row (tiles split, split + splits, ...).
-Tiles without a valid id are skipped by every role on its own reading of the ids. Splits meet in global memory: the
-last to arrive merges them, or where CTAs share out the dims of a row each merges a share, so the operation is one
-launch. With 64 heads on M (Hopper) the products are the other way round, and a CTA takes consecutive tiles, of one query
-or of several.
+Tiles without a valid id are skipped by every role on its own reading of the ids. Splits meet in global memory, so the
+operation is one launch: each CTA merges a share where those of a row may wait for one another, elsewhere the last to come
+merges. With 64 heads on M (Hopper) the products are the other way round, and a CTA takes consecutive tiles, of one query or of
+several.
 
 Each structure has a module with its schedules and the bodies of its roles; here are the knobs, which of them are worth
 having, and what a call launches.
@@ -28,10 +28,7 @@ from . import blackwell, on_m, on_n
 from .common import LATENT_DIM, ROPE_DIM, head_block, merged_rows, sliced_ctas_per_sm
 
 # Cluster sizes of the committed Hopper variants of whole rows. More than 32 heads are blocks that read the same rows.
-CLUSTERS: dict[str, dict[int, tuple[int, ...]]] = {
-    "bf16": {8: (1, 2), 16: (1, 2), 32: (1, 2), 64: (2,), 128: (2,)},
-    "fp8": {8: (1, 2), 16: (1, 2), 32: (1, 2), 64: (2,), 128: (2,)},
-}
+CLUSTERS = {8: (1, 2), 16: (1, 2), 32: (1, 2), 64: (2,), 128: (2,)}
 # (block, stages) of the committed Hopper variants whose CTAs share out the dims: two stages let an SM hold two CTAs.
 SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {
     "bf16": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((16, 2), (16, 3)), 64: ((16, 2), (16, 3)), 128: ((16, 2), (16, 3))},
@@ -40,8 +37,8 @@ SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {
 # What a query costs a CTA beside its units, what a second one of which it has a part does where its rows are on their way by
 # then, and what joining parts costs at least, in units (docs/performance.md).
 SEGMENT_UNITS, NEXT_UNITS, MERGE_UNITS = 3.5, 2.0, 2.1
-# Without a cluster one CTA merges a row alone: more splits cost more than they save.
-LONE_SPLITS = 8
+# Splits of whole rows at most: shares of a row are pieces of 64 dims.
+MOST_SPLITS = 8
 # CTAs of a launch that begins early take SMs as these fall free: where there are fewer than SMs, some pairs of SMs (TPCs) have
 # two and others none, and the two share a way to the L2. Behind the kernel in front they are spread over the pairs. From so many
 # tiles a CTA that outweighs the early start, while at most this much of the SMs is taken: heads on N, on M (docs/performance.md).
@@ -162,7 +159,7 @@ def _written(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) ->
 def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
     """Whole rows of two stages, heads on M, or slices, which send to one another asynchronously."""
     if k.slices == 1 and k.block == 0:
-        return k.stages == 2 and k.exchange == 1 and (level > 0 or k.cluster in CLUSTERS[k.kv][k.heads])
+        return k.stages == 2 and k.exchange == 1 and (level > 0 or k.cluster in CLUSTERS[k.heads])
     if k.block == 64:
         shared = k.kv == "fp8" and k.heads // k.block == k.exchange
         return (k.stages, k.slices, k.cluster) == (2, 1, 1) and k.heads >= 64 and (k.exchange == 1 or shared)
@@ -234,7 +231,7 @@ def _blocks(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
-    """Enough splits of the id row to give every SM a CTA: whole clusters, at most one split a tile."""
+    """Enough splits of the id row to give every SM a CTA: whole clusters, at most one split a tile, and what the caller fixed."""
     cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
     blocks = max(1, _blocks(k, dims))
     tiles = max(1, dims["topk"] // k.tile) * slices
@@ -243,23 +240,25 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[st
         units, rows = -(-tiles // 2) if pairs else tiles, max(1, dims["t"])
         found = _shares(rows, k.heads // k.block, units, dims.get("splits"), gpu, walk=pairs)
         return found | _start_of(k, dims, found["arrival_slots"] - blocks, gpu)
-    slots = gpu.sms * (sliced_ctas_per_sm(k) if slices > 1 else 1)
     if slices > 1:
+        slots = gpu.sms * sliced_ctas_per_sm(k)
         # Parts of a query meet at once: all CTAs must run at once, or each query has one.
         parts = max(1, min(tiles // slices, slots // (blocks * slices), merged_rows(k)))
         splits = dims.get("splits") or slices << (parts.bit_length() - 1)
         words = merged_rows(k) * (128 + head_block(k))
         return {"splits": splits, "arrival_slots": blocks * splits * words if splits > slices else 1}
-    clusters = max(1, min(tiles // cluster, slots // (blocks * cluster)))
-    start: dict[str, int] = {}
-    if not gpu.arch.tmem_columns:
-        clusters = max(1, min(clusters, gpu.slots_in_clusters(cluster) // (blocks * cluster)))
-        clusters = min(clusters, LONE_SPLITS) if cluster == 1 else clusters
-        # Of those whose longest split has as few tiles, the fewest to merge.
-        turns = -(-tiles // (cluster * clusters))
-        clusters = -(-tiles // (cluster * turns))
-        start = _start_of(k, dims, blocks * dims.get("splits", cluster * clusters), gpu)
-    return {"splits": cluster * clusters, "arrival_slots": blocks * cluster} | start
+    clusters = max(1, min(tiles // cluster, gpu.sms // (blocks * cluster)))
+    if gpu.arch.tmem_columns:
+        return {"splits": cluster * clusters, "arrival_slots": blocks * cluster}
+    most = MOST_SPLITS if cluster == 1 else tiles
+    clusters = max(1, min(clusters, gpu.slots_in_clusters(cluster) // (blocks * cluster), most))
+    # Of those whose longest split has as few tiles, the fewest to merge.
+    turns = -(-tiles // (cluster * clusters))
+    splits = dims.get("splits") or cluster * -(-tiles // (cluster * turns))
+    # A counter more says that not all CTAs run at once: then none waits for another.
+    crowd = cluster == 1 and blocks * splits > gpu.sms
+    found = {"splits": splits, "arrival_slots": blocks * cluster + crowd}
+    return found | _start_of(k, dims, blocks * splits, gpu)
 
 
 def _start_of(k: SimpleNamespace, dims: Mapping[str, int], ctas: int, gpu: GpuSpec) -> dict[str, int]:
@@ -311,15 +310,14 @@ def _shares(
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
     """Merging: a barrier of the cluster, then the last arriver's reading of every partial, shared by its cluster.
 
-    Where slices send one another their parts, every CTA merges a share: a store and a load, however many parts there are. So
-    it is with heads on M, whose share is as large as a part.
+    Where CTAs wait for one another each merges a share instead: it reads as much as it left, or was sent.
     """
     cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
     partials = dims["splits"] // cluster
     bytes_each = head_block(k) * LATENT_DIM * 4 / cluster
     merge = 1.0 if partials > 1 else 0.0
     if partials > 1 and slices == 1:
-        read = 1 if getattr(k, "block", 0) == 64 else partials
+        read = partials if gpu.arch.tmem_columns or cluster > 1 else 1
         merge += read * bytes_each / (gpu.l2_gbps * 1e3 / gpu.sms)
     merge += 1.0 + 0.05 * cluster if cluster > 1 else 0.0
     if slices > 1:

@@ -191,6 +191,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": LATENT_DIM, "rope": ROPE_DIM},
         # Without it ptxas may not know with how many registers a thread begins, and then gives none to those that need more.
         min_ctas_per_sm=int(_staged(k)),
+        resident=f"(splits - 1) * (t * {k.heads // hb} + 1 - arrival_slots)" if k.cluster == 1 else "",
     )  # fmt: skip
 
 
@@ -298,37 +299,49 @@ def _total(m: Recorder) -> None:
 
 
 def _attend_whole(m: Recorder) -> None:
-    """Heads on N, the whole row: splits meet in scratch memory, those of a cluster by its barrier."""
-    k, walk, splits = m.k, Walk.named(m), m.dim("splits")
-    quads = m.c.head_block * 128
+    """Heads on N, the whole row. Splits leave their parts, and behind a meeting each merges a share of the dims.
+
+    Those of a cluster meet by its barrier, all of a row by a counter. Where there are more clusters, or CTAs than run at once
+    (a counter more says so), nobody waits: the last to come merges.
+    """
+    walk, splits, cluster, query = Walk.named(m), m.dim("splits"), m.k.cluster, m.block(0)
     for _ in _attend_tiles(m):
         pass
+    merges = m.var("merges", True, "bool")
 
-    def merge(rank: Value, count: int) -> None:
-        said.merge_splits(m, walk.row, walk.head0, first=rank * count, count=count)
-
-    last = m.var("last", True, "bool")
-    if k.cluster > 1:
-        m.comment(
-            "The cluster meets once its partials are written; each CTA then merges its share of the row."
-        )
+    def leave() -> None:
         said.write_partial(m, walk.row, walk.head0, split=walk.split)
+
+    def merge(share: Value, shares: Value) -> None:
+        said.merge_splits(m, walk.row, walk.head0, share=share, shares=shares)
+
+    if cluster > 1:
+        leave()
         m.cluster_arrive()
         m.cluster_wait()
-        with m.when(splits > k.cluster):
-            m.take_ticket(
-                last, "last_s", "arrivals", m.block(0) * k.cluster + m.block(1), splits // k.cluster, "attend"
-            )
-        with m.when(last):
-            merge(m.block(1), quads // k.cluster)
+        with m.when(splits > cluster):
+            counter = query * cluster + m.block(1)
+            m.take_ticket(merges, "last_s", "arrivals", counter, splits // cluster, "attend")
+        with m.when(merges):
+            merge(m.block(1), cluster)
         return
     with m.when(splits.equals(1)):
         said.write_outputs(m, walk.row, walk.head0)
     with m.otherwise():
-        said.write_partial(m, walk.row, walk.head0, split=walk.split)
-        m.take_ticket(last, "last_s", "arrivals", m.block(0), splits, "attend")
-        with m.when(last):
-            merge(0, quads)
+        leave()
+        share, shares = m.var("share", walk.split), m.var("shares", splits)
+        together = m.let("together", m.dim("arrival_slots").equals(m.dim("t") * m.c.head_blocks))
+        with m.when(together):
+            m.count_in("arrivals", query, "attend")
+            m.await_count("arrivals", query, splits, "attend")
+        with m.otherwise():
+            m.take_ticket(merges, "last_s", "arrivals", query, splits, "attend")
+            m.set(share, 0)
+            m.set(shares, 1)
+        with m.when(merges):
+            merge(share, shares)
+        with m.when(together):
+            m.count_out("arrivals", query, splits, "attend")
 
 
 def _attend(m: Recorder) -> None:

@@ -304,77 +304,92 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, t
 
 
 @cute.jit
-def merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, first, thread):
-    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent
-    dim.
+def merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, share, thread):
+    """The weighted sum of the splits for share `share` of `shares`: so many of the pieces of 64 dims, of
+    all heads.
 
-    Of each run of eight heads a thread takes some, where there are as many as threads. The splits are
-    joined by an online softmax over their lse. An empty split has lse = -inf and weight 0; a row
-    without ids gives 0 and -inf.
+    A quad is four heads of one latent dim; a thread has the same four of each eight heads. An empty
+    split has lse = -inf and weight 0; a row without ids gives 0 and -inf.
     """
-    parts = cute.make_rmem_tensor(64, Float32)
-    weights = cute.make_rmem_tensor(32, Float32)
-    merged = cute.make_rmem_tensor(32, Float32)
-    sinks = cute.make_rmem_tensor(4, Float32)
-    total = cute.make_rmem_tensor(4, Float32)
-    peak = cute.make_rmem_tensor(4, Float32)
-    for run in cutlass.range(HEAD_BLOCK * 128 // CLUSTER // 1024, unroll=1):
-        quad = first + run * 1024 + thread
-        four = quad // 1024 * 2 + quad % 2
-        sinks_of_heads = attn_sink + head0
-        cute.autovec_copy(warps.group(sinks_of_heads, 4, four), sinks)
+    begin = share * 8 // CLUSTER
+    end = (share + 1) * 8 // CLUSTER
+    held = cute.make_rmem_tensor(HEAD_BLOCK // 2, Float32)
+    four = cute.make_rmem_tensor(4, Float32)
+    base = cute.make_rmem_tensor(HEAD_BLOCK // 2, Float32)
+    scale = cute.make_rmem_tensor(HEAD_BLOCK // 2, Float32)
+    sinks = cute.make_rmem_tensor(HEAD_BLOCK // 2, Float32)
+    for run in cutlass.range_constexpr(HEAD_BLOCK // 8):
+        of_heads = attn_sink + head0
+        cute.autovec_copy(warps.group(of_heads, 4, run * 2 + thread % 2), warps.few(sinks, run * 4, 4))
+    for i in cutlass.range_constexpr(HEAD_BLOCK // 2):
+        base[i] = Float32(-Float32.inf)
+        scale[i] = Float32(0.0)
+    # Each lane of those that have the same heads looks at every sixteenth split.
+    for split in cutlass.range(thread % 32 // 2, splits, 16, unroll=1):
+        for run in cutlass.range_constexpr(HEAD_BLOCK // 8):
+            lses = lse_partial + Int64(row * splits + split) * HEADS + head0
+            cute.autovec_copy(warps.group(lses, 4, run * 2 + thread % 2), warps.few(held, run * 4, 4))
+        for i in cutlass.range_constexpr(HEAD_BLOCK // 2):
+            risen = cute.arch.fmax(base[i], held[i])
+            scale[i] = scale[i] * cutlass.select_(
+                base[i] == risen, 1.0, warps.exp2(base[i] - risen)
+            ) + cutlass.select_(held[i] == risen, 1.0, warps.exp2(held[i] - risen))
+            base[i] = risen
+    for i in cutlass.range_constexpr(HEAD_BLOCK // 2):
+        over_2 = cute.arch.fmax(base[i], warps.exchange(base[i], 2))
+        over_4 = cute.arch.fmax(over_2, warps.exchange(over_2, 4))
+        over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
+        over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
+        some = cutlass.select_(over_16 > -Float32.inf, over_16, 0.0)
+        scale[i] = scale[i] * warps.exp2(base[i] - some)
+        base[i] = some
+    for i in cutlass.range_constexpr(HEAD_BLOCK // 2):
+        over_2 = scale[i] + warps.exchange(scale[i], 2)
+        over_4 = over_2 + warps.exchange(over_2, 4)
+        over_8 = over_4 + warps.exchange(over_4, 8)
+        over_16 = over_8 + warps.exchange(over_8, 16)
+        scale[i] = over_16
+    for run in cutlass.range_constexpr(HEAD_BLOCK // 8):
         for v in cutlass.range_constexpr(4):
-            total[v] = Float32(0.0)
-            peak[v] = Float32(-Float32.inf)
-        for v in cutlass.range_constexpr(32):
-            merged[v] = Float32(0.0)
-        for begin in cutlass.range(0, splits, 8, unroll=1):
-            for i in cutlass.range_constexpr(8):
-                for v in cutlass.range_constexpr(4):
-                    weights[i * 4 + v] = Float32(-Float32.inf)
-                if begin + i < splits:
-                    lses = lse_partial + Int64(row * splits + (begin + i)) * HEADS + head0
-                    cute.autovec_copy(warps.group(lses, 4, four), warps.few(weights, i * 4, 4))
-            for at in cutlass.range_constexpr(4):
-                split = begin + at * 2
-                for i in cutlass.range_constexpr(2):
-                    if split + i < splits:
-                        partial = o_partial + Int64((row * splits + (split + i)) * HEADS + head0) * LATENT_DIM
-                        for u in cutlass.range_constexpr(8):
-                            cute.autovec_copy(
-                                warps.group(partial, 4, quad + u * 128), warps.few(parts, (i * 8 + u) * 4, 4)
-                            )
-                if at == 0:
-                    for v in cutlass.range_constexpr(4):
-                        risen = Float32(peak[v])
-                        for i in cutlass.range_constexpr(8):
-                            risen = cute.arch.fmax(risen, weights[i * 4 + v])
-                        # No split may have seen a token.
-                        base = cutlass.select_(risen > -Float32.inf, risen, 0.0)
-                        factor = warps.exp2(peak[v] - base)
-                        peak[v] = risen
-                        total[v] = total[v] * factor
-                        for u in cutlass.range_constexpr(8):
-                            merged[u * 4 + v] = merged[u * 4 + v] * factor
-                        for i in cutlass.range_constexpr(8):
-                            weights[i * 4 + v] = warps.exp2(weights[i * 4 + v] - base)
-                            total[v] = total[v] + weights[i * 4 + v]
-                for i in cutlass.range_constexpr(2):
-                    if split + i < splits:
-                        for v in cutlass.range_constexpr(32):
-                            merged[v] = merged[v] + parts[i * 8 * 4 + v] * weights[(at * 2 + i) * 4 + v % 4]
-        for v in cutlass.range_constexpr(4):
-            joined = cutlass.select_(total[v] > 0.0, warps.log2(total[v]) + peak[v], -Float32.inf)
-            if quad % 1024 < 2:
-                of_row = lse + Int64(row) * HEADS
-                of_row[head0 + four * 4 + v] = joined * lse_scale
-            scale = cutlass.select_(
+            joined = cutlass.select_(
+                scale[run * 4 + v] > 0.0, warps.log2(scale[run * 4 + v]) + base[run * 4 + v], -Float32.inf
+            )
+            four[v] = joined * lse_scale
+            scale[run * 4 + v] = cutlass.select_(
                 joined > -Float32.inf,
-                warps.rcp_approx(warps.exp2(sinks[v] * 1.4426950408889634 - joined) + 1.0), 0.0
-            ) * cutlass.select_(total[v] > 0.0, warps.rcp_approx(total[v]), 0.0)
-            for u in cutlass.range_constexpr(8):
-                to = out + Int64(row * HEADS + (head0 + four * 4 + v)) * LATENT_DIM
-                to[(quad + u * 128) % 1024 // 2] = (merged[u * 4 + v] * scale).to(cutlass.BFloat16)
+                warps.rcp_approx(warps.exp2(sinks[run * 4 + v] * 1.4426950408889634 - joined) + 1.0), 0.0
+            ) * cutlass.select_(scale[run * 4 + v] > 0.0, warps.rcp_approx(scale[run * 4 + v]), 0.0)
+        if (share == 0) & (thread < 2):
+            of_row = lse + Int64(row) * HEADS + head0
+            cute.autovec_copy(four, warps.group(of_row, 4, run * 2 + thread % 2))
+    merged = cute.make_rmem_tensor(8 // (HEAD_BLOCK // 8) * (HEAD_BLOCK // 2), Float32)
+    for piece in cutlass.range(begin, end, 8 // (HEAD_BLOCK // 8), unroll=1):
+        for i in cutlass.range_constexpr(8 // (HEAD_BLOCK // 8) * (HEAD_BLOCK // 2)):
+            merged[i] = Float32(0.0)
+        for split in cutlass.range(splits, unroll=2):
+            for run in cutlass.range_constexpr(HEAD_BLOCK // 8):
+                lses = lse_partial + Int64(row * splits + split) * HEADS + head0
+                cute.autovec_copy(warps.group(lses, 4, run * 2 + thread % 2), warps.few(held, run * 4, 4))
+            for i in cutlass.range_constexpr(HEAD_BLOCK // 2):
+                held[i] = warps.exp2(held[i] - base[i])
+            partial = o_partial + Int64((row * splits + split) * HEADS + head0) * LATENT_DIM
+            for u in cutlass.range_constexpr(8 // (HEAD_BLOCK // 8)):
+                quad = cutlass.min(piece + u, end - 1) * 128 + thread
+                for run in cutlass.range_constexpr(HEAD_BLOCK // 8):
+                    cute.autovec_copy(warps.group(partial, 4, run * 1024 + quad), four)
+                    for v in cutlass.range_constexpr(4):
+                        merged[
+                            u * (HEAD_BLOCK // 2) + run * 4 + v
+                        ] = merged[u * (HEAD_BLOCK // 2) + run * 4 + v] + four[v] * held[run * 4 + v]
+        for u in cutlass.range_constexpr(8 // (HEAD_BLOCK // 8)):
+            if piece + u < end:
+                for i in cutlass.range_constexpr(HEAD_BLOCK // 2):
+                    to = out + Int64(
+                        row * HEADS + (head0 + (i // 4 * 2 + thread % 2) * 4 + i % 4)
+                    ) * LATENT_DIM
+                    to[(piece + u) * 64 + thread // 2] = (merged[u * (HEAD_BLOCK // 2) + i] * scale[i]).to(
+                        cutlass.BFloat16
+                    )
 
 
 @cute.jit
@@ -534,8 +549,7 @@ def attend(
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     join_sums(top, red_s, worker)
     normalise(acc, top, peak)
-    last = Boolean(True)
-    # The cluster meets once its partials are written; each CTA then merges its share of the row.
+    merges = Boolean(True)
     write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, worker)
     cute.arch.cluster_arrive()
     cute.arch.cluster_wait()
@@ -543,12 +557,9 @@ def attend(
         cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
         grid.take_ticket(last_s, arrivals + bx * CLUSTER + rank, splits // CLUSTER, worker)
         cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
-        last = last_s.load() == splits // CLUSTER - 1
-    if last:
-        merge_splits(
-            o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale,
-            rank * (HEAD_BLOCK * 128 // CLUSTER), worker
-        )
+        merges = last_s.load() == splits // CLUSTER - 1
+    if merges:
+        merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, rank, worker)
 
 
 @cute.jit

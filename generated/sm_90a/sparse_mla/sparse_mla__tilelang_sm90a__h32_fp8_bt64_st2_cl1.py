@@ -49,6 +49,8 @@ from dsl_kernels.device.tilelang import grid, warps, wgmma
 from dsl_kernels.device.tilelang import sparse_mla as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
+# Where it is not zero, all CTAs run at once.
+RESIDENT = "(splits - 1) * (t * 1 + 1 - arrival_slots)"
 
 HEADS = 32  # query heads
 TILE = 64  # tokens a tile
@@ -322,79 +324,93 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
 
 
 @T.macro
-def merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_scale, thread):
-    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent
-    dim.
+def merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_scale, share, shares, thread):
+    """The weighted sum of the splits for share `share` of `shares`: so many of the pieces of 64 dims, of
+    all heads.
 
-    Of each run of eight heads a thread takes some, where there are as many as threads. The splits are
-    joined by an online softmax over their lse. An empty split has lse = -inf and weight 0; a row
-    without ids gives 0 and -inf.
+    A quad is four heads of one latent dim; a thread has the same four of each eight heads. An empty
+    split has lse = -inf and weight 0; a row without ids gives 0 and -inf.
     """
-    parts = T.alloc_local((64,), "float32")
-    weights = T.alloc_local((32,), "float32")
-    merged = T.alloc_local((32,), "float32")
-    sinks = T.alloc_local((4,), "float32")
-    total = T.alloc_local((4,), "float32")
-    peak = T.alloc_local((4,), "float32")
-    for run in T.unroll(0, HEADS * 128 // 1024, 1, unroll_factor=1):
-        quad = run * 1024 + thread
-        four = T.truncdiv(quad, 1024) * 2 + T.truncmod(quad, 2)
+    begin = T.truncdiv(share * 8, shares)
+    end = T.truncdiv((share + 1) * 8, shares)
+    held = T.alloc_local((HEADS // 2,), "float32")
+    four = T.alloc_local((4,), "float32")
+    base = T.alloc_local((HEADS // 2,), "float32")
+    scale = T.alloc_local((HEADS // 2,), "float32")
+    sinks = T.alloc_local((HEADS // 2,), "float32")
+    for run in T.unroll(HEADS // 8):
         for part in T.vectorized(4):
-            sinks[part] = attn_sink[(four) * 4 + part]
+            sinks[run * 4 + part] = attn_sink[(run * 2 + T.truncmod(thread, 2)) * 4 + part]
+    for i in T.unroll(HEADS // 2):
+        base[i] = -T.infinity("float32")
+        scale[i] = 0.0
+    # Each lane of those that have the same heads looks at every sixteenth split.
+    for split in T.unroll(T.truncdiv(T.truncmod(thread, 32), 2), splits, 16, unroll_factor=1):
+        for run in T.unroll(HEADS // 8):
+            for part in T.vectorized(4):
+                held[run * 4 + part] = lse_partial[row, split, (run * 2 + T.truncmod(thread, 2)) * 4 + part]
+        for i in T.unroll(HEADS // 2):
+            risen = T.max(base[i], held[i])
+            scale[i] = scale[i] * T.if_then_else(
+                base[i] == risen, 1.0, warps.exp2(base[i] - risen)
+            ) + T.if_then_else(held[i] == risen, 1.0, warps.exp2(held[i] - risen))
+            base[i] = risen
+    for i in T.unroll(HEADS // 2):
+        over_2 = T.max(base[i], warps.exchange(base[i], 2))
+        over_4 = T.max(over_2, warps.exchange(over_2, 4))
+        over_8 = T.max(over_4, warps.exchange(over_4, 8))
+        over_16 = T.max(over_8, warps.exchange(over_8, 16))
+        some = T.if_then_else(over_16 > -T.infinity("float32"), over_16, 0.0)
+        scale[i] = scale[i] * warps.exp2(base[i] - some)
+        base[i] = some
+    for i in T.unroll(HEADS // 2):
+        over_2 = scale[i] + warps.exchange(scale[i], 2)
+        over_4 = over_2 + warps.exchange(over_2, 4)
+        over_8 = over_4 + warps.exchange(over_4, 8)
+        over_16 = over_8 + warps.exchange(over_8, 16)
+        scale[i] = over_16
+    for run in T.unroll(HEADS // 8):
         for v in T.unroll(4):
-            total[v] = 0.0
-            peak[v] = -T.infinity("float32")
-        for v in T.unroll(32):
-            merged[v] = 0.0
-        for begin in T.unroll(0, splits, 8, unroll_factor=1):
-            for i in T.unroll(8):
-                for v in T.unroll(4):
-                    weights[i * 4 + v] = -T.infinity("float32")
-                if begin + i < splits:
-                    for part in T.vectorized(4):
-                        weights[i * 4 + part] = lse_partial[row, begin + i, (four) * 4 + part]
-            for at in T.unroll(4):
-                split = begin + at * 2
-                for i in T.unroll(2):
-                    if split + i < splits:
-                        for u in T.unroll(8):
-                            for part in T.vectorized(4):
-                                parts[(i * 8 + u) * 4 + part] = o_partial[
-                                    row, split + i, 0, (quad + u * 128) * 4 + part
-                                ]
-                if at == 0:
-                    for v in T.unroll(4):
-                        risen = T.alloc_var("float32", init=peak[v])
-                        for i in T.unroll(8):
-                            risen = T.max(risen, weights[i * 4 + v])
-                        # No split may have seen a token.
-                        base = T.if_then_else(risen > -T.infinity("float32"), risen, 0.0)
-                        factor = warps.exp2(peak[v] - base)
-                        peak[v] = risen
-                        total[v] = total[v] * factor
-                        for u in T.unroll(8):
-                            merged[u * 4 + v] = merged[u * 4 + v] * factor
-                        for i in T.unroll(8):
-                            weights[i * 4 + v] = warps.exp2(weights[i * 4 + v] - base)
-                            total[v] = total[v] + weights[i * 4 + v]
-                for i in T.unroll(2):
-                    if split + i < splits:
-                        for v in T.unroll(32):
-                            merged[v] = merged[v] + parts[i * 8 * 4 + v] * weights[
-                                (at * 2 + i) * 4 + T.truncmod(v, 4)
-                            ]
-        for v in T.unroll(4):
-            joined = T.if_then_else(total[v] > 0.0, warps.log2(total[v]) + peak[v], -T.infinity("float32"))
-            if T.truncmod(quad, 1024) < 2:
-                lse[row, four * 4 + v] = joined * lse_scale
-            scale = T.if_then_else(
+            joined = T.if_then_else(
+                scale[run * 4 + v] > 0.0, warps.log2(scale[run * 4 + v]) + base[run * 4 + v],
+                -T.infinity("float32")
+            )
+            four[v] = joined * lse_scale
+            scale[run * 4 + v] = T.if_then_else(
                 joined > -T.infinity("float32"),
-                warps.rcp_approx(warps.exp2(sinks[v] * 1.4426950408889634 - joined) + 1.0), 0.0
-            ) * T.if_then_else(total[v] > 0.0, warps.rcp_approx(total[v]), 0.0)
-            for u in T.unroll(8):
-                out[row, four * 4 + v, T.truncdiv(T.truncmod(quad + u * 128, 1024), 2)] = T.cast(
-                    (merged[u * 4 + v] * scale), "bfloat16"
-                )
+                warps.rcp_approx(warps.exp2(sinks[run * 4 + v] * 1.4426950408889634 - joined) + 1.0), 0.0
+            ) * T.if_then_else(scale[run * 4 + v] > 0.0, warps.rcp_approx(scale[run * 4 + v]), 0.0)
+        if (share == 0) & (thread < 2):
+            for part in T.vectorized(4):
+                lse[row, (run * 2 + T.truncmod(thread, 2)) * 4 + part] = four[part]
+    merged = T.alloc_local((8 // (HEADS // 8) * (HEADS // 2),), "float32")
+    for piece in T.unroll(begin, end, 8 // (HEADS // 8), unroll_factor=1):
+        for i in T.unroll(8 // (HEADS // 8) * (HEADS // 2)):
+            merged[i] = 0.0
+        for split in T.unroll(0, splits, 1, unroll_factor=2):
+            for run in T.unroll(HEADS // 8):
+                for part in T.vectorized(4):
+                    held[run * 4 + part] = lse_partial[
+                        row, split, (run * 2 + T.truncmod(thread, 2)) * 4 + part
+                    ]
+            for i in T.unroll(HEADS // 2):
+                held[i] = warps.exp2(held[i] - base[i])
+            for u in T.unroll(8 // (HEADS // 8)):
+                quad = T.min(piece + u, end - 1) * 128 + thread
+                for run in T.unroll(HEADS // 8):
+                    for part in T.vectorized(4):
+                        four[part] = o_partial[row, split, 0, (run * 1024 + quad) * 4 + part]
+                    for v in T.unroll(4):
+                        merged[
+                            u * (HEADS // 2) + run * 4 + v
+                        ] = merged[u * (HEADS // 2) + run * 4 + v] + four[v] * held[run * 4 + v]
+        for u in T.unroll(8 // (HEADS // 8)):
+            if piece + u < end:
+                for i in T.unroll(HEADS // 2):
+                    out[
+                        row, (T.truncdiv(i, 4) * 2 + T.truncmod(thread, 2)) * 4 + T.truncmod(i, 4),
+                        (piece + u) * 64 + T.truncdiv(thread, 2)
+                    ] = T.cast((merged[u * (HEADS // 2) + i] * scale[i]), "bfloat16")
 
 
 @T.macro
@@ -490,9 +506,9 @@ def copy_tokens(raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, kv_cach
 
 @T.macro
 def attend(
-    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
-    topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, split, turns,
-    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n,
+    topk, splits, arrival_slots, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, split,
+    turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, both products, softmax, merge, output."""
     scores = T.alloc_local((OWN_SCORES,), "float32")
@@ -556,17 +572,32 @@ def attend(
     T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
     join_sums(top, red_s, worker)
     normalise(acc, top, peak)
-    last = T.alloc_var("bool", init=True)
+    merges = T.alloc_var("bool", init=True)
     if splits == 1:
         write_outputs(acc, top, attn_sink, out, lse, bx, lse_scale, worker)
     else:
         write_partial(acc, top, o_partial, lse_partial, bx, splits, split, worker)
-        T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
-        grid.take_ticket(last_s, arrivals, bx, splits, worker)
-        T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
-        last = last_s[0] == splits - 1
-        if last:
-            merge_splits(o_partial, lse_partial, attn_sink, out, lse, bx, splits, lse_scale, worker)
+        share = T.alloc_var("int32", init=split)
+        shares = T.alloc_var("int32", init=splits)
+        together = arrival_slots == t
+        if together:
+            T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+            grid.count_in(arrivals, bx, worker)
+            grid.await_count(arrivals, bx, splits, worker)
+            T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+        else:
+            T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+            grid.take_ticket(last_s, arrivals, bx, splits, worker)
+            T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+            merges = last_s[0] == splits - 1
+            share = 0
+            shares = 1
+        if merges:
+            merge_splits(
+                o_partial, lse_partial, attn_sink, out, lse, bx, splits, lse_scale, share, shares, worker
+            )
+        if together:
+            grid.count_out(arrivals, bx, splits, worker)
 
 
 @T.macro
@@ -691,8 +722,9 @@ def program():
                 T.set_max_nreg(224, 1)
                 attend(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-                    lse_scale, n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full,
-                    kv_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
+                    lse_scale, t, n, topk, splits, arrival_slots, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s,
+                    last_s, kv_full, kv_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread,
+                    lane
                 )
             elif thread < 384:
                 T.set_max_nreg(104, 0)
