@@ -137,9 +137,10 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
     with timed(seconds, "sass"):
         evidence = toolkit.sass_counts(out / "kernel.cubin")
 
-    # TileLang itself knows of no cooperative launch without a barrier of the grid.
-    resident = str(getattr(module, "RESIDENT", ""))
     launch = _launch_description(program, lowered, path.stem)
+    # TileLang itself makes a launch cooperative where the kernel has a barrier of the grid.
+    resident = str(getattr(module, "RESIDENT", ""))
+    launch |= {"resident": resident, "cooperative": launch["cooperative"] or bool(resident)}
     artifact = Artifact(
         variant=path.stem,
         backend=BACKEND.name,
@@ -157,8 +158,6 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
         evidence=evidence,
         toolchain=versions,
         **launch,
-        cooperative=bool(resident),
-        resident=resident,
     )
     (out / BUILD).write_text(json.dumps({"seconds": seconds}, indent=1) + "\n")
     return artifact.seal(out)
@@ -351,6 +350,7 @@ def _launch_description(program: Any, lowered: Any, variant: str) -> dict[str, A
         "block": tuple(int(extents.get(f"threadIdx.{a}", 1)) for a in "xyz"),
         "cluster": tuple([*cluster, 1, 1, 1][:3]),
         "dynamic_smem": int(attrs.get("dyn_shared_memory_buf", 0)),
+        "cooperative": bool(attrs.get("use_cooperative_groups", 0)),
         "programmatic_launch": bool(attrs.get("has_cuda_pdl_sync", 0)),
         "tensor_maps": tuple(maps),
     }

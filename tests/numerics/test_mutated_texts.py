@@ -254,9 +254,9 @@ def changes(block: list[t.Statement], i: int, shared: set[str]) -> Iterator[tupl
         or barrier
     ):
         yield f"drop {label(s)}", before + after
-    if isinstance(s, t.CountIn):
+    if isinstance(s, t.CountIn) and before:
         yield f"{label(s)} before {label(before[-1])}", [*before[:-1], s, before[-1], *after]
-    if isinstance(s, t.AwaitCount):
+    if isinstance(s, t.AwaitCount) and after:
         yield f"{label(s)} behind {label(after[0])}", [*before, after[0], s, *after[1:]]
     if placed or isinstance(s, (t.ClusterArrive, t.ClusterWait, t.BarriersStand)):
         yield f"twice {label(s)}", [*before, s, s, *after]
