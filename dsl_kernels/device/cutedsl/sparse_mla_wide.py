@@ -10,7 +10,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 
-from . import gqa_forward
+from . import gqa_forward, warps
 from . import sparse_mla as leaf
 from .fragment import across_quad, flat, row_of
 from .gqa_forward import reduced
@@ -74,7 +74,7 @@ def renew_share(
             leaf.store_sixteen(own, row, TOKENS, at // 4, quarter, four, scales[at // 8])
         else:
             place = leaf.piece(warp * 8 + rank * 4 + lane // 8, lane % 8, 128, TOKENS)
-            leaf.write16(kpe.toint() + place, four)
+            warps.write16(kpe.toint() + place, four)
 
     def send():
         """What the warp's threads have written, by the copy engine."""
@@ -111,13 +111,13 @@ def _read_share(words, kv_cache, rank, ids, n, thread, write=lambda at: None, se
     parts += [(panel * 4, mine + panel * 64, inside) for panel in range(4)]
     for at, source, wanted in parts:
         write(at)
-        leaf.read_where(words, at, 4, source, wanted)
+        warps.read_where(words, at, 4, source, wanted)
         # As in `renew_half`: what lies behind it stays there.
         cute.arch.sync_warp()
     send()
     # Behind all uses of the one before, so that it can take its register.
     scale = base + Int64(leaf.SCALES_AT + rank * 8 + thread % 2 * 4)
-    leaf.read_where(words, SHARE_SCALES, 1, scale, inside)
+    warps.read_where(words, SHARE_SCALES, 1, scale, inside)
 
 
 def pack_rows(weights, scores):
@@ -125,13 +125,13 @@ def pack_rows(weights, scores):
     values, words = flat(scores), cute.recast_tensor(flat(weights), Int32)
     # By an inline instruction: a conversion that the compiler knows it would move behind the fence before the product.
     for i in range(cute.size(words)):
-        words[i] = leaf.pack(values[2 * i], values[2 * i + 1])
+        words[i] = warps.pack(values[2 * i], values[2 * i + 1])
 
 
 def store_rows(target, weights, thread):
     """Write P as bf16, heads by tokens."""
     values = flat(weights)
-    words = [leaf.pack(values[2 * i], values[2 * i + 1]) for i in range(cute.size(values) // 2)]
+    words = [warps.pack(values[2 * i], values[2 * i + 1]) for i in range(cute.size(values) // 2)]
     row = thread // 32 * 16 + thread % 16
     for pair in range(len(words) // 4):
         at = target.toint() + leaf.piece(row, pair * 2 + thread % 32 // 16, TOKENS * 2, HEADS)
@@ -209,7 +209,7 @@ def store_result_rows(
         for pair in cutlass.range_constexpr(pieces // 2):
             i = (block * (pieces // 2) + pair) * 8
             words = [
-                leaf.pack(acc[i + 2 * e] * sinks[e % 2], acc[i + 2 * e + 1] * sinks[e % 2]) for e in range(4)
+                warps.pack(acc[i + 2 * e] * sinks[e % 2], acc[i + 2 * e + 1] * sinks[e % 2]) for e in range(4)
             ]
             at = mine + _staged(warp * 16 + lane % 16, pair * 2 + lane // 16, pieces)
             cute.arch.inline_ptx(
@@ -242,4 +242,4 @@ def copy_query_rows(target, q, row, head0, heads, columns, thread):
     for first in range(0, HEADS * pieces, THREADS):
         i = first + thread
         at = leaf.piece(i // pieces, i % pieces, 128, HEADS)
-        leaf.start_copy16(target.toint() + at, base + Int64(i * 16), Boolean(True))
+        warps.start_copy16(target.toint() + at, base + Int64(i * 16), Boolean(True))

@@ -3,8 +3,11 @@
 What each means is in dsl_kernels/device/torch/warps.py; places come as pointers.
 """
 
+import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint32, Uint64
+from cutlass import Float32, Int32, Int64, Uint32, Uint64
+
+from . import inbox
 
 MANY = 1 << 20
 
@@ -188,3 +191,91 @@ def store_marked(place, bytes, word, bit, value):
         "cvt.u64.u32 a, {$r3}; add.s64 a, a, {$r0}; @p st.global.b32 [a], {$r4}; }",
         read_only_args=[place, word, bit, bytes, value],
     )
+
+
+def read_where(words, at, count, address, wanted):
+    """One, two or four words of global memory into registers `at` on, or zeros and nothing is read.
+
+    No selection: that would wait for the load. What lies behind a barrier stays there, unless it is a single word.
+    """
+    names = [f"{{$w{i}}}" for i in range(count)]
+    zeros = "".join(f"mov.b32 {name}, 0; " for name in names)
+    vector = f"L1::no_allocate.v{count}.b32 {{{', '.join(names)}}}"
+    got = cute.arch.inline_ptx(
+        f"{{ .reg .pred p; setp.ne.b32 p, {{$r1}}, 0; {zeros}"
+        f"@p ld.global.{'nc.b32 ' + names[0] if count == 1 else vector}, [{{$r0}}]; }}",
+        write_only_types=[Int32] * count,
+        read_only_args=[address, Int32(wanted)],
+    )
+    for i in range(count):
+        words[at + i] = words.element_type(got if count == 1 else got[i])
+
+
+def write16(to, words):
+    cute.arch.inline_ptx(
+        "st.shared.v4.b32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};", read_only_args=[to, *words]
+    )
+
+
+def load_vector(registers, first, count, place, wanted):
+    read_where(registers, first, count, place.toint(), wanted)
+
+
+def store_vector(registers, first, place):
+    write16(place.toint(), [Int32(registers[first + i]) for i in range(4)])
+
+
+def copy16(to, source, wanted):
+    start_copy16(to.toint(), source.toint(), wanted)
+
+
+def start_copy16(to, source, wanted):
+    """By addresses."""
+    size = Int32(cutlass.select_(wanted, Int32(16), Int32(0)))
+    cute.arch.inline_ptx(
+        "cp.async.cg.shared.global [{$r0}], [{$r1}], 16, {$r2};",
+        read_only_args=[to, source, size],
+    )
+
+
+def pack(low, high):
+    """Two floats as bf16 in one word."""
+    return cute.arch.inline_ptx(
+        "cvt.rn.bf16x2.f32 {$w0}, {$r1}, {$r0};", write_only_types=[Int32], read_only_args=[low, high]
+    )
+
+
+def scaled_pairs(word, scale):
+    """Four e4m3 values to bf16, times a float32 scale: by way of float16, which has each of them, and of float32."""
+    return [
+        cute.arch.inline_ptx(
+            f"{{ .reg .b16 low, high, a, b; .reg .b32 two; .reg .f32 x, y; mov.b32 {{{halves}}}, {{$r0}};"
+            " cvt.rn.f16x2.e4m3x2 two, low; mov.b32 {a, b}, two; cvt.f32.f16 x, a; cvt.f32.f16 y, b;"
+            " mul.f32 x, x, {$r1}; mul.f32 y, y, {$r1}; cvt.rn.bf16x2.f32 {$w0}, y, x; }",
+            write_only_types=[Int32],
+            read_only_args=[word, scale],
+        )
+        for halves in ("low, high", "high, low")
+    ]
+
+
+def store_fp8(first, second, registers, at, scale):
+    write_fp8((first.toint(), second.toint()), [Int32(registers[at + i]) for i in range(4)], Int32(scale))
+
+
+def write_fp8(places, four, scale_bits):
+    """Four words of fp8 values times their scale, to two shared addresses."""
+    scale = cute.arch.inline_ptx(
+        "mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[scale_bits]
+    )
+    pairs = [pair for word in four for pair in scaled_pairs(word, scale)]
+    for half, to in enumerate(places):
+        write16(to, pairs[4 * half : 4 * half + 4])
+
+
+def push(place, values):
+    inbox.push(place.toint(), [values[i] for i in range(cute.size(values))])
+
+
+def store_pair(place, low, high):
+    cute.arch.inline_ptx("st.global.b32 [{$r0}], {$r1};", read_only_args=[place.toint(), pack(low, high)])

@@ -19,18 +19,27 @@ from ..torch.sparse_mla import (
     LOG2E,
     THREADS,
     TILE,
-    copy16,
-    load_vector,
-    push,
     quad_most,
     quad_sum,
     row_most,
     row_sum,
+)
+from ..torch.warps import (
+    any_lane,
+    clz,
+    copy16,
+    exchange,
+    exp2,
+    load_vector,
+    log2,
+    push,
+    rcp_approx,
+    shuffle,
     store_fp8,
     store_pair,
     store_vector,
+    sync_warp,
 )
-from ..torch.warps import any_lane, clz, exchange, exp2, log2, rcp_approx, shuffle, sync_warp
 
 INF = math.inf
 LATENT_DIM = Size(512, "LATENT_DIM")

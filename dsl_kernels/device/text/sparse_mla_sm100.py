@@ -18,9 +18,19 @@ import math
 from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Sets, Value, Writes, ceildiv, maximum, select
-from ..torch.sparse_mla import THREADS, TILE, copy16, load_vector, store_fp8, store_vector
+from ..torch.sparse_mla import THREADS, TILE
 from ..torch.sparse_mla_sm100 import UNIT, load_columns, store_columns
-from ..torch.warps import any_lane, exp2, log2, rcp_approx, shuffle
+from ..torch.warps import (
+    any_lane,
+    copy16,
+    exp2,
+    load_vector,
+    log2,
+    rcp_approx,
+    shuffle,
+    store_fp8,
+    store_vector,
+)
 from .sparse_mla import (
     ROPE_AT,
     ROPE_WORD,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tilelang.language as T
 
-from .sparse_mla import FP8_SOURCE, WORDS_SOURCE
 from .tcgen05 import move_columns
 
 PASS_CONFIGS = {
@@ -19,7 +18,7 @@ PASS_CONFIGS = {
     "tl.enable_fast_math": True,
 }
 
-SOURCE = FP8_SOURCE + WORDS_SOURCE + "#include <tl_templates/cuda/copy_sm100.h>\n"
+SOURCE = "#include <tl_templates/cuda/copy_sm100.h>\n"
 
 
 @T.macro

@@ -200,3 +200,78 @@ load_marked = Function("load_marked", "int32", _load_marked, joint=True)
 
 store_marked = Function("store_marked", "int32", _store_marked, joint=True)
 """Store an int32 so many bytes behind a place in global memory, where a word has a bit."""
+
+
+def _words_at(threads: Threads, place: Place, wanted: Any, count: int) -> torch.Tensor:
+    """So many words from a place on, as bytes; zeros for threads that do not want them."""
+    taken, size = threads.active & threads.spread(wanted), 4 * count // place.memory.element_size()
+    places = place.of(taken, size)[:, None] + torch.arange(size)
+    return torch.where(taken[:, None], place.memory[places].view(torch.uint8), 0)
+
+
+def _put(threads: Threads, place: Place, words: torch.Tensor) -> None:
+    values = words.contiguous().view(place.memory.dtype)
+    places = place.of(threads.active, values.shape[1])[:, None] + torch.arange(values.shape[1])
+    place.memory[places[threads.active]] = values[threads.active]
+
+
+def _load_vector(
+    threads: Threads, registers: torch.Tensor, first: int, count: int, place: Place, wanted: Any
+) -> None:
+    found = unsigned(_words_at(threads, place, wanted, count).view(torch.int32).long())
+    registers[threads.active, first : first + count] = found[threads.active].to(registers.dtype)
+
+
+def _copy16(threads: Threads, to: Place, source: Place, wanted: Any) -> None:
+    _put(threads, to, _words_at(threads, source, wanted, 4))
+
+
+def _store_vector(threads: Threads, registers: torch.Tensor, first: int, place: Place) -> None:
+    _put(threads, place, registers[:, first : first + 4].int())
+
+
+def _store_fp8(
+    threads: Threads, first: Place, second: Place, registers: torch.Tensor, at: int, scale: Any
+) -> None:
+    values = registers[:, at : at + 4].int().contiguous().view(torch.float8_e4m3fn).float()
+    rounded = (values * threads.spread(scale).int().view(torch.float32)[:, None]).bfloat16()
+    _put(threads, first, rounded[:, :8])
+    _put(threads, second, rounded[:, 8:])
+
+
+copy16 = Function("copy16", "int32", _copy16, joint=True)
+"""Start to copy 16 bytes from a place in global to one in shared memory; zeros, and no read, where not wanted."""
+
+load_vector = Function("load_vector", "int32", _load_vector, joint=True)
+"""Read one, two or four words at a place in global memory into registers from `first` on; zeros, and no read, where not wanted."""
+
+store_vector = Function("store_vector", "int32", _store_vector, joint=True)
+"""Store four registers from `first` on at a place in shared memory."""
+
+store_fp8 = Function("store_fp8", "int32", _store_fp8, joint=True)
+"""Four words of e4m3 values from `at` on, times the float32 of these bits, each rounded once to bf16: eight at each of two places."""
+
+
+def _push(threads: Threads, place: Place, values: torch.Tensor) -> None:
+    first = place.of(threads.active)[threads.active]
+    for i in range(values.shape[1]):
+        words = values[threads.active, i]
+        if bool(place.memory.view(torch.int32)[first + i].any()):
+            raise ScheduleError(
+                "words for another CTA", expected="each to be sent once a launch", got="one that was not read yet", fix="send it once"
+            )  # fmt: skip
+        place.memory[first + i] = torch.where(words == 0, -0.0, words)
+
+
+push = Function("push", "float32", _push, joint=True)
+"""Send two or four floats to another CTA of the grid, a zero as -0."""
+
+
+def _store_pair(threads: Threads, place: Place, low: Any, high: Any) -> None:
+    first = place.of(threads.active)[threads.active]
+    for i, value in enumerate((low, high)):
+        place.memory[first + i] = threads.spread(value)[threads.active].to(place.memory.dtype)
+
+
+store_pair = Function("store_pair", "float32", _store_pair, joint=True)
+"""Round two floats to bf16 and store them side by side, in one word."""

@@ -461,7 +461,7 @@ def gather_columns(target, cache, cache_pitch, first, rows, thread):
     if piece < UNIT // 8:
         for r in cutlass.range_constexpr(8):
             source = cache + Int64(cutlass.max(rows[r], 0)) * cache_pitch + (first + piece * 8)
-            leaf.copy16(
+            warps.copy16(
                 warps.piece(target, 8, thread // 16 + r * 8, piece * 8, (TILE, UNIT), 128).iterator, source,
                 rows[r] >= 0
             )
@@ -476,7 +476,7 @@ def gather_columns_2(target, cache, cache_pitch, rows, thread):
     if piece < ROPE_DIM // 8:
         for r in cutlass.range_constexpr(8):
             source = cache + Int64(cutlass.max(rows[r], 0)) * cache_pitch + piece * 8
-            leaf.copy16(
+            warps.copy16(
                 warps.piece(target, 8, thread // 16 + r * 8, piece * 8, (TILE, ROPE_DIM), 128).iterator,
                 source, rows[r] >= 0
             )

@@ -453,19 +453,19 @@ def load_unit(words, unit, kv_cache, rows, thread):
     """Read the fp8 values of one unit of a tile's tokens into registers."""
     for i in cutlass.range_constexpr(2):
         token = kv_cache + Int64(cutlass.max(rows[i], 0)) * 656 + (unit * 128 + thread % 4 * 16)
-        leaf.load_vector(words, i * 44 + 8 * unit, 4, token, rows[i] >= 0)
-        leaf.load_vector(words, i * 44 + (8 * unit + 4), 4, token + 64, rows[i] >= 0)
+        warps.load_vector(words, i * 44 + 8 * unit, 4, token, rows[i] >= 0)
+        warps.load_vector(words, i * 44 + (8 * unit + 4), 4, token + 64, rows[i] >= 0)
 
 
 @cute.jit
 def store_rope(target, words, thread):
     """Write the rope columns."""
     for i in cutlass.range_constexpr(2):
-        leaf.store_vector(
+        warps.store_vector(
             words, i * 44 + 32,
             warps.piece(target, 8, i * 32 + thread // 4, thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
         )
-        leaf.store_vector(
+        warps.store_vector(
             words, i * 44 + 36,
             warps.piece(target, 8, i * 32 + thread // 4, 32 + thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
         )
@@ -476,11 +476,11 @@ def load_rest(words, kv_cache, rows, thread):
     """Read the rope columns and the scales of a tile's tokens into registers."""
     for i in cutlass.range_constexpr(2):
         token = kv_cache + Int64(cutlass.max(rows[i], 0)) * 656 + (528 + thread % 4 * 16)
-        leaf.load_vector(words, i * 44 + 32, 4, token, rows[i] >= 0)
-        leaf.load_vector(words, i * 44 + 36, 4, token + 64, rows[i] >= 0)
+        warps.load_vector(words, i * 44 + 32, 4, token, rows[i] >= 0)
+        warps.load_vector(words, i * 44 + 36, 4, token + 64, rows[i] >= 0)
     for i in cutlass.range_constexpr(2):
         token = kv_cache + Int64(cutlass.max(rows[i], 0)) * 656 + 512
-        leaf.load_vector(words, i * 44 + 40, 4, token, rows[i] >= 0)
+        warps.load_vector(words, i * 44 + 40, 4, token, rows[i] >= 0)
 
 
 @cute.jit

@@ -418,12 +418,12 @@ def dequantise_unit(target, target_slot, words, unit, thread):
     """Write a unit as bf16, rounded once from e4m3 times scale."""
     for i in T.unroll(2):
         row = i * 32 + T.truncdiv(thread, 4)
-        leaf.store_fp8(
+        warps.store_fp8(
             target[target_slot, row, T.truncmod(thread, 4) * 16],
             target[target_slot, row, T.truncmod(thread, 4) * 16 + 8], words, i * 44 + 8 * unit,
             words[i * 44 + (40 + unit)]
         )
-        leaf.store_fp8(
+        warps.store_fp8(
             target[target_slot, row, 64 + T.truncmod(thread, 4) * 16],
             target[target_slot, row, 64 + T.truncmod(thread, 4) * 16 + 8], words, i * 44 + (8 * unit + 4),
             words[i * 44 + (40 + unit)]
@@ -434,11 +434,11 @@ def dequantise_unit(target, target_slot, words, unit, thread):
 def load_unit(words, unit, kv_cache, rows, thread):
     """Read the fp8 values of one unit of a tile's tokens into registers."""
     for i in T.unroll(2):
-        leaf.load_vector(
+        warps.load_vector(
             words, i * 44 + 8 * unit, 4,
             kv_cache[T.max(rows[i], 0), unit * 128 + T.truncmod(thread, 4) * 16 + 0], rows[i] >= 0
         )
-        leaf.load_vector(
+        warps.load_vector(
             words, i * 44 + (8 * unit + 4), 4,
             kv_cache[T.max(rows[i], 0), unit * 128 + T.truncmod(thread, 4) * 16 + 64], rows[i] >= 0
         )
@@ -448,11 +448,11 @@ def load_unit(words, unit, kv_cache, rows, thread):
 def store_rope(target, target_slot, words, thread):
     """Write the rope columns."""
     for i in T.unroll(2):
-        leaf.store_vector(
+        warps.store_vector(
             words, i * 44 + 32,
             target[target_slot, i * 32 + T.truncdiv(thread, 4), T.truncmod(thread, 4) * 8]
         )
-        leaf.store_vector(
+        warps.store_vector(
             words, i * 44 + 36,
             target[target_slot, i * 32 + T.truncdiv(thread, 4), 32 + T.truncmod(thread, 4) * 8]
         )
@@ -462,16 +462,16 @@ def store_rope(target, target_slot, words, thread):
 def load_rest(words, kv_cache, rows, thread):
     """Read the rope columns and the scales of a tile's tokens into registers."""
     for i in T.unroll(2):
-        leaf.load_vector(
+        warps.load_vector(
             words, i * 44 + 32, 4, kv_cache[T.max(rows[i], 0), 528 + T.truncmod(thread, 4) * 16 + 0],
             rows[i] >= 0
         )
-        leaf.load_vector(
+        warps.load_vector(
             words, i * 44 + 36, 4, kv_cache[T.max(rows[i], 0), 528 + T.truncmod(thread, 4) * 16 + 64],
             rows[i] >= 0
         )
     for i in T.unroll(2):
-        leaf.load_vector(words, i * 44 + 40, 4, kv_cache[T.max(rows[i], 0), 512 + 0], rows[i] >= 0)
+        warps.load_vector(words, i * 44 + 40, 4, kv_cache[T.max(rows[i], 0), 512 + 0], rows[i] >= 0)
 
 
 @T.macro

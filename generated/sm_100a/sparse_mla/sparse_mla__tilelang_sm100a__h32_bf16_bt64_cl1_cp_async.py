@@ -433,7 +433,7 @@ def gather_columns(target, target_slot, cache, first, rows, thread):
     piece = T.truncmod(thread, 16)
     if piece < UNIT // 8:
         for r in T.unroll(8):
-            leaf.copy16(
+            warps.copy16(
                 target[target_slot, T.truncdiv(thread, 16) + r * 8, piece * 8],
                 cache[T.max(rows[r], 0), first + piece * 8 + 0], rows[r] >= 0
             )
@@ -447,7 +447,7 @@ def gather_columns_2(target, target_slot, cache, rows, thread):
     piece = T.truncmod(thread, 16)
     if piece < ROPE_DIM // 8:
         for r in T.unroll(8):
-            leaf.copy16(
+            warps.copy16(
                 target[target_slot, T.truncdiv(thread, 16) + r * 8, piece * 8],
                 cache[T.max(rows[r], 0), piece * 8 + 0], rows[r] >= 0
             )

@@ -423,11 +423,11 @@ def merge_share(out, lse, o_partial, lse_partial, sinks, row, splits, part, part
                 to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4)) * LATENT_DIM + (
                     (u + v) * 8 + thread % 4 * 2
                 )
-                leaf.store_pair(to, fours[v * 4] * scale_0, fours[v * 4 + 1] * scale_0)
+                warps.store_pair(to, fours[v * 4] * scale_0, fours[v * 4 + 1] * scale_0)
                 to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4) + HALF_ROWS) * LATENT_DIM + (
                     (u + v) * 8 + thread % 4 * 2
                 )
-                leaf.store_pair(to, fours[v * 4 + 2] * scale_1, fours[v * 4 + 2 + 1] * scale_1)
+                warps.store_pair(to, fours[v * 4 + 2] * scale_1, fours[v * 4 + 2 + 1] * scale_1)
 
 
 @cute.jit
@@ -533,11 +533,11 @@ def merge_share_2(
                 to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4)) * LATENT_DIM + (
                     256 + (u + v) * 8 + thread % 4 * 2
                 )
-                leaf.store_pair(to, fours[v * 4] * scale_0, fours[v * 4 + 1] * scale_0)
+                warps.store_pair(to, fours[v * 4] * scale_0, fours[v * 4 + 1] * scale_0)
                 to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4) + HALF_ROWS) * LATENT_DIM + (
                     256 + (u + v) * 8 + thread % 4 * 2
                 )
-                leaf.store_pair(to, fours[v * 4 + 2] * scale_1, fours[v * 4 + 2 + 1] * scale_1)
+                warps.store_pair(to, fours[v * 4 + 2] * scale_1, fours[v * 4 + 2 + 1] * scale_1)
 
 
 @cute.jit

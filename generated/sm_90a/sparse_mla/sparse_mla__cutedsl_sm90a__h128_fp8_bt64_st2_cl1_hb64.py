@@ -381,11 +381,11 @@ def merge_share(out, lse, o_partial, lse_partial, sinks, row, splits, part, part
                 to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4)) * LATENT_DIM + (
                     (u + v) * 8 + thread % 4 * 2
                 )
-                leaf.store_pair(to, fours[v * 4] * scale_0, fours[v * 4 + 1] * scale_0)
+                warps.store_pair(to, fours[v * 4] * scale_0, fours[v * 4 + 1] * scale_0)
                 to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4) + HALF_ROWS) * LATENT_DIM + (
                     (u + v) * 8 + thread % 4 * 2
                 )
-                leaf.store_pair(to, fours[v * 4 + 2] * scale_1, fours[v * 4 + 2 + 1] * scale_1)
+                warps.store_pair(to, fours[v * 4 + 2] * scale_1, fours[v * 4 + 2 + 1] * scale_1)
 
 
 @cute.jit
@@ -491,11 +491,11 @@ def merge_share_2(
                 to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4)) * LATENT_DIM + (
                     256 + (u + v) * 8 + thread % 4 * 2
                 )
-                leaf.store_pair(to, fours[v * 4] * scale_0, fours[v * 4 + 1] * scale_0)
+                warps.store_pair(to, fours[v * 4] * scale_0, fours[v * 4 + 1] * scale_0)
                 to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4) + HALF_ROWS) * LATENT_DIM + (
                     256 + (u + v) * 8 + thread % 4 * 2
                 )
-                leaf.store_pair(to, fours[v * 4 + 2] * scale_1, fours[v * 4 + 2 + 1] * scale_1)
+                warps.store_pair(to, fours[v * 4 + 2] * scale_1, fours[v * 4 + 2 + 1] * scale_1)
 
 
 @cute.jit
@@ -505,10 +505,10 @@ def load_half(words, kv_cache, ids, n, thread):
     inside = (token >= 0) & (token < n)
     bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
     for u in cutlass.range_constexpr(8):
-        leaf.load_vector(words, u * 4, 4, bytes + u * 64, inside)
+        warps.load_vector(words, u * 4, 4, bytes + u * 64, inside)
     for u in cutlass.range_constexpr(2):
-        leaf.load_vector(words, 32 + u * 4, 4, bytes + (528 + u * 64), inside)
-    leaf.load_vector(words, 40, 1, bytes + (512 - (thread & 3) * 12), inside)
+        warps.load_vector(words, 32 + u * 4, 4, bytes + (528 + u * 64), inside)
+    warps.load_vector(words, 40, 1, bytes + (512 - (thread & 3) * 12), inside)
 
 
 @cute.jit
@@ -527,54 +527,54 @@ def renew_half(words, ckv, kpe, kv_cache, ids, n, thread):
     inside = (token >= 0) & (token < n)
     bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
     for u in cutlass.range_constexpr(2):
-        leaf.store_vector(
+        warps.store_vector(
             words, 32 + u * 4,
             warps.piece(kpe, 8, row, u * 32 + (thread & 3) * 8, (TILE // 2, ROPE_DIM), 128).iterator
         )
-        leaf.load_vector(words, 32 + u * 4, 4, bytes + (528 + u * 64), inside)
+        warps.load_vector(words, 32 + u * 4, 4, bytes + (528 + u * 64), inside)
         warps.sync_warp()
     for panel in cutlass.range_constexpr(2):
-        leaf.store_fp8(
+        warps.store_fp8(
             warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
             warps.piece(
                 ckv, 8, row, panel * 64 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128
             ).iterator,
             words, panel * 4, scale_0
         )
-        leaf.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
+        warps.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
         warps.sync_warp()
     for panel in cutlass.range_constexpr(2, 4):
-        leaf.store_fp8(
+        warps.store_fp8(
             warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
             warps.piece(
                 ckv, 8, row, panel * 64 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128
             ).iterator,
             words, panel * 4, scale_1
         )
-        leaf.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
+        warps.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
         warps.sync_warp()
     for panel in cutlass.range_constexpr(4, 6):
-        leaf.store_fp8(
+        warps.store_fp8(
             warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
             warps.piece(
                 ckv, 8, row, panel * 64 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128
             ).iterator,
             words, panel * 4, scale_2
         )
-        leaf.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
+        warps.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
         warps.sync_warp()
     for panel in cutlass.range_constexpr(6, 8):
-        leaf.store_fp8(
+        warps.store_fp8(
             warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
             warps.piece(
                 ckv, 8, row, panel * 64 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128
             ).iterator,
             words, panel * 4, scale_3
         )
-        leaf.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
+        warps.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
         warps.sync_warp()
     # Behind all uses of the one before, so that it can take its register.
-    leaf.load_vector(words, 40, 1, bytes + (512 - (thread & 3) * 12), inside)
+    warps.load_vector(words, 40, 1, bytes + (512 - (thread & 3) * 12), inside)
 
 
 @cute.jit

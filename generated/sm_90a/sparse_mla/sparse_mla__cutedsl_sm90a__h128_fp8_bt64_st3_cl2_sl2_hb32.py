@@ -312,7 +312,7 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
                 (part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)
             ) * (128 + 4 * OWN_COLUMNS) + place
         )
-        leaf.push(share, four)
+        warps.push(share, four)
     # Four threads a row: those that hold all heads' lses between them.
     for i in cutlass.range_constexpr(2):
         row = i * 32 + (thread >> 2)
@@ -329,7 +329,7 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
                     (thread & 3) * OWN_COLUMNS + 128
                 )
             )
-            leaf.push(share, few)
+            warps.push(share, few)
             few[0] = lses[4]
             few[1] = lses[5]
             few[2] = lses[6]
@@ -342,7 +342,7 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
                     (thread & 3) * OWN_COLUMNS + 132
                 )
             )
-            leaf.push(share, few)
+            warps.push(share, few)
 
 
 @cute.jit
@@ -431,7 +431,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
-                        leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
+                        warps.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 2:
         weights = cute.make_rmem_tensor(2, Float32)
         for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
@@ -481,7 +481,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
-                        leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
+                        warps.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 4:
         weights = cute.make_rmem_tensor(4, Float32)
         for c in cutlass.range_constexpr(DIMS * BLOCK // 128 // 4 // 4):
@@ -531,7 +531,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
-                        leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
+                        warps.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 8:
         weights = cute.make_rmem_tensor(8, Float32)
         for c in cutlass.range_constexpr(DIMS * BLOCK // 128 // 8 // 4):
@@ -581,7 +581,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
-                        leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
+                        warps.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 16:
         weights = cute.make_rmem_tensor(16, Float32)
         for c in cutlass.range_constexpr(1):
@@ -635,7 +635,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
-                        leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
+                        warps.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 32:
         weights = cute.make_rmem_tensor(32, Float32)
         for c in cutlass.range_constexpr(1):
@@ -689,7 +689,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
-                        leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
+                        warps.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 64:
         weights = cute.make_rmem_tensor(64, Float32)
         for c in cutlass.range_constexpr(1):
@@ -737,7 +737,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
-                        leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
+                        warps.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
 
 
 @cute.jit
@@ -749,29 +749,29 @@ def renew_tokens(words, target, rope, kv_cache, which, low, high, n, thread):
     inside = (token >= 0) & (token < n)
     bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
     for panel in cutlass.range_constexpr(4):
-        leaf.store_fp8(
+        warps.store_fp8(
             warps.piece(target, 8, thread >> 2, panel * 64 + (thread & 3) * 16, (TILE, DIMS), 128).iterator,
             warps.piece(
                 target, 8, thread >> 2, panel * 64 + (thread & 3) * 16 + 8, (TILE, DIMS), 128
             ).iterator,
             words, panel * 4, words[40 + panel // 2]
         )
-        leaf.load_vector(words, panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
+        warps.load_vector(words, panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
         warps.sync_warp()
-    leaf.store_vector(
+    warps.store_vector(
         words, 16, warps.piece(rope, 8, thread >> 2, (thread & 3 & 3) * 8, (TILE, ROPE), 64).iterator
     )
-    leaf.load_vector(
+    warps.load_vector(
         words, 16, 4, bytes + (528 + which * (DIMS // 4) + ((thread & 3 & 3) - (thread & 3)) * 16), inside
     )
     warps.sync_warp()
-    leaf.load_vector(words, 40, 2, bytes + (512 + which * 8 - (thread & 3) * 16), inside)
+    warps.load_vector(words, 40, 2, bytes + (512 + which * 8 - (thread & 3) * 16), inside)
     warps.sync_warp()
     token = warps.shuffle(high, thread >> 2 & 31)
     inside = (token >= 0) & (token < n)
     bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
     for panel in cutlass.range_constexpr(4):
-        leaf.store_fp8(
+        warps.store_fp8(
             warps.piece(
                 target, 8, 32 + (thread >> 2), panel * 64 + (thread & 3) * 16, (TILE, DIMS), 128
             ).iterator,
@@ -780,16 +780,16 @@ def renew_tokens(words, target, rope, kv_cache, which, low, high, n, thread):
             ).iterator,
             words, 20 + panel * 4, words[42 + panel // 2]
         )
-        leaf.load_vector(words, 20 + panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
+        warps.load_vector(words, 20 + panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
         warps.sync_warp()
-    leaf.store_vector(
+    warps.store_vector(
         words, 36, warps.piece(rope, 8, 32 + (thread >> 2), (thread & 3 & 3) * 8, (TILE, ROPE), 64).iterator
     )
-    leaf.load_vector(
+    warps.load_vector(
         words, 36, 4, bytes + (528 + which * (DIMS // 4) + ((thread & 3 & 3) - (thread & 3)) * 16), inside
     )
     warps.sync_warp()
-    leaf.load_vector(words, 42, 2, bytes + (512 + which * 8 - (thread & 3) * 16), inside)
+    warps.load_vector(words, 42, 2, bytes + (512 + which * 8 - (thread & 3) * 16), inside)
     warps.sync_warp()
 
 
@@ -802,25 +802,25 @@ def load_tokens(words, kv_cache, which, low, high, n, thread):
     inside = (token >= 0) & (token < n)
     bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
     for panel in cutlass.range_constexpr(4):
-        leaf.load_vector(words, panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
+        warps.load_vector(words, panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
         warps.sync_warp()
-    leaf.load_vector(
+    warps.load_vector(
         words, 16, 4, bytes + (528 + which * (DIMS // 4) + ((thread & 3 & 3) - (thread & 3)) * 16), inside
     )
     warps.sync_warp()
-    leaf.load_vector(words, 40, 2, bytes + (512 + which * 8 - (thread & 3) * 16), inside)
+    warps.load_vector(words, 40, 2, bytes + (512 + which * 8 - (thread & 3) * 16), inside)
     warps.sync_warp()
     token = warps.shuffle(high, thread >> 2 & 31)
     inside = (token >= 0) & (token < n)
     bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
     for panel in cutlass.range_constexpr(4):
-        leaf.load_vector(words, 20 + panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
+        warps.load_vector(words, 20 + panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
         warps.sync_warp()
-    leaf.load_vector(
+    warps.load_vector(
         words, 36, 4, bytes + (528 + which * (DIMS // 4) + ((thread & 3 & 3) - (thread & 3)) * 16), inside
     )
     warps.sync_warp()
-    leaf.load_vector(words, 42, 2, bytes + (512 + which * 8 - (thread & 3) * 16), inside)
+    warps.load_vector(words, 42, 2, bytes + (512 + which * 8 - (thread & 3) * 16), inside)
     warps.sync_warp()
 
 

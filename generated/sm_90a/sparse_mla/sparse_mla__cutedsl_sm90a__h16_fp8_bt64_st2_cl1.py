@@ -447,7 +447,7 @@ def unpack_tokens(ckv, kpe, raw, raw_pe, scales, thread):
         )
     cute.autovec_copy(warps.piece(raw_pe, 8, own, piece * 8, (TILE // 2, ROPE_DIM), 128), beside)
     for panel in cutlass.range_constexpr(4):
-        leaf.store_fp8(
+        warps.store_fp8(
             warps.piece(ckv, 8, row, panel * 128 + piece * 16, (TILE, LATENT_DIM), 128).iterator,
             warps.piece(ckv, 8, row, panel * 128 + piece * 16 + 8, (TILE, LATENT_DIM), 128).iterator, words,
             panel * 4, factors[panel]
@@ -478,7 +478,7 @@ def unpack_tokens_2(ckv, kpe, raw, raw_pe, scales, thread):
         )
     cute.autovec_copy(warps.piece(raw_pe, 8, own, piece * 8, (TILE // 2, ROPE_DIM), 128), beside)
     for panel in cutlass.range_constexpr(4):
-        leaf.store_fp8(
+        warps.store_fp8(
             warps.piece(ckv, 8, row, panel * 128 + piece * 16, (TILE, LATENT_DIM), 128).iterator,
             warps.piece(ckv, 8, row, panel * 128 + piece * 16 + 8, (TILE, LATENT_DIM), 128).iterator, words,
             panel * 4, factors[panel]
@@ -497,18 +497,18 @@ def copy_tokens(raw, raw_pe, scales, kv_cache, ids, n, thread):
         inside = (token >= 0) & (token < n)
         bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 7) * 16
         for panel in cutlass.range_constexpr(4):
-            leaf.copy16(
+            warps.copy16(
                 warps.piece(
                     raw, 4, row, panel * 32 + (thread & 7) * 4, (TILE // 2, LATENT_DIM // 4), 128
                 ).iterator,
                 bytes + panel * 128, inside
             )
-        leaf.copy16(
+        warps.copy16(
             warps.piece(raw_pe, 8, row, (thread & 7) * 8, (TILE // 2, ROPE_DIM), 128).iterator, bytes + 528,
             inside
         )
         if thread & 7 == 0:
-            leaf.copy16(warps.piece(scales, 4, row, 0, (TILE // 2, 4), 0).iterator, bytes + 512, inside)
+            warps.copy16(warps.piece(scales, 4, row, 0, (TILE // 2, 4), 0).iterator, bytes + 512, inside)
 
 
 @cute.jit

@@ -308,7 +308,7 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
                 (part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)
             ) * (128 + 4 * OWN_COLUMNS) + place
         )
-        leaf.push(share, four)
+        warps.push(share, four)
     # Four threads a row: those that hold all heads' lses between them.
     for i in cutlass.range_constexpr(1):
         row = i * 32 + (thread >> 2)
@@ -323,7 +323,7 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
                     (thread & 3) * OWN_COLUMNS + 128
                 )
             )
-            leaf.push(share, few)
+            warps.push(share, few)
 
 
 @cute.jit
@@ -394,7 +394,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
                         own = n + i + again * 4
-                        leaf.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
+                        warps.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
     if parts == 2:
         weights = cute.make_rmem_tensor(2, Float32)
         for c in cutlass.range_constexpr(1):
@@ -434,7 +434,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
                         own = n + i + again * 4
-                        leaf.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
+                        warps.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
     if parts == 4:
         weights = cute.make_rmem_tensor(4, Float32)
         for c in cutlass.range_constexpr(1):
@@ -478,7 +478,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
                         own = n + i + again * 4
-                        leaf.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
+                        warps.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
     if parts == 8:
         weights = cute.make_rmem_tensor(8, Float32)
         for c in cutlass.range_constexpr(1):
@@ -522,7 +522,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
                         own = n + i + again * 4
-                        leaf.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
+                        warps.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
     if parts == 16:
         weights = cute.make_rmem_tensor(16, Float32)
         for c in cutlass.range_constexpr(1):
@@ -560,7 +560,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
                         own = n + i + again * 4
-                        leaf.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
+                        warps.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
 
 
 @cute.jit

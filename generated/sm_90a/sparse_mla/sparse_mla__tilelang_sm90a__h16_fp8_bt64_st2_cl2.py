@@ -400,7 +400,7 @@ def unpack_tokens(
     for part in T.vectorized(8):
         beside[part] = raw_pe[raw_pe_slot, own, piece * 8 + part]
     for panel in T.unroll(4):
-        leaf.store_fp8(
+        warps.store_fp8(
             ckv[ckv_slot, row, panel * 128 + piece * 16], ckv[ckv_slot, row, panel * 128 + piece * 16 + 8],
             words, panel * 4, factors[panel]
         )
@@ -433,7 +433,7 @@ def unpack_tokens_2(
     for part in T.vectorized(8):
         beside[part] = raw_pe[raw_pe_slot, own, piece * 8 + part]
     for panel in T.unroll(4):
-        leaf.store_fp8(
+        warps.store_fp8(
             ckv[ckv_slot, row, panel * 128 + piece * 16], ckv[ckv_slot, row, panel * 128 + piece * 16 + 8],
             words, panel * 4, factors[panel]
         )
@@ -451,16 +451,16 @@ def copy_tokens(raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, kv_cach
         token = warps.shuffle(ids, row)
         inside = (token >= 0) & (token < n)
         for panel in T.unroll(4):
-            leaf.copy16(
+            warps.copy16(
                 raw[raw_slot, row, panel * 32 + (thread & 7) * 4],
                 kv_cache[T.if_then_else(inside, token, 0), (thread & 7) * 16 + panel * 128], inside
             )
-        leaf.copy16(
+        warps.copy16(
             raw_pe[raw_pe_slot, row, (thread & 7) * 8],
             kv_cache[T.if_then_else(inside, token, 0), (thread & 7) * 16 + 528], inside
         )
         if thread & 7 == 0:
-            leaf.copy16(
+            warps.copy16(
                 scales[scales_slot, row, 0],
                 kv_cache[T.if_then_else(inside, token, 0), (thread & 7) * 16 + 512], inside
             )
