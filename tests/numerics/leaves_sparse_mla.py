@@ -449,8 +449,8 @@ def keep_parts(p: Probe, heads: int) -> None:
 BF16 = 2.0**-7
 
 
-@case(said.merge_parts, which=(0, 1), parts=(1, 4, 16))
-def merge_parts(p: Probe, which: int, parts: int) -> None:
+@case(said.merge_rows, which=(0, 1), parts=(1, 4, 16))
+def merge_rows(p: Probe, which: int, parts: int) -> None:
     """The second share; one part of one head is empty, and all parts of another."""
     p.threads, p.relative, p.absolute, dims = 128, BF16, 1e-6, 128
     rows = dims * HEADS // 128
@@ -496,44 +496,39 @@ def write_outputs(p: Probe) -> None:
     )
 
 
-@case(said.write_partial)
-def write_partial(p: Probe) -> None:
+@case(said.leave_part)
+def leave_part_on_n(p: Probe) -> None:
     p.threads = 128
+    acc, lses = _acc(p, 512, out=False), _columns(p, "top", p.normal(HEADS), out=False)
+    _call_leave_part(p, acc, lses, 16, 32, said.ON_N)
+
+
+def _call_leave_part(p: Probe, acc: Any, lses: Any, head0: int, heads: int, side: int) -> None:
+    scratch = _scratch(p, True, splits=3, heads=heads)
     p.call(
-        _acc(p, 512, out=False),
-        _columns(p, "top", p.normal(HEADS), out=False),
-        *_scratch(p, True),
-        p.dim("row", 1),
-        p.dim("splits", 6),
-        p.dim("split", 3),
-        p.dim("head0", 16),
-        32,
-        p.thread,
-    )
+        acc, lses, p.dim("row", 1), p.dim("head0", head0), side, p.dim("split", 2), *scratch, p.dim("splits", 3), heads, p.thread,
+    )  # fmt: skip
 
 
-@case(said.merge_splits, splits=(3, 19), shares=(1, 3, 8), heads=(8, 16))
-def merge_splits(p: Probe, splits: int, shares: int, heads: int) -> None:
-    """All of the row, and shares of it that are no whole pairs of pieces; of one head each split is empty."""
+@case(said.merge_parts, parts=(3, 19), shares=(1, 3, 8), block=(8, 16, 32))
+def merge_parts_on_n(p: Probe, parts: int, shares: int, block: int) -> None:
+    """All of the row, and shares of it that are no whole pairs of pieces; of one head each part is empty, and so is one part."""
+    _call_merge_parts(p, parts, shares // 3, shares, block // 4, 16, 64, said.ON_N)
+
+
+def _call_merge_parts(
+    p: Probe, parts: int, share: int, shares: int, columns: int, head0: int, heads: int, side: int
+) -> None:
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
-    lses = p.normal(2, splits, 32)
-    lses[:, 1], lses[:, :, 27 if heads == 16 else 19] = -INF, -INF
+    lses = p.normal(2, parts + 1, heads)
+    lses[:, 1], lses[:, :, head0 + 5] = -INF, -INF
     p.call(
-        p.operand("o_partial", p.normal(2, splits, 32, 512)),
-        p.operand("lse_partial", lses),
-        p.operand("attn_sink", p.normal(32)),
-        p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
-        p.operand("lse", torch.full((2, 32), -77.0), out=True),
-        p.dim("row", 1),
-        p.dim("head0", 16),
-        32,
-        heads,
-        p.dim("splits", splits),
-        p.scalar("lse_scale", 0.7),
-        p.dim("share", shares // 3),
-        p.dim("shares", shares),
-        p.thread,
-    )
+        p.dim("row", 1), p.dim("head0", head0), p.dim("parts", parts), p.dim("share", share), p.dim("shares", shares), columns, side,
+        p.operand("out", torch.full((2, heads, 512), -77.0).bfloat16(), out=True),
+        p.operand("lse", torch.full((2, heads), -77.0), out=True),
+        p.operand("o_partial", p.normal(2, parts + 1, heads, 512)), p.operand("lse_partial", lses),
+        p.operand("attn_sink", p.normal(heads)), p.dim("splits", parts + 1), heads, p.scalar("lse_scale", 0.7), p.thread,
+    )  # fmt: skip
 
 
 # 64 heads on M, a warpgroup a side
@@ -652,43 +647,20 @@ def total_rows(p: Probe, side: int) -> None:
     )
 
 
-@case(said.leave_rows, side=(0, 1))
-def leave_rows(p: Probe, side: int) -> None:
+@case(said.leave_part, side=(0, 1))
+def leave_part_on_m(p: Probe, side: int) -> None:
     p.threads = 128
-    p.call(
+    acc, lses = (
         _wide(p, "acc", p.normal(64, 256), 256, out=False),
-        _of_heads(p, "factor", p.uniform(64), out=False),
         _of_heads(p, "lses", p.normal(64), out=False),
-        *_scratch(p, True, splits=3, heads=128),
-        p.dim("row", 1),
-        p.dim("splits", 3),
-        p.dim("split", 2),
-        p.dim("head0", 64),
-        128,
-        side,
-        p.thread,
     )
+    _call_leave_part(p, acc, lses, 64, 128, side)
 
 
-@case(said.merge_share, side=(0, 1), parts=(2, 7, 40))
-def merge_share(p: Probe, side: int, parts: int) -> None:
+@case(said.merge_parts, side=(0, 1), parts=(2, 7, 40))
+def merge_parts_on_m(p: Probe, side: int, parts: int) -> None:
     """Shares of half of the dims, of an odd number of eights, and of one eight; the first stores the lse."""
-    p.threads, p.relative, p.absolute = 128, BF16, 1e-6
-    p.call(
-        p.operand("out", torch.full((2, 128, 512), -77.0).bfloat16(), out=True),
-        p.operand("lse", torch.full((2, 128), -77.0), out=True),
-        *_scratch(p, False, splits=parts + 1, heads=128),
-        _of_heads(p, "sinks", p.normal(64), out=False),
-        p.dim("row", 1),
-        p.dim("splits", parts + 1),
-        p.dim("part", 0 if side == 0 and parts == 2 else 1),
-        p.dim("parts", parts),
-        p.dim("head0", 64),
-        128,
-        side,
-        p.scalar("lse_scale", 0.7),
-        p.thread,
-    )
+    _call_merge_parts(p, parts, 0 if side == 0 and parts == 2 else 1, parts, 2, 64, 128, side)
 
 
 @case(mla.store_result_rows, side=(0, 1), width=(32, 256))

@@ -8,11 +8,13 @@ sum. What has no text is in dsl_kernels/device/torch/sparse_mla.py.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from ...problems.layouts import FP8_TOKEN_BYTES
 from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import Sets, Writes, ceildiv, maximum, minimum, select
+from ...tile.text import Sets, Value, Writes, ceildiv, maximum, minimum, select
 from ..torch.sparse_mla import (
     HALF_ROWS,
     HEADS,
@@ -49,8 +51,8 @@ WORD_REGISTERS = 16
 """A thread's registers of its two heads and 32 tokens."""
 FOURS = 32
 """Of half of O a thread has so many fours: two heads by two dims of eight."""
-FEW, AT_ONCE = 4, 2
-"""Fours that are joined at a time, and parts that are on their way together."""
+FEW, FEW_REGISTERS, AT_ONCE = 4, 32, 2
+"""Pieces that are joined at a time, in so many registers, and parts that are on their way together."""
 
 
 def _lse(total, top):
@@ -252,8 +254,8 @@ def column_head(column, thread):
     return column // 2 * 8 + thread % 4 * 2 + column % 2
 
 
-EVERY_FOURTH, EVERY_OTHER = (4, 8, 16), (2, 4, 8, 16)
-"""Distances between the lanes of a warp that have the same columns, and between those that merge the same heads."""
+EVERY_FOURTH = (4, 8, 16)
+"""Distances between the lanes of a warp that have the same columns."""
 
 
 def over_lanes(m, value, combine, distances=EVERY_FOURTH):
@@ -385,108 +387,6 @@ def write_outputs(m, acc, top, attn_sink, out: Writes, lse: Writes, row, head0, 
             lse.row("of_row", row, heads)[head] = top[column] * lse_scale
 
 
-@by_text
-def write_partial(
-    m, acc, top, o_partial: Writes, lse_partial: Writes, row, splits, split, head0, heads, thread
-):
-    """The normalised output and the lse of one split, for `merge_splits`.
-
-    Within a split the workspace holds [heads / 8, 512, 8]: a warp's accumulators are then runs of whole sectors.
-    """
-    each, two = top.size * 2, m.local("two", 2, "float32")
-    for group in m.loop("group", each // FOUR, unrolled=True):
-        for block in m.loop("block", acc.size // each, unrolled=True):
-            for r in range(2):
-                for e in range(2):
-                    two[e] = acc[block * each + group * FOUR + (2 * r + e)]
-                room = o_partial.row(
-                    "room", (row, split, head0 + group * 8 + block), (splits, heads, LATENT_DIM)
-                )
-                room.write(two, (_own_dim(0, thread) + 8 * r) * 4 + thread % 4)
-    with m.when(thread < 4):
-        for column in m.loop("column", top.size, unrolled=True):
-            of_split = lse_partial.row("of_split", (row, split), (splits, heads), head0)
-            of_split[column_head(column, thread)] = top[column]
-
-
-RUN, PIECES, IN_FLIGHT = 1024, 8, 2
-"""Quads of eight heads; pieces of 64 dims that these fall into, a quad of each a thread; splits whose parts are on their way together."""
-
-
-@by_text
-def merge_splits(
-    m, o_partial, lse_partial, attn_sink, out: Writes, lse: Writes, row, head0, heads, head_block, splits, lse_scale, share, shares, thread
-):  # fmt: skip
-    """The weighted sum of the splits for share `share` of `shares`: so many of the pieces of 64 dims, of all heads.
-
-    A quad is four heads of one latent dim; a thread has the same four of each eight heads. An empty split has lse = -inf and
-    weight 0; a row without ids gives 0 and -inf.
-    """
-    runs, own = head_block // 8, head_block // 2
-    many = min(4, 8 // runs)
-    begin, end = m.let("begin", share * PIECES // shares), m.let("end", (share + 1) * PIECES // shares)
-    held, four = m.local("held", own, "float32"), m.local("four", FOUR, "float32")
-    base, scale = m.local("base", own, "float32"), m.local("scale", own, "float32")
-
-    sinks, mine = m.local("sinks", own, "float32"), thread % 2
-
-    def read_lses(split):
-        for run in m.loop("run", runs, unrolled=True):
-            lses = lse_partial.row("lses", (row, split), (splits, heads), head0)
-            lses.read(held.group(run * FOUR, FOUR), run * 2 + mine)
-
-    for run in m.loop("run", runs, unrolled=True):
-        attn_sink.part("of_heads", head0).read(sinks.group(run * FOUR, FOUR), run * 2 + mine)
-    for i in m.loop("i", own, unrolled=True):
-        base[i], scale[i] = -INF, 0.0
-    m.comment("Each lane of those that have the same heads looks at every sixteenth split.")
-    for split in m.loop("split", splits, begin=thread % WARP // 2, step=WARP // 2):
-        read_lses(split)
-        for i in m.loop("i", own, unrolled=True):
-            risen = m.let("risen", maximum(base[i], held[i]))
-            scale[i] = scale[i] * _shrinking(base[i], risen) + _shrinking(held[i], risen)
-            base[i] = risen
-    for i in m.loop("i", own, unrolled=True):
-        top = over_lanes(m, base[i], maximum, EVERY_OTHER)
-        some = m.let("some", select(top > -INF, top, 0.0))
-        scale[i] = scale[i] * exp2(base[i] - some)
-        base[i] = some
-    for i in m.loop("i", own, unrolled=True):
-        scale[i] = over_lanes(m, scale[i], lambda a, b: a + b, EVERY_OTHER)
-    for run in m.loop("run", runs, unrolled=True):
-        for v in m.loop("v", FOUR, unrolled=True):
-            at = run * FOUR + v
-            joined = m.let("joined", _lse(scale[at], base[at]))
-            four[v] = joined * lse_scale
-            scale[at] = kept_beside(joined, sinks[at]) * _inverse(scale[at])
-        with m.when(share.equals(0) & (thread < 2)):
-            lse.row("of_row", row, heads, head0).write(four, run * 2 + mine)
-    merged = m.local("merged", many * own, "float32")
-    for piece in m.loop("piece", end, begin=begin, step=many):
-        for i in m.loop("i", merged.size, unrolled=True):
-            merged[i] = 0.0
-        for split in m.loop("split", splits, at_once=IN_FLIGHT):
-            read_lses(split)
-            for i in m.loop("i", own, unrolled=True):
-                held[i] = exp2(held[i] - base[i])
-            partial = o_partial.row("partial", (row, split, head0), (splits, heads, LATENT_DIM))
-            for u in m.loop("u", many, unrolled=True):
-                quad = m.let("quad", minimum(piece + u, end - 1) * THREADS + thread)
-                for run in m.loop("run", runs, unrolled=True):
-                    partial.read(four, run * RUN + quad)
-                    for v in m.loop("v", FOUR, unrolled=True):
-                        at = u * own + run * FOUR + v
-                        merged[at] = merged[at] + four[v] * held[run * FOUR + v]
-        for u in m.loop("u", many, unrolled=True):
-            with m.when(piece + u < end):
-                for i in m.loop("i", own, unrolled=True):
-                    head = head0 + (i // FOUR * 2 + thread % 2) * FOUR + i % FOUR
-                    to = out.row("to", (row, head), (heads, LATENT_DIM))
-                    to[(piece + u) * (THREADS // 2) + thread // 2] = (merged[u * own + i] * scale[i]).to(
-                        "bfloat16"
-                    )
-
-
 # Heads on N: the CTAs that hold a slice of the dims trade rows of O^T, of 16 dims by 8 heads, with the lses of all heads
 # behind them. Within a row dims lie side by side for each pair of heads, so that readers' banks differ.
 
@@ -555,7 +455,7 @@ def keep_parts(m, target, acc, lses, thread):
 
 
 @by_text
-def merge_parts(
+def merge_rows(
     m, out: Writes, lse: Writes, received, sinks, row, head0, heads, part, parts, which, dims, block, lse_scale, thread
 ):  # fmt: skip
     """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store it; and the lse.
@@ -728,94 +628,135 @@ def total_rows(m, sums, peak, factor, red, side, thread):
         sums[r] = _lse(total, peak[r])
 
 
-def _half(o_partial, place, side, thread):
-    """Where a thread leaves its fours of half of a split's O, THREADS of them apart."""
-    return o_partial.row("room", place, LATENT_DIM, (thread + side * (FOURS * THREADS)) * FOUR)
+# Splits of a query that leave their parts of O in scratch memory, where their CTAs join them, a share of the dims each.
+
+ON_N = 2
+"""In place of a side: all of O, with heads on N."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a thread has of O, by the leaves that join parts: the same dims of each of its heads, piece by piece.
+
+    Of piece p register i is `head(column(i))`'s value of `dim(p, i)`. The lanes `alike` are so far apart that have the same heads.
+    """
+
+    columns: int
+    pieces: int
+    alike: tuple[int, ...]
+    lane: Value
+    head: Callable[[Value], Value]
+    column: Callable[[int], int]
+    dim: Callable[[Value, int], Value]
+    leaves: Value
+    first: Value
+
+    def room(self, o_partial, place, splits, heads):
+        """Where a thread leaves its fours of the part of a row, a split and the first of its heads, THREADS of them apart."""
+        return o_partial.row("room", place, (splits, heads, LATENT_DIM), self.first * FOUR)
+
+
+def _part(side, columns, thread):
+    if side == ON_N:
+        return _Part(
+            columns, LATENT_DIM // 64, EVERY_FOURTH, thread % WARP // 4, lambda c: column_head(c, thread),
+            lambda i: i // FOUR * 2 + i % 2, lambda piece, i: _own_dim(piece, thread) + i % FOUR // 2 * 8, thread < 4, thread,
+        )  # fmt: skip
+    return _Part(
+        columns, FOURS, (1, 2), thread % 4, lambda c: _row(thread) + HALF_ROWS * c,
+        lambda i: i // 2, lambda piece, i: (side * FOURS + piece) * 8 + thread % 4 * 2 + i % 2, (thread % 4).equals(0),
+        thread + side * (FOURS * THREADS),
+    )  # fmt: skip
 
 
 @by_text
-def leave_rows(
-    m,
-    acc,
-    factor,
-    lses,
-    o_partial: Writes,
-    lse_partial: Writes,
-    row,
-    splits,
-    split,
-    head0,
-    heads,
-    side,
-    thread,
+def leave_part(
+    m, acc, lses, row, head0, side, split, o_partial: Writes, lse_partial: Writes, splits, heads, thread
 ):
-    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_share`."""
-    place = m.let("place", (row * splits + split) * heads + head0)
-    room, four = _half(o_partial, place, side, thread), m.local("four", FOUR, "float32")
+    """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
+    part, four = _part(side, lses.size, thread), m.local("four", FOUR, "float32")
+    room = part.room(o_partial, (row, split, head0), splits, heads)
     for u in m.loop("u", acc.size // FOUR, unrolled=True):
         for e in range(FOUR):
-            four[e] = acc[u * FOUR + e] * factor[e // 2]
+            four[e] = acc[u * FOUR + e]
         room.write(four, u * THREADS)
-    if side == 0:
-        _leave(m, lse_partial.part("lses_of_split", place), lses, thread)
+    if side != 1:
+        with m.when(part.leaves):
+            of_split = lse_partial.row("of_split", (row, split), (splits, heads), head0)
+            for column in m.loop("column", part.columns, unrolled=True):
+                of_split[part.head(column)] = lses[column]
 
 
 @by_text
-def merge_share(
-    m, out: Writes, lse: Writes, o_partial, lse_partial, sinks, row, splits, part, parts, head0, heads, side, lse_scale, thread
+def merge_parts(
+    m, row, head0, parts, share, shares, columns, side, out: Writes, lse: Writes, o_partial, lse_partial, attn_sink, splits, heads, lse_scale,
+    thread,
 ):  # fmt: skip
-    """Join this CTA's share of half of O from all parts, scale each head by what tokens keep beside its sink, and store it; and the lse.
+    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep beside its sink, and store it; and the lse.
 
-    The shares are the fours of a thread, eight dims each, dealt out in their order.
+    An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
     """
-    first = m.let("first", row * splits * heads + head0)
-    found = lse_partial.part("found", first + _row(thread))
-    tops = [m.var(f"top_{r}", -INF, "float32") for r in range(2)]
-    m.comment("Each lane of a quad looks at every fourth part.")
-    for p in m.loop("p", parts, begin=thread % 4, step=4, at_once=AT_ONCE):
-        for r in range(2):
-            m.set(tops[r], maximum(tops[r], found[p * heads + HALF_ROWS * r]))
-    top = [m.let(f"top_of_all_{r}", quad_most(tops[r])) for r in range(2)]
-    base = [m.let(f"base_{r}", select(top[r] > -INF, top[r], 0.0)) for r in range(2)]
-    sums = [m.var(f"sum_{r}", 0.0, "float32") for r in range(2)]
-    for p in m.loop("p", parts, begin=thread % 4, step=4, at_once=AT_ONCE):
-        for r in range(2):
-            m.set(sums[r], sums[r] + exp2(found[p * heads + HALF_ROWS * r] - base[r]))
-    total = [m.let(f"total_{r}", quad_sum(sums[r])) for r in range(2)]
-    scale, joined = [], m.local("joined", 2, "float32")
-    for r in range(2):
-        of_all = m.let(f"of_all_{r}", _lse(total[r], base[r]))
-        scale.append(m.let(f"scale_{r}", _inverse(total[r]) * kept_beside(of_all, sinks[r])))
-        joined[r] = of_all * lse_scale
-    line = m.let("line", row * heads + head0)
-    if side == 0:
-        with m.when(part.equals(0)):
-            _leave(m, lse.part("of_heads", line), joined, thread)
-    end, fours = m.let("end", (part + 1) * FOURS // parts), m.local("fours", FEW * FOUR, "float32")
-    four = m.local("four", FOUR, "float32")
-    for u in m.loop("u", end, begin=part * FOURS // parts, step=FEW):
-        for i in m.loop("i", FEW * FOUR, unrolled=True):
-            fours[i] = 0.0
+    part, size = _part(side, columns, thread), 2 * columns
+    base, scale, joined = (m.local(text, columns, "float32") for text in ("base", "scale", "joined"))
+
+    def each():
+        return m.loop("column", columns, unrolled=True)
+
+    def lses_of(p):
+        return lse_partial.row("lses", (row, p), (splits, heads), head0)
+
+    def some_parts():
+        return m.loop("p", parts, begin=part.lane, step=1 << len(part.alike), at_once=AT_ONCE)
+
+    for column in each():
+        base[column], scale[column] = -INF, 0.0
+    m.comment("Each of the lanes that have the same heads looks at some parts.")
+    for p in some_parts():
+        lses = lses_of(p)
+        for column in each():
+            base[column] = maximum(base[column], lses[part.head(column)])
+    for column in each():
+        top = over_lanes(m, base[column], maximum, part.alike)
+        base[column] = select(top > -INF, top, 0.0)
+    for p in some_parts():
+        lses = lses_of(p)
+        for column in each():
+            scale[column] = scale[column] + exp2(lses[part.head(column)] - base[column])
+    for column in each():
+        total = over_lanes(m, scale[column], lambda a, b: a + b, part.alike)
+        of_all = m.let("of_all", _lse(total, base[column]))
+        joined[column] = of_all * lse_scale
+        sink = attn_sink[head0 + part.head(column)]
+        scale[column] = _inverse(total) * kept_beside(of_all, sink)
+    if side != 1:
+        with m.when(share.equals(0) & part.leaves):
+            of_heads = lse.row("of_heads", row, heads, head0)
+            for column in each():
+                of_heads[part.head(column)] = joined[column]
+    few, fours = min(FEW, FEW_REGISTERS // size), size // FOUR
+    end, weight = m.let("end", (share + 1) * part.pieces // shares), m.local("weight", columns, "float32")
+    merged, four = m.local("merged", few * size, "float32"), m.local("four", FOUR, "float32")
+    for piece in m.loop("piece", end, begin=share * part.pieces // shares, step=few):
+        for i in m.loop("i", merged.size, unrolled=True):
+            merged[i] = 0.0
         for p in m.loop("p", parts, at_once=AT_ONCE):
-            share = [m.let(f"share_{r}", exp2(found[p * heads + HALF_ROWS * r] - base[r])) for r in range(2)]
-            room = _half(o_partial, first + p * heads, side, thread)
-            for v in m.loop("v", FEW, unrolled=True):
-                room.read(four, minimum(u + v, end - 1) * THREADS)
-                for e in range(FOUR):
-                    fours[v * FOUR + e] = fours[v * FOUR + e] + four[e] * share[e // 2]
-        for v in m.loop("v", FEW, unrolled=True):
-            with m.when(u + v < end):
-                for r in range(2):
+            lses, room = lses_of(p), part.room(o_partial, (row, p, head0), splits, heads)
+            for column in each():
+                weight[column] = exp2(lses[part.head(column)] - base[column])
+            for v in m.loop("v", few, unrolled=True):
+                for u in m.loop("u", fours, unrolled=True):
+                    room.read(four, (minimum(piece + v, end - 1) * fours + u) * THREADS)
+                    for e in m.loop("e", FOUR, unrolled=True):
+                        i = u * FOUR + e
+                        merged[v * size + i] = merged[v * size + i] + four[e] * weight[part.column(i)]
+        for v in m.loop("v", few, unrolled=True):
+            with m.when(piece + v < end):
+                for i in m.loop("i", size, step=1 if side == ON_N else 2, unrolled=True):
+                    column, at = part.column(i), v * size + i
                     to = out.row(
-                        "to",
-                        line + _row(thread) + HALF_ROWS * r,
-                        LATENT_DIM,
-                        side * (FOURS * 8) + (u + v) * 8 + thread % 4 * 2,
+                        "to", (row, head0 + part.head(column)), (heads, LATENT_DIM), part.dim(piece + v, i)
                     )
-                    m.do(
-                        store_pair(
-                            to.at(0),
-                            fours[v * FOUR + 2 * r] * scale[r],
-                            fours[v * FOUR + 2 * r + 1] * scale[r],
-                        )
-                    )
+                    if side == ON_N:
+                        to[0] = (merged[at] * scale[column]).to("bfloat16")
+                    else:
+                        m.do(store_pair(to.at(0), merged[at] * scale[column], merged[at + 1] * scale[column]))

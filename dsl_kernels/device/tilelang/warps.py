@@ -111,6 +111,10 @@ __device__ __forceinline__ void store_fp8(void* first, void* second, const void*
   *reinterpret_cast<uint4*>(second) = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
 }
 
+__device__ __forceinline__ void store_pair(void* to, float low, float high) {
+  *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(low, high);
+}
+
 __device__ __forceinline__ void store16(void* to, const unsigned* words) {
   *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
 }
@@ -218,3 +222,7 @@ def store_vector(registers, first, place):
 def store_fp8(first, second, registers, at, scale):
     places = map(T.address_of, (first, second, registers[at]))
     return T.call_extern("handle", "warps::store_fp8", *places, scale)
+
+
+def store_pair(place, low, high):
+    return T.call_extern("handle", "warps::store_pair", T.address_of(place), low, high)

@@ -582,7 +582,8 @@ def _end_of_segment(m: Recorder, walk: Walk, scratch: View, side: int) -> None:
     acc, sums, factor, sinks = _of_side(m, side, "acc", "sums", "factor", "sinks")
     part, parts, counter = _parts_of(m, walk.row)
     with m.when(parts > 1):
-        said.leave_rows(m, acc, factor, sums, walk.row, part, walk.head0, side)
+        leaf.rescale_rows(m, acc, factor)
+        said.leave_part(m, acc, sums, walk.row, walk.head0, side, split=part)
         m.count_in("arrivals", counter, "attend")
     with m.otherwise():
         width = scratch.width or m.schedule.buffer(scratch.buffer).shape[1]
@@ -591,18 +592,16 @@ def _end_of_segment(m: Recorder, walk: Walk, scratch: View, side: int) -> None:
 
 def _merge(m: Recorder, side: int) -> None:
     """Heads on M: of each query that this CTA has a part of, its share of the result. By now all of its own parts are left."""
-    (sinks,) = _of_side(m, side, "sinks")
     unit, span = name("unit"), name("span")
     head0: Value = name("head0") if m.c.head_blocks > 1 else 0
     with m.when(m.dim("splits") > 1):
-        said.load_row_sinks(m, sinks, head0)
         m.set(unit, _which(m)[0] * name("share"))
         for _ in m.repeat(unit < name("end")):
             row = m.let("row", unit // span)
             part, parts, counter = _parts_of(m, row)
             with m.when((row < m.dim("t")) & (unit - row * span < _units(m)) & (parts > 1)):
                 m.await_count("arrivals", counter, parts, "attend")
-                said.merge_share(m, sinks, row, part, parts, head0, side)
+                said.merge_parts(m, row, head0, parts, part, parts, 2, side)
                 m.count_out("arrivals", counter, parts, "attend")
             m.set(unit, row * span + span)
 

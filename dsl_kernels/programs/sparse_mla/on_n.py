@@ -307,13 +307,14 @@ def _attend_whole(m: Recorder) -> None:
     walk, splits, cluster, query = Walk.named(m), m.dim("splits"), m.k.cluster, m.block(0)
     for _ in _attend_tiles(m):
         pass
-    merges = m.var("merges", True, "bool")
+    merges, top = m.var("merges", True, "bool"), m.buffer("top")
+    columns = m.schedule.buffer("top").per_thread
 
     def leave() -> None:
-        said.write_partial(m, walk.row, walk.head0, split=walk.split)
+        said.leave_part(m, top, walk.row, walk.head0, said.ON_N, split=walk.split)
 
     def merge(share: Value, shares: Value) -> None:
-        said.merge_splits(m, walk.row, walk.head0, share=share, shares=shares)
+        said.merge_parts(m, walk.row, walk.head0, splits, share, shares, columns, said.ON_N)
 
     if cluster > 1:
         leave()
@@ -366,7 +367,7 @@ def _attend(m: Recorder) -> None:
         said.keep_parts(m, m.buffer("o_s"), top)
         m.meet("attend")
     share = {"part": part, "block": m.c.head_block}
-    said.merge_parts(m, m.buffer("o_s"), walk.row, walk.head0, parts, which, **share)
+    said.merge_rows(m, m.buffer("o_s"), walk.row, walk.head0, parts, which, **share)
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:

@@ -338,96 +338,104 @@ def total_rows(sums, peak, factor, red, thread):
 
 
 @cute.jit
-def leave_rows(acc, factor, lses, o_partial, lse_partial, row, splits, split, head0, thread):
-    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_share`."""
-    place = (row * splits + split) * HEADS + head0
-    room = o_partial + Int64(place) * LATENT_DIM + thread * 4
+def leave_part(acc, lses, row, head0, split, o_partial, lse_partial, splits, thread):
+    """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
     four = cute.make_rmem_tensor(4, Float32)
+    room = o_partial + Int64((row * splits + split) * HEADS + head0) * LATENT_DIM + thread * 4
     for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
-        four[0] = acc[u * 4] * factor[0]
-        four[1] = acc[u * 4 + 1] * factor[0]
-        four[2] = acc[u * 4 + 2] * factor[1]
-        four[3] = acc[u * 4 + 3] * factor[1]
+        four[0] = acc[u * 4]
+        four[1] = acc[u * 4 + 1]
+        four[2] = acc[u * 4 + 2]
+        four[3] = acc[u * 4 + 3]
         cute.autovec_copy(four, warps.group(room, 4, u * 128))
-    lses_of_split = lse_partial + place
     if thread % 4 == 0:
-        mine = lses_of_split + (thread // 32 * 16 + thread % 32 // 4)
-        mine[0] = lses[0]
-        mine[HALF_ROWS] = lses[1]
+        of_split = lse_partial + Int64(row * splits + split) * HEADS + head0
+        for column in cutlass.range_constexpr(2):
+            of_split[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] = lses[column]
 
 
 @cute.jit
-def merge_share(out, lse, o_partial, lse_partial, sinks, row, splits, part, parts, head0, lse_scale, thread):
-    """Join this CTA's share of half of O from all parts, scale each head by what tokens keep beside its
-    sink, and store it; and the lse.
+def merge_parts(
+    row, head0, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
+):
+    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
+    beside its sink, and store it; and the lse.
 
-    The shares are the fours of a thread, eight dims each, dealt out in their order.
+    An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
     """
-    first = row * splits * HEADS + head0
-    found = lse_partial + (first + (thread // 32 * 16 + thread % 32 // 4))
-    top_0 = Float32(-Float32.inf)
-    top_1 = Float32(-Float32.inf)
-    # Each lane of a quad looks at every fourth part.
-    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
-        top_0 = cute.arch.fmax(top_0, found[p * HEADS])
-        top_1 = cute.arch.fmax(top_1, found[p * HEADS + HALF_ROWS])
-    top_of_all_0 = leaf_wide.quad_most(top_0)
-    top_of_all_1 = leaf_wide.quad_most(top_1)
-    base_0 = cutlass.select_(top_of_all_0 > -Float32.inf, top_of_all_0, 0.0)
-    base_1 = cutlass.select_(top_of_all_1 > -Float32.inf, top_of_all_1, 0.0)
-    sum_0 = Float32(0.0)
-    sum_1 = Float32(0.0)
-    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
-        sum_0 = sum_0 + warps.exp2(found[p * HEADS] - base_0)
-        sum_1 = sum_1 + warps.exp2(found[p * HEADS + HALF_ROWS] - base_1)
-    total_0 = leaf_wide.quad_sum(sum_0)
-    total_1 = leaf_wide.quad_sum(sum_1)
+    base = cute.make_rmem_tensor(2, Float32)
+    scale = cute.make_rmem_tensor(2, Float32)
     joined = cute.make_rmem_tensor(2, Float32)
-    of_all_0 = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + base_0, -Float32.inf)
-    scale_0 = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0) * cutlass.select_(
-        of_all_0 > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - of_all_0) + 1.0),
-        0.0
-    )
-    joined[0] = of_all_0 * lse_scale
-    of_all_1 = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + base_1, -Float32.inf)
-    scale_1 = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0) * cutlass.select_(
-        of_all_1 > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - of_all_1) + 1.0),
-        0.0
-    )
-    joined[1] = of_all_1 * lse_scale
-    line = row * HEADS + head0
-    if part == 0:
-        of_heads = lse + line
-        if thread % 4 == 0:
-            mine = of_heads + (thread // 32 * 16 + thread % 32 // 4)
-            mine[0] = joined[0]
-            mine[HALF_ROWS] = joined[1]
-    end = (part + 1) * 32 // parts
-    fours = cute.make_rmem_tensor(16, Float32)
+    for column in cutlass.range_constexpr(2):
+        base[column] = Float32(-Float32.inf)
+        scale[column] = Float32(0.0)
+    # Each of the lanes that have the same heads looks at some parts.
+    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
+        lses = lse_partial + Int64(row * splits + p) * HEADS + head0
+        for column in cutlass.range_constexpr(2):
+            base[column] = cute.arch.fmax(
+                base[column], lses[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column]
+            )
+    for column in cutlass.range_constexpr(2):
+        over_1 = cute.arch.fmax(base[column], warps.exchange(base[column], 1))
+        over_2 = cute.arch.fmax(over_1, warps.exchange(over_1, 2))
+        base[column] = cutlass.select_(over_2 > -Float32.inf, over_2, 0.0)
+    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
+        lses = lse_partial + Int64(row * splits + p) * HEADS + head0
+        for column in cutlass.range_constexpr(2):
+            scale[column] = scale[column] + warps.exp2(
+                lses[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] - base[column]
+            )
+    for column in cutlass.range_constexpr(2):
+        over_1 = scale[column] + warps.exchange(scale[column], 1)
+        over_2 = over_1 + warps.exchange(over_1, 2)
+        of_all = cutlass.select_(over_2 > 0.0, warps.log2(over_2) + base[column], -Float32.inf)
+        joined[column] = of_all * lse_scale
+        scale[column] = cutlass.select_(over_2 > 0.0, warps.rcp_approx(over_2), 0.0) * cutlass.select_(
+            of_all > -Float32.inf,
+            warps.rcp_approx(
+                warps.exp2(
+                    attn_sink[
+                        head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column)
+                    ] * 1.4426950408889634 - of_all
+                ) + 1.0
+            ),
+            0.0
+        )
+    if (share == 0) & (thread % 4 == 0):
+        of_heads = lse + Int64(row) * HEADS + head0
+        for column in cutlass.range_constexpr(2):
+            of_heads[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] = joined[column]
+    end = (share + 1) * 32 // shares
+    weight = cute.make_rmem_tensor(2, Float32)
+    merged = cute.make_rmem_tensor(16, Float32)
     four = cute.make_rmem_tensor(4, Float32)
-    for u in cutlass.range(part * 32 // parts, end, 4, unroll=1):
+    for piece in cutlass.range(share * 32 // shares, end, 4, unroll=1):
         for i in cutlass.range_constexpr(16):
-            fours[i] = Float32(0.0)
+            merged[i] = Float32(0.0)
         for p in cutlass.range(parts, unroll=2):
-            share_0 = warps.exp2(found[p * HEADS] - base_0)
-            share_1 = warps.exp2(found[p * HEADS + HALF_ROWS] - base_1)
-            room = o_partial + Int64(first + p * HEADS) * LATENT_DIM + thread * 4
+            lses = lse_partial + Int64(row * splits + p) * HEADS + head0
+            room = o_partial + Int64((row * splits + p) * HEADS + head0) * LATENT_DIM + thread * 4
+            for column in cutlass.range_constexpr(2):
+                weight[column] = warps.exp2(
+                    lses[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] - base[column]
+                )
             for v in cutlass.range_constexpr(4):
-                cute.autovec_copy(warps.group(room, 4, cutlass.min(u + v, end - 1) * 128), four)
-                fours[v * 4] = fours[v * 4] + four[0] * share_0
-                fours[v * 4 + 1] = fours[v * 4 + 1] + four[1] * share_0
-                fours[v * 4 + 2] = fours[v * 4 + 2] + four[2] * share_1
-                fours[v * 4 + 3] = fours[v * 4 + 3] + four[3] * share_1
+                for u in cutlass.range_constexpr(1):
+                    cute.autovec_copy(warps.group(room, 4, (cutlass.min(piece + v, end - 1) + u) * 128), four)
+                    for e in cutlass.range_constexpr(4):
+                        merged[v * 4 + (u * 4 + e)] = merged[v * 4 + (u * 4 + e)] + four[e] * weight[
+                            (u * 4 + e) // 2
+                        ]
         for v in cutlass.range_constexpr(4):
-            if u + v < end:
-                to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4)) * LATENT_DIM + (
-                    (u + v) * 8 + thread % 4 * 2
-                )
-                warps.store_pair(to, fours[v * 4] * scale_0, fours[v * 4 + 1] * scale_0)
-                to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4) + HALF_ROWS) * LATENT_DIM + (
-                    (u + v) * 8 + thread % 4 * 2
-                )
-                warps.store_pair(to, fours[v * 4 + 2] * scale_1, fours[v * 4 + 2 + 1] * scale_1)
+            if piece + v < end:
+                for i in cutlass.range_constexpr(0, 4, 2):
+                    to = out + Int64(
+                        row * HEADS + (head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * (i // 2)))
+                    ) * LATENT_DIM + ((piece + v) * 8 + thread % 4 * 2 + i % 2)
+                    warps.store_pair(
+                        to, merged[v * 4 + i] * scale[i // 2], merged[v * 4 + i + 1] * scale[i // 2]
+                    )
 
 
 @cute.jit
@@ -457,87 +465,96 @@ def total_rows_2(sums, peak, factor, red, thread):
 
 
 @cute.jit
-def leave_rows_2(acc, factor, lses, o_partial, lse_partial, row, splits, split, head0, thread):
-    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_share`."""
-    place = (row * splits + split) * HEADS + head0
-    room = o_partial + Int64(place) * LATENT_DIM + (thread + 4096) * 4
+def leave_part_2(acc, lses, row, head0, split, o_partial, lse_partial, splits, thread):
+    """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
     four = cute.make_rmem_tensor(4, Float32)
+    room = o_partial + Int64((row * splits + split) * HEADS + head0) * LATENT_DIM + (thread + 4096) * 4
     for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
-        four[0] = acc[u * 4] * factor[0]
-        four[1] = acc[u * 4 + 1] * factor[0]
-        four[2] = acc[u * 4 + 2] * factor[1]
-        four[3] = acc[u * 4 + 3] * factor[1]
+        four[0] = acc[u * 4]
+        four[1] = acc[u * 4 + 1]
+        four[2] = acc[u * 4 + 2]
+        four[3] = acc[u * 4 + 3]
         cute.autovec_copy(four, warps.group(room, 4, u * 128))
 
 
 @cute.jit
-def merge_share_2(
-    out, lse, o_partial, lse_partial, sinks, row, splits, part, parts, head0, lse_scale, thread
+def merge_parts_2(
+    row, head0, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
 ):
-    """Join this CTA's share of half of O from all parts, scale each head by what tokens keep beside its
-    sink, and store it; and the lse.
+    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
+    beside its sink, and store it; and the lse.
 
-    The shares are the fours of a thread, eight dims each, dealt out in their order.
+    An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
     """
-    first = row * splits * HEADS + head0
-    found = lse_partial + (first + (thread // 32 * 16 + thread % 32 // 4))
-    top_0 = Float32(-Float32.inf)
-    top_1 = Float32(-Float32.inf)
-    # Each lane of a quad looks at every fourth part.
-    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
-        top_0 = cute.arch.fmax(top_0, found[p * HEADS])
-        top_1 = cute.arch.fmax(top_1, found[p * HEADS + HALF_ROWS])
-    top_of_all_0 = leaf_wide.quad_most(top_0)
-    top_of_all_1 = leaf_wide.quad_most(top_1)
-    base_0 = cutlass.select_(top_of_all_0 > -Float32.inf, top_of_all_0, 0.0)
-    base_1 = cutlass.select_(top_of_all_1 > -Float32.inf, top_of_all_1, 0.0)
-    sum_0 = Float32(0.0)
-    sum_1 = Float32(0.0)
-    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
-        sum_0 = sum_0 + warps.exp2(found[p * HEADS] - base_0)
-        sum_1 = sum_1 + warps.exp2(found[p * HEADS + HALF_ROWS] - base_1)
-    total_0 = leaf_wide.quad_sum(sum_0)
-    total_1 = leaf_wide.quad_sum(sum_1)
+    base = cute.make_rmem_tensor(2, Float32)
+    scale = cute.make_rmem_tensor(2, Float32)
     joined = cute.make_rmem_tensor(2, Float32)
-    of_all_0 = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + base_0, -Float32.inf)
-    scale_0 = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0) * cutlass.select_(
-        of_all_0 > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - of_all_0) + 1.0),
-        0.0
-    )
-    joined[0] = of_all_0 * lse_scale
-    of_all_1 = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + base_1, -Float32.inf)
-    scale_1 = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0) * cutlass.select_(
-        of_all_1 > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - of_all_1) + 1.0),
-        0.0
-    )
-    joined[1] = of_all_1 * lse_scale
-    line = row * HEADS + head0
-    end = (part + 1) * 32 // parts
-    fours = cute.make_rmem_tensor(16, Float32)
+    for column in cutlass.range_constexpr(2):
+        base[column] = Float32(-Float32.inf)
+        scale[column] = Float32(0.0)
+    # Each of the lanes that have the same heads looks at some parts.
+    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
+        lses = lse_partial + Int64(row * splits + p) * HEADS + head0
+        for column in cutlass.range_constexpr(2):
+            base[column] = cute.arch.fmax(
+                base[column], lses[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column]
+            )
+    for column in cutlass.range_constexpr(2):
+        over_1 = cute.arch.fmax(base[column], warps.exchange(base[column], 1))
+        over_2 = cute.arch.fmax(over_1, warps.exchange(over_1, 2))
+        base[column] = cutlass.select_(over_2 > -Float32.inf, over_2, 0.0)
+    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
+        lses = lse_partial + Int64(row * splits + p) * HEADS + head0
+        for column in cutlass.range_constexpr(2):
+            scale[column] = scale[column] + warps.exp2(
+                lses[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] - base[column]
+            )
+    for column in cutlass.range_constexpr(2):
+        over_1 = scale[column] + warps.exchange(scale[column], 1)
+        over_2 = over_1 + warps.exchange(over_1, 2)
+        of_all = cutlass.select_(over_2 > 0.0, warps.log2(over_2) + base[column], -Float32.inf)
+        joined[column] = of_all * lse_scale
+        scale[column] = cutlass.select_(over_2 > 0.0, warps.rcp_approx(over_2), 0.0) * cutlass.select_(
+            of_all > -Float32.inf,
+            warps.rcp_approx(
+                warps.exp2(
+                    attn_sink[
+                        head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column)
+                    ] * 1.4426950408889634 - of_all
+                ) + 1.0
+            ),
+            0.0
+        )
+    end = (share + 1) * 32 // shares
+    weight = cute.make_rmem_tensor(2, Float32)
+    merged = cute.make_rmem_tensor(16, Float32)
     four = cute.make_rmem_tensor(4, Float32)
-    for u in cutlass.range(part * 32 // parts, end, 4, unroll=1):
+    for piece in cutlass.range(share * 32 // shares, end, 4, unroll=1):
         for i in cutlass.range_constexpr(16):
-            fours[i] = Float32(0.0)
+            merged[i] = Float32(0.0)
         for p in cutlass.range(parts, unroll=2):
-            share_0 = warps.exp2(found[p * HEADS] - base_0)
-            share_1 = warps.exp2(found[p * HEADS + HALF_ROWS] - base_1)
-            room = o_partial + Int64(first + p * HEADS) * LATENT_DIM + (thread + 4096) * 4
+            lses = lse_partial + Int64(row * splits + p) * HEADS + head0
+            room = o_partial + Int64((row * splits + p) * HEADS + head0) * LATENT_DIM + (thread + 4096) * 4
+            for column in cutlass.range_constexpr(2):
+                weight[column] = warps.exp2(
+                    lses[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] - base[column]
+                )
             for v in cutlass.range_constexpr(4):
-                cute.autovec_copy(warps.group(room, 4, cutlass.min(u + v, end - 1) * 128), four)
-                fours[v * 4] = fours[v * 4] + four[0] * share_0
-                fours[v * 4 + 1] = fours[v * 4 + 1] + four[1] * share_0
-                fours[v * 4 + 2] = fours[v * 4 + 2] + four[2] * share_1
-                fours[v * 4 + 3] = fours[v * 4 + 3] + four[3] * share_1
+                for u in cutlass.range_constexpr(1):
+                    cute.autovec_copy(warps.group(room, 4, (cutlass.min(piece + v, end - 1) + u) * 128), four)
+                    for e in cutlass.range_constexpr(4):
+                        merged[v * 4 + (u * 4 + e)] = merged[v * 4 + (u * 4 + e)] + four[e] * weight[
+                            (u * 4 + e) // 2
+                        ]
         for v in cutlass.range_constexpr(4):
-            if u + v < end:
-                to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4)) * LATENT_DIM + (
-                    256 + (u + v) * 8 + thread % 4 * 2
-                )
-                warps.store_pair(to, fours[v * 4] * scale_0, fours[v * 4 + 1] * scale_0)
-                to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4) + HALF_ROWS) * LATENT_DIM + (
-                    256 + (u + v) * 8 + thread % 4 * 2
-                )
-                warps.store_pair(to, fours[v * 4 + 2] * scale_1, fours[v * 4 + 2 + 1] * scale_1)
+            if piece + v < end:
+                for i in cutlass.range_constexpr(0, 4, 2):
+                    to = out + Int64(
+                        row * HEADS + (head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * (i // 2)))
+                    ) * LATENT_DIM + ((32 + (piece + v)) * 8 + thread % 4 * 2 + i % 2)
+                    warps.store_pair(
+                        to, merged[v * 4 + i] * scale[i // 2], merged[v * 4 + i + 1] * scale[i // 2]
+                    )
 
 
 @cute.jit
@@ -692,9 +709,10 @@ def left(
             from_cta = row * span // share
             parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
             if parts > 1:
-                leave_rows(
-                    acc_left, factor_left, sums_left, o_partial, lse_partial, row, splits,
-                    cta // (HEADS // BLOCK) - from_cta, head0, worker
+                leaf_wide.rescale_rows(acc_left, factor_left, worker)
+                leave_part(
+                    acc_left, sums_left, row, head0, cta // (HEADS // BLOCK) - from_cta, o_partial,
+                    lse_partial, splits, worker
                 )
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 grid.count_in(arrivals + row * (HEADS // BLOCK) + cta % (HEADS // BLOCK), worker)
@@ -710,7 +728,6 @@ def left(
             done = done + 1
         unit = row * span + span
     if splits > 1:
-        load_row_sinks(sinks_left, attn_sink, head0, worker)
         unit = cta // (HEADS // BLOCK) * share
         while unit < end:
             row = unit // span
@@ -719,9 +736,9 @@ def left(
             if (row < t) & (unit - row * span < (topk // TILE + 1) // 2) & (parts > 1):
                 grid.await_count(arrivals + row * (HEADS // BLOCK) + cta % (HEADS // BLOCK), parts, worker)
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-                merge_share(
-                    out, lse, o_partial, lse_partial, sinks_left, row, splits,
-                    cta // (HEADS // BLOCK) - from_cta, parts, head0, lse_scale, worker
+                merge_parts(
+                    row, head0, parts, cta // (HEADS // BLOCK) - from_cta, parts, out, lse, o_partial,
+                    lse_partial, attn_sink, splits, lse_scale, worker
                 )
                 grid.count_out(arrivals + row * (HEADS // BLOCK) + cta % (HEADS // BLOCK), parts, worker)
             unit = row * span + span
@@ -879,9 +896,10 @@ def right(
             from_cta = row * span // share
             parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
             if parts > 1:
-                leave_rows_2(
-                    acc_right, factor_right, sums_right, o_partial, lse_partial, row, splits,
-                    cta // (HEADS // BLOCK) - from_cta, head0, worker
+                leaf_wide.rescale_rows(acc_right, factor_right, worker)
+                leave_part_2(
+                    acc_right, sums_right, row, head0, cta // (HEADS // BLOCK) - from_cta, o_partial,
+                    lse_partial, splits, worker
                 )
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             else:
@@ -896,7 +914,6 @@ def right(
             done = done + 1
         unit = row * span + span
     if splits > 1:
-        load_row_sinks(sinks_right, attn_sink, head0, worker)
         unit = cta // (HEADS // BLOCK) * share
         while unit < end:
             row = unit // span
@@ -904,9 +921,9 @@ def right(
             parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
             if (row < t) & (unit - row * span < (topk // TILE + 1) // 2) & (parts > 1):
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-                merge_share_2(
-                    out, lse, o_partial, lse_partial, sinks_right, row, splits,
-                    cta // (HEADS // BLOCK) - from_cta, parts, head0, lse_scale, worker
+                merge_parts_2(
+                    row, head0, parts, cta // (HEADS // BLOCK) - from_cta, parts, out, lse, o_partial,
+                    lse_partial, attn_sink, splits, lse_scale, worker
                 )
             unit = row * span + span
 

@@ -355,7 +355,7 @@ def keep_parts(target, acc, lses, thread):
 
 
 @cute.jit
-def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, thread):
+def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, thread):
     """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and
     store it; and the lse.
 
@@ -816,7 +816,7 @@ def attend(
     else:
         keep_parts(o_s, acc, top, worker)
         cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
-    merge_parts(out, lse, o_s, sinks, bx, split, splits_of_row, which, lse_scale, worker)
+    merge_rows(out, lse, o_s, sinks, bx, split, splits_of_row, which, lse_scale, worker)
 
 
 @cute.jit

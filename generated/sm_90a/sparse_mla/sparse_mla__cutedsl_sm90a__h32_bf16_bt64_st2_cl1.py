@@ -291,116 +291,111 @@ def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, thread):
 
 
 @cute.jit
-def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
-    """The normalised output and the lse of one split, for `merge_splits`.
-
-    Within a split the workspace holds [heads / 8, 512, 8]: a warp's accumulators are then runs of whole
-    sectors.
-    """
-    two = cute.make_rmem_tensor(2, Float32)
-    for group in cutlass.range_constexpr(OWN_COLUMNS * 2 // 4):
-        for block in cutlass.range_constexpr(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
-            two[0] = acc[block * (OWN_COLUMNS * 2) + group * 4]
-            two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 1]
-            room = o_partial + Int64((row * splits + split) * HEADS + (group * 8 + block)) * LATENT_DIM
-            cute.autovec_copy(
-                two, warps.group(room, 2, (thread // 32 * 16 + thread % 32 // 4) * 4 + thread % 4)
-            )
-            two[0] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 2]
-            two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 3]
-            room = o_partial + Int64((row * splits + split) * HEADS + (group * 8 + block)) * LATENT_DIM
-            cute.autovec_copy(
-                two, warps.group(room, 2, (thread // 32 * 16 + thread % 32 // 4 + 8) * 4 + thread % 4)
-            )
+def leave_part(acc, lses, row, split, o_partial, lse_partial, splits, thread):
+    """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
+    four = cute.make_rmem_tensor(4, Float32)
+    room = o_partial + Int64((row * splits + split) * HEADS) * LATENT_DIM + thread * 4
+    for u in cutlass.range_constexpr(OWN_OUTPUTS // 4):
+        four[0] = acc[u * 4]
+        four[1] = acc[u * 4 + 1]
+        four[2] = acc[u * 4 + 2]
+        four[3] = acc[u * 4 + 3]
+        cute.autovec_copy(four, warps.group(room, 4, u * 128))
     if thread < 4:
+        of_split = lse_partial + Int64(row * splits + split) * HEADS
         for column in cutlass.range_constexpr(OWN_COLUMNS):
-            of_split = lse_partial + Int64(row * splits + split) * HEADS
-            of_split[column // 2 * 8 + thread % 4 * 2 + column % 2] = top[column]
+            of_split[column // 2 * 8 + thread % 4 * 2 + column % 2] = lses[column]
 
 
 @cute.jit
-def merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_scale, share, shares, thread):
-    """The weighted sum of the splits for share `share` of `shares`: so many of the pieces of 64 dims, of
-    all heads.
+def merge_parts(
+    row, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
+):
+    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
+    beside its sink, and store it; and the lse.
 
-    A quad is four heads of one latent dim; a thread has the same four of each eight heads. An empty
-    split has lse = -inf and weight 0; a row without ids gives 0 and -inf.
+    An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
     """
-    begin = share * 8 // shares
-    end = (share + 1) * 8 // shares
-    held = cute.make_rmem_tensor(HEADS // 2, Float32)
-    four = cute.make_rmem_tensor(4, Float32)
-    base = cute.make_rmem_tensor(HEADS // 2, Float32)
-    scale = cute.make_rmem_tensor(HEADS // 2, Float32)
-    sinks = cute.make_rmem_tensor(HEADS // 2, Float32)
-    for run in cutlass.range_constexpr(HEADS // 8):
-        of_heads = attn_sink
-        cute.autovec_copy(warps.group(of_heads, 4, run * 2 + thread % 2), warps.few(sinks, run * 4, 4))
-    for i in cutlass.range_constexpr(HEADS // 2):
-        base[i] = Float32(-Float32.inf)
-        scale[i] = Float32(0.0)
-    # Each lane of those that have the same heads looks at every sixteenth split.
-    for split in cutlass.range(thread % 32 // 2, splits, 16, unroll=1):
-        for run in cutlass.range_constexpr(HEADS // 8):
-            lses = lse_partial + Int64(row * splits + split) * HEADS
-            cute.autovec_copy(warps.group(lses, 4, run * 2 + thread % 2), warps.few(held, run * 4, 4))
-        for i in cutlass.range_constexpr(HEADS // 2):
-            risen = cute.arch.fmax(base[i], held[i])
-            scale[i] = scale[i] * cutlass.select_(
-                base[i] == risen, 1.0, warps.exp2(base[i] - risen)
-            ) + cutlass.select_(held[i] == risen, 1.0, warps.exp2(held[i] - risen))
-            base[i] = risen
-    for i in cutlass.range_constexpr(HEADS // 2):
-        over_2 = cute.arch.fmax(base[i], warps.exchange(base[i], 2))
-        over_4 = cute.arch.fmax(over_2, warps.exchange(over_2, 4))
+    base = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    scale = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    joined = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
+        base[column] = Float32(-Float32.inf)
+        scale[column] = Float32(0.0)
+    # Each of the lanes that have the same heads looks at some parts.
+    for p in cutlass.range(thread % 32 // 4, parts, 8, unroll=2):
+        lses = lse_partial + Int64(row * splits + p) * HEADS
+        for column in cutlass.range_constexpr(OWN_COLUMNS):
+            base[column] = cute.arch.fmax(base[column], lses[column // 2 * 8 + thread % 4 * 2 + column % 2])
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
+        over_4 = cute.arch.fmax(base[column], warps.exchange(base[column], 4))
         over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
         over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
-        some = cutlass.select_(over_16 > -Float32.inf, over_16, 0.0)
-        scale[i] = scale[i] * warps.exp2(base[i] - some)
-        base[i] = some
-    for i in cutlass.range_constexpr(HEADS // 2):
-        over_2 = scale[i] + warps.exchange(scale[i], 2)
-        over_4 = over_2 + warps.exchange(over_2, 4)
+        base[column] = cutlass.select_(over_16 > -Float32.inf, over_16, 0.0)
+    for p in cutlass.range(thread % 32 // 4, parts, 8, unroll=2):
+        lses = lse_partial + Int64(row * splits + p) * HEADS
+        for column in cutlass.range_constexpr(OWN_COLUMNS):
+            scale[column] = scale[column] + warps.exp2(
+                lses[column // 2 * 8 + thread % 4 * 2 + column % 2] - base[column]
+            )
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
+        over_4 = scale[column] + warps.exchange(scale[column], 4)
         over_8 = over_4 + warps.exchange(over_4, 8)
         over_16 = over_8 + warps.exchange(over_8, 16)
-        scale[i] = over_16
-    for run in cutlass.range_constexpr(HEADS // 8):
-        for v in cutlass.range_constexpr(4):
-            joined = cutlass.select_(
-                scale[run * 4 + v] > 0.0, warps.log2(scale[run * 4 + v]) + base[run * 4 + v], -Float32.inf
-            )
-            four[v] = joined * lse_scale
-            scale[run * 4 + v] = cutlass.select_(
-                joined > -Float32.inf,
-                warps.rcp_approx(warps.exp2(sinks[run * 4 + v] * 1.4426950408889634 - joined) + 1.0), 0.0
-            ) * cutlass.select_(scale[run * 4 + v] > 0.0, warps.rcp_approx(scale[run * 4 + v]), 0.0)
-        if (share == 0) & (thread < 2):
-            of_row = lse + Int64(row) * HEADS
-            cute.autovec_copy(four, warps.group(of_row, 4, run * 2 + thread % 2))
-    merged = cute.make_rmem_tensor(8 // (HEADS // 8) * (HEADS // 2), Float32)
-    for piece in cutlass.range(begin, end, 8 // (HEADS // 8), unroll=1):
-        for i in cutlass.range_constexpr(8 // (HEADS // 8) * (HEADS // 2)):
+        of_all = cutlass.select_(over_16 > 0.0, warps.log2(over_16) + base[column], -Float32.inf)
+        joined[column] = of_all * lse_scale
+        scale[column] = cutlass.select_(over_16 > 0.0, warps.rcp_approx(over_16), 0.0) * cutlass.select_(
+            of_all > -Float32.inf,
+            warps.rcp_approx(
+                warps.exp2(
+                    attn_sink[column // 2 * 8 + thread % 4 * 2 + column % 2] * 1.4426950408889634 - of_all
+                ) + 1.0
+            ),
+            0.0
+        )
+    if (share == 0) & (thread < 4):
+        of_heads = lse + Int64(row) * HEADS
+        for column in cutlass.range_constexpr(OWN_COLUMNS):
+            of_heads[column // 2 * 8 + thread % 4 * 2 + column % 2] = joined[column]
+    end = (share + 1) * (LATENT_DIM // 64) // shares
+    weight = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    merged = cute.make_rmem_tensor(32 // (2 * OWN_COLUMNS) * (2 * OWN_COLUMNS), Float32)
+    four = cute.make_rmem_tensor(4, Float32)
+    for piece in cutlass.range(share * (LATENT_DIM // 64) // shares, end, 32 // (2 * OWN_COLUMNS), unroll=1):
+        for i in cutlass.range_constexpr(32 // (2 * OWN_COLUMNS) * (2 * OWN_COLUMNS)):
             merged[i] = Float32(0.0)
-        for split in cutlass.range(splits, unroll=2):
-            for run in cutlass.range_constexpr(HEADS // 8):
-                lses = lse_partial + Int64(row * splits + split) * HEADS
-                cute.autovec_copy(warps.group(lses, 4, run * 2 + thread % 2), warps.few(held, run * 4, 4))
-            for i in cutlass.range_constexpr(HEADS // 2):
-                held[i] = warps.exp2(held[i] - base[i])
-            partial = o_partial + Int64((row * splits + split) * HEADS) * LATENT_DIM
-            for u in cutlass.range_constexpr(8 // (HEADS // 8)):
-                quad = cutlass.min(piece + u, end - 1) * 128 + thread
-                for run in cutlass.range_constexpr(HEADS // 8):
-                    cute.autovec_copy(warps.group(partial, 4, run * 1024 + quad), four)
-                    for v in cutlass.range_constexpr(4):
+        for p in cutlass.range(parts, unroll=2):
+            lses = lse_partial + Int64(row * splits + p) * HEADS
+            room = o_partial + Int64((row * splits + p) * HEADS) * LATENT_DIM + thread * 4
+            for column in cutlass.range_constexpr(OWN_COLUMNS):
+                weight[column] = warps.exp2(
+                    lses[column // 2 * 8 + thread % 4 * 2 + column % 2] - base[column]
+                )
+            for v in cutlass.range_constexpr(32 // (2 * OWN_COLUMNS)):
+                for u in cutlass.range_constexpr(2 * OWN_COLUMNS // 4):
+                    cute.autovec_copy(
+                        warps.group(
+                            room, 4, (cutlass.min(piece + v, end - 1) * (2 * OWN_COLUMNS // 4) + u) * 128
+                        ),
+                        four
+                    )
+                    for e in cutlass.range_constexpr(4):
                         merged[
-                            u * (HEADS // 2) + run * 4 + v
-                        ] = merged[u * (HEADS // 2) + run * 4 + v] + four[v] * held[run * 4 + v]
-        for u in cutlass.range_constexpr(8 // (HEADS // 8)):
-            if piece + u < end:
-                for i in cutlass.range_constexpr(HEADS // 2):
-                    to = out + Int64(row * HEADS + ((i // 4 * 2 + thread % 2) * 4 + i % 4)) * LATENT_DIM
-                    to[(piece + u) * 64 + thread // 2] = (merged[u * (HEADS // 2) + i] * scale[i]).to(
+                            v * (2 * OWN_COLUMNS) + (u * 4 + e)
+                        ] = merged[v * (2 * OWN_COLUMNS) + (u * 4 + e)] + four[e] * weight[
+                            (u * 4 + e) // 4 * 2 + (u * 4 + e) % 2
+                        ]
+        for v in cutlass.range_constexpr(32 // (2 * OWN_COLUMNS)):
+            if piece + v < end:
+                for i in cutlass.range_constexpr(2 * OWN_COLUMNS):
+                    to = out + Int64(
+                        row * HEADS + (
+                            (i // 4 * 2 + i % 2) // 2 * 8 + thread % 4 * 2 + (i // 4 * 2 + i % 2) % 2
+                        )
+                    ) * LATENT_DIM + (
+                        (piece + v) * 64 + (thread // 32 * 16 + thread % 32 // 4) + i % 4 // 2 * 8
+                    )
+                    to[0] = (merged[v * (2 * OWN_COLUMNS) + i] * scale[i // 4 * 2 + i % 2]).to(
                         cutlass.BFloat16
                     )
 
@@ -480,7 +475,7 @@ def attend(
     if splits == 1:
         write_outputs(acc, top, attn_sink, out, lse, bx, lse_scale, worker)
     else:
-        write_partial(acc, top, o_partial, lse_partial, bx, splits, split, worker)
+        leave_part(acc, top, bx, split, o_partial, lse_partial, splits, worker)
         share = Int32(split)
         shares = Int32(splits)
         together = arrival_slots == t
@@ -497,8 +492,9 @@ def attend(
             share = Int32(0)
             shares = Int32(1)
         if merges:
-            merge_splits(
-                o_partial, lse_partial, attn_sink, out, lse, bx, splits, lse_scale, share, shares, worker
+            merge_parts(
+                bx, splits, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale,
+                worker
             )
         if together:
             grid.count_out(arrivals + bx, splits, worker)

@@ -274,132 +274,131 @@ def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, thread):
 
 
 @T.macro
-def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
-    """The normalised output and the lse of one split, for `merge_splits`.
-
-    Within a split the workspace holds [heads / 8, 512, 8]: a warp's accumulators are then runs of whole
-    sectors.
-    """
-    two = T.alloc_local((2,), "float32")
-    for group in T.unroll(OWN_COLUMNS * 2 // 4):
-        for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
-            two[0] = acc[block * (OWN_COLUMNS * 2) + group * 4]
-            two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 1]
-            for part in T.vectorized(2):
-                o_partial[
-                    row, split, group * 8 + block,
-                    (
-                        (
-                            T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
-                        ) * 4 + T.truncmod(thread, 4)
-                    ) * 2 + part
-                ] = two[part]
-            two[0] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 2]
-            two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 3]
-            for part in T.vectorized(2):
-                o_partial[
-                    row, split, group * 8 + block,
-                    (
-                        (
-                            T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 8
-                        ) * 4 + T.truncmod(thread, 4)
-                    ) * 2 + part
-                ] = two[part]
+def leave_part(acc, lses, row, split, o_partial, lse_partial, splits, thread):
+    """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
+    four = T.alloc_local((4,), "float32")
+    for u in T.unroll(OWN_OUTPUTS // 4):
+        four[0] = acc[u * 4]
+        four[1] = acc[u * 4 + 1]
+        four[2] = acc[u * 4 + 2]
+        four[3] = acc[u * 4 + 3]
+        for part in T.vectorized(4):
+            o_partial[row, split, 0, (T.truncdiv(thread * 4, 4) + u * 128) * 4 + part] = four[part]
     if thread < 4:
         for column in T.unroll(OWN_COLUMNS):
             lse_partial[
                 row, split, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-            ] = top[column]
+            ] = lses[column]
 
 
 @T.macro
-def merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_scale, share, shares, thread):
-    """The weighted sum of the splits for share `share` of `shares`: so many of the pieces of 64 dims, of
-    all heads.
+def merge_parts(
+    row, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
+):
+    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
+    beside its sink, and store it; and the lse.
 
-    A quad is four heads of one latent dim; a thread has the same four of each eight heads. An empty
-    split has lse = -inf and weight 0; a row without ids gives 0 and -inf.
+    An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
     """
-    begin = T.truncdiv(share * 8, shares)
-    end = T.truncdiv((share + 1) * 8, shares)
-    held = T.alloc_local((HEADS // 2,), "float32")
-    four = T.alloc_local((4,), "float32")
-    base = T.alloc_local((HEADS // 2,), "float32")
-    scale = T.alloc_local((HEADS // 2,), "float32")
-    sinks = T.alloc_local((HEADS // 2,), "float32")
-    for run in T.unroll(HEADS // 8):
-        for part in T.vectorized(4):
-            sinks[run * 4 + part] = attn_sink[(run * 2 + T.truncmod(thread, 2)) * 4 + part]
-    for i in T.unroll(HEADS // 2):
-        base[i] = -T.infinity("float32")
-        scale[i] = 0.0
-    # Each lane of those that have the same heads looks at every sixteenth split.
-    for split in T.unroll(T.truncdiv(T.truncmod(thread, 32), 2), splits, 16, unroll_factor=1):
-        for run in T.unroll(HEADS // 8):
-            for part in T.vectorized(4):
-                held[run * 4 + part] = lse_partial[row, split, (run * 2 + T.truncmod(thread, 2)) * 4 + part]
-        for i in T.unroll(HEADS // 2):
-            risen = T.max(base[i], held[i])
-            scale[i] = scale[i] * T.if_then_else(
-                base[i] == risen, 1.0, warps.exp2(base[i] - risen)
-            ) + T.if_then_else(held[i] == risen, 1.0, warps.exp2(held[i] - risen))
-            base[i] = risen
-    for i in T.unroll(HEADS // 2):
-        over_2 = T.max(base[i], warps.exchange(base[i], 2))
-        over_4 = T.max(over_2, warps.exchange(over_2, 4))
+    base = T.alloc_local((OWN_COLUMNS,), "float32")
+    scale = T.alloc_local((OWN_COLUMNS,), "float32")
+    joined = T.alloc_local((OWN_COLUMNS,), "float32")
+    for column in T.unroll(OWN_COLUMNS):
+        base[column] = -T.infinity("float32")
+        scale[column] = 0.0
+    # Each of the lanes that have the same heads looks at some parts.
+    for p in T.unroll(T.truncdiv(T.truncmod(thread, 32), 4), parts, 8, unroll_factor=2):
+        for column in T.unroll(OWN_COLUMNS):
+            base[column] = T.max(
+                base[column],
+                lse_partial[
+                    row, p, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+                ]
+            )
+    for column in T.unroll(OWN_COLUMNS):
+        over_4 = T.max(base[column], warps.exchange(base[column], 4))
         over_8 = T.max(over_4, warps.exchange(over_4, 8))
         over_16 = T.max(over_8, warps.exchange(over_8, 16))
-        some = T.if_then_else(over_16 > -T.infinity("float32"), over_16, 0.0)
-        scale[i] = scale[i] * warps.exp2(base[i] - some)
-        base[i] = some
-    for i in T.unroll(HEADS // 2):
-        over_2 = scale[i] + warps.exchange(scale[i], 2)
-        over_4 = over_2 + warps.exchange(over_2, 4)
+        base[column] = T.if_then_else(over_16 > -T.infinity("float32"), over_16, 0.0)
+    for p in T.unroll(T.truncdiv(T.truncmod(thread, 32), 4), parts, 8, unroll_factor=2):
+        for column in T.unroll(OWN_COLUMNS):
+            scale[column] = scale[column] + warps.exp2(
+                lse_partial[
+                    row, p, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+                ] - base[column]
+            )
+    for column in T.unroll(OWN_COLUMNS):
+        over_4 = scale[column] + warps.exchange(scale[column], 4)
         over_8 = over_4 + warps.exchange(over_4, 8)
         over_16 = over_8 + warps.exchange(over_8, 16)
-        scale[i] = over_16
-    for run in T.unroll(HEADS // 8):
-        for v in T.unroll(4):
-            joined = T.if_then_else(
-                scale[run * 4 + v] > 0.0, warps.log2(scale[run * 4 + v]) + base[run * 4 + v],
-                -T.infinity("float32")
-            )
-            four[v] = joined * lse_scale
-            scale[run * 4 + v] = T.if_then_else(
-                joined > -T.infinity("float32"),
-                warps.rcp_approx(warps.exp2(sinks[run * 4 + v] * 1.4426950408889634 - joined) + 1.0), 0.0
-            ) * T.if_then_else(scale[run * 4 + v] > 0.0, warps.rcp_approx(scale[run * 4 + v]), 0.0)
-        if (share == 0) & (thread < 2):
-            for part in T.vectorized(4):
-                lse[row, (run * 2 + T.truncmod(thread, 2)) * 4 + part] = four[part]
-    merged = T.alloc_local((8 // (HEADS // 8) * (HEADS // 2),), "float32")
-    for piece in T.unroll(begin, end, 8 // (HEADS // 8), unroll_factor=1):
-        for i in T.unroll(8 // (HEADS // 8) * (HEADS // 2)):
+        of_all = T.if_then_else(over_16 > 0.0, warps.log2(over_16) + base[column], -T.infinity("float32"))
+        joined[column] = of_all * lse_scale
+        scale[column] = T.if_then_else(over_16 > 0.0, warps.rcp_approx(over_16), 0.0) * T.if_then_else(
+            of_all > -T.infinity("float32"),
+            warps.rcp_approx(
+                warps.exp2(
+                    attn_sink[
+                        T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+                    ] * 1.4426950408889634 - of_all
+                ) + 1.0
+            ),
+            0.0
+        )
+    if (share == 0) & (thread < 4):
+        for column in T.unroll(OWN_COLUMNS):
+            lse[row, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)] = joined[
+                column
+            ]
+    end = T.truncdiv((share + 1) * (LATENT_DIM // 64), shares)
+    weight = T.alloc_local((OWN_COLUMNS,), "float32")
+    merged = T.alloc_local((32 // (2 * OWN_COLUMNS) * (2 * OWN_COLUMNS),), "float32")
+    four = T.alloc_local((4,), "float32")
+    for piece in T.unroll(
+        T.truncdiv(share * (LATENT_DIM // 64), shares), end, 32 // (2 * OWN_COLUMNS), unroll_factor=1
+    ):
+        for i in T.unroll(32 // (2 * OWN_COLUMNS) * (2 * OWN_COLUMNS)):
             merged[i] = 0.0
-        for split in T.unroll(0, splits, 1, unroll_factor=2):
-            for run in T.unroll(HEADS // 8):
-                for part in T.vectorized(4):
-                    held[run * 4 + part] = lse_partial[
-                        row, split, (run * 2 + T.truncmod(thread, 2)) * 4 + part
-                    ]
-            for i in T.unroll(HEADS // 2):
-                held[i] = warps.exp2(held[i] - base[i])
-            for u in T.unroll(8 // (HEADS // 8)):
-                quad = T.min(piece + u, end - 1) * 128 + thread
-                for run in T.unroll(HEADS // 8):
+        for p in T.unroll(0, parts, 1, unroll_factor=2):
+            for column in T.unroll(OWN_COLUMNS):
+                weight[column] = warps.exp2(
+                    lse_partial[
+                        row, p, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+                    ] - base[column]
+                )
+            for v in T.unroll(32 // (2 * OWN_COLUMNS)):
+                for u in T.unroll(2 * OWN_COLUMNS // 4):
                     for part in T.vectorized(4):
-                        four[part] = o_partial[row, split, 0, (run * 1024 + quad) * 4 + part]
-                    for v in T.unroll(4):
+                        four[part] = o_partial[
+                            row, p, 0,
+                            (
+                                T.truncdiv(thread * 4, 4) + (
+                                    T.min(piece + v, end - 1) * (2 * OWN_COLUMNS // 4) + u
+                                ) * 128
+                            ) * 4 + part
+                        ]
+                    for e in T.unroll(4):
                         merged[
-                            u * (HEADS // 2) + run * 4 + v
-                        ] = merged[u * (HEADS // 2) + run * 4 + v] + four[v] * held[run * 4 + v]
-        for u in T.unroll(8 // (HEADS // 8)):
-            if piece + u < end:
-                for i in T.unroll(HEADS // 2):
+                            v * (2 * OWN_COLUMNS) + (u * 4 + e)
+                        ] = merged[v * (2 * OWN_COLUMNS) + (u * 4 + e)] + four[e] * weight[
+                            T.truncdiv(u * 4 + e, 4) * 2 + T.truncmod(u * 4 + e, 2)
+                        ]
+        for v in T.unroll(32 // (2 * OWN_COLUMNS)):
+            if piece + v < end:
+                for i in T.unroll(2 * OWN_COLUMNS):
                     out[
-                        row, (T.truncdiv(i, 4) * 2 + T.truncmod(thread, 2)) * 4 + T.truncmod(i, 4),
-                        (piece + u) * 64 + T.truncdiv(thread, 2)
-                    ] = T.cast((merged[u * (HEADS // 2) + i] * scale[i]), "bfloat16")
+                        row,
+                        T.truncdiv(
+                            T.truncdiv(i, 4) * 2 + T.truncmod(i, 2), 2
+                        ) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(
+                            T.truncdiv(i, 4) * 2 + T.truncmod(i, 2), 2
+                        ),
+                        (piece + v) * 64 + (
+                            T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
+                        ) + T.truncdiv(T.truncmod(i, 4), 2) * 8 + 0
+                    ] = T.cast(
+                        (merged[v * (2 * OWN_COLUMNS) + i] * scale[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)]),
+                        "bfloat16"
+                    )
 
 
 @T.macro
@@ -475,7 +474,7 @@ def attend(
     if splits == 1:
         write_outputs(acc, top, attn_sink, out, lse, bx, lse_scale, worker)
     else:
-        write_partial(acc, top, o_partial, lse_partial, bx, splits, split, worker)
+        leave_part(acc, top, bx, split, o_partial, lse_partial, splits, worker)
         share = T.alloc_var("int32", init=split)
         shares = T.alloc_var("int32", init=splits)
         together = arrival_slots == t
@@ -492,8 +491,9 @@ def attend(
             share = 0
             shares = 1
         if merges:
-            merge_splits(
-                o_partial, lse_partial, attn_sink, out, lse, bx, splits, lse_scale, share, shares, worker
+            merge_parts(
+                bx, splits, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale,
+                worker
             )
         if together:
             grid.count_out(arrivals, bx, splits, worker)
