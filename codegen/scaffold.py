@@ -100,13 +100,12 @@ _PROGRAM = '''"""{title} as a tile program."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 
 from .. import problems
 from ..arch import ArchSpec
 from ..device.torch import {op} as leaf
-from ..tile.lang import START, Body, Buffer, Counts, Knob, Role, Schedule, Space, TileProgram
+from ..tile.lang import START, Body, Buffer, Knob, Role, Schedule, Space, TileProgram
 from ..tile.text import Recorder
 
 KNOBS = (Knob("threads", "t", ((128,), (256,)), "threads a CTA"),)
@@ -138,6 +137,25 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {{START: _start, "work": _work}}
 
 
+PROGRAM = TileProgram(
+    op="{op}",
+    problem=problems.get("{op}"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+)
+'''
+
+_POLICY = '''"""How variants of {op} rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+from ..tile.lang import Counts, Policy, Schedule
+
+
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     """The sizes that decide which variant is best."""
     return {{"rows": dims["rows"], "columns": dims["columns"]}}
@@ -148,15 +166,7 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     return Counts(loaded=4 * dims["columns"], stored=4 * dims["columns"])
 
 
-PROGRAM = TileProgram(
-    op="{op}",
-    problem=problems.get("{op}"),
-    knobs=KNOBS,
-    declare=declare,
-    bodies=bodies,
-    bucket=bucket,
-    counts=counts,
-)
+POLICY = Policy(bucket=bucket, counts=counts)
 '''
 
 _TORCH = '''"""Leaf maths of {op}, by name: what each leaf means, in torch."""
@@ -222,6 +232,7 @@ def scaffold(op: str, root: Path = ROOT) -> list[Path]:
     files = {
         root / "dsl_kernels" / "problems" / f"{op}.py": _PROBLEM,
         root / "dsl_kernels" / "programs" / f"{op}.py": _PROGRAM,
+        root / "dsl_kernels" / "policies" / f"{op}.py": _POLICY,
         root / "dsl_kernels" / "device" / "torch" / f"{op}.py": _TORCH,
         root / "tests" / "numerics" / f"test_{op}.py": _TEST,
         root / "tests" / "numerics" / f"leaves_{op}.py": _CASES,

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dsl_kernels import programs
+from dsl_kernels import policies, programs
 from dsl_kernels.arch import ARCHS, ArchSpec, get_arch
 from dsl_kernels.errors import InvalidArgumentError, UnknownNameError, did_you_mean
 from dsl_kernels.tile.lang import PROBE, TileProgram
@@ -207,11 +207,11 @@ def instance_of(variant: Variant, probe: int = 0, **changed: Any) -> Instance:
 
 
 def combinations(program: TileProgram, arch: ArchSpec, level: int) -> Iterator[dict[str, Any]]:
-    """Every assignment of the knobs that apply to `arch` and that the program has a use for, in declared order."""
+    """Every assignment of the knobs that apply to `arch` and that its policy has a use for, in declared order."""
     knobs = [knob for knob in program.knobs if not knob.archs or arch.name in knob.archs]
     for values in product(*(knob.values(level) for knob in knobs)):
         assignment = dict(zip((knob.name for knob in knobs), values, strict=True))
-        if program.useful is None or program.useful(SimpleNamespace(**assignment), arch, level):
+        if policies.get(program.op).useful(SimpleNamespace(**assignment), arch, level):
             yield assignment
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from . import env, measured, programs, variants
+from . import env, measured, policies, programs, variants
 from .arch import GpuSpec, get_arch, gpu_row
 from .arguments import checked, is_path, require_range
 from .errors import ArtifactError, DslKernelError, InvalidArgumentError, NoVariantError
@@ -206,7 +206,6 @@ def explain(
         variant: the override to apply, and `forced_by` what it came from.
         predict: run the cost model also where a tuned entry decides; selection itself does not wait for it.
     """
-    program = programs.get(call.op)
     sizes = bucket(call)
     user = measured.user_table(call.gpu) if call.gpu else measured.UserTable()
     rows = [Candidate(v, refusal(call, v, named=variant)) for v in variants.variants(call.op)]
@@ -241,11 +240,8 @@ def explain(
         return result
     chosen.chosen = True
     dims = dict(call.dims)
-    computed = (
-        program.launch(SimpleNamespace(**chosen.variant.knobs), {**dims, **launch}, call.row)
-        if program.launch
-        else {}
-    )
+    deal = policies.get(call.op).launch
+    computed = deal(SimpleNamespace(**chosen.variant.knobs), {**dims, **launch}, call.row)
     result.selection = Selection(chosen.variant, {**computed, **launch}, rule)
     return result
 
@@ -477,7 +473,7 @@ def deciding(call: Call) -> dict[str, int]:
     program = programs.get(call.op)
     program.problem.operands(call.form)
     try:
-        return dict(program.bucket(call.form, call.dims))
+        return dict(policies.get(call.op).bucket(call.form, call.dims))
     except KeyError as error:
         raise InvalidArgumentError(
             "dims",
@@ -517,11 +513,11 @@ def _predict(
     `on` is the architecture, name and SMs of a call.
     A model that fails must not fail the call: None, with a warning once an operation.
     """
-    program, gpu, values, sizes = programs.get(op), gpu_row(*on), dict(knobs), dict(dims)
+    program, policy, gpu = programs.get(op), policies.get(op), gpu_row(*on)
+    values, sizes = dict(knobs), dict(dims)
     try:
-        if program.launch:
-            sizes.update(program.launch(SimpleNamespace(**values), sizes, gpu))
-        cost = predict(program, values, _schedule(op, gpu.arch.name, knobs), gpu, form, sizes)
+        sizes.update(policy.launch(SimpleNamespace(**values), sizes, gpu))
+        cost = predict(program, policy, values, _schedule(op, gpu.arch.name, knobs), gpu, form, sizes)
         if not math.isfinite(cost.us):
             raise ArithmeticError(f"predicted {cost.us} us")
         return cost.us, cost.bound

@@ -312,6 +312,8 @@ def complete_dims(
     Raises:
         InvalidArgumentError: a name that the form does not have, or one that the decision needs and lacks.
     """
+    from .. import policies
+
     specs = program.problem.operands(form)
     known = {
         extent: None
@@ -323,7 +325,7 @@ def complete_dims(
     known |= {name: None for spec in specs for name in spec.layout or () if isinstance(name, str)}
     known |= {spec.name: None for spec in specs if spec.kind == "scalar" and spec.dtype == "int32"}
     asked = _Asked({**given, "form": form})
-    program.bucket(form, asked)
+    policies.get(program.op).bucket(form, asked)
     knobs = {knob.name: knob.values(0)[0] for knob in program.knobs}
     for guard in program.guards:
         guard.refuse(knobs, asked)

@@ -27,7 +27,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .. import problems
-from ..arch import ArchSpec, GpuSpec
+from ..arch import ArchSpec
 from ..device.torch import fragment
 from ..device.torch import gqa_forward as leaf
 from ..device.torch import gqa_forward_sm100 as leaf_sm100
@@ -37,7 +37,6 @@ from ..tile.lang import (
     START,
     Body,
     Buffer,
-    Counts,
     Engine,
     Guard,
     Knob,
@@ -94,7 +93,7 @@ KNOBS = (
 )
 
 
-def _measures(knobs: Mapping[str, Any]) -> str | None:
+def measures(knobs: Mapping[str, Any]) -> str | None:
     """Why a schedule only measures others, or None where it is one to call."""
     if knobs.get("groups") == 1:
         return "one warpgroup a CTA, to measure what two do to each other"
@@ -103,14 +102,14 @@ def _measures(knobs: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _group_rows(k: SimpleNamespace) -> Size:
+def group_rows(k: SimpleNamespace) -> Size:
     """Query rows of a warpgroup."""
     return GROUP_ROWS if hasattr(k, "groups") else LANES
 
 
-def _rows(k: SimpleNamespace) -> Size:
+def query_rows(k: SimpleNamespace) -> Size:
     """Query rows of a CTA."""
-    return Size(_group_rows(k) * getattr(k, "groups", len(SIDES)), "ROWS")
+    return Size(group_rows(k) * getattr(k, "groups", len(SIDES)), "ROWS")
 
 
 def _map(operand: str, rows: int, k: SimpleNamespace) -> TensorMap:
@@ -150,10 +149,10 @@ def _hopper(k: SimpleNamespace) -> Schedule:
             Role("load", 4, registers=REGISTERS[k.groups][1], doc="queries, keys and values", active=1),
         ),
         buffers=(
-            shared("q_s", _rows(k)),
+            shared("q_s", query_rows(k)),
             shared("k_s", k.tile, k.stages),
             shared("v_s", k.tile, k.stages),
-            shared("o_s", _rows(k)),
+            shared("o_s", query_rows(k)),
             held("scores", k.tile, "float32"),
             held("weights", k.tile, dtype),
             held("acc", k.dim, "float32"),
@@ -183,7 +182,7 @@ def _hopper(k: SimpleNamespace) -> Schedule:
         apart=("staged",),
         turns=(Turn("issue", ("attend",)),) if k.order else (),
         maps=(
-            _map("q", _rows(k), k), _map("k", k.tile // k.cluster, k), _map("v", k.tile // k.cluster, k), _map("out", GROUP_ROWS, k),
+            _map("q", query_rows(k), k), _map("k", k.tile // k.cluster, k), _map("v", k.tile // k.cluster, k), _map("out", GROUP_ROWS, k),
         ),
         min_ctas_per_sm=1,
     )  # fmt: skip
@@ -305,7 +304,7 @@ def _blackwell(k: SimpleNamespace) -> Schedule:
 
 def _start(m: Recorder) -> None:
     """What every thread does first: the barriers, and this CTA's number of items."""
-    m.let("blocks", ceildiv(m.dim("sq"), _rows(m.k)))
+    m.let("blocks", ceildiv(m.dim("sq"), query_rows(m.k)))
     m.let("bundles", m.dim("b") * m.dim("heads") // m.k.cluster)
     m.let("all_items", name("blocks") * name("bundles"))
     m.var("items", ceildiv(name("all_items") - _turned(m, name("all_items") // m.dim("ctas")), m.dim("ctas")))
@@ -329,9 +328,9 @@ def _place(m: Recorder, item: Any, rows: int | None = None) -> SimpleNamespace:
     within = m.var("within", number - first * blocks)
     width = m.var("width", minimum(abreast, name("bundles") - first))
     bundle: Any = first + within % width
-    row = m.var("row", (blocks - 1 - within // width) * _rows(m.k))
+    row = m.var("row", (blocks - 1 - within // width) * query_rows(m.k))
     seen = row + name("shift")
-    tiles = m.var("tiles", ceildiv(minimum(m.dim("skv"), seen + (rows or _rows(m.k))), m.k.tile))
+    tiles = m.var("tiles", ceildiv(minimum(m.dim("skv"), seen + (rows or query_rows(m.k))), m.k.tile))
     return SimpleNamespace(bundle=bundle, row=row, tiles=tiles, seen=seen)
 
 
@@ -470,7 +469,7 @@ def _attend(m: Recorder) -> None:
         fragment.round_to(m, m.buffer("rounded"), acc)
         m.await_stores(barrier="staged")
         o_s = m.buffer("o_s")
-        fragment.stage_rows(m, o_s, first_row, _rows(m.k), m.buffer("rounded"), m.thread)
+        fragment.stage_rows(m, o_s, first_row, query_rows(m.k), m.buffer("rounded"), m.thread)
         m.store(
             "staged",
             *(
@@ -616,50 +615,6 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {START: _start, "load": _load, "attend": _attend}
 
 
-def _items(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
-    """Work items of a cluster."""
-    return -(-dims["sq"] // _rows(k)) * dims["b"] * dims["heads"] // k.cluster
-
-
-def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
-    """One CTA an SM takes items in turn.
-
-    A causal call works on as many heads side by side as half the L2 holds keys and values of, others on one.
-    """
-    items, bundles = max(1, _items(k, dims)), max(1, dims["b"] * dims["heads"] // k.cluster)
-    shared = max(1, dims["heads"] // max(1, dims["kv_heads"]) // k.cluster)
-    held = max(1, gpu.l2_bytes // 2 // (4 * k.dim * max(1, dims["skv"])))
-    abreast = min(bundles, held * shared) if dims.get("causal") else 1
-    return {"ctas": min(items, gpu.sms // k.cluster), "abreast": abreast}
-
-
-def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    """The first CTA has the first items, those of the last rows of each head."""
-    rows, ctas, blocks = _rows(k), dims["ctas"], -(-dims["sq"] // _rows(k))
-    shift = dims["skv"] - dims["causal"] * dims["sq"]
-    total, bundles, abreast = _items(k, dims), dims["b"] * dims["heads"] // k.cluster, dims["abreast"]
-    items = tiles = products = stored = 0
-    for turn in range(-(-total // ctas)):
-        number = turn * ctas + turn % 2 * (ctas - 1)
-        if number >= total:
-            break
-        first, within = divmod(number, abreast * blocks)
-        row = (blocks - 1 - within // min(abreast, bundles - first * abreast)) * rows
-        tiles += -(-min(dims["skv"], row + rows + shift) // k.tile)
-        products += sum(
-            -(-min(dims["skv"], row + end + shift) // k.tile)
-            for end in range(_group_rows(k), rows + 1, _group_rows(k))
-        )
-        stored += min(rows, dims["sq"] - row)
-        items += 1
-    return Counts(
-        loaded=2.0 * k.dim * (rows * items + 2 * k.tile * tiles / k.cluster),
-        stored=stored * (2.0 * k.dim + 4),
-        flops={DTYPES[k.dtype]: float(products * sum(mma.flops for mma in schedule.mmas[:2]))},
-        uses=tiles,
-    )
-
-
 def _form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return None if knobs["dtype"] == call["form"] else f"dtype {call['form']}, built for {knobs['dtype']}"
 
@@ -676,34 +631,7 @@ def _shared(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 
 
 def _measured(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    return _measures(knobs)
-
-
-def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    return {name: dims[name] for name in ("b", "sq", "skv", "heads", "kv_heads", "dim", "causal")}
-
-
-# (dim, tile, stages, order, cluster, groups, lazy) of the committed set: the fastest of full and of causal calls, one for
-# heads of 64 elements, and the plain softmax to compare with; and the fastest of head counts that do not pair.
-COMMITTED = (
-    (128, 80, 2, 0, 2, 3, 2), (128, 160, 2, 1, 2, 2, 2), (64, 128, 4, 1, 1, 2, 2), (128, 160, 2, 1, 2, 2, 0),
-)  # fmt: skip
-COMMITTED_ALONE = {"fp16": (128, 128, 2, 0, 1, 2, 2), "bf16": (128, 160, 2, 1, 1, 2, 2)}
-
-# (dim, tile, stages, cluster, lazy) of that on Blackwell; only head counts that do not pair need a CTA to copy alone.
-COMMITTED_BLACKWELL = ((128, 64, 3, 2, 2), (128, 64, 3, 1, 2), (64, 64, 4, 1, 2))
-
-
-def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    if arch.tmem_columns:
-        if level == 0:
-            return (k.dim, k.tile, k.stages, k.cluster, k.lazy) in COMMITTED_BLACKWELL
-        # Loads from tensor memory take a power of two of columns.
-        return k.tile in (64, 128) and k.lazy > 0
-    if _measures(vars(k)) is not None:
-        return False
-    chosen = (k.dim, k.tile, k.stages, k.order, k.cluster, k.groups, k.lazy)
-    return level > 0 or chosen in (*COMMITTED, COMMITTED_ALONE[k.dtype])
+    return measures(knobs)
 
 
 PROGRAM = TileProgram(
@@ -712,14 +640,10 @@ PROGRAM = TileProgram(
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
-    bucket=bucket,
-    counts=counts,
     guards=(
         Guard("dtype", _form),
         Guard("dim", _dim),
         Guard("heads", _shared),
         Guard("measurement", _measured),
     ),
-    launch=launch,
-    useful=useful,
 )

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from .. import problems
-from ..arch import ArchSpec, GpuSpec
+from ..arch import ArchSpec
 from ..device.torch import resample_trajectories as leaf
-from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Size, Space, TileProgram
+from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space, TileProgram
 from ..tile.text import Recorder, Value, minimum, name
 
 STAGED = Size(8192, "STAGED")
@@ -39,21 +39,9 @@ KNOBS = (
     Knob("targets", "n", ((128, 512), (64, 256)), "targets a CTA, one a thread"),
     Knob("vector", "v", ((8, 1),), "elements of a row that a thread moves at once"),
 )
-# (search, targets, vector) of the committed set: a ladder from the plain kernel on, then what the tables use.
-COMMITTED = (
-    ("global", 128, 1),
-    ("staged", 128, 1),
-    ("staged", 128, 8),
-    ("staged", 512, 8),
-    ("warp", 128, 8),
-    ("window", 128, 8),
-    ("window", 512, 8),
-    ("window", 128, 1),
-    ("merge", 128, 8),
-)
 
 
-def _resident(k: SimpleNamespace, arch: ArchSpec) -> int:
+def resident_ctas(k: SimpleNamespace, arch: ArchSpec) -> int:
     """CTAs of an SM: 64 registers a thread or more, 128 to merge, and room for the times of each."""
     if k.search == "merge":
         return int(512 // k.targets)
@@ -84,8 +72,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         grid=("b", f"ceildiv(m, {k.targets})"),
         axes=("row", "tile"),
         constants={"warps": warps},
-        ctas_per_sm=_resident(k, arch),
-        min_ctas_per_sm=_resident(k, arch),
+        ctas_per_sm=resident_ctas(k, arch),
+        min_ctas_per_sm=resident_ctas(k, arch),
     )  # fmt: skip
 
 
@@ -211,29 +199,6 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {START: _start, "sample": _sample}
 
 
-def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """All sizes decide."""
-    return {name: dims[name] for name in ("b", "n", "m", "d")}
-
-
-def _times(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
-    """Times that a CTA's searches read, of targets that are sorted."""
-    if k.search == "global":
-        return min(k.targets, dims["m"]) * dims["n"].bit_length()
-    return (
-        min(dims["n"], dims["n"] * k.targets // max(dims["m"], 1) + 2)
-        if k.search in ("window", "merge")
-        else dims["n"]
-    )
-
-
-def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    """A target's time, the times that its search reads, two rows in, or all rows of those times, and one out."""
-    targets, row = min(k.targets, dims["m"]), 2 * dims["d"]
-    rows = _times(k, dims) if k.search == "merge" else 2 * targets
-    return Counts(loaded=4 * targets + 4 * _times(k, dims) + row * rows, stored=row * targets)
-
-
 def _staged(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     if knobs["search"] not in ("staged", "warp") or call["n"] <= STAGED:
         return None
@@ -258,35 +223,11 @@ def _tiles(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return f"m = {call['m']} exceeds {TILES} tiles of {knobs['targets']} targets"
 
 
-def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
-    """Microseconds of a wave that the bytes do not show: what waits for memory, or for the slowest thread of a CTA."""
-    rounds, ctas = dims["n"].bit_length(), dims["b"] * -(-dims["m"] // k.targets)
-    beside = min(_resident(k, gpu.arch), -(-ctas // gpu.sms))
-    staging = 4 * _times(k, dims) * beside / (gpu.l2_gbps * 1e3 / gpu.sms)
-    found = {
-        "global": 0.25 * rounds,
-        "staged": staging + 0.4,
-        "warp": staging + 4.0,
-        "window": staging + 1.8,
-        "merge": staging + 2.4,
-    }[k.search]
-    turns = -(-dims["d"] // (leaf.PIECES * k.vector))
-    return found + 0.6 * turns + 0.0004 * k.targets
-
-
-def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    return level > 0 or (k.search, k.targets, k.vector) in COMMITTED
-
-
 PROGRAM = TileProgram(
     op="resample_trajectories",
     problem=problems.get("resample_trajectories"),
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
-    bucket=bucket,
-    counts=counts,
     guards=(Guard("n", _staged), Guard("d", _vector), Guard("d", _stretch), Guard("m", _tiles)),
-    overhead=overhead,
-    useful=useful,
 )

@@ -27,11 +27,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from .. import problems
-from ..arch import ArchSpec, GpuSpec
+from ..arch import ArchSpec
 from ..device.text import topk_selector as leaf
 from ..device.torch import topk_selector as spelled
 from ..device.torch.topk_selector import BINS, COARSE, WORD
-from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Size, Space, TileProgram
+from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space, TileProgram
 from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name
 
 MAX_K = 2048
@@ -57,19 +57,9 @@ KNOBS = (
     Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
     Knob("sample", "s", ((0, 16),), "words of 32 columns for each one sampled; 0: no sample", plain=0),
 )
-# (group, threads, keep, resident, sample) of the committed set: short rows, a few long rows, many long rows.
-COMMITTED = (
-    (1, 512, 8, 1, 0),
-    (8, 512, 8, 1, 0),
-    (16, 512, 16, 1, 0),
-    (4, 1024, 16, 1, 0),
-    (2, 1024, 16, 1, 0),
-    (1, 1024, 16, 1, 16),
-    (1, 512, 8, 1, 16),
-)
 
 
-def _stashed(k: SimpleNamespace) -> int:
+def stashed_batches(k: SimpleNamespace) -> int:
     """Batches of keys that stay in shared memory between the passes: where one CTA has an SM for a long share."""
     long = k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4
     return Size(2 if long and not k.sample else 0, "STASHED")
@@ -95,7 +85,7 @@ def _columns(k: SimpleNamespace) -> int:
     return Size(k.sample * k.threads * _few(k) if k.sample else 81920, "SPAN")
 
 
-def _min_ctas_per_sm(k: SimpleNamespace, arch: ArchSpec) -> int:
+def min_ctas_per_sm_of(k: SimpleNamespace, arch: ArchSpec) -> int:
     """CTAs an SM has registers for. A thread with 8 keys does with 64, and where a CTA has a row with 40: a third CTA of
     512 threads then fills the waits of the others when thousands of rows are in line."""
     if k.keep > 8:
@@ -104,7 +94,7 @@ def _min_ctas_per_sm(k: SimpleNamespace, arch: ArchSpec) -> int:
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    stashed, words, few = _stashed(k), _columns(k) // WORD, _few(k)
+    stashed, words, few = stashed_batches(k), _columns(k) // WORD, _few(k)
 
     def shared(buffer: str, count: int, doc: str, dtype: str = "int32") -> Buffer:
         return Buffer(buffer, Space.SHARED, (count,), dtype, doc=doc)
@@ -151,7 +141,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         group=(1,) if k.group > 1 else (),
         constants={"stashed": stashed, "listed": _listed(k), "few": few, "between": _between(k), "warps": Size(k.threads // 32, "WARPS"), "batch": Size(WORD * k.keep, "BATCH")},
         ctas_per_sm=k.resident,
-        min_ctas_per_sm=_min_ctas_per_sm(k, arch),
+        min_ctas_per_sm=min_ctas_per_sm_of(k, arch),
     )  # fmt: skip
 
 
@@ -586,33 +576,6 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {START: _start, "select": _select}
 
 
-def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    """A pass over the CTA's share of the row for each digit and one that writes; the group's histograms every round."""
-    bounds = 2 * 4
-    end, selected = min(dims["stride"], dims["max_len"]), dims["k"]
-    if end <= selected:
-        return Counts(loaded=bounds, stored=4 * selected)
-    # The fp16 image spans up to 31 bits of a key: three digits after the first.
-    words, rounds = k.keep, 4
-    if dims["stride"] > k.group * k.threads * k.keep:
-        words = -(-end // (k.group * k.threads))
-    share = min(dims["stride"], words * k.threads)
-    if k.sample:
-        # Every score is compared; a sample of the row and its list go through the rounds.
-        sampled = share / k.sample
-        return Counts(
-            loaded=bounds + 4 * (share + sampled),
-            stored=4 * min(end, selected),
-            elements=1.5 * share + (rounds + 1) * (sampled + 4 * MAX_K),
-        )
-    return Counts(
-        loaded=bounds + 4 * share + rounds * k.group * schedule.buffer("hist").bytes,
-        stored=4 * min(share, selected),
-        group_syncs=rounds + 1,
-        elements=(rounds + 1) * share,
-    )
-
-
 def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return None if call["k"] <= MAX_K else f"k = {call['k']} exceeds {MAX_K}"
 
@@ -636,44 +599,11 @@ def _span(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return f"a row stride of {call['stride']} gives {columns} columns to a CTA; its bitmaps hold {held}"
 
 
-def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
-    """Microseconds of a wave beside its memory traffic: rounds, instructions on the keys, keys read again.
-
-    The fixed parts and the instructions a key over the two passes are read off one H200.
-    """
-    share = -(-dims["max_len"] // k.group)
-    if k.sample:
-        # What a row costs beside its scores, which the other CTAs of the SM hide.
-        hidden = min(_min_ctas_per_sm(k, gpu.arch), max(1.0, dims["rows"] / gpu.sms))
-        return (7.0 if k.threads > 512 else 9.0) / hidden
-    rounds = 2.2 + 0.1 * k.group if k.group > 1 else 1.3
-    issue = share * k.resident * 14 / 32 / 4 / 1755
-    kept = k.threads * k.keep * (1 + _stashed(k))
-    again = 0.0 if share <= kept else share * k.resident * 4 / (gpu.l2_gbps * 1e3 / gpu.sms)
-    return rounds + issue + again + 0.02 * k.keep
-
-
-def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """A sample is for one CTA a row; at level 0 only the combinations that the tuned tables use."""
-    if k.sample and k.group > 1:
-        return False
-    return level > 0 or (k.group, k.threads, k.keep, k.resident, k.sample) in COMMITTED
-
-
-def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """Rows, the longest row there can be, and k."""
-    return {"rows": dims["rows"], "max_len": dims["stride"], "k": dims["k"]}
-
-
 PROGRAM = TileProgram(
     op="topk_selector",
     problem=problems.get("topk_selector"),
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
-    bucket=bucket,
-    counts=counts,
     guards=(Guard("k", _small_k), Guard("stride", _vector_rows), Guard("span", _span)),
-    overhead=overhead,
-    useful=useful,
 )

@@ -1,10 +1,10 @@
-"""The cost model: what a program says its first CTA moves and computes, turned into a predicted time.
+"""The cost model: what a policy says its program's first CTA moves and computes, turned into a predicted time.
 
 It ranks variants when nothing was measured. It knows bytes, tensor-core work, waves and pipeline fill; it does not
 know bank conflicts, issue limits or clocks. Its times are a model and are labelled so wherever they are shown.
 
 A prediction is arithmetic on numbers, a few microseconds of it: no tensor is made, so no setting of the process can
-change or fail it. A test holds each program's counts to what its bodies do.
+change or fail it. A test holds these counts to what the bodies do.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..arch import GpuSpec
+from ..errors import DeclarationError
 from ..expr import evaluate
-from .lang import Counts, Engine, Schedule, TileProgram
+from .lang import Counts, Engine, Policy, Schedule, TileProgram
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Cost:
 
 def predict(
     program: TileProgram,
+    policy: Policy,
     knobs: Mapping[str, Any],
     schedule: Schedule,
     gpu: GpuSpec,
@@ -49,7 +51,12 @@ def predict(
     the SMs in use; each CTA adds the latency of filling its pipeline once and of its group barriers.
     """
     k = SimpleNamespace(**knobs)
-    counts = program.counts(k, schedule, dims)
+    if policy.counts is None:
+        raise DeclarationError(
+            f"policy of {program.op}", expected="counts, which predictions are made from", got="none",
+            fix=f"state them in dsl_kernels/policies/{program.op}.py",
+        )  # fmt: skip
+    counts = policy.counts(k, schedule, dims)
     ctas = math.prod(evaluate(extent, dims) for extent in schedule.grid)
     resident = gpu.slots_in_clusters(math.prod(schedule.cluster), schedule.ctas_per_sm)
     waves = math.ceil(ctas / resident) if ctas else 0
@@ -69,9 +76,7 @@ def predict(
         (p.stages for p in schedule.pipelines if p.fill in (Engine.BULK, Engine.CP_ASYNC)), default=1
     )
     rounds = 1 + max(0.0, counts.uses / stages - 1) * 0.25 + counts.group_syncs
-    latency = waves * gpu.tile_latency_us * rounds
-    if program.overhead is not None:
-        latency += max(1, waves) * program.overhead(k, dims, gpu)
+    latency = waves * gpu.tile_latency_us * rounds + max(1, waves) * policy.overhead(k, dims, gpu)
     return Cost(
         gpu.launch_us + latency + max(terms.values()),
         ctas,

@@ -483,6 +483,29 @@ START = "start"
 
 
 @dataclass(frozen=True)
+class Policy:
+    """How a program is used: which of its variants are generated, how a launch is dealt out, and how they rank.
+
+    Attributes:
+        bucket: (form, call dims) -> the sizes that decide which variant is best; they name tuned entries, and rounded up to
+            powers of two are the dims that the cost model assumes.
+        counts: (knobs, schedule, dims) -> what the first CTA moves and computes, for the cost model: plain arithmetic,
+            which a test holds to the bodies. Without it nothing is predicted.
+        overhead: (knobs, dims, GPU) -> microseconds a CTA spends that the counts of its body do not show.
+        launch: (knobs, call dims, GPU) -> values of the runtime dims the caller does not fix (splits, CTAs); and `early` = 0
+            where a kernel that could begin before the one in front of it has ended had better not.
+        useful: (knobs, arch, sweep level) -> bool; False drops a combination from the sweep without calling it
+            a violation.
+    """
+
+    bucket: Callable[[str, Mapping[str, int]], dict[str, int]] = lambda form, dims: dict(dims)
+    counts: Callable[[SimpleNamespace, Schedule, Mapping[str, int]], Counts] | None = None
+    overhead: Callable[[SimpleNamespace, Mapping[str, int], GpuSpec], float] = lambda k, dims, gpu: 0.0
+    launch: Callable[[SimpleNamespace, Mapping[str, int], GpuSpec], dict[str, int]] = lambda k, dims, gpu: {}
+    useful: Callable[[SimpleNamespace, ArchSpec, int], bool] = lambda k, arch, level: True
+
+
+@dataclass(frozen=True)
 class TileProgram:
     """One kernel, declared: what it computes (`problem`), how (`declare`, `bodies`) and what is swept (`knobs`).
 
@@ -490,17 +513,8 @@ class TileProgram:
         declare: (knobs as a namespace, arch) -> Schedule.
         bodies: (knobs, arch) -> a function over a Recorder for each role, and for what every thread does first (START). A
             role without one is an error.
-        counts: (knobs, schedule, dims) -> what the first CTA moves and computes, for the cost model: plain arithmetic,
-            which a test holds to the bodies.
         guards: conditions on the call, checked by the registry.
         constraints: extra (knobs, schedule, arch) rules of this program; each yields (code, figure, limit, fix).
-        launch: (knobs, call dims, GPU) -> values of the runtime dims the caller does not fix (splits, CTAs); and `early` = 0
-            where a kernel that could begin before the one in front of it has ended had better not.
-        bucket: (form, call dims) -> the sizes that decide which variant is best; they name tuned entries after
-            rounding up to powers of two, and are the dims that the cost model assumes.
-        overhead: (knobs, dims, GPU) -> microseconds a CTA spends that the counts of its body do not show.
-        useful: (knobs, arch, sweep level) -> bool; False drops a combination from the sweep without calling it
-            a violation.
     """
 
     op: str
@@ -508,15 +522,10 @@ class TileProgram:
     knobs: tuple[Knob, ...]
     declare: Callable[[SimpleNamespace, ArchSpec], Schedule]
     bodies: Callable[[SimpleNamespace, ArchSpec], Mapping[str, Body]]
-    bucket: Callable[[str, Mapping[str, int]], dict[str, int]]
-    counts: Callable[[SimpleNamespace, Schedule, Mapping[str, int]], Counts]
     guards: tuple[Guard, ...] = ()
     constraints: (
         Callable[[SimpleNamespace, Schedule, ArchSpec], Iterator[tuple[str, str, str, str]]] | None
     ) = None
-    launch: Callable[[SimpleNamespace, Mapping[str, int], GpuSpec], dict[str, int]] | None = None
-    overhead: Callable[[SimpleNamespace, Mapping[str, int], GpuSpec], float] | None = None
-    useful: Callable[[SimpleNamespace, ArchSpec, int], bool] | None = None
 
     def schedule(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Schedule:
         """The schedule at `knobs` on `arch`, with its internal references checked.

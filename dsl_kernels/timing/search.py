@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from .. import __version__, backends, env, executors, measured, programs, registry, variants
+from .. import __version__, backends, env, executors, measured, policies, programs, registry, variants
 from ..arch import get_arch
 from ..arguments import as_json, checked
 from ..errors import (
@@ -70,7 +70,7 @@ def swept(call: registry.Call, level: int) -> list[Variant]:
     found = []
     for values in product(*(knob.values(level) for knob in knobs)):
         assigned = dict(zip((knob.name for knob in knobs), values, strict=True))
-        if program.useful is not None and not program.useful(SimpleNamespace(**assigned), arch, level):
+        if not policies.get(call.op).useful(SimpleNamespace(**assigned), arch, level):
             continue
         for backend in backends.names():
             name = program.variant_id(backend, arch, assigned)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .. import executors, problems, programs, registry
+from .. import executors, policies, problems, programs, registry
 from ..arch import get_arch, gpu_row
 from ..arguments import SEEDS, checked, require_device, require_known, require_memory, require_range, shown
 from ..errors import ArgumentTypeError, InvalidArgumentError
@@ -161,7 +161,7 @@ def allocate(
     device = next(value.device for value in inputs.values() if isinstance(value, torch.Tensor))
     gpu = executors.gpu_at_hand(device.index) if device.type == "cuda" else gpu_row(arch.name)
     fixed = {**dims, **(launch or {})}
-    computed = program.launch(SimpleNamespace(**variant.knobs), fixed, gpu) if program.launch else {}
+    computed = policies.get(variant.op).launch(SimpleNamespace(**variant.knobs), fixed, gpu)
     for name, value in (launch or {}).items():
         require_known("launch", name, computed, "launch dim")
         require_range(name, value, 1, 2**31 - 1)

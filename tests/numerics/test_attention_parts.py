@@ -12,8 +12,9 @@ from dsl_kernels.arch import GPUS
 from dsl_kernels.errors import NoVariantError
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.expr import evaluate
+from dsl_kernels.policies.sparse_mla import launch
 from dsl_kernels.problems.base import Workload
-from dsl_kernels.programs.sparse_mla import PROGRAM, launch
+from dsl_kernels.programs.sparse_mla import PROGRAM
 from dsl_kernels.tile.plan import words_of
 from dsl_kernels.verification import trial
 

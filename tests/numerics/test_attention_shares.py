@@ -12,8 +12,8 @@ import torch
 from dsl_kernels import ops, registry, variants
 from dsl_kernels.arch import GPUS, get_arch
 from dsl_kernels.executors import Emulator, Interpreter
+from dsl_kernels.policies.sparse_mla import launch
 from dsl_kernels.problems.base import Workload
-from dsl_kernels.programs.sparse_mla import launch
 from dsl_kernels.verification import trial
 
 VARIANTS = [v for v in variants.variants("sparse_mla", arch="sm_90a") if v.knobs.get("block") == 64]

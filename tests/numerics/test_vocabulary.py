@@ -872,7 +872,7 @@ def program_of(case: Case, text: t.Text | None = None) -> TileProgram:
     problem = SimpleNamespace(forms={"default": case.operands}, operands=lambda form: case.operands)
     found = Written(
         op=case.op or f"vocabulary_{case.name}", problem=problem, knobs=(), declare=case.declare,
-        bodies=lambda k, arch: {START: started, **case.bodies}, bucket=lambda form, dims: {}, counts=lambda k, schedule, dims: None,
+        bodies=lambda k, arch: {START: started, **case.bodies},
     )  # type: ignore[arg-type]  # fmt: skip
     object.__setattr__(found, "given", text)
     return found

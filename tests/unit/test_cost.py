@@ -19,7 +19,7 @@ import pytest
 import torch
 from test_registry import ARCHS, GRID, decode, gqa, mla, prefill, resample, topk
 
-from dsl_kernels import programs, registry, variants
+from dsl_kernels import policies, programs, registry, variants
 from dsl_kernels.arch import get_arch
 from dsl_kernels.tile import text as text_module
 from dsl_kernels.tile.interpreter import Cta, Executor, Run
@@ -150,15 +150,15 @@ CASES = [
 
 @pytest.mark.parametrize("op", programs.names())
 def test_counts_are_what_the_bodies_do(op) -> None:
-    program, compared = programs.get(op), 0
+    program, policy, compared = programs.get(op), policies.get(op), 0
+    assert policy.counts is not None
     for call in (c for c in CASES if c.op == op):
         open_variants = [v for v in variants.variants(op) if registry.refusal(call, v) is None]
         for knobs in {registry._frozen(v.knobs): v.knobs for v in open_variants}.values():
             arch = get_arch(call.arch)
             dims = {**call.dims, "max_len": call.dims.get("stride", 0)}
-            if program.launch:
-                dims |= program.launch(SimpleNamespace(**knobs), dims, call.row)
-            found = program.counts(SimpleNamespace(**knobs), program.schedule(knobs, arch), dims)
+            dims |= policy.launch(SimpleNamespace(**knobs), dims, call.row)
+            found = policy.counts(SimpleNamespace(**knobs), program.schedule(knobs, arch), dims)
             found = dataclasses.replace(found, flops={name: n for name, n in found.flops.items() if n})
             # A text shows its products and uses of pipelines; the bytes that its leaves move, only the leaves know.
             assert (found.flops, found.uses) == counted(program, knobs, arch, call.form, dims), (knobs, call)
@@ -203,9 +203,9 @@ def test_block_tables_of_any_width_are_ranked(pages, caplog) -> None:
 
 
 def test_a_cost_model_that_fails_costs_a_warning_not_the_call(monkeypatch, caplog) -> None:
-    broken = dataclasses.replace(programs.get("topk_selector"), counts=lambda k, schedule, dims: 1 // 0)
+    broken = dataclasses.replace(policies.get("topk_selector"), counts=lambda k, schedule, dims: 1 // 0)
     monkeypatch.setattr(
-        programs, "get", lambda op, get=programs.get: broken if op == "topk_selector" else get(op)
+        policies, "get", lambda op, get=policies.get: broken if op == "topk_selector" else get(op)
     )
     monkeypatch.setattr(registry, "_warned", set())
     with caplog.at_level(logging.WARNING):
@@ -220,8 +220,8 @@ def test_a_cost_model_that_fails_costs_a_warning_not_the_call(monkeypatch, caplo
 
 @pytest.mark.parametrize("value", (math.nan, math.inf))
 def test_a_prediction_that_is_no_number_is_none(monkeypatch, value) -> None:
-    broken = dataclasses.replace(programs.get("topk_selector"), overhead=lambda k, dims, arch: value)
-    monkeypatch.setattr(programs, "get", lambda op: broken)
+    broken = dataclasses.replace(policies.get("topk_selector"), overhead=lambda k, dims, arch: value)
+    monkeypatch.setattr(policies, "get", lambda op: broken)
     found = registry.explain(topk())
     assert found.selection is not None and all(c.predicted_us is None for c in found.candidates)
 

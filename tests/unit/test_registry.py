@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from dsl_kernels import registry, variants
+from dsl_kernels import policies, programs, registry, variants
 from dsl_kernels.errors import ArtifactError, NoVariantError
 
 ARCHS = ("sm_90a", "sm_100a")
@@ -268,3 +268,9 @@ def test_a_missing_manifest_says_how_to_make_one(monkeypatch, tmp_path) -> None:
 def test_splits_follow_the_number_of_queries() -> None:
     few, many = registry.select(mla(t=1)).launch["splits"], registry.select(mla(t=500)).launch["splits"]
     assert few > many == 1
+
+
+def test_every_program_has_a_policy_and_a_stranger_one_that_knows_nothing() -> None:
+    assert policies.names() == programs.names()
+    stranger = policies.get("no_such_op")
+    assert stranger.counts is None and stranger.launch(None, {}, None) == {}

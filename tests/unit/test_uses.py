@@ -18,7 +18,6 @@ from dsl_kernels.runtime.artifact import TensorMap
 from dsl_kernels.tile.lang import (
     START,
     Buffer,
-    Counts,
     Engine,
     Knob,
     Mma,
@@ -98,8 +97,6 @@ def program(schedule: Schedule, bodies: dict[str, Any], operands: tuple[OperandS
         (Knob("threads", "t", ((128,),), "threads a CTA"),),
         lambda k, arch: schedule,
         lambda k, arch: bodies,
-        none,
-        lambda *_: Counts(),
     )
 
 

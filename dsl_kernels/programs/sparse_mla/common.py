@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -21,6 +21,11 @@ def head_block(k: SimpleNamespace) -> int:
     """Heads of one CTA: what its block says, or all. Tensor memory has room for 64, a warpgroup's registers for 32."""
     most = Size(32 if hasattr(k, "block") else 64, "HEAD_BLOCK")
     return getattr(k, "block", 0) or min(k.heads, most)
+
+
+def blocks_of(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
+    """Pairs of a query and a block of heads."""
+    return dims["t"] * (k.heads // head_block(k))
 
 
 def sliced_ctas_per_sm(k: SimpleNamespace) -> int:

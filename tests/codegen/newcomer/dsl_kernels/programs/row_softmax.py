@@ -13,7 +13,6 @@ from ..tile.lang import (
     START,
     Body,
     Buffer,
-    Counts,
     Engine,
     Guard,
     Knob,
@@ -87,17 +86,6 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {START: _start, "weigh": _weigh, "load": _load}
 
 
-def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """The sizes that decide which variant is best."""
-    return {"rows": dims["rows"], "columns": dims["columns"]}
-
-
-def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    """Each row in and out."""
-    rows = min(dims["rows"], ROWS)
-    return Counts(loaded=4 * rows * k.columns, stored=4 * rows * k.columns, uses=rows)
-
-
 def _columns(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     if call["columns"] == knobs["columns"]:
         return None
@@ -110,7 +98,5 @@ PROGRAM = TileProgram(
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
-    bucket=bucket,
-    counts=counts,
     guards=(Guard("columns", _columns),),
 )

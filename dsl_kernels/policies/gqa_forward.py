@@ -1,0 +1,82 @@
+"""Which variants of grouped-query attention are worth having, what a call launches, and how they rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+from ..arch import ArchSpec, GpuSpec
+from ..programs.gqa_forward import DTYPES, group_rows, measures, query_rows
+from ..tile.lang import Counts, Policy, Schedule
+
+# (dim, tile, stages, order, cluster, groups, lazy) of the committed set: the fastest of full and of causal calls, one for
+# heads of 64 elements, and the plain softmax to compare with; and the fastest of head counts that do not pair.
+COMMITTED = (
+    (128, 80, 2, 0, 2, 3, 2), (128, 160, 2, 1, 2, 2, 2), (64, 128, 4, 1, 1, 2, 2), (128, 160, 2, 1, 2, 2, 0),
+)  # fmt: skip
+COMMITTED_ALONE = {"fp16": (128, 128, 2, 0, 1, 2, 2), "bf16": (128, 160, 2, 1, 1, 2, 2)}
+# (dim, tile, stages, cluster, lazy) of that on Blackwell; only head counts that do not pair need a CTA to copy alone.
+COMMITTED_BLACKWELL = ((128, 64, 3, 2, 2), (128, 64, 3, 1, 2), (64, 64, 4, 1, 2))
+
+
+def _items(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
+    """Work items of a cluster."""
+    return -(-dims["sq"] // query_rows(k)) * dims["b"] * dims["heads"] // k.cluster
+
+
+def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
+    """One CTA an SM takes items in turn.
+
+    A causal call works on as many heads side by side as half the L2 holds keys and values of, others on one.
+    """
+    items, bundles = max(1, _items(k, dims)), max(1, dims["b"] * dims["heads"] // k.cluster)
+    shared = max(1, dims["heads"] // max(1, dims["kv_heads"]) // k.cluster)
+    held = max(1, gpu.l2_bytes // 2 // (4 * k.dim * max(1, dims["skv"])))
+    abreast = min(bundles, held * shared) if dims.get("causal") else 1
+    return {"ctas": min(items, gpu.sms // k.cluster), "abreast": abreast}
+
+
+def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    """The first CTA has the first items, those of the last rows of each head."""
+    rows, ctas, blocks = query_rows(k), dims["ctas"], -(-dims["sq"] // query_rows(k))
+    shift = dims["skv"] - dims["causal"] * dims["sq"]
+    total, bundles, abreast = _items(k, dims), dims["b"] * dims["heads"] // k.cluster, dims["abreast"]
+    items = tiles = products = stored = 0
+    for turn in range(-(-total // ctas)):
+        number = turn * ctas + turn % 2 * (ctas - 1)
+        if number >= total:
+            break
+        first, within = divmod(number, abreast * blocks)
+        row = (blocks - 1 - within // min(abreast, bundles - first * abreast)) * rows
+        tiles += -(-min(dims["skv"], row + rows + shift) // k.tile)
+        products += sum(
+            -(-min(dims["skv"], row + end + shift) // k.tile)
+            for end in range(group_rows(k), rows + 1, group_rows(k))
+        )
+        stored += min(rows, dims["sq"] - row)
+        items += 1
+    return Counts(
+        loaded=2.0 * k.dim * (rows * items + 2 * k.tile * tiles / k.cluster),
+        stored=stored * (2.0 * k.dim + 4),
+        flops={DTYPES[k.dtype]: float(products * sum(mma.flops for mma in schedule.mmas[:2]))},
+        uses=tiles,
+    )
+
+
+def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
+    return {name: dims[name] for name in ("b", "sq", "skv", "heads", "kv_heads", "dim", "causal")}
+
+
+def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
+    if arch.tmem_columns:
+        if level == 0:
+            return (k.dim, k.tile, k.stages, k.cluster, k.lazy) in COMMITTED_BLACKWELL
+        # Loads from tensor memory take a power of two of columns.
+        return k.tile in (64, 128) and k.lazy > 0
+    if measures(vars(k)) is not None:
+        return False
+    chosen = (k.dim, k.tile, k.stages, k.order, k.cluster, k.groups, k.lazy)
+    return level > 0 or chosen in (*COMMITTED, COMMITTED_ALONE[k.dtype])
+
+
+POLICY = Policy(bucket=bucket, counts=counts, launch=launch, useful=useful)

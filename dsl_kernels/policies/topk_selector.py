@@ -1,0 +1,80 @@
+"""Which variants of selection are worth having, and how they rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+from ..arch import ArchSpec, GpuSpec
+from ..programs.topk_selector import MAX_K, min_ctas_per_sm_of, stashed_batches
+from ..tile.lang import Counts, Policy, Schedule
+
+# (group, threads, keep, resident, sample) of the committed set: short rows, a few long rows, many long rows.
+COMMITTED = (
+    (1, 512, 8, 1, 0),
+    (8, 512, 8, 1, 0),
+    (16, 512, 16, 1, 0),
+    (4, 1024, 16, 1, 0),
+    (2, 1024, 16, 1, 0),
+    (1, 1024, 16, 1, 16),
+    (1, 512, 8, 1, 16),
+)
+
+
+def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    """A pass over the CTA's share of the row for each digit and one that writes; the group's histograms every round."""
+    bounds = 2 * 4
+    end, selected = min(dims["stride"], dims["max_len"]), dims["k"]
+    if end <= selected:
+        return Counts(loaded=bounds, stored=4 * selected)
+    # The fp16 image spans up to 31 bits of a key: three digits after the first.
+    words, rounds = k.keep, 4
+    if dims["stride"] > k.group * k.threads * k.keep:
+        words = -(-end // (k.group * k.threads))
+    share = min(dims["stride"], words * k.threads)
+    if k.sample:
+        # Every score is compared; a sample of the row and its list go through the rounds.
+        sampled = share / k.sample
+        return Counts(
+            loaded=bounds + 4 * (share + sampled),
+            stored=4 * min(end, selected),
+            elements=1.5 * share + (rounds + 1) * (sampled + 4 * MAX_K),
+        )
+    return Counts(
+        loaded=bounds + 4 * share + rounds * k.group * schedule.buffer("hist").bytes,
+        stored=4 * min(share, selected),
+        group_syncs=rounds + 1,
+        elements=(rounds + 1) * share,
+    )
+
+
+def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
+    """Microseconds of a wave beside its memory traffic: rounds, instructions on the keys, keys read again.
+
+    The fixed parts and the instructions a key over the two passes are read off one H200.
+    """
+    share = -(-dims["max_len"] // k.group)
+    if k.sample:
+        # What a row costs beside its scores, which the other CTAs of the SM hide.
+        hidden = min(min_ctas_per_sm_of(k, gpu.arch), max(1.0, dims["rows"] / gpu.sms))
+        return (7.0 if k.threads > 512 else 9.0) / hidden
+    rounds = 2.2 + 0.1 * k.group if k.group > 1 else 1.3
+    issue = share * k.resident * 14 / 32 / 4 / 1755
+    kept = k.threads * k.keep * (1 + stashed_batches(k))
+    again = 0.0 if share <= kept else share * k.resident * 4 / (gpu.l2_gbps * 1e3 / gpu.sms)
+    return rounds + issue + again + 0.02 * k.keep
+
+
+def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
+    """A sample is for one CTA a row; at level 0 only the combinations that the tuned tables use."""
+    if k.sample and k.group > 1:
+        return False
+    return level > 0 or (k.group, k.threads, k.keep, k.resident, k.sample) in COMMITTED
+
+
+def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
+    """Rows, the longest row there can be, and k."""
+    return {"rows": dims["rows"], "max_len": dims["stride"], "k": dims["k"]}
+
+
+POLICY = Policy(bucket=bucket, counts=counts, overhead=overhead, useful=useful)
