@@ -94,104 +94,76 @@ def _products(tile: int, hb: int, dims: int, rope: int) -> tuple[Mma, ...]:
     )  # fmt: skip
 
 
-def _on_n(k: SimpleNamespace, hb: int, dims: int, rope: int) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]]:
-    """Heads on N: the tiles in shared memory that products read, and what threads have of the scores, of O and of each head."""
-    shared, weights = Space.SHARED, (k.tile, hb) if hb > 8 else (hb, k.tile)
-    tiles = (
-        *queries(hb, dims, rope),
-        Buffer(
-            "ckv_s",
-            shared,
-            (k.tile, dims),
-            "bfloat16",
-            k.stages,
-            swizzle=128,
-            doc="read K-major for scores, MN-major for values",
-        ),
-        Buffer("kpe_s", shared, (k.tile, rope), "bfloat16", k.stages, swizzle=min(128, 2 * rope)),
-        Buffer("p_s", shared, weights, "bfloat16", swizzle=min(128, 2 * weights[1])),
-        Buffer("red_s", shared, (hb, 4), "float32", doc="maxima, then sums, across warps"),
-    )
-    # Of a thread's columns: its part of the running sums, the maxima of a tile, and those that P is below.
-    columns = Size(hb // 4, "OWN_COLUMNS")
-    own = (("scores", k.tile, "OWN_SCORES"), ("acc", dims, "OWN_OUTPUTS"))
-    return tiles, (
-        *(
-            Buffer(text, Space.REGISTER, (rows, hb), "float32", role="attend", per_thread=Size(rows * hb // 128, each))
-            for text, rows, each in own
-        ),
-        *(
-            Buffer(text, Space.REGISTER, (128, columns), "float32", role="attend", per_thread=columns, private=True)
-            for text in ("sums", "top", "peak")
-        ),
-    )  # fmt: skip
-
-
-def _sliced(k: SimpleNamespace) -> Schedule:
-    """Hopper, each CTA of a slice group with its part of the dims: no accumulator crosses between them."""
-    hb, slices = head_block(k), k.slices
-    dims, rope = Size(LATENT_DIM // slices, "DIMS"), Size(ROPE_DIM // slices, "ROPE")
-    shared, registers = Space.SHARED, Space.REGISTER
-    tiles, held = _on_n(k, hb, dims, rope)
+def _exchange(k: SimpleNamespace, hb: int, dims: int) -> tuple[tuple[Buffer, ...], tuple[Pipeline, ...]]:
+    """What the CTAs of a slice group, and those that have the same slice, send one another."""
     # Parts come when the ring is done with; what that leaves is L1, which the loads of fp8 tokens go through.
     fits = merged_rows(k) * (128 + hb) * 4 <= k.stages * k.tile * int(dims) * 2
-    each = 8 + dims * 9 // 64
-    words = Buffer("words", registers, (128, each), "uint32", role="gather", per_thread=each, private=True, doc="tokens on their way")  # fmt: skip
-    return Schedule(
-        roles=_roles(k),
-        buffers=(
-            *tiles,
-            Buffer("x_s", shared, (slices - 1, hb // 8, 128, 4), "float32", 2, doc="partial scores of the other slices"),
-            Buffer("o_s", shared, (merged_rows(k), 128 + hb), "float32", alias="ckv_s" if fits else None, doc="normalised parts of a share of O, 16 dims by 8 heads a row, and their lses"),
-            *held,
-            Buffer("sinks", registers, (128, hb // 8), "float32", role="attend", per_thread=hb // 8, private=True),
-            *((words,) if k.kv == "fp8" else ()),
+    reader, shared = (Reader("attend", Engine.THREADS),), Space.SHARED
+    return (
+        Buffer("x_s", shared, (k.slices - 1, hb // 8, 128, 4), "float32", 2, doc="partial scores of the other slices"),
+        Buffer(
+            "o_s", shared, (merged_rows(k), 128 + hb), "float32", alias="ckv_s" if fits else None,
+            doc="normalised parts of a share of O, 16 dims by 8 heads a row, and their lses",
         ),
-        pipelines=(
-            _ring(k),
-            Pipeline("x", ("x_s",), "attend", Engine.PEERS, (Reader("attend", Engine.THREADS),), 2, doc="partial scores"),
-            Pipeline(
-                "o", ("o_s",), "attend", Engine.GRID, (Reader("attend", Engine.THREADS),), rounds="once", through="arrivals", meets="attend",
-                doc="parts of O",
-            ),
-        ),
-        mmas=_products(k.tile, hb, dims, rope),
-        grid=(f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
-        axes=("bx", "rank", "part"),
-        cluster=(1, k.cluster, 1),
-        group=(1,),
-        named_barriers={"attend": ("attend",)},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": dims, "rope": rope},
-        ctas_per_sm=sliced_ctas_per_sm(k),
-        resident=f"splits // {k.cluster} - 1",
+    ), (
+        Pipeline("x", ("x_s",), "attend", Engine.PEERS, reader, 2, doc="partial scores"),
+        Pipeline("o", ("o_s",), "attend", Engine.GRID, reader, rounds="once", through="arrivals", meets="attend", doc="parts of O"),
     )  # fmt: skip
+
+
+def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
+    """What threads have: of the scores and of O as products leave them; and of each head of their own."""
+    columns = Size(hb // 4, "OWN_COLUMNS")
+    for text, rows, each in (("scores", k.tile, "OWN_SCORES"), ("acc", dims, "OWN_OUTPUTS")):
+        yield Buffer(
+            text,
+            Space.REGISTER,
+            (rows, hb),
+            "float32",
+            role="attend",
+            per_thread=Size(rows * hb // 128, each),
+        )
+    # Their part of the running sums, the maxima of a tile, those that P is below, and the sinks of the rows that they merge.
+    own = {"sums": columns, "top": columns, "peak": columns, **({"sinks": hb // 8} if k.slices > 1 else {})}
+    for text, each in own.items():
+        yield Buffer(
+            text, Space.REGISTER, (128, each), "float32", role="attend", per_thread=each, private=True
+        )
+    if k.kv == "fp8" and not _staged(k):
+        each = 8 + dims * 9 // 64
+        yield Buffer("words", Space.REGISTER, (128, each), "uint32", role="gather", per_thread=each, private=True, doc="tokens on their way")  # fmt: skip
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    if k.slices > 1:
-        return _sliced(k)
-    hb = head_block(k)
-    tiles, held = _on_n(k, hb, LATENT_DIM, ROPE_DIM)
+    """Heads on N; each CTA of a slice group with its part of the dims, so that no accumulator crosses between them."""
+    hb, sliced, shared = head_block(k), k.slices > 1, Space.SHARED
+    dims, rope = Size(LATENT_DIM // k.slices, "DIMS"), Size(ROPE_DIM // k.slices, "ROPE")
+    weights = (k.tile, hb) if hb > 8 else (hb, k.tile)
+    tiles = (
+        *queries(hb, dims, rope),
+        Buffer("ckv_s", shared, (k.tile, dims), "bfloat16", k.stages, swizzle=128, doc="read K-major for scores, MN-major for values"),
+        Buffer("kpe_s", shared, (k.tile, rope), "bfloat16", k.stages, swizzle=min(128, 2 * rope)),
+        Buffer("p_s", shared, weights, "bfloat16", swizzle=min(128, 2 * weights[1])),
+        Buffer("red_s", shared, (hb, 4), "float32", doc="maxima, then sums, across warps"),
+    )  # fmt: skip
     staged, raw = _stage(k, arch, sum(buffer.bytes for buffer in tiles))
+    sent, exchange = _exchange(k, hb, dims) if sliced else ((Buffer("last_s", shared, (1,), "int32"),), ())
+    blocks = f"t * {k.heads // hb}"
     return Schedule(
         roles=_roles(k),
-        buffers=(
-            *tiles,
-            *staged,
-            Buffer("last_s", Space.SHARED, (1,), "int32"),
-            *held,
-        ),
-        pipelines=(*raw, _ring(k)),
-        mmas=_products(k.tile, hb, LATENT_DIM, ROPE_DIM),
-        grid=(f"t * {k.heads // hb}", "splits") if k.cluster == 1 else (f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
+        buffers=(*tiles, *staged, *sent, *_held(k, hb, dims)),
+        pipelines=(*raw, _ring(k), *exchange),
+        mmas=_products(k.tile, hb, dims, rope),
+        grid=(blocks, "splits") if k.cluster == 1 else (blocks, str(k.cluster), f"splits // {k.cluster}"),
         axes=("bx", "split") if k.cluster == 1 else ("bx", "rank", "part"),
         cluster=(1, k.cluster, 1),
         group=(1,) if k.cluster > 1 else (),
         named_barriers={"attend": ("attend",)},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": LATENT_DIM, "rope": ROPE_DIM},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": dims, "rope": rope},
+        ctas_per_sm=sliced_ctas_per_sm(k) if sliced else 1,
         # Without it ptxas may not know with how many registers a thread begins, and then gives none to those that need more.
         min_ctas_per_sm=int(_staged(k)),
-        resident=f"(splits - 1) * (t * {k.heads // hb} + 1 - arrival_slots)" if k.cluster == 1 else "",
+        resident=f"splits // {k.cluster} - 1" if sliced else f"(splits - 1) * ({blocks} + 1 - arrival_slots)" if k.cluster == 1 else "",
     )  # fmt: skip
 
 

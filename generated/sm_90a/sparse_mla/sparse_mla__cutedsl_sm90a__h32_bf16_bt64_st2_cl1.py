@@ -44,7 +44,9 @@ from dsl_kernels.runtime.artifact import Launch, Operand
 HEADS = 32  # query heads
 TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
+DIMS = 512
 LATENT_DIM = 512
+ROPE = 64
 ROPE_DIM = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
@@ -52,9 +54,9 @@ OWN_COLUMNS = 8
 OWN_SCORES = 16
 OWN_OUTPUTS = 128
 
-QK_NOPE = wgmma.Product("bfloat16", TILE, HEADS, LATENT_DIM, "k", "k")
-QK_PE = wgmma.Product("bfloat16", TILE, HEADS, ROPE_DIM, "k", "k")
-PV = wgmma.Product("bfloat16", LATENT_DIM, HEADS, TILE, "mn", "mn")
+QK_NOPE = wgmma.Product("bfloat16", TILE, HEADS, DIMS, "k", "k")
+QK_PE = wgmma.Product("bfloat16", TILE, HEADS, ROPE, "k", "k")
+PV = wgmma.Product("bfloat16", DIMS, HEADS, TILE, "mn", "mn")
 
 LAUNCH = Launch(
     operands=(
@@ -81,10 +83,10 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * LATENT_DIM], 1024]
-    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * ROPE_DIM], 1024]
-    ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * LATENT_DIM], 1024]
-    kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE_DIM], 1024]
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * DIMS], 1024]
+    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * ROPE], 1024]
+    ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * DIMS], 1024]
+    kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE], 1024]
     p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * HEADS], 1024]
     red_s: cute.struct.Align[cute.struct.MemRange[Float32, HEADS * 4], 128]
     last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
@@ -411,11 +413,11 @@ def attend(
     in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, both products, softmax, merge, output."""
-    qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, LATENT_DIM, STAGES, 128)
-    qk_nope_b = QK_NOPE.operand_b(q_s, HEADS, LATENT_DIM, 1, 128)
-    qk_pe_a = QK_PE.operand_a(kpe_s, TILE, ROPE_DIM, STAGES, 128)
-    qk_pe_b = QK_PE.operand_b(qpe_s, HEADS, ROPE_DIM, 1, 128)
-    pv_a = PV.operand_a(ckv_s, TILE, LATENT_DIM, STAGES, 128)
+    qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
+    qk_nope_b = QK_NOPE.operand_b(q_s, HEADS, DIMS, 1, 128)
+    qk_pe_a = QK_PE.operand_a(kpe_s, TILE, ROPE, STAGES, 128)
+    qk_pe_b = QK_PE.operand_b(qpe_s, HEADS, ROPE, 1, 128)
+    pv_a = PV.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
     pv_b = PV.operand_b(p_s, TILE, HEADS, 1, 64)
     scores = QK_NOPE.accumulators()
     acc = PV.accumulators()
@@ -424,8 +426,8 @@ def attend(
     peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     worker = thread
     # Columns `first` on of a block of heads of one query, whose rows are `width` long.
-    leaf.load_queries(q_s, q_nope, bx, 0, HEADS, HEADS, LATENT_DIM, 0, LATENT_DIM, worker)
-    leaf.load_queries(qpe_s, q_pe, bx, 0, HEADS, HEADS, ROPE_DIM, 0, ROPE_DIM, worker)
+    leaf.load_queries(q_s, q_nope, bx, 0, HEADS, HEADS, LATENT_DIM, 0, DIMS, worker)
+    leaf.load_queries(qpe_s, q_pe, bx, 0, HEADS, HEADS, ROPE_DIM, 0, ROPE, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)
@@ -520,12 +522,10 @@ def gather(
             cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
             # Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
             leaf.copy_rows(
-                ckv_s + it % STAGES * (TILE * LATENT_DIM), ckv, ckv_stride, 0, LATENT_DIM, now_low, now_high,
-                n, worker
+                ckv_s + it % STAGES * (TILE * DIMS), ckv, ckv_stride, 0, DIMS, now_low, now_high, n, worker
             )
             leaf.copy_rows(
-                kpe_s + it % STAGES * (TILE * ROPE_DIM), kpe, kpe_stride, 0, ROPE_DIM, now_low, now_high, n,
-                worker
+                kpe_s + it % STAGES * (TILE * ROPE), kpe, kpe_stride, 0, ROPE, now_low, now_high, n, worker
             )
             cute.arch.cp_async_mbarrier_arrive_noinc(kv_full + it % STAGES)
             it = it + 1

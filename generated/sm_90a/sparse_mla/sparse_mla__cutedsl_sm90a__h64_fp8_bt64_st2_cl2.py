@@ -57,7 +57,9 @@ STAGES = 2  # gathered tiles in flight
 CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
 HEAD_BLOCK = 32
 STAGED_HALVES = 2
+DIMS = 512
 LATENT_DIM = 512
+ROPE = 64
 ROPE_DIM = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
@@ -65,9 +67,9 @@ OWN_COLUMNS = 8
 OWN_SCORES = 16
 OWN_OUTPUTS = 128
 
-QK_NOPE = wgmma.Product("bfloat16", TILE, HEAD_BLOCK, LATENT_DIM, "k", "k")
-QK_PE = wgmma.Product("bfloat16", TILE, HEAD_BLOCK, ROPE_DIM, "k", "k")
-PV = wgmma.Product("bfloat16", LATENT_DIM, HEAD_BLOCK, TILE, "mn", "mn")
+QK_NOPE = wgmma.Product("bfloat16", TILE, HEAD_BLOCK, DIMS, "k", "k")
+QK_PE = wgmma.Product("bfloat16", TILE, HEAD_BLOCK, ROPE, "k", "k")
+PV = wgmma.Product("bfloat16", DIMS, HEAD_BLOCK, TILE, "mn", "mn")
 
 LAUNCH = Launch(
     operands=(
@@ -92,10 +94,10 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEAD_BLOCK * LATENT_DIM], 1024]
-    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEAD_BLOCK * ROPE_DIM], 1024]
-    ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * LATENT_DIM], 1024]
-    kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE_DIM], 1024]
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEAD_BLOCK * DIMS], 1024]
+    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEAD_BLOCK * ROPE], 1024]
+    ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * DIMS], 1024]
+    kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE], 1024]
     p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * HEAD_BLOCK], 1024]
     red_s: cute.struct.Align[cute.struct.MemRange[Float32, HEAD_BLOCK * 4], 128]
     raw_s: cute.struct.Align[
@@ -409,11 +411,11 @@ def unpack_tokens(ckv, kpe, raw, raw_pe, scales, thread):
     cute.autovec_copy(warps.piece(raw_pe, 8, own, piece * 8, (TILE // 2, ROPE_DIM), 128), beside)
     for panel in cutlass.range_constexpr(4):
         warps.store_fp8(
-            warps.piece(ckv, 8, row, panel * 128 + piece * 16, (TILE, LATENT_DIM), 128).iterator,
-            warps.piece(ckv, 8, row, panel * 128 + piece * 16 + 8, (TILE, LATENT_DIM), 128).iterator, words,
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16, (TILE, DIMS), 128).iterator,
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16 + 8, (TILE, DIMS), 128).iterator, words,
             panel * 4, factors[panel]
         )
-    cute.autovec_copy(beside, warps.piece(kpe, 8, row, piece * 8, (TILE, ROPE_DIM), 128))
+    cute.autovec_copy(beside, warps.piece(kpe, 8, row, piece * 8, (TILE, ROPE), 128))
 
 
 @cute.jit
@@ -440,11 +442,11 @@ def unpack_tokens_2(ckv, kpe, raw, raw_pe, scales, thread):
     cute.autovec_copy(warps.piece(raw_pe, 8, own, piece * 8, (TILE // 2, ROPE_DIM), 128), beside)
     for panel in cutlass.range_constexpr(4):
         warps.store_fp8(
-            warps.piece(ckv, 8, row, panel * 128 + piece * 16, (TILE, LATENT_DIM), 128).iterator,
-            warps.piece(ckv, 8, row, panel * 128 + piece * 16 + 8, (TILE, LATENT_DIM), 128).iterator, words,
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16, (TILE, DIMS), 128).iterator,
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16 + 8, (TILE, DIMS), 128).iterator, words,
             panel * 4, factors[panel]
         )
-    cute.autovec_copy(beside, warps.piece(kpe, 8, row, piece * 8, (TILE, ROPE_DIM), 128))
+    cute.autovec_copy(beside, warps.piece(kpe, 8, row, piece * 8, (TILE, ROPE), 128))
 
 
 @cute.jit
@@ -483,11 +485,11 @@ def attend(
     low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, both products, softmax, merge, output."""
-    qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, LATENT_DIM, STAGES, 128)
-    qk_nope_b = QK_NOPE.operand_b(q_s, HEAD_BLOCK, LATENT_DIM, 1, 128)
-    qk_pe_a = QK_PE.operand_a(kpe_s, TILE, ROPE_DIM, STAGES, 128)
-    qk_pe_b = QK_PE.operand_b(qpe_s, HEAD_BLOCK, ROPE_DIM, 1, 128)
-    pv_a = PV.operand_a(ckv_s, TILE, LATENT_DIM, STAGES, 128)
+    qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
+    qk_nope_b = QK_NOPE.operand_b(q_s, HEAD_BLOCK, DIMS, 1, 128)
+    qk_pe_a = QK_PE.operand_a(kpe_s, TILE, ROPE, STAGES, 128)
+    qk_pe_b = QK_PE.operand_b(qpe_s, HEAD_BLOCK, ROPE, 1, 128)
+    pv_a = PV.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
     pv_b = PV.operand_b(p_s, TILE, HEAD_BLOCK, 1, 64)
     scores = QK_NOPE.accumulators()
     acc = PV.accumulators()
@@ -496,8 +498,8 @@ def attend(
     peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     worker = thread
     # Columns `first` on of a block of heads of one query, whose rows are `width` long.
-    leaf.load_queries(q_s, q_nope, row, head0, HEADS, HEAD_BLOCK, LATENT_DIM, 0, LATENT_DIM, worker)
-    leaf.load_queries(qpe_s, q_pe, row, head0, HEADS, HEAD_BLOCK, ROPE_DIM, 0, ROPE_DIM, worker)
+    leaf.load_queries(q_s, q_nope, row, head0, HEADS, HEAD_BLOCK, LATENT_DIM, 0, DIMS, worker)
+    leaf.load_queries(qpe_s, q_pe, row, head0, HEADS, HEAD_BLOCK, ROPE_DIM, 0, ROPE, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)
@@ -576,7 +578,7 @@ def unpack(
             cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
             cute.arch.mbarrier_wait(raw_full + it * 2 % STAGED_HALVES, (it * 2 // STAGED_HALVES) & 1)
             unpack_tokens(
-                ckv_s + it % STAGES * (TILE * LATENT_DIM), kpe_s + it % STAGES * (TILE * ROPE_DIM),
+                ckv_s + it % STAGES * (TILE * DIMS), kpe_s + it % STAGES * (TILE * ROPE),
                 raw_s + it * 2 % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
                 raw_pe_s + it * 2 % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
                 scale_s + it * 2 % STAGED_HALVES * (TILE // 2 * 4), worker
@@ -586,7 +588,7 @@ def unpack(
                 raw_full + (it * 2 + 1) % STAGED_HALVES, ((it * 2 + 1) // STAGED_HALVES) & 1
             )
             unpack_tokens_2(
-                ckv_s + it % STAGES * (TILE * LATENT_DIM), kpe_s + it % STAGES * (TILE * ROPE_DIM),
+                ckv_s + it % STAGES * (TILE * DIMS), kpe_s + it % STAGES * (TILE * ROPE),
                 raw_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
                 raw_pe_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
                 scale_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * 4), worker

@@ -56,7 +56,9 @@ TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
 CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
 STAGED_HALVES = 3
+DIMS = 512
 LATENT_DIM = 512
+ROPE = 64
 ROPE_DIM = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
@@ -64,9 +66,9 @@ OWN_COLUMNS = 2
 OWN_SCORES = 4
 OWN_OUTPUTS = 32
 
-QK_NOPE = wgmma.Product("bfloat16", TILE, HEADS, LATENT_DIM, "k", "k")
-QK_PE = wgmma.Product("bfloat16", TILE, HEADS, ROPE_DIM, "k", "k")
-PV = wgmma.Product("bfloat16", LATENT_DIM, HEADS, TILE, "mn", "k")
+QK_NOPE = wgmma.Product("bfloat16", TILE, HEADS, DIMS, "k", "k")
+QK_PE = wgmma.Product("bfloat16", TILE, HEADS, ROPE, "k", "k")
+PV = wgmma.Product("bfloat16", DIMS, HEADS, TILE, "mn", "k")
 
 LAUNCH = Launch(
     operands=(
@@ -91,10 +93,10 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * LATENT_DIM], 1024]
-    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * ROPE_DIM], 1024]
-    ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * LATENT_DIM], 1024]
-    kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE_DIM], 1024]
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * DIMS], 1024]
+    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * ROPE], 1024]
+    ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * DIMS], 1024]
+    kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE], 1024]
     p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * TILE], 1024]
     red_s: cute.struct.Align[cute.struct.MemRange[Float32, HEADS * 4], 128]
     raw_s: cute.struct.Align[
@@ -397,11 +399,11 @@ def unpack_tokens(ckv, kpe, raw, raw_pe, scales, thread):
     cute.autovec_copy(warps.piece(raw_pe, 8, own, piece * 8, (TILE // 2, ROPE_DIM), 128), beside)
     for panel in cutlass.range_constexpr(4):
         warps.store_fp8(
-            warps.piece(ckv, 8, row, panel * 128 + piece * 16, (TILE, LATENT_DIM), 128).iterator,
-            warps.piece(ckv, 8, row, panel * 128 + piece * 16 + 8, (TILE, LATENT_DIM), 128).iterator, words,
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16, (TILE, DIMS), 128).iterator,
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16 + 8, (TILE, DIMS), 128).iterator, words,
             panel * 4, factors[panel]
         )
-    cute.autovec_copy(beside, warps.piece(kpe, 8, row, piece * 8, (TILE, ROPE_DIM), 128))
+    cute.autovec_copy(beside, warps.piece(kpe, 8, row, piece * 8, (TILE, ROPE), 128))
 
 
 @cute.jit
@@ -428,11 +430,11 @@ def unpack_tokens_2(ckv, kpe, raw, raw_pe, scales, thread):
     cute.autovec_copy(warps.piece(raw_pe, 8, own, piece * 8, (TILE // 2, ROPE_DIM), 128), beside)
     for panel in cutlass.range_constexpr(4):
         warps.store_fp8(
-            warps.piece(ckv, 8, row, panel * 128 + piece * 16, (TILE, LATENT_DIM), 128).iterator,
-            warps.piece(ckv, 8, row, panel * 128 + piece * 16 + 8, (TILE, LATENT_DIM), 128).iterator, words,
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16, (TILE, DIMS), 128).iterator,
+            warps.piece(ckv, 8, row, panel * 128 + piece * 16 + 8, (TILE, DIMS), 128).iterator, words,
             panel * 4, factors[panel]
         )
-    cute.autovec_copy(beside, warps.piece(kpe, 8, row, piece * 8, (TILE, ROPE_DIM), 128))
+    cute.autovec_copy(beside, warps.piece(kpe, 8, row, piece * 8, (TILE, ROPE), 128))
 
 
 @cute.jit
@@ -471,11 +473,11 @@ def attend(
     in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, both products, softmax, merge, output."""
-    qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, LATENT_DIM, STAGES, 128)
-    qk_nope_b = QK_NOPE.operand_b(q_s, HEADS, LATENT_DIM, 1, 128)
-    qk_pe_a = QK_PE.operand_a(kpe_s, TILE, ROPE_DIM, STAGES, 128)
-    qk_pe_b = QK_PE.operand_b(qpe_s, HEADS, ROPE_DIM, 1, 128)
-    pv_a = PV.operand_a(ckv_s, TILE, LATENT_DIM, STAGES, 128)
+    qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
+    qk_nope_b = QK_NOPE.operand_b(q_s, HEADS, DIMS, 1, 128)
+    qk_pe_a = QK_PE.operand_a(kpe_s, TILE, ROPE, STAGES, 128)
+    qk_pe_b = QK_PE.operand_b(qpe_s, HEADS, ROPE, 1, 128)
+    pv_a = PV.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
     pv_b = PV.operand_b(p_s, HEADS, TILE, 1, 128)
     scores = QK_NOPE.accumulators()
     acc = PV.accumulators()
@@ -484,8 +486,8 @@ def attend(
     peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     worker = thread
     # Columns `first` on of a block of heads of one query, whose rows are `width` long.
-    leaf.load_queries(q_s, q_nope, bx, 0, HEADS, HEADS, LATENT_DIM, 0, LATENT_DIM, worker)
-    leaf.load_queries(qpe_s, q_pe, bx, 0, HEADS, HEADS, ROPE_DIM, 0, ROPE_DIM, worker)
+    leaf.load_queries(q_s, q_nope, bx, 0, HEADS, HEADS, LATENT_DIM, 0, DIMS, worker)
+    leaf.load_queries(qpe_s, q_pe, bx, 0, HEADS, HEADS, ROPE_DIM, 0, ROPE, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)
@@ -562,7 +564,7 @@ def unpack(
             cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
             cute.arch.mbarrier_wait(raw_full + it * 2 % STAGED_HALVES, (it * 2 // STAGED_HALVES) & 1)
             unpack_tokens(
-                ckv_s + it % STAGES * (TILE * LATENT_DIM), kpe_s + it % STAGES * (TILE * ROPE_DIM),
+                ckv_s + it % STAGES * (TILE * DIMS), kpe_s + it % STAGES * (TILE * ROPE),
                 raw_s + it * 2 % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
                 raw_pe_s + it * 2 % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
                 scale_s + it * 2 % STAGED_HALVES * (TILE // 2 * 4), worker
@@ -572,7 +574,7 @@ def unpack(
                 raw_full + (it * 2 + 1) % STAGED_HALVES, ((it * 2 + 1) // STAGED_HALVES) & 1
             )
             unpack_tokens_2(
-                ckv_s + it % STAGES * (TILE * LATENT_DIM), kpe_s + it % STAGES * (TILE * ROPE_DIM),
+                ckv_s + it % STAGES * (TILE * DIMS), kpe_s + it % STAGES * (TILE * ROPE),
                 raw_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
                 raw_pe_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
                 scale_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * 4), worker

@@ -56,7 +56,9 @@ HEADS = 8  # query heads
 TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
 STAGED_HALVES = 3
+DIMS = 512
 LATENT_DIM = 512
+ROPE = 64
 ROPE_DIM = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
@@ -520,8 +522,8 @@ def attend(
     peak = T.alloc_local((OWN_COLUMNS,), "float32")
     worker = thread
     # Columns `first` on of a block of heads of one query, whose rows are `width` long.
-    leaf.load_queries(q_s, q_nope, bx, 0, HEADS, HEADS, LATENT_DIM, 0, LATENT_DIM, worker)
-    leaf.load_queries(qpe_s, q_pe, bx, 0, HEADS, HEADS, ROPE_DIM, 0, ROPE_DIM, worker)
+    leaf.load_queries(q_s, q_nope, bx, 0, HEADS, HEADS, LATENT_DIM, 0, DIMS, worker)
+    leaf.load_queries(qpe_s, q_pe, bx, 0, HEADS, HEADS, ROPE_DIM, 0, ROPE, worker)
     T.fence_proxy_async()
     T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
     T.fill(acc, 0.0)
@@ -539,11 +541,11 @@ def attend(
             T.warpgroup_arrive()
             wgmma.multiply(
                 scores, wgmma.operand(ckv_s, it % STAGES, 0, 0, "k", 128, "bfloat16"),
-                wgmma.operand(q_s, 0, 0, 0, "k", 128, "bfloat16"), TILE, HEADS, LATENT_DIM, "bfloat16", True
+                wgmma.operand(q_s, 0, 0, 0, "k", 128, "bfloat16"), TILE, HEADS, DIMS, "bfloat16", True
             )
             wgmma.multiply(
                 scores, wgmma.operand(kpe_s, it % STAGES, 0, 0, "k", 128, "bfloat16"),
-                wgmma.operand(qpe_s, 0, 0, 0, "k", 128, "bfloat16"), TILE, HEADS, ROPE_DIM, "bfloat16", False
+                wgmma.operand(qpe_s, 0, 0, 0, "k", 128, "bfloat16"), TILE, HEADS, ROPE, "bfloat16", False
             )
             T.warpgroup_commit_batch()
             T.warpgroup_fence_operand(scores, num_regs=4)
@@ -562,7 +564,7 @@ def attend(
             T.warpgroup_arrive()
             wgmma.multiply(
                 acc, wgmma.operand(ckv_s, it % STAGES, 0, 0, "mn", 128, "bfloat16"),
-                wgmma.operand(p_s, 0, 0, 0, "k", 128, "bfloat16"), LATENT_DIM, HEADS, TILE, "bfloat16", False
+                wgmma.operand(p_s, 0, 0, 0, "k", 128, "bfloat16"), DIMS, HEADS, TILE, "bfloat16", False
             )
             T.warpgroup_commit_batch()
             T.warpgroup_fence_operand(acc, num_regs=32)
@@ -693,10 +695,10 @@ def program():
     ):
         with T.Kernel(t * 1, splits, threads=512) as (bx, split):
             T.import_source(leaf.SOURCE + wgmma.SOURCE + warps.SOURCE)
-            q_s = T.alloc_shared((HEADS, LATENT_DIM), "bfloat16")
-            qpe_s = T.alloc_shared((HEADS, ROPE_DIM), "bfloat16")
-            ckv_s = T.alloc_shared((STAGES, TILE, LATENT_DIM), "bfloat16")
-            kpe_s = T.alloc_shared((STAGES, TILE, ROPE_DIM), "bfloat16")
+            q_s = T.alloc_shared((HEADS, DIMS), "bfloat16")
+            qpe_s = T.alloc_shared((HEADS, ROPE), "bfloat16")
+            ckv_s = T.alloc_shared((STAGES, TILE, DIMS), "bfloat16")
+            kpe_s = T.alloc_shared((STAGES, TILE, ROPE), "bfloat16")
             p_s = T.alloc_shared((HEADS, TILE), "bfloat16")
             red_s = T.alloc_shared((HEADS, 4), "float32")
             raw_s = T.alloc_shared((STAGED_HALVES, TILE // 2, LATENT_DIM // 4), "int32")
