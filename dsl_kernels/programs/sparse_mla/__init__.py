@@ -29,52 +29,15 @@ from .common import blocks_of, merged_rows, sliced_ctas_per_sm
 SLICES = (1, 2, 4)
 KNOBS = (
     Knob("heads", "h", ((8, 16, 32, 64, 128),), "query heads"),
-    Knob(
-        "kv",
-        "",
-        (("bf16", "fp8"),),
-        "cache format: bf16 rows, or 656-byte fp8 tokens dequantised on the way in",
-    ),
+    Knob("kv", "", (("bf16", "fp8"),), "cache format: bf16 rows, or 656-byte fp8 tokens dequantised on the way in"),
     Knob("tile", "bt", ((64,),), "tokens a tile"),
-    Knob("stages", "st", ((2, 3, 4),), "gathered tiles in flight", archs=("sm_90a",)),
-    Knob(
-        "cluster",
-        "cl",
-        ((1, 2, 4, 8, 16),),
-        "splits of a row that meet as a cluster and share out the merge",
-    ),
-    Knob(
-        "slices",
-        "sl",
-        (SLICES,),
-        "CTAs of a cluster that share out the dims of the row and add their partial scores",
-        archs=("sm_90a",),
-        plain=1,
-    ),
-    Knob(
-        "block",
-        "hb",
-        ((0, 16, 32, 64),),
-        "heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N",
-        archs=("sm_90a",),
-        plain=0,
-    ),
-    Knob(
-        "exchange",
-        "ex",
-        ((1, 2),),
-        "CTAs of a query that unpack a share of its tokens each and send it to the others",
-        archs=("sm_90a",),
-        plain=1,
-    ),
-    Knob(
-        "gather",
-        "",
-        (("cp_async", "gather4"),),
-        "row gather: 16-byte copies by a warpgroup, or TMA gather4",
-        archs=("sm_100a",),
-    ),
-)
+    Knob("stages", "st", ((2, 3, 4),), "gathered tiles in flight", ("sm_90a",)),
+    Knob("cluster", "cl", ((1, 2, 4, 8, 16),), "splits of a row that meet as a cluster and share out the merge"),
+    Knob("slices", "sl", (SLICES,), "CTAs of a cluster that share out the dims and add their partial scores", ("sm_90a",), 1),
+    Knob("block", "hb", ((0, 16, 32, 64),), "heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N", ("sm_90a",), 0),
+    Knob("exchange", "ex", ((1, 2),), "CTAs of a query that unpack a share of its tokens each and send it on", ("sm_90a",), 1),
+    Knob("gather", "", (("cp_async", "gather4"),), "row gather: 16-byte copies by a warpgroup, or TMA gather4", ("sm_100a",)),
+)  # fmt: skip
 
 
 def _structure(k: SimpleNamespace, arch: ArchSpec) -> Any:

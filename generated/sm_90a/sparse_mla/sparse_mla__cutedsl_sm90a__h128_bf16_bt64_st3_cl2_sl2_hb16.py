@@ -54,7 +54,7 @@ from dsl_kernels.runtime.artifact import Launch, Operand
 HEADS = 128  # query heads
 TILE = 64  # tokens a tile
 STAGES = 3  # gathered tiles in flight
-SLICES = 2  # CTAs of a cluster that share out the dims of the row and add their partial scores
+SLICES = 2  # CTAs of a cluster that share out the dims and add their partial scores
 BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
 DIMS = 256
 LATENT_DIM = 512

@@ -55,7 +55,7 @@ from dsl_kernels.runtime.artifact import Launch, Operand
 HEADS = 32  # query heads
 TILE = 64  # tokens a tile
 STAGES = 3  # gathered tiles in flight
-SLICES = 2  # CTAs of a cluster that share out the dims of the row and add their partial scores
+SLICES = 2  # CTAs of a cluster that share out the dims and add their partial scores
 DIMS = 256
 LATENT_DIM = 512
 ROPE = 32
