@@ -23,7 +23,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dsl_kernels import ops
-from dsl_kernels.dsa import steps
+from dsl_kernels.dsa import check, steps
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.timing import bench, measure
 
@@ -88,7 +88,7 @@ def measure_prompt(rows: int, context: int, options: argparse.Namespace) -> dict
 def checks(inputs: steps.StepInputs) -> dict[str, Any]:
     """A step against the references."""
     ops.clear()
-    _, comparisons = steps.run_checked(inputs)
+    _, comparisons = check.run_checked(inputs)
     return {
         "ok": all(comparison.ok for comparison in comparisons.values()),
         "checks": {op: comparison.figures for op, comparison in comparisons.items()},

@@ -14,8 +14,9 @@ from typing import Any
 from dsl_kernels.arch import ArchSpec
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import ConstraintError
-from dsl_kernels.tile.lang import Engine, Schedule, Space, TileProgram
+from dsl_kernels.tile.lang import Engine, Schedule, Space
 from dsl_kernels.tile.plan import barrier_plan, named_barriers
+from dsl_kernels.tile.program import TileProgram
 
 TMEM_LANES = 128
 WARPGROUP_WARPS = 4

@@ -14,11 +14,10 @@ from typing import Any
 import jinja2
 
 from dsl_kernels import programs
-from dsl_kernels.arch import ArchSpec
+from dsl_kernels.arch import RESERVED_SMEM, ArchSpec
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.runtime.artifact import dims_of
-from dsl_kernels.runtime.toolkit import RESERVED_SMEM
 from dsl_kernels.tile.describe import describe
 from dsl_kernels.tile.lang import PROBE, Buffer, Schedule, Space, named
 from dsl_kernels.tile.plan import barrier_plan

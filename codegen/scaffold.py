@@ -105,7 +105,8 @@ from types import SimpleNamespace
 from .. import problems
 from ..arch import ArchSpec
 from ..device.torch import {op} as leaf
-from ..tile.lang import START, Body, Buffer, Knob, Role, Schedule, Space, TileProgram
+from ..tile.lang import START, Body, Buffer, Knob, Role, Schedule, Space
+from ..tile.program import TileProgram
 from ..tile.text import Recorder
 
 KNOBS = (Knob("threads", "t", ((128,), (256,)), "threads a CTA"),)
@@ -153,7 +154,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import SimpleNamespace
 
-from ..tile.lang import Counts, Policy, Schedule
+from ..tile.lang import Counts, Schedule
+from ..tile.lang import Policy
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:

@@ -15,7 +15,8 @@ from typing import Any
 from dsl_kernels import policies, programs
 from dsl_kernels.arch import ARCHS, ArchSpec, get_arch
 from dsl_kernels.errors import InvalidArgumentError, UnknownNameError, did_you_mean
-from dsl_kernels.tile.lang import PROBE, TileProgram
+from dsl_kernels.tile.lang import PROBE
+from dsl_kernels.tile.program import TileProgram
 from dsl_kernels.variants import Variant
 
 from .check import Violation, check

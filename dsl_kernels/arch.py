@@ -13,6 +13,9 @@ from functools import cached_property
 from .arguments import checked, shown
 from .errors import UnsupportedArchError, did_you_mean
 
+RESERVED_SMEM = 1024
+"""Bytes of shared memory that the driver keeps in every CTA; a cubin's record of static memory includes them."""
+
 
 @dataclass(frozen=True)
 class MmaRule:

@@ -6,6 +6,7 @@ say it again in its body, and what reaches the body is of that type.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
@@ -202,6 +203,19 @@ def require_device(name: str, device: Any) -> Any:
     return place
 
 
+def available_memory() -> int:
+    """Bytes that can be used without swapping, by the kernel's estimate and the control group's limit."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) * 1024
+    with contextlib.suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        limit = int((group / "memory.max").read_text())
+        free = min(free, limit - int((group / "memory.current").read_text()))
+    return max(free, 0)
+
+
 def require_memory(subject: str, wanted: int, device: Any, fix: str) -> None:
     """So many bytes are free on a device: a system that overcommits would kill the process later.
 
@@ -211,8 +225,6 @@ def require_memory(subject: str, wanted: int, device: Any, fix: str) -> None:
     if wanted < NEVER_SCARCE:
         return
     import torch
-
-    from .runtime.pool import available_memory
 
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
     if wanted > free:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from ._discover import module_names
 from .arguments import is_path, shown
 from .errors import CacheError, InvalidArgumentError, UnknownNameError, did_you_mean
 
@@ -50,18 +51,17 @@ def _flag(text: str) -> bool:
 
 
 def _forced(text: str) -> dict[str, str]:
-    from . import problems
-
+    operations = module_names([str(Path(__file__).with_name("problems"))])
     pairs = [item.split("=", 1) for item in text.split(",") if item.strip()]
     if any(len(pair) != 2 for pair in pairs):
         raise ValueError(text)
     forced = {op.strip(): variant.strip() for op, variant in pairs}
-    if unknown := [op for op in forced if op not in problems.names()]:
+    if unknown := [op for op in forced if op not in operations]:
         raise UnknownNameError(
             "DSL_KERNELS_FORCE",
             expected="operations of the library",
             got=repr(unknown[0]),
-            fix=did_you_mean(unknown[0], problems.names()),
+            fix=did_you_mean(unknown[0], operations),
         )
     return forced
 

@@ -12,9 +12,9 @@ from typing import Any
 from . import env
 from .arguments import checked, require_known
 from .errors import ArtifactError
+from .runtime import bundle
 
-SCHEMA = 1
-MANIFEST = "manifest.json"
+SCHEMA, MANIFEST = bundle.MANIFEST_SCHEMA, bundle.MANIFEST
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,19 @@ class Variant:
                 fix="look at a library with its generated set; bundles hold compiled code alone",
             ) from None
 
+    def record(self) -> dict[str, Any]:
+        """The variant in the words of the manifest."""
+        return {
+            "id": self.id,
+            "op": self.op,
+            "backend": self.backend,
+            "arch": self.arch,
+            "knobs": dict(self.knobs),
+            "declared": dict(self.declared),
+            "file": f"{self.arch}/{self.op}/{self.id}.py",
+            "sha256": self.sha256,
+        }
+
 
 def generated_root() -> Path:
     """The folder that holds the manifest: DSL_KERNELS_GENERATED_DIR, the packaged set, or the checkout's generated/.
@@ -63,8 +76,6 @@ def generated_root() -> Path:
         if (place / MANIFEST).exists():
             return place
     if override is None:
-        from .runtime import bundle
-
         held = bundle.active()
         if held is not None:
             return held.manifest_folder()

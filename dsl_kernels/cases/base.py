@@ -159,11 +159,8 @@ def _brief(error: Exception) -> str:
     return f"{type(error).__name__}: {shown}"
 
 
-def run(case: Case, budget: float = BUDGET_SECONDS, *, counters: bool = False) -> dict[str, Any]:
+def run(case: Case, budget: float = BUDGET_SECONDS) -> dict[str, Any]:
     """Measure a case on the GPU of this machine and return its record.
-
-    Args:
-        counters: ask Nsight Compute as well; what it does not answer becomes a note.
 
     Raises:
         ExecutorUnavailableError: there is no GPU.
@@ -179,7 +176,7 @@ def run(case: Case, budget: float = BUDGET_SECONDS, *, counters: bool = False) -
         except Exception as error:
             measured.notes.append(f"the case ended early: {_brief(error)}")
     torch.cuda.empty_cache()
-    record = {
+    return {
         "schema": SCHEMA,
         "case": case.name,
         "question": case.question,
@@ -190,11 +187,6 @@ def run(case: Case, budget: float = BUDGET_SECONDS, *, counters: bool = False) -
         "expected": judged(case, {}),
         "notes": measured.notes,
     }
-    if counters:
-        from . import _counters
-
-        _counters.add(record, case)
-    return record
 
 
 def judged(case: Case, counters: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

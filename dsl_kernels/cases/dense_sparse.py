@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from .. import ops, problems
-from ..dsa import steps
+from ..dsa import check, steps
 from ..problems.base import Comparison
 from ..problems.layouts import LATENT_DIM, ROPE_DIM
 from ..problems.lightning_indexer import PAGE
@@ -54,7 +54,7 @@ def measure_point(to: CaseRows, t: int, length: int) -> None:
 
     def check_sparse() -> Comparison:
         ops.clear()
-        _, comparisons = steps.run_checked(sets[0], sample=2)
+        _, comparisons = check.run_checked(sets[0], sample=2)
         return merged(comparisons)
 
     to.row(f"step T={t} L={length}", sparse, check_sparse, kind="step", t=t, context=length)

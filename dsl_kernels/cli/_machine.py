@@ -1,11 +1,14 @@
-"""What this machine has, found without torch where that is possible."""
+"""What this machine has and can run, found without torch where that is possible."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
-from ..errors import UnsupportedArchError
+from .. import env, variants
+from ..errors import ExecutorUnavailableError, UnsupportedArchError
 
 
 def gpus() -> list[dict[str, Any]]:
@@ -48,3 +51,68 @@ def _arch(major: int, minor: int) -> str | None:
 def interactive() -> bool:
     """Whether a person can answer a question."""
     return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def executor_of(name: str | None) -> tuple[str, str, str]:
+    """(executor, torch device, why it was taken).
+
+    Raises:
+        UnknownNameError, ExecutorUnavailableError: it does not exist, or not here.
+    """
+    import torch
+
+    from .. import executors
+
+    asked = name or env.EXECUTOR.get()
+    gpu = torch.cuda.is_available()
+    if asked:
+        executors.get(asked)
+        if asked == "cuda" and not gpu:
+            raise ExecutorUnavailableError(
+                "executor",
+                expected="a GPU for 'cuda'",
+                got="none visible to torch",
+                fix="drop --executor to run on the CPU, or run on a machine with a GPU",
+            )
+        return asked, "cuda" if asked == "cuda" else "cpu", "as asked"
+    if gpu:
+        return "cuda", "cuda", "a GPU is present"
+    return "interpreter", "cpu", "no GPU: the tile programs run in torch on the CPU, so times say nothing"
+
+
+def device_name(device: str) -> str:
+    import platform
+
+    import torch
+
+    return torch.cuda.get_device_name() if device == "cuda" else f"CPU ({platform.machine()})"
+
+
+@contextlib.contextmanager
+def tile_threads(device: str) -> Iterator[None]:
+    """One torch thread off the GPU: operations on tiles are small, and threads that share a busy core wait."""
+    import torch
+
+    held = torch.get_num_threads()
+    if device == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(held)
+
+
+def compile_missing(chosen: list[variants.Variant], executor: str, bar: Any) -> dict[str, str]:
+    """Compile what neither the bundle nor the cache has, in worker processes; the failures by variant."""
+    from ..runtime import bundle, store
+    from ..runtime.pool import compile_all
+
+    missing = store.outside_bundle(chosen, bundle.CUBIN if executor == "cuda" else bundle.PTX)
+    task = bar.add_task("compile", total=len(missing))
+    errors = {}
+    for outcome in compile_all(missing):
+        if outcome.error is not None:
+            errors[outcome.variant] = str(outcome.error)
+        bar.update(task, advance=1, description=f"compile {outcome.variant}")
+    bar.remove_task(task)
+    return errors

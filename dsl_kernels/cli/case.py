@@ -60,8 +60,7 @@ def run_case(
 ) -> None:
     """Check and time a case on this GPU, and hold its counters against what was expected."""
     from .. import cases
-    from ..cases import base
-    from ..cases._counters import launch as launch_for_profiler
+    from ..cases import _counters, base
     from ..timing import bench
 
     case = cases.get(name)
@@ -69,9 +68,11 @@ def run_case(
         for one in launch.split(","):
             case.launch(one)
         bench.require_gpu()
-        launch_for_profiler(case, launch.split(","))
+        _counters.launch(case, launch.split(","))
         return
-    found = base.run(case, budget, counters=counters)
+    found = base.run(case, budget)
+    if counters:
+        _counters.add(found, case)
     if record is not None:
         base.write(found, record)
     if picture is not None:

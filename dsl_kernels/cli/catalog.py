@@ -18,7 +18,7 @@ from . import _output as out
 if TYPE_CHECKING:
     from ..registry import Explanation
     from ..runtime.artifact import Artifact
-    from ..tile.lang import TileProgram
+    from ..tile.program import TileProgram
 
 app = typer.Typer()
 

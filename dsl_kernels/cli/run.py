@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import env
 from ..arch import get_arch
 from ..arguments import require_known
-from ..errors import DslKernelError, ExecutorUnavailableError, InvalidArgumentError
+from ..errors import DslKernelError, InvalidArgumentError
 from . import _output as out
+from ._machine import compile_missing, device_name, executor_of, tile_threads
 
 if TYPE_CHECKING:
     from ..dsa.steps import StepInputs, StepSize
@@ -73,6 +71,7 @@ def run(
 
     from .. import executors, ops
     from ..dsa import steps
+    from ..dsa.check import run_checked
 
     wanted = _size(
         kind,
@@ -91,7 +90,7 @@ def run(
         },
         workload,
     )
-    name, device, why = _executor(executor)
+    name, device, why = executor_of(executor)
     target = get_arch(arch).name if arch else None
     if device == "cuda" and target not in (
         None,
@@ -113,7 +112,7 @@ def run(
         options = {"executor": None if name == "cuda" else name, "arch": target}
         begin = time.perf_counter()
         if check:
-            _, comparisons = steps.run_checked(inputs, sample=sample, **options)
+            _, comparisons = run_checked(inputs, sample=sample, **options)
         else:
             inputs.run(**options)
             comparisons = {}
@@ -128,7 +127,7 @@ def run(
         "size": vars(inputs.size()),
         "executor": name,
         "why": why,
-        "device": _device_name(device),
+        "device": device_name(device),
         "arch": used[0].variant.arch,
         "sampled": min(sample, _count(inputs)),
         "of": _count(inputs),
@@ -149,20 +148,6 @@ def run(
         _print_report(report, inputs.size().describe(), comparisons)
     if not ok:
         raise typer.Exit(1)
-
-
-@contextlib.contextmanager
-def tile_threads(device: str) -> Iterator[None]:
-    """One torch thread off the GPU: operations on tiles are small, and threads that share a busy core wait."""
-    import torch
-
-    held = torch.get_num_threads()
-    if device == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(held)
 
 
 def _count(inputs: StepInputs) -> int:
@@ -187,41 +172,6 @@ def _size(kind: str, name: str | None, fields: dict[str, Any], workload: Path | 
     if name and ({"batch", "context"} & set(given)) and "pages" not in given:
         base = replace(base, pages=0)
     return replace(base, **given).validate()
-
-
-def _executor(name: str | None) -> tuple[str, str, str]:
-    """(executor, torch device, why it was taken).
-
-    Raises:
-        UnknownNameError, ExecutorUnavailableError: it does not exist, or not here.
-    """
-    import torch
-
-    from .. import executors
-
-    asked = name or env.EXECUTOR.get()
-    gpu = torch.cuda.is_available()
-    if asked:
-        executors.get(asked)
-        if asked == "cuda" and not gpu:
-            raise ExecutorUnavailableError(
-                "executor",
-                expected="a GPU for 'cuda'",
-                got="none visible to torch",
-                fix="drop --executor to run on the CPU, or run on a machine with a GPU",
-            )
-        return asked, "cuda" if asked == "cuda" else "cpu", "as asked"
-    if gpu:
-        return "cuda", "cuda", "a GPU is present"
-    return "interpreter", "cpu", "no GPU: the tile programs run in torch on the CPU, so times say nothing"
-
-
-def _device_name(device: str) -> str:
-    import platform
-
-    import torch
-
-    return torch.cuda.get_device_name() if device == "cuda" else f"CPU ({platform.machine()})"
 
 
 def _timed(inputs: StepInputs, size: StepSize, seed: int, from_file: bool) -> dict[str, Any]:
@@ -474,11 +424,10 @@ def _compile_runnable(operations: set[str], bar: Any) -> list[str]:
     import torch
 
     from .. import executors, variants
-    from .verify import _compile
 
     arch = executors.gpu_at_hand(torch.cuda.current_device()).arch.name
     chosen = [variant for variant in variants.variants(arch=arch) if variant.op in operations]
-    return list(_compile(chosen, "cuda", bar).values())
+    return list(compile_missing(chosen, "cuda", bar).values())
 
 
 def _time_point(

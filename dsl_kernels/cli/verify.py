@@ -14,6 +14,7 @@ from .. import variants
 from ..arguments import require_known
 from ..errors import DslKernelError, InvalidArgumentError
 from . import _output as out
+from ._machine import compile_missing, device_name, executor_of, tile_threads
 
 if TYPE_CHECKING:
     from ..problems.base import Comparison, Workload
@@ -66,18 +67,17 @@ def verify(
         require_known("--tier", part, TIERS, "tier")
     filters = out.narrowed(op, backend, arch)
     from ..verification import runs
-    from .run import _device_name, _executor, tile_threads
 
-    name, device, _ = _executor(executor)
+    name, device, _ = executor_of(executor)
     chosen = [out.variant(item) for item in names] if names else list(variants.variants(**filters))
     if device == "cuda":
         chosen = _of_this_gpu(chosen)
-    where = _device_name(device) if device == "cuda" else "CPU"
+    where = device_name(device) if device == "cuda" else "CPU"
     results: list[Result] = []
     errors: dict[str, str] = {}
     with out.progress(as_json) as bar, tile_threads(device):
         if name != "interpreter":
-            errors = _compile(chosen, name, bar)
+            errors = compile_missing(chosen, name, bar)
         task = bar.add_task("verify", total=len(chosen) - len(errors))
         for variant in [variant for variant in chosen if variant.id not in errors]:
             bar.update(task, description=f"verify {variant.id}")
@@ -123,22 +123,6 @@ def verify(
 
 def _verdict(row: dict[str, Any]) -> str:
     return "FAILED" if not row["ok"] else "ok" if row["workloads"] else "nothing ran"
-
-
-def _compile(chosen: list[variants.Variant], executor: str, bar: Any) -> dict[str, str]:
-    """Compile what neither the bundle nor the cache has, in worker processes; the failures by variant."""
-    from ..runtime import bundle, store
-    from ..runtime.pool import compile_all
-
-    missing = store.outside_bundle(chosen, bundle.CUBIN if executor == "cuda" else bundle.PTX)
-    task = bar.add_task("compile", total=len(missing))
-    errors = {}
-    for outcome in compile_all(missing):
-        if outcome.error is not None:
-            errors[outcome.variant] = str(outcome.error)
-        bar.update(task, advance=1, description=f"compile {outcome.variant}")
-    bar.remove_task(task)
-    return errors
 
 
 def _of_this_gpu(chosen: list[variants.Variant]) -> list[variants.Variant]:

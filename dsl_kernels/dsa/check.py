@@ -25,6 +25,20 @@ OUT_TOLERANCE = 3e-3
 
 
 @checked
+def run_checked(
+    inputs: StepInputs, *, sample: int = 4, **options: Any
+) -> tuple[dsa.StepOutput, dict[str, Comparison]]:
+    """Run a step, and compare each op on what it was given, and the chain as a whole, with the references.
+
+    Args:
+        sample: sequences (or prefill rows) that are compared, spread evenly from the first to the last.
+    """
+    workspace = Workspace()
+    output = inputs.run(workspace=workspace, **options)
+    return output, check(inputs, output, workspace, sample)
+
+
+@checked
 def check(
     inputs: StepInputs, output: dsa.StepOutput, workspace: Workspace, sample: int = 4
 ) -> dict[str, Comparison]:

@@ -17,7 +17,6 @@ import torch
 from .. import dsa, ops, registry
 from ..arguments import SEEDS, checked, require_device, require_known, require_memory, require_range, shown
 from ..errors import ArgumentTypeError, CacheError, InvalidArgumentError, ToolchainError
-from ..problems.base import Comparison
 from ..problems.layouts import (
     BYTE_DTYPES,
     FP8_TOKEN_BYTES,
@@ -642,22 +641,6 @@ def used() -> list[registry.Selection]:
     for pick in ops.selections():
         chosen.setdefault(pick.variant.id, pick)
     return list(chosen.values())
-
-
-@checked
-def run_checked(
-    inputs: StepInputs, *, sample: int = 4, **options: Any
-) -> tuple[dsa.StepOutput, dict[str, Comparison]]:
-    """Run a step, and compare each op on what it was given, and the chain as a whole, with the references.
-
-    Args:
-        sample: sequences (or prefill rows) that are compared, spread evenly from the first to the last.
-    """
-    from .check import check
-
-    workspace = ops.Workspace()
-    output = inputs.run(workspace=workspace, **options)
-    return output, check(inputs, output, workspace, sample)
 
 
 def _bad(subject: str, expected: str, got: str, fix: str) -> InvalidArgumentError:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .._discover import discover, module_files, module_names
-from ..tile.lang import TileProgram
+
+if TYPE_CHECKING:
+    from ..tile.program import TileProgram
 
 
 def names() -> list[str]:

@@ -27,12 +27,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from .. import problems
+from ..abi import TensorMap
 from ..arch import ArchSpec
 from ..device.torch import fragment
 from ..device.torch import gqa_forward as leaf
 from ..device.torch import gqa_forward_sm100 as leaf_sm100
 from ..problems.gqa_forward import DTYPES
-from ..runtime.artifact import TensorMap
 from ..tile.lang import (
     START,
     Body,
@@ -47,9 +47,9 @@ from ..tile.lang import (
     Schedule,
     Size,
     Space,
-    TileProgram,
     Turn,
 )
+from ..tile.program import TileProgram
 from ..tile.text import Box, Recorder, Slot, Value, ceildiv, maximum, minimum, name
 
 SHARED, REGISTER, TENSOR = Space.SHARED, Space.REGISTER, Space.TENSOR

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .. import problems
+from ..abi import TensorMap
 from ..arch import ArchSpec
 from ..device.text import lightning_indexer as walk
 from ..device.text import lightning_indexer_sm90 as said_sm90
@@ -22,7 +23,6 @@ from ..device.text import lightning_indexer_sm100 as said_sm100
 from ..device.torch import lightning_indexer as leaf
 from ..problems import layouts
 from ..problems import lightning_indexer as problem
-from ..runtime.artifact import TensorMap
 from ..tile.lang import (
     START,
     Body,
@@ -37,8 +37,8 @@ from ..tile.lang import (
     Schedule,
     Size,
     Space,
-    TileProgram,
 )
+from ..tile.program import TileProgram
 from ..tile.text import Box, Expr, Recorder, Slot, Span, Value, ceildiv, minimum, name
 
 # A page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales: 66 rows of 128 bytes, or so many words.

@@ -15,7 +15,8 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec
 from ..device.torch import resample_trajectories as leaf
-from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space, TileProgram
+from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space
+from ..tile.program import TileProgram
 from ..tile.text import Recorder, Value, minimum, name
 
 STAGED = Size(8192, "STAGED")

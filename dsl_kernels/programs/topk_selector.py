@@ -31,7 +31,8 @@ from ..arch import ArchSpec
 from ..device.text import topk_selector as leaf
 from ..device.torch import topk_selector as spelled
 from ..device.torch.topk_selector import BINS, COARSE, WORD
-from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space, TileProgram
+from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space
+from ..tile.program import TileProgram
 from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name
 
 MAX_K = 2048

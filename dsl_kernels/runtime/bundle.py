@@ -23,20 +23,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import dsl_kernels
 from dsl_kernels import env
 from dsl_kernels.arguments import checked, require_known
 from dsl_kernels.errors import BundleError, CacheError, InvalidArgumentError
-from dsl_kernels.variants import Variant
 
 from . import storage
 from .artifact import CODE_FILES, META, Artifact, read, sha256
 
+if TYPE_CHECKING:
+    from dsl_kernels.variants import Variant
+
 SCHEMA = 1
 INDEX = "bundle.json"
 MANIFEST = "manifest.json"
+MANIFEST_SCHEMA = 1
 CUBIN = "kernel.cubin"
 PTX = "kernel.ptx"
 
@@ -301,7 +304,7 @@ def write(
                 variant.id: _copy(variant, folders[variant.id], made / variant.id, files)
                 for variant in chosen
             }
-            storage.write_flushed(made / MANIFEST, _manifest(chosen).encode())
+            storage.write_flushed(made / MANIFEST, _manifest_of(chosen).encode())
             content = {
                 "schema": SCHEMA,
                 "library": dsl_kernels.__version__,
@@ -377,23 +380,9 @@ def _copy(variant: Variant, source: Path, folder: Path, files: Sequence[str]) ->
     return Entry(variant.backend, variant.sha256, library, dict(artifact.toolchain), digests)
 
 
-def _manifest(chosen: Sequence[Variant]) -> str:
+def _manifest_of(chosen: Sequence[Variant]) -> str:
     """Records of the chosen variants, in the words of generated/manifest.json."""
-    from dsl_kernels.variants import SCHEMA as MANIFEST_SCHEMA
-
-    records = [
-        {
-            "id": v.id,
-            "op": v.op,
-            "backend": v.backend,
-            "arch": v.arch,
-            "knobs": dict(v.knobs),
-            "declared": dict(v.declared),
-            "file": f"{v.arch}/{v.op}/{v.id}.py",
-            "sha256": v.sha256,
-        }
-        for v in chosen
-    ]
+    records = [variant.record() for variant in chosen]
     return json.dumps({"schema": MANIFEST_SCHEMA, "variants": records}, indent=1, sort_keys=True) + "\n"
 
 

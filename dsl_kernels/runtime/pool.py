@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from dsl_kernels import env
-from dsl_kernels.arguments import checked, require_range
+from dsl_kernels.arguments import available_memory, checked, require_range
 from dsl_kernels.errors import CompileError, DslKernelError
 
 from . import cache, toolkit
@@ -114,19 +114,6 @@ def usable_cores() -> int:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         cores = min(cores, max(1, int(quota) // int(period)))
     return cores
-
-
-def available_memory() -> int:
-    """Bytes that can be used without swapping, by the kernel's estimate and the control group's limit."""
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) * 1024
-    with contextlib.suppress(OSError, ValueError):
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text())
-        free = min(free, limit - int((group / "memory.current").read_text()))
-    return max(free, 0)
 
 
 class _Worker:

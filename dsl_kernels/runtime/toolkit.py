@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from dsl_kernels.arch import RESERVED_SMEM
 from dsl_kernels.errors import CacheError, CompileError, ToolchainError
 
 INSTALL_NVCC = "install the CUDA toolkit and set CUDA_HOME, or `pip install 'dsl-kernels[toolkit]'`"
@@ -69,8 +70,6 @@ _USED = re.compile(
 )
 _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 _LOCAL = re.compile(r"\b(STL|LDL)(?:\.(?!64|128)\w+)*(?:\.(64|128))?\b")
-# Shared memory that the driver keeps in every CTA, which a cubin's record of static memory includes.
-RESERVED_SMEM = 1024
 _TMEM_ALLOC = re.compile(r"tcgen05\.alloc[\w.:]*\s+\[[^\]]+\],\s*(\w+|%\w+)\s*;")
 
 

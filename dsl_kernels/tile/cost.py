@@ -13,12 +13,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..arch import GpuSpec
 from ..errors import DeclarationError
 from ..expr import evaluate
-from .lang import Counts, Engine, Policy, Schedule, TileProgram
+from .lang import Counts, Engine, Policy, Schedule
+
+if TYPE_CHECKING:
+    from .program import TileProgram
 
 
 @dataclass(frozen=True)

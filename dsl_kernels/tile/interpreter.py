@@ -16,15 +16,16 @@ from typing import Any, NoReturn
 
 import torch
 
+from ..abi import TensorMap
 from ..arch import ArchSpec
 from ..dtypes import DTYPES
 from ..errors import ScheduleError
 from ..expr import evaluate as evaluate_extent
-from ..runtime.artifact import TensorMap
 from . import text as t
 from . import threads
-from .lang import Buffer, Engine, Pipeline, Role, Schedule, Space, TileProgram
+from .lang import Buffer, Engine, Pipeline, Role, Schedule, Space
 from .plan import turn_plans, words_of
+from .program import TileProgram
 
 # The device of every tile; the caller's default device is not asked.
 DEVICE = "cpu"

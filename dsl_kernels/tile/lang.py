@@ -8,21 +8,19 @@ the checks, the barrier plan, the templates, the interpreter and the cost model 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from ..abi import TensorMap
 from ..dtypes import DTYPES
 from ..errors import DeclarationError, UnknownNameError, did_you_mean
-from ..runtime.artifact import Operand, TensorMap
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec, GpuSpec
-    from ..problems.base import OperandSpec, Problem
-    from .probes import Probed
-    from .text import Recorder, Text
+    from .text import Recorder
 
 
 class Size(int):
@@ -477,11 +475,6 @@ class Guard:
     refuse: Callable[[Mapping[str, Any], Mapping[str, Any]], str | None]
 
 
-Body = Callable[["Recorder"], None]
-# The body, among those of the roles, of what every thread does first.
-START = "start"
-
-
 @dataclass(frozen=True)
 class Policy:
     """How a program is used: which of its variants are generated, how a launch is dealt out, and how they rank.
@@ -505,135 +498,12 @@ class Policy:
     useful: Callable[[SimpleNamespace, ArchSpec, int], bool] = lambda k, arch, level: True
 
 
-@dataclass(frozen=True)
-class TileProgram:
-    """One kernel, declared: what it computes (`problem`), how (`declare`, `bodies`) and what is swept (`knobs`).
-
-    Attributes:
-        declare: (knobs as a namespace, arch) -> Schedule.
-        bodies: (knobs, arch) -> a function over a Recorder for each role, and for what every thread does first (START). A
-            role without one is an error.
-        guards: conditions on the call, checked by the registry.
-        constraints: extra (knobs, schedule, arch) rules of this program; each yields (code, figure, limit, fix).
-    """
-
-    op: str
-    problem: Problem
-    knobs: tuple[Knob, ...]
-    declare: Callable[[SimpleNamespace, ArchSpec], Schedule]
-    bodies: Callable[[SimpleNamespace, ArchSpec], Mapping[str, Body]]
-    guards: tuple[Guard, ...] = ()
-    constraints: (
-        Callable[[SimpleNamespace, Schedule, ArchSpec], Iterator[tuple[str, str, str, str]]] | None
-    ) = None
-
-    def schedule(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Schedule:
-        """The schedule at `knobs` on `arch`, with its internal references checked.
-
-        Raises:
-            DeclarationError: a buffer, role or pipeline refers to something that is not declared.
-        """
-        schedule = self.declare(SimpleNamespace(**knobs), arch)
-        _validate(self.op, schedule)
-        return schedule
-
-    def text(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Text:
-        """What the bodies say at `knobs` on `arch`.
-
-        Raises:
-            DeclarationError: a role has no body, a body says what the schedule does not declare, or something that is
-                declared is used by no body.
-        """
-        from .probes import probed
-        from .text import Recorder, TearDown, Text
-        from .uses import check_uses
-
-        space, schedule = SimpleNamespace(**knobs), self.schedule(knobs, arch)
-        bodies, operands = dict(self.bodies(space, arch)), self.problem.operands(self.form(knobs))
-
-        def record(role: str | None, body: Any) -> tuple[Any, ...]:
-            recorder = Recorder(space, schedule, arch, role, operands)
-            body(recorder)
-            return tuple(recorder.statements)
-
-        for part in (START, *(role.name for role in schedule.roles)):
-            if part not in bodies:
-                raise DeclarationError(
-                    f"program {self.op}, {part}", expected="a body", got="none", fix="name one in bodies"
-                )
-        for part in bodies:
-            if part != START and part not in {role.name for role in schedule.roles}:
-                raise DeclarationError(
-                    f"program {self.op}, body {part}",
-                    expected="a declared role: " + ", ".join(role.name for role in schedule.roles),
-                    got=part,
-                    fix=did_you_mean(part, [role.name for role in schedule.roles]) or "remove the body",
-                )
-        start = record(None, bodies[START])
-        # What is allocated goes back behind the last role: nobody has to say so.
-        end = (TearDown(),) if schedule.tmem_columns() else ()
-        text = Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles}, end)
-        check_uses(self.op, self.spelled(knobs), schedule, text, operands)
-        return probed(text, schedule, knobs[PROBE.name]).text if knobs.get(PROBE.name) else text
-
-    def probes(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Probed:
-        """The regions that a variant with these knobs counts, and where they lie in its workspace."""
-        from .probes import probed
-
-        plain = {name: value for name, value in knobs.items() if name != PROBE.name}
-        return probed(self.text(plain, arch), self.schedule(plain, arch), knobs[PROBE.name])
-
-    def workspaces(self, knobs: Mapping[str, Any]) -> tuple[OperandSpec, ...]:
-        """Operands that a variant has beside its problem's: what its probes write into."""
-        from .probes import WORKSPACE
-
-        return (WORKSPACE,) if knobs.get(PROBE.name) else ()
-
-    def workspace_dims(
-        self, knobs: Mapping[str, Any], arch: ArchSpec, dims: Mapping[str, int]
-    ) -> dict[str, int]:
-        """The extents of `workspaces` in a launch of these `dims`."""
-        return self.probes(knobs, arch).dims(dims) if knobs.get(PROBE.name) else {}
-
-    def form(self, knobs: Mapping[str, Any], otherwise: str = "") -> str:
-        """The form of the problem that a variant takes: the one that a knob's value names, else `otherwise`, else the first."""
-        forms = self.problem.forms
-        return next(
-            (str(value) for value in knobs.values() if value in forms), otherwise or next(iter(forms))
-        )
-
-    def operands(self, knobs: Mapping[str, Any]) -> tuple[Operand, ...]:
-        """The arguments of a variant's launch, in call order, with the extents that its knobs fix as numbers.
-
-        A knob that is named like an extent fixes it.
-        """
-        return tuple(
-            Operand.scalar(o.name, o.torch_name)
-            if o.kind == "scalar"
-            else Operand.tensor(
-                o.name,
-                o.torch_name,
-                *(knobs.get(extent, extent) if isinstance(extent, str) else extent for extent in o.shape),
-                strides=o.layout,
-                written=o.kind != "in",
-            )
-            for o in (*self.problem.operands(self.form(knobs)), *self.workspaces(knobs))
-        )
-
-    def spelled(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
-        """The knobs that tell variants apart: those that are not at their plain value."""
-        plain = {knob.name: knob.plain for knob in (*self.knobs, PROBE)}
-        return {name: value for name, value in knobs.items() if value != plain[name]}
-
-    def variant_id(self, backend: str, arch: ArchSpec, knobs: Mapping[str, Any]) -> str:
-        """`<op>__<backend>_<arch>__<knobs>`: file name, kernel symbol, cache folder, test id and tuned value."""
-        spelled = "_".join(
-            knob.spell(knobs[knob.name]) for knob in (*self.knobs, PROBE) if knob.name in self.spelled(knobs)
-        )
-        return f"{self.op}__{backend}_{arch.tag}__{spelled}"
+Body = Callable[["Recorder"], None]
+# The body, among those of the roles, of what every thread does first.
+START = "start"
 
 
-def _validate(op: str, schedule: Schedule) -> None:
+def validate(op: str, schedule: Schedule) -> None:
     def fail(subject: str, expected: str, got: str) -> None:
         raise DeclarationError(
             f"program {op}, {subject}",

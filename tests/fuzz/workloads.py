@@ -138,7 +138,7 @@ DAMAGES: tuple[Callable[[bytearray, random.Random], None], ...] = (
 
 def fuzz_workloads(count: int, seed: int) -> Counts:
     """Load `count` files that were altered, and run what loads of every twenty-fifth through the interpreter."""
-    from dsl_kernels.dsa import steps
+    from dsl_kernels.dsa import check, steps
 
     generator, counts = random.Random(seed), Counts()
     sizes = {
@@ -159,7 +159,7 @@ def fuzz_workloads(count: int, seed: int) -> Counts:
             if loaded is not None and turn % 25 == 0:
                 counts.call(
                     f"{turn} {kind}, run: {what}",
-                    steps.run_checked,
+                    check.run_checked,
                     loaded,
                     executor="interpreter",
                     limit_s=30,

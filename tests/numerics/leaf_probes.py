@@ -32,17 +32,8 @@ from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.executors import Emulator
 from dsl_kernels.runtime.artifact import Operand
 from dsl_kernels.tile.interpreter import TORCH_DTYPES, Interpreter
-from dsl_kernels.tile.lang import (
-    START,
-    Body,
-    Buffer,
-    Mma,
-    Pipeline,
-    Role,
-    Schedule,
-    Space,
-    TileProgram,
-)
+from dsl_kernels.tile.lang import START, Body, Buffer, Mma, Pipeline, Role, Schedule, Space
+from dsl_kernels.tile.program import TileProgram
 from dsl_kernels.tile.text import Leaf, Out, Recorder, TearDown, Text, View, name
 from dsl_kernels.variants import Variant
 

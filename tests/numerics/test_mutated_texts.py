@@ -30,7 +30,8 @@ from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.tile import text as t
-from dsl_kernels.tile.lang import Engine, Schedule, Space, TileProgram
+from dsl_kernels.tile.lang import Engine, Schedule, Space
+from dsl_kernels.tile.program import TileProgram
 from dsl_kernels.tile.uses import check_uses
 from dsl_kernels.variants import Variant
 from dsl_kernels.verification import trial

@@ -43,10 +43,10 @@ from dsl_kernels.tile.lang import (
     Role,
     Schedule,
     Space,
-    TileProgram,
     Turn,
 )
 from dsl_kernels.tile.plan import Action, barrier_plan, named_barriers, turn_plans
+from dsl_kernels.tile.program import TileProgram
 from dsl_kernels.tile.text import Box, Recorder
 from dsl_kernels.variants import Variant
 

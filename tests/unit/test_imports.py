@@ -115,3 +115,51 @@ def test_no_assert_and_no_print(path: Path) -> None:
         assert not isinstance(node, ast.Assert), f"{name_of(path)}:{node.lineno} asserts: raise a typed error"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id != "print", f"{name_of(path)}:{node.lineno} prints: log, or return the text"
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+# Without the package itself, which gives its parts when they are asked for.
+MODULES = {module_of(path): path for path in (*LIBRARY, *GENERATOR)}
+del MODULES["dsl_kernels"]
+
+
+def used(path: Path) -> set[str]:
+    """Modules of the project that a file imports, at once or when a function is called, but not for types alone."""
+    whole = list(nodes(path))
+    for_types = {
+        id(inner)
+        for node in whole
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+    found: set[str] = set()
+    for node in whole:
+        if not isinstance(node, (ast.Import, ast.ImportFrom)) or id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+            continue
+        package = module_of(path).split(".")[: -1 if path.name != "__init__.py" else None]
+        above = package[: len(package) - node.level + 1] if node.level else []
+        base = ".".join([*above, *([node.module] if node.module else [])])
+        inside = {f"{base}.{alias.name}" for alias in node.names} & MODULES.keys()
+        found |= inside if len(inside) == len(node.names) else {base, *inside}
+    return found & MODULES.keys()
+
+
+def test_imports_go_one_way() -> None:
+    left = {name: used(path) - {name} for name, path in MODULES.items()}
+    while free := [name for name, others in left.items() if not others & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, "import circles among " + ", ".join(sorted(left))
+
+
+@pytest.mark.parametrize("layer", ("tile", "programs", "policies", "problems", "device"))
+def test_what_is_declared_knows_nothing_of_how_it_runs(layer: str) -> None:
+    for name, path in MODULES.items():
+        if name.startswith(f"dsl_kernels.{layer}"):
+            assert not [other for other in used(path) if other.startswith("dsl_kernels.runtime")], name

@@ -15,19 +15,8 @@ from dsl_kernels.arch import ARCHS, ArchSpec
 from dsl_kernels.errors import DeclarationError
 from dsl_kernels.problems.base import OperandSpec, Problem
 from dsl_kernels.runtime.artifact import TensorMap
-from dsl_kernels.tile.lang import (
-    START,
-    Buffer,
-    Engine,
-    Knob,
-    Mma,
-    Pipeline,
-    Reader,
-    Role,
-    Schedule,
-    Space,
-    TileProgram,
-)
+from dsl_kernels.tile.lang import START, Buffer, Engine, Knob, Mma, Pipeline, Reader, Role, Schedule, Space
+from dsl_kernels.tile.program import TileProgram
 from dsl_kernels.tile.text import Box, Call, Recorder, Span, Writes, leaf
 
 SHARED, REGISTER = Space.SHARED, Space.REGISTER

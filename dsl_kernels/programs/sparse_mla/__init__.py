@@ -20,9 +20,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from ... import problems
-from ...arch import ArchSpec
-from ...runtime.toolkit import RESERVED_SMEM
-from ...tile.lang import Body, Guard, Knob, Schedule, TileProgram
+from ...arch import RESERVED_SMEM, ArchSpec
+from ...tile.lang import Body, Guard, Knob, Schedule
+from ...tile.program import TileProgram
 from . import blackwell, on_m, on_n
 from .common import blocks_of, merged_rows, sliced_ctas_per_sm
 

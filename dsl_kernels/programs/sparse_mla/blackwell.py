@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
+from ...abi import TensorMap
 from ...arch import ArchSpec
 from ...device.text import sparse_mla as said
 from ...device.text import sparse_mla_sm100 as said_sm100
 from ...device.torch import sparse_mla_sm100 as leaf_sm100
-from ...runtime.artifact import TensorMap
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ...tile.text import Recorder, Rows, Value, name
 from .common import (

@@ -114,14 +114,14 @@ def _exchange(k: SimpleNamespace, hb: int, dims: int) -> tuple[tuple[Buffer, ...
 def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
     """What threads have: of the scores and of O as products leave them; and of each head of their own."""
     columns = Size(hb // 4, "OWN_COLUMNS")
-    for text, rows, each in (("scores", k.tile, "OWN_SCORES"), ("acc", dims, "OWN_OUTPUTS")):
+    for text, rows, title in (("scores", k.tile, "OWN_SCORES"), ("acc", dims, "OWN_OUTPUTS")):
         yield Buffer(
             text,
             Space.REGISTER,
             (rows, hb),
             "float32",
             role="attend",
-            per_thread=Size(rows * hb // 128, each),
+            per_thread=Size(rows * hb // 128, title),
         )
     # Their part of the running sums, the maxima of a tile, those that P is below, and the sinks of the rows that they merge.
     own = {"sums": columns, "top": columns, "peak": columns, **({"sinks": hb // 8} if k.slices > 1 else {})}

@@ -9,20 +9,8 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec
 from ..device.torch import row_softmax as leaf
-from ..tile.lang import (
-    START,
-    Body,
-    Buffer,
-    Engine,
-    Guard,
-    Knob,
-    Pipeline,
-    Reader,
-    Role,
-    Schedule,
-    Space,
-    TileProgram,
-)
+from ..tile.lang import START, Body, Buffer, Engine, Guard, Knob, Pipeline, Reader, Role, Schedule, Space
+from ..tile.program import TileProgram
 from ..tile.text import Recorder, Span, minimum, name
 
 KNOBS = (

@@ -1,0 +1,139 @@
+"""A tile program: what is declared of a kernel, and the text that its bodies say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from ..abi import Operand
+from ..errors import DeclarationError, did_you_mean
+from .lang import PROBE, START, Body, Guard, Knob, Schedule, validate
+from .probes import WORKSPACE, Probed, probed
+from .text import Recorder, TearDown, Text
+from .uses import check_uses
+
+if TYPE_CHECKING:
+    from ..arch import ArchSpec
+    from ..problems.base import OperandSpec, Problem
+
+
+@dataclass(frozen=True)
+class TileProgram:
+    """One kernel, declared: what it computes (`problem`), how (`declare`, `bodies`) and what is swept (`knobs`).
+
+    Attributes:
+        declare: (knobs as a namespace, arch) -> Schedule.
+        bodies: (knobs, arch) -> a function over a Recorder for each role, and for what every thread does first (START). A
+            role without one is an error.
+        guards: conditions on the call, checked by the registry.
+        constraints: extra (knobs, schedule, arch) rules of this program; each yields (code, figure, limit, fix).
+    """
+
+    op: str
+    problem: Problem
+    knobs: tuple[Knob, ...]
+    declare: Callable[[SimpleNamespace, ArchSpec], Schedule]
+    bodies: Callable[[SimpleNamespace, ArchSpec], Mapping[str, Body]]
+    guards: tuple[Guard, ...] = ()
+    constraints: (
+        Callable[[SimpleNamespace, Schedule, ArchSpec], Iterator[tuple[str, str, str, str]]] | None
+    ) = None
+
+    def schedule(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Schedule:
+        """The schedule at `knobs` on `arch`, with its internal references checked.
+
+        Raises:
+            DeclarationError: a buffer, role or pipeline refers to something that is not declared.
+        """
+        schedule = self.declare(SimpleNamespace(**knobs), arch)
+        validate(self.op, schedule)
+        return schedule
+
+    def text(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Text:
+        """What the bodies say at `knobs` on `arch`.
+
+        Raises:
+            DeclarationError: a role has no body, a body says what the schedule does not declare, or something that is
+                declared is used by no body.
+        """
+        space, schedule = SimpleNamespace(**knobs), self.schedule(knobs, arch)
+        bodies, operands = dict(self.bodies(space, arch)), self.problem.operands(self.form(knobs))
+
+        def record(role: str | None, body: Any) -> tuple[Any, ...]:
+            recorder = Recorder(space, schedule, arch, role, operands)
+            body(recorder)
+            return tuple(recorder.statements)
+
+        for part in (START, *(role.name for role in schedule.roles)):
+            if part not in bodies:
+                raise DeclarationError(
+                    f"program {self.op}, {part}", expected="a body", got="none", fix="name one in bodies"
+                )
+        for part in bodies:
+            if part != START and part not in {role.name for role in schedule.roles}:
+                raise DeclarationError(
+                    f"program {self.op}, body {part}",
+                    expected="a declared role: " + ", ".join(role.name for role in schedule.roles),
+                    got=part,
+                    fix=did_you_mean(part, [role.name for role in schedule.roles]) or "remove the body",
+                )
+        start = record(None, bodies[START])
+        # What is allocated goes back behind the last role: nobody has to say so.
+        end = (TearDown(),) if schedule.tmem_columns() else ()
+        text = Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles}, end)
+        check_uses(self.op, self.spelled(knobs), schedule, text, operands)
+        return probed(text, schedule, knobs[PROBE.name]).text if knobs.get(PROBE.name) else text
+
+    def probes(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Probed:
+        """The regions that a variant with these knobs counts, and where they lie in its workspace."""
+        plain = {name: value for name, value in knobs.items() if name != PROBE.name}
+        return probed(self.text(plain, arch), self.schedule(plain, arch), knobs[PROBE.name])
+
+    def workspaces(self, knobs: Mapping[str, Any]) -> tuple[OperandSpec, ...]:
+        """Operands that a variant has beside its problem's: what its probes write into."""
+        return (WORKSPACE,) if knobs.get(PROBE.name) else ()
+
+    def workspace_dims(
+        self, knobs: Mapping[str, Any], arch: ArchSpec, dims: Mapping[str, int]
+    ) -> dict[str, int]:
+        """The extents of `workspaces` in a launch of these `dims`."""
+        return self.probes(knobs, arch).dims(dims) if knobs.get(PROBE.name) else {}
+
+    def form(self, knobs: Mapping[str, Any], otherwise: str = "") -> str:
+        """The form of the problem that a variant takes: the one that a knob's value names, else `otherwise`, else the first."""
+        forms = self.problem.forms
+        return next(
+            (str(value) for value in knobs.values() if value in forms), otherwise or next(iter(forms))
+        )
+
+    def operands(self, knobs: Mapping[str, Any]) -> tuple[Operand, ...]:
+        """The arguments of a variant's launch, in call order, with the extents that its knobs fix as numbers.
+
+        A knob that is named like an extent fixes it.
+        """
+        return tuple(
+            Operand.scalar(o.name, o.torch_name)
+            if o.kind == "scalar"
+            else Operand.tensor(
+                o.name,
+                o.torch_name,
+                *(knobs.get(extent, extent) if isinstance(extent, str) else extent for extent in o.shape),
+                strides=o.layout,
+                written=o.kind != "in",
+            )
+            for o in (*self.problem.operands(self.form(knobs)), *self.workspaces(knobs))
+        )
+
+    def spelled(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
+        """The knobs that tell variants apart: those that are not at their plain value."""
+        plain = {knob.name: knob.plain for knob in (*self.knobs, PROBE)}
+        return {name: value for name, value in knobs.items() if value != plain[name]}
+
+    def variant_id(self, backend: str, arch: ArchSpec, knobs: Mapping[str, Any]) -> str:
+        """`<op>__<backend>_<arch>__<knobs>`: file name, kernel symbol, cache folder, test id and tuned value."""
+        spelled = "_".join(
+            knob.spell(knobs[knob.name]) for knob in (*self.knobs, PROBE) if knob.name in self.spelled(knobs)
+        )
+        return f"{self.op}__{backend}_{arch.tag}__{spelled}"
