@@ -29,8 +29,7 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec, GpuSpec
 from ..device.text import topk_selector as leaf
-from ..device.torch import topk_selector as spelled
-from ..device.torch.topk_selector import BINS, COARSE, WORD
+from ..device.torch.topk_selector import BINS, COARSE, INFINITE, WORD
 from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Size, Space, TileProgram
 from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name
 
@@ -385,7 +384,7 @@ def _unlisted(m: Recorder) -> AbstractContextManager[Any]:
 
 def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     """List the keys that reach a threshold from a sample; the list will do if it holds k keys and all of these."""
-    k, c, keys, ahead, tied = m.k, m.c, m.buffer("keys"), m.buffer("ahead"), name("tied", "uint32")
+    k, c, tied = m.k, m.c, name("tied", "uint32")
     few, digits = m.buffer("few"), m.buffer("few_digits")
     sampled, wanted = k.threads * c.few, m.dim("k") // k.sample
     leaf.load_sample(m, few, name("start"), name("last"), k.sample)
@@ -400,34 +399,14 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         leaf.count_keys(m, r.bins, few, r.end, r.span)
         _settle(m, r)
     m.comment("More equal keys than are listed: what lies above them is, and the first of them are taken.")
-    with m.when((r.inside > c.between) & r.span.equals(0) & (r.end < spelled.INFINITE)):
+    with m.when((r.inside > c.between) & r.span.equals(0) & (r.end < INFINITE)):
         m.set(tied, r.end)
         m.set(r.end, r.end + 1)
-    bottom, less = m.var("bottom", 0, "uint32"), m.var("less", 0.0, "float32")
-    spelled.read_bottom(m, bottom, less, r.end, r.span)
+    bottom = m.var("bottom", 0, "uint32")
+    leaf.read_bottom(m, bottom, r.end, r.span)
 
-    m.comment("Two batches in turn, so that one is on its way while the other is looked at.")
-    listed, place = m.var("listed"), m.var("place")
-
-    def column(batch: Value) -> Expr:
-        return name("origin") + (batch * c.warps + m.warp) * c.batch
-
-    def load(bits: Any, batch: Value) -> None:
-        spelled.load_quads(m, bits, m.operand("logits"), m.block(0), m.dim("stride"), column(batch), m.lane)
-
-    def list_above(bits: Any, batch: Value) -> None:
-        spelled.list_above(
-            m, listed, bits, m.buffer("entries"), m.buffer("counters"), less, column(batch), name("origin"), name("start"), name("last"), m.dim("stride"),
-            c.listed, m.lane,
-        )  # fmt: skip
-
-    load(keys, 0)
-    for _ in m.repeat((place < share.batches) & (listed <= c.listed)):
-        load(ahead, place + 1)
-        list_above(keys, place)
-        load(keys, place + 2)
-        list_above(ahead, place + 1)
-        m.set(place, place + 2)
+    bounds = (name("origin"), name("start"), name("last"))
+    leaf.list_row(m, bottom, *bounds, share.batches, room=c.listed)
     m.set(r.need, m.dim("k"))
     with m.when(tied.differs(0)):
         leaf.clear_run(m, m.buffer("equal"), m.warp * (share.batches * k.keep), share.batches * k.keep)

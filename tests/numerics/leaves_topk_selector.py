@@ -596,42 +596,48 @@ def load_sample(p: Probe) -> None:
     )  # fmt: skip
 
 
-@case(topk.load_quads)
-def load_quads(p: Probe) -> None:
-    p.threads = THREADS
-    # The third warp's batch ends past the row, the fourth's begins there.
-    logits = p.operand("logits", p.normal(2, 700))
-    p.call(_keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 700), _column(p), p.lane)
-
-
 BOTTOMS = (0, 0x007FFFFF, 0x7FFFFFFF, 1 << 31, (1 << 31) + 12345, 0xFF800000, ALL - 5)
 
 
-@case(topk.read_bottom, bottom=BOTTOMS)
+@case(text.read_bottom, bottom=BOTTOMS)
 def read_bottom(p: Probe, bottom: int) -> None:
     p.call(
         p.var("bottom", None, dtype="uint32", out=True),
-        p.var("less", None, dtype="float32", out=True),
         *_range(p, bottom + min(3, ALL - bottom), min(3, ALL - bottom)),
     )
 
 
-@case(topk.list_above, score=(0.0, -3.5, INF), room=(900, 60))
-def list_above(p: Probe, score: float, room: int) -> None:
+def _bits_key(score: float) -> int:
+    """The key of a score."""
+    bits = int(torch.tensor(score).view(torch.int32)) & ALL
+    return bits ^ (1 << 31) if bits < 1 << 31 else bits ^ ALL
+
+
+@case(text.list_row, score=(0.0, -3.5, INF), room=(4000, 60))
+def list_row(p: Probe, score: float, room: int) -> None:
     p.threads = THREADS
-    bits = _bits_of(p, THREADS, KEEP)
+    # What a warp finds before it stops for want of room is only known of a single batch.
+    batches = 3 if room > 800 else 1
+    # Some batches begin in front of the row's columns or end behind them, the last ones past the row.
+    stride = batches * BATCH * WARPS - 300
+    scores = _bits_of(p, 2, stride)
+    logits = p.operand("logits", (scores - (scores >> 31 << 32)).to(torch.int32).view(torch.float32))
     p.call(
-        p.var("listed", 0),
-        _keys(p, "bits", bits, out=False),
-        p.shared("entries", (1024,), torch.zeros(1024, dtype=torch.int64), dtype="int64", out=room > 800, ordered=False),
+        _keys(p, "keys", None, out=False),
+        _keys(p, "ahead", None, out=False),
+        logits,
+        p.dim("row", 1),
+        p.dim("stride", stride),
+        p.shared("entries", (4096,), torch.zeros(4096, dtype=torch.int64), dtype="int64", out=room > 800, ordered=False),
         _counters(p, [3, 0, 0, 0]),
-        p.var("less", 0.0 - score, dtype="float32"),
-        _column(p),
+        p.var("bottom", _bits_key(score), dtype="uint32"),
         p.dim("origin", 32),
         p.dim("start", 37),
-        p.dim("last", 850),
-        p.dim("stride", 900),
+        p.dim("last", stride - 70),
+        p.dim("batches", batches),
         room,
+        p.warp,
+        WARPS,
         p.lane,
     )  # fmt: skip
 

@@ -14,22 +14,28 @@ from ...tile.text import Changes, Sets, Writes, ceildiv, maximum, minimum, selec
 from ..torch.topk_selector import (
     BINS,
     COARSE,
+    INFINITE,
     KEPT,
     LARGEST,
     LISTED,
     LOWER,
     LOWER_ABOVE,
     LOWER_EQUAL,
+    LOWEST,
+    MINUS_INFINITY,
     OFFSET_BITS,
     QUAD,
     UINT32,
     UPPER,
     WORD,
+    bits_of,
     canonical,
     half_digits,
     half_edge,
+    less_score,
     load_below,
     load_within,
+    shift_in_sign,
 )  # fmt: skip
 from ..torch.warps import (
     any_lane,
@@ -600,6 +606,23 @@ def collect(
     m.set(count, count + marked)
 
 
+def _take_room(m, counters, total, lane):
+    """Where the warp's next `total` entries of the list go."""
+    slot = m.var("slot")
+    with m.when(lane.equals(0)):
+        m.set(slot, fetch_add(counters.at(LISTED), total))
+    m.set(slot, shuffle(slot, 0))
+    return slot
+
+
+def _each_bit(m, word):
+    """The numbers of a word's bits, from the lowest on; nothing of it is left."""
+    for _ in m.repeat(word.differs(0)):
+        lowest = m.let("lowest", word & -word)
+        yield m.let("number", LAST_LANE - clz(lowest))
+        m.set(word, word ^ lowest)
+
+
 def _list_by_lane(m, bits, counters, entries, end, span, place, lane):
     own = m.var("own")
     for j in m.loop("j", bits.size, unrolled=True):
@@ -615,12 +638,10 @@ def _list_by_lane(m, bits, counters, entries, end, span, place, lane):
 
 
 def _list_by_word(m, bits, counters, entries, end, span, place, lane):
-    total, slot = m.var("total"), m.var("slot")
+    total = m.var("total")
     for j in m.loop("j", bits.size, unrolled=True):
         m.set(total, total + popc(ballot(end - bits[j] <= span)))
-    with m.when(lane.equals(0)):
-        m.set(slot, fetch_add(counters.at(LISTED), total))
-    m.set(slot, shuffle(slot, 0))
+    slot = _take_room(m, counters, total, lane)
     for j in m.loop("j", bits.size, unrolled=True):
         same = m.let("same", ballot(end - bits[j] <= span))
         with m.when(((same >> lane) & 1).differs(0)):
@@ -868,6 +889,100 @@ def place_marks(m, placed, slot, sums, above, first, words, position, warp, lane
 
 
 # A list of a sampled row
+
+
+@by_text
+def read_bottom(m, bottom: Sets, end, span):
+    """The threshold that a sample gives: the smallest key of a range, at least that of the smallest finite score."""
+    m.set(bottom, minimum(maximum(end - span, LOWEST), INFINITE))
+
+
+@by_text
+def list_row(
+    m,
+    keys,
+    ahead,
+    logits,
+    row,
+    stride,
+    entries,
+    counters,
+    bottom,
+    origin,
+    start,
+    last,
+    batches,
+    room,
+    warp,
+    warps,
+    lane,
+):
+    """List the bit patterns of scores that reach that of `bottom`; a warp stops when there is no room for `room`.
+
+    Positions count from `origin`. Two batches in turn, so that one is on its way while the other is looked at; one that
+    would end past the row is its last one instead.
+    """
+    listed, batch, columns = m.var("listed"), m.var("batch"), WORD * keys.size
+    column = lambda batch: origin + (batch * warps + warp) * columns  # noqa: E731
+    within = lambda batch: minimum(column(batch), stride - columns)  # noqa: E731
+
+    def load(bits, batch):
+        scores, quad = logits.row("scores", row, stride, within(batch)), m.local("quad", QUAD, "float32")
+        for j in m.loop("j", bits.size // QUAD, unrolled=True):
+            scores.read(quad, WORD * j + lane)
+            for i in range(QUAD):
+                bits[QUAD * j + i] = bits_of(quad[i])
+
+    load(keys, 0)
+    for _ in m.repeat((batch < batches) & (listed <= room)):
+        for turn, (bits, other) in enumerate(((keys, ahead), (ahead, keys))):
+            load(other, batch + (turn + 1))
+            at, first = (
+                m.let("at", within(batch + turn)),
+                m.let("first", maximum(start, column(batch + turn))),
+            )
+            _list_quads(
+                m, listed, bits, entries, counters, less_score(bottom), at, first, last, origin, room, lane
+            )
+        m.set(batch, batch + 2)
+
+
+def _list_quads(m, listed, bits, entries, counters, less, at, first, last, origin, room, lane):
+    """List a batch from column `at` on, four columns a lane, 128 in a row of them: what with `less` is not negative."""
+    own = m.let("own", at + QUAD * lane)
+    step = lambda j: j + (j >> 2) * (QUAD * WORD - QUAD)  # noqa: E731
+    with m.when((at < first) | (at + WORD * bits.size > last)):
+        for j in m.loop("j", bits.size, unrolled=True):
+            with m.when((own + step(j) < first) | (own + step(j) >= last)):
+                bits[j] = MINUS_INFINITY
+    less, left = m.let("less", less), m.var("left")
+    for j in m.loop("j", bits.size, unrolled=True):
+        m.set(left, shift_in_sign(left, bits[bits.size - 1 - j], less))
+    m.set(left, ~left & ((1 << bits.size) - 1))
+    mine = m.let("mine", popc(left))
+    through = m.let("through", scan(mine))
+    total = m.let("total", shuffle(through, LAST_LANE))
+    with m.when(total > 0):
+        slot = _take_room(m, counters, total, lane)
+        m.set(listed, slot + total)
+        with m.when(listed <= room):
+            m.set(slot, slot + through - mine)
+            for j in _each_bit(m, left):
+                key = m.var("key", _pick(bits, j), "uint32")
+                entries[slot] = make_pair(key, ~(own - origin + step(j)))
+                m.set(slot, slot + 1)
+
+
+def _pick(bits, j):
+    """Register `j`, a power of two of them: they have no address."""
+    found, half = [bits[i] for i in range(bits.size)], 1
+    while len(found) > 1:
+        upper = (j & half).differs(0)
+        found, half = (
+            [select(upper, *pair[::-1]) for pair in zip(found[::2], found[1::2], strict=True)],
+            2 * half,
+        )
+    return found[0]
 
 
 @by_text

@@ -19,7 +19,7 @@ PASS_CONFIGS = {
 
 # Not the pass over a sampled row: a batch of it is 16 registers of which one is picked by a number known at run time, and
 # TileLang's kernels spilled 76 to 192 words.
-UNSPELLED = ("load_quads",)
+UNSPELLED = ("list_row",)
 
 SOURCE = (
     warps.SOURCE

@@ -375,6 +375,179 @@ def pick_bin_2(state, mine, through, sums, need, end, span, thread, warp, lane):
 
 
 @cute.jit
+def read_bottom(end, span):
+    """The threshold that a sample gives: the smallest key of a range, at least that of the smallest finite
+    score.
+    """
+    bottom = cutlass.min(cutlass.max(end - span, 8388608), cutlass.Uint32(4286578688))
+    return bottom
+
+
+@cute.jit
+def list_row(
+    keys, ahead, logits, row, stride, entries, counters, bottom, origin, start, last, batches, warp, lane
+):
+    """List the bit patterns of scores that reach that of `bottom`; a warp stops when there is no room for
+    `room`.
+
+    Positions count from `origin`. Two batches in turn, so that one is on its way while the other is
+    looked at; one that would end past the row is its last one instead.
+    """
+    listed = Int32(0)
+    batch = Int32(0)
+    scores = logits + Int64(row) * stride + cutlass.min(origin + warp * (WORD * KEEP), stride - WORD * KEEP)
+    quad = cute.make_rmem_tensor(QUAD, Float32)
+    for j in cutlass.range_constexpr(KEEP // QUAD):
+        cute.autovec_copy(warps.group(scores, QUAD, WORD * j + lane), quad)
+        keys[QUAD * j] = leaf.bits_of(quad[0])
+        keys[QUAD * j + 1] = leaf.bits_of(quad[1])
+        keys[QUAD * j + 2] = leaf.bits_of(quad[2])
+        keys[QUAD * j + 3] = leaf.bits_of(quad[3])
+    while (batch < batches) & (listed <= LISTED):
+        scores = logits + Int64(row) * stride + cutlass.min(
+            origin + ((batch + 1) * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP
+        )
+        quad = cute.make_rmem_tensor(QUAD, Float32)
+        for j in cutlass.range_constexpr(KEEP // QUAD):
+            cute.autovec_copy(warps.group(scores, QUAD, WORD * j + lane), quad)
+            ahead[QUAD * j] = leaf.bits_of(quad[0])
+            ahead[QUAD * j + 1] = leaf.bits_of(quad[1])
+            ahead[QUAD * j + 2] = leaf.bits_of(quad[2])
+            ahead[QUAD * j + 3] = leaf.bits_of(quad[3])
+        at = cutlass.min(origin + (batch * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP)
+        first = cutlass.max(start, origin + (batch * WARPS + warp) * (WORD * KEEP))
+        own = at + QUAD * lane
+        if (at < first) | (at + WORD * KEEP > last):
+            for j in cutlass.range_constexpr(KEEP):
+                if (own + (j + (j >> 2) * (QUAD * WORD - QUAD)) < first) | (
+                    own + (j + (j >> 2) * (QUAD * WORD - QUAD)) >= last
+                ):
+                    keys[j] = cutlass.Uint32(4286578688)
+        less = leaf.less_score(bottom)
+        left = Int32(0)
+        for j in cutlass.range_constexpr(KEEP):
+            left = leaf.shift_in_sign(left, keys[KEEP - 1 - j], less)
+        left = ~left & 65535
+        mine = warps.popc(left)
+        through = warps.scan(mine)
+        total = warps.shuffle(through, LAST_LANE)
+        if total > 0:
+            slot = Int32(0)
+            if lane == 0:
+                slot = warps.fetch_add(counters, total)
+            slot = warps.shuffle(slot, 0)
+            listed = slot + total
+            if listed <= LISTED:
+                slot = slot + through - mine
+                while left != 0:
+                    lowest = left & 0 - left
+                    number = LAST_LANE - warps.clz(lowest)
+                    key = cutlass.Uint32(
+                        cutlass.select_(
+                            number & 8 != 0,
+                            cutlass.select_(
+                                number & 4 != 0,
+                                cutlass.select_(
+                                    number & 2 != 0, cutlass.select_(number & 1 != 0, keys[15], keys[14]),
+                                    cutlass.select_(number & 1 != 0, keys[13], keys[12])
+                                ),
+                                cutlass.select_(
+                                    number & 2 != 0, cutlass.select_(number & 1 != 0, keys[11], keys[10]),
+                                    cutlass.select_(number & 1 != 0, keys[9], keys[8])
+                                )
+                            ),
+                            cutlass.select_(
+                                number & 4 != 0,
+                                cutlass.select_(
+                                    number & 2 != 0, cutlass.select_(number & 1 != 0, keys[7], keys[6]),
+                                    cutlass.select_(number & 1 != 0, keys[5], keys[4])
+                                ),
+                                cutlass.select_(
+                                    number & 2 != 0, cutlass.select_(number & 1 != 0, keys[3], keys[2]),
+                                    cutlass.select_(number & 1 != 0, keys[1], keys[0])
+                                )
+                            )
+                        )
+                    )
+                    entries[slot] = warps.make_pair(
+                        key, ~(own - origin + (number + (number >> 2) * (QUAD * WORD - QUAD)))
+                    )
+                    slot = slot + 1
+                    left = left ^ lowest
+        scores = logits + Int64(row) * stride + cutlass.min(
+            origin + ((batch + 2) * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP
+        )
+        quad = cute.make_rmem_tensor(QUAD, Float32)
+        for j in cutlass.range_constexpr(KEEP // QUAD):
+            cute.autovec_copy(warps.group(scores, QUAD, WORD * j + lane), quad)
+            keys[QUAD * j] = leaf.bits_of(quad[0])
+            keys[QUAD * j + 1] = leaf.bits_of(quad[1])
+            keys[QUAD * j + 2] = leaf.bits_of(quad[2])
+            keys[QUAD * j + 3] = leaf.bits_of(quad[3])
+        at = cutlass.min(origin + ((batch + 1) * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP)
+        first = cutlass.max(start, origin + ((batch + 1) * WARPS + warp) * (WORD * KEEP))
+        own = at + QUAD * lane
+        if (at < first) | (at + WORD * KEEP > last):
+            for j in cutlass.range_constexpr(KEEP):
+                if (own + (j + (j >> 2) * (QUAD * WORD - QUAD)) < first) | (
+                    own + (j + (j >> 2) * (QUAD * WORD - QUAD)) >= last
+                ):
+                    ahead[j] = cutlass.Uint32(4286578688)
+        less = leaf.less_score(bottom)
+        left = Int32(0)
+        for j in cutlass.range_constexpr(KEEP):
+            left = leaf.shift_in_sign(left, ahead[KEEP - 1 - j], less)
+        left = ~left & 65535
+        mine = warps.popc(left)
+        through = warps.scan(mine)
+        total = warps.shuffle(through, LAST_LANE)
+        if total > 0:
+            slot = Int32(0)
+            if lane == 0:
+                slot = warps.fetch_add(counters, total)
+            slot = warps.shuffle(slot, 0)
+            listed = slot + total
+            if listed <= LISTED:
+                slot = slot + through - mine
+                while left != 0:
+                    lowest = left & 0 - left
+                    number = LAST_LANE - warps.clz(lowest)
+                    key = cutlass.Uint32(
+                        cutlass.select_(
+                            number & 8 != 0,
+                            cutlass.select_(
+                                number & 4 != 0,
+                                cutlass.select_(
+                                    number & 2 != 0, cutlass.select_(number & 1 != 0, ahead[15], ahead[14]),
+                                    cutlass.select_(number & 1 != 0, ahead[13], ahead[12])
+                                ),
+                                cutlass.select_(
+                                    number & 2 != 0, cutlass.select_(number & 1 != 0, ahead[11], ahead[10]),
+                                    cutlass.select_(number & 1 != 0, ahead[9], ahead[8])
+                                )
+                            ),
+                            cutlass.select_(
+                                number & 4 != 0,
+                                cutlass.select_(
+                                    number & 2 != 0, cutlass.select_(number & 1 != 0, ahead[7], ahead[6]),
+                                    cutlass.select_(number & 1 != 0, ahead[5], ahead[4])
+                                ),
+                                cutlass.select_(
+                                    number & 2 != 0, cutlass.select_(number & 1 != 0, ahead[3], ahead[2]),
+                                    cutlass.select_(number & 1 != 0, ahead[1], ahead[0])
+                                )
+                            )
+                        )
+                    )
+                    entries[slot] = warps.make_pair(
+                        key, ~(own - origin + (number + (number >> 2) * (QUAD * WORD - QUAD)))
+                    )
+                    slot = slot + 1
+                    left = left ^ lowest
+        batch = batch + 2
+
+
+@cute.jit
 def read_listed(counters):
     """Keys that were listed, or for which there was no room."""
     found = counters[0]
@@ -865,34 +1038,11 @@ def select(
                 tied = end
                 end = end + 1
             bottom = cutlass.Uint32(0)
-            less = Float32(0.0)
-            # The threshold that a sample gives: the smallest key of a range, at least that of the smallest
-            # finite score.
-            bottom, less = leaf.read_bottom(end, span)
-            # Two batches in turn, so that one is on its way while the other is looked at.
-            listed = Int32(0)
-            place = Int32(0)
-            # Bit patterns of each warp's columns from `column` on, four a lane; a batch that would end past
-            # the row is its last one instead.
-            leaf.load_quads(keys, logits, row, stride, origin + warp * BATCH, lane)
-            while (place < batches) & (listed <= LISTED):
-                leaf.load_quads(
-                    ahead, logits, row, stride, origin + ((place + 1) * WARPS + warp) * BATCH, lane
-                )
-                # List a batch of load_quads, as bit patterns: what with `less` is not negative, while there
-                # is room for `room`.
-                listed = leaf.list_above(
-                    listed, keys, entries, counters, less, origin + (place * WARPS + warp) * BATCH, origin,
-                    start, last, stride, LISTED, lane
-                )
-                leaf.load_quads(
-                    keys, logits, row, stride, origin + ((place + 2) * WARPS + warp) * BATCH, lane
-                )
-                listed = leaf.list_above(
-                    listed, ahead, entries, counters, less, origin + ((place + 1) * WARPS + warp) * BATCH,
-                    origin, start, last, stride, LISTED, lane
-                )
-                place = place + 2
+            bottom = read_bottom(end, span)
+            list_row(
+                keys, ahead, logits, row, stride, entries, counters, bottom, origin, start, last, batches,
+                warp, lane
+            )
             need = k
             if tied != 0:
                 clear_run(equal, warp * (batches * KEEP), batches * KEEP, lane)

@@ -458,9 +458,9 @@ def collect(
     if listing:
         if warps.any_lane(some):
             total = Int32(0)
-            slot = Int32(0)
             for j in cutlass.range_constexpr(KEEP):
                 total = total + warps.popc(warps.ballot(end - bits[j] <= span))
+            slot = Int32(0)
             if lane == 0:
                 slot = warps.fetch_add(counters, total)
             slot = warps.shuffle(slot, 0)

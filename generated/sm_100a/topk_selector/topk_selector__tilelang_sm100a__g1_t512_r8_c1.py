@@ -416,9 +416,9 @@ def collect(
     if listing:
         if warps.any_lane(some):
             total = T.alloc_var("int32", init=0)
-            slot = T.alloc_var("int32", init=0)
             for j in T.unroll(KEEP):
                 total = total + warps.popc(warps.ballot(warps.at_most(end - bits[j], span)))
+            slot = T.alloc_var("int32", init=0)
             if lane == 0:
                 slot = warps.fetch_add(counters[0], total)
             slot = warps.shuffle(slot, 0)
