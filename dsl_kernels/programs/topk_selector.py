@@ -34,7 +34,7 @@ from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule
 from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name
 
 MAX_K = 2048
-# A row of up to so many scores for each one selected writes its bitmaps a word at a time, a longer one a mark at a time.
+# A row of up to so many scores for each one selected places its marks a word at a time, a longer one a mark at a time.
 DENSE = Size(8, "DENSE")
 # Keys of a list that are ranked without another round.
 RANKED = Size(64, "RANKED")
@@ -423,7 +423,6 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         leaf.clear(m, m.buffer("counters"), 0, 8)
         m.meet()
     with m.otherwise():
-        leaf.clear(m, m.buffer("counts"), 0, 32)
         leaf.key_entries(m, r.inside)
         m.meet()
         with m.when(tied.equals(0)):
@@ -522,7 +521,7 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
         m.meet()
         leaf.read_marked(m, ties, skip, r.need, r.inside, r.lower, RANKED)
     with m.when(ties > 0):
-        leaf.count_equal(m, first, words)
+        leaf.count_marks(m, m.buffer("equal"), first, words)
         m.meet()
         leaf.take_ties(m, ties, first, words)
         m.meet()
@@ -537,28 +536,19 @@ def _bound(m: Recorder, r: _Range, total: Expr) -> None:
 
 
 def _write(m: Recorder, share: _Share, skip: Expr, first: Value, words: Value) -> None:
-    """Every warp writes the ids of its marked columns, ascending, behind those of lower warps and ranks."""
-    slot, line, inverse = m.var("slot"), name("line"), name("inverse", "uint32")
-    first_column = m.let("first_column", name("start") - name("first_position"))
+    """The positions of each warp's marked columns, ascending, behind those of lower warps, and then the ids of all."""
+    placed, length = m.buffer("hist"), name("last") - name("start")
     if m.k.sample:
-        placed = m.buffer("hist")
-        leaf.count_marks(m, slot, first, words)
+        leaf.count_marks(m, m.buffer("above"), first, words, sums=m.buffer("counts"))
         m.meet()
-        leaf.place_marks(m, placed, slot, first, words, share.base - first_column)
-        m.meet()
-        leaf.write_ids(m, placed, line, inverse)
-        return
-    page = (name("first_page"), name("near", "bool"))
-    leaf.first_slot(m, slot, skip)
-    with m.when(m.dim("k") * DENSE < name("last") - name("start")):
-        leaf.emit_sparse(m, slot, first, words, share.base - first_column, line, inverse, *page)
-    with m.otherwise():
-        for batch in m.loop("batch", share.batches):
-            word, position = (
-                (m.warp * share.batches + batch) * m.k.keep,
-                share.base + batch * m.c.batch - first_column,
-            )
-            leaf.emit(m, slot, word, position, line, inverse, *page)
+    position = m.let("position", share.base - name("start") + name("first_position"))
+    dense = m.let("dense", (words <= WORD) & (length <= m.dim("k") * DENSE))
+    leaf.place_marks(m, placed, first, words, position, dense)
+    m.meet()
+    pages: dict[str, Any] = {"first_page": name("first_page"), "near": name("near", "bool")}
+    if m.k.sample:
+        pages = {"pages": 0, "first_page": 0, "near": False}
+    leaf.write_ids(m, skip, placed, name("line"), name("inverse", "uint32"), **pages)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:

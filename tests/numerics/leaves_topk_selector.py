@@ -501,11 +501,11 @@ def read_marked(p: Probe, inside: int) -> None:
     )
 
 
-@case(text.count_equal)
-def count_equal(p: Probe) -> None:
+@case(text.count_marks)
+def count_marks(p: Probe) -> None:
     p.threads = THREADS
     sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
-    p.call(_bitmap(p, "equal", 40), sums, _first(40), p.dim("words", 40), p.warp, p.lane)
+    p.call(_bitmap(p, "bitmap", 40), sums, _first(40), p.dim("words", 40), p.warp, p.lane)
 
 
 @case(text.take_ties, take=(30, 600))
@@ -527,12 +527,6 @@ def take_ties(p: Probe, take: int) -> None:
     )
 
 
-@case(text.first_slot)
-def first_slot(p: Probe) -> None:
-    p.threads = THREADS
-    p.call(p.var("slot", None, out=True, each="warp"), _counts(p, False), p.dim("skip", 11), p.warp, p.lane)
-
-
 def _pages(p: Probe, near: bool) -> tuple[Any, ...]:
     return (
         p.shared("pages", (THREADS,), p.integers(0, 5000, THREADS), dtype="int32"),
@@ -544,42 +538,6 @@ def _pages(p: Probe, near: bool) -> tuple[Any, ...]:
 def _ids_out(p: Probe, k: int) -> tuple[Any, ...]:
     indices = torch.full((2, k), -77, dtype=torch.int32)
     return p.operand("indices", indices, out=True), p.dim("row", 1), p.dim("k", k)
-
-
-SLOTS = torch.tensor([0, 700, 1400, 2100])
-
-
-@case(text.emit_sparse, pages=("none", "far", "near"))
-def emit_sparse(p: Probe, pages: str) -> None:
-    p.threads = THREADS
-    words = 40
-    p.call(
-        p.var("slot", SLOTS, each="warp"),
-        *_ids_out(p, 2800),
-        _bitmap(p, "above", words, density=4),
-        _first(words),
-        p.dim("words", words),
-        lambda m: m.warp * (32 * words) + 200,
-        *_table(p, 0 if pages == "none" else 64, pages=100),
-        *_pages(p, pages == "near"),
-        p.lane,
-    )
-
-
-@case(text.emit, pages=("none", "far", "near"))
-def emit(p: Probe, pages: str) -> None:
-    p.threads = THREADS
-    p.call(
-        p.var("slot", SLOTS, out=True, each="warp"),
-        *_ids_out(p, 2800),
-        _bitmap(p, "above", 2 * KEEP),
-        lambda m: (m.warp * 2 + 1) * KEEP,
-        KEEP,
-        lambda m: m.warp * BATCH + 200,
-        *_table(p, 0 if pages == "none" else 64, pages=100),
-        *_pages(p, pages == "near"),
-        p.lane,
-    )
 
 
 EVERY = 16
@@ -699,43 +657,44 @@ def read_largest(p: Probe) -> None:
     )
 
 
-@case(text.count_marks, words=(16, 40))
-def count_marks(p: Probe, words: int) -> None:
-    p.threads = THREADS
-    sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
-    slot = p.var("slot", None, out=True, each="thread")
-    p.call(slot, sums, _bitmap(p, "above", words), _first(words), p.dim("words", words), p.warp, p.lane)
+def _numbers(bitmap: torch.Tensor) -> torch.Tensor:
+    """Marks of each warp."""
+    marks = (bitmap[:, None] >> torch.arange(32) & 1).view(WARPS, -1).sum(dim=1)
+    return torch.cat((marks, marks.new_full((32 - WARPS,), 7))).int()
 
 
-@case(text.place_marks, words=(16, 40))
-def place_marks(p: Probe, words: int) -> None:
+@case(text.place_marks, words=(16, 40), dense=(True, False))
+def place_marks(p: Probe, words: int, dense: bool) -> None:
     p.threads = THREADS
     above = p.integers(-(2**31), 2**31 - 1, WARPS * words)
-    each = -(-words // 32)
-    marks = torch.zeros(WARPS, 32 * each, dtype=torch.int64)
-    marks[:, :words] = (above[:, None] >> torch.arange(32) & 1).sum(dim=1).view(WARPS, words)
-    lanes, sums = marks.view(WARPS, 32, each).sum(dim=2), torch.zeros(32, dtype=torch.int32)
-    sums[:WARPS] = lanes.sum(dim=1).int()
     p.call(
         p.shared("placed", (4096,), torch.full((4096,), -77, dtype=torch.int32), dtype="int32", out=True),
-        p.var("slot", (lanes.cumsum(dim=1) - lanes).flatten(), each="thread"),
-        p.shared("sums", (32,), sums, dtype="int32"),
+        p.shared("counts", (32,), _numbers(above), dtype="int32"),
         p.shared("above", (WARPS * words,), above, dtype="int32"),
         _first(words),
         p.dim("words", words),
         lambda m: m.warp * (32 * words) + 5,
+        # Of more words than lanes none is dense.
+        p.var("dense", dense and words <= 32, dtype="bool"),
+        KEEP,
         p.warp,
         p.lane,
     )
 
 
-@case(text.write_ids, page_size=(0, 48))
-def write_ids(p: Probe, page_size: int) -> None:
+@case(text.write_ids, pages=("none", "far", "near"))
+def write_ids(p: Probe, pages: str) -> None:
     p.threads = THREADS
+    counts = p.integers(100, 140, 32)
     p.call(
         *_ids_out(p, 600),
-        p.shared("placed", (1024,), p.integers(0, 40 * 48, 1024), dtype="int32"),
-        *_table(p, page_size),
+        p.dim("skip", 17),
+        p.shared("counts", (32,), counts, dtype="int32"),
+        p.shared("placed", (1024,), p.integers(128, 90 * 64, 1024), dtype="int32"),
+        *_table(p, 0 if pages == "none" else 64, pages=100),
+        *_pages(p, pages == "near"),
+        WARPS,
         p.thread,
         THREADS,
+        p.lane,
     )

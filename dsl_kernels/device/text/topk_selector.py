@@ -44,7 +44,6 @@ from ..torch.warps import (
     clz,
     count_where,
     fetch_add,
-    load_marked,
     load_peer_pair,
     make_pair,
     mul_hi,
@@ -55,7 +54,6 @@ from ..torch.warps import (
     scan,
     set_bits,
     shuffle,
-    store_marked,
     store_peer,
     sync_warp,
     unsigned_above,
@@ -189,24 +187,20 @@ def take_all(
         out[slot] = id
 
 
-def _set_token(m, id, position, table, size, inverse):
-    """The id of a position: itself, or what the page table makes of it."""
+def _set_token(m, id, position, table, size, inverse, pages=0, first_page=0, near=False):
+    """The id of a position: itself, or what the page table makes of it; with `near`, `pages` has its entries."""
     m.set(id, position)
     with m.when(size > 0):
         page, offset = _page_of(m, "page", inverse, size, id)
-        m.set(id, table[page] * size + offset)
-
-
-@by_text
-def write_ids(
-    m, indices: Writes, row, k, placed, block_table, max_pages, line, page_size, inverse, thread, threads
-):
-    """Write the ids of `k` positions."""
-    out, table = indices.row("out", row, k), block_table.row("table", line, max_pages)
-    for slot in m.loop("slot", k, begin=thread, step=threads):
-        id = m.var("id")
-        _set_token(m, id, placed[slot], table, page_size, inverse)
-        out[slot] = id
+        entry = m.var("entry")
+        if near is False:
+            m.set(entry, table[page])
+        else:
+            with m.when(near):
+                m.set(entry, pages[page - first_page])
+            with m.otherwise():
+                m.set(entry, table[page])
+        m.set(id, entry * size + offset)
 
 
 # Keys in registers
@@ -737,11 +731,11 @@ def read_marked(m, ties: Sets, skip: Sets, counters, need, inside, lower, ranked
 
 
 @by_text
-def count_equal(m, equal, sums, first, words, warp, lane):
-    """Columns of each warp that are marked as equal."""
+def count_marks(m, bitmap, sums, first, words, warp, lane):
+    """Marked columns of each warp."""
     found = m.var("found")
     for i in m.loop("i", words, begin=lane, step=WORD):
-        m.set(found, found + popc(equal[first + i]))
+        m.set(found, found + popc(bitmap[first + i]))
     _keep_sum(m, sums, found, warp, lane)
 
 
@@ -783,109 +777,46 @@ def take_ties(m, above, equal, counts, sums, take, first, words, warp, lane):
 
 
 @by_text
-def first_slot(m, slot: Sets, counts, skip, warp, lane):
-    """Slot of each warp's first column: behind lower ranks' and lower warps'."""
-    m.set(slot, skip + _lower_warps(m, counts, warp, lane))
+def place_marks(m, placed, counts, above, first, words, position, dense, keep, warp, lane):
+    """Positions of each warp's marked columns, ascending, behind those of lower warps, of which `counts` tells.
+
+    Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
+    """
+    begin, end = _own_words(m, words, lane)
+    own = _count_own(m, above, first, begin, end)
+    place = m.var("place", _lower_warps(m, counts, warp, lane) + scan(own) - own)
+    with m.when(dense):
+        below, marks = m.let("below", (1 << lane) - 1), m.local("marks", keep)
+        for base in m.loop("base", words, step=keep):
+            for j in m.loop("j", keep, unrolled=True):
+                marks[j] = above[first + (base + j)]
+            for j in m.loop("j", keep, unrolled=True):
+                slot = m.let("slot", shuffle(place, base + j) + popc(marks[j] & below))
+                with m.when(((marks[j] >> lane) & 1).differs(0)):
+                    placed[slot] = position + (base + j) * WORD + lane
+    with m.otherwise():
+        for i in m.loop("i", end, begin=begin):
+            word = m.var("word", above[first + i])
+            for number in _each_bit(m, word):
+                placed[place] = position + i * WORD + number
+                m.set(place, place + 1)
 
 
 @by_text
-def emit_sparse(
-    m, slot, indices: Writes, row, k, above, first, words, position, block_table, max_pages, line, page_size, inverse, pages,
-    first_page, near, lane,
+def write_ids(
+    m, indices: Writes, row, k, skip, counts, placed, block_table, max_pages, line, page_size, inverse, pages, first_page, near,
+    warps, thread, threads, lane,
 ):  # fmt: skip
-    """Write the ids of each warp's marked columns, ascending, from `slot` on: for bitmaps with few marks.
+    """Write the ids of this CTA's positions, of which `counts` tells, from slot `skip` on.
 
     With `near`, `pages` holds the entries of the page table from `first_page` on.
     """
-    out, table = indices.row("out", row, k), block_table.row("table", line, max_pages)
-    start = m.var("start", slot)
-    for base in m.loop("base", words, step=WORD):
-        word = m.var("word")
-        with m.when(base + lane < words):
-            m.set(word, above[first + (base + lane)])
-        own = m.let("own", popc(word))
-        through = m.let("through", scan(own))
-        place = m.var("place", start + through - own)
-        for _ in m.repeat(word.differs(0)):
-            lowest = m.let("lowest", word & -word)
-            id = m.var("id", position + (base + lane) * WORD + (LAST_LANE - clz(lowest)))
-            with m.when(page_size > 0):
-                page, offset = _page_of(m, "page", inverse, page_size, id)
-                entry = m.var("entry")
-                with m.when(near):
-                    m.set(entry, pages[page - first_page])
-                with m.otherwise():
-                    m.set(entry, table[page])
-                m.set(id, entry * page_size + offset)
-            out[place] = id
-            m.set(place, place + 1)
-            m.set(word, word ^ lowest)
-        m.set(start, start + shuffle(through, LAST_LANE))
-
-
-@by_text
-def emit(
-    m, slot: Changes, indices: Writes, row, k, above, word, keep, position, block_table, max_pages, line, page_size, inverse,
-    pages, first_page, near, lane,
-):  # fmt: skip
-    """Write the ids of a batch's marked columns, ascending, from `slot` on; the slot moves behind them. `near` as above."""
-    out, table = indices.row("out", row, k), block_table.row("table", line, max_pages)
-    marks, ids = m.local("marks", keep), m.local("ids", keep)
-    words = above.part("words", word)
-    for j in m.loop("j", keep, unrolled=True):
-        marks[j] = words[j]
-    bit, own = m.let("bit", 1 << lane), m.let("own_position", position + lane)
-    for j in m.loop("j", keep, unrolled=True):
-        ids[j] = own + WORD * j
-    with m.when(page_size > 0):
-        offsets = m.local("offsets", keep)
-
-        def look_up(entries, first):
-            for j in m.loop("j", keep, unrolled=True):
-                page, offset = _page_of(m, "page", inverse, page_size, ids[j])
-                offsets[j] = offset
-                ids[j] = load_marked(entries.at(page - first), marks[j], bit)
-
-        with m.when(near):
-            look_up(pages, first_page)
-        with m.otherwise():
-            look_up(table, 0)
-        for j in m.loop("j", keep, unrolled=True):
-            ids[j] = ids[j] * page_size + offsets[j]
-    m.comment("A lane counts one word; the words' first slots then go to all lanes.")
-    own = m.var("own")
-    with m.when(lane < keep):
-        m.set(own, popc(words[lane]))
-    through = m.let("through", scan(own, keep))
-    first = m.let("first", (slot + through - own) * 4)
-    for j in m.loop("j", keep, unrolled=True):
-        place = m.let("place", shuffle(first, j) + popc(marks[j] & (bit - 1)) * 4)
-        m.do(store_marked(out.at(0), place, marks[j], bit, ids[j]))
-    m.set(slot, slot + shuffle(through, keep - 1))
-
-
-@by_text
-def count_marks(m, slot: Sets, sums, above, first, words, warp, lane):
-    """Count each warp's marked columns in `sums`; `slot` is those of lower lanes, which have consecutive words each."""
-    own = _count_own(m, above, first, *_own_words(m, words, lane))
-    through = m.let("through", scan(own))
-    with m.when(lane.equals(LAST_LANE)):
-        sums[warp] = through
-    m.set(slot, through - own)
-
-
-@by_text
-def place_marks(m, placed, slot, sums, above, first, words, position, warp, lane):
-    """Positions of each warp's marked columns, ascending, behind those of lower warps and, by `slot`, of lower lanes."""
-    begin, end = _own_words(m, words, lane)
-    place = m.var("place", slot + _lower_warps(m, sums, warp, lane))
-    for i in m.loop("i", end, begin=begin):
-        word = m.var("word", above[first + i])
-        for _ in m.repeat(word.differs(0)):
-            lowest = m.let("lowest", word & -word)
-            placed[place] = position + i * WORD + (LAST_LANE - clz(lowest))
-            m.set(place, place + 1)
-            m.set(word, word ^ lowest)
+    out, table = indices.row("out", row, k, skip), block_table.row("table", line, max_pages)
+    total = m.let("total", _lower_warps(m, counts, warps, lane))
+    for slot in m.loop("slot", total, begin=thread, step=threads, at_once=4):
+        id = m.var("id")
+        _set_token(m, id, placed[slot], table, page_size, inverse, pages, first_page, near)
+        out[slot] = id
 
 
 # A list of a sampled row

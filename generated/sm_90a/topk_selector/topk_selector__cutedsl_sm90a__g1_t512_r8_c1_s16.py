@@ -48,6 +48,7 @@ BETWEEN = 88
 LISTED = 5632
 RANKED = 64
 OFFSET_BITS = 22
+DENSE = 8
 
 
 LAUNCH = Launch(
@@ -152,7 +153,9 @@ def take_all(indices, row, k, length, first, block_table, max_pages, line, page_
                 page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
                 page_rest = page_position - page_or_less * page_size
                 page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
-                id = table[page] * page_size + cutlass.select_(
+                entry = Int32(0)
+                entry = table[page]
+                id = entry * page_size + cutlass.select_(
                     page_rest >= page_size, page_rest - page_size, page_rest
                 )
         out[slot] = id
@@ -598,19 +601,6 @@ def read_kept(counters):
 
 
 @cute.jit
-def clear_4(words, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
-    begin = words
-    zero = cute.make_rmem_tensor(QUAD, Int32)
-    zero[0] = Int32(0)
-    zero[1] = Int32(0)
-    zero[2] = Int32(0)
-    zero[3] = Int32(0)
-    if thread < 8:
-        cute.autovec_copy(zero, warps.group(begin, QUAD, thread))
-
-
-@cute.jit
 def key_entries(entries, total, counters, thread, lane):
     """Make the bit patterns of the first `total` list entries keys, and note the largest."""
     largest = cutlass.Uint32(0)
@@ -855,11 +845,11 @@ def read_marked(counters, need, inside, lower):
 
 
 @cute.jit
-def count_equal(equal, sums, first, words, warp, lane):
-    """Columns of each warp that are marked as equal."""
+def count_marks(bitmap, sums, first, words, warp, lane):
+    """Marked columns of each warp."""
     found = Int32(0)
     for i in cutlass.range(lane, words, WORD, unroll=1):
-        found = found + warps.popc(equal[first + i])
+        found = found + warps.popc(bitmap[first + i])
     total = warps.warp_sum(found)
     if lane == 0:
         sums[warp] = total
@@ -892,9 +882,11 @@ def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
 
 
 @cute.jit
-def count_marks(sums, above, first, words, warp, lane):
-    """Count each warp's marked columns in `sums`; `slot` is those of lower lanes, which have consecutive
-    words each.
+def place_marks(placed, counts, above, first, words, position, dense, warp, lane):
+    """Positions of each warp's marked columns, ascending, behind those of lower warps, of which `counts`
+    tells.
+
+    Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
     """
     each = leaf.ceildiv(words, WORD)
     begin = lane * each
@@ -902,40 +894,46 @@ def count_marks(sums, above, first, words, warp, lane):
     own = Int32(0)
     for i in cutlass.range(begin, final, 1, unroll=1):
         own = own + warps.popc(above[first + i])
-    through = warps.scan(own)
-    if lane == LAST_LANE:
-        sums[warp] = through
-    slot = through - own
-    return slot
-
-
-@cute.jit
-def place_marks(placed, slot, sums, above, first, words, position, warp, lane):
-    """Positions of each warp's marked columns, ascending, behind those of lower warps and, by `slot`, of
-    lower lanes.
-    """
-    each = leaf.ceildiv(words, WORD)
-    begin = lane * each
-    final = cutlass.min(begin + each, words)
     other = Int32(0)
     if lane < warp:
-        other = sums[lane]
-    place = Int32(slot + warps.warp_sum(other))
-    for i in cutlass.range(begin, final, 1, unroll=1):
-        word = Int32(above[first + i])
-        while word != 0:
-            lowest = word & 0 - word
-            placed[place] = position + i * WORD + (LAST_LANE - warps.clz(lowest))
-            place = place + 1
-            word = word ^ lowest
+        other = counts[lane]
+    place = Int32(warps.warp_sum(other) + warps.scan(own) - own)
+    if dense:
+        below = (1 << lane) - 1
+        marks = cute.make_rmem_tensor(KEEP, Int32)
+        for base in cutlass.range(0, words, KEEP, unroll=1):
+            for j in cutlass.range_constexpr(KEEP):
+                marks[j] = above[first + (base + j)]
+            for j in cutlass.range_constexpr(KEEP):
+                slot = warps.shuffle(place, base + j) + warps.popc(marks[j] & below)
+                if marks[j] >> lane & 1 != 0:
+                    placed[slot] = position + (base + j) * WORD + lane
+    else:
+        for i in cutlass.range(begin, final, 1, unroll=1):
+            word = Int32(above[first + i])
+            while word != 0:
+                lowest = word & 0 - word
+                number = LAST_LANE - warps.clz(lowest)
+                placed[place] = position + i * WORD + number
+                place = place + 1
+                word = word ^ lowest
 
 
 @cute.jit
-def write_ids(indices, row, k, placed, block_table, max_pages, line, page_size, inverse, thread):
-    """Write the ids of `k` positions."""
-    out = indices + Int64(row) * k
+def write_ids(
+    indices, row, k, skip, counts, placed, block_table, max_pages, line, page_size, inverse, thread, lane
+):
+    """Write the ids of this CTA's positions, of which `counts` tells, from slot `skip` on.
+
+    With `near`, `pages` holds the entries of the page table from `first_page` on.
+    """
+    out = indices + Int64(row) * k + skip
     table = block_table + Int64(line) * max_pages
-    for slot in cutlass.range(thread, k, THREADS, unroll=1):
+    other = Int32(0)
+    if lane < WARPS:
+        other = counts[lane]
+    total = warps.warp_sum(other)
+    for slot in cutlass.range(thread, total, THREADS, unroll=4):
         id = Int32(0)
         id = placed[slot]
         if page_size > 0:
@@ -943,9 +941,9 @@ def write_ids(indices, row, k, placed, block_table, max_pages, line, page_size, 
             page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
             page_rest = page_position - page_or_less * page_size
             page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
-            id = table[page] * page_size + cutlass.select_(
-                page_rest >= page_size, page_rest - page_size, page_rest
-            )
+            entry = Int32(0)
+            entry = table[page]
+            id = entry * page_size + cutlass.select_(page_rest >= page_size, page_rest - page_size, page_rest)
         out[slot] = id
 
 
@@ -1071,7 +1069,6 @@ def select(
                 clear_2(counters, worker)
                 cute.arch.sync_threads()
             else:
-                clear_4(counts, worker)
                 key_entries(entries, inside, counters, worker, lane)
                 cute.arch.sync_threads()
                 if tied == 0:
@@ -1162,17 +1159,20 @@ def select(
             cute.arch.sync_threads()
             ties, skip = read_marked(counters, need, inside, lower)
         if ties > 0:
-            count_equal(equal, sums, first, words, warp, lane)
+            count_marks(equal, sums, first, words, warp, lane)
             cute.arch.sync_threads()
             take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             cute.arch.sync_threads()
-        slot = Int32(0)
-        first_column = start - first_position
-        slot = count_marks(sums, above, first, words, warp, lane)
+        count_marks(above, counts, first, words, warp, lane)
         cute.arch.sync_threads()
-        place_marks(hist, slot, sums, above, first, words, base - first_column, warp, lane)
+        position = base - start + first_position
+        dense = (words <= WORD) & (last - start <= k * DENSE)
+        place_marks(hist, counts, above, first, words, position, dense, warp, lane)
         cute.arch.sync_threads()
-        write_ids(indices, row, k, hist, block_table, max_pages, line, page_size, inverse, worker)
+        write_ids(
+            indices, row, k, skip, counts, hist, block_table, max_pages, line, page_size, inverse, worker,
+            lane
+        )
 
 
 @cute.kernel

@@ -166,7 +166,9 @@ def take_all(indices, row, k, length, first, rank, block_table, max_pages, line,
                 page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
                 page_rest = page_position - page_or_less * page_size
                 page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
-                id = table[page] * page_size + cutlass.select_(
+                entry = Int32(0)
+                entry = table[page]
+                id = entry * page_size + cutlass.select_(
                     page_rest >= page_size, page_rest - page_size, page_rest
                 )
         out[slot] = id
@@ -797,11 +799,11 @@ def read_marked(counters, need, inside, lower):
 
 
 @cute.jit
-def count_equal(equal, sums, first, words, warp, lane):
-    """Columns of each warp that are marked as equal."""
+def count_marks(bitmap, sums, first, words, warp, lane):
+    """Marked columns of each warp."""
     found = Int32(0)
     for i in cutlass.range(lane, words, WORD, unroll=1):
-        found = found + warps.popc(equal[first + i])
+        found = found + warps.popc(bitmap[first + i])
     total = warps.warp_sum(found)
     if lane == 0:
         sums[warp] = total
@@ -834,106 +836,73 @@ def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
 
 
 @cute.jit
-def first_slot(counts, skip, warp, lane):
-    """Slot of each warp's first column: behind lower ranks' and lower warps'."""
+def place_marks(placed, counts, above, first, words, position, dense, warp, lane):
+    """Positions of each warp's marked columns, ascending, behind those of lower warps, of which `counts`
+    tells.
+
+    Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
+    """
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = cutlass.min(begin + each, words)
+    own = Int32(0)
+    for i in cutlass.range(begin, final, 1, unroll=1):
+        own = own + warps.popc(above[first + i])
     other = Int32(0)
     if lane < warp:
         other = counts[lane]
-    slot = skip + warps.warp_sum(other)
-    return slot
+    place = Int32(warps.warp_sum(other) + warps.scan(own) - own)
+    if dense:
+        below = (1 << lane) - 1
+        marks = cute.make_rmem_tensor(KEEP, Int32)
+        for base in cutlass.range(0, words, KEEP, unroll=1):
+            for j in cutlass.range_constexpr(KEEP):
+                marks[j] = above[first + (base + j)]
+            for j in cutlass.range_constexpr(KEEP):
+                slot = warps.shuffle(place, base + j) + warps.popc(marks[j] & below)
+                if marks[j] >> lane & 1 != 0:
+                    placed[slot] = position + (base + j) * WORD + lane
+    else:
+        for i in cutlass.range(begin, final, 1, unroll=1):
+            word = Int32(above[first + i])
+            while word != 0:
+                lowest = word & 0 - word
+                number = LAST_LANE - warps.clz(lowest)
+                placed[place] = position + i * WORD + number
+                place = place + 1
+                word = word ^ lowest
 
 
 @cute.jit
-def emit_sparse(
-    slot, indices, row, k, above, first, words, position, block_table, max_pages, line, page_size, inverse,
-    pages, first_page, near, lane
+def write_ids(
+    indices, row, k, skip, counts, placed, block_table, max_pages, line, page_size, inverse, pages,
+    first_page, near, thread, lane
 ):
-    """Write the ids of each warp's marked columns, ascending, from `slot` on: for bitmaps with few marks.
+    """Write the ids of this CTA's positions, of which `counts` tells, from slot `skip` on.
 
     With `near`, `pages` holds the entries of the page table from `first_page` on.
     """
-    out = indices + Int64(row) * k
+    out = indices + Int64(row) * k + skip
     table = block_table + Int64(line) * max_pages
-    start = Int32(slot)
-    for base in cutlass.range(0, words, WORD, unroll=1):
-        word = Int32(0)
-        if base + lane < words:
-            word = above[first + (base + lane)]
-        own = warps.popc(word)
-        through = warps.scan(own)
-        place = Int32(start + through - own)
-        while word != 0:
-            lowest = word & 0 - word
-            id = Int32(position + (base + lane) * WORD + (LAST_LANE - warps.clz(lowest)))
-            if page_size > 0:
-                page_position = id
-                page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
-                page_rest = page_position - page_or_less * page_size
-                page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
-                entry = Int32(0)
-                if near:
-                    entry = pages[page - first_page]
-                else:
-                    entry = table[page]
-                id = entry * page_size + cutlass.select_(
-                    page_rest >= page_size, page_rest - page_size, page_rest
-                )
-            out[place] = id
-            place = place + 1
-            word = word ^ lowest
-        start = start + warps.shuffle(through, LAST_LANE)
-
-
-@cute.jit
-def emit(
-    slot, indices, row, k, above, word, position, block_table, max_pages, line, page_size, inverse, pages,
-    first_page, near, lane
-):
-    """Write the ids of a batch's marked columns, ascending, from `slot` on; the slot moves behind them.
-    `near` as above.
-    """
-    out = indices + Int64(row) * k
-    table = block_table + Int64(line) * max_pages
-    marks = cute.make_rmem_tensor(KEEP, Int32)
-    ids = cute.make_rmem_tensor(KEEP, Int32)
-    words = above + word
-    for j in cutlass.range_constexpr(KEEP):
-        marks[j] = words[j]
-    bit = 1 << lane
-    own_position = position + lane
-    for j in cutlass.range_constexpr(KEEP):
-        ids[j] = own_position + WORD * j
-    if page_size > 0:
-        offsets = cute.make_rmem_tensor(KEEP, Int32)
-        if near:
-            for j in cutlass.range_constexpr(KEEP):
-                page_position = ids[j]
-                page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
-                page_rest = page_position - page_or_less * page_size
-                page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
-                offsets[j] = cutlass.select_(page_rest >= page_size, page_rest - page_size, page_rest)
-                ids[j] = warps.load_marked(pages + (page - first_page), marks[j], bit)
-        else:
-            for j in cutlass.range_constexpr(KEEP):
-                page_position = ids[j]
-                page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
-                page_rest = page_position - page_or_less * page_size
-                page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
-                offsets[j] = cutlass.select_(page_rest >= page_size, page_rest - page_size, page_rest)
-                ids[j] = warps.load_marked(table + page, marks[j], bit)
-        for j in cutlass.range_constexpr(KEEP):
-            ids[j] = ids[j] * page_size + offsets[j]
-    # A lane counts one word; the words' first slots then go to all lanes.
-    own = Int32(0)
-    if lane < KEEP:
-        own = warps.popc(words[lane])
-    through = warps.scan(own, KEEP)
-    first = (slot + through - own) * 4
-    for j in cutlass.range_constexpr(KEEP):
-        place = warps.shuffle(first, j) + warps.popc(marks[j] & bit - 1) * 4
-        warps.store_marked(out, place, marks[j], bit, ids[j])
-    slot = slot + warps.shuffle(through, KEEP - 1)
-    return slot
+    other = Int32(0)
+    if lane < WARPS:
+        other = counts[lane]
+    total = warps.warp_sum(other)
+    for slot in cutlass.range(thread, total, THREADS, unroll=4):
+        id = Int32(0)
+        id = placed[slot]
+        if page_size > 0:
+            page_position = id
+            page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
+            page_rest = page_position - page_or_less * page_size
+            page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
+            entry = Int32(0)
+            if near:
+                entry = pages[page - first_page]
+            else:
+                entry = table[page]
+            id = entry * page_size + cutlass.select_(page_rest >= page_size, page_rest - page_size, page_rest)
+        out[slot] = id
 
 
 @cute.jit
@@ -1113,25 +1082,18 @@ def select(
             cute.arch.sync_threads()
             ties, skip = read_marked(counters, need, inside, lower)
         if ties > 0:
-            count_equal(equal, sums, first, words, warp, lane)
+            count_marks(equal, sums, first, words, warp, lane)
             cute.arch.sync_threads()
             take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             cute.arch.sync_threads()
-        slot = Int32(0)
-        first_column = start - first_position
-        slot = first_slot(counts, skip, warp, lane)
-        if k * DENSE < last - start:
-            emit_sparse(
-                slot, indices, row, k, above, first, words, base - first_column, block_table, max_pages, line,
-                page_size, inverse, pages, first_page, near, lane
-            )
-        else:
-            for batch in cutlass.range(batches, unroll=1):
-                slot = emit(
-                    slot, indices, row, k, above, (warp * batches + batch) * KEEP,
-                    base + batch * BATCH - first_column, block_table, max_pages, line, page_size, inverse,
-                    pages, first_page, near, lane
-                )
+        position = base - start + first_position
+        dense = (words <= WORD) & (last - start <= k * DENSE)
+        place_marks(hist, counts, above, first, words, position, dense, warp, lane)
+        cute.arch.sync_threads()
+        write_ids(
+            indices, row, k, skip, counts, hist, block_table, max_pages, line, page_size, inverse, pages,
+            first_page, near, worker, lane
+        )
 
 
 @cute.kernel

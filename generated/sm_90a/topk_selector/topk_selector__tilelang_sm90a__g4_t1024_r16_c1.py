@@ -126,7 +126,9 @@ def take_all(indices, row, k, length, first, rank, block_table, max_pages, line,
                 page_or_less = T.cast(warps.mul_hi(T.cast(page_position, "uint32"), inverse), "int32")
                 page_rest = page_position - page_or_less * page_size
                 page = T.if_then_else(page_rest >= page_size, page_or_less + 1, page_or_less)
-                id = block_table[line, page] * page_size + T.if_then_else(
+                entry = T.alloc_var("int32", init=0)
+                entry = block_table[line, page]
+                id = entry * page_size + T.if_then_else(
                     page_rest >= page_size, page_rest - page_size, page_rest
                 )
         indices[row, slot] = id
@@ -762,11 +764,11 @@ def read_marked(ties: T.Ref, skip: T.Ref, counters, need, inside, lower):
 
 
 @T.macro
-def count_equal(equal, sums, first, words, warp, lane):
-    """Columns of each warp that are marked as equal."""
+def count_marks(bitmap, sums, first, words, warp, lane):
+    """Marked columns of each warp."""
     found = T.alloc_var("int32", init=0)
     for i in T.unroll(lane, words, WORD, unroll_factor=1):
-        found = found + warps.popc(equal[first + i])
+        found = found + warps.popc(bitmap[first + i])
     total = warps.warp_sum(found)
     if lane == 0:
         sums[warp] = total
@@ -799,51 +801,71 @@ def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
 
 
 @T.macro
-def first_slot(slot: T.Ref, counts, skip, warp, lane):
-    """Slot of each warp's first column: behind lower ranks' and lower warps'."""
+def place_marks(placed, counts, above, first, words, position, dense, warp, lane):
+    """Positions of each warp's marked columns, ascending, behind those of lower warps, of which `counts`
+    tells.
+
+    Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
+    """
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = T.min(begin + each, words)
+    own = T.alloc_var("int32", init=0)
+    for i in T.unroll(begin, final, 1, unroll_factor=1):
+        own = own + warps.popc(above[first + i])
     other = T.alloc_var("int32", init=0)
     if lane < warp:
         other = counts[lane]
-    slot = skip + warps.warp_sum(other)
+    place = T.alloc_var("int32", init=warps.warp_sum(other) + warps.scan(own) - own)
+    if dense:
+        below = (1 << lane) - 1
+        marks = T.alloc_local((KEEP,), "int32")
+        for base in T.unroll(0, words, KEEP, unroll_factor=1):
+            for j in T.unroll(KEEP):
+                marks[j] = above[first + (base + j)]
+            for j in T.unroll(KEEP):
+                slot = warps.shuffle(place, base + j) + warps.popc(marks[j] & below)
+                if marks[j] >> lane & 1 != 0:
+                    placed[slot] = position + (base + j) * WORD + lane
+    else:
+        for i in T.unroll(begin, final, 1, unroll_factor=1):
+            word = T.alloc_var("int32", init=above[first + i])
+            while word != 0:
+                lowest = word & 0 - word
+                number = LAST_LANE - warps.clz(lowest)
+                placed[place] = position + i * WORD + number
+                place = place + 1
+                word = word ^ lowest
 
 
 @T.macro
-def emit_sparse(
-    slot, indices, row, k, above, first, words, position, block_table, max_pages, line, page_size, inverse,
-    pages, first_page, near, lane
+def write_ids(
+    indices, row, k, skip, counts, placed, block_table, max_pages, line, page_size, inverse, pages,
+    first_page, near, thread, lane
 ):
-    """Write the ids of each warp's marked columns, ascending, from `slot` on: for bitmaps with few marks.
+    """Write the ids of this CTA's positions, of which `counts` tells, from slot `skip` on.
 
     With `near`, `pages` holds the entries of the page table from `first_page` on.
     """
-    start = T.alloc_var("int32", init=slot)
-    for base in T.unroll(0, words, WORD, unroll_factor=1):
-        word = T.alloc_var("int32", init=0)
-        if base + lane < words:
-            word = above[first + (base + lane)]
-        own = warps.popc(word)
-        through = warps.scan(own)
-        place = T.alloc_var("int32", init=start + through - own)
-        while word != 0:
-            lowest = word & 0 - word
-            id = T.alloc_var("int32", init=position + (base + lane) * WORD + (LAST_LANE - warps.clz(lowest)))
-            if page_size > 0:
-                page_position = id
-                page_or_less = T.cast(warps.mul_hi(T.cast(page_position, "uint32"), inverse), "int32")
-                page_rest = page_position - page_or_less * page_size
-                page = T.if_then_else(page_rest >= page_size, page_or_less + 1, page_or_less)
-                entry = T.alloc_var("int32", init=0)
-                if near:
-                    entry = pages[page - first_page]
-                else:
-                    entry = block_table[line, page]
-                id = entry * page_size + T.if_then_else(
-                    page_rest >= page_size, page_rest - page_size, page_rest
-                )
-            indices[row, place] = id
-            place = place + 1
-            word = word ^ lowest
-        start = start + warps.shuffle(through, LAST_LANE)
+    other = T.alloc_var("int32", init=0)
+    if lane < WARPS:
+        other = counts[lane]
+    total = warps.warp_sum(other)
+    for slot in T.unroll(thread, total, THREADS, unroll_factor=4):
+        id = T.alloc_var("int32", init=0)
+        id = placed[slot]
+        if page_size > 0:
+            page_position = id
+            page_or_less = T.cast(warps.mul_hi(T.cast(page_position, "uint32"), inverse), "int32")
+            page_rest = page_position - page_or_less * page_size
+            page = T.if_then_else(page_rest >= page_size, page_or_less + 1, page_or_less)
+            entry = T.alloc_var("int32", init=0)
+            if near:
+                entry = pages[page - first_page]
+            else:
+                entry = block_table[line, page]
+            id = entry * page_size + T.if_then_else(page_rest >= page_size, page_rest - page_size, page_rest)
+        indices[row, skip + slot] = id
 
 
 @T.macro
@@ -1019,27 +1041,18 @@ def select(
             T.sync_threads()
             read_marked(ties, skip, counters, need, inside, lower)
         if ties > 0:
-            count_equal(equal, sums, first, words, warp, lane)
+            count_marks(equal, sums, first, words, warp, lane)
             T.sync_threads()
             take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             T.sync_threads()
-        slot = T.alloc_var("int32", init=0)
-        first_column = start - first_position
-        first_slot(slot, counts, skip, warp, lane)
-        if k * DENSE < last - start:
-            emit_sparse(
-                slot, indices, row, k, above, first, words, base - first_column, block_table, max_pages, line,
-                page_size, inverse, pages, first_page, near, lane
-            )
-        else:
-            for batch in T.serial(batches):
-                # Write the ids of a batch's marked columns, ascending, from `slot` on; the slot moves behind
-                # them. `near` as above.
-                leaf.emit(
-                    slot, indices, row, k, above, (warp * batches + batch) * KEEP, KEEP,
-                    base + batch * BATCH - first_column, block_table, max_pages, line, page_size, inverse,
-                    pages, first_page, near, lane
-                )
+        position = base - start + first_position
+        dense = (words <= WORD) & (last - start <= k * DENSE)
+        place_marks(hist, counts, above, first, words, position, dense, warp, lane)
+        T.sync_threads()
+        write_ids(
+            indices, row, k, skip, counts, hist, block_table, max_pages, line, page_size, inverse, pages,
+            first_page, near, worker, lane
+        )
 
 
 def program():
