@@ -29,7 +29,17 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec, GpuSpec
 from ..device.text import topk_selector as leaf
-from ..device.torch.topk_selector import BINS, COARSE, INFINITE, WORD
+from ..device.torch.topk_selector import (
+    BINS,
+    BOUNDS,
+    COARSE,
+    FIRST_BOUNDS,
+    INFINITE,
+    KEPT,
+    LISTED,
+    UINT32,
+    WORD,
+)
 from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Size, Space, TileProgram
 from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name
 
@@ -109,15 +119,9 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         return Buffer(buffer, Space.SHARED, (count,), dtype, doc=doc)
 
     def private(buffer: str, each: int, dtype: str, doc: str) -> Buffer:
+        shape = (k.threads, each)
         return Buffer(
-            buffer,
-            Space.REGISTER,
-            (k.threads, each),
-            dtype,
-            role="select",
-            private=True,
-            per_thread=each,
-            doc=doc,
+            buffer, Space.REGISTER, shape, dtype, role="select", private=True, per_thread=each, doc=doc
         )
 
     return Schedule(
@@ -206,7 +210,8 @@ def _select(m: Recorder) -> None:
     m.depend(launch=False)
     if together:
         leaf.load_few(m, m.var("few", 0, "uint32"))
-    leaf.load_ahead(m, m.buffer("keys"), name("owner") * m.c.batch, _held(m))
+    with m.when(m.dim("stride") <= _held(m)):
+        leaf.load_words(m, m.buffer("keys"), name("owner") * m.c.batch, m.dim("stride"))
     start, last, first = m.var("start"), m.var("last"), m.var("first_position")
     leaf.read_bounds(m, start, last, first)
     m.launch_dependents()
@@ -234,7 +239,8 @@ def _share(m: Recorder) -> _Share:
     start, last, stride = name("start"), name("last"), m.dim("stride")
     origin, run = m.var("origin"), m.var("run", m.k.keep)
     with m.when(stride > _held(m)):
-        leaf.share_row(m, origin, run, start, last, m.c.warps * m.k.group)
+        m.set(origin, start >> 5 << 5)
+        m.set(run, ceildiv(last - origin, WORD * m.c.warps * m.k.group))
     batches = m.let("batches", ceildiv(run, m.k.keep))
     if m.k.sample:
         m.comment("Runs of whole batches, so that a word of the bitmaps is one of the row.")
@@ -245,7 +251,7 @@ def _share(m: Recorder) -> _Share:
     if m.k.sample:
         return _Share(base, batches, limit, lo, hi)  # type: ignore[arg-type]
     m.comment(
-        "The page-table entries that this CTA may need, one a thread: on their way while the keys are counted."
+        "The page-table entries that this CTA may need, one a thread, on their way while keys are counted."
     )
     first_page, near, entry = m.var("first_page"), m.var("near", False, "bool"), m.var("entry")
     own = run * (WORD * m.c.warps)
@@ -264,7 +270,7 @@ def _load_again(m: Recorder, share: _Share, batch: Value) -> None:
 
     def read() -> None:
         _load(m, share, column)
-        leaf.make_keys_again(m, keys, column, share.lo, share.hi)
+        leaf.make_keys(m, keys, column, share.lo, share.hi, digits=0)
 
     if not m.c.stashed:
         read()
@@ -302,11 +308,12 @@ def _settle_group(m: Recorder, r: _Range, first: bool = False) -> None:
         m.comment("Now every peer has read the counts of the round before.")
         leaf.clear(m, m.buffer("hist"), r.spare, BINS)
     near, grain = (name("near_key", "uint32"), name("grain", "uint32")) if first else (0, 0)
-    leaf.pick_bin_of_group(
-        m, m.cluster("hist"), bins, sums, r.need, r.lower, r.end, r.span, first, near, grain
-    )
+    peers, digits = m.cluster("hist"), (first, near, grain)
+    leaf.pick_bin_of_group(m, peers, bins, sums, r.need, r.lower, r.end, r.span, *digits)
     m.meet()
-    leaf.read_group_state(m, r.end, r.span, r.need, r.inside, r.lower, r.within)
+    leaf.read_state(m, r.end, r.span, r.need, r.inside)
+    leaf.read_word(m, r.lower, m.buffer("state"), 4)
+    leaf.read_word(m, r.within, m.buffer("state"), 5)
 
 
 def _undecided(m: Recorder, r: _Range, most: int) -> Iterator[None]:
@@ -356,7 +363,7 @@ def _bound_row(m: Recorder, share: _Share, r: _Range) -> None:
             leaf.count_first(m, column, share.lo, share.hi)
         if together:
             with m.otherwise():
-                leaf.make_keys_again(m, m.buffer("keys"), column, share.lo, share.hi)
+                leaf.make_keys(m, m.buffer("keys"), column, share.lo, share.hi, digits=0)
                 leaf.count_near(m, m.buffer("keys"), near, grain, column, share.lo, share.hi)
         if c.stashed:
             with m.when(step < minimum(c.stashed, share.batches - 1)):
@@ -411,7 +418,7 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     with m.when(tied.differs(0)):
         leaf.clear_run(m, m.buffer("equal"), m.warp * (share.batches * k.keep), share.batches * k.keep)
     m.meet()
-    leaf.read_listed(m, r.inside)
+    _counter(m, r.inside, LISTED)
     unlisted = name("unlisted", "bool")
     m.set(unlisted, (r.inside < r.need) | (r.inside > c.listed))
     with m.when(tied.differs(0)):
@@ -423,11 +430,10 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         leaf.clear(m, m.buffer("counters"), 0, 8)
         m.meet()
     with m.otherwise():
-        leaf.key_entries(m, r.inside)
-        m.meet()
-        with m.when(tied.equals(0)):
-            leaf.read_largest(m, r.end, r.span, bottom)
-        with m.otherwise():
+        m.set(r.end, UINT32)
+        m.set(r.span, UINT32)
+        _bound(m, r, r.inside, fresh=True)
+        with m.when(tied.differs(0)):
             m.set(r.end, tied)
             m.set(r.span, 0)
             m.set(r.need, r.need - r.inside)
@@ -445,10 +451,10 @@ def _mark_ties(m: Recorder, share: _Share, r: _Range, tied: Expr) -> None:
             word = m.let("word", (turn * c.warps + m.warp) * m.k.keep)
             column = m.let("column", name("origin") + word * WORD)
             leaf.load_words(m, keys, column, m.dim("stride"))
-            leaf.make_keys_again(m, keys, column, name("start"), name("last"))
+            leaf.make_keys(m, keys, column, name("start"), name("last"), digits=0)
             leaf.mark_equal(m, keys, word, tied)
             m.meet()
-            leaf.read_kept(m, found)
+            _counter(m, found, KEPT)
             m.meet()
             m.set(turn, turn + 1)
         m.set(unlisted, r.inside + found < r.need)
@@ -462,9 +468,7 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
     """Mark what is above the range and list what is in it; the last batch is still in registers."""
     k, c, keys = m.k, m.c, m.buffer("keys")
     rank, words = _rank(m), m.let("words", share.batches * k.keep)
-    m.comment(
-        "One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is still held."
-    )
+    m.comment("One pass marks what is above the range and lists what is in it; the last batch is still held.")
     listing = m.let("listing", (r.inside > 0) & (r.inside <= c.listed))
     with _unlisted(m):
         count = m.var("count")
@@ -475,19 +479,8 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
             word = (m.warp * share.batches + batch) * k.keep
             # 40 registers a thread are too few for TileLang's scan.
             by_word = k.group == 1 and not k.sample and k.keep == 8
-            leaf.collect(
-                m,
-                count,
-                keys,
-                word,
-                r.within,
-                r.end,
-                r.span,
-                listing,
-                name("owner"),
-                batch * c.batch,
-                by_word,
-            )
+            entry = (name("owner"), batch * c.batch, by_word)
+            leaf.collect(m, count, keys, word, r.within, r.end, r.span, listing, *entry)
         leaf.keep_count(m, count)
     m.meet()
     if k.group > 1:
@@ -528,11 +521,16 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
     _write(m, share, skip, first, words)
 
 
-def _bound(m: Recorder, r: _Range, total: Expr) -> None:
+def _bound(m: Recorder, r: _Range, total: Expr, fresh: bool = False) -> None:
     """Narrow the range to the undecided keys of the list: ties are then known to be ties."""
-    leaf.bound_listed(m, total, r.end, r.span)
+    at = FIRST_BOUNDS if fresh else BOUNDS
+    leaf.bound_listed(m, total, at, r.end, r.span, fresh)
     m.meet()
-    leaf.read_bounded(m, r.end, r.span)
+    leaf.read_bounded(m, r.end, r.span, at)
+
+
+def _counter(m: Recorder, value: Expr, which: int) -> None:
+    leaf.read_word(m, value, m.buffer("counters"), which)
 
 
 def _write(m: Recorder, share: _Share, skip: Expr, first: Value, words: Value) -> None:

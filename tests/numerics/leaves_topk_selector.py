@@ -47,15 +47,6 @@ def load_words(p: Probe) -> None:
     p.call(_keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 900), _column(p), limit, p.lane)
 
 
-@case(text.load_ahead, stride=(900, 1028))
-def load_ahead(p: Probe, stride: int) -> None:
-    p.threads = THREADS
-    logits = p.operand("logits", p.normal(2, stride))
-    p.call(
-        _keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", stride), _column(p), BATCH * WARPS, p.lane,
-    )  # fmt: skip
-
-
 @case(text.read_bounds, row=(0, 1), absolute=(0, 1))
 def read_bounds(p: Probe, row: int, absolute: int) -> None:
     starts, ends = torch.tensor([-5, 17], dtype=torch.int32), torch.tensor([90, 120], dtype=torch.int32)
@@ -135,17 +126,6 @@ def take_all(p: Probe, page_size: int) -> None:
     )
 
 
-@case(text.share_row)
-def share_row(p: Probe) -> None:
-    p.call(
-        p.var("origin", 0, out=True),
-        p.var("run", 8, out=True),
-        p.dim("start", 77),
-        p.dim("last", 5000),
-        12,
-    )
-
-
 @case(text.bound_warp)
 def bound_warp(p: Probe) -> None:
     p.threads = THREADS
@@ -176,17 +156,11 @@ def fetch_pages(p: Probe, page_size: int) -> None:
     )
 
 
-@case(text.make_keys)
-def make_keys(p: Probe) -> None:
+@case(text.make_keys, paired=(True, False))
+def make_keys(p: Probe, paired: bool) -> None:
     p.threads = THREADS
-    bits, digits = _keys(p, "bits", _bits_of(p, THREADS, KEEP)), _keys(p, "digits", None, KEEP // 2)
-    p.call(bits, digits, _column(p), *_bounds(p), p.lane)
-
-
-@case(text.make_keys_again)
-def make_keys_again(p: Probe) -> None:
-    p.threads = THREADS
-    p.call(_keys(p, "bits", _bits_of(p, THREADS, KEEP)), _column(p), *_bounds(p), p.lane)
+    digits = _keys(p, "digits", None, KEEP // 2) if paired else 0
+    p.call(_keys(p, "bits", _bits_of(p, THREADS, KEEP)), digits, _column(p), *_bounds(p), p.lane)
 
 
 @case(text.keep_keys)
@@ -280,18 +254,29 @@ def count_listed(p: Probe) -> None:
     p.call(_hist(p), p.dim("first", 0), entries, p.dim("total", 300), *_range(p), p.thread, THREADS)
 
 
-@case(text.bound_listed)
-def bound_listed(p: Probe) -> None:
+@case(text.bound_listed, fresh=(True, False), total=(1, 300))
+def bound_listed(p: Probe, fresh: bool, total: int) -> None:
     p.threads = THREADS
-    entries = p.shared("entries", (512,), _entries(p, 512, 8, 20), dtype="int64")
-    p.call(entries, p.dim("total", 300), _counters(p, [300, 0, 0, 0]), *_range(p), p.thread, THREADS, p.lane)
+    found = _entries(p, 512, 8, 20)
+    if fresh:
+        found = _bits_of(p, 512) << 32 | found & ALL
+    entries = p.shared("entries", (512,), found, dtype="int64", out=fresh)
+    counters = _counters(p, [total, 0, 0, 0])
+    p.call(
+        entries, p.dim("total", total), counters, topk.BOUNDS, *_range(p), fresh, p.thread, THREADS, p.lane
+    )
 
 
 @case(text.read_bounded, lower=(END - 1000, END - 2 * SPAN))
 def read_bounded(p: Probe, lower: int) -> None:
     bounds = [END - 10 - (1 << 32), ~lower & ALL]
-    counters = torch.tensor([300, 0, 0, 0, 0, *bounds, 0], dtype=torch.int64).to(torch.int32)
-    p.call(*_range(p, out=True), p.shared("counters", (8,), counters, dtype="int32"))
+    counters = torch.tensor([300, 0, 0, 0, *bounds, 0, 0], dtype=torch.int64).to(torch.int32)
+    p.call(*_range(p, out=True), p.shared("counters", (8,), counters, dtype="int32"), topk.FIRST_BOUNDS)
+
+
+@case(text.read_word, dtype=("int32", "uint32"))
+def read_word(p: Probe, dtype: str) -> None:
+    p.call(p.var("value", None, dtype=dtype, out=True), _state(p, False), 5)
 
 
 def _mine(p: Probe, threads: int, value: torch.Tensor | None, **kind: Any) -> Any:
@@ -342,11 +327,6 @@ def _results(p: Probe, *more: str) -> list[Any]:
 @case(text.read_state)
 def read_state(p: Probe) -> None:
     p.call(*_results(p), _state(p, False))
-
-
-@case(text.read_group_state)
-def read_group_state(p: Probe) -> None:
-    p.call(*_results(p, "lower", "within"), _state(p, False))
 
 
 @case(text.send_sums, group=(2, 4))
@@ -600,11 +580,6 @@ def list_row(p: Probe, score: float, room: int) -> None:
     )  # fmt: skip
 
 
-@case(text.read_listed)
-def read_listed(p: Probe) -> None:
-    p.call(p.var("listed", None, out=True), _counters(p, [77, 5, 21, 13], out=False))
-
-
 @case(text.mark_equal)
 def mark_equal(p: Probe) -> None:
     p.threads = THREADS
@@ -620,41 +595,11 @@ def mark_equal(p: Probe) -> None:
     )
 
 
-@case(text.read_kept)
-def read_kept(p: Probe) -> None:
-    p.call(p.var("found", None, out=True), _counters(p, [77, 5, 21, 13], out=False))
-
-
 @case(text.mark_listed, total=(1, 300))
 def mark_listed(p: Probe, total: int) -> None:
     p.threads = THREADS
     entries = p.shared("entries", (512,), _entries(p, 512, 1, 40), dtype="int64")
     p.call(entries, p.dim("total", total), _bitmap(p, "above", 40, out=True), p.thread, THREADS)
-
-
-@case(text.key_entries, total=(1, 300))
-def key_entries(p: Probe, total: int) -> None:
-    p.threads = THREADS
-    found = _bits_of(p, 512) << 32 | p.integers(0, 1 << 31, 512, dtype=torch.int64)
-    p.call(
-        p.shared("entries", (512,), found, dtype="int64", out=True),
-        p.dim("total", total),
-        _counters(p, [total, 0, 0, 0]),
-        p.thread,
-        THREADS,
-        p.lane,
-    )
-
-
-@case(text.read_largest)
-def read_largest(p: Probe) -> None:
-    counters = torch.tensor([400, 0, 0, 0, -12345, 0, 0, 0], dtype=torch.int32)
-    p.call(
-        p.var("end", None, dtype="uint32", out=True),
-        p.var("span", None, dtype="uint32", out=True),
-        p.shared("counters", (8,), counters, dtype="int32"),
-        p.var("bottom", END, dtype="uint32"),
-    )
 
 
 def _numbers(bitmap: torch.Tensor) -> torch.Tensor:

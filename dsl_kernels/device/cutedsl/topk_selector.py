@@ -78,13 +78,3 @@ def load_below(place, column, limit):
         write_only_types=[Uint32],
         read_only_args=[place, Int32(column), limit],
     )
-
-
-def load_within(place, column, low, high):
-    """The bit pattern at a place where a column lies in [low, high); that of -inf without a read elsewhere."""
-    return cute.arch.inline_ptx(
-        "{ .reg .pred p; setp.ge.s32 p, {$r1}, {$r2}; setp.lt.and.s32 p, {$r1}, {$r3}, p; "
-        "mov.b32 {$w0}, 0xFF800000; @p ld.global.b32 {$w0}, [{$r0}]; }",
-        write_only_types=[Uint32],
-        read_only_args=[place, column, low, high],
-    )

@@ -16,9 +16,7 @@ from ..torch.topk_selector import (
     COARSE,
     INFINITE,
     KEPT,
-    LARGEST,
     LISTED,
-    LOWER,
     LOWER_ABOVE,
     LOWER_EQUAL,
     LOWEST,
@@ -26,7 +24,6 @@ from ..torch.topk_selector import (
     OFFSET_BITS,
     QUAD,
     UINT32,
-    UPPER,
     WORD,
     bits_of,
     canonical,
@@ -34,7 +31,6 @@ from ..torch.topk_selector import (
     half_edge,
     less_score,
     load_below,
-    load_within,
     shift_in_sign,
 )  # fmt: skip
 from ..torch.warps import (
@@ -81,19 +77,10 @@ def read_bounds(m, start: Sets, last: Sets, first: Sets, row_starts, row_ends, r
 @by_text
 def load_words(m, bits, logits, row, stride, column, limit, lane):
     """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives 0."""
-    _load_words(m, bits, logits, row, stride, column + lane, limit)
-
-
-def _load_words(m, bits, logits, row, stride, column, limit):
-    scores, left = logits.row("scores", row, stride, column), m.let("left", limit - column)
+    own = m.let("own", column + lane)
+    scores, left = logits.row("scores", row, stride, own), m.let("left", limit - own)
     for j in m.loop("j", bits.size, unrolled=True):
         bits[j] = load_below(scores.at(WORD * j), WORD * j, left)
-
-
-@by_text
-def load_ahead(m, bits, logits, row, stride, column, columns, lane):
-    """load_words of a row of at most `columns`; of a longer one nothing is read."""
-    _load_words(m, bits, logits, row, stride, column + lane, select(stride <= columns, stride, 0))
 
 
 @by_text
@@ -114,7 +101,8 @@ def load_sample(m, bits, logits, row, stride, start, last, every, warp, warps, l
     for j in m.loop("j", bits.size, unrolled=True):
         place = (warp + j * warps) * every + ((warp + 5 * j) & (every - 1))
         column = m.let("column", ((start >> 5) + place) * WORD + lane)
-        bits[j] = load_within(scores.at(column), column, start, last)
+        score = load_below(scores.at(column), column, last)
+        bits[j] = select((column >= start) & (column < last), score, MINUS_INFINITY)
 
 
 @by_text
@@ -123,13 +111,6 @@ def page_row(m, inverse: Sets, line: Sets, row, next_n, page_size):
     with m.when(page_size > 0):
         m.set(inverse, UINT32 // page_size.to("uint32"))
         m.set(line, (row.to("uint32") // next_n.to("uint32")).to("int32"))
-
-
-@by_text
-def share_row(m, origin: Changes, run: Changes, start, last, count):
-    """Where the runs of words of `count` warps begin, and how long each is, in a row that the registers do not hold."""
-    m.set(origin, start >> 5 << 5)
-    m.set(run, ceildiv(last - origin, WORD * count))
 
 
 @by_text
@@ -214,36 +195,25 @@ def _key(m, canonical_bits):
 
 @by_text
 def make_keys(m, bits, digits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for these.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
-    for j in m.loop("j", digits.size, unrolled=True):
-        same: list[Any] = []
-        for at in (2 * j, 2 * j + 1):
-            same.append(m.let("high" if same else "low", canonical(bits[at])))
-            bits[at] = _key(m, same[-1])
-        digits[j] = half_digits(*same)
+    for j in m.loop("j", bits.size // 2, unrolled=True):
+        low, high = m.let("low", canonical(bits[2 * j])), m.let("high", canonical(bits[2 * j + 1]))
+        bits[2 * j] = _key(m, low)
+        bits[2 * j + 1] = _key(m, high)
+        if digits:
+            digits[j] = half_digits(low, high)
     with m.when((column < lo) | (column + WORD * bits.size > hi)):
         own = m.let("own", column + lane)
-        for j in m.loop("j", digits.size, unrolled=True):
+        for j in m.loop("j", bits.size // 2, unrolled=True):
             for half in range(2):
                 at = own + (2 * WORD * j + WORD * half)
                 with m.when((at < lo) | (at >= hi)):
                     bits[2 * j + half] = 0
-                    digits[j] = digits[j] | 0xFFFF << 16 * half
-
-
-@by_text
-def make_keys_again(m, bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
-    for j in m.loop("j", bits.size, unrolled=True):
-        bits[j] = _key(m, canonical(bits[j]))
-    with m.when((column < lo) | (column + WORD * bits.size > hi)):
-        own = m.let("own", column + lane)
-        for j in m.loop("j", bits.size, unrolled=True):
-            with m.when((own + WORD * j < lo) | (own + WORD * j >= hi)):
-                bits[j] = 0
+                    if digits:
+                        digits[j] = digits[j] | 0xFFFF << 16 * half
 
 
 @by_text
@@ -356,28 +326,37 @@ def _key_of(entry):
 
 
 @by_text
-def bound_listed(m, entries, total, counters, end, span, thread, threads, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+def bound_listed(m, entries, total, counters, at, end, span, fresh, thread, threads, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in counters from `at`
+    on; the bit patterns of a `fresh` list become keys first."""
     largest, under = m.var("largest", 0, "uint32"), m.var("under", 0, "uint32")
     for i in m.loop("i", total, begin=thread, step=threads):
-        key = m.let("key", _key_of(entries[i]))
+        entry = m.let("entry", entries[i])
+        key = m.var("key", _key_of(entry), "uint32")
+        if fresh:
+            m.set(key, _key(m, canonical(key)))
+            entries[i] = make_pair(key, pair_low(entry))
         with m.when(end - key <= span):
             m.set(largest, maximum(largest, key))
             m.set(under, maximum(under, ~key))
-    for which, most in (
-        (UPPER, m.let("upper", warp_most(largest))),
-        (LOWER, m.let("lower", warp_most(under))),
-    ):
-        with m.when(lane.equals(0)):
-            m.do(raise_to(counters.at(which), most))
+    bounds = m.let("upper", warp_most(largest)), m.let("lower", warp_most(under))
+    with m.when(lane.equals(0)):
+        for i, most in enumerate(bounds):
+            m.do(raise_to(counters.at(at + i), most))
 
 
 @by_text
-def read_bounded(m, end: Changes, span: Changes, counters):
+def read_bounded(m, end: Changes, span: Changes, counters, at):
     """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
-    bottom = m.let("bottom", maximum(end - span, ~counters[LOWER].to("uint32")))
-    m.set(end, minimum(end, counters[UPPER].to("uint32")))
+    bottom = m.let("bottom", maximum(end - span, ~counters[at + 1].to("uint32")))
+    m.set(end, minimum(end, counters[at].to("uint32")))
     m.set(span, end - bottom)
+
+
+@by_text
+def read_word(m, value: Sets, words, at):
+    """A word of shared memory, for all threads."""
+    m.set(value, words[at].to(value.dtype))
 
 
 # Closing a round
@@ -468,22 +447,10 @@ def _write_state(m, state, end, span, need, inside):
 @by_text
 def read_state(m, end: Sets, span: Sets, need: Sets, inside: Sets, state):
     """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
-    _read_state(m, end, span, need, inside, state)
-
-
-def _read_state(m, end, span, need, inside, state):
     words = m.local("words", 4)
     state.read(words, 0)
     for i, variable in enumerate((end, span, need, inside)):
-        m.set(variable, words[i].to("uint32") if i < 2 else words[i])
-
-
-@by_text
-def read_group_state(m, end: Sets, span: Sets, need: Sets, inside: Sets, lower: Sets, within: Sets, state):
-    """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
-    _read_state(m, end, span, need, inside, state)
-    m.set(lower, state[4])
-    m.set(within, state[5])
+        m.set(variable, words[i].to(variable.dtype))
 
 
 @by_text
@@ -917,12 +884,6 @@ def _pick(bits, j):
 
 
 @by_text
-def read_listed(m, found: Sets, counters):
-    """Keys that were listed, or for which there was no room."""
-    m.set(found, counters[LISTED])
-
-
-@by_text
 def mark_equal(m, bits, equal, word, counters, tied, lane):
     """Mark a batch's keys that equal `tied`, from `word` of the bitmap on, and count them as kept."""
     words, total = m.local("words", bits.size), m.var("total")
@@ -935,35 +896,8 @@ def mark_equal(m, bits, equal, word, counters, tied, lane):
 
 
 @by_text
-def read_kept(m, found: Sets, counters):
-    """Entries that were kept, or ties that were marked."""
-    m.set(found, counters[KEPT])
-
-
-@by_text
 def mark_listed(m, entries, total, above, thread, threads):
     """Mark all of the first `total` list entries in the bitmap, whose words are those of the row."""
     for i in m.loop("i", total, begin=thread, step=threads):
         place = m.let("place", ~pair_low(entries[i]))
         m.do(set_bits(above.at(place >> 5), 1 << (place & 31)))
-
-
-@by_text
-def key_entries(m, entries, total, counters, thread, threads, lane):
-    """Make the bit patterns of the first `total` list entries keys, and note the largest."""
-    largest = m.var("largest", 0, "uint32")
-    for i in m.loop("i", total, begin=thread, step=threads):
-        entry = m.let("entry", entries[i])
-        key = m.let("key", _key(m, canonical(_key_of(entry))))
-        entries[i] = make_pair(key, pair_low(entry))
-        m.set(largest, maximum(largest, key))
-    top = m.let("top", warp_most(largest))
-    with m.when(lane.equals(0)):
-        m.do(raise_to(counters.at(LARGEST), top))
-
-
-@by_text
-def read_largest(m, end: Sets, span: Sets, counters, bottom):
-    """The range from `bottom` to the largest key of the list."""
-    m.set(end, counters[LARGEST].to("uint32"))
-    m.set(span, end - bottom)

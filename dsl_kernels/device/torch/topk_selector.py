@@ -27,9 +27,9 @@ COARSE = Size(32, "COARSE")
 OFFSET_BITS = Size(22, "OFFSET_BITS")
 """Low bits of a list entry's position: the column within its warp's run. The owning warp stands above them."""
 
-LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL, LARGEST, UPPER, LOWER = range(7)
-"""Counters: entries listed, entries kept for ranking, entries of lower ranks that are selected or may be, largest key of
-the list, largest and complement of the smallest undecided one."""
+LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL, FIRST_BOUNDS, BOUNDS = 0, 1, 2, 3, 4, 6
+"""Counters: entries listed, entries kept for ranking, entries of lower ranks that are selected or may be, largest key and
+complement of the smallest one: those of a fresh list, then undecided ones."""
 
 QUAD = Size(4, "QUAD")
 """Columns that a lane loads at once."""
@@ -89,17 +89,6 @@ def _half_edge(bin: torch.Tensor) -> torch.Tensor:
 
 half_edge = Function("half_edge", "uint32", lambda bin: _half_edge(torch.as_tensor(bin)))
 """Smallest key of a bin of the first round, counted from the smallest score."""
-
-
-def _load_within(threads: Threads, place: Place, column: Any, low: Any, high: Any) -> torch.Tensor:
-    column = threads.spread(column)
-    inside = (column >= low) & (column < high)
-    bits = _unsigned(place.memory.view(torch.int32)[place.of(threads.active & inside)])
-    return torch.where(inside, bits, MINUS_INFINITY)
-
-
-load_within = Function("load_within", "uint32", _load_within, joint=True)
-"""The bit pattern at a place where a column lies in [low, high); that of -inf without a read elsewhere."""
 
 
 def _load_below(threads: Threads, place: Place, column: Any, limit: Any) -> torch.Tensor:

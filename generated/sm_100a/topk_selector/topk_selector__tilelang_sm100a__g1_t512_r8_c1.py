@@ -31,8 +31,8 @@ THREADS = 512  # threads a CTA
 KEEP = 8  # keys a thread keeps in registers; longer rows are read again in every pass
 BINS = 2048
 QUAD = 4
-BATCH = 256
 HELD = 4096
+BATCH = 256
 WORD = 32
 WARPS = 16
 SIGN = -2147483648
@@ -82,11 +82,14 @@ def page_row(inverse: T.Ref, line: T.Ref, row, next_n, page_size):
 
 
 @T.macro
-def load_ahead(bits, logits, row, stride, column, lane):
-    """load_words of a row of at most `columns`; of a longer one nothing is read."""
-    left = T.if_then_else(stride <= HELD, stride, 0) - (column + lane)
+def load_words(bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
+    0.
+    """
+    own = column + lane
+    left = limit - own
     for j in T.unroll(KEEP):
-        bits[j] = leaf.load_below(logits[row, column + lane + WORD * j], WORD * j, left)
+        bits[j] = leaf.load_below(logits[row, own + WORD * j], WORD * j, left)
 
 
 @T.macro
@@ -119,15 +122,6 @@ def take_all(indices, row, k, length, first, block_table, max_pages, line, page_
                     page_rest >= page_size, page_rest - page_size, page_rest
                 )
         indices[row, slot] = id
-
-
-@T.macro
-def share_row(origin: T.Ref, run: T.Ref, start, last):
-    """Where the runs of words of `count` warps begin, and how long each is, in a row that the registers do
-    not hold.
-    """
-    origin = start >> 5 << 5
-    run = leaf.ceildiv(last - origin, WORD * WARPS)
 
 
 @T.macro
@@ -167,26 +161,17 @@ def fetch_pages(
 
 
 @T.macro
-def load_words(bits, logits, row, stride, column, limit, lane):
-    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
-    0.
-    """
-    left = limit - (column + lane)
-    for j in T.unroll(KEEP):
-        bits[j] = leaf.load_below(logits[row, column + lane + WORD * j], WORD * j, left)
-
-
-@T.macro
 def make_keys(bits, digits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in T.unroll(KEEP // 2):
         low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
         same = T.cast(low, "int32")
         bits[2 * j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
-        high = leaf.canonical(bits[2 * j + 1])
         same = T.cast(high, "int32")
         bits[2 * j + 1] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
         digits[j] = leaf.half_digits(low, high)
@@ -284,8 +269,8 @@ def read_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, state):
         words[part] = state[(0) * 4 + part]
     end = T.cast(words[0], "uint32")
     span = T.cast(words[1], "uint32")
-    need = words[2]
-    inside = words[3]
+    need = T.cast(words[2], "int32")
+    inside = T.cast(words[3], "int32")
 
 
 @T.macro
@@ -295,16 +280,26 @@ def keep_entry(pages, entry, thread):
 
 
 @T.macro
-def make_keys_again(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
-    for j in T.unroll(KEEP):
-        same = T.cast(leaf.canonical(bits[j]), "int32")
-        bits[j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
+def make_keys_2(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
+    """
+    for j in T.unroll(KEEP // 2):
+        low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
+        same = T.cast(low, "int32")
+        bits[2 * j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
+        same = T.cast(high, "int32")
+        bits[2 * j + 1] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
     if (column < lo) | (column + WORD * KEEP > hi):
         own = column + lane
-        for j in T.unroll(KEEP):
-            if (own + WORD * j < lo) | (own + WORD * j >= hi):
-                bits[j] = 0
+        for j in T.unroll(KEEP // 2):
+            if (own + 2 * WORD * j < lo) | (own + 2 * WORD * j >= hi):
+                bits[2 * j] = 0
+            if (own + (2 * WORD * j + WORD) < lo) | (own + (2 * WORD * j + WORD) >= hi):
+                bits[2 * j + 1] = 0
 
 
 @T.macro
@@ -455,27 +450,29 @@ def keep_count(counts, count, warp, lane):
 
 @T.macro
 def bound_listed(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in
+    counters from `at` on; the bit patterns of a `fresh` list become keys first.
+    """
     largest = T.alloc_var("uint32", init=0)
     under = T.alloc_var("uint32", init=0)
     for i in T.unroll(thread, total, THREADS, unroll_factor=1):
-        key = T.cast(warps.pair_high(entries[i]), "uint32")
+        entry = entries[i]
+        key = T.alloc_var("uint32", init=T.cast(warps.pair_high(entry), "uint32"))
         if warps.at_most(end - key, span):
             largest = T.max(largest, key)
             under = T.max(under, ~key)
     upper = warps.warp_most(largest)
     lower = warps.warp_most(under)
     if lane == 0:
-        warps.raise_to(counters[5], upper)
-    if lane == 0:
-        warps.raise_to(counters[6], lower)
+        warps.raise_to(counters[6], upper)
+        warps.raise_to(counters[7], lower)
 
 
 @T.macro
 def read_bounded(end: T.Ref, span: T.Ref, counters):
     """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
-    bottom = T.max(end - span, ~T.cast(counters[6], "uint32"))
-    end = T.min(end, T.cast(counters[5], "uint32"))
+    bottom = T.max(end - span, ~T.cast(counters[7], "uint32"))
+    end = T.min(end, T.cast(counters[6], "uint32"))
     span = end - bottom
 
 
@@ -685,7 +682,8 @@ def select(
     line = T.alloc_var("int32", init=0)
     page_row(inverse, line, row, next_n, page_size)
     # A launch of TileLang starts when the kernel before it has ended.
-    load_ahead(keys, logits, row, stride, owner * BATCH, lane)
+    if stride <= HELD:
+        load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
     start = T.alloc_var("int32", init=0)
     last = T.alloc_var("int32", init=0)
     first_position = T.alloc_var("int32", init=0)
@@ -700,15 +698,15 @@ def select(
         origin = T.alloc_var("int32", init=0)
         run = T.alloc_var("int32", init=KEEP)
         if stride > HELD:
-            share_row(origin, run, start, last)
+            origin = start >> 5 << 5
+            run = leaf.ceildiv(last - origin, WORD * WARPS)
         batches = leaf.ceildiv(run, KEEP)
         base = origin + owner * run * WORD
         limit = T.alloc_var("int32", init=0)
         lo = T.alloc_var("int32", init=0)
         hi = T.alloc_var("int32", init=0)
         bound_warp(limit, lo, hi, base, run, start, last, stride)
-        # The page-table entries that this CTA may need, one a thread: on their way while the keys are
-        # counted.
+        # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
         first_page = T.alloc_var("int32", init=0)
         near = T.alloc_var("bool", init=False)
         entry = T.alloc_var("int32", init=0)
@@ -746,7 +744,7 @@ def select(
                 if batches > 1:
                     column = base + step * BATCH
                     load_words(keys, logits, row, stride, column, limit, lane)
-                    make_keys_again(keys, column, lo, hi, lane)
+                    make_keys_2(keys, column, lo, hi, lane)
                 count_keys(hist, (rounds & 1) * BINS, keys, end, span)
             clear_3(hist, (rounds + 1 & 1) * BINS, worker)
             T.sync_threads()
@@ -757,8 +755,7 @@ def select(
             read_state(end, span, need, inside, state)
             rounds = rounds + 1
         words = batches * KEEP
-        # One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is
-        # still held.
+        # One pass marks what is above the range and lists what is in it; the last batch is still held.
         listing = (inside > 0) & (inside <= LISTED)
         count = T.alloc_var("int32", init=0)
         for step in T.serial(batches):
@@ -766,7 +763,7 @@ def select(
             if step > 0:
                 column = base + batch * BATCH
                 load_words(keys, logits, row, stride, column, limit, lane)
-                make_keys_again(keys, column, lo, hi, lane)
+                make_keys_2(keys, column, lo, hi, lane)
             collect(
                 count, keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end,
                 span, listing, owner, batch * BATCH, lane

@@ -35,8 +35,8 @@ KEEP = 16  # keys a thread keeps in registers; longer rows are read again in eve
 SAMPLE = 16  # words of 32 columns for each one sampled; 0: no sample
 BINS = 2048
 QUAD = 4
-BATCH = 512
 HELD = 16384
+BATCH = 512
 WORD = 32
 WARPS = 32
 FEW = 8
@@ -118,10 +118,13 @@ def page_row(row, next_n, page_size):
 
 
 @cute.jit
-def load_ahead(bits, logits, row, stride, column, lane):
-    """load_words of a row of at most `columns`; of a longer one nothing is read."""
-    scores = logits + Int64(row) * stride + (column + lane)
-    left = cutlass.select_(stride <= HELD, stride, 0) - (column + lane)
+def load_words(bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
+    0.
+    """
+    own = column + lane
+    scores = logits + Int64(row) * stride + own
+    left = limit - own
     for j in cutlass.range_constexpr(KEEP):
         bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
 
@@ -162,16 +165,6 @@ def take_all(indices, row, k, length, first, block_table, max_pages, line, page_
 
 
 @cute.jit
-def share_row(origin, run, start, last):
-    """Where the runs of words of `count` warps begin, and how long each is, in a row that the registers do
-    not hold.
-    """
-    origin = start >> 5 << 5
-    run = leaf.ceildiv(last - origin, WORD * WARPS)
-    return origin, run
-
-
-@cute.jit
 def bound_warp(base, run, start, last, stride):
     """Where a warp's columns end, and those of the row among them, [lo, hi)."""
     limit = cutlass.min(stride, base + run * WORD)
@@ -190,7 +183,10 @@ def load_sample(bits, logits, row, stride, start, last, warp, lane):
     scores = logits + Int64(row) * stride
     for j in cutlass.range_constexpr(FEW):
         column = ((start >> 5) + ((warp + j * WARPS) * SAMPLE + (warp + 5 * j & SAMPLE - 1))) * WORD + lane
-        bits[j] = leaf.load_within(scores + column, column, start, last)
+        bits[j] = cutlass.select_(
+            (column >= start) & (column < last), leaf.load_below(scores + column, column, last),
+            cutlass.Uint32(4286578688)
+        )
 
 
 @cute.jit
@@ -202,15 +198,16 @@ def clear_run(bitmap, first, words, lane):
 
 @cute.jit
 def make_keys(bits, digits, column, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in cutlass.range_constexpr(FEW // 2):
         low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
         same = low.to(Int32)
         bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
-        high = leaf.canonical(bits[2 * j + 1])
         same = high.to(Int32)
         bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         digits[j] = leaf.half_digits(low, high)
@@ -295,8 +292,8 @@ def read_state(state):
     cute.autovec_copy(warps.group(state, 4, 0), words)
     end = words[0].to(cutlass.Uint32)
     span = words[1].to(cutlass.Uint32)
-    need = words[2]
-    inside = words[3]
+    need = words[2].to(Int32)
+    inside = words[3].to(Int32)
     return end, span, need, inside
 
 
@@ -551,34 +548,33 @@ def list_row(
 
 
 @cute.jit
-def read_listed(counters):
-    """Keys that were listed, or for which there was no room."""
-    found = counters[0]
-    return found
+def read_word(words):
+    """A word of shared memory, for all threads."""
+    value = words[0].to(Int32)
+    return value
 
 
 @cute.jit
-def load_words(bits, logits, row, stride, column, limit, lane):
-    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
-    0.
+def make_keys_2(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
-    scores = logits + Int64(row) * stride + (column + lane)
-    left = limit - (column + lane)
-    for j in cutlass.range_constexpr(KEEP):
-        bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
-
-
-@cute.jit
-def make_keys_again(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
-    for j in cutlass.range_constexpr(KEEP):
-        same = leaf.canonical(bits[j]).to(Int32)
-        bits[j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+    for j in cutlass.range_constexpr(KEEP // 2):
+        low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
+        same = low.to(Int32)
+        bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        same = high.to(Int32)
+        bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
     if (column < lo) | (column + WORD * KEEP > hi):
         own = column + lane
-        for j in cutlass.range_constexpr(KEEP):
-            if (own + WORD * j < lo) | (own + WORD * j >= hi):
-                bits[j] = cutlass.Uint32(0)
+        for j in cutlass.range_constexpr(KEEP // 2):
+            if (own + 2 * WORD * j < lo) | (own + 2 * WORD * j >= hi):
+                bits[2 * j] = cutlass.Uint32(0)
+            if (own + (2 * WORD * j + WORD) < lo) | (own + (2 * WORD * j + WORD) >= hi):
+                bits[2 * j + 1] = cutlass.Uint32(0)
 
 
 @cute.jit
@@ -598,31 +594,40 @@ def mark_equal(bits, equal, word, counters, tied, lane):
 
 
 @cute.jit
-def read_kept(counters):
-    """Entries that were kept, or ties that were marked."""
-    found = counters[1]
-    return found
+def read_word_2(words):
+    """A word of shared memory, for all threads."""
+    value = words[1].to(Int32)
+    return value
 
 
 @cute.jit
-def key_entries(entries, total, counters, thread, lane):
-    """Make the bit patterns of the first `total` list entries keys, and note the largest."""
+def bound_listed(entries, total, counters, end, span, thread, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in
+    counters from `at` on; the bit patterns of a `fresh` list become keys first.
+    """
     largest = cutlass.Uint32(0)
+    under = cutlass.Uint32(0)
     for i in cutlass.range(thread, total, THREADS, unroll=1):
         entry = entries[i]
-        same = leaf.canonical(warps.pair_high(entry).to(cutlass.Uint32)).to(Int32)
+        key = cutlass.Uint32(warps.pair_high(entry).to(cutlass.Uint32))
+        same = leaf.canonical(key).to(Int32)
         key = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         entries[i] = warps.make_pair(key, warps.pair_low(entry))
-        largest = cutlass.max(largest, key)
-    top = warps.warp_most(largest)
+        if end - key <= span:
+            largest = cutlass.max(largest, key)
+            under = cutlass.max(under, ~key)
+    upper = warps.warp_most(largest)
+    lower = warps.warp_most(under)
     if lane == 0:
-        warps.raise_to(counters + 4, top)
+        warps.raise_to(counters + 4, upper)
+        warps.raise_to(counters + 5, lower)
 
 
 @cute.jit
-def read_largest(counters, bottom):
-    """The range from `bottom` to the largest key of the list."""
-    end = counters[4].to(cutlass.Uint32)
+def read_bounded(end, span, counters):
+    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    bottom = cutlass.max(end - span, ~counters[5].to(cutlass.Uint32))
+    end = cutlass.min(end, counters[4].to(cutlass.Uint32))
     span = end - bottom
     return end, span
 
@@ -636,16 +641,17 @@ def mark_listed(entries, total, above, thread):
 
 
 @cute.jit
-def make_keys_2(bits, digits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+def make_keys_3(bits, digits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in cutlass.range_constexpr(KEEP // 2):
         low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
         same = low.to(Int32)
         bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
-        high = leaf.canonical(bits[2 * j + 1])
         same = high.to(Int32)
         bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         digits[j] = leaf.half_digits(low, high)
@@ -752,28 +758,30 @@ def count_listed(hist, first, entries, total, end, span, thread):
 
 
 @cute.jit
-def bound_listed(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+def bound_listed_2(entries, total, counters, end, span, thread, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in
+    counters from `at` on; the bit patterns of a `fresh` list become keys first.
+    """
     largest = cutlass.Uint32(0)
     under = cutlass.Uint32(0)
     for i in cutlass.range(thread, total, THREADS, unroll=1):
-        key = warps.pair_high(entries[i]).to(cutlass.Uint32)
+        entry = entries[i]
+        key = cutlass.Uint32(warps.pair_high(entry).to(cutlass.Uint32))
         if end - key <= span:
             largest = cutlass.max(largest, key)
             under = cutlass.max(under, ~key)
     upper = warps.warp_most(largest)
     lower = warps.warp_most(under)
     if lane == 0:
-        warps.raise_to(counters + 5, upper)
-    if lane == 0:
-        warps.raise_to(counters + 6, lower)
+        warps.raise_to(counters + 6, upper)
+        warps.raise_to(counters + 7, lower)
 
 
 @cute.jit
-def read_bounded(end, span, counters):
+def read_bounded_2(end, span, counters):
     """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
-    bottom = cutlass.max(end - span, ~counters[6].to(cutlass.Uint32))
-    end = cutlass.min(end, counters[5].to(cutlass.Uint32))
+    bottom = cutlass.max(end - span, ~counters[7].to(cutlass.Uint32))
+    end = cutlass.min(end, counters[6].to(cutlass.Uint32))
     span = end - bottom
     return end, span
 
@@ -973,7 +981,8 @@ def select(
     line = Int32(0)
     inverse, line = page_row(row, next_n, page_size)
     cute.arch.griddepcontrol_wait()
-    load_ahead(keys, logits, row, stride, owner * BATCH, lane)
+    if stride <= HELD:
+        load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
     start = Int32(0)
     last = Int32(0)
     first_position = Int32(0)
@@ -989,7 +998,8 @@ def select(
         origin = Int32(0)
         run = Int32(KEEP)
         if stride > HELD:
-            origin, run = share_row(origin, run, start, last)
+            origin = start >> 5 << 5
+            run = leaf.ceildiv(last - origin, WORD * WARPS)
         batches = leaf.ceildiv(run, KEEP)
         # Runs of whole batches, so that a word of the bitmaps is one of the row.
         run = batches * KEEP
@@ -1045,7 +1055,7 @@ def select(
             if tied != 0:
                 clear_run(equal, warp * (batches * KEEP), batches * KEEP, lane)
             cute.arch.sync_threads()
-            inside = read_listed(counters)
+            inside = read_word(counters)
             unlisted = (inside < need) | (inside > LISTED)
             if tied != 0:
                 if inside < need:
@@ -1055,10 +1065,10 @@ def select(
                         word = (turn * WARPS + warp) * KEEP
                         column = origin + word * WORD
                         load_words(keys, logits, row, stride, column, stride, lane)
-                        make_keys_again(keys, column, start, last, lane)
+                        make_keys_2(keys, column, start, last, lane)
                         mark_equal(keys, equal, word, counters, tied, lane)
                         cute.arch.sync_threads()
-                        found = read_kept(counters)
+                        found = read_word_2(counters)
                         cute.arch.sync_threads()
                         turn = turn + 1
                     unlisted = inside + found < need
@@ -1073,11 +1083,12 @@ def select(
                 clear_2(counters, worker)
                 cute.arch.sync_threads()
             else:
-                key_entries(entries, inside, counters, worker, lane)
+                end = cutlass.Uint32(4294967295)
+                span = cutlass.Uint32(4294967295)
+                bound_listed(entries, inside, counters, end, span, worker, lane)
                 cute.arch.sync_threads()
-                if tied == 0:
-                    end, span = read_largest(counters, bottom)
-                else:
+                end, span = read_bounded(end, span, counters)
+                if tied != 0:
                     end = tied
                     span = cutlass.Uint32(0)
                     need = need - inside
@@ -1088,7 +1099,7 @@ def select(
                 column = base + step * BATCH
                 if (step > 0) | (stride > HELD):
                     load_words(keys, logits, row, stride, column, limit, lane)
-                make_keys_2(keys, digits, column, lo, hi, lane)
+                make_keys_3(keys, digits, column, lo, hi, lane)
                 count_first_2(hist, digits, column, lo, hi)
             cute.arch.sync_threads()
             through = sum_bins(mine, hist, sums, worker, warp, lane)
@@ -1103,7 +1114,7 @@ def select(
                     if batches > 1:
                         column = base + step * BATCH
                         load_words(keys, logits, row, stride, column, limit, lane)
-                        make_keys_again(keys, column, lo, hi, lane)
+                        make_keys_2(keys, column, lo, hi, lane)
                     count_keys_2(hist, (rounds & 1) * BINS, keys, end, span)
                 clear_3(hist, (rounds + 1 & 1) * BINS, worker)
                 cute.arch.sync_threads()
@@ -1114,8 +1125,7 @@ def select(
                 end, span, need, inside = read_state(state)
                 rounds = rounds + 1
         words = batches * KEEP
-        # One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is
-        # still held.
+        # One pass marks what is above the range and lists what is in it; the last batch is still held.
         listing = (inside > 0) & (inside <= LISTED)
         if unlisted:
             count = Int32(0)
@@ -1124,7 +1134,7 @@ def select(
                 if step > 0:
                     column = base + batch * BATCH
                     load_words(keys, logits, row, stride, column, limit, lane)
-                    make_keys_again(keys, column, lo, hi, lane)
+                    make_keys_2(keys, column, lo, hi, lane)
                 count = collect(
                     count, keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within,
                     end, span, listing, owner, batch * BATCH, lane
@@ -1148,9 +1158,9 @@ def select(
                     cute.arch.sync_threads()
                     end, span, need, inside = read_state(state)
                     if inside > RANKED:
-                        bound_listed(entries, total, counters, end, span, worker, lane)
+                        bound_listed_2(entries, total, counters, end, span, worker, lane)
                         cute.arch.sync_threads()
-                        end, span = read_bounded(end, span, counters)
+                        end, span = read_bounded_2(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
                     clear_run(equal, first, words, lane)

@@ -32,8 +32,8 @@ THREADS = 512  # threads a CTA
 KEEP = 8  # keys a thread keeps in registers; longer rows are read again in every pass
 BINS = 2048
 QUAD = 4
-BATCH = 256
 HELD = 4096
+BATCH = 256
 WORD = 32
 WARPS = 16
 SIGN = -2147483648
@@ -114,10 +114,13 @@ def page_row(row, next_n, page_size):
 
 
 @cute.jit
-def load_ahead(bits, logits, row, stride, column, lane):
-    """load_words of a row of at most `columns`; of a longer one nothing is read."""
-    scores = logits + Int64(row) * stride + (column + lane)
-    left = cutlass.select_(stride <= HELD, stride, 0) - (column + lane)
+def load_words(bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
+    0.
+    """
+    own = column + lane
+    scores = logits + Int64(row) * stride + own
+    left = limit - own
     for j in cutlass.range_constexpr(KEEP):
         bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
 
@@ -158,16 +161,6 @@ def take_all(indices, row, k, length, first, block_table, max_pages, line, page_
 
 
 @cute.jit
-def share_row(origin, run, start, last):
-    """Where the runs of words of `count` warps begin, and how long each is, in a row that the registers do
-    not hold.
-    """
-    origin = start >> 5 << 5
-    run = leaf.ceildiv(last - origin, WORD * WARPS)
-    return origin, run
-
-
-@cute.jit
 def bound_warp(base, run, start, last, stride):
     """Where a warp's columns end, and those of the row among them, [lo, hi)."""
     limit = cutlass.min(stride, base + run * WORD)
@@ -204,27 +197,17 @@ def fetch_pages(first, columns, start, last, block_table, max_pages, line, page_
 
 
 @cute.jit
-def load_words(bits, logits, row, stride, column, limit, lane):
-    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
-    0.
-    """
-    scores = logits + Int64(row) * stride + (column + lane)
-    left = limit - (column + lane)
-    for j in cutlass.range_constexpr(KEEP):
-        bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
-
-
-@cute.jit
 def make_keys(bits, digits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in cutlass.range_constexpr(KEEP // 2):
         low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
         same = low.to(Int32)
         bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
-        high = leaf.canonical(bits[2 * j + 1])
         same = high.to(Int32)
         bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         digits[j] = leaf.half_digits(low, high)
@@ -321,8 +304,8 @@ def read_state(state):
     cute.autovec_copy(warps.group(state, 4, 0), words)
     end = words[0].to(cutlass.Uint32)
     span = words[1].to(cutlass.Uint32)
-    need = words[2]
-    inside = words[3]
+    need = words[2].to(Int32)
+    inside = words[3].to(Int32)
     return end, span, need, inside
 
 
@@ -333,16 +316,26 @@ def keep_entry(pages, entry, thread):
 
 
 @cute.jit
-def make_keys_again(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
-    for j in cutlass.range_constexpr(KEEP):
-        same = leaf.canonical(bits[j]).to(Int32)
-        bits[j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+def make_keys_2(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
+    """
+    for j in cutlass.range_constexpr(KEEP // 2):
+        low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
+        same = low.to(Int32)
+        bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        same = high.to(Int32)
+        bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
     if (column < lo) | (column + WORD * KEEP > hi):
         own = column + lane
-        for j in cutlass.range_constexpr(KEEP):
-            if (own + WORD * j < lo) | (own + WORD * j >= hi):
-                bits[j] = cutlass.Uint32(0)
+        for j in cutlass.range_constexpr(KEEP // 2):
+            if (own + 2 * WORD * j < lo) | (own + 2 * WORD * j >= hi):
+                bits[2 * j] = cutlass.Uint32(0)
+            if (own + (2 * WORD * j + WORD) < lo) | (own + (2 * WORD * j + WORD) >= hi):
+                bits[2 * j + 1] = cutlass.Uint32(0)
 
 
 @cute.jit
@@ -498,27 +491,29 @@ def keep_count(counts, count, warp, lane):
 
 @cute.jit
 def bound_listed(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in
+    counters from `at` on; the bit patterns of a `fresh` list become keys first.
+    """
     largest = cutlass.Uint32(0)
     under = cutlass.Uint32(0)
     for i in cutlass.range(thread, total, THREADS, unroll=1):
-        key = warps.pair_high(entries[i]).to(cutlass.Uint32)
+        entry = entries[i]
+        key = cutlass.Uint32(warps.pair_high(entry).to(cutlass.Uint32))
         if end - key <= span:
             largest = cutlass.max(largest, key)
             under = cutlass.max(under, ~key)
     upper = warps.warp_most(largest)
     lower = warps.warp_most(under)
     if lane == 0:
-        warps.raise_to(counters + 5, upper)
-    if lane == 0:
-        warps.raise_to(counters + 6, lower)
+        warps.raise_to(counters + 6, upper)
+        warps.raise_to(counters + 7, lower)
 
 
 @cute.jit
 def read_bounded(end, span, counters):
     """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
-    bottom = cutlass.max(end - span, ~counters[6].to(cutlass.Uint32))
-    end = cutlass.min(end, counters[5].to(cutlass.Uint32))
+    bottom = cutlass.max(end - span, ~counters[7].to(cutlass.Uint32))
+    end = cutlass.min(end, counters[6].to(cutlass.Uint32))
     span = end - bottom
     return end, span
 
@@ -736,7 +731,8 @@ def select(
     line = Int32(0)
     inverse, line = page_row(row, next_n, page_size)
     cute.arch.griddepcontrol_wait()
-    load_ahead(keys, logits, row, stride, owner * BATCH, lane)
+    if stride <= HELD:
+        load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
     start = Int32(0)
     last = Int32(0)
     first_position = Int32(0)
@@ -752,15 +748,15 @@ def select(
         origin = Int32(0)
         run = Int32(KEEP)
         if stride > HELD:
-            origin, run = share_row(origin, run, start, last)
+            origin = start >> 5 << 5
+            run = leaf.ceildiv(last - origin, WORD * WARPS)
         batches = leaf.ceildiv(run, KEEP)
         base = origin + owner * run * WORD
         limit = Int32(0)
         lo = Int32(0)
         hi = Int32(0)
         limit, lo, hi = bound_warp(base, run, start, last, stride)
-        # The page-table entries that this CTA may need, one a thread: on their way while the keys are
-        # counted.
+        # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
         first_page = Int32(0)
         near = Boolean(False)
         entry = Int32(0)
@@ -798,7 +794,7 @@ def select(
                 if batches > 1:
                     column = base + step * BATCH
                     load_words(keys, logits, row, stride, column, limit, lane)
-                    make_keys_again(keys, column, lo, hi, lane)
+                    make_keys_2(keys, column, lo, hi, lane)
                 count_keys(hist, (rounds & 1) * BINS, keys, end, span)
             clear_3(hist, (rounds + 1 & 1) * BINS, worker)
             cute.arch.sync_threads()
@@ -809,8 +805,7 @@ def select(
             end, span, need, inside = read_state(state)
             rounds = rounds + 1
         words = batches * KEEP
-        # One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is
-        # still held.
+        # One pass marks what is above the range and lists what is in it; the last batch is still held.
         listing = (inside > 0) & (inside <= LISTED)
         count = Int32(0)
         for step in cutlass.range(batches, unroll=1):
@@ -818,7 +813,7 @@ def select(
             if step > 0:
                 column = base + batch * BATCH
                 load_words(keys, logits, row, stride, column, limit, lane)
-                make_keys_again(keys, column, lo, hi, lane)
+                make_keys_2(keys, column, lo, hi, lane)
             count = collect(
                 count, keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end,
                 span, listing, owner, batch * BATCH, lane

@@ -36,8 +36,8 @@ KEEP = 16  # keys a thread keeps in registers; longer rows are read again in eve
 WARPS = 32
 BINS = 2048
 QUAD = 4
-BATCH = 512
 HELD = 65536
+BATCH = 512
 WORD = 32
 SIGN = -2147483648
 CLOSE = 67108864
@@ -131,10 +131,13 @@ def load_few(logits, row, stride, lane):
 
 
 @cute.jit
-def load_ahead(bits, logits, row, stride, column, lane):
-    """load_words of a row of at most `columns`; of a longer one nothing is read."""
-    scores = logits + Int64(row) * stride + (column + lane)
-    left = cutlass.select_(stride <= HELD, stride, 0) - (column + lane)
+def load_words(bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
+    0.
+    """
+    own = column + lane
+    scores = logits + Int64(row) * stride + own
+    left = limit - own
     for j in cutlass.range_constexpr(KEEP):
         bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
 
@@ -175,16 +178,6 @@ def take_all(indices, row, k, length, first, rank, block_table, max_pages, line,
 
 
 @cute.jit
-def share_row(origin, run, start, last):
-    """Where the runs of words of `count` warps begin, and how long each is, in a row that the registers do
-    not hold.
-    """
-    origin = start >> 5 << 5
-    run = leaf.ceildiv(last - origin, WORD * (WARPS * GROUP))
-    return origin, run
-
-
-@cute.jit
 def bound_warp(base, run, start, last, stride):
     """Where a warp's columns end, and those of the row among them, [lo, hi)."""
     limit = cutlass.min(stride, base + run * WORD)
@@ -221,17 +214,6 @@ def fetch_pages(first, columns, start, last, block_table, max_pages, line, page_
 
 
 @cute.jit
-def load_words(bits, logits, row, stride, column, limit, lane):
-    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
-    0.
-    """
-    scores = logits + Int64(row) * stride + (column + lane)
-    left = limit - (column + lane)
-    for j in cutlass.range_constexpr(KEEP):
-        bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
-
-
-@cute.jit
 def guess_digits(few):
     """Where 32 scores of a row lie close together, the key from which first digits count down, by their
     bits from `grain` on.
@@ -253,15 +235,16 @@ def guess_digits(few):
 
 @cute.jit
 def make_keys(bits, digits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in cutlass.range_constexpr(KEEP // 2):
         low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
         same = low.to(Int32)
         bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
-        high = leaf.canonical(bits[2 * j + 1])
         same = high.to(Int32)
         bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         digits[j] = leaf.half_digits(low, high)
@@ -286,16 +269,26 @@ def count_first(hist, digits, column, lo, hi):
 
 
 @cute.jit
-def make_keys_again(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
-    for j in cutlass.range_constexpr(KEEP):
-        same = leaf.canonical(bits[j]).to(Int32)
-        bits[j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+def make_keys_2(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
+    """
+    for j in cutlass.range_constexpr(KEEP // 2):
+        low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
+        same = low.to(Int32)
+        bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        same = high.to(Int32)
+        bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
     if (column < lo) | (column + WORD * KEEP > hi):
         own = column + lane
-        for j in cutlass.range_constexpr(KEEP):
-            if (own + WORD * j < lo) | (own + WORD * j >= hi):
-                bits[j] = cutlass.Uint32(0)
+        for j in cutlass.range_constexpr(KEEP // 2):
+            if (own + 2 * WORD * j < lo) | (own + 2 * WORD * j >= hi):
+                bits[2 * j] = cutlass.Uint32(0)
+            if (own + (2 * WORD * j + WORD) < lo) | (own + (2 * WORD * j + WORD) >= hi):
+                bits[2 * j + 1] = cutlass.Uint32(0)
 
 
 @cute.jit
@@ -411,17 +404,29 @@ def pick_bin_of_group(state, peers, coarse, need, lower, end, span, near, grain,
 
 
 @cute.jit
-def read_group_state(state):
-    """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
+def read_state(state):
+    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
     words = cute.make_rmem_tensor(4, Int32)
     cute.autovec_copy(warps.group(state, 4, 0), words)
     end = words[0].to(cutlass.Uint32)
     span = words[1].to(cutlass.Uint32)
-    need = words[2]
-    inside = words[3]
-    lower = state[4]
-    within = state[5]
-    return end, span, need, inside, lower, within
+    need = words[2].to(Int32)
+    inside = words[3].to(Int32)
+    return end, span, need, inside
+
+
+@cute.jit
+def read_word(words):
+    """A word of shared memory, for all threads."""
+    value = words[4].to(Int32)
+    return value
+
+
+@cute.jit
+def read_word_2(words):
+    """A word of shared memory, for all threads."""
+    value = words[5].to(Int32)
+    return value
 
 
 @cute.jit
@@ -620,27 +625,29 @@ def send_entries(peers, entries, first, counters, rank, warp, lane):
 
 @cute.jit
 def bound_listed(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in
+    counters from `at` on; the bit patterns of a `fresh` list become keys first.
+    """
     largest = cutlass.Uint32(0)
     under = cutlass.Uint32(0)
     for i in cutlass.range(thread, total, THREADS, unroll=1):
-        key = warps.pair_high(entries[i]).to(cutlass.Uint32)
+        entry = entries[i]
+        key = cutlass.Uint32(warps.pair_high(entry).to(cutlass.Uint32))
         if end - key <= span:
             largest = cutlass.max(largest, key)
             under = cutlass.max(under, ~key)
     upper = warps.warp_most(largest)
     lower = warps.warp_most(under)
     if lane == 0:
-        warps.raise_to(counters + 5, upper)
-    if lane == 0:
-        warps.raise_to(counters + 6, lower)
+        warps.raise_to(counters + 6, upper)
+        warps.raise_to(counters + 7, lower)
 
 
 @cute.jit
 def read_bounded(end, span, counters):
     """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
-    bottom = cutlass.max(end - span, ~counters[6].to(cutlass.Uint32))
-    end = cutlass.min(end, counters[5].to(cutlass.Uint32))
+    bottom = cutlass.max(end - span, ~counters[7].to(cutlass.Uint32))
+    end = cutlass.min(end, counters[6].to(cutlass.Uint32))
     span = end - bottom
     return end, span
 
@@ -707,18 +714,6 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
         words[2] = wanted
         words[3] = inside
         cute.autovec_copy(words, warps.group(state, 4, 0))
-
-
-@cute.jit
-def read_state(state):
-    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
-    words = cute.make_rmem_tensor(4, Int32)
-    cute.autovec_copy(warps.group(state, 4, 0), words)
-    end = words[0].to(cutlass.Uint32)
-    span = words[1].to(cutlass.Uint32)
-    need = words[2]
-    inside = words[3]
-    return end, span, need, inside
 
 
 @cute.jit
@@ -928,7 +923,8 @@ def select(
     cute.arch.griddepcontrol_wait()
     few = cutlass.Uint32(0)
     few = load_few(logits, row, stride, lane)
-    load_ahead(keys, logits, row, stride, owner * BATCH, lane)
+    if stride <= HELD:
+        load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
     start = Int32(0)
     last = Int32(0)
     first_position = Int32(0)
@@ -945,15 +941,15 @@ def select(
         origin = Int32(0)
         run = Int32(KEEP)
         if stride > HELD:
-            origin, run = share_row(origin, run, start, last)
+            origin = start >> 5 << 5
+            run = leaf.ceildiv(last - origin, WORD * WARPS * GROUP)
         batches = leaf.ceildiv(run, KEEP)
         base = origin + owner * run * WORD
         limit = Int32(0)
         lo = Int32(0)
         hi = Int32(0)
         limit, lo, hi = bound_warp(base, run, start, last, stride)
-        # The page-table entries that this CTA may need, one a thread: on their way while the keys are
-        # counted.
+        # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
         first_page = Int32(0)
         near = Boolean(False)
         entry = Int32(0)
@@ -981,7 +977,7 @@ def select(
                 make_keys(keys, digits, column, lo, hi, lane)
                 count_first(hist, digits, column, lo, hi)
             else:
-                make_keys_again(keys, column, lo, hi, lane)
+                make_keys_2(keys, column, lo, hi, lane)
                 count_near(hist, keys, near_key, grain, column, lo, hi)
             if step < cutlass.min(STASHED, batches - 1):
                 keep_keys(stash, step * (KEEP * THREADS), keys, worker)
@@ -993,7 +989,9 @@ def select(
         cute.arch.cluster_wait()
         pick_bin_of_group(state, hist, coarse, need, lower, end, span, near_key, grain, rank, warp, lane)
         cute.arch.sync_threads()
-        end, span, need, inside, lower, within = read_group_state(state)
+        end, span, need, inside = read_state(state)
+        lower = read_word(state)
+        within = read_word_2(state)
         rounds = rounds + 1
         # By now the entries have come.
         if page_size > 0:
@@ -1007,7 +1005,7 @@ def select(
                         take_keys(keys, stash, step * (KEEP * THREADS), worker)
                     else:
                         load_words(keys, logits, row, stride, column, limit, lane)
-                        make_keys_again(keys, column, lo, hi, lane)
+                        make_keys_2(keys, column, lo, hi, lane)
                 count_keys(hist, (rounds & 1) * BINS, keys, end, span)
             cute.arch.sync_threads()
             send_sums_2(coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, rank, warp, lane)
@@ -1020,11 +1018,12 @@ def select(
                 span, rank, warp, lane
             )
             cute.arch.sync_threads()
-            end, span, need, inside, lower, within = read_group_state(state)
+            end, span, need, inside = read_state(state)
+            lower = read_word(state)
+            within = read_word_2(state)
             rounds = rounds + 1
         words = batches * KEEP
-        # One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is
-        # still held.
+        # One pass marks what is above the range and lists what is in it; the last batch is still held.
         listing = (inside > 0) & (inside <= LISTED)
         count = Int32(0)
         for step in cutlass.range(batches, unroll=1):
@@ -1035,7 +1034,7 @@ def select(
                     take_keys(keys, stash, batch * (KEEP * THREADS), worker)
                 else:
                     load_words(keys, logits, row, stride, column, limit, lane)
-                    make_keys_again(keys, column, lo, hi, lane)
+                    make_keys_2(keys, column, lo, hi, lane)
             count = collect(
                 count, keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end,
                 span, listing, owner, batch * BATCH, lane

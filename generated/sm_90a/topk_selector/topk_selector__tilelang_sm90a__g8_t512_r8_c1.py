@@ -34,8 +34,8 @@ KEEP = 8  # keys a thread keeps in registers; longer rows are read again in ever
 WARPS = 16
 BINS = 2048
 QUAD = 4
-BATCH = 256
 HELD = 32768
+BATCH = 256
 WORD = 32
 SIGN = -2147483648
 CLOSE = 67108864
@@ -93,11 +93,14 @@ def load_few(few: T.Ref, logits, row, stride, lane):
 
 
 @T.macro
-def load_ahead(bits, logits, row, stride, column, lane):
-    """load_words of a row of at most `columns`; of a longer one nothing is read."""
-    left = T.if_then_else(stride <= HELD, stride, 0) - (column + lane)
+def load_words(bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
+    0.
+    """
+    own = column + lane
+    left = limit - own
     for j in T.unroll(KEEP):
-        bits[j] = leaf.load_below(logits[row, column + lane + WORD * j], WORD * j, left)
+        bits[j] = leaf.load_below(logits[row, own + WORD * j], WORD * j, left)
 
 
 @T.macro
@@ -130,15 +133,6 @@ def take_all(indices, row, k, length, first, rank, block_table, max_pages, line,
                     page_rest >= page_size, page_rest - page_size, page_rest
                 )
         indices[row, slot] = id
-
-
-@T.macro
-def share_row(origin: T.Ref, run: T.Ref, start, last):
-    """Where the runs of words of `count` warps begin, and how long each is, in a row that the registers do
-    not hold.
-    """
-    origin = start >> 5 << 5
-    run = leaf.ceildiv(last - origin, WORD * (WARPS * GROUP))
 
 
 @T.macro
@@ -178,16 +172,6 @@ def fetch_pages(
 
 
 @T.macro
-def load_words(bits, logits, row, stride, column, limit, lane):
-    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
-    0.
-    """
-    left = limit - (column + lane)
-    for j in T.unroll(KEEP):
-        bits[j] = leaf.load_below(logits[row, column + lane + WORD * j], WORD * j, left)
-
-
-@T.macro
 def guess_digits(near: T.Ref, grain: T.Ref, few):
     """Where 32 scores of a row lie close together, the key from which first digits count down, by their
     bits from `grain` on.
@@ -208,15 +192,16 @@ def guess_digits(near: T.Ref, grain: T.Ref, few):
 
 @T.macro
 def make_keys(bits, digits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in T.unroll(KEEP // 2):
         low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
         same = T.cast(low, "int32")
         bits[2 * j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
-        high = leaf.canonical(bits[2 * j + 1])
         same = T.cast(high, "int32")
         bits[2 * j + 1] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
         digits[j] = leaf.half_digits(low, high)
@@ -241,16 +226,26 @@ def count_first(hist, digits, column, lo, hi):
 
 
 @T.macro
-def make_keys_again(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
-    for j in T.unroll(KEEP):
-        same = T.cast(leaf.canonical(bits[j]), "int32")
-        bits[j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
+def make_keys_2(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
+    """
+    for j in T.unroll(KEEP // 2):
+        low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
+        same = T.cast(low, "int32")
+        bits[2 * j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
+        same = T.cast(high, "int32")
+        bits[2 * j + 1] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
     if (column < lo) | (column + WORD * KEEP > hi):
         own = column + lane
-        for j in T.unroll(KEEP):
-            if (own + WORD * j < lo) | (own + WORD * j >= hi):
-                bits[j] = 0
+        for j in T.unroll(KEEP // 2):
+            if (own + 2 * WORD * j < lo) | (own + 2 * WORD * j >= hi):
+                bits[2 * j] = 0
+            if (own + (2 * WORD * j + WORD) < lo) | (own + (2 * WORD * j + WORD) >= hi):
+                bits[2 * j + 1] = 0
 
 
 @T.macro
@@ -372,17 +367,27 @@ def pick_bin_of_group(state, peers, coarse, need, lower, end, span, near, grain,
 
 
 @T.macro
-def read_group_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, lower: T.Ref, within: T.Ref, state):
-    """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
+def read_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, state):
+    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
     words = T.alloc_local((4,), "int32")
     for part in T.vectorized(4):
         words[part] = state[(0) * 4 + part]
     end = T.cast(words[0], "uint32")
     span = T.cast(words[1], "uint32")
-    need = words[2]
-    inside = words[3]
-    lower = state[4]
-    within = state[5]
+    need = T.cast(words[2], "int32")
+    inside = T.cast(words[3], "int32")
+
+
+@T.macro
+def read_word(value: T.Ref, words):
+    """A word of shared memory, for all threads."""
+    value = T.cast(words[4], "int32")
+
+
+@T.macro
+def read_word_2(value: T.Ref, words):
+    """A word of shared memory, for all threads."""
+    value = T.cast(words[5], "int32")
 
 
 @T.macro
@@ -572,27 +577,29 @@ def send_entries(peers, entries, first, counters, rank, warp, lane):
 
 @T.macro
 def bound_listed(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in
+    counters from `at` on; the bit patterns of a `fresh` list become keys first.
+    """
     largest = T.alloc_var("uint32", init=0)
     under = T.alloc_var("uint32", init=0)
     for i in T.unroll(thread, total, THREADS, unroll_factor=1):
-        key = T.cast(warps.pair_high(entries[i]), "uint32")
+        entry = entries[i]
+        key = T.alloc_var("uint32", init=T.cast(warps.pair_high(entry), "uint32"))
         if warps.at_most(end - key, span):
             largest = T.max(largest, key)
             under = T.max(under, ~key)
     upper = warps.warp_most(largest)
     lower = warps.warp_most(under)
     if lane == 0:
-        warps.raise_to(counters[5], upper)
-    if lane == 0:
-        warps.raise_to(counters[6], lower)
+        warps.raise_to(counters[6], upper)
+        warps.raise_to(counters[7], lower)
 
 
 @T.macro
 def read_bounded(end: T.Ref, span: T.Ref, counters):
     """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
-    bottom = T.max(end - span, ~T.cast(counters[6], "uint32"))
-    end = T.min(end, T.cast(counters[5], "uint32"))
+    bottom = T.max(end - span, ~T.cast(counters[7], "uint32"))
+    end = T.min(end, T.cast(counters[6], "uint32"))
     span = end - bottom
 
 
@@ -669,18 +676,6 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
         words[3] = inside
         for part in T.vectorized(4):
             state[(0) * 4 + part] = words[part]
-
-
-@T.macro
-def read_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, state):
-    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
-    words = T.alloc_local((4,), "int32")
-    for part in T.vectorized(4):
-        words[part] = state[(0) * 4 + part]
-    end = T.cast(words[0], "uint32")
-    span = T.cast(words[1], "uint32")
-    need = words[2]
-    inside = words[3]
 
 
 @T.macro
@@ -884,7 +879,8 @@ def select(
     # A launch of TileLang starts when the kernel before it has ended.
     few = T.alloc_var("uint32", init=0)
     load_few(few, logits, row, stride, lane)
-    load_ahead(keys, logits, row, stride, owner * BATCH, lane)
+    if stride <= HELD:
+        load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
     start = T.alloc_var("int32", init=0)
     last = T.alloc_var("int32", init=0)
     first_position = T.alloc_var("int32", init=0)
@@ -900,15 +896,15 @@ def select(
         origin = T.alloc_var("int32", init=0)
         run = T.alloc_var("int32", init=KEEP)
         if stride > HELD:
-            share_row(origin, run, start, last)
+            origin = start >> 5 << 5
+            run = leaf.ceildiv(last - origin, WORD * WARPS * GROUP)
         batches = leaf.ceildiv(run, KEEP)
         base = origin + owner * run * WORD
         limit = T.alloc_var("int32", init=0)
         lo = T.alloc_var("int32", init=0)
         hi = T.alloc_var("int32", init=0)
         bound_warp(limit, lo, hi, base, run, start, last, stride)
-        # The page-table entries that this CTA may need, one a thread: on their way while the keys are
-        # counted.
+        # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
         first_page = T.alloc_var("int32", init=0)
         near = T.alloc_var("bool", init=False)
         entry = T.alloc_var("int32", init=0)
@@ -936,7 +932,7 @@ def select(
                 make_keys(keys, digits, column, lo, hi, lane)
                 count_first(hist, digits, column, lo, hi)
             else:
-                make_keys_again(keys, column, lo, hi, lane)
+                make_keys_2(keys, column, lo, hi, lane)
                 count_near(hist, keys, near_key, grain, column, lo, hi)
         T.sync_threads()
         # A peer's shared memory may be written only once the peer runs.
@@ -946,7 +942,9 @@ def select(
         T.call_extern("handle", "dk::cluster_wait")
         pick_bin_of_group(state, hist, coarse, need, lower, end, span, near_key, grain, rank, warp, lane)
         T.sync_threads()
-        read_group_state(end, span, need, inside, lower, within, state)
+        read_state(end, span, need, inside, state)
+        read_word(lower, state)
+        read_word_2(within, state)
         rounds = rounds + 1
         # By now the entries have come.
         if page_size > 0:
@@ -957,7 +955,7 @@ def select(
                 if batches > 1:
                     column = base + step * BATCH
                     load_words(keys, logits, row, stride, column, limit, lane)
-                    make_keys_again(keys, column, lo, hi, lane)
+                    make_keys_2(keys, column, lo, hi, lane)
                 count_keys(hist, (rounds & 1) * BINS, keys, end, span)
             T.sync_threads()
             send_sums_2(coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, rank, warp, lane)
@@ -970,11 +968,12 @@ def select(
                 span, rank, warp, lane
             )
             T.sync_threads()
-            read_group_state(end, span, need, inside, lower, within, state)
+            read_state(end, span, need, inside, state)
+            read_word(lower, state)
+            read_word_2(within, state)
             rounds = rounds + 1
         words = batches * KEEP
-        # One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is
-        # still held.
+        # One pass marks what is above the range and lists what is in it; the last batch is still held.
         listing = (inside > 0) & (inside <= LISTED)
         count = T.alloc_var("int32", init=0)
         for step in T.serial(batches):
@@ -982,7 +981,7 @@ def select(
             if step > 0:
                 column = base + batch * BATCH
                 load_words(keys, logits, row, stride, column, limit, lane)
-                make_keys_again(keys, column, lo, hi, lane)
+                make_keys_2(keys, column, lo, hi, lane)
             collect(
                 count, keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end,
                 span, listing, owner, batch * BATCH, lane
