@@ -135,7 +135,6 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             *((shared("stash", stashed * k.threads * k.keep, "keys of a row's first batches, between passes"),) if stashed else ()),
             *(() if k.sample else (shared("pages", k.threads, "the first entries of this CTA's part of the page table"),)),
             shared("sums", 32, "of each warp, within a scan"),
-            shared("counts", 32, "selected columns of each warp"),
             shared("state", 8, "what a round found, for all threads"),
             shared("counters", 8, "entries listed, entries kept, lower ranks' above and equal"),
             private("keys", k.keep, "uint32", "a batch of the row: a column a lane, a word of 32 a key"),
@@ -471,17 +470,12 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
     m.comment("One pass marks what is above the range and lists what is in it; the last batch is still held.")
     listing = m.let("listing", (r.inside > 0) & (r.inside <= c.listed))
     with _unlisted(m):
-        count = m.var("count")
         for step in m.loop("step", share.batches):
             batch = m.let("batch", share.batches - 1 - step)
             with m.when(step > 0):
                 _load_again(m, share, batch)
             word = (m.warp * share.batches + batch) * k.keep
-            # 40 registers a thread are too few for TileLang's scan.
-            by_word = k.group == 1 and not k.sample and k.keep == 8
-            entry = (name("owner"), batch * c.batch, by_word)
-            leaf.collect(m, count, keys, word, r.within, r.end, r.span, listing, *entry)
-        leaf.keep_count(m, count)
+            leaf.collect(m, keys, word, r.within, r.end, r.span, listing, name("owner"), batch * c.batch)
     m.meet()
     if k.group > 1:
         m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")
@@ -513,12 +507,15 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
             leaf.rank_entries(m, ranked, r.inside, r.need, words, rank=rank)
         m.meet()
         leaf.read_marked(m, ties, skip, r.need, r.inside, r.lower, RANKED)
+    before = m.var("before")
     with m.when(ties > 0):
-        leaf.count_marks(m, m.buffer("equal"), first, words)
+        leaf.count_marks(m, before, m.buffer("equal"), first, words)
         m.meet()
-        leaf.take_ties(m, ties, first, words)
+        leaf.take_ties(m, before, ties, first, words)
         m.meet()
-    _write(m, share, skip, first, words)
+    leaf.count_marks(m, before, m.buffer("above"), first, words)
+    m.meet()
+    _write(m, share, before, skip, first, words)
 
 
 def _bound(m: Recorder, r: _Range, total: Expr, fresh: bool = False) -> None:
@@ -533,15 +530,12 @@ def _counter(m: Recorder, value: Expr, which: int) -> None:
     leaf.read_word(m, value, m.buffer("counters"), which)
 
 
-def _write(m: Recorder, share: _Share, skip: Expr, first: Value, words: Value) -> None:
+def _write(m: Recorder, share: _Share, before: Expr, skip: Expr, first: Value, words: Value) -> None:
     """The positions of each warp's marked columns, ascending, behind those of lower warps, and then the ids of all."""
     placed, length = m.buffer("hist"), name("last") - name("start")
-    if m.k.sample:
-        leaf.count_marks(m, m.buffer("above"), first, words, sums=m.buffer("counts"))
-        m.meet()
     position = m.let("position", share.base - name("start") + name("first_position"))
     dense = m.let("dense", (words <= WORD) & (length <= m.dim("k") * DENSE))
-    leaf.place_marks(m, placed, first, words, position, dense)
+    leaf.place_marks(m, placed, before, first, words, position, dense)
     m.meet()
     pages: dict[str, Any] = {"first_page": name("first_page"), "near": name("near", "bool")}
     if m.k.sample:

@@ -371,13 +371,11 @@ def _counters(p: Probe, value: list[int], out: bool = True) -> Any:
     return p.shared("counters", (8,), tensors if len(tensors) > 1 else tensors[0], dtype="int32", out=out)
 
 
-@case(text.collect, listing=(True, False), by_word=(True, False))
-def collect(p: Probe, listing: bool, by_word: bool) -> None:
+@case(text.collect, listing=(True, False))
+def collect(p: Probe, listing: bool) -> None:
     p.threads = THREADS
     words = 2 * KEEP
-    counts = p.integers(0, 9, THREADS)
     p.call(
-        p.var("count", counts, out=True, each="thread", grid=True),
         _keys(p, "bits", _some_keys(p, THREADS, KEEP), out=False),
         _bitmap(p, "above", words, out=True),
         _bitmap(p, "equal", words, out=True),
@@ -389,20 +387,8 @@ def collect(p: Probe, listing: bool, by_word: bool) -> None:
         p.var("listing", listing, dtype="bool"),
         lambda m: m.warp + 8,
         p.dim("offset", 512),
-        by_word,
         p.lane,
     )  # fmt: skip
-
-
-def _counts(p: Probe, out: bool) -> Any:
-    return p.shared("counts", (32,), p.integers(0, 99, 32), dtype="int32", out=out)
-
-
-@case(text.keep_count)
-def keep_count(p: Probe) -> None:
-    p.threads = THREADS
-    count = p.var("count", p.integers(0, 99, THREADS), each="thread", grid=True)
-    p.call(_counts(p, True), count, p.warp, p.lane)
 
 
 @case(text.keep_entry)
@@ -435,7 +421,6 @@ def sift(p: Probe, inside: int) -> None:
         512,
         _bitmap(p, "above", words, out=True),
         _bitmap(p, "equal", words, out=True),
-        _counts(p, True),
         _counters(p, [400, 0, 2, 3]),
         *_range(p),
         p.dim("inside", inside),
@@ -458,7 +443,6 @@ def rank_entries(p: Probe, count: int) -> None:
         p.dim("count", count),
         p.dim("need", 17),
         _bitmap(p, "above", words, out=True),
-        _counts(p, True),
         _counters(p, [400, 0, 2, 3]),
         p.dim("rank", 1),
         WARPS,
@@ -481,29 +465,35 @@ def read_marked(p: Probe, inside: int) -> None:
     )
 
 
-@case(text.count_marks)
-def count_marks(p: Probe) -> None:
+@case(text.count_marks, words=(16, 40))
+def count_marks(p: Probe, words: int) -> None:
     p.threads = THREADS
+    before = p.var("before", None, out=True, each="thread")
     sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
-    p.call(_bitmap(p, "bitmap", 40), sums, _first(40), p.dim("words", 40), p.warp, p.lane)
+    p.call(before, _bitmap(p, "bitmap", words), sums, _first(words), p.dim("words", words), p.warp, p.lane)
 
 
-@case(text.take_ties, take=(30, 600))
-def take_ties(p: Probe, take: int) -> None:
-    p.threads = THREADS
-    words, equal = 20, p.integers(-(2**31), 2**31 - 1, WARPS * 20)
-    sums = torch.zeros(32, dtype=torch.int32)
-    sums[:WARPS] = (equal[:, None] >> torch.arange(32) & 1).view(WARPS, -1).sum(dim=1).int()
-    p.call(
-        _bitmap(p, "above", words, out=True),
-        p.shared("equal", (WARPS * words,), equal, dtype="int32"),
-        _counts(p, True),
+def _counted(p: Probe, title: str, words: int) -> tuple[Any, Any, Any]:
+    """A bitmap, its marks before each lane, which has consecutive words, and those of each warp."""
+    bitmap, each = p.integers(-(2**31), 2**31 - 1, WARPS * words), -(-words // 32)
+    marks = torch.zeros(WARPS, 32 * each, dtype=torch.int64)
+    marks[:, :words] = (bitmap[:, None] >> torch.arange(32) & 1).sum(dim=1).view(WARPS, words)
+    lanes, sums = marks.view(WARPS, 32, each).sum(dim=2), torch.full((32,), 7, dtype=torch.int32)
+    sums[:WARPS] = lanes.sum(dim=1).int()
+    return (
+        p.shared(title, (WARPS * words,), bitmap, dtype="int32"),
+        p.var("before", (lanes.cumsum(dim=1) - lanes).flatten(), each="thread"),
         p.shared("sums", (32,), sums, dtype="int32"),
-        p.dim("take", take),
-        _first(words),
-        p.dim("words", words),
-        p.warp,
-        p.lane,
+    )
+
+
+@case(text.take_ties, words=(20, 40), take=(30, 600))
+def take_ties(p: Probe, words: int, take: int) -> None:
+    p.threads = THREADS
+    equal, before, sums = _counted(p, "equal", words)
+    above = _bitmap(p, "above", words, out=True)
+    p.call(
+        before, above, equal, sums, p.dim("take", take), _first(words), p.dim("words", words), p.warp, p.lane
     )
 
 
@@ -602,20 +592,15 @@ def mark_listed(p: Probe, total: int) -> None:
     p.call(entries, p.dim("total", total), _bitmap(p, "above", 40, out=True), p.thread, THREADS)
 
 
-def _numbers(bitmap: torch.Tensor) -> torch.Tensor:
-    """Marks of each warp."""
-    marks = (bitmap[:, None] >> torch.arange(32) & 1).view(WARPS, -1).sum(dim=1)
-    return torch.cat((marks, marks.new_full((32 - WARPS,), 7))).int()
-
-
 @case(text.place_marks, words=(16, 40), dense=(True, False))
 def place_marks(p: Probe, words: int, dense: bool) -> None:
     p.threads = THREADS
-    above = p.integers(-(2**31), 2**31 - 1, WARPS * words)
+    above, before, sums = _counted(p, "above", words)
     p.call(
         p.shared("placed", (4096,), torch.full((4096,), -77, dtype=torch.int32), dtype="int32", out=True),
-        p.shared("counts", (32,), _numbers(above), dtype="int32"),
-        p.shared("above", (WARPS * words,), above, dtype="int32"),
+        before,
+        sums,
+        above,
         _first(words),
         p.dim("words", words),
         lambda m: m.warp * (32 * words) + 5,
@@ -630,11 +615,10 @@ def place_marks(p: Probe, words: int, dense: bool) -> None:
 @case(text.write_ids, pages=("none", "far", "near"))
 def write_ids(p: Probe, pages: str) -> None:
     p.threads = THREADS
-    counts = p.integers(100, 140, 32)
     p.call(
         *_ids_out(p, 600),
         p.dim("skip", 17),
-        p.shared("counts", (32,), counts, dtype="int32"),
+        p.shared("sums", (32,), p.integers(100, 140, 32), dtype="int32"),
         p.shared("placed", (1024,), p.integers(128, 90 * 64, 1024), dtype="int32"),
         *_table(p, 0 if pages == "none" else 64, pages=100),
         *_pages(p, pages == "near"),

@@ -51,7 +51,6 @@ from ..torch.warps import (
     set_bits,
     shuffle,
     store_peer,
-    sync_warp,
     unsigned_above,
     warp_most,
     warp_sum,
@@ -485,23 +484,19 @@ def pick_bin_of_group(
         left = m.let("left", need - shuffle(over, source))
         less = m.var("less", lower + warp_sum(select(lane < source, under, 0)))
         first_bin = m.let("first_bin", source * (BINS // COARSE) + 2 * lane)
-        low, high, low_under, high_under = (m.var(x) for x in ("low", "high", "low_under", "high_under"))
+        both, both_under = m.var("both", 0, "int64"), m.var("both_under", 0, "int64")
         for i in m.loop("i", group, unrolled=True):
             pair = m.let("pair", load_peer_pair(peers.at(bins + first_bin), i))
-            m.set(low, low + pair_low(pair))
-            m.set(high, high + pair_high(pair))
+            m.set(both, both + pair)
             with m.when(i < rank):
-                m.set(low_under, low_under + pair_low(pair))
-                m.set(high_under, high_under + pair_high(pair))
+                m.set(both_under, both_under + pair)
+        low, high = m.let("low", pair_low(both)), m.let("high", pair_high(both))
+        low_under, high_under = pair_low(both_under), m.let("high_under", pair_high(both_under))
         hit, source, over = _find(m, "bin", low + high, left)
         m.set(less, less + warp_sum(select(lane < source, low_under + high_under, 0)))
         with m.when(hit):
-            digit, inside, within = (
-                m.var("digit", first_bin),
-                m.var("inside", low),
-                m.var("within", low_under),
-            )
-            before = m.var("before", over)
+            digit, inside = m.var("digit", first_bin), m.var("inside", low)
+            within, before = m.var("within", low_under), m.var("before", over)
             with m.when(before + low < left):
                 m.set(before, before + low)
                 m.set(digit, digit + 1)
@@ -529,51 +524,37 @@ def _find(m, title: str, count, need):
 
 
 @by_text
-def collect(
-    m, count: Changes, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, by_word, lane,
-):  # fmt: skip
-    """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
-
-    A warp takes its entries with one atomic. Where they lie follows from a scan of what each lane has or, `by_word`, which
-    needs fewer registers, from how many there are in each word of columns.
-
-    `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks as above.
-    """
-    above, equal, entries = (
-        above.part("own_above", word),
-        equal.part("own_equal", word),
-        entries.part("listed", first),
-    )
+def collect(m, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane):
+    """Mark a batch's keys above the range, in its words of the bitmap from `word` on; list those in it from entry `first`
+    on, or mark these too. A warp takes its entries with one atomic."""
     words = m.local("words", bits.size)
-    some = m.var("some", end - bits[0] <= span, "bool")
     for j in m.loop("j", bits.size, unrolled=True):
         words[j] = ballot(bits[j] > end)
-        m.set(some, some | (end - bits[j] <= span))
-    _keep_words(m, above, words, lane)
-    with m.when(listing), m.when(any_lane(some)):
-        place = lambda j: ~((owner << OFFSET_BITS) | (offset + WORD * j + lane))  # noqa: E731
-        (_list_by_word if by_word else _list_by_lane)(m, bits, counters, entries, end, span, place, lane)
+    _keep_words(m, above.part("own_above", word), words, lane)
+    with m.when(listing):
+        own = m.var("own")
+        for j in m.loop("j", bits.size, unrolled=True):
+            m.set(own, own + select(end - bits[j] <= span, 1, 0))
+        with m.when(any_lane(own > 0)):
+            through, entries = m.let("through", scan(own)), entries.part("listed", first)
+            slot = m.var("slot", _take_room(m, counters, through, lane) + through - own)
+            place = m.var("place", ~((owner << OFFSET_BITS) | (offset + lane)))
+            for j in m.loop("j", bits.size, unrolled=True):
+                with m.when(end - bits[j] <= span):
+                    entries[slot] = make_pair(bits[j], place - WORD * j)
+                    m.set(slot, slot + 1)
     with m.otherwise():
         for j in m.loop("j", bits.size, unrolled=True):
             words[j] = ballot(end - bits[j] <= span)
-        _keep_words(m, equal, words, lane)
-    m.comment(
-        "A population count takes four times as long as an addition: one of a lane's own word, not one a word."
-    )
-    m.do(sync_warp())
-    marked = m.var("marked")
-    with m.when(lane < bits.size):
-        m.set(marked, popc(above[lane]))
-    m.set(count, count + marked)
+        _keep_words(m, equal.part("own_equal", word), words, lane)
 
 
-def _take_room(m, counters, total, lane):
-    """Where the warp's next `total` entries of the list go."""
-    slot = m.var("slot")
-    with m.when(lane.equals(0)):
-        m.set(slot, fetch_add(counters.at(LISTED), total))
-    m.set(slot, shuffle(slot, 0))
-    return slot
+def _take_room(m, counters, through, lane):
+    """Where a warp's next entries of the list go, of which its lanes have `through` up to and with each."""
+    room = m.var("room")
+    with m.when(lane.equals(LAST_LANE)):
+        m.set(room, fetch_add(counters.at(LISTED), through))
+    return shuffle(room, LAST_LANE)
 
 
 def _each_bit(m, word):
@@ -584,48 +565,10 @@ def _each_bit(m, word):
         m.set(word, word ^ lowest)
 
 
-def _list_by_lane(m, bits, counters, entries, end, span, place, lane):
-    own = m.var("own")
-    for j in m.loop("j", bits.size, unrolled=True):
-        m.set(own, own + select(end - bits[j] <= span, 1, 0))
-    through, slot = m.let("through", scan(own)), m.var("slot")
-    with m.when(lane.equals(LAST_LANE)):
-        m.set(slot, fetch_add(counters.at(LISTED), through))
-    m.set(slot, shuffle(slot, LAST_LANE) + through - own)
-    for j in m.loop("j", bits.size, unrolled=True):
-        with m.when(end - bits[j] <= span):
-            entries[slot] = make_pair(bits[j], place(j))
-            m.set(slot, slot + 1)
-
-
-def _list_by_word(m, bits, counters, entries, end, span, place, lane):
-    total = m.var("total")
-    for j in m.loop("j", bits.size, unrolled=True):
-        m.set(total, total + popc(ballot(end - bits[j] <= span)))
-    slot = _take_room(m, counters, total, lane)
-    for j in m.loop("j", bits.size, unrolled=True):
-        same = m.let("same", ballot(end - bits[j] <= span))
-        with m.when(((same >> lane) & 1).differs(0)):
-            entries[slot + popc(same & ((1 << lane) - 1))] = make_pair(bits[j], place(j))
-        m.set(slot, slot + popc(same))
-
-
 def _keep_words(m, bitmap, words, lane):
     with m.when(lane.equals(0)):
         for j in m.loop("j", words.size, unrolled=True):
             bitmap[j] = words[j]
-
-
-@by_text
-def keep_count(m, counts, count, warp, lane):
-    """The keys above the range of each warp, for all threads."""
-    _keep_sum(m, counts, count, warp, lane)
-
-
-def _keep_sum(m, sums, value, warp, lane):
-    total = m.let("total", warp_sum(value))
-    with m.when(lane.equals(0)):
-        sums[warp] = total
 
 
 @by_text
@@ -638,7 +581,7 @@ def send_entries(m, peers, entries, first, counters, group, rank, warp, warps, l
             m.do(store_peer(peers.at(first + at), to, entries[first + at]))
 
 
-def _mark(m, entry, bitmap, counts, counters, which, rank, warps, words):
+def _mark(m, entry, bitmap, counters, which, rank, warps, words):
     """Set a list entry's bit where this CTA owns it, and count it where a CTA of lower rank does."""
     place = m.let("place", ~pair_low(entry))
     offset = m.let("offset", place & ((1 << OFFSET_BITS) - 1))
@@ -647,13 +590,11 @@ def _mark(m, entry, bitmap, counts, counters, which, rank, warps, words):
         m.do(atomic_add(counters.at(which), 1))
     with m.when((warp >= 0) & (warp < warps)):
         m.do(set_bits(bitmap.at(warp * words + (offset >> 5)), 1 << (offset & 31)))
-        if which == LOWER_ABOVE:
-            m.do(atomic_add(counts.at(warp), 1))
 
 
 @by_text
 def sift(
-    m, entries, total, target, above, equal, counts, counters, end, span, inside, ranked, rank, warps, words, thread, threads,
+    m, entries, total, target, above, equal, counters, end, span, inside, ranked, rank, warps, words, thread, threads,
 ):  # fmt: skip
     """After the rounds over the list: mark entries above the range; keep those in it from `target` on where at most
     `ranked` are left to rank, else mark them as equal."""
@@ -661,10 +602,10 @@ def sift(
         entry = m.let("entry", entries[i])
         key = m.let("key", _key_of(entry))
         with m.when(key > end):
-            _mark(m, entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
+            _mark(m, entry, above, counters, LOWER_ABOVE, rank, warps, words)
         with m.when((end - key <= span) & (inside > 0)):
             with m.when(inside > ranked):
-                _mark(m, entry, equal, counts, counters, LOWER_EQUAL, rank, warps, words)
+                _mark(m, entry, equal, counters, LOWER_EQUAL, rank, warps, words)
             with m.otherwise():
                 slot = m.var("slot")
                 m.set(slot, fetch_add(counters.at(KEPT), 1))
@@ -672,7 +613,7 @@ def sift(
 
 
 @by_text
-def rank_entries(m, entries, first, count, need, above, counts, counters, rank, warps, words, warp, lane):
+def rank_entries(m, entries, first, count, need, above, counters, rank, warps, words, warp, lane):
     """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it with."""
     low, high = m.var("low", 0, "int64"), m.var("high", 0, "int64")
     with m.when(lane < count):
@@ -686,7 +627,7 @@ def rank_entries(m, entries, first, count, need, above, counts, counters, rank, 
             popc(ballot(unsigned_above(low, entry))) + popc(ballot(unsigned_above(high, entry))),
         )
         with m.when((ahead < need) & lane.equals(0)):
-            _mark(m, entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
+            _mark(m, entry, above, counters, LOWER_ABOVE, rank, warps, words)
 
 
 @by_text
@@ -698,12 +639,16 @@ def read_marked(m, ties: Sets, skip: Sets, counters, need, inside, lower, ranked
 
 
 @by_text
-def count_marks(m, bitmap, sums, first, words, warp, lane):
-    """Marked columns of each warp."""
-    found = m.var("found")
-    for i in m.loop("i", words, begin=lane, step=WORD):
-        m.set(found, found + popc(bitmap[first + i]))
-    _keep_sum(m, sums, found, warp, lane)
+def count_marks(m, before: Sets, bitmap, sums, first, words, warp, lane):
+    """Count each warp's marked columns in `sums`; those of lower lanes, which have consecutive words each, are `before`."""
+    own = m.var("own")
+    begin, end = _own_words(m, words, lane)
+    for i in m.loop("i", end, begin=begin):
+        m.set(own, own + popc(bitmap[first + i]))
+    through = m.let("through", scan(own))
+    with m.when(lane.equals(LAST_LANE)):
+        sums[warp] = through
+    m.set(before, through - own)
 
 
 def _own_words(m, words, lane):
@@ -713,21 +658,11 @@ def _own_words(m, words, lane):
     return begin, m.let("final", minimum(begin + each, words))
 
 
-def _count_own(m, bitmap, first, begin, end):
-    """Marks in a lane's words."""
-    own = m.var("own")
-    for i in m.loop("i", end, begin=begin):
-        m.set(own, own + popc(bitmap[first + i]))
-    return own
-
-
 @by_text
-def take_ties(m, above, equal, counts, sums, take, first, words, warp, lane):
-    """Select the first `take` columns marked as equal, in order of position; a lane has consecutive words."""
+def take_ties(m, before, above, equal, sums, take, first, words, warp, lane):
+    """Select the first `take` columns marked as equal, in order of position."""
     begin, end = _own_words(m, words, lane)
-    own = _count_own(m, equal, first, begin, end)
-    left = m.var("left", take - _lower_warps(m, sums, warp, lane) - scan(own) + own)
-    added = m.let("added", warp_sum(maximum(minimum(left, own), 0)))
+    left = m.var("left", take - _lower_warps(m, sums, warp, lane) - before)
     for i in m.loop("i", end, begin=begin):
         word = m.var("word", equal[first + i])
         found = m.let("found", popc(word))
@@ -736,22 +671,18 @@ def take_ties(m, above, equal, counts, sums, take, first, words, warp, lane):
                 m.set(word, word ^ (1 << (LAST_LANE - clz(word))))
             above[first + i] = above[first + i] | word
         m.set(left, left - found)
-    with m.when(lane.equals(0)):
-        counts[warp] = counts[warp] + added
 
 
 # Ids in order
 
 
 @by_text
-def place_marks(m, placed, counts, above, first, words, position, dense, keep, warp, lane):
-    """Positions of each warp's marked columns, ascending, behind those of lower warps, of which `counts` tells.
+def place_marks(m, placed, before, sums, above, first, words, position, dense, keep, warp, lane):
+    """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
 
     Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
     """
-    begin, end = _own_words(m, words, lane)
-    own = _count_own(m, above, first, begin, end)
-    place = m.var("place", _lower_warps(m, counts, warp, lane) + scan(own) - own)
+    place = m.var("place", before + _lower_warps(m, sums, warp, lane))
     with m.when(dense):
         below, marks = m.let("below", (1 << lane) - 1), m.local("marks", keep)
         for base in m.loop("base", words, step=keep):
@@ -762,6 +693,7 @@ def place_marks(m, placed, counts, above, first, words, position, dense, keep, w
                 with m.when(((marks[j] >> lane) & 1).differs(0)):
                     placed[slot] = position + (base + j) * WORD + lane
     with m.otherwise():
+        begin, end = _own_words(m, words, lane)
         for i in m.loop("i", end, begin=begin):
             word = m.var("word", above[first + i])
             for number in _each_bit(m, word):
@@ -771,15 +703,15 @@ def place_marks(m, placed, counts, above, first, words, position, dense, keep, w
 
 @by_text
 def write_ids(
-    m, indices: Writes, row, k, skip, counts, placed, block_table, max_pages, line, page_size, inverse, pages, first_page, near,
+    m, indices: Writes, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page, near,
     warps, thread, threads, lane,
 ):  # fmt: skip
-    """Write the ids of this CTA's positions, of which `counts` tells, from slot `skip` on.
+    """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
 
     With `near`, `pages` holds the entries of the page table from `first_page` on.
     """
     out, table = indices.row("out", row, k, skip), block_table.row("table", line, max_pages)
-    total = m.let("total", _lower_warps(m, counts, warps, lane))
+    total = m.let("total", _lower_warps(m, sums, warps, lane))
     for slot in m.loop("slot", total, begin=thread, step=threads, at_once=4):
         id = m.var("id")
         _set_token(m, id, placed[slot], table, page_size, inverse, pages, first_page, near)
@@ -861,10 +793,10 @@ def _list_quads(m, listed, bits, entries, counters, less, at, first, last, origi
     through = m.let("through", scan(mine))
     total = m.let("total", shuffle(through, LAST_LANE))
     with m.when(total > 0):
-        slot = _take_room(m, counters, total, lane)
-        m.set(listed, slot + total)
+        taken = m.let("taken", _take_room(m, counters, through, lane))
+        m.set(listed, taken + total)
         with m.when(listed <= room):
-            m.set(slot, slot + through - mine)
+            slot = m.var("slot", taken + through - mine)
             for j in _each_bit(m, left):
                 key = m.var("key", _pick(bits, j), "uint32")
                 entries[slot] = make_pair(key, ~(own - origin + step(j)))

@@ -13,13 +13,12 @@ buffers
   coarse     512 int32, shared
   pages      512 int32, shared
   sums       32 int32, shared
-  counts     32 int32, shared
   state      8 int32, shared
   counters   8 int32, shared
   keys       512x8 uint32, registers of select
   digits     512x4 uint32, registers of select
   mine       512x4 int32, registers of select
-totals: 512 threads, 58176 of 232448 bytes of shared memory, grid (rows, 8)
+totals: 512 threads, 58048 of 232448 bytes of shared memory, grid (rows, 8)
 """
 import cutlass
 import cutlass.cute as cute
@@ -76,7 +75,6 @@ class Shared:
     coarse: cute.struct.Align[cute.struct.MemRange[Int32, 2 * GROUP * COARSE], 128]
     pages: cute.struct.Align[cute.struct.MemRange[Int32, THREADS], 128]
     sums: cute.struct.Align[cute.struct.MemRange[Int32, 32], 128]
-    counts: cute.struct.Align[cute.struct.MemRange[Int32, 32], 128]
     state: cute.struct.Align[cute.struct.MemRange[Int32, 8], 128]
     counters: cute.struct.Align[cute.struct.MemRange[Int32, 8], 128]
 
@@ -334,33 +332,32 @@ def pick_bin_of_group(state, peers, coarse, need, lower, end, span, near, grain,
         left = need - warps.shuffle(over_coarse_bin, coarse_bin)
         less = Int32(lower + warps.warp_sum(cutlass.select_(lane < coarse_bin, under, 0)))
         first_bin = coarse_bin * (BINS // COARSE) + 2 * lane
-        low = Int32(0)
-        high = Int32(0)
-        low_under = Int32(0)
-        high_under = Int32(0)
+        both = Int64(0)
+        both_under = Int64(0)
         for i in cutlass.range_constexpr(GROUP):
             pair = warps.load_peer_pair(peers + first_bin, i)
-            low = low + warps.pair_low(pair)
-            high = high + warps.pair_high(pair)
+            both = both + pair
             if i < rank:
-                low_under = low_under + warps.pair_low(pair)
-                high_under = high_under + warps.pair_high(pair)
+                both_under = both_under + pair
+        low = warps.pair_low(both)
+        high = warps.pair_high(both)
+        high_under = warps.pair_high(both_under)
         through_bin = warps.scan(low + high)
         over_bin = through_bin - (low + high)
         hit_bin = (over_bin < left) & (through_bin >= left)
         bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
-        less = less + warps.warp_sum(cutlass.select_(lane < bin, low_under + high_under, 0))
+        less = less + warps.warp_sum(cutlass.select_(lane < bin, warps.pair_low(both_under) + high_under, 0))
         if hit_bin:
             digit = Int32(first_bin)
             inside = Int32(low)
-            within = Int32(low_under)
+            within = Int32(warps.pair_low(both_under))
             before = Int32(over_bin)
             if before + low < left:
                 before = before + low
                 digit = digit + 1
                 inside = high
                 within = high_under
-                less = less + low_under
+                less = less + warps.pair_low(both_under)
             wanted = Int32(left - before)
             top = cutlass.Uint32(4294967295)
             if digit > 0:
@@ -483,33 +480,32 @@ def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, 
         left = need - warps.shuffle(over_coarse_bin, coarse_bin)
         less = Int32(lower + warps.warp_sum(cutlass.select_(lane < coarse_bin, under, 0)))
         first_bin = coarse_bin * (BINS // COARSE) + 2 * lane
-        low = Int32(0)
-        high = Int32(0)
-        low_under = Int32(0)
-        high_under = Int32(0)
+        both = Int64(0)
+        both_under = Int64(0)
         for i in cutlass.range_constexpr(GROUP):
             pair = warps.load_peer_pair(peers + (bins + first_bin), i)
-            low = low + warps.pair_low(pair)
-            high = high + warps.pair_high(pair)
+            both = both + pair
             if i < rank:
-                low_under = low_under + warps.pair_low(pair)
-                high_under = high_under + warps.pair_high(pair)
+                both_under = both_under + pair
+        low = warps.pair_low(both)
+        high = warps.pair_high(both)
+        high_under = warps.pair_high(both_under)
         through_bin = warps.scan(low + high)
         over_bin = through_bin - (low + high)
         hit_bin = (over_bin < left) & (through_bin >= left)
         bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
-        less = less + warps.warp_sum(cutlass.select_(lane < bin, low_under + high_under, 0))
+        less = less + warps.warp_sum(cutlass.select_(lane < bin, warps.pair_low(both_under) + high_under, 0))
         if hit_bin:
             digit = Int32(first_bin)
             inside = Int32(low)
-            within = Int32(low_under)
+            within = Int32(warps.pair_low(both_under))
             before = Int32(over_bin)
             if before + low < left:
                 before = before + low
                 digit = digit + 1
                 inside = high
                 within = high_under
-                less = less + low_under
+                less = less + warps.pair_low(both_under)
             wanted = Int32(left - before)
             shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
             below = digit.to(cutlass.Uint32) << shift
@@ -534,38 +530,28 @@ def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, 
 
 
 @cute.jit
-def collect(
-    count, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane
-):
-    """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
-
-    A warp takes its entries with one atomic. Where they lie follows from a scan of what each lane has
-    or, `by_word`, which needs fewer registers, from how many there are in each word of columns.
-
-    `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks
-    as above.
+def collect(bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane):
+    """Mark a batch's keys above the range, in its words of the bitmap from `word` on; list those in it
+    from entry `first` on, or mark these too. A warp takes its entries with one atomic.
     """
-    own_above = above + word
-    own_equal = equal + word
-    listed = entries + first
     words = cute.make_rmem_tensor(KEEP, Int32)
-    some = Boolean(end - bits[0] <= span)
     for j in cutlass.range_constexpr(KEEP):
         words[j] = warps.ballot(bits[j] > end)
-        some = some | (end - bits[j] <= span)
+    own_above = above + word
     if lane == 0:
         for j in cutlass.range_constexpr(KEEP):
             own_above[j] = words[j]
     if listing:
-        if warps.any_lane(some):
-            own = Int32(0)
-            for j in cutlass.range_constexpr(KEEP):
-                own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
+        own = Int32(0)
+        for j in cutlass.range_constexpr(KEEP):
+            own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
+        if warps.any_lane(own > 0):
             through = warps.scan(own)
-            slot = Int32(0)
+            listed = entries + first
+            room = Int32(0)
             if lane == LAST_LANE:
-                slot = warps.fetch_add(counters, through)
-            slot = warps.shuffle(slot, LAST_LANE) + through - own
+                room = warps.fetch_add(counters, through)
+            slot = Int32(warps.shuffle(room, LAST_LANE) + through - own)
             for j in cutlass.range_constexpr(KEEP):
                 if end - bits[j] <= span:
                     listed[slot] = warps.make_pair(
@@ -575,24 +561,10 @@ def collect(
     else:
         for j in cutlass.range_constexpr(KEEP):
             words[j] = warps.ballot(end - bits[j] <= span)
+        own_equal = equal + word
         if lane == 0:
             for j in cutlass.range_constexpr(KEEP):
                 own_equal[j] = words[j]
-    # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
-    warps.sync_warp()
-    marked = Int32(0)
-    if lane < KEEP:
-        marked = warps.popc(own_above[lane])
-    count = count + marked
-    return count
-
-
-@cute.jit
-def keep_count(counts, count, warp, lane):
-    """The keys above the range of each warp, for all threads."""
-    total = warps.warp_sum(count)
-    if lane == 0:
-        counts[warp] = total
 
 
 @cute.jit
@@ -719,7 +691,7 @@ def clear_run(bitmap, first, words, lane):
 
 
 @cute.jit
-def sift(entries, total, above, equal, counts, counters, end, span, inside, rank, words, thread):
+def sift(entries, total, above, equal, counters, end, span, inside, rank, words, thread):
     """After the rounds over the list: mark entries above the range; keep those in it from `target` on
     where at most `ranked` are left to rank, else mark them as equal.
     """
@@ -734,7 +706,6 @@ def sift(entries, total, above, equal, counts, counters, end, span, inside, rank
                 warps.atomic_add(counters + 2, 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
-                warps.atomic_add(counts + owner, 1)
         if (end - key <= span) & (inside > 0):
             if inside > RANKED:
                 place = ~warps.pair_low(entry)
@@ -751,7 +722,7 @@ def sift(entries, total, above, equal, counts, counters, end, span, inside, rank
 
 
 @cute.jit
-def rank_entries(entries, first, count, need, above, counts, counters, rank, words, warp, lane):
+def rank_entries(entries, first, count, need, above, counters, rank, words, warp, lane):
     """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it
     with.
     """
@@ -774,7 +745,6 @@ def rank_entries(entries, first, count, need, above, counts, counters, rank, wor
                 warps.atomic_add(counters + 2, 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
-                warps.atomic_add(counts + owner, 1)
 
 
 @cute.jit
@@ -790,29 +760,32 @@ def read_marked(counters, need, inside, lower):
 
 @cute.jit
 def count_marks(bitmap, sums, first, words, warp, lane):
-    """Marked columns of each warp."""
-    found = Int32(0)
-    for i in cutlass.range(lane, words, WORD, unroll=1):
-        found = found + warps.popc(bitmap[first + i])
-    total = warps.warp_sum(found)
-    if lane == 0:
-        sums[warp] = total
-
-
-@cute.jit
-def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
-    """Select the first `take` columns marked as equal, in order of position; a lane has consecutive words."""
+    """Count each warp's marked columns in `sums`; those of lower lanes, which have consecutive words each,
+    are `before`.
+    """
+    own = Int32(0)
     each = leaf.ceildiv(words, WORD)
     begin = lane * each
     final = cutlass.min(begin + each, words)
-    own = Int32(0)
     for i in cutlass.range(begin, final, 1, unroll=1):
-        own = own + warps.popc(equal[first + i])
+        own = own + warps.popc(bitmap[first + i])
+    through = warps.scan(own)
+    if lane == LAST_LANE:
+        sums[warp] = through
+    before = through - own
+    return before
+
+
+@cute.jit
+def take_ties(before, above, equal, sums, take, first, words, warp, lane):
+    """Select the first `take` columns marked as equal, in order of position."""
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = cutlass.min(begin + each, words)
     other = Int32(0)
     if lane < warp:
         other = sums[lane]
-    left = Int32(take - warps.warp_sum(other) - warps.scan(own) + own)
-    added = warps.warp_sum(cutlass.max(cutlass.min(left, own), 0))
+    left = Int32(take - warps.warp_sum(other) - before)
     for i in cutlass.range(begin, final, 1, unroll=1):
         word = Int32(equal[first + i])
         found = warps.popc(word)
@@ -821,27 +794,18 @@ def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
                 word = word ^ 1 << (LAST_LANE - warps.clz(word))
             above[first + i] = above[first + i] | word
         left = left - found
-    if lane == 0:
-        counts[warp] = counts[warp] + added
 
 
 @cute.jit
-def place_marks(placed, counts, above, first, words, position, dense, warp, lane):
-    """Positions of each warp's marked columns, ascending, behind those of lower warps, of which `counts`
-    tells.
+def place_marks(placed, before, sums, above, first, words, position, dense, warp, lane):
+    """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
 
     Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
     """
-    each = leaf.ceildiv(words, WORD)
-    begin = lane * each
-    final = cutlass.min(begin + each, words)
-    own = Int32(0)
-    for i in cutlass.range(begin, final, 1, unroll=1):
-        own = own + warps.popc(above[first + i])
     other = Int32(0)
     if lane < warp:
-        other = counts[lane]
-    place = Int32(warps.warp_sum(other) + warps.scan(own) - own)
+        other = sums[lane]
+    place = Int32(before + warps.warp_sum(other))
     if dense:
         below = (1 << lane) - 1
         marks = cute.make_rmem_tensor(KEEP, Int32)
@@ -853,6 +817,9 @@ def place_marks(placed, counts, above, first, words, position, dense, warp, lane
                 if marks[j] >> lane & 1 != 0:
                     placed[slot] = position + (base + j) * WORD + lane
     else:
+        each = leaf.ceildiv(words, WORD)
+        begin = lane * each
+        final = cutlass.min(begin + each, words)
         for i in cutlass.range(begin, final, 1, unroll=1):
             word = Int32(above[first + i])
             while word != 0:
@@ -865,10 +832,10 @@ def place_marks(placed, counts, above, first, words, position, dense, warp, lane
 
 @cute.jit
 def write_ids(
-    indices, row, k, skip, counts, placed, block_table, max_pages, line, page_size, inverse, pages,
-    first_page, near, thread, lane
+    indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
+    near, thread, lane
 ):
-    """Write the ids of this CTA's positions, of which `counts` tells, from slot `skip` on.
+    """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
 
     With `near`, `pages` holds the entries of the page table from `first_page` on.
     """
@@ -876,7 +843,7 @@ def write_ids(
     table = block_table + Int64(line) * max_pages
     other = Int32(0)
     if lane < WARPS:
-        other = counts[lane]
+        other = sums[lane]
     total = warps.warp_sum(other)
     for slot in cutlass.range(thread, total, THREADS, unroll=4):
         id = Int32(0)
@@ -900,7 +867,7 @@ def select(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
     next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32,
     k: Int32, hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer,
-    coarse: cute.Pointer, pages: cute.Pointer, sums: cute.Pointer, counts: cute.Pointer, state: cute.Pointer,
+    coarse: cute.Pointer, pages: cute.Pointer, sums: cute.Pointer, state: cute.Pointer,
     counters: cute.Pointer, row: Int32, rank: Int32, owner: Int32, thread: Int32, warp: Int32, lane: Int32
 ):
     """Every warp owns a run of words of 32 columns."""
@@ -1014,18 +981,16 @@ def select(
         words = batches * KEEP
         # One pass marks what is above the range and lists what is in it; the last batch is still held.
         listing = (inside > 0) & (inside <= LISTED)
-        count = Int32(0)
         for step in cutlass.range(batches, unroll=1):
             batch = batches - 1 - step
             if step > 0:
                 column = base + batch * BATCH
                 load_words(keys, logits, row, stride, column, limit, lane)
                 make_keys_2(keys, column, lo, hi, lane)
-            count = collect(
-                count, keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end,
-                span, listing, owner, batch * BATCH, lane
+            collect(
+                keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
+                listing, owner, batch * BATCH, lane
             )
-        keep_count(counts, count, warp, lane)
         cute.arch.sync_threads()
         # The last use of a peer's memory: nothing after this barrier reads or writes one.
         send_entries(entries, entries, within, counters, rank, warp, lane)
@@ -1059,24 +1024,27 @@ def select(
                 if inside > RANKED:
                     clear_run(equal, first, words, lane)
                     cute.arch.sync_threads()
-                sift(entries, total, above, equal, counts, counters, end, span, inside, rank, words, worker)
+                sift(entries, total, above, equal, counters, end, span, inside, rank, words, worker)
                 ranked = Int32(LISTED)
                 cute.arch.sync_threads()
             if inside <= RANKED:
-                rank_entries(entries, ranked, inside, need, above, counts, counters, rank, words, warp, lane)
+                rank_entries(entries, ranked, inside, need, above, counters, rank, words, warp, lane)
             cute.arch.sync_threads()
             ties, skip = read_marked(counters, need, inside, lower)
+        before = Int32(0)
         if ties > 0:
-            count_marks(equal, sums, first, words, warp, lane)
+            before = count_marks(equal, sums, first, words, warp, lane)
             cute.arch.sync_threads()
-            take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
+            take_ties(before, above, equal, sums, ties, first, words, warp, lane)
             cute.arch.sync_threads()
+        before = count_marks(above, sums, first, words, warp, lane)
+        cute.arch.sync_threads()
         position = base - start + first_position
         dense = (words <= WORD) & (last - start <= k * DENSE)
-        place_marks(hist, counts, above, first, words, position, dense, warp, lane)
+        place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
         cute.arch.sync_threads()
         write_ids(
-            indices, row, k, skip, counts, hist, block_table, max_pages, line, page_size, inverse, pages,
+            indices, row, k, skip, sums, hist, block_table, max_pages, line, page_size, inverse, pages,
             first_page, near, worker, lane
         )
 
@@ -1095,7 +1063,6 @@ def topk_selector__cutedsl_sm100a__g8_t512_r8_c1(
     coarse = shared.coarse.data_ptr()
     pages = shared.pages.data_ptr()
     sums = shared.sums.data_ptr()
-    counts = shared.counts.data_ptr()
     state = shared.state.data_ptr()
     counters = shared.counters.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
@@ -1106,8 +1073,8 @@ def topk_selector__cutedsl_sm100a__g8_t512_r8_c1(
     owner = rank * WARPS + warp
     select(
         logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
-        hist, entries, above, equal, coarse, pages, sums, counts, state, counters, row, rank, owner, thread,
-        warp, lane
+        hist, entries, above, equal, coarse, pages, sums, state, counters, row, rank, owner, thread, warp,
+        lane
     )
 
 

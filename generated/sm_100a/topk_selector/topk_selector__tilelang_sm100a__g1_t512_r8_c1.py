@@ -12,13 +12,12 @@ buffers
   equal      2560 int32, shared
   pages      512 int32, shared
   sums       32 int32, shared
-  counts     32 int32, shared
   state      8 int32, shared
   counters   8 int32, shared
   keys       512x8 uint32, registers of select
   digits     512x4 uint32, registers of select
   mine       512x4 int32, registers of select
-totals: 512 threads, 56128 of 232448 bytes of shared memory, grid (rows, 1)
+totals: 512 threads, 56000 of 232448 bytes of shared memory, grid (rows, 1)
 """
 import tilelang.language as T
 
@@ -391,61 +390,38 @@ def pick_bin_2(state, mine, through, sums, need, end, span, thread, warp, lane):
 
 
 @T.macro
-def collect(
-    count: T.Ref, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane
-):
-    """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
-
-    A warp takes its entries with one atomic. Where they lie follows from a scan of what each lane has
-    or, `by_word`, which needs fewer registers, from how many there are in each word of columns.
-
-    `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks
-    as above.
+def collect(bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane):
+    """Mark a batch's keys above the range, in its words of the bitmap from `word` on; list those in it
+    from entry `first` on, or mark these too. A warp takes its entries with one atomic.
     """
     words = T.alloc_local((KEEP,), "int32")
-    some = T.alloc_var("bool", init=warps.at_most(end - bits[0], span))
     for j in T.unroll(KEEP):
         words[j] = warps.ballot(warps.below(end, bits[j]))
-        some = some | (warps.at_most(end - bits[j], span))
     if lane == 0:
         for j in T.unroll(KEEP):
             above[word + j] = words[j]
     if listing:
-        if warps.any_lane(some):
-            total = T.alloc_var("int32", init=0)
+        own = T.alloc_var("int32", init=0)
+        for j in T.unroll(KEEP):
+            own = own + T.if_then_else(warps.at_most(end - bits[j], span), 1, 0)
+        if warps.any_lane(own > 0):
+            through = warps.scan(own)
+            room = T.alloc_var("int32", init=0)
+            if lane == LAST_LANE:
+                room = warps.fetch_add(counters[0], through)
+            slot = T.alloc_var("int32", init=warps.shuffle(room, LAST_LANE) + through - own)
             for j in T.unroll(KEEP):
-                total = total + warps.popc(warps.ballot(warps.at_most(end - bits[j], span)))
-            slot = T.alloc_var("int32", init=0)
-            if lane == 0:
-                slot = warps.fetch_add(counters[0], total)
-            slot = warps.shuffle(slot, 0)
-            for j in T.unroll(KEEP):
-                same = warps.ballot(warps.at_most(end - bits[j], span))
-                if same >> lane & 1 != 0:
-                    entries[first + slot + warps.popc(same & (1 << lane) - 1)] = warps.make_pair(
+                if warps.at_most(end - bits[j], span):
+                    entries[first + slot] = warps.make_pair(
                         bits[j], ~(owner << OFFSET_BITS | offset + WORD * j + lane)
                     )
-                slot = slot + warps.popc(same)
+                    slot = slot + 1
     else:
         for j in T.unroll(KEEP):
             words[j] = warps.ballot(warps.at_most(end - bits[j], span))
         if lane == 0:
             for j in T.unroll(KEEP):
                 equal[word + j] = words[j]
-    # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
-    warps.sync_warp()
-    marked = T.alloc_var("int32", init=0)
-    if lane < KEEP:
-        marked = warps.popc(above[word + lane])
-    count = count + marked
-
-
-@T.macro
-def keep_count(counts, count, warp, lane):
-    """The keys above the range of each warp, for all threads."""
-    total = warps.warp_sum(count)
-    if lane == 0:
-        counts[warp] = total
 
 
 @T.macro
@@ -493,7 +469,7 @@ def clear_run(bitmap, first, words, lane):
 
 
 @T.macro
-def sift(entries, total, above, equal, counts, counters, end, span, inside, words, thread):
+def sift(entries, total, above, equal, counters, end, span, inside, words, thread):
     """After the rounds over the list: mark entries above the range; keep those in it from `target` on
     where at most `ranked` are left to rank, else mark them as equal.
     """
@@ -508,7 +484,6 @@ def sift(entries, total, above, equal, counts, counters, end, span, inside, word
                 warps.atomic_add(counters[2], 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above[(owner * words + (offset >> 5))], 1 << (offset & 31))
-                warps.atomic_add(counts[owner], 1)
         if (warps.at_most(end - key, span)) & (inside > 0):
             if inside > RANKED:
                 place = ~warps.pair_low(entry)
@@ -525,7 +500,7 @@ def sift(entries, total, above, equal, counts, counters, end, span, inside, word
 
 
 @T.macro
-def rank_entries(entries, first, count, need, above, counts, counters, words, warp, lane):
+def rank_entries(entries, first, count, need, above, counters, words, warp, lane):
     """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it
     with.
     """
@@ -548,7 +523,6 @@ def rank_entries(entries, first, count, need, above, counts, counters, words, wa
                 warps.atomic_add(counters[2], 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above[(owner * words + (offset >> 5))], 1 << (offset & 31))
-                warps.atomic_add(counts[owner], 1)
 
 
 @T.macro
@@ -562,30 +536,32 @@ def read_marked(ties: T.Ref, skip: T.Ref, counters, need, inside, lower):
 
 
 @T.macro
-def count_marks(bitmap, sums, first, words, warp, lane):
-    """Marked columns of each warp."""
-    found = T.alloc_var("int32", init=0)
-    for i in T.unroll(lane, words, WORD, unroll_factor=1):
-        found = found + warps.popc(bitmap[first + i])
-    total = warps.warp_sum(found)
-    if lane == 0:
-        sums[warp] = total
-
-
-@T.macro
-def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
-    """Select the first `take` columns marked as equal, in order of position; a lane has consecutive words."""
+def count_marks(before: T.Ref, bitmap, sums, first, words, warp, lane):
+    """Count each warp's marked columns in `sums`; those of lower lanes, which have consecutive words each,
+    are `before`.
+    """
+    own = T.alloc_var("int32", init=0)
     each = leaf.ceildiv(words, WORD)
     begin = lane * each
     final = T.min(begin + each, words)
-    own = T.alloc_var("int32", init=0)
     for i in T.unroll(begin, final, 1, unroll_factor=1):
-        own = own + warps.popc(equal[first + i])
+        own = own + warps.popc(bitmap[first + i])
+    through = warps.scan(own)
+    if lane == LAST_LANE:
+        sums[warp] = through
+    before = through - own
+
+
+@T.macro
+def take_ties(before, above, equal, sums, take, first, words, warp, lane):
+    """Select the first `take` columns marked as equal, in order of position."""
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = T.min(begin + each, words)
     other = T.alloc_var("int32", init=0)
     if lane < warp:
         other = sums[lane]
-    left = T.alloc_var("int32", init=take - warps.warp_sum(other) - warps.scan(own) + own)
-    added = warps.warp_sum(T.max(T.min(left, own), 0))
+    left = T.alloc_var("int32", init=take - warps.warp_sum(other) - before)
     for i in T.unroll(begin, final, 1, unroll_factor=1):
         word = T.alloc_var("int32", init=equal[first + i])
         found = warps.popc(word)
@@ -594,27 +570,18 @@ def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
                 word = word ^ 1 << (LAST_LANE - warps.clz(word))
             above[first + i] = above[first + i] | word
         left = left - found
-    if lane == 0:
-        counts[warp] = counts[warp] + added
 
 
 @T.macro
-def place_marks(placed, counts, above, first, words, position, dense, warp, lane):
-    """Positions of each warp's marked columns, ascending, behind those of lower warps, of which `counts`
-    tells.
+def place_marks(placed, before, sums, above, first, words, position, dense, warp, lane):
+    """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
 
     Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
     """
-    each = leaf.ceildiv(words, WORD)
-    begin = lane * each
-    final = T.min(begin + each, words)
-    own = T.alloc_var("int32", init=0)
-    for i in T.unroll(begin, final, 1, unroll_factor=1):
-        own = own + warps.popc(above[first + i])
     other = T.alloc_var("int32", init=0)
     if lane < warp:
-        other = counts[lane]
-    place = T.alloc_var("int32", init=warps.warp_sum(other) + warps.scan(own) - own)
+        other = sums[lane]
+    place = T.alloc_var("int32", init=before + warps.warp_sum(other))
     if dense:
         below = (1 << lane) - 1
         marks = T.alloc_local((KEEP,), "int32")
@@ -626,6 +593,9 @@ def place_marks(placed, counts, above, first, words, position, dense, warp, lane
                 if marks[j] >> lane & 1 != 0:
                     placed[slot] = position + (base + j) * WORD + lane
     else:
+        each = leaf.ceildiv(words, WORD)
+        begin = lane * each
+        final = T.min(begin + each, words)
         for i in T.unroll(begin, final, 1, unroll_factor=1):
             word = T.alloc_var("int32", init=above[first + i])
             while word != 0:
@@ -638,16 +608,16 @@ def place_marks(placed, counts, above, first, words, position, dense, warp, lane
 
 @T.macro
 def write_ids(
-    indices, row, k, skip, counts, placed, block_table, max_pages, line, page_size, inverse, pages,
-    first_page, near, thread, lane
+    indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
+    near, thread, lane
 ):
-    """Write the ids of this CTA's positions, of which `counts` tells, from slot `skip` on.
+    """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
 
     With `near`, `pages` holds the entries of the page table from `first_page` on.
     """
     other = T.alloc_var("int32", init=0)
     if lane < WARPS:
-        other = counts[lane]
+        other = sums[lane]
     total = warps.warp_sum(other)
     for slot in T.unroll(thread, total, THREADS, unroll_factor=4):
         id = T.alloc_var("int32", init=0)
@@ -669,7 +639,7 @@ def write_ids(
 @T.macro
 def select(
     logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
-    hist, entries, above, equal, pages, sums, counts, state, counters, row, owner, thread, warp, lane
+    hist, entries, above, equal, pages, sums, state, counters, row, owner, thread, warp, lane
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = T.alloc_local((KEEP,), "uint32")
@@ -757,7 +727,6 @@ def select(
         words = batches * KEEP
         # One pass marks what is above the range and lists what is in it; the last batch is still held.
         listing = (inside > 0) & (inside <= LISTED)
-        count = T.alloc_var("int32", init=0)
         for step in T.serial(batches):
             batch = batches - 1 - step
             if step > 0:
@@ -765,10 +734,9 @@ def select(
                 load_words(keys, logits, row, stride, column, limit, lane)
                 make_keys_2(keys, column, lo, hi, lane)
             collect(
-                count, keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end,
-                span, listing, owner, batch * BATCH, lane
+                keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
+                listing, owner, batch * BATCH, lane
             )
-        keep_count(counts, count, warp, lane)
         T.sync_threads()
         first = warp * words
         ties = T.alloc_var("int32", init=T.max(need - within, 0))
@@ -798,24 +766,27 @@ def select(
                 if inside > RANKED:
                     clear_run(equal, first, words, lane)
                     T.sync_threads()
-                sift(entries, total, above, equal, counts, counters, end, span, inside, words, worker)
+                sift(entries, total, above, equal, counters, end, span, inside, words, worker)
                 ranked = LISTED
                 T.sync_threads()
             if inside <= RANKED:
-                rank_entries(entries, ranked, inside, need, above, counts, counters, words, warp, lane)
+                rank_entries(entries, ranked, inside, need, above, counters, words, warp, lane)
             T.sync_threads()
             read_marked(ties, skip, counters, need, inside, lower)
+        before = T.alloc_var("int32", init=0)
         if ties > 0:
-            count_marks(equal, sums, first, words, warp, lane)
+            count_marks(before, equal, sums, first, words, warp, lane)
             T.sync_threads()
-            take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
+            take_ties(before, above, equal, sums, ties, first, words, warp, lane)
             T.sync_threads()
+        count_marks(before, above, sums, first, words, warp, lane)
+        T.sync_threads()
         position = base - start + first_position
         dense = (words <= WORD) & (last - start <= k * DENSE)
-        place_marks(hist, counts, above, first, words, position, dense, warp, lane)
+        place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
         T.sync_threads()
         write_ids(
-            indices, row, k, skip, counts, hist, block_table, max_pages, line, page_size, inverse, pages,
+            indices, row, k, skip, sums, hist, block_table, max_pages, line, page_size, inverse, pages,
             first_page, near, worker, lane
         )
 
@@ -847,7 +818,6 @@ def program():
             equal = T.alloc_shared((SPAN // WORD,), "int32")
             pages = T.alloc_shared((THREADS,), "int32")
             sums = T.alloc_shared((32,), "int32")
-            counts = T.alloc_shared((32,), "int32")
             state = T.alloc_shared((8,), "int32")
             counters = T.alloc_shared((8,), "int32")
 
@@ -857,8 +827,8 @@ def program():
             owner = warp
             select(
                 logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride,
-                max_pages, k, hist, entries, above, equal, pages, sums, counts, state, counters, row, owner,
-                thread, warp, lane
+                max_pages, k, hist, entries, above, equal, pages, sums, state, counters, row, owner, thread,
+                warp, lane
             )
 
     return topk_selector__tilelang_sm100a__g1_t512_r8_c1

@@ -13,13 +13,12 @@ buffers
   coarse     512 int32, shared
   pages      512 int32, shared
   sums       32 int32, shared
-  counts     32 int32, shared
   state      8 int32, shared
   counters   8 int32, shared
   keys       512x8 uint32, registers of select
   digits     512x4 uint32, registers of select
   mine       512x4 int32, registers of select
-totals: 512 threads, 58176 of 232448 bytes of shared memory, grid (rows, 8)
+totals: 512 threads, 58048 of 232448 bytes of shared memory, grid (rows, 8)
 """
 import tilelang.language as T
 
@@ -304,33 +303,32 @@ def pick_bin_of_group(state, peers, coarse, need, lower, end, span, near, grain,
         left = need - warps.shuffle(over_coarse_bin, coarse_bin)
         less = T.alloc_var("int32", init=lower + warps.warp_sum(T.if_then_else(lane < coarse_bin, under, 0)))
         first_bin = coarse_bin * (BINS // COARSE) + 2 * lane
-        low = T.alloc_var("int32", init=0)
-        high = T.alloc_var("int32", init=0)
-        low_under = T.alloc_var("int32", init=0)
-        high_under = T.alloc_var("int32", init=0)
+        both = T.alloc_var("int64", init=0)
+        both_under = T.alloc_var("int64", init=0)
         for i in T.unroll(GROUP):
             pair = warps.load_peer_pair(peers[first_bin], i)
-            low = low + warps.pair_low(pair)
-            high = high + warps.pair_high(pair)
+            both = both + pair
             if i < rank:
-                low_under = low_under + warps.pair_low(pair)
-                high_under = high_under + warps.pair_high(pair)
+                both_under = both_under + pair
+        low = warps.pair_low(both)
+        high = warps.pair_high(both)
+        high_under = warps.pair_high(both_under)
         through_bin = warps.scan(low + high)
         over_bin = through_bin - (low + high)
         hit_bin = (over_bin < left) & (through_bin >= left)
         bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
-        less = less + warps.warp_sum(T.if_then_else(lane < bin, low_under + high_under, 0))
+        less = less + warps.warp_sum(T.if_then_else(lane < bin, warps.pair_low(both_under) + high_under, 0))
         if hit_bin:
             digit = T.alloc_var("int32", init=first_bin)
             inside = T.alloc_var("int32", init=low)
-            within = T.alloc_var("int32", init=low_under)
+            within = T.alloc_var("int32", init=warps.pair_low(both_under))
             before = T.alloc_var("int32", init=over_bin)
             if before + low < left:
                 before = before + low
                 digit = digit + 1
                 inside = high
                 within = high_under
-                less = less + low_under
+                less = less + warps.pair_low(both_under)
             wanted = T.alloc_var("int32", init=left - before)
             top = T.alloc_var("uint32", init=4294967295)
             if digit > 0:
@@ -455,33 +453,32 @@ def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, 
         left = need - warps.shuffle(over_coarse_bin, coarse_bin)
         less = T.alloc_var("int32", init=lower + warps.warp_sum(T.if_then_else(lane < coarse_bin, under, 0)))
         first_bin = coarse_bin * (BINS // COARSE) + 2 * lane
-        low = T.alloc_var("int32", init=0)
-        high = T.alloc_var("int32", init=0)
-        low_under = T.alloc_var("int32", init=0)
-        high_under = T.alloc_var("int32", init=0)
+        both = T.alloc_var("int64", init=0)
+        both_under = T.alloc_var("int64", init=0)
         for i in T.unroll(GROUP):
             pair = warps.load_peer_pair(peers[(bins + first_bin)], i)
-            low = low + warps.pair_low(pair)
-            high = high + warps.pair_high(pair)
+            both = both + pair
             if i < rank:
-                low_under = low_under + warps.pair_low(pair)
-                high_under = high_under + warps.pair_high(pair)
+                both_under = both_under + pair
+        low = warps.pair_low(both)
+        high = warps.pair_high(both)
+        high_under = warps.pair_high(both_under)
         through_bin = warps.scan(low + high)
         over_bin = through_bin - (low + high)
         hit_bin = (over_bin < left) & (through_bin >= left)
         bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
-        less = less + warps.warp_sum(T.if_then_else(lane < bin, low_under + high_under, 0))
+        less = less + warps.warp_sum(T.if_then_else(lane < bin, warps.pair_low(both_under) + high_under, 0))
         if hit_bin:
             digit = T.alloc_var("int32", init=first_bin)
             inside = T.alloc_var("int32", init=low)
-            within = T.alloc_var("int32", init=low_under)
+            within = T.alloc_var("int32", init=warps.pair_low(both_under))
             before = T.alloc_var("int32", init=over_bin)
             if before + low < left:
                 before = before + low
                 digit = digit + 1
                 inside = high
                 within = high_under
-                less = less + low_under
+                less = less + warps.pair_low(both_under)
             wanted = T.alloc_var("int32", init=left - before)
             shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
             below = T.cast(digit, "uint32") << shift
@@ -507,35 +504,26 @@ def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, 
 
 
 @T.macro
-def collect(
-    count: T.Ref, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane
-):
-    """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
-
-    A warp takes its entries with one atomic. Where they lie follows from a scan of what each lane has
-    or, `by_word`, which needs fewer registers, from how many there are in each word of columns.
-
-    `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks
-    as above.
+def collect(bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane):
+    """Mark a batch's keys above the range, in its words of the bitmap from `word` on; list those in it
+    from entry `first` on, or mark these too. A warp takes its entries with one atomic.
     """
     words = T.alloc_local((KEEP,), "int32")
-    some = T.alloc_var("bool", init=warps.at_most(end - bits[0], span))
     for j in T.unroll(KEEP):
         words[j] = warps.ballot(warps.below(end, bits[j]))
-        some = some | (warps.at_most(end - bits[j], span))
     if lane == 0:
         for j in T.unroll(KEEP):
             above[word + j] = words[j]
     if listing:
-        if warps.any_lane(some):
-            own = T.alloc_var("int32", init=0)
-            for j in T.unroll(KEEP):
-                own = own + T.if_then_else(warps.at_most(end - bits[j], span), 1, 0)
+        own = T.alloc_var("int32", init=0)
+        for j in T.unroll(KEEP):
+            own = own + T.if_then_else(warps.at_most(end - bits[j], span), 1, 0)
+        if warps.any_lane(own > 0):
             through = warps.scan(own)
-            slot = T.alloc_var("int32", init=0)
+            room = T.alloc_var("int32", init=0)
             if lane == LAST_LANE:
-                slot = warps.fetch_add(counters[0], through)
-            slot = warps.shuffle(slot, LAST_LANE) + through - own
+                room = warps.fetch_add(counters[0], through)
+            slot = T.alloc_var("int32", init=warps.shuffle(room, LAST_LANE) + through - own)
             for j in T.unroll(KEEP):
                 if warps.at_most(end - bits[j], span):
                     entries[first + slot] = warps.make_pair(
@@ -548,20 +536,6 @@ def collect(
         if lane == 0:
             for j in T.unroll(KEEP):
                 equal[word + j] = words[j]
-    # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
-    warps.sync_warp()
-    marked = T.alloc_var("int32", init=0)
-    if lane < KEEP:
-        marked = warps.popc(above[word + lane])
-    count = count + marked
-
-
-@T.macro
-def keep_count(counts, count, warp, lane):
-    """The keys above the range of each warp, for all threads."""
-    total = warps.warp_sum(count)
-    if lane == 0:
-        counts[warp] = total
 
 
 @T.macro
@@ -686,7 +660,7 @@ def clear_run(bitmap, first, words, lane):
 
 
 @T.macro
-def sift(entries, total, above, equal, counts, counters, end, span, inside, rank, words, thread):
+def sift(entries, total, above, equal, counters, end, span, inside, rank, words, thread):
     """After the rounds over the list: mark entries above the range; keep those in it from `target` on
     where at most `ranked` are left to rank, else mark them as equal.
     """
@@ -701,7 +675,6 @@ def sift(entries, total, above, equal, counts, counters, end, span, inside, rank
                 warps.atomic_add(counters[2], 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above[(owner * words + (offset >> 5))], 1 << (offset & 31))
-                warps.atomic_add(counts[owner], 1)
         if (warps.at_most(end - key, span)) & (inside > 0):
             if inside > RANKED:
                 place = ~warps.pair_low(entry)
@@ -718,7 +691,7 @@ def sift(entries, total, above, equal, counts, counters, end, span, inside, rank
 
 
 @T.macro
-def rank_entries(entries, first, count, need, above, counts, counters, rank, words, warp, lane):
+def rank_entries(entries, first, count, need, above, counters, rank, words, warp, lane):
     """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it
     with.
     """
@@ -741,7 +714,6 @@ def rank_entries(entries, first, count, need, above, counts, counters, rank, wor
                 warps.atomic_add(counters[2], 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above[(owner * words + (offset >> 5))], 1 << (offset & 31))
-                warps.atomic_add(counts[owner], 1)
 
 
 @T.macro
@@ -755,30 +727,32 @@ def read_marked(ties: T.Ref, skip: T.Ref, counters, need, inside, lower):
 
 
 @T.macro
-def count_marks(bitmap, sums, first, words, warp, lane):
-    """Marked columns of each warp."""
-    found = T.alloc_var("int32", init=0)
-    for i in T.unroll(lane, words, WORD, unroll_factor=1):
-        found = found + warps.popc(bitmap[first + i])
-    total = warps.warp_sum(found)
-    if lane == 0:
-        sums[warp] = total
-
-
-@T.macro
-def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
-    """Select the first `take` columns marked as equal, in order of position; a lane has consecutive words."""
+def count_marks(before: T.Ref, bitmap, sums, first, words, warp, lane):
+    """Count each warp's marked columns in `sums`; those of lower lanes, which have consecutive words each,
+    are `before`.
+    """
+    own = T.alloc_var("int32", init=0)
     each = leaf.ceildiv(words, WORD)
     begin = lane * each
     final = T.min(begin + each, words)
-    own = T.alloc_var("int32", init=0)
     for i in T.unroll(begin, final, 1, unroll_factor=1):
-        own = own + warps.popc(equal[first + i])
+        own = own + warps.popc(bitmap[first + i])
+    through = warps.scan(own)
+    if lane == LAST_LANE:
+        sums[warp] = through
+    before = through - own
+
+
+@T.macro
+def take_ties(before, above, equal, sums, take, first, words, warp, lane):
+    """Select the first `take` columns marked as equal, in order of position."""
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = T.min(begin + each, words)
     other = T.alloc_var("int32", init=0)
     if lane < warp:
         other = sums[lane]
-    left = T.alloc_var("int32", init=take - warps.warp_sum(other) - warps.scan(own) + own)
-    added = warps.warp_sum(T.max(T.min(left, own), 0))
+    left = T.alloc_var("int32", init=take - warps.warp_sum(other) - before)
     for i in T.unroll(begin, final, 1, unroll_factor=1):
         word = T.alloc_var("int32", init=equal[first + i])
         found = warps.popc(word)
@@ -787,27 +761,18 @@ def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
                 word = word ^ 1 << (LAST_LANE - warps.clz(word))
             above[first + i] = above[first + i] | word
         left = left - found
-    if lane == 0:
-        counts[warp] = counts[warp] + added
 
 
 @T.macro
-def place_marks(placed, counts, above, first, words, position, dense, warp, lane):
-    """Positions of each warp's marked columns, ascending, behind those of lower warps, of which `counts`
-    tells.
+def place_marks(placed, before, sums, above, first, words, position, dense, warp, lane):
+    """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
 
     Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
     """
-    each = leaf.ceildiv(words, WORD)
-    begin = lane * each
-    final = T.min(begin + each, words)
-    own = T.alloc_var("int32", init=0)
-    for i in T.unroll(begin, final, 1, unroll_factor=1):
-        own = own + warps.popc(above[first + i])
     other = T.alloc_var("int32", init=0)
     if lane < warp:
-        other = counts[lane]
-    place = T.alloc_var("int32", init=warps.warp_sum(other) + warps.scan(own) - own)
+        other = sums[lane]
+    place = T.alloc_var("int32", init=before + warps.warp_sum(other))
     if dense:
         below = (1 << lane) - 1
         marks = T.alloc_local((KEEP,), "int32")
@@ -819,6 +784,9 @@ def place_marks(placed, counts, above, first, words, position, dense, warp, lane
                 if marks[j] >> lane & 1 != 0:
                     placed[slot] = position + (base + j) * WORD + lane
     else:
+        each = leaf.ceildiv(words, WORD)
+        begin = lane * each
+        final = T.min(begin + each, words)
         for i in T.unroll(begin, final, 1, unroll_factor=1):
             word = T.alloc_var("int32", init=above[first + i])
             while word != 0:
@@ -831,16 +799,16 @@ def place_marks(placed, counts, above, first, words, position, dense, warp, lane
 
 @T.macro
 def write_ids(
-    indices, row, k, skip, counts, placed, block_table, max_pages, line, page_size, inverse, pages,
-    first_page, near, thread, lane
+    indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
+    near, thread, lane
 ):
-    """Write the ids of this CTA's positions, of which `counts` tells, from slot `skip` on.
+    """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
 
     With `near`, `pages` holds the entries of the page table from `first_page` on.
     """
     other = T.alloc_var("int32", init=0)
     if lane < WARPS:
-        other = counts[lane]
+        other = sums[lane]
     total = warps.warp_sum(other)
     for slot in T.unroll(thread, total, THREADS, unroll_factor=4):
         id = T.alloc_var("int32", init=0)
@@ -862,8 +830,7 @@ def write_ids(
 @T.macro
 def select(
     logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
-    hist, entries, above, equal, coarse, pages, sums, counts, state, counters, row, rank, owner, thread, warp,
-    lane
+    hist, entries, above, equal, coarse, pages, sums, state, counters, row, rank, owner, thread, warp, lane
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = T.alloc_local((KEEP,), "uint32")
@@ -975,7 +942,6 @@ def select(
         words = batches * KEEP
         # One pass marks what is above the range and lists what is in it; the last batch is still held.
         listing = (inside > 0) & (inside <= LISTED)
-        count = T.alloc_var("int32", init=0)
         for step in T.serial(batches):
             batch = batches - 1 - step
             if step > 0:
@@ -983,10 +949,9 @@ def select(
                 load_words(keys, logits, row, stride, column, limit, lane)
                 make_keys_2(keys, column, lo, hi, lane)
             collect(
-                count, keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end,
-                span, listing, owner, batch * BATCH, lane
+                keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
+                listing, owner, batch * BATCH, lane
             )
-        keep_count(counts, count, warp, lane)
         T.sync_threads()
         # The last use of a peer's memory: nothing after this barrier reads or writes one.
         send_entries(entries, entries, within, counters, rank, warp, lane)
@@ -1020,24 +985,27 @@ def select(
                 if inside > RANKED:
                     clear_run(equal, first, words, lane)
                     T.sync_threads()
-                sift(entries, total, above, equal, counts, counters, end, span, inside, rank, words, worker)
+                sift(entries, total, above, equal, counters, end, span, inside, rank, words, worker)
                 ranked = LISTED
                 T.sync_threads()
             if inside <= RANKED:
-                rank_entries(entries, ranked, inside, need, above, counts, counters, rank, words, warp, lane)
+                rank_entries(entries, ranked, inside, need, above, counters, rank, words, warp, lane)
             T.sync_threads()
             read_marked(ties, skip, counters, need, inside, lower)
+        before = T.alloc_var("int32", init=0)
         if ties > 0:
-            count_marks(equal, sums, first, words, warp, lane)
+            count_marks(before, equal, sums, first, words, warp, lane)
             T.sync_threads()
-            take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
+            take_ties(before, above, equal, sums, ties, first, words, warp, lane)
             T.sync_threads()
+        count_marks(before, above, sums, first, words, warp, lane)
+        T.sync_threads()
         position = base - start + first_position
         dense = (words <= WORD) & (last - start <= k * DENSE)
-        place_marks(hist, counts, above, first, words, position, dense, warp, lane)
+        place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
         T.sync_threads()
         write_ids(
-            indices, row, k, skip, counts, hist, block_table, max_pages, line, page_size, inverse, pages,
+            indices, row, k, skip, sums, hist, block_table, max_pages, line, page_size, inverse, pages,
             first_page, near, worker, lane
         )
 
@@ -1070,7 +1038,6 @@ def program():
             coarse = T.alloc_shared((2 * GROUP * COARSE,), "int32")
             pages = T.alloc_shared((THREADS,), "int32")
             sums = T.alloc_shared((32,), "int32")
-            counts = T.alloc_shared((32,), "int32")
             state = T.alloc_shared((8,), "int32")
             counters = T.alloc_shared((8,), "int32")
 
@@ -1080,8 +1047,8 @@ def program():
             owner = rank * WARPS + warp
             select(
                 logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride,
-                max_pages, k, hist, entries, above, equal, coarse, pages, sums, counts, state, counters, row,
-                rank, owner, thread, warp, lane
+                max_pages, k, hist, entries, above, equal, coarse, pages, sums, state, counters, row, rank,
+                owner, thread, warp, lane
             )
 
     return topk_selector__tilelang_sm100a__g8_t512_r8_c1
