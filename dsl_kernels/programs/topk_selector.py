@@ -211,12 +211,12 @@ def _select(m: Recorder) -> None:
         leaf.load_few(m, m.var("few", 0, "uint32"))
     with m.when(m.dim("stride") <= _held(m)):
         leaf.load_words(m, m.buffer("keys"), name("owner") * m.c.batch, m.dim("stride"))
-    start, last, first = m.var("start"), m.var("last"), m.var("first_position")
-    leaf.read_bounds(m, start, last, first)
+    start, last = m.var("start"), m.var("last")
+    leaf.read_bounds(m, start, last)
     m.launch_dependents()
     m.meet()
     with m.when(last - start <= m.dim("k")):
-        leaf.take_all(m, last - start, first, line, inverse, rank=_rank(m))
+        leaf.take_all(m, last - start, start * m.dim("absolute"), line, inverse, rank=_rank(m))
         if together:
             m.cluster_wait()
     with m.otherwise():
@@ -225,13 +225,16 @@ def _select(m: Recorder) -> None:
 
 @dataclass(frozen=True)
 class _Share:
-    """The columns of each warp: `batches` batches from column `base` on, of which it reads those in [lo, hi)."""
+    """The columns of each warp: `batches` batches from column `base` on, of which it reads those below `hi`."""
 
     base: Expr
     batches: Value
-    limit: Expr
-    lo: Expr
     hi: Expr
+
+    @property
+    def bounds(self) -> tuple[Expr, Expr]:
+        """Of the row's columns, as none of a warp lies below its base."""
+        return name("start"), self.hi
 
 
 def _share(m: Recorder) -> _Share:
@@ -245,22 +248,23 @@ def _share(m: Recorder) -> _Share:
         m.comment("Runs of whole batches, so that a word of the bitmaps is one of the row.")
         m.set(run, batches * m.k.keep)
     base = m.let("base", origin + name("owner") * run * WORD)
-    limit, lo, hi = m.var("limit"), m.var("lo"), m.var("hi")
-    leaf.bound_warp(m, limit, lo, hi, base, run, start, last, stride)
+    hi = m.var("hi")
+    leaf.bound_warp(m, hi, base, run, last)
+    share = _Share(base, batches, hi)  # type: ignore[arg-type]
     if m.k.sample:
-        return _Share(base, batches, limit, lo, hi)  # type: ignore[arg-type]
+        return share
     m.comment(
         "The page-table entries that this CTA may need, one a thread, on their way while keys are counted."
     )
-    first_page, near, entry = m.var("first_page"), m.var("near", False, "bool"), m.var("entry")
+    first_page, entry = m.var("first_page"), m.var("entry")
     own = run * (WORD * m.c.warps)
     at, line, inverse = origin + _rank(m) * own, name("line"), name("inverse", "uint32")
-    leaf.fetch_pages(m, first_page, near, entry, at, own, start, last, line, inverse)
-    return _Share(base, batches, limit, lo, hi)  # type: ignore[arg-type]
+    leaf.fetch_pages(m, first_page, entry, at, own, start, last, line, inverse)
+    return share
 
 
 def _load(m: Recorder, share: _Share, column: Value) -> None:
-    leaf.load_words(m, m.buffer("keys"), column, share.limit)
+    leaf.load_words(m, m.buffer("keys"), column, share.hi)
 
 
 def _load_again(m: Recorder, share: _Share, batch: Value) -> None:
@@ -269,7 +273,7 @@ def _load_again(m: Recorder, share: _Share, batch: Value) -> None:
 
     def read() -> None:
         _load(m, share, column)
-        leaf.make_keys(m, keys, column, share.lo, share.hi, digits=0)
+        leaf.make_keys(m, keys, column, *share.bounds, digits=0)
 
     if not m.c.stashed:
         read()
@@ -358,12 +362,12 @@ def _bound_row(m: Recorder, share: _Share, r: _Range) -> None:
             with m.when(step.equals(0)):
                 leaf.guess_digits(m, near, grain, name("few", "uint32"))
         with m.when(near.equals(0)) if together else nullcontext():
-            leaf.make_keys(m, m.buffer("keys"), column, share.lo, share.hi)
-            leaf.count_first(m, column, share.lo, share.hi)
+            leaf.make_keys(m, m.buffer("keys"), column, *share.bounds)
+            leaf.count_first(m, column, *share.bounds)
         if together:
             with m.otherwise():
-                leaf.make_keys(m, m.buffer("keys"), column, share.lo, share.hi, digits=0)
-                leaf.count_near(m, m.buffer("keys"), near, grain, column, share.lo, share.hi)
+                leaf.make_keys(m, m.buffer("keys"), column, *share.bounds, digits=0)
+                leaf.count_near(m, m.buffer("keys"), near, grain, column, *share.bounds)
         if c.stashed:
             with m.when(step < minimum(c.stashed, share.batches - 1)):
                 leaf.keep_keys(m, m.buffer("stash"), step * (k.keep * k.threads), m.buffer("keys"))
@@ -533,13 +537,13 @@ def _counter(m: Recorder, value: Expr, which: int) -> None:
 def _write(m: Recorder, share: _Share, before: Expr, skip: Expr, first: Value, words: Value) -> None:
     """The positions of each warp's marked columns, ascending, behind those of lower warps, and then the ids of all."""
     placed, length = m.buffer("hist"), name("last") - name("start")
-    position = m.let("position", share.base - name("start") + name("first_position"))
+    position = m.let("position", share.base + name("start") * (m.dim("absolute") - 1))
     dense = m.let("dense", (words <= WORD) & (length <= m.dim("k") * DENSE))
     leaf.place_marks(m, placed, before, first, words, position, dense)
     m.meet()
-    pages: dict[str, Any] = {"first_page": name("first_page"), "near": name("near", "bool")}
+    pages: dict[str, Any] = {"first_page": name("first_page")}
     if m.k.sample:
-        pages = {"pages": 0, "first_page": 0, "near": False}
+        pages = {"pages": 0, "first_page": -1}
     leaf.write_ids(m, skip, placed, name("line"), name("inverse", "uint32"), **pages)
 
 

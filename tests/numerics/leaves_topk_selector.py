@@ -47,18 +47,16 @@ def load_words(p: Probe) -> None:
     p.call(_keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 900), _column(p), limit, p.lane)
 
 
-@case(text.read_bounds, row=(0, 1), absolute=(0, 1))
-def read_bounds(p: Probe, row: int, absolute: int) -> None:
+@case(text.read_bounds, row=(0, 1))
+def read_bounds(p: Probe, row: int) -> None:
     starts, ends = torch.tensor([-5, 17], dtype=torch.int32), torch.tensor([90, 120], dtype=torch.int32)
     p.call(
         p.var("start", None, out=True),
         p.var("last", None, out=True),
-        p.var("first", None, out=True),
         p.operand("row_starts", starts),
         p.operand("row_ends", ends),
         p.dim("row", row),
         p.dim("stride", 100),
-        p.dim("absolute", absolute),
     )
 
 
@@ -129,14 +127,8 @@ def take_all(p: Probe, page_size: int) -> None:
 @case(text.bound_warp)
 def bound_warp(p: Probe) -> None:
     p.threads = THREADS
-    p.call(
-        *(p.var(title, None, out=True, each="warp") for title in ("limit", "lo", "hi")),
-        lambda m: m.warp * 320,
-        p.dim("run", 10),
-        p.dim("start", 77),
-        p.dim("last", 1100),
-        p.dim("stride", 1200),
-    )
+    hi = p.var("hi", None, out=True, each="warp")
+    p.call(hi, lambda m: m.warp * 320, p.dim("run", 10), p.dim("last", 1100))
 
 
 @case(text.fetch_pages, page_size=(0, 8, 48))
@@ -144,7 +136,6 @@ def fetch_pages(p: Probe, page_size: int) -> None:
     p.threads = THREADS
     p.call(
         p.var("first_page", None, out=True),
-        p.var("near", None, dtype="bool", out=True),
         p.var("entry", None, out=True, each="thread"),
         p.dim("first", 256),
         p.dim("columns", 1024),
@@ -500,8 +491,7 @@ def take_ties(p: Probe, words: int, take: int) -> None:
 def _pages(p: Probe, near: bool) -> tuple[Any, ...]:
     return (
         p.shared("pages", (THREADS,), p.integers(0, 5000, THREADS), dtype="int32"),
-        p.dim("first_page", 2),
-        p.var("near", near, dtype="bool"),
+        p.dim("first_page", 2 if near else -1),
     )
 
 

@@ -66,11 +66,10 @@ CLOSE = Size(1 << 26, "CLOSE")
 
 
 @by_text
-def read_bounds(m, start: Sets, last: Sets, first: Sets, row_starts, row_ends, row, stride, absolute):
-    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are `absolute`."""
+def read_bounds(m, start: Sets, last: Sets, row_starts, row_ends, row, stride):
+    """The columns of a row, [start, last)."""
     m.set(start, maximum(row_starts[row], 0))
     m.set(last, minimum(row_ends[row], stride))
-    m.set(first, start * absolute)
 
 
 @by_text
@@ -113,11 +112,9 @@ def page_row(m, inverse: Sets, line: Sets, row, next_n, page_size):
 
 
 @by_text
-def bound_warp(m, limit: Sets, lo: Sets, hi: Sets, base, run, start, last, stride):
-    """Where a warp's columns end, and those of the row among them, [lo, hi)."""
-    m.set(limit, minimum(stride, base + run * WORD))
-    m.set(lo, maximum(start, base))
-    m.set(hi, minimum(last, limit))
+def bound_warp(m, hi: Sets, base, run, last):
+    """Where the row's columns of a warp end."""
+    m.set(hi, minimum(last, base + run * WORD))
 
 
 def _page_of(m, title: str, inverse, size, position):
@@ -130,21 +127,21 @@ def _page_of(m, title: str, inverse, size, position):
 
 @by_text
 def fetch_pages(
-    m, first_page: Sets, near: Sets, entry: Sets, first, columns, start, last, block_table, max_pages, line, page_size, inverse,
-    thread, threads,
+    m, first_page: Sets, entry: Sets, first, columns, start, last, block_table, max_pages, line, page_size, inverse, thread, threads,
 ):  # fmt: skip
     """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
 
-    `near` tells whether the threads hold them all.
+    That is -1 where the threads do not hold them all.
     """
     with m.when(page_size > 0):
         begin, _ = _page_of(m, "begin", inverse, page_size, maximum(first - start, 0))
         m.set(first_page, begin)
         end = minimum(last, first + columns) - 1 - start
         final = m.let("final", _page_of(m, "end", inverse, page_size, maximum(end, 0))[0] - first_page)
-        m.set(near, final < threads)
         with m.when(thread <= final):
             m.set(entry, block_table.row("table", line, max_pages)[first_page + thread])
+        with m.when(final >= threads):
+            m.set(first_page, -1)
 
 
 @by_text
@@ -167,16 +164,16 @@ def take_all(
         out[slot] = id
 
 
-def _set_token(m, id, position, table, size, inverse, pages=0, first_page=0, near=False):
-    """The id of a position: itself, or what the page table makes of it; with `near`, `pages` has its entries."""
+def _set_token(m, id, position, table, size, inverse, pages=0, first_page=-1):
+    """The id of a position: itself, or what the page table makes of it, whose entries `pages` has if `first_page` is one."""
     m.set(id, position)
     with m.when(size > 0):
         page, offset = _page_of(m, "page", inverse, size, id)
         entry = m.var("entry")
-        if near is False:
+        if isinstance(first_page, int):
             m.set(entry, table[page])
         else:
-            with m.when(near):
+            with m.when(first_page >= 0):
                 m.set(entry, pages[page - first_page])
             with m.otherwise():
                 m.set(entry, table[page])
@@ -532,17 +529,14 @@ def collect(m, bits, above, equal, word, counters, entries, first, end, span, li
         words[j] = ballot(bits[j] > end)
     _keep_words(m, above.part("own_above", word), words, lane)
     with m.when(listing):
-        own = m.var("own")
+        left = m.var("left")
         for j in m.loop("j", bits.size, unrolled=True):
-            m.set(own, own + select(end - bits[j] <= span, 1, 0))
-        with m.when(any_lane(own > 0)):
-            through, entries = m.let("through", scan(own)), entries.part("listed", first)
-            slot = m.var("slot", _take_room(m, counters, through, lane) + through - own)
+            m.set(left, left | select(end - bits[j] <= span, 1 << j, 0))
+        with m.when(any_lane(left.differs(0))):
+            slot = m.var("slot", scan(popc(left)))
+            m.set(slot, slot + _take_room(m, counters, slot, lane))
             place = m.var("place", ~((owner << OFFSET_BITS) | (offset + lane)))
-            for j in m.loop("j", bits.size, unrolled=True):
-                with m.when(end - bits[j] <= span):
-                    entries[slot] = make_pair(bits[j], place - WORD * j)
-                    m.set(slot, slot + 1)
+            _list_marked(m, entries.part("listed", first), slot, bits, left, place, lambda j: WORD * j)
     with m.otherwise():
         for j in m.loop("j", bits.size, unrolled=True):
             words[j] = ballot(end - bits[j] <= span)
@@ -555,6 +549,26 @@ def _take_room(m, counters, through, lane):
     with m.when(lane.equals(LAST_LANE)):
         m.set(room, fetch_add(counters.at(LISTED), through))
     return shuffle(room, LAST_LANE)
+
+
+def _list_marked(m, entries, slot, bits, left, place, step):
+    """List the keys that a word marks, below a slot; `step` tells how far behind `place` the column of each lies."""
+    for j in _each_bit(m, left):
+        key = m.var("key", _pick(bits, j), "uint32")
+        m.set(slot, slot - 1)
+        entries[slot] = make_pair(key, place - step(j))
+
+
+def _pick(bits, j):
+    """Register `j`, a power of two of them: they have no address."""
+    found, half = [bits[i] for i in range(bits.size)], 1
+    while len(found) > 1:
+        upper = (j & half).differs(0)
+        found, half = (
+            [select(upper, *pair[::-1]) for pair in zip(found[::2], found[1::2], strict=True)],
+            2 * half,
+        )
+    return found[0]
 
 
 def _each_bit(m, word):
@@ -703,18 +717,18 @@ def place_marks(m, placed, before, sums, above, first, words, position, dense, k
 
 @by_text
 def write_ids(
-    m, indices: Writes, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page, near,
+    m, indices: Writes, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
     warps, thread, threads, lane,
 ):  # fmt: skip
     """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
 
-    With `near`, `pages` holds the entries of the page table from `first_page` on.
+    `pages` holds the entries of the page table from `first_page` on, unless that is -1.
     """
     out, table = indices.row("out", row, k, skip), block_table.row("table", line, max_pages)
     total = m.let("total", _lower_warps(m, sums, warps, lane))
     for slot in m.loop("slot", total, begin=thread, step=threads, at_once=4):
         id = m.var("id")
-        _set_token(m, id, placed[slot], table, page_size, inverse, pages, first_page, near)
+        _set_token(m, id, placed[slot], table, page_size, inverse, pages, first_page)
         out[slot] = id
 
 
@@ -789,30 +803,14 @@ def _list_quads(m, listed, bits, entries, counters, less, at, first, last, origi
     for j in m.loop("j", bits.size, unrolled=True):
         m.set(left, shift_in_sign(left, bits[bits.size - 1 - j], less))
     m.set(left, ~left & ((1 << bits.size) - 1))
-    mine = m.let("mine", popc(left))
-    through = m.let("through", scan(mine))
+    through = m.let("through", scan(popc(left)))
     total = m.let("total", shuffle(through, LAST_LANE))
     with m.when(total > 0):
         taken = m.let("taken", _take_room(m, counters, through, lane))
         m.set(listed, taken + total)
         with m.when(listed <= room):
-            slot = m.var("slot", taken + through - mine)
-            for j in _each_bit(m, left):
-                key = m.var("key", _pick(bits, j), "uint32")
-                entries[slot] = make_pair(key, ~(own - origin + step(j)))
-                m.set(slot, slot + 1)
-
-
-def _pick(bits, j):
-    """Register `j`, a power of two of them: they have no address."""
-    found, half = [bits[i] for i in range(bits.size)], 1
-    while len(found) > 1:
-        upper = (j & half).differs(0)
-        found, half = (
-            [select(upper, *pair[::-1]) for pair in zip(found[::2], found[1::2], strict=True)],
-            2 * half,
-        )
-    return found[0]
+            slot = m.var("slot", taken + through)
+            _list_marked(m, entries, slot, bits, left, ~(own - origin), step)
 
 
 @by_text

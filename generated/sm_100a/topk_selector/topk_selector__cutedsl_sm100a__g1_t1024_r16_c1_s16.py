@@ -128,14 +128,11 @@ def load_words(bits, logits, row, stride, column, limit, lane):
 
 
 @cute.jit
-def read_bounds(row_starts, row_ends, row, stride, absolute):
-    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
-    `absolute`.
-    """
+def read_bounds(row_starts, row_ends, row, stride):
+    """The columns of a row, [start, last)."""
     start = cutlass.max(row_starts[row], 0)
     last = cutlass.min(row_ends[row], stride)
-    first = start * absolute
-    return start, last, first
+    return start, last
 
 
 @cute.jit
@@ -163,12 +160,10 @@ def take_all(indices, row, k, length, first, block_table, max_pages, line, page_
 
 
 @cute.jit
-def bound_warp(base, run, start, last, stride):
-    """Where a warp's columns end, and those of the row among them, [lo, hi)."""
-    limit = cutlass.min(stride, base + run * WORD)
-    lo = cutlass.max(start, base)
-    hi = cutlass.min(last, limit)
-    return limit, lo, hi
+def bound_warp(base, run, last):
+    """Where the row's columns of a warp end."""
+    hi = cutlass.min(last, base + run * WORD)
+    return hi
 
 
 @cute.jit
@@ -426,8 +421,7 @@ def list_row(
         for j in cutlass.range_constexpr(KEEP):
             left = leaf.shift_in_sign(left, keys[KEEP - 1 - j], less)
         left = ~left & 65535
-        mine = warps.popc(left)
-        through = warps.scan(mine)
+        through = warps.scan(warps.popc(left))
         total = warps.shuffle(through, LAST_LANE)
         if total > 0:
             room = Int32(0)
@@ -436,7 +430,7 @@ def list_row(
             taken = warps.shuffle(room, LAST_LANE)
             listed = taken + total
             if listed <= LISTED:
-                slot = Int32(taken + through - mine)
+                slot = Int32(taken + through)
                 while left != 0:
                     lowest = left & 0 - left
                     number = LAST_LANE - warps.clz(lowest)
@@ -467,10 +461,10 @@ def list_row(
                             )
                         )
                     )
+                    slot = slot - 1
                     entries[slot] = warps.make_pair(
-                        key, ~(own - origin + (number + (number >> 2) * (QUAD * WORD - QUAD)))
+                        key, ~(own - origin) - (number + (number >> 2) * (QUAD * WORD - QUAD))
                     )
-                    slot = slot + 1
                     left = left ^ lowest
         scores = logits + Int64(row) * stride + cutlass.min(
             origin + ((batch + 2) * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP
@@ -496,8 +490,7 @@ def list_row(
         for j in cutlass.range_constexpr(KEEP):
             left = leaf.shift_in_sign(left, ahead[KEEP - 1 - j], less)
         left = ~left & 65535
-        mine = warps.popc(left)
-        through = warps.scan(mine)
+        through = warps.scan(warps.popc(left))
         total = warps.shuffle(through, LAST_LANE)
         if total > 0:
             room = Int32(0)
@@ -506,7 +499,7 @@ def list_row(
             taken = warps.shuffle(room, LAST_LANE)
             listed = taken + total
             if listed <= LISTED:
-                slot = Int32(taken + through - mine)
+                slot = Int32(taken + through)
                 while left != 0:
                     lowest = left & 0 - left
                     number = LAST_LANE - warps.clz(lowest)
@@ -537,10 +530,10 @@ def list_row(
                             )
                         )
                     )
+                    slot = slot - 1
                     entries[slot] = warps.make_pair(
-                        key, ~(own - origin + (number + (number >> 2) * (QUAD * WORD - QUAD)))
+                        key, ~(own - origin) - (number + (number >> 2) * (QUAD * WORD - QUAD))
                     )
-                    slot = slot + 1
                     left = left ^ lowest
         batch = batch + 2
 
@@ -696,22 +689,50 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
         for j in cutlass.range_constexpr(KEEP):
             own_above[j] = words[j]
     if listing:
-        own = Int32(0)
+        left = Int32(0)
         for j in cutlass.range_constexpr(KEEP):
-            own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
-        if warps.any_lane(own > 0):
-            through = warps.scan(own)
-            listed = entries + first
+            left = left | cutlass.select_(end - bits[j] <= span, 1 << j, 0)
+        if warps.any_lane(left != 0):
+            slot = Int32(warps.scan(warps.popc(left)))
             room = Int32(0)
             if lane == LAST_LANE:
-                room = warps.fetch_add(counters, through)
-            slot = Int32(warps.shuffle(room, LAST_LANE) + through - own)
-            for j in cutlass.range_constexpr(KEEP):
-                if end - bits[j] <= span:
-                    listed[slot] = warps.make_pair(
-                        bits[j], ~(owner << OFFSET_BITS | offset + WORD * j + lane)
+                room = warps.fetch_add(counters, slot)
+            slot = slot + warps.shuffle(room, LAST_LANE)
+            place = Int32(~(owner << OFFSET_BITS | offset + lane))
+            listed = entries + first
+            while left != 0:
+                lowest = left & 0 - left
+                number = LAST_LANE - warps.clz(lowest)
+                key = cutlass.Uint32(
+                    cutlass.select_(
+                        number & 8 != 0,
+                        cutlass.select_(
+                            number & 4 != 0,
+                            cutlass.select_(
+                                number & 2 != 0, cutlass.select_(number & 1 != 0, bits[15], bits[14]),
+                                cutlass.select_(number & 1 != 0, bits[13], bits[12])
+                            ),
+                            cutlass.select_(
+                                number & 2 != 0, cutlass.select_(number & 1 != 0, bits[11], bits[10]),
+                                cutlass.select_(number & 1 != 0, bits[9], bits[8])
+                            )
+                        ),
+                        cutlass.select_(
+                            number & 4 != 0,
+                            cutlass.select_(
+                                number & 2 != 0, cutlass.select_(number & 1 != 0, bits[7], bits[6]),
+                                cutlass.select_(number & 1 != 0, bits[5], bits[4])
+                            ),
+                            cutlass.select_(
+                                number & 2 != 0, cutlass.select_(number & 1 != 0, bits[3], bits[2]),
+                                cutlass.select_(number & 1 != 0, bits[1], bits[0])
+                            )
+                        )
                     )
-                    slot = slot + 1
+                )
+                slot = slot - 1
+                listed[slot] = warps.make_pair(key, place - WORD * number)
+                left = left ^ lowest
     else:
         for j in cutlass.range_constexpr(KEEP):
             words[j] = warps.ballot(end - bits[j] <= span)
@@ -906,7 +927,7 @@ def write_ids(
 ):
     """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
 
-    With `near`, `pages` holds the entries of the page table from `first_page` on.
+    `pages` holds the entries of the page table from `first_page` on, unless that is -1.
     """
     out = indices + Int64(row) * k + skip
     table = block_table + Int64(line) * max_pages
@@ -954,13 +975,12 @@ def select(
         load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
     start = Int32(0)
     last = Int32(0)
-    first_position = Int32(0)
-    start, last, first_position = read_bounds(row_starts, row_ends, row, stride, absolute)
+    start, last = read_bounds(row_starts, row_ends, row, stride)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
         take_all(
-            indices, row, k, last - start, first_position, block_table, max_pages, line, page_size, inverse,
+            indices, row, k, last - start, start * absolute, block_table, max_pages, line, page_size, inverse,
             worker
         )
     else:
@@ -973,10 +993,8 @@ def select(
         # Runs of whole batches, so that a word of the bitmaps is one of the row.
         run = batches * KEEP
         base = origin + owner * run * WORD
-        limit = Int32(0)
-        lo = Int32(0)
         hi = Int32(0)
-        limit, lo, hi = bound_warp(base, run, start, last, stride)
+        hi = bound_warp(base, run, last)
         end = cutlass.Uint32(0)
         span = cutlass.Uint32(0)
         need = Int32(k)
@@ -1067,9 +1085,9 @@ def select(
             for step in cutlass.range(batches, unroll=1):
                 column = base + step * BATCH
                 if (step > 0) | (stride > HELD):
-                    load_words(keys, logits, row, stride, column, limit, lane)
-                make_keys_3(keys, digits, column, lo, hi, lane)
-                count_first_2(hist, digits, column, lo, hi)
+                    load_words(keys, logits, row, stride, column, hi, lane)
+                make_keys_3(keys, digits, column, start, hi, lane)
+                count_first_2(hist, digits, column, start, hi)
             cute.arch.sync_threads()
             through = sum_bins(mine, hist, sums, worker, warp, lane)
             cute.arch.sync_threads()
@@ -1082,8 +1100,8 @@ def select(
                 for step in cutlass.range(batches, unroll=1):
                     if batches > 1:
                         column = base + step * BATCH
-                        load_words(keys, logits, row, stride, column, limit, lane)
-                        make_keys_2(keys, column, lo, hi, lane)
+                        load_words(keys, logits, row, stride, column, hi, lane)
+                        make_keys_2(keys, column, start, hi, lane)
                     count_keys_2(hist, (rounds & 1) * BINS, keys, end, span)
                 clear_3(hist, (rounds + 1 & 1) * BINS, worker)
                 cute.arch.sync_threads()
@@ -1101,8 +1119,8 @@ def select(
                 batch = batches - 1 - step
                 if step > 0:
                     column = base + batch * BATCH
-                    load_words(keys, logits, row, stride, column, limit, lane)
-                    make_keys_2(keys, column, lo, hi, lane)
+                    load_words(keys, logits, row, stride, column, hi, lane)
+                    make_keys_2(keys, column, start, hi, lane)
                 collect(
                     keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
                     listing, owner, batch * BATCH, lane
@@ -1147,7 +1165,7 @@ def select(
             cute.arch.sync_threads()
         before = count_marks(above, sums, first, words, warp, lane)
         cute.arch.sync_threads()
-        position = base - start + first_position
+        position = base + start * (absolute - 1)
         dense = (words <= WORD) & (last - start <= k * DENSE)
         place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
         cute.arch.sync_threads()

@@ -22,7 +22,7 @@ totals: 512 threads, 58048 of 232448 bytes of shared memory, grid (rows, 8)
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64
+from cutlass import Int32, Int64
 
 from dsl_kernels.device.cutedsl import topk_selector as leaf
 from dsl_kernels.device.cutedsl import warps
@@ -138,14 +138,11 @@ def load_words(bits, logits, row, stride, column, limit, lane):
 
 
 @cute.jit
-def read_bounds(row_starts, row_ends, row, stride, absolute):
-    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
-    `absolute`.
-    """
+def read_bounds(row_starts, row_ends, row, stride):
+    """The columns of a row, [start, last)."""
     start = cutlass.max(row_starts[row], 0)
     last = cutlass.min(row_ends[row], stride)
-    first = start * absolute
-    return start, last, first
+    return start, last
 
 
 @cute.jit
@@ -173,22 +170,19 @@ def take_all(indices, row, k, length, first, rank, block_table, max_pages, line,
 
 
 @cute.jit
-def bound_warp(base, run, start, last, stride):
-    """Where a warp's columns end, and those of the row among them, [lo, hi)."""
-    limit = cutlass.min(stride, base + run * WORD)
-    lo = cutlass.max(start, base)
-    hi = cutlass.min(last, limit)
-    return limit, lo, hi
+def bound_warp(base, run, last):
+    """Where the row's columns of a warp end."""
+    hi = cutlass.min(last, base + run * WORD)
+    return hi
 
 
 @cute.jit
 def fetch_pages(first, columns, start, last, block_table, max_pages, line, page_size, inverse, thread):
     """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
 
-    `near` tells whether the threads hold them all.
+    That is -1 where the threads do not hold them all.
     """
     first_page = Int32(0)
-    near = Boolean(0)
     entry = Int32(0)
     if page_size > 0:
         begin_position = cutlass.max(first - start, 0)
@@ -201,11 +195,12 @@ def fetch_pages(first, columns, start, last, block_table, max_pages, line, page_
         end_rest = end_position - end_or_less * page_size
         end = cutlass.select_(end_rest >= page_size, end_or_less + 1, end_or_less)
         final = end - first_page
-        near = final < THREADS
         if thread <= final:
             table = block_table + Int64(line) * max_pages
             entry = table[first_page + thread]
-    return first_page, near, entry
+        if final >= THREADS:
+            first_page = Int32(-1)
+    return first_page, entry
 
 
 @cute.jit
@@ -542,22 +537,36 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
         for j in cutlass.range_constexpr(KEEP):
             own_above[j] = words[j]
     if listing:
-        own = Int32(0)
+        left = Int32(0)
         for j in cutlass.range_constexpr(KEEP):
-            own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
-        if warps.any_lane(own > 0):
-            through = warps.scan(own)
-            listed = entries + first
+            left = left | cutlass.select_(end - bits[j] <= span, 1 << j, 0)
+        if warps.any_lane(left != 0):
+            slot = Int32(warps.scan(warps.popc(left)))
             room = Int32(0)
             if lane == LAST_LANE:
-                room = warps.fetch_add(counters, through)
-            slot = Int32(warps.shuffle(room, LAST_LANE) + through - own)
-            for j in cutlass.range_constexpr(KEEP):
-                if end - bits[j] <= span:
-                    listed[slot] = warps.make_pair(
-                        bits[j], ~(owner << OFFSET_BITS | offset + WORD * j + lane)
+                room = warps.fetch_add(counters, slot)
+            slot = slot + warps.shuffle(room, LAST_LANE)
+            place = Int32(~(owner << OFFSET_BITS | offset + lane))
+            listed = entries + first
+            while left != 0:
+                lowest = left & 0 - left
+                number = LAST_LANE - warps.clz(lowest)
+                key = cutlass.Uint32(
+                    cutlass.select_(
+                        number & 4 != 0,
+                        cutlass.select_(
+                            number & 2 != 0, cutlass.select_(number & 1 != 0, bits[7], bits[6]),
+                            cutlass.select_(number & 1 != 0, bits[5], bits[4])
+                        ),
+                        cutlass.select_(
+                            number & 2 != 0, cutlass.select_(number & 1 != 0, bits[3], bits[2]),
+                            cutlass.select_(number & 1 != 0, bits[1], bits[0])
+                        )
                     )
-                    slot = slot + 1
+                )
+                slot = slot - 1
+                listed[slot] = warps.make_pair(key, place - WORD * number)
+                left = left ^ lowest
     else:
         for j in cutlass.range_constexpr(KEEP):
             words[j] = warps.ballot(end - bits[j] <= span)
@@ -833,11 +842,11 @@ def place_marks(placed, before, sums, above, first, words, position, dense, warp
 @cute.jit
 def write_ids(
     indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
-    near, thread, lane
+    thread, lane
 ):
     """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
 
-    With `near`, `pages` holds the entries of the page table from `first_page` on.
+    `pages` holds the entries of the page table from `first_page` on, unless that is -1.
     """
     out = indices + Int64(row) * k + skip
     table = block_table + Int64(line) * max_pages
@@ -854,7 +863,7 @@ def write_ids(
             page_rest = page_position - page_or_less * page_size
             page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
             entry = Int32(0)
-            if near:
+            if first_page >= 0:
                 entry = pages[page - first_page]
             else:
                 entry = table[page]
@@ -888,13 +897,12 @@ def select(
         load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
     start = Int32(0)
     last = Int32(0)
-    first_position = Int32(0)
-    start, last, first_position = read_bounds(row_starts, row_ends, row, stride, absolute)
+    start, last = read_bounds(row_starts, row_ends, row, stride)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
         take_all(
-            indices, row, k, last - start, first_position, rank, block_table, max_pages, line, page_size,
+            indices, row, k, last - start, start * absolute, rank, block_table, max_pages, line, page_size,
             inverse, worker
         )
         cute.arch.cluster_wait()
@@ -906,15 +914,12 @@ def select(
             run = leaf.ceildiv(last - origin, WORD * WARPS * GROUP)
         batches = leaf.ceildiv(run, KEEP)
         base = origin + owner * run * WORD
-        limit = Int32(0)
-        lo = Int32(0)
         hi = Int32(0)
-        limit, lo, hi = bound_warp(base, run, start, last, stride)
+        hi = bound_warp(base, run, last)
         # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
         first_page = Int32(0)
-        near = Boolean(False)
         entry = Int32(0)
-        first_page, near, entry = fetch_pages(
+        first_page, entry = fetch_pages(
             origin + rank * (run * (WORD * WARPS)), run * (WORD * WARPS), start, last, block_table, max_pages,
             line, page_size, inverse, worker
         )
@@ -931,15 +936,15 @@ def select(
         for step in cutlass.range(batches, unroll=1):
             column = base + step * BATCH
             if (step > 0) | (stride > HELD):
-                load_words(keys, logits, row, stride, column, limit, lane)
+                load_words(keys, logits, row, stride, column, hi, lane)
             if step == 0:
                 near_key, grain = guess_digits(few)
             if near_key == 0:
-                make_keys(keys, digits, column, lo, hi, lane)
-                count_first(hist, digits, column, lo, hi)
+                make_keys(keys, digits, column, start, hi, lane)
+                count_first(hist, digits, column, start, hi)
             else:
-                make_keys_2(keys, column, lo, hi, lane)
-                count_near(hist, keys, near_key, grain, column, lo, hi)
+                make_keys_2(keys, column, start, hi, lane)
+                count_near(hist, keys, near_key, grain, column, start, hi)
         cute.arch.sync_threads()
         # A peer's shared memory may be written only once the peer runs.
         cute.arch.cluster_wait()
@@ -960,8 +965,8 @@ def select(
             for step in cutlass.range(batches, unroll=1):
                 if batches > 1:
                     column = base + step * BATCH
-                    load_words(keys, logits, row, stride, column, limit, lane)
-                    make_keys_2(keys, column, lo, hi, lane)
+                    load_words(keys, logits, row, stride, column, hi, lane)
+                    make_keys_2(keys, column, start, hi, lane)
                 count_keys(hist, (rounds & 1) * BINS, keys, end, span)
             cute.arch.sync_threads()
             send_sums_2(coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, rank, warp, lane)
@@ -985,8 +990,8 @@ def select(
             batch = batches - 1 - step
             if step > 0:
                 column = base + batch * BATCH
-                load_words(keys, logits, row, stride, column, limit, lane)
-                make_keys_2(keys, column, lo, hi, lane)
+                load_words(keys, logits, row, stride, column, hi, lane)
+                make_keys_2(keys, column, start, hi, lane)
             collect(
                 keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
                 listing, owner, batch * BATCH, lane
@@ -1039,13 +1044,13 @@ def select(
             cute.arch.sync_threads()
         before = count_marks(above, sums, first, words, warp, lane)
         cute.arch.sync_threads()
-        position = base - start + first_position
+        position = base + start * (absolute - 1)
         dense = (words <= WORD) & (last - start <= k * DENSE)
         place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
         cute.arch.sync_threads()
         write_ids(
             indices, row, k, skip, sums, hist, block_table, max_pages, line, page_size, inverse, pages,
-            first_page, near, worker, lane
+            first_page, worker, lane
         )
 
 

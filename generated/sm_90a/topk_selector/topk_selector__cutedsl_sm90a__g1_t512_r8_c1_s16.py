@@ -128,14 +128,11 @@ def load_words(bits, logits, row, stride, column, limit, lane):
 
 
 @cute.jit
-def read_bounds(row_starts, row_ends, row, stride, absolute):
-    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
-    `absolute`.
-    """
+def read_bounds(row_starts, row_ends, row, stride):
+    """The columns of a row, [start, last)."""
     start = cutlass.max(row_starts[row], 0)
     last = cutlass.min(row_ends[row], stride)
-    first = start * absolute
-    return start, last, first
+    return start, last
 
 
 @cute.jit
@@ -163,12 +160,10 @@ def take_all(indices, row, k, length, first, block_table, max_pages, line, page_
 
 
 @cute.jit
-def bound_warp(base, run, start, last, stride):
-    """Where a warp's columns end, and those of the row among them, [lo, hi)."""
-    limit = cutlass.min(stride, base + run * WORD)
-    lo = cutlass.max(start, base)
-    hi = cutlass.min(last, limit)
-    return limit, lo, hi
+def bound_warp(base, run, last):
+    """Where the row's columns of a warp end."""
+    hi = cutlass.min(last, base + run * WORD)
+    return hi
 
 
 @cute.jit
@@ -450,8 +445,7 @@ def list_row(
         for j in cutlass.range_constexpr(KEEP):
             left = leaf.shift_in_sign(left, keys[KEEP - 1 - j], less)
         left = ~left & 255
-        mine = warps.popc(left)
-        through = warps.scan(mine)
+        through = warps.scan(warps.popc(left))
         total = warps.shuffle(through, LAST_LANE)
         if total > 0:
             room = Int32(0)
@@ -460,7 +454,7 @@ def list_row(
             taken = warps.shuffle(room, LAST_LANE)
             listed = taken + total
             if listed <= LISTED:
-                slot = Int32(taken + through - mine)
+                slot = Int32(taken + through)
                 while left != 0:
                     lowest = left & 0 - left
                     number = LAST_LANE - warps.clz(lowest)
@@ -477,10 +471,10 @@ def list_row(
                             )
                         )
                     )
+                    slot = slot - 1
                     entries[slot] = warps.make_pair(
-                        key, ~(own - origin + (number + (number >> 2) * (QUAD * WORD - QUAD)))
+                        key, ~(own - origin) - (number + (number >> 2) * (QUAD * WORD - QUAD))
                     )
-                    slot = slot + 1
                     left = left ^ lowest
         scores = logits + Int64(row) * stride + cutlass.min(
             origin + ((batch + 2) * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP
@@ -506,8 +500,7 @@ def list_row(
         for j in cutlass.range_constexpr(KEEP):
             left = leaf.shift_in_sign(left, ahead[KEEP - 1 - j], less)
         left = ~left & 255
-        mine = warps.popc(left)
-        through = warps.scan(mine)
+        through = warps.scan(warps.popc(left))
         total = warps.shuffle(through, LAST_LANE)
         if total > 0:
             room = Int32(0)
@@ -516,7 +509,7 @@ def list_row(
             taken = warps.shuffle(room, LAST_LANE)
             listed = taken + total
             if listed <= LISTED:
-                slot = Int32(taken + through - mine)
+                slot = Int32(taken + through)
                 while left != 0:
                     lowest = left & 0 - left
                     number = LAST_LANE - warps.clz(lowest)
@@ -533,10 +526,10 @@ def list_row(
                             )
                         )
                     )
+                    slot = slot - 1
                     entries[slot] = warps.make_pair(
-                        key, ~(own - origin + (number + (number >> 2) * (QUAD * WORD - QUAD)))
+                        key, ~(own - origin) - (number + (number >> 2) * (QUAD * WORD - QUAD))
                     )
-                    slot = slot + 1
                     left = left ^ lowest
         batch = batch + 2
 
@@ -692,22 +685,36 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
         for j in cutlass.range_constexpr(KEEP):
             own_above[j] = words[j]
     if listing:
-        own = Int32(0)
+        left = Int32(0)
         for j in cutlass.range_constexpr(KEEP):
-            own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
-        if warps.any_lane(own > 0):
-            through = warps.scan(own)
-            listed = entries + first
+            left = left | cutlass.select_(end - bits[j] <= span, 1 << j, 0)
+        if warps.any_lane(left != 0):
+            slot = Int32(warps.scan(warps.popc(left)))
             room = Int32(0)
             if lane == LAST_LANE:
-                room = warps.fetch_add(counters, through)
-            slot = Int32(warps.shuffle(room, LAST_LANE) + through - own)
-            for j in cutlass.range_constexpr(KEEP):
-                if end - bits[j] <= span:
-                    listed[slot] = warps.make_pair(
-                        bits[j], ~(owner << OFFSET_BITS | offset + WORD * j + lane)
+                room = warps.fetch_add(counters, slot)
+            slot = slot + warps.shuffle(room, LAST_LANE)
+            place = Int32(~(owner << OFFSET_BITS | offset + lane))
+            listed = entries + first
+            while left != 0:
+                lowest = left & 0 - left
+                number = LAST_LANE - warps.clz(lowest)
+                key = cutlass.Uint32(
+                    cutlass.select_(
+                        number & 4 != 0,
+                        cutlass.select_(
+                            number & 2 != 0, cutlass.select_(number & 1 != 0, bits[7], bits[6]),
+                            cutlass.select_(number & 1 != 0, bits[5], bits[4])
+                        ),
+                        cutlass.select_(
+                            number & 2 != 0, cutlass.select_(number & 1 != 0, bits[3], bits[2]),
+                            cutlass.select_(number & 1 != 0, bits[1], bits[0])
+                        )
                     )
-                    slot = slot + 1
+                )
+                slot = slot - 1
+                listed[slot] = warps.make_pair(key, place - WORD * number)
+                left = left ^ lowest
     else:
         for j in cutlass.range_constexpr(KEEP):
             words[j] = warps.ballot(end - bits[j] <= span)
@@ -902,7 +909,7 @@ def write_ids(
 ):
     """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
 
-    With `near`, `pages` holds the entries of the page table from `first_page` on.
+    `pages` holds the entries of the page table from `first_page` on, unless that is -1.
     """
     out = indices + Int64(row) * k + skip
     table = block_table + Int64(line) * max_pages
@@ -950,13 +957,12 @@ def select(
         load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
     start = Int32(0)
     last = Int32(0)
-    first_position = Int32(0)
-    start, last, first_position = read_bounds(row_starts, row_ends, row, stride, absolute)
+    start, last = read_bounds(row_starts, row_ends, row, stride)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
         take_all(
-            indices, row, k, last - start, first_position, block_table, max_pages, line, page_size, inverse,
+            indices, row, k, last - start, start * absolute, block_table, max_pages, line, page_size, inverse,
             worker
         )
     else:
@@ -969,10 +975,8 @@ def select(
         # Runs of whole batches, so that a word of the bitmaps is one of the row.
         run = batches * KEEP
         base = origin + owner * run * WORD
-        limit = Int32(0)
-        lo = Int32(0)
         hi = Int32(0)
-        limit, lo, hi = bound_warp(base, run, start, last, stride)
+        hi = bound_warp(base, run, last)
         end = cutlass.Uint32(0)
         span = cutlass.Uint32(0)
         need = Int32(k)
@@ -1063,9 +1067,9 @@ def select(
             for step in cutlass.range(batches, unroll=1):
                 column = base + step * BATCH
                 if (step > 0) | (stride > HELD):
-                    load_words(keys, logits, row, stride, column, limit, lane)
-                make_keys_3(keys, digits, column, lo, hi, lane)
-                count_first_2(hist, digits, column, lo, hi)
+                    load_words(keys, logits, row, stride, column, hi, lane)
+                make_keys_3(keys, digits, column, start, hi, lane)
+                count_first_2(hist, digits, column, start, hi)
             cute.arch.sync_threads()
             through = sum_bins(mine, hist, sums, worker, warp, lane)
             cute.arch.sync_threads()
@@ -1078,8 +1082,8 @@ def select(
                 for step in cutlass.range(batches, unroll=1):
                     if batches > 1:
                         column = base + step * BATCH
-                        load_words(keys, logits, row, stride, column, limit, lane)
-                        make_keys_2(keys, column, lo, hi, lane)
+                        load_words(keys, logits, row, stride, column, hi, lane)
+                        make_keys_2(keys, column, start, hi, lane)
                     count_keys_2(hist, (rounds & 1) * BINS, keys, end, span)
                 clear_3(hist, (rounds + 1 & 1) * BINS, worker)
                 cute.arch.sync_threads()
@@ -1097,8 +1101,8 @@ def select(
                 batch = batches - 1 - step
                 if step > 0:
                     column = base + batch * BATCH
-                    load_words(keys, logits, row, stride, column, limit, lane)
-                    make_keys_2(keys, column, lo, hi, lane)
+                    load_words(keys, logits, row, stride, column, hi, lane)
+                    make_keys_2(keys, column, start, hi, lane)
                 collect(
                     keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
                     listing, owner, batch * BATCH, lane
@@ -1143,7 +1147,7 @@ def select(
             cute.arch.sync_threads()
         before = count_marks(above, sums, first, words, warp, lane)
         cute.arch.sync_threads()
-        position = base - start + first_position
+        position = base + start * (absolute - 1)
         dense = (words <= WORD) & (last - start <= k * DENSE)
         place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
         cute.arch.sync_threads()

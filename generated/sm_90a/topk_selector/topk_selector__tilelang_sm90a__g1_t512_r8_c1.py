@@ -92,13 +92,10 @@ def load_words(bits, logits, row, stride, column, limit, lane):
 
 
 @T.macro
-def read_bounds(start: T.Ref, last: T.Ref, first: T.Ref, row_starts, row_ends, row, stride, absolute):
-    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
-    `absolute`.
-    """
+def read_bounds(start: T.Ref, last: T.Ref, row_starts, row_ends, row, stride):
+    """The columns of a row, [start, last)."""
     start = T.max(row_starts[row], 0)
     last = T.min(row_ends[row], stride)
-    first = start * absolute
 
 
 @T.macro
@@ -124,24 +121,21 @@ def take_all(indices, row, k, length, first, block_table, max_pages, line, page_
 
 
 @T.macro
-def bound_warp(limit: T.Ref, lo: T.Ref, hi: T.Ref, base, run, start, last, stride):
-    """Where a warp's columns end, and those of the row among them, [lo, hi)."""
-    limit = T.min(stride, base + run * WORD)
-    lo = T.max(start, base)
-    hi = T.min(last, limit)
+def bound_warp(hi: T.Ref, base, run, last):
+    """Where the row's columns of a warp end."""
+    hi = T.min(last, base + run * WORD)
 
 
 @T.macro
 def fetch_pages(
-    first_page: T.Ref, near: T.Ref, entry: T.Ref, first, columns, start, last, block_table, max_pages, line,
-    page_size, inverse, thread
+    first_page: T.Ref, entry: T.Ref, first, columns, start, last, block_table, max_pages, line, page_size,
+    inverse, thread
 ):
     """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
 
-    `near` tells whether the threads hold them all.
+    That is -1 where the threads do not hold them all.
     """
     first_page = 0
-    near = False
     entry = 0
     if page_size > 0:
         begin_position = T.max(first - start, 0)
@@ -154,9 +148,10 @@ def fetch_pages(
         end_rest = end_position - end_or_less * page_size
         end = T.if_then_else(end_rest >= page_size, end_or_less + 1, end_or_less)
         final = end - first_page
-        near = final < THREADS
         if thread <= final:
             entry = block_table[line, first_page + thread]
+        if final >= THREADS:
+            first_page = -1
 
 
 @T.macro
@@ -401,20 +396,36 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
         for j in T.unroll(KEEP):
             above[word + j] = words[j]
     if listing:
-        own = T.alloc_var("int32", init=0)
+        left = T.alloc_var("int32", init=0)
         for j in T.unroll(KEEP):
-            own = own + T.if_then_else(warps.at_most(end - bits[j], span), 1, 0)
-        if warps.any_lane(own > 0):
-            through = warps.scan(own)
+            left = left | T.if_then_else(warps.at_most(end - bits[j], span), 1 << j, 0)
+        if warps.any_lane(left != 0):
+            slot = T.alloc_var("int32", init=warps.scan(warps.popc(left)))
             room = T.alloc_var("int32", init=0)
             if lane == LAST_LANE:
-                room = warps.fetch_add(counters[0], through)
-            slot = T.alloc_var("int32", init=warps.shuffle(room, LAST_LANE) + through - own)
+                room = warps.fetch_add(counters[0], slot)
+            slot = slot + warps.shuffle(room, LAST_LANE)
             place = T.alloc_var("int32", init=~(owner << OFFSET_BITS | offset + lane))
-            for j in T.unroll(KEEP):
-                if warps.at_most(end - bits[j], span):
-                    entries[first + slot] = warps.make_pair(bits[j], place - WORD * j)
-                    slot = slot + 1
+            while left != 0:
+                lowest = left & 0 - left
+                number = LAST_LANE - warps.clz(lowest)
+                key = T.alloc_var(
+                    "uint32",
+                    init=T.if_then_else(
+                        number & 4 != 0,
+                        T.if_then_else(
+                            number & 2 != 0, T.if_then_else(number & 1 != 0, bits[7], bits[6]),
+                            T.if_then_else(number & 1 != 0, bits[5], bits[4])
+                        ),
+                        T.if_then_else(
+                            number & 2 != 0, T.if_then_else(number & 1 != 0, bits[3], bits[2]),
+                            T.if_then_else(number & 1 != 0, bits[1], bits[0])
+                        )
+                    )
+                )
+                slot = slot - 1
+                entries[first + slot] = warps.make_pair(key, place - WORD * number)
+                left = left ^ lowest
     else:
         for j in T.unroll(KEEP):
             words[j] = warps.ballot(warps.at_most(end - bits[j], span))
@@ -608,11 +619,11 @@ def place_marks(placed, before, sums, above, first, words, position, dense, warp
 @T.macro
 def write_ids(
     indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
-    near, thread, lane
+    thread, lane
 ):
     """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
 
-    With `near`, `pages` holds the entries of the page table from `first_page` on.
+    `pages` holds the entries of the page table from `first_page` on, unless that is -1.
     """
     other = T.alloc_var("int32", init=0)
     if lane < WARPS:
@@ -627,7 +638,7 @@ def write_ids(
             page_rest = page_position - page_or_less * page_size
             page = T.if_then_else(page_rest >= page_size, page_or_less + 1, page_or_less)
             entry = T.alloc_var("int32", init=0)
-            if near:
+            if first_page >= 0:
                 entry = pages[page - first_page]
             else:
                 entry = block_table[line, page]
@@ -655,12 +666,11 @@ def select(
         load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
     start = T.alloc_var("int32", init=0)
     last = T.alloc_var("int32", init=0)
-    first_position = T.alloc_var("int32", init=0)
-    read_bounds(start, last, first_position, row_starts, row_ends, row, stride, absolute)
+    read_bounds(start, last, row_starts, row_ends, row, stride)
     T.sync_threads()
     if last - start <= k:
         take_all(
-            indices, row, k, last - start, first_position, block_table, max_pages, line, page_size, inverse,
+            indices, row, k, last - start, start * absolute, block_table, max_pages, line, page_size, inverse,
             worker
         )
     else:
@@ -671,16 +681,13 @@ def select(
             run = leaf.ceildiv(last - origin, WORD * WARPS)
         batches = leaf.ceildiv(run, KEEP)
         base = origin + owner * run * WORD
-        limit = T.alloc_var("int32", init=0)
-        lo = T.alloc_var("int32", init=0)
         hi = T.alloc_var("int32", init=0)
-        bound_warp(limit, lo, hi, base, run, start, last, stride)
+        bound_warp(hi, base, run, last)
         # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
         first_page = T.alloc_var("int32", init=0)
-        near = T.alloc_var("bool", init=False)
         entry = T.alloc_var("int32", init=0)
         fetch_pages(
-            first_page, near, entry, origin, run * (WORD * WARPS), start, last, block_table, max_pages, line,
+            first_page, entry, origin, run * (WORD * WARPS), start, last, block_table, max_pages, line,
             page_size, inverse, worker
         )
         end = T.alloc_var("uint32", init=0)
@@ -694,9 +701,9 @@ def select(
         for step in T.serial(batches):
             column = base + step * BATCH
             if (step > 0) | (stride > HELD):
-                load_words(keys, logits, row, stride, column, limit, lane)
-            make_keys(keys, digits, column, lo, hi, lane)
-            count_first(hist, digits, column, lo, hi)
+                load_words(keys, logits, row, stride, column, hi, lane)
+            make_keys(keys, digits, column, start, hi, lane)
+            count_first(hist, digits, column, start, hi)
         T.sync_threads()
         sum_bins(mine, through, hist, sums, worker, warp, lane)
         T.sync_threads()
@@ -712,8 +719,8 @@ def select(
             for step in T.serial(batches):
                 if batches > 1:
                     column = base + step * BATCH
-                    load_words(keys, logits, row, stride, column, limit, lane)
-                    make_keys_2(keys, column, lo, hi, lane)
+                    load_words(keys, logits, row, stride, column, hi, lane)
+                    make_keys_2(keys, column, start, hi, lane)
                 count_keys(hist, (rounds & 1) * BINS, keys, end, span)
             clear_3(hist, (rounds + 1 & 1) * BINS, worker)
             T.sync_threads()
@@ -730,8 +737,8 @@ def select(
             batch = batches - 1 - step
             if step > 0:
                 column = base + batch * BATCH
-                load_words(keys, logits, row, stride, column, limit, lane)
-                make_keys_2(keys, column, lo, hi, lane)
+                load_words(keys, logits, row, stride, column, hi, lane)
+                make_keys_2(keys, column, start, hi, lane)
             collect(
                 keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
                 listing, owner, batch * BATCH, lane
@@ -780,13 +787,13 @@ def select(
             T.sync_threads()
         count_marks(before, above, sums, first, words, warp, lane)
         T.sync_threads()
-        position = base - start + first_position
+        position = base + start * (absolute - 1)
         dense = (words <= WORD) & (last - start <= k * DENSE)
         place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
         T.sync_threads()
         write_ids(
             indices, row, k, skip, sums, hist, block_table, max_pages, line, page_size, inverse, pages,
-            first_page, near, worker, lane
+            first_page, worker, lane
         )
 
 
