@@ -538,7 +538,7 @@ def _write(m: Recorder, share: _Share, before: Expr, skip: Expr, first: Value, w
     """The positions of each warp's marked columns, ascending, behind those of lower warps, and then the ids of all."""
     placed, length = m.buffer("hist"), name("last") - name("start")
     position = m.let("position", share.base + name("start") * (m.dim("absolute") - 1))
-    dense = m.let("dense", (words <= WORD) & (length <= m.dim("k") * DENSE))
+    dense = m.let("dense", (length <= m.dim("k") * DENSE) & (words <= WORD))
     leaf.place_marks(m, placed, before, first, words, position, dense)
     m.meet()
     pages: dict[str, Any] = {"first_page": name("first_page")}

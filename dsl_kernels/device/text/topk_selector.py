@@ -536,7 +536,11 @@ def collect(m, bits, above, equal, word, counters, entries, first, end, span, li
             slot = m.var("slot", scan(popc(left)))
             m.set(slot, slot + _take_room(m, counters, slot, lane))
             place = m.var("place", ~((owner << OFFSET_BITS) | (offset + lane)))
-            _list_marked(m, entries.part("listed", first), slot, bits, left, place, lambda j: WORD * j)
+            entries = entries.part("listed", first)
+            for j in m.loop("j", bits.size, unrolled=True):
+                with m.when(end - bits[j] <= span):
+                    m.set(slot, slot - 1)
+                    entries[slot] = make_pair(bits[j], place - WORD * j)
     with m.otherwise():
         for j in m.loop("j", bits.size, unrolled=True):
             words[j] = ballot(end - bits[j] <= span)
@@ -549,14 +553,6 @@ def _take_room(m, counters, through, lane):
     with m.when(lane.equals(LAST_LANE)):
         m.set(room, fetch_add(counters.at(LISTED), through))
     return shuffle(room, LAST_LANE)
-
-
-def _list_marked(m, entries, slot, bits, left, place, step):
-    """List the keys that a word marks, below a slot; `step` tells how far behind `place` the column of each lies."""
-    for j in _each_bit(m, left):
-        key = m.var("key", _pick(bits, j), "uint32")
-        m.set(slot, slot - 1)
-        entries[slot] = make_pair(key, place - step(j))
 
 
 def _pick(bits, j):
@@ -810,7 +806,10 @@ def _list_quads(m, listed, bits, entries, counters, less, at, first, last, origi
         m.set(listed, taken + total)
         with m.when(listed <= room):
             slot = m.var("slot", taken + through)
-            _list_marked(m, entries, slot, bits, left, ~(own - origin), step)
+            for j in _each_bit(m, left):
+                key = m.var("key", _pick(bits, j), "uint32")
+                m.set(slot, slot - 1)
+                entries[slot] = make_pair(key, ~(own - origin) - step(j))
 
 
 @by_text

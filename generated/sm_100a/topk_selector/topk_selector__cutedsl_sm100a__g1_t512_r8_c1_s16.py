@@ -696,25 +696,10 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
             slot = slot + warps.shuffle(room, LAST_LANE)
             place = Int32(~(owner << OFFSET_BITS | offset + lane))
             listed = entries + first
-            while left != 0:
-                lowest = left & 0 - left
-                number = LAST_LANE - warps.clz(lowest)
-                key = cutlass.Uint32(
-                    cutlass.select_(
-                        number & 4 != 0,
-                        cutlass.select_(
-                            number & 2 != 0, cutlass.select_(number & 1 != 0, bits[7], bits[6]),
-                            cutlass.select_(number & 1 != 0, bits[5], bits[4])
-                        ),
-                        cutlass.select_(
-                            number & 2 != 0, cutlass.select_(number & 1 != 0, bits[3], bits[2]),
-                            cutlass.select_(number & 1 != 0, bits[1], bits[0])
-                        )
-                    )
-                )
-                slot = slot - 1
-                listed[slot] = warps.make_pair(key, place - WORD * number)
-                left = left ^ lowest
+            for j in cutlass.range_constexpr(KEEP):
+                if end - bits[j] <= span:
+                    slot = slot - 1
+                    listed[slot] = warps.make_pair(bits[j], place - WORD * j)
     else:
         for j in cutlass.range_constexpr(KEEP):
             words[j] = warps.ballot(end - bits[j] <= span)
@@ -1148,7 +1133,7 @@ def select(
         before = count_marks(above, sums, first, words, warp, lane)
         cute.arch.sync_threads()
         position = base + start * (absolute - 1)
-        dense = (words <= WORD) & (last - start <= k * DENSE)
+        dense = (last - start <= k * DENSE) & (words <= WORD)
         place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
         cute.arch.sync_threads()
         write_ids(

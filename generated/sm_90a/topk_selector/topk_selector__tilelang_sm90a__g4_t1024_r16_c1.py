@@ -536,40 +536,10 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
                 room = warps.fetch_add(counters[0], slot)
             slot = slot + warps.shuffle(room, LAST_LANE)
             place = T.alloc_var("int32", init=~(owner << OFFSET_BITS | offset + lane))
-            while left != 0:
-                lowest = left & 0 - left
-                number = LAST_LANE - warps.clz(lowest)
-                key = T.alloc_var(
-                    "uint32",
-                    init=T.if_then_else(
-                        number & 8 != 0,
-                        T.if_then_else(
-                            number & 4 != 0,
-                            T.if_then_else(
-                                number & 2 != 0, T.if_then_else(number & 1 != 0, bits[15], bits[14]),
-                                T.if_then_else(number & 1 != 0, bits[13], bits[12])
-                            ),
-                            T.if_then_else(
-                                number & 2 != 0, T.if_then_else(number & 1 != 0, bits[11], bits[10]),
-                                T.if_then_else(number & 1 != 0, bits[9], bits[8])
-                            )
-                        ),
-                        T.if_then_else(
-                            number & 4 != 0,
-                            T.if_then_else(
-                                number & 2 != 0, T.if_then_else(number & 1 != 0, bits[7], bits[6]),
-                                T.if_then_else(number & 1 != 0, bits[5], bits[4])
-                            ),
-                            T.if_then_else(
-                                number & 2 != 0, T.if_then_else(number & 1 != 0, bits[3], bits[2]),
-                                T.if_then_else(number & 1 != 0, bits[1], bits[0])
-                            )
-                        )
-                    )
-                )
-                slot = slot - 1
-                entries[first + slot] = warps.make_pair(key, place - WORD * number)
-                left = left ^ lowest
+            for j in T.unroll(KEEP):
+                if warps.at_most(end - bits[j], span):
+                    slot = slot - 1
+                    entries[first + slot] = warps.make_pair(bits[j], place - WORD * j)
     else:
         for j in T.unroll(KEEP):
             words[j] = warps.ballot(warps.at_most(end - bits[j], span))
@@ -1034,7 +1004,7 @@ def select(
         count_marks(before, above, sums, first, words, warp, lane)
         T.sync_threads()
         position = base + start * (absolute - 1)
-        dense = (words <= WORD) & (last - start <= k * DENSE)
+        dense = (last - start <= k * DENSE) & (words <= WORD)
         place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
         T.sync_threads()
         write_ids(
