@@ -29,14 +29,23 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec
 from ..device.text import topk_selector as leaf
-from ..device.torch import topk_selector as spelled
-from ..device.torch.topk_selector import BINS, COARSE, WORD
+from ..device.torch.topk_selector import (
+    BINS,
+    BOUNDS,
+    COARSE,
+    FIRST_BOUNDS,
+    INFINITE,
+    KEPT,
+    LISTED,
+    UINT32,
+    WORD,
+)
 from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space
 from ..tile.program import TileProgram
 from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name
 
 MAX_K = 2048
-# A row of up to so many scores for each one selected writes its bitmaps a word at a time, a longer one a mark at a time.
+# A row of up to so many scores for each one selected places its marks a word at a time, a longer one a mark at a time.
 DENSE = Size(8, "DENSE")
 # Keys of a list that are ranked without another round.
 RANKED = Size(64, "RANKED")
@@ -101,15 +110,9 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         return Buffer(buffer, Space.SHARED, (count,), dtype, doc=doc)
 
     def private(buffer: str, each: int, dtype: str, doc: str) -> Buffer:
+        shape = (k.threads, each)
         return Buffer(
-            buffer,
-            Space.REGISTER,
-            (k.threads, each),
-            dtype,
-            role="select",
-            private=True,
-            per_thread=each,
-            doc=doc,
+            buffer, Space.REGISTER, shape, dtype, role="select", private=True, per_thread=each, doc=doc
         )
 
     return Schedule(
@@ -123,7 +126,6 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             *((shared("stash", stashed * k.threads * k.keep, "keys of a row's first batches, between passes"),) if stashed else ()),
             *(() if k.sample else (shared("pages", k.threads, "the first entries of this CTA's part of the page table"),)),
             shared("sums", 32, "of each warp, within a scan"),
-            shared("counts", 32, "selected columns of each warp"),
             shared("state", 8, "what a round found, for all threads"),
             shared("counters", 8, "entries listed, entries kept, lower ranks' above and equal"),
             private("keys", k.keep, "uint32", "a batch of the row: a column a lane, a word of 32 a key"),
@@ -198,13 +200,14 @@ def _select(m: Recorder) -> None:
     m.depend(launch=False)
     if together:
         leaf.load_few(m, m.var("few", 0, "uint32"))
-    leaf.load_ahead(m, m.buffer("keys"), name("owner") * m.c.batch, _held(m))
-    start, last, first = m.var("start"), m.var("last"), m.var("first_position")
-    leaf.read_bounds(m, start, last, first)
+    with m.when(m.dim("stride") <= _held(m)):
+        leaf.load_words(m, m.buffer("keys"), name("owner") * m.c.batch, m.dim("stride"))
+    start, last = m.var("start"), m.var("last")
+    leaf.read_bounds(m, start, last)
     m.launch_dependents()
     m.meet()
     with m.when(last - start <= m.dim("k")):
-        leaf.take_all(m, last - start, first, line, inverse, rank=_rank(m))
+        leaf.take_all(m, last - start, start * m.dim("absolute"), line, inverse, rank=_rank(m))
         if together:
             m.cluster_wait()
     with m.otherwise():
@@ -213,41 +216,46 @@ def _select(m: Recorder) -> None:
 
 @dataclass(frozen=True)
 class _Share:
-    """The columns of each warp: `batches` batches from column `base` on, of which it reads those in [lo, hi)."""
+    """The columns of each warp: `batches` batches from column `base` on, of which it reads those below `hi`."""
 
     base: Expr
     batches: Value
-    limit: Expr
-    lo: Expr
     hi: Expr
+
+    @property
+    def bounds(self) -> tuple[Expr, Expr]:
+        """Of the row's columns, as none of a warp lies below its base."""
+        return name("start"), self.hi
 
 
 def _share(m: Recorder) -> _Share:
     start, last, stride = name("start"), name("last"), m.dim("stride")
     origin, run = m.var("origin"), m.var("run", m.k.keep)
     with m.when(stride > _held(m)):
-        leaf.share_row(m, origin, run, start, last, m.c.warps * m.k.group)
+        m.set(origin, start >> 5 << 5)
+        m.set(run, ceildiv(last - origin, WORD * m.c.warps * m.k.group))
     batches = m.let("batches", ceildiv(run, m.k.keep))
     if m.k.sample:
         m.comment("Runs of whole batches, so that a word of the bitmaps is one of the row.")
         m.set(run, batches * m.k.keep)
     base = m.let("base", origin + name("owner") * run * WORD)
-    limit, lo, hi = m.var("limit"), m.var("lo"), m.var("hi")
-    leaf.bound_warp(m, limit, lo, hi, base, run, start, last, stride)
+    hi = m.var("hi")
+    leaf.bound_warp(m, hi, base, run, last)
+    share = _Share(base, batches, hi)  # type: ignore[arg-type]
     if m.k.sample:
-        return _Share(base, batches, limit, lo, hi)  # type: ignore[arg-type]
+        return share
     m.comment(
-        "The page-table entries that this CTA may need, one a thread: on their way while the keys are counted."
+        "The page-table entries that this CTA may need, one a thread, on their way while keys are counted."
     )
-    first_page, near, entry = m.var("first_page"), m.var("near", False, "bool"), m.var("entry")
+    first_page, entry = m.var("first_page"), m.var("entry")
     own = run * (WORD * m.c.warps)
     at, line, inverse = origin + _rank(m) * own, name("line"), name("inverse", "uint32")
-    leaf.fetch_pages(m, first_page, near, entry, at, own, start, last, line, inverse)
-    return _Share(base, batches, limit, lo, hi)  # type: ignore[arg-type]
+    leaf.fetch_pages(m, first_page, entry, at, own, start, last, line, inverse)
+    return share
 
 
 def _load(m: Recorder, share: _Share, column: Value) -> None:
-    leaf.load_words(m, m.buffer("keys"), column, share.limit)
+    leaf.load_words(m, m.buffer("keys"), column, share.hi)
 
 
 def _load_again(m: Recorder, share: _Share, batch: Value) -> None:
@@ -256,7 +264,7 @@ def _load_again(m: Recorder, share: _Share, batch: Value) -> None:
 
     def read() -> None:
         _load(m, share, column)
-        leaf.make_keys_again(m, keys, column, share.lo, share.hi)
+        leaf.make_keys(m, keys, column, *share.bounds, digits=0)
 
     if not m.c.stashed:
         read()
@@ -294,11 +302,12 @@ def _settle_group(m: Recorder, r: _Range, first: bool = False) -> None:
         m.comment("Now every peer has read the counts of the round before.")
         leaf.clear(m, m.buffer("hist"), r.spare, BINS)
     near, grain = (name("near_key", "uint32"), name("grain", "uint32")) if first else (0, 0)
-    leaf.pick_bin_of_group(
-        m, m.cluster("hist"), bins, sums, r.need, r.lower, r.end, r.span, first, near, grain
-    )
+    peers, digits = m.cluster("hist"), (first, near, grain)
+    leaf.pick_bin_of_group(m, peers, bins, sums, r.need, r.lower, r.end, r.span, *digits)
     m.meet()
-    leaf.read_group_state(m, r.end, r.span, r.need, r.inside, r.lower, r.within)
+    leaf.read_state(m, r.end, r.span, r.need, r.inside)
+    leaf.read_word(m, r.lower, m.buffer("state"), 4)
+    leaf.read_word(m, r.within, m.buffer("state"), 5)
 
 
 def _undecided(m: Recorder, r: _Range, most: int) -> Iterator[None]:
@@ -344,12 +353,12 @@ def _bound_row(m: Recorder, share: _Share, r: _Range) -> None:
             with m.when(step.equals(0)):
                 leaf.guess_digits(m, near, grain, name("few", "uint32"))
         with m.when(near.equals(0)) if together else nullcontext():
-            leaf.make_keys(m, m.buffer("keys"), column, share.lo, share.hi)
-            leaf.count_first(m, column, share.lo, share.hi)
+            leaf.make_keys(m, m.buffer("keys"), column, *share.bounds)
+            leaf.count_first(m, column, *share.bounds)
         if together:
             with m.otherwise():
-                leaf.make_keys_again(m, m.buffer("keys"), column, share.lo, share.hi)
-                leaf.count_near(m, m.buffer("keys"), near, grain, column, share.lo, share.hi)
+                leaf.make_keys(m, m.buffer("keys"), column, *share.bounds, digits=0)
+                leaf.count_near(m, m.buffer("keys"), near, grain, column, *share.bounds)
         if c.stashed:
             with m.when(step < minimum(c.stashed, share.batches - 1)):
                 leaf.keep_keys(m, m.buffer("stash"), step * (k.keep * k.threads), m.buffer("keys"))
@@ -376,7 +385,7 @@ def _unlisted(m: Recorder) -> AbstractContextManager[Any]:
 
 def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     """List the keys that reach a threshold from a sample; the list will do if it holds k keys and all of these."""
-    k, c, keys, ahead, tied = m.k, m.c, m.buffer("keys"), m.buffer("ahead"), name("tied", "uint32")
+    k, c, tied = m.k, m.c, name("tied", "uint32")
     few, digits = m.buffer("few"), m.buffer("few_digits")
     sampled, wanted = k.threads * c.few, m.dim("k") // k.sample
     leaf.load_sample(m, few, name("start"), name("last"), k.sample)
@@ -391,39 +400,19 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         leaf.count_keys(m, r.bins, few, r.end, r.span)
         _settle(m, r)
     m.comment("More equal keys than are listed: what lies above them is, and the first of them are taken.")
-    with m.when((r.inside > c.between) & r.span.equals(0) & (r.end < spelled.INFINITE)):
+    with m.when((r.inside > c.between) & r.span.equals(0) & (r.end < INFINITE)):
         m.set(tied, r.end)
         m.set(r.end, r.end + 1)
-    bottom, less = m.var("bottom", 0, "uint32"), m.var("less", 0.0, "float32")
-    spelled.read_bottom(m, bottom, less, r.end, r.span)
+    bottom = m.var("bottom", 0, "uint32")
+    leaf.read_bottom(m, bottom, r.end, r.span)
 
-    m.comment("Two batches in turn, so that one is on its way while the other is looked at.")
-    listed, place = m.var("listed"), m.var("place")
-
-    def column(batch: Value) -> Expr:
-        return name("origin") + (batch * c.warps + m.warp) * c.batch
-
-    def load(bits: Any, batch: Value) -> None:
-        spelled.load_quads(m, bits, m.operand("logits"), m.block(0), m.dim("stride"), column(batch), m.lane)
-
-    def list_above(bits: Any, batch: Value) -> None:
-        spelled.list_above(
-            m, listed, bits, m.buffer("entries"), m.buffer("counters"), less, column(batch), name("origin"), name("start"), name("last"), m.dim("stride"),
-            c.listed, m.lane,
-        )  # fmt: skip
-
-    load(keys, 0)
-    for _ in m.repeat((place < share.batches) & (listed <= c.listed)):
-        load(ahead, place + 1)
-        list_above(keys, place)
-        load(keys, place + 2)
-        list_above(ahead, place + 1)
-        m.set(place, place + 2)
+    bounds = (name("origin"), name("start"), name("last"))
+    leaf.list_row(m, bottom, *bounds, share.batches, room=c.listed)
     m.set(r.need, m.dim("k"))
     with m.when(tied.differs(0)):
         leaf.clear_run(m, m.buffer("equal"), m.warp * (share.batches * k.keep), share.batches * k.keep)
     m.meet()
-    leaf.read_listed(m, r.inside)
+    _counter(m, r.inside, LISTED)
     unlisted = name("unlisted", "bool")
     m.set(unlisted, (r.inside < r.need) | (r.inside > c.listed))
     with m.when(tied.differs(0)):
@@ -435,12 +424,10 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         leaf.clear(m, m.buffer("counters"), 0, 8)
         m.meet()
     with m.otherwise():
-        leaf.clear(m, m.buffer("counts"), 0, 32)
-        leaf.key_entries(m, r.inside)
-        m.meet()
-        with m.when(tied.equals(0)):
-            leaf.read_largest(m, r.end, r.span, bottom)
-        with m.otherwise():
+        m.set(r.end, UINT32)
+        m.set(r.span, UINT32)
+        _bound(m, r, r.inside, fresh=True)
+        with m.when(tied.differs(0)):
             m.set(r.end, tied)
             m.set(r.span, 0)
             m.set(r.need, r.need - r.inside)
@@ -458,10 +445,10 @@ def _mark_ties(m: Recorder, share: _Share, r: _Range, tied: Expr) -> None:
             word = m.let("word", (turn * c.warps + m.warp) * m.k.keep)
             column = m.let("column", name("origin") + word * WORD)
             leaf.load_words(m, keys, column, m.dim("stride"))
-            leaf.make_keys_again(m, keys, column, name("start"), name("last"))
+            leaf.make_keys(m, keys, column, name("start"), name("last"), digits=0)
             leaf.mark_equal(m, keys, word, tied)
             m.meet()
-            leaf.read_kept(m, found)
+            _counter(m, found, KEPT)
             m.meet()
             m.set(turn, turn + 1)
         m.set(unlisted, r.inside + found < r.need)
@@ -475,33 +462,15 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
     """Mark what is above the range and list what is in it; the last batch is still in registers."""
     k, c, keys = m.k, m.c, m.buffer("keys")
     rank, words = _rank(m), m.let("words", share.batches * k.keep)
-    m.comment(
-        "One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is still held."
-    )
+    m.comment("One pass marks what is above the range and lists what is in it; the last batch is still held.")
     listing = m.let("listing", (r.inside > 0) & (r.inside <= c.listed))
     with _unlisted(m):
-        count = m.var("count")
         for step in m.loop("step", share.batches):
             batch = m.let("batch", share.batches - 1 - step)
             with m.when(step > 0):
                 _load_again(m, share, batch)
             word = (m.warp * share.batches + batch) * k.keep
-            # 40 registers a thread are too few for TileLang's scan.
-            by_word = k.group == 1 and not k.sample and k.keep == 8
-            leaf.collect(
-                m,
-                count,
-                keys,
-                word,
-                r.within,
-                r.end,
-                r.span,
-                listing,
-                name("owner"),
-                batch * c.batch,
-                by_word,
-            )
-        leaf.keep_count(m, count)
+            leaf.collect(m, keys, word, r.within, r.end, r.span, listing, name("owner"), batch * c.batch)
     m.meet()
     if k.group > 1:
         m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")
@@ -533,44 +502,40 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
             leaf.rank_entries(m, ranked, r.inside, r.need, words, rank=rank)
         m.meet()
         leaf.read_marked(m, ties, skip, r.need, r.inside, r.lower, RANKED)
+    before = m.var("before")
     with m.when(ties > 0):
-        leaf.count_equal(m, first, words)
+        leaf.count_marks(m, before, m.buffer("equal"), first, words)
         m.meet()
-        leaf.take_ties(m, ties, first, words)
+        leaf.take_ties(m, before, ties, first, words)
         m.meet()
-    _write(m, share, skip, first, words)
-
-
-def _bound(m: Recorder, r: _Range, total: Expr) -> None:
-    """Narrow the range to the undecided keys of the list: ties are then known to be ties."""
-    leaf.bound_listed(m, total, r.end, r.span)
+    leaf.count_marks(m, before, m.buffer("above"), first, words)
     m.meet()
-    leaf.read_bounded(m, r.end, r.span)
+    _write(m, share, before, skip, first, words)
 
 
-def _write(m: Recorder, share: _Share, skip: Expr, first: Value, words: Value) -> None:
-    """Every warp writes the ids of its marked columns, ascending, behind those of lower warps and ranks."""
-    slot, line, inverse = m.var("slot"), name("line"), name("inverse", "uint32")
-    first_column = m.let("first_column", name("start") - name("first_position"))
+def _bound(m: Recorder, r: _Range, total: Expr, fresh: bool = False) -> None:
+    """Narrow the range to the undecided keys of the list: ties are then known to be ties."""
+    at = FIRST_BOUNDS if fresh else BOUNDS
+    leaf.bound_listed(m, total, at, r.end, r.span, fresh)
+    m.meet()
+    leaf.read_bounded(m, r.end, r.span, at)
+
+
+def _counter(m: Recorder, value: Expr, which: int) -> None:
+    leaf.read_word(m, value, m.buffer("counters"), which)
+
+
+def _write(m: Recorder, share: _Share, before: Expr, skip: Expr, first: Value, words: Value) -> None:
+    """The positions of each warp's marked columns, ascending, behind those of lower warps, and then the ids of all."""
+    placed, length = m.buffer("hist"), name("last") - name("start")
+    position = m.let("position", share.base + name("start") * (m.dim("absolute") - 1))
+    dense = m.let("dense", (length <= m.dim("k") * DENSE) & (words <= WORD))
+    leaf.place_marks(m, placed, before, first, words, position, dense)
+    m.meet()
+    pages: dict[str, Any] = {"first_page": name("first_page")}
     if m.k.sample:
-        placed = m.buffer("hist")
-        leaf.count_marks(m, slot, first, words)
-        m.meet()
-        leaf.place_marks(m, placed, slot, first, words, share.base - first_column)
-        m.meet()
-        leaf.write_ids(m, placed, line, inverse)
-        return
-    page = (name("first_page"), name("near", "bool"))
-    leaf.first_slot(m, slot, skip)
-    with m.when(m.dim("k") * DENSE < name("last") - name("start")):
-        leaf.emit_sparse(m, slot, first, words, share.base - first_column, line, inverse, *page)
-    with m.otherwise():
-        for batch in m.loop("batch", share.batches):
-            word, position = (
-                (m.warp * share.batches + batch) * m.k.keep,
-                share.base + batch * m.c.batch - first_column,
-            )
-            leaf.emit(m, slot, word, position, line, inverse, *page)
+        pages = {"pages": 0, "first_page": -1}
+    leaf.write_ids(m, skip, placed, name("line"), name("inverse", "uint32"), **pages)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:

@@ -47,27 +47,16 @@ def load_words(p: Probe) -> None:
     p.call(_keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 900), _column(p), limit, p.lane)
 
 
-@case(text.load_ahead, stride=(900, 1028))
-def load_ahead(p: Probe, stride: int) -> None:
-    p.threads = THREADS
-    logits = p.operand("logits", p.normal(2, stride))
-    p.call(
-        _keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", stride), _column(p), BATCH * WARPS, p.lane,
-    )  # fmt: skip
-
-
-@case(text.read_bounds, row=(0, 1), absolute=(0, 1))
-def read_bounds(p: Probe, row: int, absolute: int) -> None:
+@case(text.read_bounds, row=(0, 1))
+def read_bounds(p: Probe, row: int) -> None:
     starts, ends = torch.tensor([-5, 17], dtype=torch.int32), torch.tensor([90, 120], dtype=torch.int32)
     p.call(
         p.var("start", None, out=True),
         p.var("last", None, out=True),
-        p.var("first", None, out=True),
         p.operand("row_starts", starts),
         p.operand("row_ends", ends),
         p.dim("row", row),
         p.dim("stride", 100),
-        p.dim("absolute", absolute),
     )
 
 
@@ -135,28 +124,11 @@ def take_all(p: Probe, page_size: int) -> None:
     )
 
 
-@case(text.share_row)
-def share_row(p: Probe) -> None:
-    p.call(
-        p.var("origin", 0, out=True),
-        p.var("run", 8, out=True),
-        p.dim("start", 77),
-        p.dim("last", 5000),
-        12,
-    )
-
-
 @case(text.bound_warp)
 def bound_warp(p: Probe) -> None:
     p.threads = THREADS
-    p.call(
-        *(p.var(title, None, out=True, each="warp") for title in ("limit", "lo", "hi")),
-        lambda m: m.warp * 320,
-        p.dim("run", 10),
-        p.dim("start", 77),
-        p.dim("last", 1100),
-        p.dim("stride", 1200),
-    )
+    hi = p.var("hi", None, out=True, each="warp")
+    p.call(hi, lambda m: m.warp * 320, p.dim("run", 10), p.dim("last", 1100))
 
 
 @case(text.fetch_pages, page_size=(0, 8, 48))
@@ -164,7 +136,6 @@ def fetch_pages(p: Probe, page_size: int) -> None:
     p.threads = THREADS
     p.call(
         p.var("first_page", None, out=True),
-        p.var("near", None, dtype="bool", out=True),
         p.var("entry", None, out=True, each="thread"),
         p.dim("first", 256),
         p.dim("columns", 1024),
@@ -176,17 +147,11 @@ def fetch_pages(p: Probe, page_size: int) -> None:
     )
 
 
-@case(text.make_keys)
-def make_keys(p: Probe) -> None:
+@case(text.make_keys, paired=(True, False))
+def make_keys(p: Probe, paired: bool) -> None:
     p.threads = THREADS
-    bits, digits = _keys(p, "bits", _bits_of(p, THREADS, KEEP)), _keys(p, "digits", None, KEEP // 2)
-    p.call(bits, digits, _column(p), *_bounds(p), p.lane)
-
-
-@case(text.make_keys_again)
-def make_keys_again(p: Probe) -> None:
-    p.threads = THREADS
-    p.call(_keys(p, "bits", _bits_of(p, THREADS, KEEP)), _column(p), *_bounds(p), p.lane)
+    digits = _keys(p, "digits", None, KEEP // 2) if paired else 0
+    p.call(_keys(p, "bits", _bits_of(p, THREADS, KEEP)), digits, _column(p), *_bounds(p), p.lane)
 
 
 @case(text.keep_keys)
@@ -280,18 +245,29 @@ def count_listed(p: Probe) -> None:
     p.call(_hist(p), p.dim("first", 0), entries, p.dim("total", 300), *_range(p), p.thread, THREADS)
 
 
-@case(text.bound_listed)
-def bound_listed(p: Probe) -> None:
+@case(text.bound_listed, fresh=(True, False), total=(1, 300))
+def bound_listed(p: Probe, fresh: bool, total: int) -> None:
     p.threads = THREADS
-    entries = p.shared("entries", (512,), _entries(p, 512, 8, 20), dtype="int64")
-    p.call(entries, p.dim("total", 300), _counters(p, [300, 0, 0, 0]), *_range(p), p.thread, THREADS, p.lane)
+    found = _entries(p, 512, 8, 20)
+    if fresh:
+        found = _bits_of(p, 512) << 32 | found & ALL
+    entries = p.shared("entries", (512,), found, dtype="int64", out=fresh)
+    counters = _counters(p, [total, 0, 0, 0])
+    p.call(
+        entries, p.dim("total", total), counters, topk.BOUNDS, *_range(p), fresh, p.thread, THREADS, p.lane
+    )
 
 
 @case(text.read_bounded, lower=(END - 1000, END - 2 * SPAN))
 def read_bounded(p: Probe, lower: int) -> None:
     bounds = [END - 10 - (1 << 32), ~lower & ALL]
-    counters = torch.tensor([300, 0, 0, 0, 0, *bounds, 0], dtype=torch.int64).to(torch.int32)
-    p.call(*_range(p, out=True), p.shared("counters", (8,), counters, dtype="int32"))
+    counters = torch.tensor([300, 0, 0, 0, *bounds, 0, 0], dtype=torch.int64).to(torch.int32)
+    p.call(*_range(p, out=True), p.shared("counters", (8,), counters, dtype="int32"), topk.FIRST_BOUNDS)
+
+
+@case(text.read_word, dtype=("int32", "uint32"))
+def read_word(p: Probe, dtype: str) -> None:
+    p.call(p.var("value", None, dtype=dtype, out=True), _state(p, False), 5)
 
 
 def _mine(p: Probe, threads: int, value: torch.Tensor | None, **kind: Any) -> Any:
@@ -344,11 +320,6 @@ def read_state(p: Probe) -> None:
     p.call(*_results(p), _state(p, False))
 
 
-@case(text.read_group_state)
-def read_group_state(p: Probe) -> None:
-    p.call(*_results(p, "lower", "within"), _state(p, False))
-
-
 @case(text.send_sums, group=(2, 4))
 def send_sums(p: Probe, group: int) -> None:
     p.threads, p.cluster = THREADS, group
@@ -391,13 +362,11 @@ def _counters(p: Probe, value: list[int], out: bool = True) -> Any:
     return p.shared("counters", (8,), tensors if len(tensors) > 1 else tensors[0], dtype="int32", out=out)
 
 
-@case(text.collect, listing=(True, False), by_word=(True, False))
-def collect(p: Probe, listing: bool, by_word: bool) -> None:
+@case(text.collect, listing=(True, False))
+def collect(p: Probe, listing: bool) -> None:
     p.threads = THREADS
     words = 2 * KEEP
-    counts = p.integers(0, 9, THREADS)
     p.call(
-        p.var("count", counts, out=True, each="thread", grid=True),
         _keys(p, "bits", _some_keys(p, THREADS, KEEP), out=False),
         _bitmap(p, "above", words, out=True),
         _bitmap(p, "equal", words, out=True),
@@ -409,20 +378,8 @@ def collect(p: Probe, listing: bool, by_word: bool) -> None:
         p.var("listing", listing, dtype="bool"),
         lambda m: m.warp + 8,
         p.dim("offset", 512),
-        by_word,
         p.lane,
     )  # fmt: skip
-
-
-def _counts(p: Probe, out: bool) -> Any:
-    return p.shared("counts", (32,), p.integers(0, 99, 32), dtype="int32", out=out)
-
-
-@case(text.keep_count)
-def keep_count(p: Probe) -> None:
-    p.threads = THREADS
-    count = p.var("count", p.integers(0, 99, THREADS), each="thread", grid=True)
-    p.call(_counts(p, True), count, p.warp, p.lane)
 
 
 @case(text.keep_entry)
@@ -455,7 +412,6 @@ def sift(p: Probe, inside: int) -> None:
         512,
         _bitmap(p, "above", words, out=True),
         _bitmap(p, "equal", words, out=True),
-        _counts(p, True),
         _counters(p, [400, 0, 2, 3]),
         *_range(p),
         p.dim("inside", inside),
@@ -478,7 +434,6 @@ def rank_entries(p: Probe, count: int) -> None:
         p.dim("count", count),
         p.dim("need", 17),
         _bitmap(p, "above", words, out=True),
-        _counts(p, True),
         _counters(p, [400, 0, 2, 3]),
         p.dim("rank", 1),
         WARPS,
@@ -501,85 +456,48 @@ def read_marked(p: Probe, inside: int) -> None:
     )
 
 
-@case(text.count_equal)
-def count_equal(p: Probe) -> None:
+@case(text.count_marks, words=(16, 40))
+def count_marks(p: Probe, words: int) -> None:
     p.threads = THREADS
+    before = p.var("before", None, out=True, each="thread")
     sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
-    p.call(_bitmap(p, "equal", 40), sums, _first(40), p.dim("words", 40), p.warp, p.lane)
+    p.call(before, _bitmap(p, "bitmap", words), sums, _first(words), p.dim("words", words), p.warp, p.lane)
 
 
-@case(text.take_ties, take=(30, 600))
-def take_ties(p: Probe, take: int) -> None:
-    p.threads = THREADS
-    words, equal = 20, p.integers(-(2**31), 2**31 - 1, WARPS * 20)
-    sums = torch.zeros(32, dtype=torch.int32)
-    sums[:WARPS] = (equal[:, None] >> torch.arange(32) & 1).view(WARPS, -1).sum(dim=1).int()
-    p.call(
-        _bitmap(p, "above", words, out=True),
-        p.shared("equal", (WARPS * words,), equal, dtype="int32"),
-        _counts(p, True),
+def _counted(p: Probe, title: str, words: int) -> tuple[Any, Any, Any]:
+    """A bitmap, its marks before each lane, which has consecutive words, and those of each warp."""
+    bitmap, each = p.integers(-(2**31), 2**31 - 1, WARPS * words), -(-words // 32)
+    marks = torch.zeros(WARPS, 32 * each, dtype=torch.int64)
+    marks[:, :words] = (bitmap[:, None] >> torch.arange(32) & 1).sum(dim=1).view(WARPS, words)
+    lanes, sums = marks.view(WARPS, 32, each).sum(dim=2), torch.full((32,), 7, dtype=torch.int32)
+    sums[:WARPS] = lanes.sum(dim=1).int()
+    return (
+        p.shared(title, (WARPS * words,), bitmap, dtype="int32"),
+        p.var("before", (lanes.cumsum(dim=1) - lanes).flatten(), each="thread"),
         p.shared("sums", (32,), sums, dtype="int32"),
-        p.dim("take", take),
-        _first(words),
-        p.dim("words", words),
-        p.warp,
-        p.lane,
     )
 
 
-@case(text.first_slot)
-def first_slot(p: Probe) -> None:
+@case(text.take_ties, words=(20, 40), take=(30, 600))
+def take_ties(p: Probe, words: int, take: int) -> None:
     p.threads = THREADS
-    p.call(p.var("slot", None, out=True, each="warp"), _counts(p, False), p.dim("skip", 11), p.warp, p.lane)
+    equal, before, sums = _counted(p, "equal", words)
+    above = _bitmap(p, "above", words, out=True)
+    p.call(
+        before, above, equal, sums, p.dim("take", take), _first(words), p.dim("words", words), p.warp, p.lane
+    )
 
 
 def _pages(p: Probe, near: bool) -> tuple[Any, ...]:
     return (
         p.shared("pages", (THREADS,), p.integers(0, 5000, THREADS), dtype="int32"),
-        p.dim("first_page", 2),
-        p.var("near", near, dtype="bool"),
+        p.dim("first_page", 2 if near else -1),
     )
 
 
 def _ids_out(p: Probe, k: int) -> tuple[Any, ...]:
     indices = torch.full((2, k), -77, dtype=torch.int32)
     return p.operand("indices", indices, out=True), p.dim("row", 1), p.dim("k", k)
-
-
-SLOTS = torch.tensor([0, 700, 1400, 2100])
-
-
-@case(text.emit_sparse, pages=("none", "far", "near"))
-def emit_sparse(p: Probe, pages: str) -> None:
-    p.threads = THREADS
-    words = 40
-    p.call(
-        p.var("slot", SLOTS, each="warp"),
-        *_ids_out(p, 2800),
-        _bitmap(p, "above", words, density=4),
-        _first(words),
-        p.dim("words", words),
-        lambda m: m.warp * (32 * words) + 200,
-        *_table(p, 0 if pages == "none" else 64, pages=100),
-        *_pages(p, pages == "near"),
-        p.lane,
-    )
-
-
-@case(text.emit, pages=("none", "far", "near"))
-def emit(p: Probe, pages: str) -> None:
-    p.threads = THREADS
-    p.call(
-        p.var("slot", SLOTS, out=True, each="warp"),
-        *_ids_out(p, 2800),
-        _bitmap(p, "above", 2 * KEEP),
-        lambda m: (m.warp * 2 + 1) * KEEP,
-        KEEP,
-        lambda m: m.warp * BATCH + 200,
-        *_table(p, 0 if pages == "none" else 64, pages=100),
-        *_pages(p, pages == "near"),
-        p.lane,
-    )
 
 
 EVERY = 16
@@ -596,49 +514,50 @@ def load_sample(p: Probe) -> None:
     )  # fmt: skip
 
 
-@case(topk.load_quads)
-def load_quads(p: Probe) -> None:
-    p.threads = THREADS
-    # The third warp's batch ends past the row, the fourth's begins there.
-    logits = p.operand("logits", p.normal(2, 700))
-    p.call(_keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 700), _column(p), p.lane)
-
-
 BOTTOMS = (0, 0x007FFFFF, 0x7FFFFFFF, 1 << 31, (1 << 31) + 12345, 0xFF800000, ALL - 5)
 
 
-@case(topk.read_bottom, bottom=BOTTOMS)
+@case(text.read_bottom, bottom=BOTTOMS)
 def read_bottom(p: Probe, bottom: int) -> None:
     p.call(
         p.var("bottom", None, dtype="uint32", out=True),
-        p.var("less", None, dtype="float32", out=True),
         *_range(p, bottom + min(3, ALL - bottom), min(3, ALL - bottom)),
     )
 
 
-@case(topk.list_above, score=(0.0, -3.5, INF), room=(900, 60))
-def list_above(p: Probe, score: float, room: int) -> None:
+def _bits_key(score: float) -> int:
+    """The key of a score."""
+    bits = int(torch.tensor(score).view(torch.int32)) & ALL
+    return bits ^ (1 << 31) if bits < 1 << 31 else bits ^ ALL
+
+
+@case(text.list_row, score=(0.0, -3.5, INF), room=(4000, 60))
+def list_row(p: Probe, score: float, room: int) -> None:
     p.threads = THREADS
-    bits = _bits_of(p, THREADS, KEEP)
+    # What a warp finds before it stops for want of room is only known of a single batch.
+    batches = 3 if room > 800 else 1
+    # Some batches begin in front of the row's columns or end behind them, the last ones past the row.
+    stride = batches * BATCH * WARPS - 300
+    scores = _bits_of(p, 2, stride)
+    logits = p.operand("logits", (scores - (scores >> 31 << 32)).to(torch.int32).view(torch.float32))
     p.call(
-        p.var("listed", 0),
-        _keys(p, "bits", bits, out=False),
-        p.shared("entries", (1024,), torch.zeros(1024, dtype=torch.int64), dtype="int64", out=room > 800, ordered=False),
+        _keys(p, "keys", None, out=False),
+        _keys(p, "ahead", None, out=False),
+        logits,
+        p.dim("row", 1),
+        p.dim("stride", stride),
+        p.shared("entries", (4096,), torch.zeros(4096, dtype=torch.int64), dtype="int64", out=room > 800, ordered=False),
         _counters(p, [3, 0, 0, 0]),
-        p.var("less", 0.0 - score, dtype="float32"),
-        _column(p),
+        p.var("bottom", _bits_key(score), dtype="uint32"),
         p.dim("origin", 32),
         p.dim("start", 37),
-        p.dim("last", 850),
-        p.dim("stride", 900),
+        p.dim("last", stride - 70),
+        p.dim("batches", batches),
         room,
+        p.warp,
+        WARPS,
         p.lane,
     )  # fmt: skip
-
-
-@case(text.read_listed)
-def read_listed(p: Probe) -> None:
-    p.call(p.var("listed", None, out=True), _counters(p, [77, 5, 21, 13], out=False))
 
 
 @case(text.mark_equal)
@@ -656,11 +575,6 @@ def mark_equal(p: Probe) -> None:
     )
 
 
-@case(text.read_kept)
-def read_kept(p: Probe) -> None:
-    p.call(p.var("found", None, out=True), _counters(p, [77, 5, 21, 13], out=False))
-
-
 @case(text.mark_listed, total=(1, 300))
 def mark_listed(p: Probe, total: int) -> None:
     p.threads = THREADS
@@ -668,68 +582,38 @@ def mark_listed(p: Probe, total: int) -> None:
     p.call(entries, p.dim("total", total), _bitmap(p, "above", 40, out=True), p.thread, THREADS)
 
 
-@case(text.key_entries, total=(1, 300))
-def key_entries(p: Probe, total: int) -> None:
+@case(text.place_marks, words=(16, 40), dense=(True, False))
+def place_marks(p: Probe, words: int, dense: bool) -> None:
     p.threads = THREADS
-    found = _bits_of(p, 512) << 32 | p.integers(0, 1 << 31, 512, dtype=torch.int64)
-    p.call(
-        p.shared("entries", (512,), found, dtype="int64", out=True),
-        p.dim("total", total),
-        _counters(p, [total, 0, 0, 0]),
-        p.thread,
-        THREADS,
-        p.lane,
-    )
-
-
-@case(text.read_largest)
-def read_largest(p: Probe) -> None:
-    counters = torch.tensor([400, 0, 0, 0, -12345, 0, 0, 0], dtype=torch.int32)
-    p.call(
-        p.var("end", None, dtype="uint32", out=True),
-        p.var("span", None, dtype="uint32", out=True),
-        p.shared("counters", (8,), counters, dtype="int32"),
-        p.var("bottom", END, dtype="uint32"),
-    )
-
-
-@case(text.count_marks, words=(16, 40))
-def count_marks(p: Probe, words: int) -> None:
-    p.threads = THREADS
-    sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
-    slot = p.var("slot", None, out=True, each="thread")
-    p.call(slot, sums, _bitmap(p, "above", words), _first(words), p.dim("words", words), p.warp, p.lane)
-
-
-@case(text.place_marks, words=(16, 40))
-def place_marks(p: Probe, words: int) -> None:
-    p.threads = THREADS
-    above = p.integers(-(2**31), 2**31 - 1, WARPS * words)
-    each = -(-words // 32)
-    marks = torch.zeros(WARPS, 32 * each, dtype=torch.int64)
-    marks[:, :words] = (above[:, None] >> torch.arange(32) & 1).sum(dim=1).view(WARPS, words)
-    lanes, sums = marks.view(WARPS, 32, each).sum(dim=2), torch.zeros(32, dtype=torch.int32)
-    sums[:WARPS] = lanes.sum(dim=1).int()
+    above, before, sums = _counted(p, "above", words)
     p.call(
         p.shared("placed", (4096,), torch.full((4096,), -77, dtype=torch.int32), dtype="int32", out=True),
-        p.var("slot", (lanes.cumsum(dim=1) - lanes).flatten(), each="thread"),
-        p.shared("sums", (32,), sums, dtype="int32"),
-        p.shared("above", (WARPS * words,), above, dtype="int32"),
+        before,
+        sums,
+        above,
         _first(words),
         p.dim("words", words),
         lambda m: m.warp * (32 * words) + 5,
+        # Of more words than lanes none is dense.
+        p.var("dense", dense and words <= 32, dtype="bool"),
+        KEEP,
         p.warp,
         p.lane,
     )
 
 
-@case(text.write_ids, page_size=(0, 48))
-def write_ids(p: Probe, page_size: int) -> None:
+@case(text.write_ids, pages=("none", "far", "near"))
+def write_ids(p: Probe, pages: str) -> None:
     p.threads = THREADS
     p.call(
         *_ids_out(p, 600),
-        p.shared("placed", (1024,), p.integers(0, 40 * 48, 1024), dtype="int32"),
-        *_table(p, page_size),
+        p.dim("skip", 17),
+        p.shared("sums", (32,), p.integers(100, 140, 32), dtype="int32"),
+        p.shared("placed", (1024,), p.integers(128, 90 * 64, 1024), dtype="int32"),
+        *_table(p, 0 if pages == "none" else 64, pages=100),
+        *_pages(p, pages == "near"),
+        WARPS,
         p.thread,
         THREADS,
+        p.lane,
     )

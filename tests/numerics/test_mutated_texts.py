@@ -496,19 +496,14 @@ NARROWER = "the range of what the list holds saves rounds, and no result depends
 OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
 # What may survive, and why the kernel is still the same one.
 EXPLAINED: dict[str, str | Only] = {
-    "max_pages and line of emit": "an entry lies at line * max_pages + page, a product of the two",
-    "max_pages and line of emit_sparse": "an entry lies at line * max_pages + page, a product of the two",
-    "last and stride of bound_warp": "the smaller of both bounds what counts; behind it only what is read ahead changes",
+    "max_pages and line of write_ids": "an entry lies at line * max_pages + page, a product of the two",
     "end and span of pick_bin": Only("the first round reads neither", {ONE: (1,), SAMPLED_ROW: (1, 3)}),
     "end and span of pick_bin_of_group": "the first round reads neither",
     "half and near of pick_bin_of_group": "both are nought in every round but the first",
     "lower and end of pick_bin_of_group": "the first round reads neither",
-    "select: not (< (* k 8) (- last start))": "both sides write the same ids, each faster for rows of its length",
     "mma: one more of i": "each product of a round is guarded",
     "one more of turn": "a turn behind the last one finds no valid id, and a tile without one is skipped",
     "release scores behind load_weights": "the weights do not come from what the release waits for",
-    "first_page and near of emit": "a row of one CTA begins at page 0, and the table itself says the same",
-    "first_page and near of emit_sparse": "a row of one CTA begins at page 0, and the table itself says the same",
     "select: meet before clear": "what is cleared is used a round later, behind further barriers",
     "mma: low and high of vote": "it asks only whether there is a valid id in either half",
     "gather: low and high of vote": "a gather asks only whether there is a valid id in either half",
@@ -535,10 +530,7 @@ EXPLAINED: dict[str, str | Only] = {
     "next_n and skip_below of find_share": FEW_SEQUENCES,
     "warp and warps of load_sample": ANY_SAMPLE,
     "column and lo of make_keys": Only(ANY_SAMPLE, {SAMPLED_ROW: (1,)}),
-    "lo and hi of make_keys": Only(ANY_SAMPLE, {SAMPLED_ROW: (1,)}),
-    "lo and hi of make_keys_again": Only(
-        "no tie is found, which sends the row through the histogram", {SAMPLED_ROW: (1,)}
-    ),
+    "lo and hi of make_keys": Only(f"{ANY_SAMPLE}; and where no tie is found, too", {SAMPLED_ROW: (1, 2)}),
     "left: accumulate": "the first product of a query adds to zeros",
     "next_n and stride of store_logits": "the only query of a sequence lies at seq * next_n * stride, a product",
     "split and splits of read_ids": "the second tile of a pair lies at their sum",

@@ -14,22 +14,24 @@ from ...tile.text import Changes, Sets, Writes, ceildiv, maximum, minimum, selec
 from ..torch.topk_selector import (
     BINS,
     COARSE,
+    INFINITE,
     KEPT,
-    LARGEST,
     LISTED,
-    LOWER,
     LOWER_ABOVE,
     LOWER_EQUAL,
+    LOWEST,
+    MINUS_INFINITY,
     OFFSET_BITS,
     QUAD,
     UINT32,
-    UPPER,
     WORD,
+    bits_of,
     canonical,
     half_digits,
     half_edge,
+    less_score,
     load_below,
-    load_within,
+    shift_in_sign,
 )  # fmt: skip
 from ..torch.warps import (
     any_lane,
@@ -38,7 +40,6 @@ from ..torch.warps import (
     clz,
     count_where,
     fetch_add,
-    load_marked,
     load_peer_pair,
     make_pair,
     mul_hi,
@@ -49,9 +50,7 @@ from ..torch.warps import (
     scan,
     set_bits,
     shuffle,
-    store_marked,
     store_peer,
-    sync_warp,
     unsigned_above,
     warp_most,
     warp_sum,
@@ -67,29 +66,19 @@ CLOSE = Size(1 << 26, "CLOSE")
 
 
 @by_text
-def read_bounds(m, start: Sets, last: Sets, first: Sets, row_starts, row_ends, row, stride, absolute):
-    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are `absolute`."""
+def read_bounds(m, start: Sets, last: Sets, row_starts, row_ends, row, stride):
+    """The columns of a row, [start, last)."""
     m.set(start, maximum(row_starts[row], 0))
     m.set(last, minimum(row_ends[row], stride))
-    m.set(first, start * absolute)
 
 
 @by_text
 def load_words(m, bits, logits, row, stride, column, limit, lane):
     """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives 0."""
-    _load_words(m, bits, logits, row, stride, column + lane, limit)
-
-
-def _load_words(m, bits, logits, row, stride, column, limit):
-    scores, left = logits.row("scores", row, stride, column), m.let("left", limit - column)
+    own = m.let("own", column + lane)
+    scores, left = logits.row("scores", row, stride, own), m.let("left", limit - own)
     for j in m.loop("j", bits.size, unrolled=True):
         bits[j] = load_below(scores.at(WORD * j), WORD * j, left)
-
-
-@by_text
-def load_ahead(m, bits, logits, row, stride, column, columns, lane):
-    """load_words of a row of at most `columns`; of a longer one nothing is read."""
-    _load_words(m, bits, logits, row, stride, column + lane, select(stride <= columns, stride, 0))
 
 
 @by_text
@@ -110,7 +99,8 @@ def load_sample(m, bits, logits, row, stride, start, last, every, warp, warps, l
     for j in m.loop("j", bits.size, unrolled=True):
         place = (warp + j * warps) * every + ((warp + 5 * j) & (every - 1))
         column = m.let("column", ((start >> 5) + place) * WORD + lane)
-        bits[j] = load_within(scores.at(column), column, start, last)
+        score = load_below(scores.at(column), column, last)
+        bits[j] = select((column >= start) & (column < last), score, MINUS_INFINITY)
 
 
 @by_text
@@ -122,18 +112,9 @@ def page_row(m, inverse: Sets, line: Sets, row, next_n, page_size):
 
 
 @by_text
-def share_row(m, origin: Changes, run: Changes, start, last, count):
-    """Where the runs of words of `count` warps begin, and how long each is, in a row that the registers do not hold."""
-    m.set(origin, start >> 5 << 5)
-    m.set(run, ceildiv(last - origin, WORD * count))
-
-
-@by_text
-def bound_warp(m, limit: Sets, lo: Sets, hi: Sets, base, run, start, last, stride):
-    """Where a warp's columns end, and those of the row among them, [lo, hi)."""
-    m.set(limit, minimum(stride, base + run * WORD))
-    m.set(lo, maximum(start, base))
-    m.set(hi, minimum(last, limit))
+def bound_warp(m, hi: Sets, base, run, last):
+    """Where the row's columns of a warp end."""
+    m.set(hi, minimum(last, base + run * WORD))
 
 
 def _page_of(m, title: str, inverse, size, position):
@@ -146,21 +127,21 @@ def _page_of(m, title: str, inverse, size, position):
 
 @by_text
 def fetch_pages(
-    m, first_page: Sets, near: Sets, entry: Sets, first, columns, start, last, block_table, max_pages, line, page_size, inverse,
-    thread, threads,
+    m, first_page: Sets, entry: Sets, first, columns, start, last, block_table, max_pages, line, page_size, inverse, thread, threads,
 ):  # fmt: skip
     """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
 
-    `near` tells whether the threads hold them all.
+    That is -1 where the threads do not hold them all.
     """
     with m.when(page_size > 0):
         begin, _ = _page_of(m, "begin", inverse, page_size, maximum(first - start, 0))
         m.set(first_page, begin)
         end = minimum(last, first + columns) - 1 - start
         final = m.let("final", _page_of(m, "end", inverse, page_size, maximum(end, 0))[0] - first_page)
-        m.set(near, final < threads)
         with m.when(thread <= final):
             m.set(entry, block_table.row("table", line, max_pages)[first_page + thread])
+        with m.when(final >= threads):
+            m.set(first_page, -1)
 
 
 @by_text
@@ -183,24 +164,20 @@ def take_all(
         out[slot] = id
 
 
-def _set_token(m, id, position, table, size, inverse):
-    """The id of a position: itself, or what the page table makes of it."""
+def _set_token(m, id, position, table, size, inverse, pages=0, first_page=-1):
+    """The id of a position: itself, or what the page table makes of it, whose entries `pages` has if `first_page` is one."""
     m.set(id, position)
     with m.when(size > 0):
         page, offset = _page_of(m, "page", inverse, size, id)
-        m.set(id, table[page] * size + offset)
-
-
-@by_text
-def write_ids(
-    m, indices: Writes, row, k, placed, block_table, max_pages, line, page_size, inverse, thread, threads
-):
-    """Write the ids of `k` positions."""
-    out, table = indices.row("out", row, k), block_table.row("table", line, max_pages)
-    for slot in m.loop("slot", k, begin=thread, step=threads):
-        id = m.var("id")
-        _set_token(m, id, placed[slot], table, page_size, inverse)
-        out[slot] = id
+        entry = m.var("entry")
+        if isinstance(first_page, int):
+            m.set(entry, table[page])
+        else:
+            with m.when(first_page >= 0):
+                m.set(entry, pages[page - first_page])
+            with m.otherwise():
+                m.set(entry, table[page])
+        m.set(id, entry * size + offset)
 
 
 # Keys in registers
@@ -214,36 +191,25 @@ def _key(m, canonical_bits):
 
 @by_text
 def make_keys(m, bits, digits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for these.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
-    for j in m.loop("j", digits.size, unrolled=True):
-        same: list[Any] = []
-        for at in (2 * j, 2 * j + 1):
-            same.append(m.let("high" if same else "low", canonical(bits[at])))
-            bits[at] = _key(m, same[-1])
-        digits[j] = half_digits(*same)
+    for j in m.loop("j", bits.size // 2, unrolled=True):
+        low, high = m.let("low", canonical(bits[2 * j])), m.let("high", canonical(bits[2 * j + 1]))
+        bits[2 * j] = _key(m, low)
+        bits[2 * j + 1] = _key(m, high)
+        if digits:
+            digits[j] = half_digits(low, high)
     with m.when((column < lo) | (column + WORD * bits.size > hi)):
         own = m.let("own", column + lane)
-        for j in m.loop("j", digits.size, unrolled=True):
+        for j in m.loop("j", bits.size // 2, unrolled=True):
             for half in range(2):
                 at = own + (2 * WORD * j + WORD * half)
                 with m.when((at < lo) | (at >= hi)):
                     bits[2 * j + half] = 0
-                    digits[j] = digits[j] | 0xFFFF << 16 * half
-
-
-@by_text
-def make_keys_again(m, bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
-    for j in m.loop("j", bits.size, unrolled=True):
-        bits[j] = _key(m, canonical(bits[j]))
-    with m.when((column < lo) | (column + WORD * bits.size > hi)):
-        own = m.let("own", column + lane)
-        for j in m.loop("j", bits.size, unrolled=True):
-            with m.when((own + WORD * j < lo) | (own + WORD * j >= hi)):
-                bits[j] = 0
+                    if digits:
+                        digits[j] = digits[j] | 0xFFFF << 16 * half
 
 
 @by_text
@@ -356,28 +322,37 @@ def _key_of(entry):
 
 
 @by_text
-def bound_listed(m, entries, total, counters, end, span, thread, threads, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+def bound_listed(m, entries, total, counters, at, end, span, fresh, thread, threads, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in counters from `at`
+    on; the bit patterns of a `fresh` list become keys first."""
     largest, under = m.var("largest", 0, "uint32"), m.var("under", 0, "uint32")
     for i in m.loop("i", total, begin=thread, step=threads):
-        key = m.let("key", _key_of(entries[i]))
+        entry = m.let("entry", entries[i])
+        key = m.var("key", _key_of(entry), "uint32")
+        if fresh:
+            m.set(key, _key(m, canonical(key)))
+            entries[i] = make_pair(key, pair_low(entry))
         with m.when(end - key <= span):
             m.set(largest, maximum(largest, key))
             m.set(under, maximum(under, ~key))
-    for which, most in (
-        (UPPER, m.let("upper", warp_most(largest))),
-        (LOWER, m.let("lower", warp_most(under))),
-    ):
-        with m.when(lane.equals(0)):
-            m.do(raise_to(counters.at(which), most))
+    bounds = m.let("upper", warp_most(largest)), m.let("lower", warp_most(under))
+    with m.when(lane.equals(0)):
+        for i, most in enumerate(bounds):
+            m.do(raise_to(counters.at(at + i), most))
 
 
 @by_text
-def read_bounded(m, end: Changes, span: Changes, counters):
+def read_bounded(m, end: Changes, span: Changes, counters, at):
     """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
-    bottom = m.let("bottom", maximum(end - span, ~counters[LOWER].to("uint32")))
-    m.set(end, minimum(end, counters[UPPER].to("uint32")))
+    bottom = m.let("bottom", maximum(end - span, ~counters[at + 1].to("uint32")))
+    m.set(end, minimum(end, counters[at].to("uint32")))
     m.set(span, end - bottom)
+
+
+@by_text
+def read_word(m, value: Sets, words, at):
+    """A word of shared memory, for all threads."""
+    m.set(value, words[at].to(value.dtype))
 
 
 # Closing a round
@@ -468,22 +443,10 @@ def _write_state(m, state, end, span, need, inside):
 @by_text
 def read_state(m, end: Sets, span: Sets, need: Sets, inside: Sets, state):
     """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
-    _read_state(m, end, span, need, inside, state)
-
-
-def _read_state(m, end, span, need, inside, state):
     words = m.local("words", 4)
     state.read(words, 0)
     for i, variable in enumerate((end, span, need, inside)):
-        m.set(variable, words[i].to("uint32") if i < 2 else words[i])
-
-
-@by_text
-def read_group_state(m, end: Sets, span: Sets, need: Sets, inside: Sets, lower: Sets, within: Sets, state):
-    """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
-    _read_state(m, end, span, need, inside, state)
-    m.set(lower, state[4])
-    m.set(within, state[5])
+        m.set(variable, words[i].to(variable.dtype))
 
 
 @by_text
@@ -518,23 +481,19 @@ def pick_bin_of_group(
         left = m.let("left", need - shuffle(over, source))
         less = m.var("less", lower + warp_sum(select(lane < source, under, 0)))
         first_bin = m.let("first_bin", source * (BINS // COARSE) + 2 * lane)
-        low, high, low_under, high_under = (m.var(x) for x in ("low", "high", "low_under", "high_under"))
+        both, both_under = m.var("both", 0, "int64"), m.var("both_under", 0, "int64")
         for i in m.loop("i", group, unrolled=True):
             pair = m.let("pair", load_peer_pair(peers.at(bins + first_bin), i))
-            m.set(low, low + pair_low(pair))
-            m.set(high, high + pair_high(pair))
+            m.set(both, both + pair)
             with m.when(i < rank):
-                m.set(low_under, low_under + pair_low(pair))
-                m.set(high_under, high_under + pair_high(pair))
+                m.set(both_under, both_under + pair)
+        low, high = m.let("low", pair_low(both)), m.let("high", pair_high(both))
+        low_under, high_under = pair_low(both_under), m.let("high_under", pair_high(both_under))
         hit, source, over = _find(m, "bin", low + high, left)
         m.set(less, less + warp_sum(select(lane < source, low_under + high_under, 0)))
         with m.when(hit):
-            digit, inside, within = (
-                m.var("digit", first_bin),
-                m.var("inside", low),
-                m.var("within", low_under),
-            )
-            before = m.var("before", over)
+            digit, inside = m.var("digit", first_bin), m.var("inside", low)
+            within, before = m.var("within", low_under), m.var("before", over)
             with m.when(before + low < left):
                 m.set(before, before + low)
                 m.set(digit, digit + 1)
@@ -562,88 +521,64 @@ def _find(m, title: str, count, need):
 
 
 @by_text
-def collect(
-    m, count: Changes, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, by_word, lane,
-):  # fmt: skip
-    """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
-
-    A warp takes its entries with one atomic. Where they lie follows from a scan of what each lane has or, `by_word`, which
-    needs fewer registers, from how many there are in each word of columns.
-
-    `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks as above.
-    """
-    above, equal, entries = (
-        above.part("own_above", word),
-        equal.part("own_equal", word),
-        entries.part("listed", first),
-    )
+def collect(m, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane):
+    """Mark a batch's keys above the range, in its words of the bitmap from `word` on; list those in it from entry `first`
+    on, or mark these too. A warp takes its entries with one atomic."""
     words = m.local("words", bits.size)
-    some = m.var("some", end - bits[0] <= span, "bool")
     for j in m.loop("j", bits.size, unrolled=True):
         words[j] = ballot(bits[j] > end)
-        m.set(some, some | (end - bits[j] <= span))
-    _keep_words(m, above, words, lane)
-    with m.when(listing), m.when(any_lane(some)):
-        place = lambda j: ~((owner << OFFSET_BITS) | (offset + WORD * j + lane))  # noqa: E731
-        (_list_by_word if by_word else _list_by_lane)(m, bits, counters, entries, end, span, place, lane)
+    _keep_words(m, above.part("own_above", word), words, lane)
+    with m.when(listing):
+        left = m.var("left")
+        for j in m.loop("j", bits.size, unrolled=True):
+            m.set(left, left | select(end - bits[j] <= span, 1 << j, 0))
+        with m.when(any_lane(left.differs(0))):
+            slot = m.var("slot", scan(popc(left)))
+            m.set(slot, slot + _take_room(m, counters, slot, lane))
+            place = m.var("place", ~((owner << OFFSET_BITS) | (offset + lane)))
+            entries = entries.part("listed", first)
+            for j in m.loop("j", bits.size, unrolled=True):
+                with m.when(end - bits[j] <= span):
+                    m.set(slot, slot - 1)
+                    entries[slot] = make_pair(bits[j], place - WORD * j)
     with m.otherwise():
         for j in m.loop("j", bits.size, unrolled=True):
             words[j] = ballot(end - bits[j] <= span)
-        _keep_words(m, equal, words, lane)
-    m.comment(
-        "A population count takes four times as long as an addition: one of a lane's own word, not one a word."
-    )
-    m.do(sync_warp())
-    marked = m.var("marked")
-    with m.when(lane < bits.size):
-        m.set(marked, popc(above[lane]))
-    m.set(count, count + marked)
+        _keep_words(m, equal.part("own_equal", word), words, lane)
 
 
-def _list_by_lane(m, bits, counters, entries, end, span, place, lane):
-    own = m.var("own")
-    for j in m.loop("j", bits.size, unrolled=True):
-        m.set(own, own + select(end - bits[j] <= span, 1, 0))
-    through, slot = m.let("through", scan(own)), m.var("slot")
+def _take_room(m, counters, through, lane):
+    """Where a warp's next entries of the list go, of which its lanes have `through` up to and with each."""
+    room = m.var("room")
     with m.when(lane.equals(LAST_LANE)):
-        m.set(slot, fetch_add(counters.at(LISTED), through))
-    m.set(slot, shuffle(slot, LAST_LANE) + through - own)
-    for j in m.loop("j", bits.size, unrolled=True):
-        with m.when(end - bits[j] <= span):
-            entries[slot] = make_pair(bits[j], place(j))
-            m.set(slot, slot + 1)
+        m.set(room, fetch_add(counters.at(LISTED), through))
+    return shuffle(room, LAST_LANE)
 
 
-def _list_by_word(m, bits, counters, entries, end, span, place, lane):
-    total, slot = m.var("total"), m.var("slot")
-    for j in m.loop("j", bits.size, unrolled=True):
-        m.set(total, total + popc(ballot(end - bits[j] <= span)))
-    with m.when(lane.equals(0)):
-        m.set(slot, fetch_add(counters.at(LISTED), total))
-    m.set(slot, shuffle(slot, 0))
-    for j in m.loop("j", bits.size, unrolled=True):
-        same = m.let("same", ballot(end - bits[j] <= span))
-        with m.when(((same >> lane) & 1).differs(0)):
-            entries[slot + popc(same & ((1 << lane) - 1))] = make_pair(bits[j], place(j))
-        m.set(slot, slot + popc(same))
+def _pick(bits, j):
+    """Register `j`, a power of two of them: they have no address."""
+    found, half = [bits[i] for i in range(bits.size)], 1
+    while len(found) > 1:
+        upper = (j & half).differs(0)
+        found, half = (
+            [select(upper, *pair[::-1]) for pair in zip(found[::2], found[1::2], strict=True)],
+            2 * half,
+        )
+    return found[0]
+
+
+def _each_bit(m, word):
+    """The numbers of a word's bits, from the lowest on; nothing of it is left."""
+    for _ in m.repeat(word.differs(0)):
+        lowest = m.let("lowest", word & -word)
+        yield m.let("number", LAST_LANE - clz(lowest))
+        m.set(word, word ^ lowest)
 
 
 def _keep_words(m, bitmap, words, lane):
     with m.when(lane.equals(0)):
         for j in m.loop("j", words.size, unrolled=True):
             bitmap[j] = words[j]
-
-
-@by_text
-def keep_count(m, counts, count, warp, lane):
-    """The keys above the range of each warp, for all threads."""
-    _keep_sum(m, counts, count, warp, lane)
-
-
-def _keep_sum(m, sums, value, warp, lane):
-    total = m.let("total", warp_sum(value))
-    with m.when(lane.equals(0)):
-        sums[warp] = total
 
 
 @by_text
@@ -656,7 +591,7 @@ def send_entries(m, peers, entries, first, counters, group, rank, warp, warps, l
             m.do(store_peer(peers.at(first + at), to, entries[first + at]))
 
 
-def _mark(m, entry, bitmap, counts, counters, which, rank, warps, words):
+def _mark(m, entry, bitmap, counters, which, rank, warps, words):
     """Set a list entry's bit where this CTA owns it, and count it where a CTA of lower rank does."""
     place = m.let("place", ~pair_low(entry))
     offset = m.let("offset", place & ((1 << OFFSET_BITS) - 1))
@@ -665,13 +600,11 @@ def _mark(m, entry, bitmap, counts, counters, which, rank, warps, words):
         m.do(atomic_add(counters.at(which), 1))
     with m.when((warp >= 0) & (warp < warps)):
         m.do(set_bits(bitmap.at(warp * words + (offset >> 5)), 1 << (offset & 31)))
-        if which == LOWER_ABOVE:
-            m.do(atomic_add(counts.at(warp), 1))
 
 
 @by_text
 def sift(
-    m, entries, total, target, above, equal, counts, counters, end, span, inside, ranked, rank, warps, words, thread, threads,
+    m, entries, total, target, above, equal, counters, end, span, inside, ranked, rank, warps, words, thread, threads,
 ):  # fmt: skip
     """After the rounds over the list: mark entries above the range; keep those in it from `target` on where at most
     `ranked` are left to rank, else mark them as equal."""
@@ -679,10 +612,10 @@ def sift(
         entry = m.let("entry", entries[i])
         key = m.let("key", _key_of(entry))
         with m.when(key > end):
-            _mark(m, entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
+            _mark(m, entry, above, counters, LOWER_ABOVE, rank, warps, words)
         with m.when((end - key <= span) & (inside > 0)):
             with m.when(inside > ranked):
-                _mark(m, entry, equal, counts, counters, LOWER_EQUAL, rank, warps, words)
+                _mark(m, entry, equal, counters, LOWER_EQUAL, rank, warps, words)
             with m.otherwise():
                 slot = m.var("slot")
                 m.set(slot, fetch_add(counters.at(KEPT), 1))
@@ -690,7 +623,7 @@ def sift(
 
 
 @by_text
-def rank_entries(m, entries, first, count, need, above, counts, counters, rank, warps, words, warp, lane):
+def rank_entries(m, entries, first, count, need, above, counters, rank, warps, words, warp, lane):
     """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it with."""
     low, high = m.var("low", 0, "int64"), m.var("high", 0, "int64")
     with m.when(lane < count):
@@ -704,7 +637,7 @@ def rank_entries(m, entries, first, count, need, above, counts, counters, rank, 
             popc(ballot(unsigned_above(low, entry))) + popc(ballot(unsigned_above(high, entry))),
         )
         with m.when((ahead < need) & lane.equals(0)):
-            _mark(m, entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
+            _mark(m, entry, above, counters, LOWER_ABOVE, rank, warps, words)
 
 
 @by_text
@@ -716,12 +649,16 @@ def read_marked(m, ties: Sets, skip: Sets, counters, need, inside, lower, ranked
 
 
 @by_text
-def count_equal(m, equal, sums, first, words, warp, lane):
-    """Columns of each warp that are marked as equal."""
-    found = m.var("found")
-    for i in m.loop("i", words, begin=lane, step=WORD):
-        m.set(found, found + popc(equal[first + i]))
-    _keep_sum(m, sums, found, warp, lane)
+def count_marks(m, before: Sets, bitmap, sums, first, words, warp, lane):
+    """Count each warp's marked columns in `sums`; those of lower lanes, which have consecutive words each, are `before`."""
+    own = m.var("own")
+    begin, end = _own_words(m, words, lane)
+    for i in m.loop("i", end, begin=begin):
+        m.set(own, own + popc(bitmap[first + i]))
+    through = m.let("through", scan(own))
+    with m.when(lane.equals(LAST_LANE)):
+        sums[warp] = through
+    m.set(before, through - own)
 
 
 def _own_words(m, words, lane):
@@ -731,21 +668,11 @@ def _own_words(m, words, lane):
     return begin, m.let("final", minimum(begin + each, words))
 
 
-def _count_own(m, bitmap, first, begin, end):
-    """Marks in a lane's words."""
-    own = m.var("own")
-    for i in m.loop("i", end, begin=begin):
-        m.set(own, own + popc(bitmap[first + i]))
-    return own
-
-
 @by_text
-def take_ties(m, above, equal, counts, sums, take, first, words, warp, lane):
-    """Select the first `take` columns marked as equal, in order of position; a lane has consecutive words."""
+def take_ties(m, before, above, equal, sums, take, first, words, warp, lane):
+    """Select the first `take` columns marked as equal, in order of position."""
     begin, end = _own_words(m, words, lane)
-    own = _count_own(m, equal, first, begin, end)
-    left = m.var("left", take - _lower_warps(m, sums, warp, lane) - scan(own) + own)
-    added = m.let("added", warp_sum(maximum(minimum(left, own), 0)))
+    left = m.var("left", take - _lower_warps(m, sums, warp, lane) - before)
     for i in m.loop("i", end, begin=begin):
         word = m.var("word", equal[first + i])
         found = m.let("found", popc(word))
@@ -754,126 +681,135 @@ def take_ties(m, above, equal, counts, sums, take, first, words, warp, lane):
                 m.set(word, word ^ (1 << (LAST_LANE - clz(word))))
             above[first + i] = above[first + i] | word
         m.set(left, left - found)
-    with m.when(lane.equals(0)):
-        counts[warp] = counts[warp] + added
 
 
 # Ids in order
 
 
 @by_text
-def first_slot(m, slot: Sets, counts, skip, warp, lane):
-    """Slot of each warp's first column: behind lower ranks' and lower warps'."""
-    m.set(slot, skip + _lower_warps(m, counts, warp, lane))
+def place_marks(m, placed, before, sums, above, first, words, position, dense, keep, warp, lane):
+    """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
 
-
-@by_text
-def emit_sparse(
-    m, slot, indices: Writes, row, k, above, first, words, position, block_table, max_pages, line, page_size, inverse, pages,
-    first_page, near, lane,
-):  # fmt: skip
-    """Write the ids of each warp's marked columns, ascending, from `slot` on: for bitmaps with few marks.
-
-    With `near`, `pages` holds the entries of the page table from `first_page` on.
+    Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
     """
-    out, table = indices.row("out", row, k), block_table.row("table", line, max_pages)
-    start = m.var("start", slot)
-    for base in m.loop("base", words, step=WORD):
-        word = m.var("word")
-        with m.when(base + lane < words):
-            m.set(word, above[first + (base + lane)])
-        own = m.let("own", popc(word))
-        through = m.let("through", scan(own))
-        place = m.var("place", start + through - own)
-        for _ in m.repeat(word.differs(0)):
-            lowest = m.let("lowest", word & -word)
-            id = m.var("id", position + (base + lane) * WORD + (LAST_LANE - clz(lowest)))
-            with m.when(page_size > 0):
-                page, offset = _page_of(m, "page", inverse, page_size, id)
-                entry = m.var("entry")
-                with m.when(near):
-                    m.set(entry, pages[page - first_page])
-                with m.otherwise():
-                    m.set(entry, table[page])
-                m.set(id, entry * page_size + offset)
-            out[place] = id
-            m.set(place, place + 1)
-            m.set(word, word ^ lowest)
-        m.set(start, start + shuffle(through, LAST_LANE))
-
-
-@by_text
-def emit(
-    m, slot: Changes, indices: Writes, row, k, above, word, keep, position, block_table, max_pages, line, page_size, inverse,
-    pages, first_page, near, lane,
-):  # fmt: skip
-    """Write the ids of a batch's marked columns, ascending, from `slot` on; the slot moves behind them. `near` as above."""
-    out, table = indices.row("out", row, k), block_table.row("table", line, max_pages)
-    marks, ids = m.local("marks", keep), m.local("ids", keep)
-    words = above.part("words", word)
-    for j in m.loop("j", keep, unrolled=True):
-        marks[j] = words[j]
-    bit, own = m.let("bit", 1 << lane), m.let("own_position", position + lane)
-    for j in m.loop("j", keep, unrolled=True):
-        ids[j] = own + WORD * j
-    with m.when(page_size > 0):
-        offsets = m.local("offsets", keep)
-
-        def look_up(entries, first):
+    place = m.var("place", before + _lower_warps(m, sums, warp, lane))
+    with m.when(dense):
+        below, marks = m.let("below", (1 << lane) - 1), m.local("marks", keep)
+        for base in m.loop("base", words, step=keep):
             for j in m.loop("j", keep, unrolled=True):
-                page, offset = _page_of(m, "page", inverse, page_size, ids[j])
-                offsets[j] = offset
-                ids[j] = load_marked(entries.at(page - first), marks[j], bit)
-
-        with m.when(near):
-            look_up(pages, first_page)
-        with m.otherwise():
-            look_up(table, 0)
-        for j in m.loop("j", keep, unrolled=True):
-            ids[j] = ids[j] * page_size + offsets[j]
-    m.comment("A lane counts one word; the words' first slots then go to all lanes.")
-    own = m.var("own")
-    with m.when(lane < keep):
-        m.set(own, popc(words[lane]))
-    through = m.let("through", scan(own, keep))
-    first = m.let("first", (slot + through - own) * 4)
-    for j in m.loop("j", keep, unrolled=True):
-        place = m.let("place", shuffle(first, j) + popc(marks[j] & (bit - 1)) * 4)
-        m.do(store_marked(out.at(0), place, marks[j], bit, ids[j]))
-    m.set(slot, slot + shuffle(through, keep - 1))
+                marks[j] = above[first + (base + j)]
+            for j in m.loop("j", keep, unrolled=True):
+                slot = m.let("slot", shuffle(place, base + j) + popc(marks[j] & below))
+                with m.when(((marks[j] >> lane) & 1).differs(0)):
+                    placed[slot] = position + (base + j) * WORD + lane
+    with m.otherwise():
+        begin, end = _own_words(m, words, lane)
+        for i in m.loop("i", end, begin=begin):
+            word = m.var("word", above[first + i])
+            for number in _each_bit(m, word):
+                placed[place] = position + i * WORD + number
+                m.set(place, place + 1)
 
 
 @by_text
-def count_marks(m, slot: Sets, sums, above, first, words, warp, lane):
-    """Count each warp's marked columns in `sums`; `slot` is those of lower lanes, which have consecutive words each."""
-    own = _count_own(m, above, first, *_own_words(m, words, lane))
-    through = m.let("through", scan(own))
-    with m.when(lane.equals(LAST_LANE)):
-        sums[warp] = through
-    m.set(slot, through - own)
+def write_ids(
+    m, indices: Writes, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
+    warps, thread, threads, lane,
+):  # fmt: skip
+    """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
 
-
-@by_text
-def place_marks(m, placed, slot, sums, above, first, words, position, warp, lane):
-    """Positions of each warp's marked columns, ascending, behind those of lower warps and, by `slot`, of lower lanes."""
-    begin, end = _own_words(m, words, lane)
-    place = m.var("place", slot + _lower_warps(m, sums, warp, lane))
-    for i in m.loop("i", end, begin=begin):
-        word = m.var("word", above[first + i])
-        for _ in m.repeat(word.differs(0)):
-            lowest = m.let("lowest", word & -word)
-            placed[place] = position + i * WORD + (LAST_LANE - clz(lowest))
-            m.set(place, place + 1)
-            m.set(word, word ^ lowest)
+    `pages` holds the entries of the page table from `first_page` on, unless that is -1.
+    """
+    out, table = indices.row("out", row, k, skip), block_table.row("table", line, max_pages)
+    total = m.let("total", _lower_warps(m, sums, warps, lane))
+    for slot in m.loop("slot", total, begin=thread, step=threads, at_once=4):
+        id = m.var("id")
+        _set_token(m, id, placed[slot], table, page_size, inverse, pages, first_page)
+        out[slot] = id
 
 
 # A list of a sampled row
 
 
 @by_text
-def read_listed(m, found: Sets, counters):
-    """Keys that were listed, or for which there was no room."""
-    m.set(found, counters[LISTED])
+def read_bottom(m, bottom: Sets, end, span):
+    """The threshold that a sample gives: the smallest key of a range, at least that of the smallest finite score."""
+    m.set(bottom, minimum(maximum(end - span, LOWEST), INFINITE))
+
+
+@by_text
+def list_row(
+    m,
+    keys,
+    ahead,
+    logits,
+    row,
+    stride,
+    entries,
+    counters,
+    bottom,
+    origin,
+    start,
+    last,
+    batches,
+    room,
+    warp,
+    warps,
+    lane,
+):
+    """List the bit patterns of scores that reach that of `bottom`; a warp stops when there is no room for `room`.
+
+    Positions count from `origin`. Two batches in turn, so that one is on its way while the other is looked at; one that
+    would end past the row is its last one instead.
+    """
+    listed, batch, columns = m.var("listed"), m.var("batch"), WORD * keys.size
+    column = lambda batch: origin + (batch * warps + warp) * columns  # noqa: E731
+    within = lambda batch: minimum(column(batch), stride - columns)  # noqa: E731
+
+    def load(bits, batch):
+        scores, quad = logits.row("scores", row, stride, within(batch)), m.local("quad", QUAD, "float32")
+        for j in m.loop("j", bits.size // QUAD, unrolled=True):
+            scores.read(quad, WORD * j + lane)
+            for i in range(QUAD):
+                bits[QUAD * j + i] = bits_of(quad[i])
+
+    load(keys, 0)
+    for _ in m.repeat((batch < batches) & (listed <= room)):
+        for turn, (bits, other) in enumerate(((keys, ahead), (ahead, keys))):
+            load(other, batch + (turn + 1))
+            at, first = (
+                m.let("at", within(batch + turn)),
+                m.let("first", maximum(start, column(batch + turn))),
+            )
+            _list_quads(
+                m, listed, bits, entries, counters, less_score(bottom), at, first, last, origin, room, lane
+            )
+        m.set(batch, batch + 2)
+
+
+def _list_quads(m, listed, bits, entries, counters, less, at, first, last, origin, room, lane):
+    """List a batch from column `at` on, four columns a lane, 128 in a row of them: what with `less` is not negative."""
+    own = m.let("own", at + QUAD * lane)
+    step = lambda j: j + (j >> 2) * (QUAD * WORD - QUAD)  # noqa: E731
+    with m.when((at < first) | (at + WORD * bits.size > last)):
+        for j in m.loop("j", bits.size, unrolled=True):
+            with m.when((own + step(j) < first) | (own + step(j) >= last)):
+                bits[j] = MINUS_INFINITY
+    less, left = m.let("less", less), m.var("left")
+    for j in m.loop("j", bits.size, unrolled=True):
+        m.set(left, shift_in_sign(left, bits[bits.size - 1 - j], less))
+    m.set(left, ~left & ((1 << bits.size) - 1))
+    through = m.let("through", scan(popc(left)))
+    total = m.let("total", shuffle(through, LAST_LANE))
+    with m.when(total > 0):
+        taken = m.let("taken", _take_room(m, counters, through, lane))
+        m.set(listed, taken + total)
+        with m.when(listed <= room):
+            slot = m.var("slot", taken + through)
+            for j in _each_bit(m, left):
+                key = m.var("key", _pick(bits, j), "uint32")
+                m.set(slot, slot - 1)
+                entries[slot] = make_pair(key, ~(own - origin) - step(j))
 
 
 @by_text
@@ -889,35 +825,8 @@ def mark_equal(m, bits, equal, word, counters, tied, lane):
 
 
 @by_text
-def read_kept(m, found: Sets, counters):
-    """Entries that were kept, or ties that were marked."""
-    m.set(found, counters[KEPT])
-
-
-@by_text
 def mark_listed(m, entries, total, above, thread, threads):
     """Mark all of the first `total` list entries in the bitmap, whose words are those of the row."""
     for i in m.loop("i", total, begin=thread, step=threads):
         place = m.let("place", ~pair_low(entries[i]))
         m.do(set_bits(above.at(place >> 5), 1 << (place & 31)))
-
-
-@by_text
-def key_entries(m, entries, total, counters, thread, threads, lane):
-    """Make the bit patterns of the first `total` list entries keys, and note the largest."""
-    largest = m.var("largest", 0, "uint32")
-    for i in m.loop("i", total, begin=thread, step=threads):
-        entry = m.let("entry", entries[i])
-        key = m.let("key", _key(m, canonical(_key_of(entry))))
-        entries[i] = make_pair(key, pair_low(entry))
-        m.set(largest, maximum(largest, key))
-    top = m.let("top", warp_most(largest))
-    with m.when(lane.equals(0)):
-        m.do(raise_to(counters.at(LARGEST), top))
-
-
-@by_text
-def read_largest(m, end: Sets, span: Sets, counters, bottom):
-    """The range from `bottom` to the largest key of the list."""
-    m.set(end, counters[LARGEST].to("uint32"))
-    m.set(span, end - bottom)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tilelang.language as T
 
 from . import warps
-from .warps import external, mul_hi, popc, scan, shuffle
+from .warps import external
 
 PASS_CONFIGS = {
     "tl.disable_safe_memory_legalize": True,
@@ -19,7 +19,7 @@ PASS_CONFIGS = {
 
 # Not the pass over a sampled row: a batch of it is 16 registers of which one is picked by a number known at run time, and
 # TileLang's kernels spilled 76 to 192 words.
-UNSPELLED = ("load_quads",)
+UNSPELLED = ("list_row",)
 
 SOURCE = (
     warps.SOURCE
@@ -70,42 +70,3 @@ half_digits = external("uint32", "dk::half_digits")
 def load_below(place, column, limit):
     """The bit pattern at a place where a column lies below a limit; 0 without a read elsewhere."""
     return T.call_extern("uint32", "dk::load_bits", T.address_of(place), column < limit)
-
-
-@T.macro
-def store_id(indices, row, slot, position, block_table, line, page_size, inverse, pages, first_page, near):
-    """Write a position, or the token that the page table gives it where pages are used."""
-    page = T.alloc_var("int32", init=0)
-    if page_size > 0:
-        page = T.cast(mul_hi(T.cast(position, "uint32"), inverse), "int32")
-        page = T.if_then_else(position - page * page_size >= page_size, page + 1, page)
-        if near:
-            indices[row, slot] = pages[page - first_page] * page_size + (position - page * page_size)
-        else:
-            indices[row, slot] = block_table[line, page] * page_size + (position - page * page_size)
-    else:
-        indices[row, slot] = position
-
-
-@T.macro
-def emit(
-    slot: T.Ref, indices, row, k, above, word, keep, position, block_table, max_pages, line, page_size, inverse, pages, first_page,
-    near, lane,
-):  # fmt: skip
-    """By branches: of loads of all ids ahead, as the text has them, TileLang makes a tenth more instructions."""
-    own = T.alloc_var("int32", init=0)
-    through = T.alloc_var("int32", init=0)
-    first = T.alloc_var("int32", init=0)
-    if lane < keep:
-        own = popc(above[word + lane])
-    through = scan(own)
-    for j in T.unroll(keep):
-        first = slot + shuffle(through - own, j)
-        marks = T.cast(above[word + j], "uint32")
-        bit = T.uint32(1) << T.cast(lane, "uint32")
-        if (marks & bit) != T.uint32(0):
-            store_id(
-                indices, row, first + popc(marks & (bit - T.uint32(1))), position + 32 * j + lane, block_table, line, page_size,
-                inverse, pages, first_page, near,
-            )  # fmt: skip
-    slot = slot + shuffle(through, 31)

@@ -19,12 +19,14 @@ __device__ __forceinline__ unsigned warp_most(unsigned value) { return __reduce_
 __device__ __forceinline__ int ballot(bool yes) { return __ballot_sync(ALL, yes); }
 __device__ __forceinline__ bool any_lane(bool yes) { return __any_sync(ALL, yes); }
 __device__ __forceinline__ int shuffle(int value, int lane) { return __shfl_sync(ALL, value, lane); }
+// By the shuffle's predicate, for which no register is compared.
 __device__ __forceinline__ int scan(int value) {
-  int lane = threadIdx.x % 32;
-  for (int d = 1; d < 32; d *= 2) {
-    int other = __shfl_up_sync(ALL, value, d);
-    value += lane >= d ? other : 0;
-  }
+  asm volatile(
+      "{ .reg .pred p; .reg .b32 t; "
+      "shfl.sync.up.b32 t|p, %0, 1, 0, -1; @p add.s32 %0, %0, t; shfl.sync.up.b32 t|p, %0, 2, 0, -1; @p add.s32 %0, %0, t; "
+      "shfl.sync.up.b32 t|p, %0, 4, 0, -1; @p add.s32 %0, %0, t; shfl.sync.up.b32 t|p, %0, 8, 0, -1; @p add.s32 %0, %0, t; "
+      "shfl.sync.up.b32 t|p, %0, 16, 0, -1; @p add.s32 %0, %0, t; }"
+      : "+r"(value));
   return value;
 }
 

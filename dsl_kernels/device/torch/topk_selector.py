@@ -13,8 +13,7 @@ import torch
 
 from ...tile.lang import Size
 from ...tile.leaf_text import Function
-from ...tile.text import Changes, Sets, leaf
-from ...tile.threads import Place, Threads
+from ...tile.threads import Place, Threads, number
 
 WORD = Size(32, "WORD")
 """Columns of a bitmap word: one a lane."""
@@ -28,9 +27,9 @@ COARSE = Size(32, "COARSE")
 OFFSET_BITS = Size(22, "OFFSET_BITS")
 """Low bits of a list entry's position: the column within its warp's run. The owning warp stands above them."""
 
-LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL, LARGEST, UPPER, LOWER = range(7)
-"""Counters: entries listed, entries kept for ranking, entries of lower ranks that are selected or may be, largest key of
-the list, largest and complement of the smallest undecided one."""
+LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL, FIRST_BOUNDS, BOUNDS = 0, 1, 2, 3, 4, 6
+"""Counters: entries listed, entries kept for ranking, entries of lower ranks that are selected or may be, largest key and
+complement of the smallest one: those of a fresh list, then undecided ones."""
 
 QUAD = Size(4, "QUAD")
 """Columns that a lane loads at once."""
@@ -42,25 +41,6 @@ MINUS_INFINITY = 0xFF800000
 """Its bit pattern."""
 
 UINT32 = 0xFFFFFFFF
-
-
-def _columns(column: Any, keep: int) -> torch.Tensor:
-    """Columns of a batch, (threads, keep): each warp's words from `column` on, a column a lane."""
-    lanes, words = torch.arange(WORD).view(1, -1, 1), torch.arange(keep).view(1, 1, -1)
-    return (torch.as_tensor(column).view(-1, 1, 1) + words * WORD + lanes).view(-1, keep)
-
-
-def _quads(column: Any, keep: int) -> torch.Tensor:
-    """Columns of a batch, (threads, keep): each warp's from `column` on, four a lane, 128 in a row of them."""
-    lanes, each = torch.arange(WORD).view(1, -1, 1), torch.arange(keep).view(1, 1, -1)
-    columns = each // QUAD * (QUAD * WORD) + lanes * QUAD + each % QUAD
-    return (torch.as_tensor(column).view(-1, 1, 1) + columns).view(-1, keep)
-
-
-def _by_thread(value: Any) -> torch.Tensor:
-    """A value of each warp, or of all, for each thread."""
-    value = torch.as_tensor(value)
-    return value.repeat_interleave(WORD).view(-1, 1) if value.dim() else value
 
 
 def _signed(words: torch.Tensor) -> torch.Tensor:
@@ -111,17 +91,6 @@ half_edge = Function("half_edge", "uint32", lambda bin: _half_edge(torch.as_tens
 """Smallest key of a bin of the first round, counted from the smallest score."""
 
 
-def _load_within(threads: Threads, place: Place, column: Any, low: Any, high: Any) -> torch.Tensor:
-    column = threads.spread(column)
-    inside = (column >= low) & (column < high)
-    bits = _unsigned(place.memory.view(torch.int32)[place.of(threads.active & inside)])
-    return torch.where(inside, bits, MINUS_INFINITY)
-
-
-load_within = Function("load_within", "uint32", _load_within, joint=True)
-"""The bit pattern at a place where a column lies in [low, high); that of -inf without a read elsewhere."""
-
-
 def _load_below(threads: Threads, place: Place, column: Any, limit: Any) -> torch.Tensor:
     inside = threads.spread(column < limit)
     return torch.where(
@@ -133,42 +102,20 @@ load_below = Function("load_below", "uint32", _load_below, joint=True)
 """The bit pattern at a place where a column lies below a limit; 0 without a read elsewhere."""
 
 
-@leaf
-def load_quads(bits: Any, logits: Any, row: int, stride: int, column: Any, lane: Any) -> None:
-    """Bit patterns of each warp's columns from `column` on, four a lane; a batch that would end past the row is its last
-    one instead."""
-    bits.copy_(_unsigned(logits[row].view(torch.int32))[_quads(_within(column, bits, stride), bits.shape[1])])
+def _score(key: Any) -> torch.Tensor:
+    key = torch.as_tensor(key)
+    return _float(torch.where(key >= 1 << 31, key ^ (1 << 31), key ^ UINT32))
 
 
-def _within(column: Any, bits: Any, stride: int) -> torch.Tensor:
-    return torch.as_tensor(column).clamp(max=stride - WORD * bits.shape[1])
+less_score = Function("less_score", "float32", lambda key: 0.0 - _score(key))
+"""Less the score of a key, from zero: of a zero's key 0."""
 
+bits_of = Function("bits_of", "uint32", lambda score: _unsigned(number(score).view(torch.int32)))
+"""The bit pattern of a float."""
 
-@leaf
-def read_bottom(bottom: Sets, less: Sets, end: int, span: int) -> Any:
-    """The threshold that a sample gives: the smallest key of a range, at least that of the smallest finite score.
-
-    `less` is less its score: the sum with a score is negative below.
-    """
-    bottom = min(max(end - span, LOWEST), INFINITE)
-    bits = torch.tensor(bottom ^ (1 << 31) if bottom >= 1 << 31 else bottom ^ UINT32)
-    return bottom, float(0.0 - _signed(bits).view(torch.float32))
-
-
-@leaf
-def list_above(
-    listed: Changes, bits: Any, entries: Any, counters: Any, less: float, column: Any, origin: int, start: int, last: int,
-    stride: int, room: int, lane: Any,
-) -> Any:  # fmt: skip
-    """List a batch of load_quads, as bit patterns: what with `less` is not negative, while there is room for `room`.
-
-    Positions count from `origin`. `listed` is then how many there are, as far as each warp knows.
-    """
-    columns = _quads(_within(column, bits, stride), bits.shape[1])
-    reach = (columns >= start) & (columns >= _by_thread(column)) & (columns < last)
-    reach &= ~(_float(bits) + torch.tensor(less, dtype=torch.float32) < 0)
-    found, slot = bits[reach] << 32 | ~(columns - origin)[reach] & UINT32, int(counters[LISTED])
-    counters[LISTED] += len(found)
-    if slot + len(found) <= room:
-        entries[slot : slot + len(found)] = found
-    return slot + len(found)
+shift_in_sign = Function(
+    "shift_in_sign",
+    "int32",
+    lambda word, bits, less: _signed(torch.as_tensor(word) << 1 | (_float(bits) + less < 0).long()).long(),
+)
+"""A word moved up by a bit, which tells whether a score plus `less` is negative; of NaN it is not."""

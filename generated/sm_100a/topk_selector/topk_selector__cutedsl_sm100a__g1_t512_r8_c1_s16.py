@@ -11,7 +11,6 @@ buffers
   above      1024 int32, shared
   equal      1024 int32, shared
   sums       32 int32, shared
-  counts     32 int32, shared
   state      8 int32, shared
   counters   8 int32, shared
   keys       512x8 uint32, registers of select
@@ -20,7 +19,7 @@ buffers
   ahead      512x8 uint32, registers of select
   few        512x4 uint32, registers of select
   few_digits 512x2 uint32, registers of select
-totals: 512 threads, 70464 of 232448 bytes of shared memory, grid (rows, 1)
+totals: 512 threads, 70336 of 232448 bytes of shared memory, grid (rows, 1)
 """
 import cutlass
 import cutlass.cute as cute
@@ -35,8 +34,8 @@ KEEP = 8  # keys a thread keeps in registers; longer rows are read again in ever
 SAMPLE = 16  # words of 32 columns for each one sampled; 0: no sample
 BINS = 2048
 QUAD = 4
-BATCH = 256
 HELD = 4096
+BATCH = 256
 WORD = 32
 WARPS = 16
 FEW = 4
@@ -48,6 +47,7 @@ BETWEEN = 88
 LISTED = 5632
 RANKED = 64
 OFFSET_BITS = 22
+DENSE = 8
 
 
 LAUNCH = Launch(
@@ -74,7 +74,6 @@ class Shared:
     above: cute.struct.Align[cute.struct.MemRange[Int32, SPAN // WORD], 128]
     equal: cute.struct.Align[cute.struct.MemRange[Int32, SPAN // WORD], 128]
     sums: cute.struct.Align[cute.struct.MemRange[Int32, 32], 128]
-    counts: cute.struct.Align[cute.struct.MemRange[Int32, 32], 128]
     state: cute.struct.Align[cute.struct.MemRange[Int32, 8], 128]
     counters: cute.struct.Align[cute.struct.MemRange[Int32, 8], 128]
 
@@ -117,23 +116,23 @@ def page_row(row, next_n, page_size):
 
 
 @cute.jit
-def load_ahead(bits, logits, row, stride, column, lane):
-    """load_words of a row of at most `columns`; of a longer one nothing is read."""
-    scores = logits + Int64(row) * stride + (column + lane)
-    left = cutlass.select_(stride <= HELD, stride, 0) - (column + lane)
+def load_words(bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
+    0.
+    """
+    own = column + lane
+    scores = logits + Int64(row) * stride + own
+    left = limit - own
     for j in cutlass.range_constexpr(KEEP):
         bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
 
 
 @cute.jit
-def read_bounds(row_starts, row_ends, row, stride, absolute):
-    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
-    `absolute`.
-    """
+def read_bounds(row_starts, row_ends, row, stride):
+    """The columns of a row, [start, last)."""
     start = cutlass.max(row_starts[row], 0)
     last = cutlass.min(row_ends[row], stride)
-    first = start * absolute
-    return start, last, first
+    return start, last
 
 
 @cute.jit
@@ -152,29 +151,19 @@ def take_all(indices, row, k, length, first, block_table, max_pages, line, page_
                 page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
                 page_rest = page_position - page_or_less * page_size
                 page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
-                id = table[page] * page_size + cutlass.select_(
+                entry = Int32(0)
+                entry = table[page]
+                id = entry * page_size + cutlass.select_(
                     page_rest >= page_size, page_rest - page_size, page_rest
                 )
         out[slot] = id
 
 
 @cute.jit
-def share_row(origin, run, start, last):
-    """Where the runs of words of `count` warps begin, and how long each is, in a row that the registers do
-    not hold.
-    """
-    origin = start >> 5 << 5
-    run = leaf.ceildiv(last - origin, WORD * WARPS)
-    return origin, run
-
-
-@cute.jit
-def bound_warp(base, run, start, last, stride):
-    """Where a warp's columns end, and those of the row among them, [lo, hi)."""
-    limit = cutlass.min(stride, base + run * WORD)
-    lo = cutlass.max(start, base)
-    hi = cutlass.min(last, limit)
-    return limit, lo, hi
+def bound_warp(base, run, last):
+    """Where the row's columns of a warp end."""
+    hi = cutlass.min(last, base + run * WORD)
+    return hi
 
 
 @cute.jit
@@ -187,7 +176,10 @@ def load_sample(bits, logits, row, stride, start, last, warp, lane):
     scores = logits + Int64(row) * stride
     for j in cutlass.range_constexpr(FEW):
         column = ((start >> 5) + ((warp + j * WARPS) * SAMPLE + (warp + 5 * j & SAMPLE - 1))) * WORD + lane
-        bits[j] = leaf.load_within(scores + column, column, start, last)
+        bits[j] = cutlass.select_(
+            (column >= start) & (column < last), leaf.load_below(scores + column, column, last),
+            cutlass.Uint32(4286578688)
+        )
 
 
 @cute.jit
@@ -199,15 +191,16 @@ def clear_run(bitmap, first, words, lane):
 
 @cute.jit
 def make_keys(bits, digits, column, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in cutlass.range_constexpr(FEW // 2):
         low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
         same = low.to(Int32)
         bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
-        high = leaf.canonical(bits[2 * j + 1])
         same = high.to(Int32)
         bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         digits[j] = leaf.half_digits(low, high)
@@ -304,8 +297,8 @@ def read_state(state):
     cute.autovec_copy(warps.group(state, 4, 0), words)
     end = words[0].to(cutlass.Uint32)
     span = words[1].to(cutlass.Uint32)
-    need = words[2]
-    inside = words[3]
+    need = words[2].to(Int32)
+    inside = words[3].to(Int32)
     return end, span, need, inside
 
 
@@ -399,34 +392,176 @@ def pick_bin_2(state, mine, through, sums, need, end, span, thread, warp, lane):
 
 
 @cute.jit
-def read_listed(counters):
-    """Keys that were listed, or for which there was no room."""
-    found = counters[0]
-    return found
-
-
-@cute.jit
-def load_words(bits, logits, row, stride, column, limit, lane):
-    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
-    0.
+def read_bottom(end, span):
+    """The threshold that a sample gives: the smallest key of a range, at least that of the smallest finite
+    score.
     """
-    scores = logits + Int64(row) * stride + (column + lane)
-    left = limit - (column + lane)
-    for j in cutlass.range_constexpr(KEEP):
-        bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
+    bottom = cutlass.min(cutlass.max(end - span, 8388608), cutlass.Uint32(4286578688))
+    return bottom
 
 
 @cute.jit
-def make_keys_again(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
-    for j in cutlass.range_constexpr(KEEP):
-        same = leaf.canonical(bits[j]).to(Int32)
-        bits[j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+def list_row(
+    keys, ahead, logits, row, stride, entries, counters, bottom, origin, start, last, batches, warp, lane
+):
+    """List the bit patterns of scores that reach that of `bottom`; a warp stops when there is no room for
+    `room`.
+
+    Positions count from `origin`. Two batches in turn, so that one is on its way while the other is
+    looked at; one that would end past the row is its last one instead.
+    """
+    listed = Int32(0)
+    batch = Int32(0)
+    scores = logits + Int64(row) * stride + cutlass.min(origin + warp * (WORD * KEEP), stride - WORD * KEEP)
+    quad = cute.make_rmem_tensor(QUAD, Float32)
+    for j in cutlass.range_constexpr(KEEP // QUAD):
+        cute.autovec_copy(warps.group(scores, QUAD, WORD * j + lane), quad)
+        keys[QUAD * j] = leaf.bits_of(quad[0])
+        keys[QUAD * j + 1] = leaf.bits_of(quad[1])
+        keys[QUAD * j + 2] = leaf.bits_of(quad[2])
+        keys[QUAD * j + 3] = leaf.bits_of(quad[3])
+    while (batch < batches) & (listed <= LISTED):
+        scores = logits + Int64(row) * stride + cutlass.min(
+            origin + ((batch + 1) * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP
+        )
+        quad = cute.make_rmem_tensor(QUAD, Float32)
+        for j in cutlass.range_constexpr(KEEP // QUAD):
+            cute.autovec_copy(warps.group(scores, QUAD, WORD * j + lane), quad)
+            ahead[QUAD * j] = leaf.bits_of(quad[0])
+            ahead[QUAD * j + 1] = leaf.bits_of(quad[1])
+            ahead[QUAD * j + 2] = leaf.bits_of(quad[2])
+            ahead[QUAD * j + 3] = leaf.bits_of(quad[3])
+        at = cutlass.min(origin + (batch * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP)
+        first = cutlass.max(start, origin + (batch * WARPS + warp) * (WORD * KEEP))
+        own = at + QUAD * lane
+        if (at < first) | (at + WORD * KEEP > last):
+            for j in cutlass.range_constexpr(KEEP):
+                if (own + (j + (j >> 2) * (QUAD * WORD - QUAD)) < first) | (
+                    own + (j + (j >> 2) * (QUAD * WORD - QUAD)) >= last
+                ):
+                    keys[j] = cutlass.Uint32(4286578688)
+        less = leaf.less_score(bottom)
+        left = Int32(0)
+        for j in cutlass.range_constexpr(KEEP):
+            left = leaf.shift_in_sign(left, keys[KEEP - 1 - j], less)
+        left = ~left & 255
+        through = warps.scan(warps.popc(left))
+        total = warps.shuffle(through, LAST_LANE)
+        if total > 0:
+            room = Int32(0)
+            if lane == LAST_LANE:
+                room = warps.fetch_add(counters, through)
+            taken = warps.shuffle(room, LAST_LANE)
+            listed = taken + total
+            if listed <= LISTED:
+                slot = Int32(taken + through)
+                while left != 0:
+                    lowest = left & 0 - left
+                    number = LAST_LANE - warps.clz(lowest)
+                    key = cutlass.Uint32(
+                        cutlass.select_(
+                            number & 4 != 0,
+                            cutlass.select_(
+                                number & 2 != 0, cutlass.select_(number & 1 != 0, keys[7], keys[6]),
+                                cutlass.select_(number & 1 != 0, keys[5], keys[4])
+                            ),
+                            cutlass.select_(
+                                number & 2 != 0, cutlass.select_(number & 1 != 0, keys[3], keys[2]),
+                                cutlass.select_(number & 1 != 0, keys[1], keys[0])
+                            )
+                        )
+                    )
+                    slot = slot - 1
+                    entries[slot] = warps.make_pair(
+                        key, ~(own - origin) - (number + (number >> 2) * (QUAD * WORD - QUAD))
+                    )
+                    left = left ^ lowest
+        scores = logits + Int64(row) * stride + cutlass.min(
+            origin + ((batch + 2) * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP
+        )
+        quad = cute.make_rmem_tensor(QUAD, Float32)
+        for j in cutlass.range_constexpr(KEEP // QUAD):
+            cute.autovec_copy(warps.group(scores, QUAD, WORD * j + lane), quad)
+            keys[QUAD * j] = leaf.bits_of(quad[0])
+            keys[QUAD * j + 1] = leaf.bits_of(quad[1])
+            keys[QUAD * j + 2] = leaf.bits_of(quad[2])
+            keys[QUAD * j + 3] = leaf.bits_of(quad[3])
+        at = cutlass.min(origin + ((batch + 1) * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP)
+        first = cutlass.max(start, origin + ((batch + 1) * WARPS + warp) * (WORD * KEEP))
+        own = at + QUAD * lane
+        if (at < first) | (at + WORD * KEEP > last):
+            for j in cutlass.range_constexpr(KEEP):
+                if (own + (j + (j >> 2) * (QUAD * WORD - QUAD)) < first) | (
+                    own + (j + (j >> 2) * (QUAD * WORD - QUAD)) >= last
+                ):
+                    ahead[j] = cutlass.Uint32(4286578688)
+        less = leaf.less_score(bottom)
+        left = Int32(0)
+        for j in cutlass.range_constexpr(KEEP):
+            left = leaf.shift_in_sign(left, ahead[KEEP - 1 - j], less)
+        left = ~left & 255
+        through = warps.scan(warps.popc(left))
+        total = warps.shuffle(through, LAST_LANE)
+        if total > 0:
+            room = Int32(0)
+            if lane == LAST_LANE:
+                room = warps.fetch_add(counters, through)
+            taken = warps.shuffle(room, LAST_LANE)
+            listed = taken + total
+            if listed <= LISTED:
+                slot = Int32(taken + through)
+                while left != 0:
+                    lowest = left & 0 - left
+                    number = LAST_LANE - warps.clz(lowest)
+                    key = cutlass.Uint32(
+                        cutlass.select_(
+                            number & 4 != 0,
+                            cutlass.select_(
+                                number & 2 != 0, cutlass.select_(number & 1 != 0, ahead[7], ahead[6]),
+                                cutlass.select_(number & 1 != 0, ahead[5], ahead[4])
+                            ),
+                            cutlass.select_(
+                                number & 2 != 0, cutlass.select_(number & 1 != 0, ahead[3], ahead[2]),
+                                cutlass.select_(number & 1 != 0, ahead[1], ahead[0])
+                            )
+                        )
+                    )
+                    slot = slot - 1
+                    entries[slot] = warps.make_pair(
+                        key, ~(own - origin) - (number + (number >> 2) * (QUAD * WORD - QUAD))
+                    )
+                    left = left ^ lowest
+        batch = batch + 2
+
+
+@cute.jit
+def read_word(words):
+    """A word of shared memory, for all threads."""
+    value = words[0].to(Int32)
+    return value
+
+
+@cute.jit
+def make_keys_2(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
+    """
+    for j in cutlass.range_constexpr(KEEP // 2):
+        low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
+        same = low.to(Int32)
+        bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        same = high.to(Int32)
+        bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
     if (column < lo) | (column + WORD * KEEP > hi):
         own = column + lane
-        for j in cutlass.range_constexpr(KEEP):
-            if (own + WORD * j < lo) | (own + WORD * j >= hi):
-                bits[j] = cutlass.Uint32(0)
+        for j in cutlass.range_constexpr(KEEP // 2):
+            if (own + 2 * WORD * j < lo) | (own + 2 * WORD * j >= hi):
+                bits[2 * j] = cutlass.Uint32(0)
+            if (own + (2 * WORD * j + WORD) < lo) | (own + (2 * WORD * j + WORD) >= hi):
+                bits[2 * j + 1] = cutlass.Uint32(0)
 
 
 @cute.jit
@@ -446,44 +581,40 @@ def mark_equal(bits, equal, word, counters, tied, lane):
 
 
 @cute.jit
-def read_kept(counters):
-    """Entries that were kept, or ties that were marked."""
-    found = counters[1]
-    return found
+def read_word_2(words):
+    """A word of shared memory, for all threads."""
+    value = words[1].to(Int32)
+    return value
 
 
 @cute.jit
-def clear_4(words, thread):
-    """Zero `count` words of shared memory, 16 bytes a store."""
-    begin = words
-    zero = cute.make_rmem_tensor(QUAD, Int32)
-    zero[0] = Int32(0)
-    zero[1] = Int32(0)
-    zero[2] = Int32(0)
-    zero[3] = Int32(0)
-    if thread < 8:
-        cute.autovec_copy(zero, warps.group(begin, QUAD, thread))
-
-
-@cute.jit
-def key_entries(entries, total, counters, thread, lane):
-    """Make the bit patterns of the first `total` list entries keys, and note the largest."""
+def bound_listed(entries, total, counters, end, span, thread, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in
+    counters from `at` on; the bit patterns of a `fresh` list become keys first.
+    """
     largest = cutlass.Uint32(0)
+    under = cutlass.Uint32(0)
     for i in cutlass.range(thread, total, THREADS, unroll=1):
         entry = entries[i]
-        same = leaf.canonical(warps.pair_high(entry).to(cutlass.Uint32)).to(Int32)
+        key = cutlass.Uint32(warps.pair_high(entry).to(cutlass.Uint32))
+        same = leaf.canonical(key).to(Int32)
         key = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         entries[i] = warps.make_pair(key, warps.pair_low(entry))
-        largest = cutlass.max(largest, key)
-    top = warps.warp_most(largest)
+        if end - key <= span:
+            largest = cutlass.max(largest, key)
+            under = cutlass.max(under, ~key)
+    upper = warps.warp_most(largest)
+    lower = warps.warp_most(under)
     if lane == 0:
-        warps.raise_to(counters + 4, top)
+        warps.raise_to(counters + 4, upper)
+        warps.raise_to(counters + 5, lower)
 
 
 @cute.jit
-def read_largest(counters, bottom):
-    """The range from `bottom` to the largest key of the list."""
-    end = counters[4].to(cutlass.Uint32)
+def read_bounded(end, span, counters):
+    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    bottom = cutlass.max(end - span, ~counters[5].to(cutlass.Uint32))
+    end = cutlass.min(end, counters[4].to(cutlass.Uint32))
     span = end - bottom
     return end, span
 
@@ -497,16 +628,17 @@ def mark_listed(entries, total, above, thread):
 
 
 @cute.jit
-def make_keys_2(bits, digits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+def make_keys_3(bits, digits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in cutlass.range_constexpr(KEEP // 2):
         low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
         same = low.to(Int32)
         bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
-        high = leaf.canonical(bits[2 * j + 1])
         same = high.to(Int32)
         bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         digits[j] = leaf.half_digits(low, high)
@@ -541,65 +673,40 @@ def count_keys_2(hist, first, bits, end, span):
 
 
 @cute.jit
-def collect(
-    count, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane
-):
-    """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
-
-    A warp takes its entries with one atomic. Where they lie follows from a scan of what each lane has
-    or, `by_word`, which needs fewer registers, from how many there are in each word of columns.
-
-    `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks
-    as above.
+def collect(bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane):
+    """Mark a batch's keys above the range, in its words of the bitmap from `word` on; list those in it
+    from entry `first` on, or mark these too. A warp takes its entries with one atomic.
     """
-    own_above = above + word
-    own_equal = equal + word
-    listed = entries + first
     words = cute.make_rmem_tensor(KEEP, Int32)
-    some = Boolean(end - bits[0] <= span)
     for j in cutlass.range_constexpr(KEEP):
         words[j] = warps.ballot(bits[j] > end)
-        some = some | (end - bits[j] <= span)
+    own_above = above + word
     if lane == 0:
         for j in cutlass.range_constexpr(KEEP):
             own_above[j] = words[j]
     if listing:
-        if warps.any_lane(some):
-            own = Int32(0)
-            for j in cutlass.range_constexpr(KEEP):
-                own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
-            through = warps.scan(own)
-            slot = Int32(0)
+        left = Int32(0)
+        for j in cutlass.range_constexpr(KEEP):
+            left = left | cutlass.select_(end - bits[j] <= span, 1 << j, 0)
+        if warps.any_lane(left != 0):
+            slot = Int32(warps.scan(warps.popc(left)))
+            room = Int32(0)
             if lane == LAST_LANE:
-                slot = warps.fetch_add(counters, through)
-            slot = warps.shuffle(slot, LAST_LANE) + through - own
+                room = warps.fetch_add(counters, slot)
+            slot = slot + warps.shuffle(room, LAST_LANE)
+            place = Int32(~(owner << OFFSET_BITS | offset + lane))
+            listed = entries + first
             for j in cutlass.range_constexpr(KEEP):
                 if end - bits[j] <= span:
-                    listed[slot] = warps.make_pair(
-                        bits[j], ~(owner << OFFSET_BITS | offset + WORD * j + lane)
-                    )
-                    slot = slot + 1
+                    slot = slot - 1
+                    listed[slot] = warps.make_pair(bits[j], place - WORD * j)
     else:
         for j in cutlass.range_constexpr(KEEP):
             words[j] = warps.ballot(end - bits[j] <= span)
+        own_equal = equal + word
         if lane == 0:
             for j in cutlass.range_constexpr(KEEP):
                 own_equal[j] = words[j]
-    # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
-    warps.sync_warp()
-    marked = Int32(0)
-    if lane < KEEP:
-        marked = warps.popc(own_above[lane])
-    count = count + marked
-    return count
-
-
-@cute.jit
-def keep_count(counts, count, warp, lane):
-    """The keys above the range of each warp, for all threads."""
-    total = warps.warp_sum(count)
-    if lane == 0:
-        counts[warp] = total
 
 
 @cute.jit
@@ -613,34 +720,36 @@ def count_listed(hist, first, entries, total, end, span, thread):
 
 
 @cute.jit
-def bound_listed(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+def bound_listed_2(entries, total, counters, end, span, thread, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in
+    counters from `at` on; the bit patterns of a `fresh` list become keys first.
+    """
     largest = cutlass.Uint32(0)
     under = cutlass.Uint32(0)
     for i in cutlass.range(thread, total, THREADS, unroll=1):
-        key = warps.pair_high(entries[i]).to(cutlass.Uint32)
+        entry = entries[i]
+        key = cutlass.Uint32(warps.pair_high(entry).to(cutlass.Uint32))
         if end - key <= span:
             largest = cutlass.max(largest, key)
             under = cutlass.max(under, ~key)
     upper = warps.warp_most(largest)
     lower = warps.warp_most(under)
     if lane == 0:
-        warps.raise_to(counters + 5, upper)
-    if lane == 0:
-        warps.raise_to(counters + 6, lower)
+        warps.raise_to(counters + 6, upper)
+        warps.raise_to(counters + 7, lower)
 
 
 @cute.jit
-def read_bounded(end, span, counters):
+def read_bounded_2(end, span, counters):
     """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
-    bottom = cutlass.max(end - span, ~counters[6].to(cutlass.Uint32))
-    end = cutlass.min(end, counters[5].to(cutlass.Uint32))
+    bottom = cutlass.max(end - span, ~counters[7].to(cutlass.Uint32))
+    end = cutlass.min(end, counters[6].to(cutlass.Uint32))
     span = end - bottom
     return end, span
 
 
 @cute.jit
-def sift(entries, total, above, equal, counts, counters, end, span, inside, words, thread):
+def sift(entries, total, above, equal, counters, end, span, inside, words, thread):
     """After the rounds over the list: mark entries above the range; keep those in it from `target` on
     where at most `ranked` are left to rank, else mark them as equal.
     """
@@ -655,7 +764,6 @@ def sift(entries, total, above, equal, counts, counters, end, span, inside, word
                 warps.atomic_add(counters + 2, 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
-                warps.atomic_add(counts + owner, 1)
         if (end - key <= span) & (inside > 0):
             if inside > RANKED:
                 place = ~warps.pair_low(entry)
@@ -672,7 +780,7 @@ def sift(entries, total, above, equal, counts, counters, end, span, inside, word
 
 
 @cute.jit
-def rank_entries(entries, first, count, need, above, counts, counters, words, warp, lane):
+def rank_entries(entries, first, count, need, above, counters, words, warp, lane):
     """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it
     with.
     """
@@ -695,7 +803,6 @@ def rank_entries(entries, first, count, need, above, counts, counters, words, wa
                 warps.atomic_add(counters + 2, 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
-                warps.atomic_add(counts + owner, 1)
 
 
 @cute.jit
@@ -710,30 +817,33 @@ def read_marked(counters, need, inside, lower):
 
 
 @cute.jit
-def count_equal(equal, sums, first, words, warp, lane):
-    """Columns of each warp that are marked as equal."""
-    found = Int32(0)
-    for i in cutlass.range(lane, words, WORD, unroll=1):
-        found = found + warps.popc(equal[first + i])
-    total = warps.warp_sum(found)
-    if lane == 0:
-        sums[warp] = total
-
-
-@cute.jit
-def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
-    """Select the first `take` columns marked as equal, in order of position; a lane has consecutive words."""
+def count_marks(bitmap, sums, first, words, warp, lane):
+    """Count each warp's marked columns in `sums`; those of lower lanes, which have consecutive words each,
+    are `before`.
+    """
+    own = Int32(0)
     each = leaf.ceildiv(words, WORD)
     begin = lane * each
     final = cutlass.min(begin + each, words)
-    own = Int32(0)
     for i in cutlass.range(begin, final, 1, unroll=1):
-        own = own + warps.popc(equal[first + i])
+        own = own + warps.popc(bitmap[first + i])
+    through = warps.scan(own)
+    if lane == LAST_LANE:
+        sums[warp] = through
+    before = through - own
+    return before
+
+
+@cute.jit
+def take_ties(before, above, equal, sums, take, first, words, warp, lane):
+    """Select the first `take` columns marked as equal, in order of position."""
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = cutlass.min(begin + each, words)
     other = Int32(0)
     if lane < warp:
         other = sums[lane]
-    left = Int32(take - warps.warp_sum(other) - warps.scan(own) + own)
-    added = warps.warp_sum(cutlass.max(cutlass.min(left, own), 0))
+    left = Int32(take - warps.warp_sum(other) - before)
     for i in cutlass.range(begin, final, 1, unroll=1):
         word = Int32(equal[first + i])
         found = warps.popc(word)
@@ -742,55 +852,57 @@ def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
                 word = word ^ 1 << (LAST_LANE - warps.clz(word))
             above[first + i] = above[first + i] | word
         left = left - found
-    if lane == 0:
-        counts[warp] = counts[warp] + added
 
 
 @cute.jit
-def count_marks(sums, above, first, words, warp, lane):
-    """Count each warp's marked columns in `sums`; `slot` is those of lower lanes, which have consecutive
-    words each.
-    """
-    each = leaf.ceildiv(words, WORD)
-    begin = lane * each
-    final = cutlass.min(begin + each, words)
-    own = Int32(0)
-    for i in cutlass.range(begin, final, 1, unroll=1):
-        own = own + warps.popc(above[first + i])
-    through = warps.scan(own)
-    if lane == LAST_LANE:
-        sums[warp] = through
-    slot = through - own
-    return slot
+def place_marks(placed, before, sums, above, first, words, position, dense, warp, lane):
+    """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
 
-
-@cute.jit
-def place_marks(placed, slot, sums, above, first, words, position, warp, lane):
-    """Positions of each warp's marked columns, ascending, behind those of lower warps and, by `slot`, of
-    lower lanes.
+    Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
     """
-    each = leaf.ceildiv(words, WORD)
-    begin = lane * each
-    final = cutlass.min(begin + each, words)
     other = Int32(0)
     if lane < warp:
         other = sums[lane]
-    place = Int32(slot + warps.warp_sum(other))
-    for i in cutlass.range(begin, final, 1, unroll=1):
-        word = Int32(above[first + i])
-        while word != 0:
-            lowest = word & 0 - word
-            placed[place] = position + i * WORD + (LAST_LANE - warps.clz(lowest))
-            place = place + 1
-            word = word ^ lowest
+    place = Int32(before + warps.warp_sum(other))
+    if dense:
+        below = (1 << lane) - 1
+        marks = cute.make_rmem_tensor(KEEP, Int32)
+        for base in cutlass.range(0, words, KEEP, unroll=1):
+            for j in cutlass.range_constexpr(KEEP):
+                marks[j] = above[first + (base + j)]
+            for j in cutlass.range_constexpr(KEEP):
+                slot = warps.shuffle(place, base + j) + warps.popc(marks[j] & below)
+                if marks[j] >> lane & 1 != 0:
+                    placed[slot] = position + (base + j) * WORD + lane
+    else:
+        each = leaf.ceildiv(words, WORD)
+        begin = lane * each
+        final = cutlass.min(begin + each, words)
+        for i in cutlass.range(begin, final, 1, unroll=1):
+            word = Int32(above[first + i])
+            while word != 0:
+                lowest = word & 0 - word
+                number = LAST_LANE - warps.clz(lowest)
+                placed[place] = position + i * WORD + number
+                place = place + 1
+                word = word ^ lowest
 
 
 @cute.jit
-def write_ids(indices, row, k, placed, block_table, max_pages, line, page_size, inverse, thread):
-    """Write the ids of `k` positions."""
-    out = indices + Int64(row) * k
+def write_ids(
+    indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, thread, lane
+):
+    """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
+
+    `pages` holds the entries of the page table from `first_page` on, unless that is -1.
+    """
+    out = indices + Int64(row) * k + skip
     table = block_table + Int64(line) * max_pages
-    for slot in cutlass.range(thread, k, THREADS, unroll=1):
+    other = Int32(0)
+    if lane < WARPS:
+        other = sums[lane]
+    total = warps.warp_sum(other)
+    for slot in cutlass.range(thread, total, THREADS, unroll=4):
         id = Int32(0)
         id = placed[slot]
         if page_size > 0:
@@ -798,9 +910,9 @@ def write_ids(indices, row, k, placed, block_table, max_pages, line, page_size, 
             page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
             page_rest = page_position - page_or_less * page_size
             page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
-            id = table[page] * page_size + cutlass.select_(
-                page_rest >= page_size, page_rest - page_size, page_rest
-            )
+            entry = Int32(0)
+            entry = table[page]
+            id = entry * page_size + cutlass.select_(page_rest >= page_size, page_rest - page_size, page_rest)
         out[slot] = id
 
 
@@ -809,8 +921,8 @@ def select(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
     next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32,
     k: Int32, hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer,
-    sums: cute.Pointer, counts: cute.Pointer, state: cute.Pointer, counters: cute.Pointer, row: Int32,
-    owner: Int32, thread: Int32, warp: Int32, lane: Int32
+    sums: cute.Pointer, state: cute.Pointer, counters: cute.Pointer, row: Int32, owner: Int32, thread: Int32,
+    warp: Int32, lane: Int32
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = cute.make_rmem_tensor(KEEP, cutlass.Uint32)
@@ -826,31 +938,30 @@ def select(
     line = Int32(0)
     inverse, line = page_row(row, next_n, page_size)
     cute.arch.griddepcontrol_wait()
-    load_ahead(keys, logits, row, stride, owner * BATCH, lane)
+    if stride <= HELD:
+        load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
     start = Int32(0)
     last = Int32(0)
-    first_position = Int32(0)
-    start, last, first_position = read_bounds(row_starts, row_ends, row, stride, absolute)
+    start, last = read_bounds(row_starts, row_ends, row, stride)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
         take_all(
-            indices, row, k, last - start, first_position, block_table, max_pages, line, page_size, inverse,
+            indices, row, k, last - start, start * absolute, block_table, max_pages, line, page_size, inverse,
             worker
         )
     else:
         origin = Int32(0)
         run = Int32(KEEP)
         if stride > HELD:
-            origin, run = share_row(origin, run, start, last)
+            origin = start >> 5 << 5
+            run = leaf.ceildiv(last - origin, WORD * WARPS)
         batches = leaf.ceildiv(run, KEEP)
         # Runs of whole batches, so that a word of the bitmaps is one of the row.
         run = batches * KEEP
         base = origin + owner * run * WORD
-        limit = Int32(0)
-        lo = Int32(0)
         hi = Int32(0)
-        limit, lo, hi = bound_warp(base, run, start, last, stride)
+        hi = bound_warp(base, run, last)
         end = cutlass.Uint32(0)
         span = cutlass.Uint32(0)
         need = Int32(k)
@@ -889,39 +1000,16 @@ def select(
                 tied = end
                 end = end + 1
             bottom = cutlass.Uint32(0)
-            less = Float32(0.0)
-            # The threshold that a sample gives: the smallest key of a range, at least that of the smallest
-            # finite score.
-            bottom, less = leaf.read_bottom(end, span)
-            # Two batches in turn, so that one is on its way while the other is looked at.
-            listed = Int32(0)
-            place = Int32(0)
-            # Bit patterns of each warp's columns from `column` on, four a lane; a batch that would end past
-            # the row is its last one instead.
-            leaf.load_quads(keys, logits, row, stride, origin + warp * BATCH, lane)
-            while (place < batches) & (listed <= LISTED):
-                leaf.load_quads(
-                    ahead, logits, row, stride, origin + ((place + 1) * WARPS + warp) * BATCH, lane
-                )
-                # List a batch of load_quads, as bit patterns: what with `less` is not negative, while there
-                # is room for `room`.
-                listed = leaf.list_above(
-                    listed, keys, entries, counters, less, origin + (place * WARPS + warp) * BATCH, origin,
-                    start, last, stride, LISTED, lane
-                )
-                leaf.load_quads(
-                    keys, logits, row, stride, origin + ((place + 2) * WARPS + warp) * BATCH, lane
-                )
-                listed = leaf.list_above(
-                    listed, ahead, entries, counters, less, origin + ((place + 1) * WARPS + warp) * BATCH,
-                    origin, start, last, stride, LISTED, lane
-                )
-                place = place + 2
+            bottom = read_bottom(end, span)
+            list_row(
+                keys, ahead, logits, row, stride, entries, counters, bottom, origin, start, last, batches,
+                warp, lane
+            )
             need = k
             if tied != 0:
                 clear_run(equal, warp * (batches * KEEP), batches * KEEP, lane)
             cute.arch.sync_threads()
-            inside = read_listed(counters)
+            inside = read_word(counters)
             unlisted = (inside < need) | (inside > LISTED)
             if tied != 0:
                 if inside < need:
@@ -931,10 +1019,10 @@ def select(
                         word = (turn * WARPS + warp) * KEEP
                         column = origin + word * WORD
                         load_words(keys, logits, row, stride, column, stride, lane)
-                        make_keys_again(keys, column, start, last, lane)
+                        make_keys_2(keys, column, start, last, lane)
                         mark_equal(keys, equal, word, counters, tied, lane)
                         cute.arch.sync_threads()
-                        found = read_kept(counters)
+                        found = read_word_2(counters)
                         cute.arch.sync_threads()
                         turn = turn + 1
                     unlisted = inside + found < need
@@ -949,12 +1037,12 @@ def select(
                 clear_2(counters, worker)
                 cute.arch.sync_threads()
             else:
-                clear_4(counts, worker)
-                key_entries(entries, inside, counters, worker, lane)
+                end = cutlass.Uint32(4294967295)
+                span = cutlass.Uint32(4294967295)
+                bound_listed(entries, inside, counters, end, span, worker, lane)
                 cute.arch.sync_threads()
-                if tied == 0:
-                    end, span = read_largest(counters, bottom)
-                else:
+                end, span = read_bounded(end, span, counters)
+                if tied != 0:
                     end = tied
                     span = cutlass.Uint32(0)
                     need = need - inside
@@ -964,9 +1052,9 @@ def select(
             for step in cutlass.range(batches, unroll=1):
                 column = base + step * BATCH
                 if (step > 0) | (stride > HELD):
-                    load_words(keys, logits, row, stride, column, limit, lane)
-                make_keys_2(keys, digits, column, lo, hi, lane)
-                count_first_2(hist, digits, column, lo, hi)
+                    load_words(keys, logits, row, stride, column, hi, lane)
+                make_keys_3(keys, digits, column, start, hi, lane)
+                count_first_2(hist, digits, column, start, hi)
             cute.arch.sync_threads()
             through = sum_bins(mine, hist, sums, worker, warp, lane)
             cute.arch.sync_threads()
@@ -979,8 +1067,8 @@ def select(
                 for step in cutlass.range(batches, unroll=1):
                     if batches > 1:
                         column = base + step * BATCH
-                        load_words(keys, logits, row, stride, column, limit, lane)
-                        make_keys_again(keys, column, lo, hi, lane)
+                        load_words(keys, logits, row, stride, column, hi, lane)
+                        make_keys_2(keys, column, start, hi, lane)
                     count_keys_2(hist, (rounds & 1) * BINS, keys, end, span)
                 clear_3(hist, (rounds + 1 & 1) * BINS, worker)
                 cute.arch.sync_threads()
@@ -991,22 +1079,19 @@ def select(
                 end, span, need, inside = read_state(state)
                 rounds = rounds + 1
         words = batches * KEEP
-        # One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is
-        # still held.
+        # One pass marks what is above the range and lists what is in it; the last batch is still held.
         listing = (inside > 0) & (inside <= LISTED)
         if unlisted:
-            count = Int32(0)
             for step in cutlass.range(batches, unroll=1):
                 batch = batches - 1 - step
                 if step > 0:
                     column = base + batch * BATCH
-                    load_words(keys, logits, row, stride, column, limit, lane)
-                    make_keys_again(keys, column, lo, hi, lane)
-                count = collect(
-                    count, keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within,
-                    end, span, listing, owner, batch * BATCH, lane
+                    load_words(keys, logits, row, stride, column, hi, lane)
+                    make_keys_2(keys, column, start, hi, lane)
+                collect(
+                    keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
+                    listing, owner, batch * BATCH, lane
                 )
-            keep_count(counts, count, warp, lane)
         cute.arch.sync_threads()
         first = warp * words
         ties = Int32(cutlass.max(need - within, 0))
@@ -1025,32 +1110,35 @@ def select(
                     cute.arch.sync_threads()
                     end, span, need, inside = read_state(state)
                     if inside > RANKED:
-                        bound_listed(entries, total, counters, end, span, worker, lane)
+                        bound_listed_2(entries, total, counters, end, span, worker, lane)
                         cute.arch.sync_threads()
-                        end, span = read_bounded(end, span, counters)
+                        end, span = read_bounded_2(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
                     clear_run(equal, first, words, lane)
                     cute.arch.sync_threads()
-                sift(entries, total, above, equal, counts, counters, end, span, inside, words, worker)
+                sift(entries, total, above, equal, counters, end, span, inside, words, worker)
                 ranked = Int32(LISTED)
                 cute.arch.sync_threads()
             if inside <= RANKED:
-                rank_entries(entries, ranked, inside, need, above, counts, counters, words, warp, lane)
+                rank_entries(entries, ranked, inside, need, above, counters, words, warp, lane)
             cute.arch.sync_threads()
             ties, skip = read_marked(counters, need, inside, lower)
+        before = Int32(0)
         if ties > 0:
-            count_equal(equal, sums, first, words, warp, lane)
+            before = count_marks(equal, sums, first, words, warp, lane)
             cute.arch.sync_threads()
-            take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
+            take_ties(before, above, equal, sums, ties, first, words, warp, lane)
             cute.arch.sync_threads()
-        slot = Int32(0)
-        first_column = start - first_position
-        slot = count_marks(sums, above, first, words, warp, lane)
+        before = count_marks(above, sums, first, words, warp, lane)
         cute.arch.sync_threads()
-        place_marks(hist, slot, sums, above, first, words, base - first_column, warp, lane)
+        position = base + start * (absolute - 1)
+        dense = (last - start <= k * DENSE) & (words <= WORD)
+        place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
         cute.arch.sync_threads()
-        write_ids(indices, row, k, hist, block_table, max_pages, line, page_size, inverse, worker)
+        write_ids(
+            indices, row, k, skip, sums, hist, block_table, max_pages, line, page_size, inverse, worker, lane
+        )
 
 
 @cute.kernel
@@ -1065,7 +1153,6 @@ def topk_selector__cutedsl_sm100a__g1_t512_r8_c1_s16(
     above = shared.above.data_ptr()
     equal = shared.equal.data_ptr()
     sums = shared.sums.data_ptr()
-    counts = shared.counts.data_ptr()
     state = shared.state.data_ptr()
     counters = shared.counters.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
@@ -1076,7 +1163,7 @@ def topk_selector__cutedsl_sm100a__g1_t512_r8_c1_s16(
     owner = warp
     select(
         logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
-        hist, entries, above, equal, sums, counts, state, counters, row, owner, thread, warp, lane
+        hist, entries, above, equal, sums, state, counters, row, owner, thread, warp, lane
     )
 
 

@@ -13,13 +13,12 @@ buffers
   coarse     512 int32, shared
   pages      512 int32, shared
   sums       32 int32, shared
-  counts     32 int32, shared
   state      8 int32, shared
   counters   8 int32, shared
   keys       512x8 uint32, registers of select
   digits     512x4 uint32, registers of select
   mine       512x4 int32, registers of select
-totals: 512 threads, 58176 of 232448 bytes of shared memory, grid (rows, 8)
+totals: 512 threads, 58048 of 232448 bytes of shared memory, grid (rows, 8)
 """
 import tilelang.language as T
 
@@ -34,8 +33,8 @@ KEEP = 8  # keys a thread keeps in registers; longer rows are read again in ever
 WARPS = 16
 BINS = 2048
 QUAD = 4
-BATCH = 256
 HELD = 32768
+BATCH = 256
 WORD = 32
 SIGN = -2147483648
 CLOSE = 67108864
@@ -93,21 +92,21 @@ def load_few(few: T.Ref, logits, row, stride, lane):
 
 
 @T.macro
-def load_ahead(bits, logits, row, stride, column, lane):
-    """load_words of a row of at most `columns`; of a longer one nothing is read."""
-    left = T.if_then_else(stride <= HELD, stride, 0) - (column + lane)
+def load_words(bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
+    0.
+    """
+    own = column + lane
+    left = limit - own
     for j in T.unroll(KEEP):
-        bits[j] = leaf.load_below(logits[row, column + lane + WORD * j], WORD * j, left)
+        bits[j] = leaf.load_below(logits[row, own + WORD * j], WORD * j, left)
 
 
 @T.macro
-def read_bounds(start: T.Ref, last: T.Ref, first: T.Ref, row_starts, row_ends, row, stride, absolute):
-    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
-    `absolute`.
-    """
+def read_bounds(start: T.Ref, last: T.Ref, row_starts, row_ends, row, stride):
+    """The columns of a row, [start, last)."""
     start = T.max(row_starts[row], 0)
     last = T.min(row_ends[row], stride)
-    first = start * absolute
 
 
 @T.macro
@@ -124,40 +123,30 @@ def take_all(indices, row, k, length, first, rank, block_table, max_pages, line,
                 page_or_less = T.cast(warps.mul_hi(T.cast(page_position, "uint32"), inverse), "int32")
                 page_rest = page_position - page_or_less * page_size
                 page = T.if_then_else(page_rest >= page_size, page_or_less + 1, page_or_less)
-                id = block_table[line, page] * page_size + T.if_then_else(
+                entry = T.alloc_var("int32", init=0)
+                entry = block_table[line, page]
+                id = entry * page_size + T.if_then_else(
                     page_rest >= page_size, page_rest - page_size, page_rest
                 )
         indices[row, slot] = id
 
 
 @T.macro
-def share_row(origin: T.Ref, run: T.Ref, start, last):
-    """Where the runs of words of `count` warps begin, and how long each is, in a row that the registers do
-    not hold.
-    """
-    origin = start >> 5 << 5
-    run = leaf.ceildiv(last - origin, WORD * (WARPS * GROUP))
-
-
-@T.macro
-def bound_warp(limit: T.Ref, lo: T.Ref, hi: T.Ref, base, run, start, last, stride):
-    """Where a warp's columns end, and those of the row among them, [lo, hi)."""
-    limit = T.min(stride, base + run * WORD)
-    lo = T.max(start, base)
-    hi = T.min(last, limit)
+def bound_warp(hi: T.Ref, base, run, last):
+    """Where the row's columns of a warp end."""
+    hi = T.min(last, base + run * WORD)
 
 
 @T.macro
 def fetch_pages(
-    first_page: T.Ref, near: T.Ref, entry: T.Ref, first, columns, start, last, block_table, max_pages, line,
-    page_size, inverse, thread
+    first_page: T.Ref, entry: T.Ref, first, columns, start, last, block_table, max_pages, line, page_size,
+    inverse, thread
 ):
     """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
 
-    `near` tells whether the threads hold them all.
+    That is -1 where the threads do not hold them all.
     """
     first_page = 0
-    near = False
     entry = 0
     if page_size > 0:
         begin_position = T.max(first - start, 0)
@@ -170,19 +159,10 @@ def fetch_pages(
         end_rest = end_position - end_or_less * page_size
         end = T.if_then_else(end_rest >= page_size, end_or_less + 1, end_or_less)
         final = end - first_page
-        near = final < THREADS
         if thread <= final:
             entry = block_table[line, first_page + thread]
-
-
-@T.macro
-def load_words(bits, logits, row, stride, column, limit, lane):
-    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
-    0.
-    """
-    left = limit - (column + lane)
-    for j in T.unroll(KEEP):
-        bits[j] = leaf.load_below(logits[row, column + lane + WORD * j], WORD * j, left)
+        if final >= THREADS:
+            first_page = -1
 
 
 @T.macro
@@ -206,15 +186,16 @@ def guess_digits(near: T.Ref, grain: T.Ref, few):
 
 @T.macro
 def make_keys(bits, digits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in T.unroll(KEEP // 2):
         low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
         same = T.cast(low, "int32")
         bits[2 * j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
-        high = leaf.canonical(bits[2 * j + 1])
         same = T.cast(high, "int32")
         bits[2 * j + 1] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
         digits[j] = leaf.half_digits(low, high)
@@ -239,16 +220,26 @@ def count_first(hist, digits, column, lo, hi):
 
 
 @T.macro
-def make_keys_again(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
-    for j in T.unroll(KEEP):
-        same = T.cast(leaf.canonical(bits[j]), "int32")
-        bits[j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
+def make_keys_2(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
+    """
+    for j in T.unroll(KEEP // 2):
+        low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
+        same = T.cast(low, "int32")
+        bits[2 * j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
+        same = T.cast(high, "int32")
+        bits[2 * j + 1] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
     if (column < lo) | (column + WORD * KEEP > hi):
         own = column + lane
-        for j in T.unroll(KEEP):
-            if (own + WORD * j < lo) | (own + WORD * j >= hi):
-                bits[j] = 0
+        for j in T.unroll(KEEP // 2):
+            if (own + 2 * WORD * j < lo) | (own + 2 * WORD * j >= hi):
+                bits[2 * j] = 0
+            if (own + (2 * WORD * j + WORD) < lo) | (own + (2 * WORD * j + WORD) >= hi):
+                bits[2 * j + 1] = 0
 
 
 @T.macro
@@ -307,33 +298,32 @@ def pick_bin_of_group(state, peers, coarse, need, lower, end, span, near, grain,
         left = need - warps.shuffle(over_coarse_bin, coarse_bin)
         less = T.alloc_var("int32", init=lower + warps.warp_sum(T.if_then_else(lane < coarse_bin, under, 0)))
         first_bin = coarse_bin * (BINS // COARSE) + 2 * lane
-        low = T.alloc_var("int32", init=0)
-        high = T.alloc_var("int32", init=0)
-        low_under = T.alloc_var("int32", init=0)
-        high_under = T.alloc_var("int32", init=0)
+        both = T.alloc_var("int64", init=0)
+        both_under = T.alloc_var("int64", init=0)
         for i in T.unroll(GROUP):
             pair = warps.load_peer_pair(peers[first_bin], i)
-            low = low + warps.pair_low(pair)
-            high = high + warps.pair_high(pair)
+            both = both + pair
             if i < rank:
-                low_under = low_under + warps.pair_low(pair)
-                high_under = high_under + warps.pair_high(pair)
+                both_under = both_under + pair
+        low = warps.pair_low(both)
+        high = warps.pair_high(both)
+        high_under = warps.pair_high(both_under)
         through_bin = warps.scan(low + high)
         over_bin = through_bin - (low + high)
         hit_bin = (over_bin < left) & (through_bin >= left)
         bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
-        less = less + warps.warp_sum(T.if_then_else(lane < bin, low_under + high_under, 0))
+        less = less + warps.warp_sum(T.if_then_else(lane < bin, warps.pair_low(both_under) + high_under, 0))
         if hit_bin:
             digit = T.alloc_var("int32", init=first_bin)
             inside = T.alloc_var("int32", init=low)
-            within = T.alloc_var("int32", init=low_under)
+            within = T.alloc_var("int32", init=warps.pair_low(both_under))
             before = T.alloc_var("int32", init=over_bin)
             if before + low < left:
                 before = before + low
                 digit = digit + 1
                 inside = high
                 within = high_under
-                less = less + low_under
+                less = less + warps.pair_low(both_under)
             wanted = T.alloc_var("int32", init=left - before)
             top = T.alloc_var("uint32", init=4294967295)
             if digit > 0:
@@ -370,17 +360,27 @@ def pick_bin_of_group(state, peers, coarse, need, lower, end, span, near, grain,
 
 
 @T.macro
-def read_group_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, lower: T.Ref, within: T.Ref, state):
-    """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
+def read_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, state):
+    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
     words = T.alloc_local((4,), "int32")
     for part in T.vectorized(4):
         words[part] = state[(0) * 4 + part]
     end = T.cast(words[0], "uint32")
     span = T.cast(words[1], "uint32")
-    need = words[2]
-    inside = words[3]
-    lower = state[4]
-    within = state[5]
+    need = T.cast(words[2], "int32")
+    inside = T.cast(words[3], "int32")
+
+
+@T.macro
+def read_word(value: T.Ref, words):
+    """A word of shared memory, for all threads."""
+    value = T.cast(words[4], "int32")
+
+
+@T.macro
+def read_word_2(value: T.Ref, words):
+    """A word of shared memory, for all threads."""
+    value = T.cast(words[5], "int32")
 
 
 @T.macro
@@ -448,33 +448,32 @@ def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, 
         left = need - warps.shuffle(over_coarse_bin, coarse_bin)
         less = T.alloc_var("int32", init=lower + warps.warp_sum(T.if_then_else(lane < coarse_bin, under, 0)))
         first_bin = coarse_bin * (BINS // COARSE) + 2 * lane
-        low = T.alloc_var("int32", init=0)
-        high = T.alloc_var("int32", init=0)
-        low_under = T.alloc_var("int32", init=0)
-        high_under = T.alloc_var("int32", init=0)
+        both = T.alloc_var("int64", init=0)
+        both_under = T.alloc_var("int64", init=0)
         for i in T.unroll(GROUP):
             pair = warps.load_peer_pair(peers[(bins + first_bin)], i)
-            low = low + warps.pair_low(pair)
-            high = high + warps.pair_high(pair)
+            both = both + pair
             if i < rank:
-                low_under = low_under + warps.pair_low(pair)
-                high_under = high_under + warps.pair_high(pair)
+                both_under = both_under + pair
+        low = warps.pair_low(both)
+        high = warps.pair_high(both)
+        high_under = warps.pair_high(both_under)
         through_bin = warps.scan(low + high)
         over_bin = through_bin - (low + high)
         hit_bin = (over_bin < left) & (through_bin >= left)
         bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
-        less = less + warps.warp_sum(T.if_then_else(lane < bin, low_under + high_under, 0))
+        less = less + warps.warp_sum(T.if_then_else(lane < bin, warps.pair_low(both_under) + high_under, 0))
         if hit_bin:
             digit = T.alloc_var("int32", init=first_bin)
             inside = T.alloc_var("int32", init=low)
-            within = T.alloc_var("int32", init=low_under)
+            within = T.alloc_var("int32", init=warps.pair_low(both_under))
             before = T.alloc_var("int32", init=over_bin)
             if before + low < left:
                 before = before + low
                 digit = digit + 1
                 inside = high
                 within = high_under
-                less = less + low_under
+                less = less + warps.pair_low(both_under)
             wanted = T.alloc_var("int32", init=left - before)
             shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
             below = T.cast(digit, "uint32") << shift
@@ -500,61 +499,37 @@ def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, 
 
 
 @T.macro
-def collect(
-    count: T.Ref, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane
-):
-    """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
-
-    A warp takes its entries with one atomic. Where they lie follows from a scan of what each lane has
-    or, `by_word`, which needs fewer registers, from how many there are in each word of columns.
-
-    `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks
-    as above.
+def collect(bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane):
+    """Mark a batch's keys above the range, in its words of the bitmap from `word` on; list those in it
+    from entry `first` on, or mark these too. A warp takes its entries with one atomic.
     """
     words = T.alloc_local((KEEP,), "int32")
-    some = T.alloc_var("bool", init=warps.at_most(end - bits[0], span))
     for j in T.unroll(KEEP):
         words[j] = warps.ballot(warps.below(end, bits[j]))
-        some = some | (warps.at_most(end - bits[j], span))
     if lane == 0:
         for j in T.unroll(KEEP):
             above[word + j] = words[j]
     if listing:
-        if warps.any_lane(some):
-            own = T.alloc_var("int32", init=0)
-            for j in T.unroll(KEEP):
-                own = own + T.if_then_else(warps.at_most(end - bits[j], span), 1, 0)
-            through = warps.scan(own)
-            slot = T.alloc_var("int32", init=0)
+        left = T.alloc_var("int32", init=0)
+        for j in T.unroll(KEEP):
+            left = left | T.if_then_else(warps.at_most(end - bits[j], span), 1 << j, 0)
+        if warps.any_lane(left != 0):
+            slot = T.alloc_var("int32", init=warps.scan(warps.popc(left)))
+            room = T.alloc_var("int32", init=0)
             if lane == LAST_LANE:
-                slot = warps.fetch_add(counters[0], through)
-            slot = warps.shuffle(slot, LAST_LANE) + through - own
+                room = warps.fetch_add(counters[0], slot)
+            slot = slot + warps.shuffle(room, LAST_LANE)
+            place = T.alloc_var("int32", init=~(owner << OFFSET_BITS | offset + lane))
             for j in T.unroll(KEEP):
                 if warps.at_most(end - bits[j], span):
-                    entries[first + slot] = warps.make_pair(
-                        bits[j], ~(owner << OFFSET_BITS | offset + WORD * j + lane)
-                    )
-                    slot = slot + 1
+                    slot = slot - 1
+                    entries[first + slot] = warps.make_pair(bits[j], place - WORD * j)
     else:
         for j in T.unroll(KEEP):
             words[j] = warps.ballot(warps.at_most(end - bits[j], span))
         if lane == 0:
             for j in T.unroll(KEEP):
                 equal[word + j] = words[j]
-    # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
-    warps.sync_warp()
-    marked = T.alloc_var("int32", init=0)
-    if lane < KEEP:
-        marked = warps.popc(above[word + lane])
-    count = count + marked
-
-
-@T.macro
-def keep_count(counts, count, warp, lane):
-    """The keys above the range of each warp, for all threads."""
-    total = warps.warp_sum(count)
-    if lane == 0:
-        counts[warp] = total
 
 
 @T.macro
@@ -570,27 +545,29 @@ def send_entries(peers, entries, first, counters, rank, warp, lane):
 
 @T.macro
 def bound_listed(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in
+    counters from `at` on; the bit patterns of a `fresh` list become keys first.
+    """
     largest = T.alloc_var("uint32", init=0)
     under = T.alloc_var("uint32", init=0)
     for i in T.unroll(thread, total, THREADS, unroll_factor=1):
-        key = T.cast(warps.pair_high(entries[i]), "uint32")
+        entry = entries[i]
+        key = T.alloc_var("uint32", init=T.cast(warps.pair_high(entry), "uint32"))
         if warps.at_most(end - key, span):
             largest = T.max(largest, key)
             under = T.max(under, ~key)
     upper = warps.warp_most(largest)
     lower = warps.warp_most(under)
     if lane == 0:
-        warps.raise_to(counters[5], upper)
-    if lane == 0:
-        warps.raise_to(counters[6], lower)
+        warps.raise_to(counters[6], upper)
+        warps.raise_to(counters[7], lower)
 
 
 @T.macro
 def read_bounded(end: T.Ref, span: T.Ref, counters):
     """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
-    bottom = T.max(end - span, ~T.cast(counters[6], "uint32"))
-    end = T.min(end, T.cast(counters[5], "uint32"))
+    bottom = T.max(end - span, ~T.cast(counters[7], "uint32"))
+    end = T.min(end, T.cast(counters[6], "uint32"))
     span = end - bottom
 
 
@@ -670,18 +647,6 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 
 
 @T.macro
-def read_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, state):
-    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
-    words = T.alloc_local((4,), "int32")
-    for part in T.vectorized(4):
-        words[part] = state[(0) * 4 + part]
-    end = T.cast(words[0], "uint32")
-    span = T.cast(words[1], "uint32")
-    need = words[2]
-    inside = words[3]
-
-
-@T.macro
 def clear_run(bitmap, first, words, lane):
     """Zero the warp's words of a bitmap."""
     for i in T.unroll(lane, words, WORD, unroll_factor=1):
@@ -689,7 +654,7 @@ def clear_run(bitmap, first, words, lane):
 
 
 @T.macro
-def sift(entries, total, above, equal, counts, counters, end, span, inside, rank, words, thread):
+def sift(entries, total, above, equal, counters, end, span, inside, rank, words, thread):
     """After the rounds over the list: mark entries above the range; keep those in it from `target` on
     where at most `ranked` are left to rank, else mark them as equal.
     """
@@ -704,7 +669,6 @@ def sift(entries, total, above, equal, counts, counters, end, span, inside, rank
                 warps.atomic_add(counters[2], 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above[(owner * words + (offset >> 5))], 1 << (offset & 31))
-                warps.atomic_add(counts[owner], 1)
         if (warps.at_most(end - key, span)) & (inside > 0):
             if inside > RANKED:
                 place = ~warps.pair_low(entry)
@@ -721,7 +685,7 @@ def sift(entries, total, above, equal, counts, counters, end, span, inside, rank
 
 
 @T.macro
-def rank_entries(entries, first, count, need, above, counts, counters, rank, words, warp, lane):
+def rank_entries(entries, first, count, need, above, counters, rank, words, warp, lane):
     """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it
     with.
     """
@@ -744,7 +708,6 @@ def rank_entries(entries, first, count, need, above, counts, counters, rank, wor
                 warps.atomic_add(counters[2], 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above[(owner * words + (offset >> 5))], 1 << (offset & 31))
-                warps.atomic_add(counts[owner], 1)
 
 
 @T.macro
@@ -758,30 +721,32 @@ def read_marked(ties: T.Ref, skip: T.Ref, counters, need, inside, lower):
 
 
 @T.macro
-def count_equal(equal, sums, first, words, warp, lane):
-    """Columns of each warp that are marked as equal."""
-    found = T.alloc_var("int32", init=0)
-    for i in T.unroll(lane, words, WORD, unroll_factor=1):
-        found = found + warps.popc(equal[first + i])
-    total = warps.warp_sum(found)
-    if lane == 0:
-        sums[warp] = total
-
-
-@T.macro
-def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
-    """Select the first `take` columns marked as equal, in order of position; a lane has consecutive words."""
+def count_marks(before: T.Ref, bitmap, sums, first, words, warp, lane):
+    """Count each warp's marked columns in `sums`; those of lower lanes, which have consecutive words each,
+    are `before`.
+    """
+    own = T.alloc_var("int32", init=0)
     each = leaf.ceildiv(words, WORD)
     begin = lane * each
     final = T.min(begin + each, words)
-    own = T.alloc_var("int32", init=0)
     for i in T.unroll(begin, final, 1, unroll_factor=1):
-        own = own + warps.popc(equal[first + i])
+        own = own + warps.popc(bitmap[first + i])
+    through = warps.scan(own)
+    if lane == LAST_LANE:
+        sums[warp] = through
+    before = through - own
+
+
+@T.macro
+def take_ties(before, above, equal, sums, take, first, words, warp, lane):
+    """Select the first `take` columns marked as equal, in order of position."""
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = T.min(begin + each, words)
     other = T.alloc_var("int32", init=0)
     if lane < warp:
         other = sums[lane]
-    left = T.alloc_var("int32", init=take - warps.warp_sum(other) - warps.scan(own) + own)
-    added = warps.warp_sum(T.max(T.min(left, own), 0))
+    left = T.alloc_var("int32", init=take - warps.warp_sum(other) - before)
     for i in T.unroll(begin, final, 1, unroll_factor=1):
         word = T.alloc_var("int32", init=equal[first + i])
         found = warps.popc(word)
@@ -790,63 +755,76 @@ def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
                 word = word ^ 1 << (LAST_LANE - warps.clz(word))
             above[first + i] = above[first + i] | word
         left = left - found
-    if lane == 0:
-        counts[warp] = counts[warp] + added
 
 
 @T.macro
-def first_slot(slot: T.Ref, counts, skip, warp, lane):
-    """Slot of each warp's first column: behind lower ranks' and lower warps'."""
+def place_marks(placed, before, sums, above, first, words, position, dense, warp, lane):
+    """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
+
+    Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
+    """
     other = T.alloc_var("int32", init=0)
     if lane < warp:
-        other = counts[lane]
-    slot = skip + warps.warp_sum(other)
+        other = sums[lane]
+    place = T.alloc_var("int32", init=before + warps.warp_sum(other))
+    if dense:
+        below = (1 << lane) - 1
+        marks = T.alloc_local((KEEP,), "int32")
+        for base in T.unroll(0, words, KEEP, unroll_factor=1):
+            for j in T.unroll(KEEP):
+                marks[j] = above[first + (base + j)]
+            for j in T.unroll(KEEP):
+                slot = warps.shuffle(place, base + j) + warps.popc(marks[j] & below)
+                if marks[j] >> lane & 1 != 0:
+                    placed[slot] = position + (base + j) * WORD + lane
+    else:
+        each = leaf.ceildiv(words, WORD)
+        begin = lane * each
+        final = T.min(begin + each, words)
+        for i in T.unroll(begin, final, 1, unroll_factor=1):
+            word = T.alloc_var("int32", init=above[first + i])
+            while word != 0:
+                lowest = word & 0 - word
+                number = LAST_LANE - warps.clz(lowest)
+                placed[place] = position + i * WORD + number
+                place = place + 1
+                word = word ^ lowest
 
 
 @T.macro
-def emit_sparse(
-    slot, indices, row, k, above, first, words, position, block_table, max_pages, line, page_size, inverse,
-    pages, first_page, near, lane
+def write_ids(
+    indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
+    thread, lane
 ):
-    """Write the ids of each warp's marked columns, ascending, from `slot` on: for bitmaps with few marks.
+    """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
 
-    With `near`, `pages` holds the entries of the page table from `first_page` on.
+    `pages` holds the entries of the page table from `first_page` on, unless that is -1.
     """
-    start = T.alloc_var("int32", init=slot)
-    for base in T.unroll(0, words, WORD, unroll_factor=1):
-        word = T.alloc_var("int32", init=0)
-        if base + lane < words:
-            word = above[first + (base + lane)]
-        own = warps.popc(word)
-        through = warps.scan(own)
-        place = T.alloc_var("int32", init=start + through - own)
-        while word != 0:
-            lowest = word & 0 - word
-            id = T.alloc_var("int32", init=position + (base + lane) * WORD + (LAST_LANE - warps.clz(lowest)))
-            if page_size > 0:
-                page_position = id
-                page_or_less = T.cast(warps.mul_hi(T.cast(page_position, "uint32"), inverse), "int32")
-                page_rest = page_position - page_or_less * page_size
-                page = T.if_then_else(page_rest >= page_size, page_or_less + 1, page_or_less)
-                entry = T.alloc_var("int32", init=0)
-                if near:
-                    entry = pages[page - first_page]
-                else:
-                    entry = block_table[line, page]
-                id = entry * page_size + T.if_then_else(
-                    page_rest >= page_size, page_rest - page_size, page_rest
-                )
-            indices[row, place] = id
-            place = place + 1
-            word = word ^ lowest
-        start = start + warps.shuffle(through, LAST_LANE)
+    other = T.alloc_var("int32", init=0)
+    if lane < WARPS:
+        other = sums[lane]
+    total = warps.warp_sum(other)
+    for slot in T.unroll(thread, total, THREADS, unroll_factor=4):
+        id = T.alloc_var("int32", init=0)
+        id = placed[slot]
+        if page_size > 0:
+            page_position = id
+            page_or_less = T.cast(warps.mul_hi(T.cast(page_position, "uint32"), inverse), "int32")
+            page_rest = page_position - page_or_less * page_size
+            page = T.if_then_else(page_rest >= page_size, page_or_less + 1, page_or_less)
+            entry = T.alloc_var("int32", init=0)
+            if first_page >= 0:
+                entry = pages[page - first_page]
+            else:
+                entry = block_table[line, page]
+            id = entry * page_size + T.if_then_else(page_rest >= page_size, page_rest - page_size, page_rest)
+        indices[row, skip + slot] = id
 
 
 @T.macro
 def select(
     logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
-    hist, entries, above, equal, coarse, pages, sums, counts, state, counters, row, rank, owner, thread, warp,
-    lane
+    hist, entries, above, equal, coarse, pages, sums, state, counters, row, rank, owner, thread, warp, lane
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = T.alloc_local((KEEP,), "uint32")
@@ -862,15 +840,15 @@ def select(
     # A launch of TileLang starts when the kernel before it has ended.
     few = T.alloc_var("uint32", init=0)
     load_few(few, logits, row, stride, lane)
-    load_ahead(keys, logits, row, stride, owner * BATCH, lane)
+    if stride <= HELD:
+        load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
     start = T.alloc_var("int32", init=0)
     last = T.alloc_var("int32", init=0)
-    first_position = T.alloc_var("int32", init=0)
-    read_bounds(start, last, first_position, row_starts, row_ends, row, stride, absolute)
+    read_bounds(start, last, row_starts, row_ends, row, stride)
     T.sync_threads()
     if last - start <= k:
         take_all(
-            indices, row, k, last - start, first_position, rank, block_table, max_pages, line, page_size,
+            indices, row, k, last - start, start * absolute, rank, block_table, max_pages, line, page_size,
             inverse, worker
         )
         T.call_extern("handle", "dk::cluster_wait")
@@ -878,21 +856,18 @@ def select(
         origin = T.alloc_var("int32", init=0)
         run = T.alloc_var("int32", init=KEEP)
         if stride > HELD:
-            share_row(origin, run, start, last)
+            origin = start >> 5 << 5
+            run = leaf.ceildiv(last - origin, WORD * WARPS * GROUP)
         batches = leaf.ceildiv(run, KEEP)
         base = origin + owner * run * WORD
-        limit = T.alloc_var("int32", init=0)
-        lo = T.alloc_var("int32", init=0)
         hi = T.alloc_var("int32", init=0)
-        bound_warp(limit, lo, hi, base, run, start, last, stride)
-        # The page-table entries that this CTA may need, one a thread: on their way while the keys are
-        # counted.
+        bound_warp(hi, base, run, last)
+        # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
         first_page = T.alloc_var("int32", init=0)
-        near = T.alloc_var("bool", init=False)
         entry = T.alloc_var("int32", init=0)
         fetch_pages(
-            first_page, near, entry, origin + rank * (run * (WORD * WARPS)), run * (WORD * WARPS), start,
-            last, block_table, max_pages, line, page_size, inverse, worker
+            first_page, entry, origin + rank * (run * (WORD * WARPS)), run * (WORD * WARPS), start, last,
+            block_table, max_pages, line, page_size, inverse, worker
         )
         end = T.alloc_var("uint32", init=0)
         span = T.alloc_var("uint32", init=0)
@@ -907,15 +882,15 @@ def select(
         for step in T.serial(batches):
             column = base + step * BATCH
             if (step > 0) | (stride > HELD):
-                load_words(keys, logits, row, stride, column, limit, lane)
+                load_words(keys, logits, row, stride, column, hi, lane)
             if step == 0:
                 guess_digits(near_key, grain, few)
             if near_key == 0:
-                make_keys(keys, digits, column, lo, hi, lane)
-                count_first(hist, digits, column, lo, hi)
+                make_keys(keys, digits, column, start, hi, lane)
+                count_first(hist, digits, column, start, hi)
             else:
-                make_keys_again(keys, column, lo, hi, lane)
-                count_near(hist, keys, near_key, grain, column, lo, hi)
+                make_keys_2(keys, column, start, hi, lane)
+                count_near(hist, keys, near_key, grain, column, start, hi)
         T.sync_threads()
         # A peer's shared memory may be written only once the peer runs.
         T.call_extern("handle", "dk::cluster_wait")
@@ -924,7 +899,9 @@ def select(
         T.call_extern("handle", "dk::cluster_wait")
         pick_bin_of_group(state, hist, coarse, need, lower, end, span, near_key, grain, rank, warp, lane)
         T.sync_threads()
-        read_group_state(end, span, need, inside, lower, within, state)
+        read_state(end, span, need, inside, state)
+        read_word(lower, state)
+        read_word_2(within, state)
         rounds = rounds + 1
         # By now the entries have come.
         if page_size > 0:
@@ -934,8 +911,8 @@ def select(
             for step in T.serial(batches):
                 if batches > 1:
                     column = base + step * BATCH
-                    load_words(keys, logits, row, stride, column, limit, lane)
-                    make_keys_again(keys, column, lo, hi, lane)
+                    load_words(keys, logits, row, stride, column, hi, lane)
+                    make_keys_2(keys, column, start, hi, lane)
                 count_keys(hist, (rounds & 1) * BINS, keys, end, span)
             T.sync_threads()
             send_sums_2(coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, rank, warp, lane)
@@ -948,24 +925,23 @@ def select(
                 span, rank, warp, lane
             )
             T.sync_threads()
-            read_group_state(end, span, need, inside, lower, within, state)
+            read_state(end, span, need, inside, state)
+            read_word(lower, state)
+            read_word_2(within, state)
             rounds = rounds + 1
         words = batches * KEEP
-        # One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is
-        # still held.
+        # One pass marks what is above the range and lists what is in it; the last batch is still held.
         listing = (inside > 0) & (inside <= LISTED)
-        count = T.alloc_var("int32", init=0)
         for step in T.serial(batches):
             batch = batches - 1 - step
             if step > 0:
                 column = base + batch * BATCH
-                load_words(keys, logits, row, stride, column, limit, lane)
-                make_keys_again(keys, column, lo, hi, lane)
+                load_words(keys, logits, row, stride, column, hi, lane)
+                make_keys_2(keys, column, start, hi, lane)
             collect(
-                count, keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end,
-                span, listing, owner, batch * BATCH, lane
+                keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
+                listing, owner, batch * BATCH, lane
             )
-        keep_count(counts, count, warp, lane)
         T.sync_threads()
         # The last use of a peer's memory: nothing after this barrier reads or writes one.
         send_entries(entries, entries, within, counters, rank, warp, lane)
@@ -999,35 +975,29 @@ def select(
                 if inside > RANKED:
                     clear_run(equal, first, words, lane)
                     T.sync_threads()
-                sift(entries, total, above, equal, counts, counters, end, span, inside, rank, words, worker)
+                sift(entries, total, above, equal, counters, end, span, inside, rank, words, worker)
                 ranked = LISTED
                 T.sync_threads()
             if inside <= RANKED:
-                rank_entries(entries, ranked, inside, need, above, counts, counters, rank, words, warp, lane)
+                rank_entries(entries, ranked, inside, need, above, counters, rank, words, warp, lane)
             T.sync_threads()
             read_marked(ties, skip, counters, need, inside, lower)
+        before = T.alloc_var("int32", init=0)
         if ties > 0:
-            count_equal(equal, sums, first, words, warp, lane)
+            count_marks(before, equal, sums, first, words, warp, lane)
             T.sync_threads()
-            take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
+            take_ties(before, above, equal, sums, ties, first, words, warp, lane)
             T.sync_threads()
-        slot = T.alloc_var("int32", init=0)
-        first_column = start - first_position
-        first_slot(slot, counts, skip, warp, lane)
-        if k * DENSE < last - start:
-            emit_sparse(
-                slot, indices, row, k, above, first, words, base - first_column, block_table, max_pages, line,
-                page_size, inverse, pages, first_page, near, lane
-            )
-        else:
-            for batch in T.serial(batches):
-                # Write the ids of a batch's marked columns, ascending, from `slot` on; the slot moves behind
-                # them. `near` as above.
-                leaf.emit(
-                    slot, indices, row, k, above, (warp * batches + batch) * KEEP, KEEP,
-                    base + batch * BATCH - first_column, block_table, max_pages, line, page_size, inverse,
-                    pages, first_page, near, lane
-                )
+        count_marks(before, above, sums, first, words, warp, lane)
+        T.sync_threads()
+        position = base + start * (absolute - 1)
+        dense = (last - start <= k * DENSE) & (words <= WORD)
+        place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
+        T.sync_threads()
+        write_ids(
+            indices, row, k, skip, sums, hist, block_table, max_pages, line, page_size, inverse, pages,
+            first_page, worker, lane
+        )
 
 
 def program():
@@ -1058,7 +1028,6 @@ def program():
             coarse = T.alloc_shared((2 * GROUP * COARSE,), "int32")
             pages = T.alloc_shared((THREADS,), "int32")
             sums = T.alloc_shared((32,), "int32")
-            counts = T.alloc_shared((32,), "int32")
             state = T.alloc_shared((8,), "int32")
             counters = T.alloc_shared((8,), "int32")
 
@@ -1068,8 +1037,8 @@ def program():
             owner = rank * WARPS + warp
             select(
                 logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride,
-                max_pages, k, hist, entries, above, equal, coarse, pages, sums, counts, state, counters, row,
-                rank, owner, thread, warp, lane
+                max_pages, k, hist, entries, above, equal, coarse, pages, sums, state, counters, row, rank,
+                owner, thread, warp, lane
             )
 
     return topk_selector__tilelang_sm100a__g8_t512_r8_c1

@@ -14,17 +14,16 @@ buffers
   stash      32768 int32, shared
   pages      1024 int32, shared
   sums       32 int32, shared
-  counts     32 int32, shared
   state      8 int32, shared
   counters   8 int32, shared
   keys       1024x16 uint32, registers of select
   digits     1024x8 uint32, registers of select
   mine       1024x2 int32, registers of select
-totals: 1024 threads, 190272 of 232448 bytes of shared memory, grid (rows, 4)
+totals: 1024 threads, 190144 of 232448 bytes of shared memory, grid (rows, 4)
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64
+from cutlass import Int32, Int64
 
 from dsl_kernels.device.cutedsl import topk_selector as leaf
 from dsl_kernels.device.cutedsl import warps
@@ -36,8 +35,8 @@ KEEP = 16  # keys a thread keeps in registers; longer rows are read again in eve
 WARPS = 32
 BINS = 2048
 QUAD = 4
-BATCH = 512
 HELD = 65536
+BATCH = 512
 WORD = 32
 SIGN = -2147483648
 CLOSE = 67108864
@@ -79,7 +78,6 @@ class Shared:
     stash: cute.struct.Align[cute.struct.MemRange[Int32, STASHED * THREADS * KEEP], 128]
     pages: cute.struct.Align[cute.struct.MemRange[Int32, THREADS], 128]
     sums: cute.struct.Align[cute.struct.MemRange[Int32, 32], 128]
-    counts: cute.struct.Align[cute.struct.MemRange[Int32, 32], 128]
     state: cute.struct.Align[cute.struct.MemRange[Int32, 8], 128]
     counters: cute.struct.Align[cute.struct.MemRange[Int32, 8], 128]
 
@@ -131,23 +129,23 @@ def load_few(logits, row, stride, lane):
 
 
 @cute.jit
-def load_ahead(bits, logits, row, stride, column, lane):
-    """load_words of a row of at most `columns`; of a longer one nothing is read."""
-    scores = logits + Int64(row) * stride + (column + lane)
-    left = cutlass.select_(stride <= HELD, stride, 0) - (column + lane)
+def load_words(bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
+    0.
+    """
+    own = column + lane
+    scores = logits + Int64(row) * stride + own
+    left = limit - own
     for j in cutlass.range_constexpr(KEEP):
         bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
 
 
 @cute.jit
-def read_bounds(row_starts, row_ends, row, stride, absolute):
-    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
-    `absolute`.
-    """
+def read_bounds(row_starts, row_ends, row, stride):
+    """The columns of a row, [start, last)."""
     start = cutlass.max(row_starts[row], 0)
     last = cutlass.min(row_ends[row], stride)
-    first = start * absolute
-    return start, last, first
+    return start, last
 
 
 @cute.jit
@@ -166,39 +164,28 @@ def take_all(indices, row, k, length, first, rank, block_table, max_pages, line,
                 page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
                 page_rest = page_position - page_or_less * page_size
                 page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
-                id = table[page] * page_size + cutlass.select_(
+                entry = Int32(0)
+                entry = table[page]
+                id = entry * page_size + cutlass.select_(
                     page_rest >= page_size, page_rest - page_size, page_rest
                 )
         out[slot] = id
 
 
 @cute.jit
-def share_row(origin, run, start, last):
-    """Where the runs of words of `count` warps begin, and how long each is, in a row that the registers do
-    not hold.
-    """
-    origin = start >> 5 << 5
-    run = leaf.ceildiv(last - origin, WORD * (WARPS * GROUP))
-    return origin, run
-
-
-@cute.jit
-def bound_warp(base, run, start, last, stride):
-    """Where a warp's columns end, and those of the row among them, [lo, hi)."""
-    limit = cutlass.min(stride, base + run * WORD)
-    lo = cutlass.max(start, base)
-    hi = cutlass.min(last, limit)
-    return limit, lo, hi
+def bound_warp(base, run, last):
+    """Where the row's columns of a warp end."""
+    hi = cutlass.min(last, base + run * WORD)
+    return hi
 
 
 @cute.jit
 def fetch_pages(first, columns, start, last, block_table, max_pages, line, page_size, inverse, thread):
     """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
 
-    `near` tells whether the threads hold them all.
+    That is -1 where the threads do not hold them all.
     """
     first_page = Int32(0)
-    near = Boolean(0)
     entry = Int32(0)
     if page_size > 0:
         begin_position = cutlass.max(first - start, 0)
@@ -211,22 +198,12 @@ def fetch_pages(first, columns, start, last, block_table, max_pages, line, page_
         end_rest = end_position - end_or_less * page_size
         end = cutlass.select_(end_rest >= page_size, end_or_less + 1, end_or_less)
         final = end - first_page
-        near = final < THREADS
         if thread <= final:
             table = block_table + Int64(line) * max_pages
             entry = table[first_page + thread]
-    return first_page, near, entry
-
-
-@cute.jit
-def load_words(bits, logits, row, stride, column, limit, lane):
-    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
-    0.
-    """
-    scores = logits + Int64(row) * stride + (column + lane)
-    left = limit - (column + lane)
-    for j in cutlass.range_constexpr(KEEP):
-        bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
+        if final >= THREADS:
+            first_page = Int32(-1)
+    return first_page, entry
 
 
 @cute.jit
@@ -251,15 +228,16 @@ def guess_digits(few):
 
 @cute.jit
 def make_keys(bits, digits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in cutlass.range_constexpr(KEEP // 2):
         low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
         same = low.to(Int32)
         bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
-        high = leaf.canonical(bits[2 * j + 1])
         same = high.to(Int32)
         bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         digits[j] = leaf.half_digits(low, high)
@@ -284,16 +262,26 @@ def count_first(hist, digits, column, lo, hi):
 
 
 @cute.jit
-def make_keys_again(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
-    for j in cutlass.range_constexpr(KEEP):
-        same = leaf.canonical(bits[j]).to(Int32)
-        bits[j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+def make_keys_2(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
+    """
+    for j in cutlass.range_constexpr(KEEP // 2):
+        low = leaf.canonical(bits[2 * j])
+        high = leaf.canonical(bits[2 * j + 1])
+        same = low.to(Int32)
+        bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        same = high.to(Int32)
+        bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
     if (column < lo) | (column + WORD * KEEP > hi):
         own = column + lane
-        for j in cutlass.range_constexpr(KEEP):
-            if (own + WORD * j < lo) | (own + WORD * j >= hi):
-                bits[j] = cutlass.Uint32(0)
+        for j in cutlass.range_constexpr(KEEP // 2):
+            if (own + 2 * WORD * j < lo) | (own + 2 * WORD * j >= hi):
+                bits[2 * j] = cutlass.Uint32(0)
+            if (own + (2 * WORD * j + WORD) < lo) | (own + (2 * WORD * j + WORD) >= hi):
+                bits[2 * j + 1] = cutlass.Uint32(0)
 
 
 @cute.jit
@@ -349,33 +337,32 @@ def pick_bin_of_group(state, peers, coarse, need, lower, end, span, near, grain,
         left = need - warps.shuffle(over_coarse_bin, coarse_bin)
         less = Int32(lower + warps.warp_sum(cutlass.select_(lane < coarse_bin, under, 0)))
         first_bin = coarse_bin * (BINS // COARSE) + 2 * lane
-        low = Int32(0)
-        high = Int32(0)
-        low_under = Int32(0)
-        high_under = Int32(0)
+        both = Int64(0)
+        both_under = Int64(0)
         for i in cutlass.range_constexpr(GROUP):
             pair = warps.load_peer_pair(peers + first_bin, i)
-            low = low + warps.pair_low(pair)
-            high = high + warps.pair_high(pair)
+            both = both + pair
             if i < rank:
-                low_under = low_under + warps.pair_low(pair)
-                high_under = high_under + warps.pair_high(pair)
+                both_under = both_under + pair
+        low = warps.pair_low(both)
+        high = warps.pair_high(both)
+        high_under = warps.pair_high(both_under)
         through_bin = warps.scan(low + high)
         over_bin = through_bin - (low + high)
         hit_bin = (over_bin < left) & (through_bin >= left)
         bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
-        less = less + warps.warp_sum(cutlass.select_(lane < bin, low_under + high_under, 0))
+        less = less + warps.warp_sum(cutlass.select_(lane < bin, warps.pair_low(both_under) + high_under, 0))
         if hit_bin:
             digit = Int32(first_bin)
             inside = Int32(low)
-            within = Int32(low_under)
+            within = Int32(warps.pair_low(both_under))
             before = Int32(over_bin)
             if before + low < left:
                 before = before + low
                 digit = digit + 1
                 inside = high
                 within = high_under
-                less = less + low_under
+                less = less + warps.pair_low(both_under)
             wanted = Int32(left - before)
             top = cutlass.Uint32(4294967295)
             if digit > 0:
@@ -409,17 +396,29 @@ def pick_bin_of_group(state, peers, coarse, need, lower, end, span, near, grain,
 
 
 @cute.jit
-def read_group_state(state):
-    """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
+def read_state(state):
+    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
     words = cute.make_rmem_tensor(4, Int32)
     cute.autovec_copy(warps.group(state, 4, 0), words)
     end = words[0].to(cutlass.Uint32)
     span = words[1].to(cutlass.Uint32)
-    need = words[2]
-    inside = words[3]
-    lower = state[4]
-    within = state[5]
-    return end, span, need, inside, lower, within
+    need = words[2].to(Int32)
+    inside = words[3].to(Int32)
+    return end, span, need, inside
+
+
+@cute.jit
+def read_word(words):
+    """A word of shared memory, for all threads."""
+    value = words[4].to(Int32)
+    return value
+
+
+@cute.jit
+def read_word_2(words):
+    """A word of shared memory, for all threads."""
+    value = words[5].to(Int32)
+    return value
 
 
 @cute.jit
@@ -493,33 +492,32 @@ def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, 
         left = need - warps.shuffle(over_coarse_bin, coarse_bin)
         less = Int32(lower + warps.warp_sum(cutlass.select_(lane < coarse_bin, under, 0)))
         first_bin = coarse_bin * (BINS // COARSE) + 2 * lane
-        low = Int32(0)
-        high = Int32(0)
-        low_under = Int32(0)
-        high_under = Int32(0)
+        both = Int64(0)
+        both_under = Int64(0)
         for i in cutlass.range_constexpr(GROUP):
             pair = warps.load_peer_pair(peers + (bins + first_bin), i)
-            low = low + warps.pair_low(pair)
-            high = high + warps.pair_high(pair)
+            both = both + pair
             if i < rank:
-                low_under = low_under + warps.pair_low(pair)
-                high_under = high_under + warps.pair_high(pair)
+                both_under = both_under + pair
+        low = warps.pair_low(both)
+        high = warps.pair_high(both)
+        high_under = warps.pair_high(both_under)
         through_bin = warps.scan(low + high)
         over_bin = through_bin - (low + high)
         hit_bin = (over_bin < left) & (through_bin >= left)
         bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
-        less = less + warps.warp_sum(cutlass.select_(lane < bin, low_under + high_under, 0))
+        less = less + warps.warp_sum(cutlass.select_(lane < bin, warps.pair_low(both_under) + high_under, 0))
         if hit_bin:
             digit = Int32(first_bin)
             inside = Int32(low)
-            within = Int32(low_under)
+            within = Int32(warps.pair_low(both_under))
             before = Int32(over_bin)
             if before + low < left:
                 before = before + low
                 digit = digit + 1
                 inside = high
                 within = high_under
-                less = less + low_under
+                less = less + warps.pair_low(both_under)
             wanted = Int32(left - before)
             shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
             below = digit.to(cutlass.Uint32) << shift
@@ -544,65 +542,40 @@ def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, 
 
 
 @cute.jit
-def collect(
-    count, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane
-):
-    """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
-
-    A warp takes its entries with one atomic. Where they lie follows from a scan of what each lane has
-    or, `by_word`, which needs fewer registers, from how many there are in each word of columns.
-
-    `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks
-    as above.
+def collect(bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane):
+    """Mark a batch's keys above the range, in its words of the bitmap from `word` on; list those in it
+    from entry `first` on, or mark these too. A warp takes its entries with one atomic.
     """
-    own_above = above + word
-    own_equal = equal + word
-    listed = entries + first
     words = cute.make_rmem_tensor(KEEP, Int32)
-    some = Boolean(end - bits[0] <= span)
     for j in cutlass.range_constexpr(KEEP):
         words[j] = warps.ballot(bits[j] > end)
-        some = some | (end - bits[j] <= span)
+    own_above = above + word
     if lane == 0:
         for j in cutlass.range_constexpr(KEEP):
             own_above[j] = words[j]
     if listing:
-        if warps.any_lane(some):
-            own = Int32(0)
-            for j in cutlass.range_constexpr(KEEP):
-                own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
-            through = warps.scan(own)
-            slot = Int32(0)
+        left = Int32(0)
+        for j in cutlass.range_constexpr(KEEP):
+            left = left | cutlass.select_(end - bits[j] <= span, 1 << j, 0)
+        if warps.any_lane(left != 0):
+            slot = Int32(warps.scan(warps.popc(left)))
+            room = Int32(0)
             if lane == LAST_LANE:
-                slot = warps.fetch_add(counters, through)
-            slot = warps.shuffle(slot, LAST_LANE) + through - own
+                room = warps.fetch_add(counters, slot)
+            slot = slot + warps.shuffle(room, LAST_LANE)
+            place = Int32(~(owner << OFFSET_BITS | offset + lane))
+            listed = entries + first
             for j in cutlass.range_constexpr(KEEP):
                 if end - bits[j] <= span:
-                    listed[slot] = warps.make_pair(
-                        bits[j], ~(owner << OFFSET_BITS | offset + WORD * j + lane)
-                    )
-                    slot = slot + 1
+                    slot = slot - 1
+                    listed[slot] = warps.make_pair(bits[j], place - WORD * j)
     else:
         for j in cutlass.range_constexpr(KEEP):
             words[j] = warps.ballot(end - bits[j] <= span)
+        own_equal = equal + word
         if lane == 0:
             for j in cutlass.range_constexpr(KEEP):
                 own_equal[j] = words[j]
-    # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
-    warps.sync_warp()
-    marked = Int32(0)
-    if lane < KEEP:
-        marked = warps.popc(own_above[lane])
-    count = count + marked
-    return count
-
-
-@cute.jit
-def keep_count(counts, count, warp, lane):
-    """The keys above the range of each warp, for all threads."""
-    total = warps.warp_sum(count)
-    if lane == 0:
-        counts[warp] = total
 
 
 @cute.jit
@@ -618,27 +591,29 @@ def send_entries(peers, entries, first, counters, rank, warp, lane):
 
 @cute.jit
 def bound_listed(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in
+    counters from `at` on; the bit patterns of a `fresh` list become keys first.
+    """
     largest = cutlass.Uint32(0)
     under = cutlass.Uint32(0)
     for i in cutlass.range(thread, total, THREADS, unroll=1):
-        key = warps.pair_high(entries[i]).to(cutlass.Uint32)
+        entry = entries[i]
+        key = cutlass.Uint32(warps.pair_high(entry).to(cutlass.Uint32))
         if end - key <= span:
             largest = cutlass.max(largest, key)
             under = cutlass.max(under, ~key)
     upper = warps.warp_most(largest)
     lower = warps.warp_most(under)
     if lane == 0:
-        warps.raise_to(counters + 5, upper)
-    if lane == 0:
-        warps.raise_to(counters + 6, lower)
+        warps.raise_to(counters + 6, upper)
+        warps.raise_to(counters + 7, lower)
 
 
 @cute.jit
 def read_bounded(end, span, counters):
     """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
-    bottom = cutlass.max(end - span, ~counters[6].to(cutlass.Uint32))
-    end = cutlass.min(end, counters[5].to(cutlass.Uint32))
+    bottom = cutlass.max(end - span, ~counters[7].to(cutlass.Uint32))
+    end = cutlass.min(end, counters[6].to(cutlass.Uint32))
     span = end - bottom
     return end, span
 
@@ -708,18 +683,6 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 
 
 @cute.jit
-def read_state(state):
-    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
-    words = cute.make_rmem_tensor(4, Int32)
-    cute.autovec_copy(warps.group(state, 4, 0), words)
-    end = words[0].to(cutlass.Uint32)
-    span = words[1].to(cutlass.Uint32)
-    need = words[2]
-    inside = words[3]
-    return end, span, need, inside
-
-
-@cute.jit
 def clear_run(bitmap, first, words, lane):
     """Zero the warp's words of a bitmap."""
     for i in cutlass.range(lane, words, WORD, unroll=1):
@@ -727,7 +690,7 @@ def clear_run(bitmap, first, words, lane):
 
 
 @cute.jit
-def sift(entries, total, above, equal, counts, counters, end, span, inside, rank, words, thread):
+def sift(entries, total, above, equal, counters, end, span, inside, rank, words, thread):
     """After the rounds over the list: mark entries above the range; keep those in it from `target` on
     where at most `ranked` are left to rank, else mark them as equal.
     """
@@ -742,7 +705,6 @@ def sift(entries, total, above, equal, counts, counters, end, span, inside, rank
                 warps.atomic_add(counters + 2, 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
-                warps.atomic_add(counts + owner, 1)
         if (end - key <= span) & (inside > 0):
             if inside > RANKED:
                 place = ~warps.pair_low(entry)
@@ -759,7 +721,7 @@ def sift(entries, total, above, equal, counts, counters, end, span, inside, rank
 
 
 @cute.jit
-def rank_entries(entries, first, count, need, above, counts, counters, rank, words, warp, lane):
+def rank_entries(entries, first, count, need, above, counters, rank, words, warp, lane):
     """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it
     with.
     """
@@ -782,7 +744,6 @@ def rank_entries(entries, first, count, need, above, counts, counters, rank, wor
                 warps.atomic_add(counters + 2, 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
-                warps.atomic_add(counts + owner, 1)
 
 
 @cute.jit
@@ -797,30 +758,33 @@ def read_marked(counters, need, inside, lower):
 
 
 @cute.jit
-def count_equal(equal, sums, first, words, warp, lane):
-    """Columns of each warp that are marked as equal."""
-    found = Int32(0)
-    for i in cutlass.range(lane, words, WORD, unroll=1):
-        found = found + warps.popc(equal[first + i])
-    total = warps.warp_sum(found)
-    if lane == 0:
-        sums[warp] = total
-
-
-@cute.jit
-def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
-    """Select the first `take` columns marked as equal, in order of position; a lane has consecutive words."""
+def count_marks(bitmap, sums, first, words, warp, lane):
+    """Count each warp's marked columns in `sums`; those of lower lanes, which have consecutive words each,
+    are `before`.
+    """
+    own = Int32(0)
     each = leaf.ceildiv(words, WORD)
     begin = lane * each
     final = cutlass.min(begin + each, words)
-    own = Int32(0)
     for i in cutlass.range(begin, final, 1, unroll=1):
-        own = own + warps.popc(equal[first + i])
+        own = own + warps.popc(bitmap[first + i])
+    through = warps.scan(own)
+    if lane == LAST_LANE:
+        sums[warp] = through
+    before = through - own
+    return before
+
+
+@cute.jit
+def take_ties(before, above, equal, sums, take, first, words, warp, lane):
+    """Select the first `take` columns marked as equal, in order of position."""
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = cutlass.min(begin + each, words)
     other = Int32(0)
     if lane < warp:
         other = sums[lane]
-    left = Int32(take - warps.warp_sum(other) - warps.scan(own) + own)
-    added = warps.warp_sum(cutlass.max(cutlass.min(left, own), 0))
+    left = Int32(take - warps.warp_sum(other) - before)
     for i in cutlass.range(begin, final, 1, unroll=1):
         word = Int32(equal[first + i])
         found = warps.popc(word)
@@ -829,111 +793,72 @@ def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
                 word = word ^ 1 << (LAST_LANE - warps.clz(word))
             above[first + i] = above[first + i] | word
         left = left - found
-    if lane == 0:
-        counts[warp] = counts[warp] + added
 
 
 @cute.jit
-def first_slot(counts, skip, warp, lane):
-    """Slot of each warp's first column: behind lower ranks' and lower warps'."""
+def place_marks(placed, before, sums, above, first, words, position, dense, warp, lane):
+    """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
+
+    Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
+    """
     other = Int32(0)
     if lane < warp:
-        other = counts[lane]
-    slot = skip + warps.warp_sum(other)
-    return slot
+        other = sums[lane]
+    place = Int32(before + warps.warp_sum(other))
+    if dense:
+        below = (1 << lane) - 1
+        marks = cute.make_rmem_tensor(KEEP, Int32)
+        for base in cutlass.range(0, words, KEEP, unroll=1):
+            for j in cutlass.range_constexpr(KEEP):
+                marks[j] = above[first + (base + j)]
+            for j in cutlass.range_constexpr(KEEP):
+                slot = warps.shuffle(place, base + j) + warps.popc(marks[j] & below)
+                if marks[j] >> lane & 1 != 0:
+                    placed[slot] = position + (base + j) * WORD + lane
+    else:
+        each = leaf.ceildiv(words, WORD)
+        begin = lane * each
+        final = cutlass.min(begin + each, words)
+        for i in cutlass.range(begin, final, 1, unroll=1):
+            word = Int32(above[first + i])
+            while word != 0:
+                lowest = word & 0 - word
+                number = LAST_LANE - warps.clz(lowest)
+                placed[place] = position + i * WORD + number
+                place = place + 1
+                word = word ^ lowest
 
 
 @cute.jit
-def emit_sparse(
-    slot, indices, row, k, above, first, words, position, block_table, max_pages, line, page_size, inverse,
-    pages, first_page, near, lane
+def write_ids(
+    indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
+    thread, lane
 ):
-    """Write the ids of each warp's marked columns, ascending, from `slot` on: for bitmaps with few marks.
+    """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
 
-    With `near`, `pages` holds the entries of the page table from `first_page` on.
+    `pages` holds the entries of the page table from `first_page` on, unless that is -1.
     """
-    out = indices + Int64(row) * k
+    out = indices + Int64(row) * k + skip
     table = block_table + Int64(line) * max_pages
-    start = Int32(slot)
-    for base in cutlass.range(0, words, WORD, unroll=1):
-        word = Int32(0)
-        if base + lane < words:
-            word = above[first + (base + lane)]
-        own = warps.popc(word)
-        through = warps.scan(own)
-        place = Int32(start + through - own)
-        while word != 0:
-            lowest = word & 0 - word
-            id = Int32(position + (base + lane) * WORD + (LAST_LANE - warps.clz(lowest)))
-            if page_size > 0:
-                page_position = id
-                page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
-                page_rest = page_position - page_or_less * page_size
-                page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
-                entry = Int32(0)
-                if near:
-                    entry = pages[page - first_page]
-                else:
-                    entry = table[page]
-                id = entry * page_size + cutlass.select_(
-                    page_rest >= page_size, page_rest - page_size, page_rest
-                )
-            out[place] = id
-            place = place + 1
-            word = word ^ lowest
-        start = start + warps.shuffle(through, LAST_LANE)
-
-
-@cute.jit
-def emit(
-    slot, indices, row, k, above, word, position, block_table, max_pages, line, page_size, inverse, pages,
-    first_page, near, lane
-):
-    """Write the ids of a batch's marked columns, ascending, from `slot` on; the slot moves behind them.
-    `near` as above.
-    """
-    out = indices + Int64(row) * k
-    table = block_table + Int64(line) * max_pages
-    marks = cute.make_rmem_tensor(KEEP, Int32)
-    ids = cute.make_rmem_tensor(KEEP, Int32)
-    words = above + word
-    for j in cutlass.range_constexpr(KEEP):
-        marks[j] = words[j]
-    bit = 1 << lane
-    own_position = position + lane
-    for j in cutlass.range_constexpr(KEEP):
-        ids[j] = own_position + WORD * j
-    if page_size > 0:
-        offsets = cute.make_rmem_tensor(KEEP, Int32)
-        if near:
-            for j in cutlass.range_constexpr(KEEP):
-                page_position = ids[j]
-                page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
-                page_rest = page_position - page_or_less * page_size
-                page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
-                offsets[j] = cutlass.select_(page_rest >= page_size, page_rest - page_size, page_rest)
-                ids[j] = warps.load_marked(pages + (page - first_page), marks[j], bit)
-        else:
-            for j in cutlass.range_constexpr(KEEP):
-                page_position = ids[j]
-                page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
-                page_rest = page_position - page_or_less * page_size
-                page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
-                offsets[j] = cutlass.select_(page_rest >= page_size, page_rest - page_size, page_rest)
-                ids[j] = warps.load_marked(table + page, marks[j], bit)
-        for j in cutlass.range_constexpr(KEEP):
-            ids[j] = ids[j] * page_size + offsets[j]
-    # A lane counts one word; the words' first slots then go to all lanes.
-    own = Int32(0)
-    if lane < KEEP:
-        own = warps.popc(words[lane])
-    through = warps.scan(own, KEEP)
-    first = (slot + through - own) * 4
-    for j in cutlass.range_constexpr(KEEP):
-        place = warps.shuffle(first, j) + warps.popc(marks[j] & bit - 1) * 4
-        warps.store_marked(out, place, marks[j], bit, ids[j])
-    slot = slot + warps.shuffle(through, KEEP - 1)
-    return slot
+    other = Int32(0)
+    if lane < WARPS:
+        other = sums[lane]
+    total = warps.warp_sum(other)
+    for slot in cutlass.range(thread, total, THREADS, unroll=4):
+        id = Int32(0)
+        id = placed[slot]
+        if page_size > 0:
+            page_position = id
+            page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
+            page_rest = page_position - page_or_less * page_size
+            page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
+            entry = Int32(0)
+            if first_page >= 0:
+                entry = pages[page - first_page]
+            else:
+                entry = table[page]
+            id = entry * page_size + cutlass.select_(page_rest >= page_size, page_rest - page_size, page_rest)
+        out[slot] = id
 
 
 @cute.jit
@@ -941,9 +866,8 @@ def select(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
     next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32,
     k: Int32, hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer,
-    coarse: cute.Pointer, stash: cute.Pointer, pages: cute.Pointer, sums: cute.Pointer, counts: cute.Pointer,
-    state: cute.Pointer, counters: cute.Pointer, row: Int32, rank: Int32, owner: Int32, thread: Int32,
-    warp: Int32, lane: Int32
+    coarse: cute.Pointer, stash: cute.Pointer, pages: cute.Pointer, sums: cute.Pointer, state: cute.Pointer,
+    counters: cute.Pointer, row: Int32, rank: Int32, owner: Int32, thread: Int32, warp: Int32, lane: Int32
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = cute.make_rmem_tensor(KEEP, cutlass.Uint32)
@@ -959,16 +883,16 @@ def select(
     cute.arch.griddepcontrol_wait()
     few = cutlass.Uint32(0)
     few = load_few(logits, row, stride, lane)
-    load_ahead(keys, logits, row, stride, owner * BATCH, lane)
+    if stride <= HELD:
+        load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
     start = Int32(0)
     last = Int32(0)
-    first_position = Int32(0)
-    start, last, first_position = read_bounds(row_starts, row_ends, row, stride, absolute)
+    start, last = read_bounds(row_starts, row_ends, row, stride)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
         take_all(
-            indices, row, k, last - start, first_position, rank, block_table, max_pages, line, page_size,
+            indices, row, k, last - start, start * absolute, rank, block_table, max_pages, line, page_size,
             inverse, worker
         )
         cute.arch.cluster_wait()
@@ -976,19 +900,16 @@ def select(
         origin = Int32(0)
         run = Int32(KEEP)
         if stride > HELD:
-            origin, run = share_row(origin, run, start, last)
+            origin = start >> 5 << 5
+            run = leaf.ceildiv(last - origin, WORD * WARPS * GROUP)
         batches = leaf.ceildiv(run, KEEP)
         base = origin + owner * run * WORD
-        limit = Int32(0)
-        lo = Int32(0)
         hi = Int32(0)
-        limit, lo, hi = bound_warp(base, run, start, last, stride)
-        # The page-table entries that this CTA may need, one a thread: on their way while the keys are
-        # counted.
+        hi = bound_warp(base, run, last)
+        # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
         first_page = Int32(0)
-        near = Boolean(False)
         entry = Int32(0)
-        first_page, near, entry = fetch_pages(
+        first_page, entry = fetch_pages(
             origin + rank * (run * (WORD * WARPS)), run * (WORD * WARPS), start, last, block_table, max_pages,
             line, page_size, inverse, worker
         )
@@ -1005,15 +926,15 @@ def select(
         for step in cutlass.range(batches, unroll=1):
             column = base + step * BATCH
             if (step > 0) | (stride > HELD):
-                load_words(keys, logits, row, stride, column, limit, lane)
+                load_words(keys, logits, row, stride, column, hi, lane)
             if step == 0:
                 near_key, grain = guess_digits(few)
             if near_key == 0:
-                make_keys(keys, digits, column, lo, hi, lane)
-                count_first(hist, digits, column, lo, hi)
+                make_keys(keys, digits, column, start, hi, lane)
+                count_first(hist, digits, column, start, hi)
             else:
-                make_keys_again(keys, column, lo, hi, lane)
-                count_near(hist, keys, near_key, grain, column, lo, hi)
+                make_keys_2(keys, column, start, hi, lane)
+                count_near(hist, keys, near_key, grain, column, start, hi)
             if step < cutlass.min(STASHED, batches - 1):
                 keep_keys(stash, step * (KEEP * THREADS), keys, worker)
         cute.arch.sync_threads()
@@ -1024,7 +945,9 @@ def select(
         cute.arch.cluster_wait()
         pick_bin_of_group(state, hist, coarse, need, lower, end, span, near_key, grain, rank, warp, lane)
         cute.arch.sync_threads()
-        end, span, need, inside, lower, within = read_group_state(state)
+        end, span, need, inside = read_state(state)
+        lower = read_word(state)
+        within = read_word_2(state)
         rounds = rounds + 1
         # By now the entries have come.
         if page_size > 0:
@@ -1037,8 +960,8 @@ def select(
                     if step < cutlass.min(STASHED, batches - 1):
                         take_keys(keys, stash, step * (KEEP * THREADS), worker)
                     else:
-                        load_words(keys, logits, row, stride, column, limit, lane)
-                        make_keys_again(keys, column, lo, hi, lane)
+                        load_words(keys, logits, row, stride, column, hi, lane)
+                        make_keys_2(keys, column, start, hi, lane)
                 count_keys(hist, (rounds & 1) * BINS, keys, end, span)
             cute.arch.sync_threads()
             send_sums_2(coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, rank, warp, lane)
@@ -1051,13 +974,13 @@ def select(
                 span, rank, warp, lane
             )
             cute.arch.sync_threads()
-            end, span, need, inside, lower, within = read_group_state(state)
+            end, span, need, inside = read_state(state)
+            lower = read_word(state)
+            within = read_word_2(state)
             rounds = rounds + 1
         words = batches * KEEP
-        # One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is
-        # still held.
+        # One pass marks what is above the range and lists what is in it; the last batch is still held.
         listing = (inside > 0) & (inside <= LISTED)
-        count = Int32(0)
         for step in cutlass.range(batches, unroll=1):
             batch = batches - 1 - step
             if step > 0:
@@ -1065,13 +988,12 @@ def select(
                 if batch < cutlass.min(STASHED, batches - 1):
                     take_keys(keys, stash, batch * (KEEP * THREADS), worker)
                 else:
-                    load_words(keys, logits, row, stride, column, limit, lane)
-                    make_keys_again(keys, column, lo, hi, lane)
-            count = collect(
-                count, keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end,
-                span, listing, owner, batch * BATCH, lane
+                    load_words(keys, logits, row, stride, column, hi, lane)
+                    make_keys_2(keys, column, start, hi, lane)
+            collect(
+                keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
+                listing, owner, batch * BATCH, lane
             )
-        keep_count(counts, count, warp, lane)
         cute.arch.sync_threads()
         # The last use of a peer's memory: nothing after this barrier reads or writes one.
         send_entries(entries, entries, within, counters, rank, warp, lane)
@@ -1105,33 +1027,29 @@ def select(
                 if inside > RANKED:
                     clear_run(equal, first, words, lane)
                     cute.arch.sync_threads()
-                sift(entries, total, above, equal, counts, counters, end, span, inside, rank, words, worker)
+                sift(entries, total, above, equal, counters, end, span, inside, rank, words, worker)
                 ranked = Int32(LISTED)
                 cute.arch.sync_threads()
             if inside <= RANKED:
-                rank_entries(entries, ranked, inside, need, above, counts, counters, rank, words, warp, lane)
+                rank_entries(entries, ranked, inside, need, above, counters, rank, words, warp, lane)
             cute.arch.sync_threads()
             ties, skip = read_marked(counters, need, inside, lower)
+        before = Int32(0)
         if ties > 0:
-            count_equal(equal, sums, first, words, warp, lane)
+            before = count_marks(equal, sums, first, words, warp, lane)
             cute.arch.sync_threads()
-            take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
+            take_ties(before, above, equal, sums, ties, first, words, warp, lane)
             cute.arch.sync_threads()
-        slot = Int32(0)
-        first_column = start - first_position
-        slot = first_slot(counts, skip, warp, lane)
-        if k * DENSE < last - start:
-            emit_sparse(
-                slot, indices, row, k, above, first, words, base - first_column, block_table, max_pages, line,
-                page_size, inverse, pages, first_page, near, lane
-            )
-        else:
-            for batch in cutlass.range(batches, unroll=1):
-                slot = emit(
-                    slot, indices, row, k, above, (warp * batches + batch) * KEEP,
-                    base + batch * BATCH - first_column, block_table, max_pages, line, page_size, inverse,
-                    pages, first_page, near, lane
-                )
+        before = count_marks(above, sums, first, words, warp, lane)
+        cute.arch.sync_threads()
+        position = base + start * (absolute - 1)
+        dense = (last - start <= k * DENSE) & (words <= WORD)
+        place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
+        cute.arch.sync_threads()
+        write_ids(
+            indices, row, k, skip, sums, hist, block_table, max_pages, line, page_size, inverse, pages,
+            first_page, worker, lane
+        )
 
 
 @cute.kernel
@@ -1149,7 +1067,6 @@ def topk_selector__cutedsl_sm90a__g4_t1024_r16_c1(
     stash = shared.stash.data_ptr()
     pages = shared.pages.data_ptr()
     sums = shared.sums.data_ptr()
-    counts = shared.counts.data_ptr()
     state = shared.state.data_ptr()
     counters = shared.counters.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
@@ -1159,8 +1076,8 @@ def topk_selector__cutedsl_sm90a__g4_t1024_r16_c1(
     owner = rank * WARPS + warp
     select(
         logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
-        hist, entries, above, equal, coarse, stash, pages, sums, counts, state, counters, row, rank, owner,
-        thread, warp, lane
+        hist, entries, above, equal, coarse, stash, pages, sums, state, counters, row, rank, owner, thread,
+        warp, lane
     )
 
 
