@@ -3,62 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from . import env
 from .arguments import checked, require_known
 from .errors import ArtifactError
+from .manifest import MANIFEST as MANIFEST
+from .manifest import SCHEMA as SCHEMA
+from .manifest import Variant as Variant
 from .runtime import bundle
-
-SCHEMA, MANIFEST = bundle.MANIFEST_SCHEMA, bundle.MANIFEST
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One generated kernel module: an operation at fixed knobs, in one DSL, for one architecture."""
-
-    id: str
-    op: str
-    backend: str
-    arch: str
-    knobs: Mapping[str, Any]
-    path: Path
-    sha256: str = ""
-    declared: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def source(self) -> str:
-        """Text of the generated module.
-
-        Raises:
-            ArtifactError: the library came without its generated set, and the variant is a bundle's.
-        """
-        try:
-            return self.path.read_text()
-        except FileNotFoundError:
-            raise ArtifactError(
-                self.id,
-                expected="its generated module",
-                got=f"no file {self.path}",
-                fix="look at a library with its generated set; bundles hold compiled code alone",
-            ) from None
-
-    def record(self) -> dict[str, Any]:
-        """The variant in the words of the manifest."""
-        return {
-            "id": self.id,
-            "op": self.op,
-            "backend": self.backend,
-            "arch": self.arch,
-            "knobs": dict(self.knobs),
-            "declared": dict(self.declared),
-            "file": f"{self.arch}/{self.op}/{self.id}.py",
-            "sha256": self.sha256,
-        }
 
 
 def generated_root() -> Path:

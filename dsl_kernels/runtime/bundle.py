@@ -23,23 +23,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import dsl_kernels
-from dsl_kernels import env
+from dsl_kernels import env, manifest
 from dsl_kernels.arguments import checked, require_known
 from dsl_kernels.errors import BundleError, CacheError, InvalidArgumentError
+from dsl_kernels.manifest import MANIFEST, Variant
 
 from . import storage
 from .artifact import CODE_FILES, META, Artifact, read, sha256
 
-if TYPE_CHECKING:
-    from dsl_kernels.variants import Variant
-
 SCHEMA = 1
 INDEX = "bundle.json"
-MANIFEST = "manifest.json"
-MANIFEST_SCHEMA = 1
 CUBIN = "kernel.cubin"
 PTX = "kernel.ptx"
 
@@ -48,7 +44,7 @@ _REBUILD = "write the bundle again with this version of the library: `python -m 
 
 
 class Module(Protocol):
-    """What a bundle compares a variant by (`dsl_kernels.variants.Variant` has it)."""
+    """What a bundle compares a variant by (`dsl_kernels.manifest.Variant` has it)."""
 
     @property
     def id(self) -> str: ...
@@ -383,7 +379,7 @@ def _copy(variant: Variant, source: Path, folder: Path, files: Sequence[str]) ->
 def _manifest_of(chosen: Sequence[Variant]) -> str:
     """Records of the chosen variants, in the words of generated/manifest.json."""
     records = [variant.record() for variant in chosen]
-    return json.dumps({"schema": MANIFEST_SCHEMA, "variants": records}, indent=1, sort_keys=True) + "\n"
+    return json.dumps({"schema": manifest.SCHEMA, "variants": records}, indent=1, sort_keys=True) + "\n"
 
 
 def _publish(made: Path, target: Path, aside: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
 from codegen.printer import Printer
+from codegen.render import environment
+from codegen.sweep import backends
 from dsl_kernels.errors import DeclarationError
 from dsl_kernels.tile.lang import Size, named, spell
-from dsl_kernels.tile.text import COMPARISONS, Expr, evaluate, name
+from dsl_kernels.tile.text import COMPARISONS, Comment, Expr, Loop, evaluate, name
 
 NAMES = ("a", "b", "c")
 
@@ -81,3 +84,13 @@ def test_the_interpreter_counts_in_plain_numbers() -> None:
     """A variable that grows by a size would otherwise grow a spelling with every turn."""
     step = Expr("+", (name("column"), Size(64, "TILE")))
     assert type(evaluate(step, {"column": 3})) is int and evaluate(Size(7, "HEADS"), {}) == 7
+
+
+@pytest.mark.parametrize("dsl", backends())
+@pytest.mark.parametrize("unrolled", (False, True))
+def test_a_loop_keeps_its_step(dsl: str, unrolled: bool) -> None:
+    spelling = environment().get_template(f"{dsl}/_spelling.j2").module
+    loop = Loop("i", 0, 8, 2, unrolled, [Comment("body")])
+    head = Printer(None, None, spelling, None).lines([loop])[0]
+    said = re.search(r"\((.*?)\):", head)
+    assert said is not None and said[1].split(", ")[:3] == ["0", "8", "2"], head
