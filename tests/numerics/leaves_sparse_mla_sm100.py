@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from leaf_probes import Probe, alike, case, straight
-from leaves_sparse_mla import APPROXIMATE, HEADS, INF, _bits, _ids, _low_high, _scratch, _tokens, neighbours
+from leaves_sparse_mla import APPROXIMATE, HEADS, INF, _bits, _ids, _low_high, _tokens, neighbours
 
 from dsl_kernels.device.text import sparse_mla_sm100 as text
 from dsl_kernels.device.torch import sparse_mla_sm100 as mla_sm100
@@ -180,25 +180,32 @@ def store_tokens(p: Probe) -> None:
     p.call(target, _scores(p, out=False), p.thread)
 
 
-@case(text.finish_columns, alone=(False, True), block=(8, 16))
-def finish_columns(p: Probe, alone: bool, block: int) -> None:
+def _operand_of(
+    p: Probe, title: str, split: int | None, *shape: int, dtype: torch.dtype = torch.float32
+) -> Any:
+    """What a row has once, or each of three splits, and nothing was written to."""
+    splits = () if split is None else (3,)
+    return p.operand(title, torch.full((2, *splits, *shape), -77.0).to(dtype), out=True)
+
+
+@case(text.finish_columns, split=(None, 2), block=(8, 16))
+def finish_columns(p: Probe, split: int | None, block: int) -> None:
     p.threads, p.relative, p.absolute = 128, 1e-5, 1e-6
     sums = p.uniform(HEADS, 4)
     sums[5] = 0
     p.call(
         _red(p, sums),
+        _operand_of(p, "lses", split, 32),
+        p.dim("row", 1),
+        p.dim("head0", 16),
+        split if split is None else p.dim("split", split),
+        _own(p, "top", None),
         _own(p, "peak", p.normal(128, HEADS // 4), out=False),
         p.shared("stat_s", (HEADS,), p.normal(HEADS), out=True),
         p.operand("attn_sink", p.normal(32)),
-        p.operand("lse", torch.full((2, 32), -77.0), out=True),
-        p.operand("lse_partial", torch.full((2, 3, 32), -77.0), out=True),
-        p.dim("row", 1),
-        p.dim("head0", 16),
         32,
         block,
         p.dim("splits", 3),
-        p.dim("split", 2),
-        p.var("alone", alone, dtype="bool"),
         p.scalar("lse_scale", 0.7),
         p.thread,
     )
@@ -233,43 +240,42 @@ def rescale_output(p: Probe, heads: int) -> None:
     )
 
 
-@case(text.write_output, alone=(False, True), some=(False, True), block=(8, 16))
-def write_output(p: Probe, alone: bool, some: bool, block: int) -> None:
+@case(text.write_output, split=(None, 2), some=(False, True), block=(8, 16))
+def write_output(p: Probe, split: int | None, some: bool, block: int) -> None:
     p.threads = 128
     p.call(
+        _operand_of(p, "to", split, 32, 512, dtype=torch.bfloat16 if split is None else torch.float32),
         p.tensor("o_t", (128, 4 * HEADS), p.normal(128, 4 * HEADS)),
-        _held(p),
-        p.shared("stat_s", (HEADS,), p.normal(HEADS)),
-        p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
-        p.operand("o_partial", torch.full((2, 3, 32, 512), -77.0), out=True),
         p.dim("row", 1),
         p.dim("head0", 16),
+        split if split is None else p.dim("split", split),
+        p.var("some", some, dtype="bool"),
+        _held(p),
+        p.shared("stat_s", (HEADS,), p.normal(HEADS)),
         32,
         block,
         p.dim("splits", 3),
-        p.dim("split", 2),
-        p.var("alone", alone, dtype="bool"),
-        p.var("some", some, dtype="bool"),
         p.thread,
     )
 
 
-@case(text.merge_columns, splits=(3, 11), first=(0, 128))
-def merge_columns(p: Probe, splits: int, first: int) -> None:
+@case(text.merge_heads, splits=(3, 11))
+def merge_heads(p: Probe, splits: int) -> None:
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
+    lses = p.normal(2, splits, 32)
+    lses[:, 1], lses[:, :, 20] = -INF, -INF
     p.call(
-        *_scratch(p, False, splits=splits),
+        p.dim("row", 1),
+        p.dim("head0", 16),
+        p.operand("o_partial", p.normal(2, splits, 32, 512)),
+        p.operand("lse_partial", lses),
         p.operand("attn_sink", p.normal(32)),
         p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
         p.operand("lse", torch.full((2, 32), -77.0), out=True),
-        p.dim("row", 1),
-        p.dim("head0", 16),
         32,
         HEADS,
         p.dim("splits", splits),
+        p.dim("split", 2),
         p.scalar("lse_scale", 0.7),
-        p.dim("first", first),
-        128,
         p.thread,
-        128,
     )

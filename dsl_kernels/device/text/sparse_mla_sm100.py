@@ -25,8 +25,6 @@ from ..torch.warps import (
     copy16,
     exp2,
     load_vector,
-    log2,
-    rcp_approx,
     shuffle,
     store_fp8,
     store_vector,
@@ -37,12 +35,15 @@ from .sparse_mla import (
     SCALE_WORD,
     SCALES_AT,
     TOKEN_WORDS,
+    _inverse,
+    _lse,
     column_head,
+    join_sums,
     kept_beside,
 )
 
-BATCH = 8
-"""Splits whose partials are on their way at once."""
+AT_ONCE = 8
+"""Splits whose partials are on their way together."""
 
 
 @by_text
@@ -172,28 +173,27 @@ def store_tokens(m, target, scores, thread):
         target.write(two, (token, pair // 2 * 8 + thread % 4 * 2))
 
 
+def _line(row, split, splits):
+    """Where an operand has a row, or a split's part of it, and what that is an index of."""
+    return ((row,), ()) if split is None else ((row, split), (splits,))
+
+
 @by_text
 def finish_columns(
-    m, red, peak, stat_s, attn_sink, lse: Writes, lse_partial: Writes, row, head0, heads, head_block, splits, split, alone, lse_scale, thread
+    m, red, lses: Writes, row, head0, split, top, peak, stat_s, attn_sink, heads, head_block, splits, lse_scale, thread
 ):  # fmt: skip
-    """From sums and reference: the factor that normalises O^T, and the lse of a lone split or of a partial."""
-    four = m.local("four", 4, "float32")
-    of_row = lse.row("of_row", row, heads, head0)
-    of_split = lse_partial.row("of_split", (row, split), (splits, heads), head0)
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a row has no split."""
+    line, pitch = _line(row, split, splits)
+    of_heads = lses.row("of_heads", line, (*pitch, heads), head0)
+    join_sums(m, top, red, thread)
     with m.when(thread < 4):
         for column in m.loop("column", peak.size, unrolled=True):
             head = m.let("head", column_head(column, thread))
-            red.read(four, (head, 0))
-            total = m.let("total", (four[0] + four[1]) + (four[2] + four[3]))
-            lse2 = m.let("lse2", select(total > 0.0, log2(total) + peak[column], -math.inf))
-            inverse = m.let("inverse", select(total > 0.0, rcp_approx(total), 0.0))
+            lse2 = m.let("lse2", _lse(top[column], peak[column]))
             with m.when(head < head_block):
-                with m.when(alone):
-                    stat_s[head] = inverse * kept_beside(lse2, attn_sink[head0 + head])
-                    of_row[head] = lse2 * lse_scale
-                with m.otherwise():
-                    stat_s[head] = inverse
-                    of_split[head] = lse2
+                kept = kept_beside(lse2, attn_sink[head0 + head]) if split is None else 1.0
+                stat_s[head] = _inverse(top[column]) * kept
+                of_heads[head] = lse2 * (lse_scale if split is None else 1.0)
 
 
 def _part(step, parts: Value) -> Value:
@@ -223,82 +223,49 @@ def rescale_output(m, acc, held, stat_s, padded, thread):
 
 @by_text
 def write_output(
-    m, acc, held, stat_s, out: Writes, o_partial: Writes, row, head0, heads, head_block, splits, split, alone, some, thread
-):  # fmt: skip
-    """O^T times each head's factor to the output (a lone split) or to this split's partial.
-
-    Without `some` live tile there is no O: a lone split writes zeros, and a partial of one is never read.
-    """
+    m, to: Writes, acc, row, head0, split, some, held, stat_s, heads, head_block, splits, thread
+):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     parts, count = ceildiv(head_block, held.size), min(head_block, held.size)
+    line, pitch = _line(row, split, splits)
     for step in m.loop("step", LATENT_DIM // UNIT * parts):
         first = m.let("first", _part(step, parts) * held.size)
         factors = _factors(m, stat_s, first, count)
         with m.when(some):
             load_columns(m, held, acc, step * held.size, thread)
-        with m.otherwise():
-            for i in m.loop("i", held.size, unrolled=True):
-                held[i] = 0.0
         d = m.let("d", step // parts * UNIT + thread)
-        with m.when(alone):
-            for i in m.loop("i", count, unrolled=True):
-                result = out.row("result", (row, head0 + first + i), (heads, LATENT_DIM))
-                result[d] = (held[i] * factors[i]).to("bfloat16")
-        with m.otherwise(), m.when(some):
-            for i in m.loop("i", count, unrolled=True):
-                partial = o_partial.row(
-                    "partial", (row, split, head0 + first + i), (splits, heads, LATENT_DIM)
-                )
-                partial[d] = held[i] * factors[i]
+        for i in m.loop("i", count, unrolled=True):
+            of_head = to.row("of_head", (*line, head0 + first + i), (*pitch, heads, LATENT_DIM))
+            of_head[d] = (factors[i] * select(some, held[i], 0.0)).to(to.dtype)
 
 
 @by_text
-def merge_columns(
-    m, o_partial, lse_partial, attn_sink, out: Writes, lse: Writes, row, head0, heads, head_block, splits, lse_scale, first, columns, thread,
-    threads,
+def merge_heads(
+    m, row, head0, o_partial, lse_partial, attn_sink, out: Writes, lse: Writes, heads, head_block, splits, split, lse_scale, thread
 ):  # fmt: skip
-    """The weighted sum of the splits for `columns` latent dims from `first` on, four dims of one head a thread and turn.
-
-    Eight splits at a time are in flight, joined by an online softmax over their lse. A split of weight 0 is not looked
-    at; a row without ids gives 0 and -inf.
-    """
-    quads = columns // 4
-    parts, weights = m.local("parts", 4 * BATCH, "float32"), m.local("weights", BATCH, "float32")
-    merged, rounded = m.local("merged", 4, "float32"), m.local("rounded", 4, "bfloat16")
-    for item in m.loop("item", head_block * quads, begin=thread, step=threads):
-        head = m.let("head", head0 + item // quads)
-        quad = m.let("quad", first // 4 + item % quads)
-        peak, total = m.var("peak", -math.inf, "float32"), m.var("total", 0.0, "float32")
-        for v in m.loop("v", 4, unrolled=True):
+    """The weighted sum of the splits for this one's share of the heads, four dims a thread; a row without ids gives 0 and -inf."""
+    four, merged = m.local("four", 4, "float32"), m.local("merged", 4, "float32")
+    rounded = m.local("rounded", 4, "bfloat16")
+    for turn in m.loop("turn", (head_block - split + splits - 1) // splits):
+        head = m.let("head", head0 + split + turn * splits)
+        top, total = m.var("top", -math.inf, "float32"), m.var("total", 0.0, "float32")
+        for other in m.loop("other", splits, at_once=AT_ONCE):
+            lses = lse_partial.row("lses", (row, other), (splits, heads))
+            m.set(top, maximum(top, lses[head]))
+        base = m.let("base", select(top > -math.inf, top, 0.0))
+        for v in range(4):
             merged[v] = 0.0
-        for batch in m.loop("batch", (splits + BATCH - 1) // BATCH):
-            for i in m.loop("i", BATCH, unrolled=True):
-                split = m.let("split", batch * BATCH + i)
-                weights[i] = -math.inf
-                with m.when(split < splits):
-                    weights[i] = lse_partial.row("of_split", (row, split), (splits, heads))[head]
-                    partial = o_partial.row("partial", (row, split, head), (splits, heads, LATENT_DIM))
-                    partial.read(parts.group(4 * i, 4), quad)
-            risen = m.var("risen", peak, "float32")
-            for i in m.loop("i", BATCH, unrolled=True):
-                m.set(risen, maximum(risen, weights[i]))
-            with m.when(risen > -math.inf):
-                factor = m.let("factor", exp2(peak - risen))
-                m.set(total, total * factor)
-                for v in m.loop("v", 4, unrolled=True):
-                    merged[v] = merged[v] * factor
-                for i in m.loop("i", BATCH, unrolled=True):
-                    with m.when(weights[i] > -math.inf):
-                        share = m.let("share", exp2(weights[i] - risen))
-                        m.set(total, total + share)
-                        for v in m.loop("v", 4, unrolled=True):
-                            merged[v] = merged[v] + share * parts[4 * i + v]
-                m.set(peak, risen)
-        lse2 = m.let("lse2", select(total > 0.0, log2(total) + peak, -math.inf))
-        scale = m.let(
-            "scale", select(total > 0.0, kept_beside(lse2, attn_sink[head]) * rcp_approx(total), 0.0)
-        )
-        for v in m.loop("v", 4, unrolled=True):
+        for other in m.loop("other", splits, at_once=AT_ONCE):
+            lses = lse_partial.row("lses", (row, other), (splits, heads))
+            weight = m.let("weight", exp2(lses[head] - base))
+            m.set(total, total + weight)
+            o_partial.row("partial", (row, other, head), (splits, heads, LATENT_DIM)).read(four, thread)
+            for v in range(4):
+                merged[v] = merged[v] + weight * four[v]
+        joined = m.let("joined", _lse(total, base))
+        scale = m.let("scale", _inverse(total) * kept_beside(joined, attn_sink[head]))
+        for v in range(4):
             rounded[v] = (merged[v] * scale).to("bfloat16")
-        out.row("result", (row, head), (heads, LATENT_DIM)).write(rounded, quad)
-        with m.when(quad.equals(0)):
-            lse.row("of_row", row, heads)[head] = lse2 * lse_scale
+        out.row("to", (row, head), (heads, LATENT_DIM)).write(rounded, thread)
+        with m.when(thread.equals(0)):
+            lse.row("of_row", row, heads)[head] = joined * lse_scale

@@ -17,7 +17,6 @@ from .common import (
     RESCALE_LOG2,
     ROPE_DIM,
     Walk,
-    end_of_cluster,
     head_block,
     live_tiles,
     queries,
@@ -83,7 +82,6 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer("p_s", shared, (k.tile, n), "bfloat16", small, swizzle=min(128, 2 * n)),
             Buffer("red_s", shared, (n, 4), "float32", 2, doc="maxima, then sums, across warps, by tile parity"),
             Buffer("stat_s", shared, (n,), "float32", doc="rescale factors, then 1 / sum"),
-            Buffer("last_s", shared, (1,), "int32"),
             Buffer("o_t", tensor, (UNIT, UNITS * n), "float32", doc="four 128-row accumulators side by side"),
             Buffer("s_t", tensor, (k.tile, n), "float32", 2),
             own("scores", n // 2, "float32", "softmax"),
@@ -109,14 +107,13 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
                 doc="O^T += K^T P^T, a unit of the dims",
             ),
         ),
-        grid=(f"t * {k.heads // hb}", "splits") if k.cluster == 1 else (f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
-        axes=("bx", "split") if k.cluster == 1 else ("bx", "rank", "part"),
-        cluster=(1, k.cluster, 1),
-        group=(1,) if k.cluster > 1 else (),
+        grid=(f"t * {k.heads // hb}", "splits"),
+        axes=("bx", "split"),
         named_barriers={"softmax": ("softmax",)},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "units": UNITS},
         maps=(_row_map("ckv", LATENT_DIM), _row_map("kpe", ROPE_DIM)) if bulk else (),
         min_ctas_per_sm=1,
+        resident="splits - 1",
     )  # fmt: skip
 
 
@@ -134,7 +131,6 @@ def _gather_units(m: Recorder) -> None:
             said_sm100.gather_columns(m, pe.pe_s, m.operand("kpe", "kpe_stride"), 0, ROPE_DIM)
             m.commit(pe)
             m.set(it, it + 1)
-    end_of_cluster(m)
 
 
 def _gather_rows(m: Recorder) -> None:
@@ -156,7 +152,6 @@ def _gather_rows(m: Recorder) -> None:
             m.commit(pe)
             m.set(it, it + 1)
         read(turn + 1)
-    end_of_cluster(m)
 
 
 def _gather_tokens(m: Recorder) -> None:
@@ -177,7 +172,6 @@ def _gather_tokens(m: Recorder) -> None:
                 m.commit(pe)
             said_sm100.load_rest(m)
             m.set(it, it + 1)
-    end_of_cluster(m)
 
 
 def _issue(m: Recorder) -> None:
@@ -207,17 +201,16 @@ def _issue(m: Recorder) -> None:
                 m.release(kv)
             m.release(p)
             m.commit(o)
-    end_of_cluster(m)
 
 
 def _softmax(m: Recorder) -> None:
     """Blackwell: queries, then tile by tile P in place of S; O stays in tensor memory and is rescaled only when a maximum has grown."""
-    k, c, walk, it = m.k, m.c, Walk.named(m), name("it")
-    splits, place = m.dim("splits"), (walk.row, walk.head0)
+    c, walk, it = m.c, Walk.named(m), name("it")
+    row, head0, splits = walk.row, walk.head0, walk.splits
     scores, sums, peak = (m.buffer(text) for text in ("scores", "sums", "peak"))
     q = m.acquire("q", 0)
     for target, operand, width in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
-        said_sm100.load_block(m, target, m.operand(operand), *place, c.n, width)
+        said_sm100.load_block(m, target, m.operand(operand), row, head0, c.n, width)
     m.commit(q)
     m.fill(sums, 0.0)
     m.fill(peak, -math.inf)
@@ -249,31 +242,25 @@ def _softmax(m: Recorder) -> None:
                 m.release(m.wait("o", it - 1))
             m.commit(p)
             m.set(it, it + 1)
-    red = m.buffer("red_s", it)
+    red, o = m.buffer("red_s", it), m.slot("o", it - 1)
     said.leave_sums(m, red)
     m.meet("softmax")
-    alone: Value = m.let("alone", splits.equals(1)) if k.cluster == 1 else m.var("alone", False, "bool")
-    said_sm100.finish_columns(m, red, *place, alone, split=walk.split)
-    m.meet("softmax")
-    o = m.slot("o", it - 1)
     with m.when(it > 0):
         m.wait("o", it - 1)
-    said_sm100.write_output(m, o.o_t, *place, alone, it > 0, split=walk.split)
-    last = m.var("last", k.cluster > 1, "bool")
-    if k.cluster > 1:
-        m.comment(
-            "The cluster meets once its partials are written; each CTA then merges its share of the latent dims."
-        )
-        end_of_cluster(m)
-    rank: Value = m.block(1) if k.cluster > 1 else 0
-    with m.when(splits > k.cluster):
-        m.take_ticket(
-            last, "last_s", "arrivals", m.block(0) * k.cluster + rank, splits // k.cluster, "softmax"
-        )
-    with m.when(last):
-        columns = LATENT_DIM // k.cluster
-        threads = m.schedule.role("softmax").threads
-        said_sm100.merge_columns(m, *place, rank * columns, columns, threads=threads)
+
+    def write(to: str, lses: str, split: Value | None) -> None:
+        said_sm100.finish_columns(m, red, m.operand(lses), row, head0, split=split)
+        m.meet("softmax")
+        said_sm100.write_output(m, m.operand(to), o.o_t, row, head0, it > 0, split=split)
+
+    with m.when(splits.equals(1)):
+        write("out", "lse", None)
+    with m.otherwise():
+        write("o_partial", "lse_partial", walk.split)
+        m.count_in("arrivals", m.block(0), "softmax")
+        m.await_count("arrivals", m.block(0), splits, "softmax")
+        said_sm100.merge_heads(m, row, head0, split=walk.split)
+        m.count_out("arrivals", m.block(0), splits, "softmax")
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:

@@ -24,7 +24,6 @@ buffers
   p_s        64x64 bfloat16, shared, 128-byte swizzle
   red_s      2 stages of 64x4 float32, shared
   stat_s     64 float32, shared
-  last_s     1 int32, shared
   o_t        128x256 float32, tensor memory
   s_t        2 stages of 64x64 float32, tensor memory
   scores     128x32 float32, registers of softmax
@@ -61,7 +60,7 @@ pipelines
     full  x1: mma commit -> full
       softmax: wait full, fence after
   named barrier softmax: softmax
-totals: 288 threads, 223700 of 232448 bytes of shared memory, 384 of 512 tensor-memory columns, grid (t * 1, splits)
+totals: 288 threads, 223696 of 232448 bytes of shared memory, 384 of 512 tensor-memory columns, grid (t * 1, splits)
 """
 import cutlass
 import cutlass.cute as cute
@@ -75,7 +74,6 @@ from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 64  # query heads
 TILE = 64  # tokens a tile
-CLUSTER = 1  # splits of a row that meet as a cluster and share out the merge
 UNIT_STAGES = 8
 TILE_STAGES = 1
 LATENT_DIM = 512
@@ -108,6 +106,7 @@ LAUNCH = Launch(
     grid=("t * 1", "splits", "1"),
     block=288,
     cluster=(1, 1, 1),
+    resident="splits - 1",
 )
 
 
@@ -120,7 +119,6 @@ class Shared:
     p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * HEADS], 1024]
     red_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * HEADS * 4], 128]
     stat_s: cute.struct.Align[cute.struct.MemRange[Float32, HEADS], 128]
-    last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
     q_full: cute.struct.MemRange[Int64, 1]
     kv_full: cute.struct.MemRange[Int64, UNIT_STAGES]
     kv_empty: cute.struct.MemRange[Int64, UNIT_STAGES]
@@ -302,41 +300,40 @@ def leave_sums(red, sums, thread):
 
 
 @cute.jit
-def finish_columns(
-    red, peak, stat_s, attn_sink, lse, lse_partial, row, splits, split, alone, lse_scale, thread
-):
-    """From sums and reference: the factor that normalises O^T, and the lse of a lone split or of a
-    partial.
-    """
+def join_sums(top, red, thread):
+    """The sums of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
-    of_row = lse + Int64(row) * HEADS
-    of_split = lse_partial + Int64(row * splits + split) * HEADS
-    if thread < 4:
-        for column in cutlass.range_constexpr(HEADS // 4):
-            head = column // 2 * 8 + thread % 4 * 2 + column % 2
-            cute.autovec_copy(warps.piece(red, 4, head, 0, (HEADS, 4), 0), four)
-            total = four[0] + four[1] + (four[2] + four[3])
-            lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak[column], -Float32.inf)
-            inverse = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
-            if head < HEADS:
-                if alone:
-                    stat_s[head] = inverse * cutlass.select_(
-                        lse2 > -Float32.inf,
-                        warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
-                    )
-                    of_row[head] = lse2 * lse_scale
-                else:
-                    stat_s[head] = inverse
-                    of_split[head] = lse2
+    for column in cutlass.range_constexpr(HEADS // 4):
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEADS, 4), 0), four
+        )
+        top[column] = four[0] + four[1] + (four[2] + four[3])
 
 
 @cute.jit
-def write_output(acc, held, stat_s, out, o_partial, row, splits, split, alone, some, thread):
-    """O^T times each head's factor to the output (a lone split) or to this split's partial.
-
-    Without `some` live tile there is no O: a lone split writes zeros, and a partial of one is never
-    read.
+def finish_columns(red, lses, row, top, peak, stat_s, attn_sink, splits, lse_scale, thread):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
     """
+    of_heads = lses + Int64(row) * HEADS
+    join_sums(top, red, thread)
+    if thread < 4:
+        for column in cutlass.range_constexpr(HEADS // 4):
+            head = column // 2 * 8 + thread % 4 * 2 + column % 2
+            lse2 = cutlass.select_(top[column] > 0.0, warps.log2(top[column]) + peak[column], -Float32.inf)
+            if head < HEADS:
+                stat_s[head] = cutlass.select_(
+                    top[column] > 0.0, warps.rcp_approx(top[column]), 0.0
+                ) * cutlass.select_(
+                    lse2 > -Float32.inf,
+                    warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
+                )
+                of_heads[head] = lse2 * lse_scale
+
+
+@cute.jit
+def write_output(to, acc, row, some, held, stat_s, splits, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     for step in cutlass.range(16, unroll=1):
         first = step % 4 * 16
         factors = cute.make_rmem_tensor(16, Float32)
@@ -345,80 +342,89 @@ def write_output(acc, held, stat_s, out, o_partial, row, splits, split, alone, s
         if some:
             # This thread's lane of columns `column` on of tensor memory, once they are here.
             leaf_sm100.load_columns(held, acc, step * 16, thread)
-        else:
-            for i in cutlass.range_constexpr(16):
-                held[i] = Float32(0.0)
         d = step // 4 * 128 + thread
-        if alone:
-            for i in cutlass.range_constexpr(16):
-                result = out + Int64(row * HEADS + (first + i)) * 512
-                result[d] = (held[i] * factors[i]).to(cutlass.BFloat16)
-        else:
-            if some:
-                for i in cutlass.range_constexpr(16):
-                    partial = o_partial + Int64((row * splits + split) * HEADS + (first + i)) * 512
-                    partial[d] = held[i] * factors[i]
+        for i in cutlass.range_constexpr(16):
+            of_head = to + Int64(row * HEADS + (first + i)) * 512
+            of_head[d] = (factors[i] * cutlass.select_(some, held[i], 0.0)).to(cutlass.BFloat16)
 
 
 @cute.jit
-def merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_scale, thread):
-    """The weighted sum of the splits for `columns` latent dims from `first` on, four dims of one head a
-    thread and turn.
-
-    Eight splits at a time are in flight, joined by an online softmax over their lse. A split of weight
-    0 is not looked at; a row without ids gives 0 and -inf.
+def finish_columns_2(red, lses, row, split, top, peak, stat_s, attn_sink, splits, lse_scale, thread):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
     """
-    parts = cute.make_rmem_tensor(32, Float32)
-    weights = cute.make_rmem_tensor(8, Float32)
+    of_heads = lses + Int64(row * splits + split) * HEADS
+    join_sums(top, red, thread)
+    if thread < 4:
+        for column in cutlass.range_constexpr(HEADS // 4):
+            head = column // 2 * 8 + thread % 4 * 2 + column % 2
+            lse2 = cutlass.select_(top[column] > 0.0, warps.log2(top[column]) + peak[column], -Float32.inf)
+            if head < HEADS:
+                stat_s[head] = cutlass.select_(top[column] > 0.0, warps.rcp_approx(top[column]), 0.0)
+                of_heads[head] = lse2
+
+
+@cute.jit
+def write_output_2(to, acc, row, split, some, held, stat_s, splits, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    for step in cutlass.range(16, unroll=1):
+        first = step % 4 * 16
+        factors = cute.make_rmem_tensor(16, Float32)
+        for quad in cutlass.range_constexpr(4):
+            cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
+        if some:
+            # This thread's lane of columns `column` on of tensor memory, once they are here.
+            leaf_sm100.load_columns(held, acc, step * 16, thread)
+        d = step // 4 * 128 + thread
+        for i in cutlass.range_constexpr(16):
+            of_head = to + Int64((row * splits + split) * HEADS + (first + i)) * 512
+            of_head[d] = (factors[i] * cutlass.select_(some, held[i], 0.0)).to(Float32)
+
+
+@cute.jit
+def merge_heads(row, o_partial, lse_partial, attn_sink, out, lse, splits, split, lse_scale, thread):
+    """The weighted sum of the splits for this one's share of the heads, four dims a thread; a row without
+    ids gives 0 and -inf.
+    """
+    four = cute.make_rmem_tensor(4, Float32)
     merged = cute.make_rmem_tensor(4, Float32)
     rounded = cute.make_rmem_tensor(4, cutlass.BFloat16)
-    for item in cutlass.range(thread, HEADS * (LATENT_DIM // 4), SOFTMAX_THREADS, unroll=1):
-        head = item // (LATENT_DIM // 4)
-        quad = item % (LATENT_DIM // 4)
-        peak = Float32(-Float32.inf)
+    for turn in cutlass.range((HEADS - split + splits - 1) // splits, unroll=1):
+        head = split + turn * splits
+        top = Float32(-Float32.inf)
         total = Float32(0.0)
-        for v in cutlass.range_constexpr(4):
-            merged[v] = Float32(0.0)
-        for batch in cutlass.range((splits + 8 - 1) // 8, unroll=1):
-            for i in cutlass.range_constexpr(8):
-                split = batch * 8 + i
-                weights[i] = Float32(-Float32.inf)
-                if split < splits:
-                    of_split = lse_partial + Int64(row * splits + split) * HEADS
-                    weights[i] = of_split[head]
-                    partial = o_partial + Int64((row * splits + split) * HEADS + head) * 512
-                    cute.autovec_copy(warps.group(partial, 4, quad), warps.few(parts, 4 * i, 4))
-            risen = Float32(peak)
-            for i in cutlass.range_constexpr(8):
-                risen = cute.arch.fmax(risen, weights[i])
-            if risen > -Float32.inf:
-                factor = warps.exp2(peak - risen)
-                total = total * factor
-                for v in cutlass.range_constexpr(4):
-                    merged[v] = merged[v] * factor
-                for i in cutlass.range_constexpr(8):
-                    if weights[i] > -Float32.inf:
-                        share = warps.exp2(weights[i] - risen)
-                        total = total + share
-                        for v in cutlass.range_constexpr(4):
-                            merged[v] = merged[v] + share * parts[4 * i + v]
-                peak = risen
-        lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak, -Float32.inf)
-        scale = cutlass.select_(
-            total > 0.0,
-            cutlass.select_(
-                lse2 > -Float32.inf,
-                warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
-            ) * warps.rcp_approx(total),
-            0.0
+        for other in cutlass.range(splits, unroll=8):
+            lses = lse_partial + Int64(row * splits + other) * HEADS
+            top = cute.arch.fmax(top, lses[head])
+        base = cutlass.select_(top > -Float32.inf, top, 0.0)
+        merged[0] = Float32(0.0)
+        merged[1] = Float32(0.0)
+        merged[2] = Float32(0.0)
+        merged[3] = Float32(0.0)
+        for other in cutlass.range(splits, unroll=8):
+            lses = lse_partial + Int64(row * splits + other) * HEADS
+            weight = warps.exp2(lses[head] - base)
+            total = total + weight
+            partial = o_partial + Int64((row * splits + other) * HEADS + head) * 512
+            cute.autovec_copy(warps.group(partial, 4, thread), four)
+            merged[0] = merged[0] + weight * four[0]
+            merged[1] = merged[1] + weight * four[1]
+            merged[2] = merged[2] + weight * four[2]
+            merged[3] = merged[3] + weight * four[3]
+        joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+        scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+            joined > -Float32.inf,
+            warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - joined) + 1.0), 0.0
         )
-        for v in cutlass.range_constexpr(4):
-            rounded[v] = (merged[v] * scale).to(cutlass.BFloat16)
-        result = out + Int64(row * HEADS + head) * 512
-        cute.autovec_copy(rounded, warps.group(result, 4, quad))
-        if quad == 0:
+        rounded[0] = (merged[0] * scale).to(cutlass.BFloat16)
+        rounded[1] = (merged[1] * scale).to(cutlass.BFloat16)
+        rounded[2] = (merged[2] * scale).to(cutlass.BFloat16)
+        rounded[3] = (merged[3] * scale).to(cutlass.BFloat16)
+        to = out + Int64(row * HEADS + head) * 512
+        cute.autovec_copy(rounded, warps.group(to, 4, thread))
+        if thread == 0:
             of_row = lse + Int64(row) * HEADS
-            of_row[head] = lse2 * lse_scale
+            of_row[head] = joined * lse_scale
 
 
 @cute.jit
@@ -488,10 +494,10 @@ def softmax(
     out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
     arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, n: Int32, topk: Int32, splits: Int32,
     q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer, stat_s: cute.Pointer,
-    last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer, s_full: cute.Pointer,
-    s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, bx: Int32,
-    split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, lane: Int32
+    tmem: cute.Pointer, q_full: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer,
+    p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, bx: Int32, split: Int32, turns: Int32,
+    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32,
+    lane: Int32
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = cute.make_rmem_tensor(HEADS // 2, Float32)
@@ -552,24 +558,28 @@ def softmax(
             it = it + 1
     leave_sums(red_s + it % 2 * (HEADS * 4), sums, worker)
     cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-    alone = splits == 1
-    finish_columns(
-        red_s + it % 2 * (HEADS * 4), peak, stat_s, attn_sink, lse, lse_partial, bx, splits, split, alone,
-        lse_scale, worker
-    )
-    cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
     if it > 0:
         cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
-    write_output(tmem, held, stat_s, out, o_partial, bx, splits, split, alone, it > 0, worker)
-    last = Boolean(False)
-    if splits > CLUSTER:
+    if splits == 1:
+        finish_columns(
+            red_s + it % 2 * (HEADS * 4), lse, bx, top, peak, stat_s, attn_sink, splits, lse_scale, worker
+        )
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        grid.take_ticket(last_s, arrivals + bx, splits, worker)
+        write_output(out, tmem, bx, it > 0, held, stat_s, splits, worker)
+    else:
+        finish_columns_2(
+            red_s + it % 2 * (HEADS * 4), lse_partial, bx, split, top, peak, stat_s, attn_sink, splits,
+            lse_scale, worker
+        )
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        last = last_s.load() == splits - 1
-    if last:
-        merge_columns(o_partial, lse_partial, attn_sink, out, lse, bx, splits, lse_scale, worker)
+        write_output_2(o_partial, tmem, bx, split, it > 0, held, stat_s, splits, worker)
+        cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+        grid.count_in(arrivals + bx, worker)
+        grid.await_count(arrivals + bx, splits, worker)
+        cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+        merge_heads(bx, o_partial, lse_partial, attn_sink, out, lse, splits, split, lse_scale, worker)
+        grid.count_out(arrivals + bx, splits, worker)
 
 
 @cute.jit
@@ -694,7 +704,6 @@ def sparse_mla__cutedsl_sm100a__h64_bf16_bt64_cl1_cp_async(
     p_s = shared.p_s.data_ptr()
     red_s = shared.red_s.data_ptr()
     stat_s = shared.stat_s.data_ptr()
-    last_s = shared.last_s.data_ptr()
     q_full = shared.q_full.data_ptr()
     kv_full = shared.kv_full.data_ptr()
     kv_empty = shared.kv_empty.data_ptr()
@@ -750,8 +759,8 @@ def sparse_mla__cutedsl_sm100a__h64_bf16_bt64_cl1_cp_async(
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            n, topk, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, tmem, q_full, s_full, s_empty, p_full,
-            p_empty, o_full, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
+            n, topk, splits, q_s, qpe_s, p_s, red_s, stat_s, tmem, q_full, s_full, s_empty, p_full, p_empty,
+            o_full, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
         )
     elif warp < 8:
         producer(

@@ -24,7 +24,6 @@ buffers
   p_s        2 stages of 64x16 bfloat16, shared, 32-byte swizzle
   red_s      2 stages of 16x4 float32, shared
   stat_s     16 float32, shared
-  last_s     1 int32, shared
   o_t        128x64 float32, tensor memory
   s_t        2 stages of 64x16 float32, tensor memory
   scores     128x8 float32, registers of softmax
@@ -61,7 +60,7 @@ pipelines
     full  x1: mma commit -> full
       softmax: wait full, fence after
   named barrier softmax: softmax
-totals: 192 threads, 220004 of 232448 bytes of shared memory, 96 of 512 tensor-memory columns, grid (t * 1, splits)
+totals: 192 threads, 220000 of 232448 bytes of shared memory, 96 of 512 tensor-memory columns, grid (t * 1, splits)
 """
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
@@ -71,10 +70,11 @@ from dsl_kernels.device.tilelang import sparse_mla as leaf
 from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
+# Where it is not zero, all CTAs run at once.
+RESIDENT = "splits - 1"
 
 HEADS = 16  # query heads
 TILE = 64  # tokens a tile
-CLUSTER = 1  # splits of a row that meet as a cluster and share out the merge
 UNIT_STAGES = 11
 TILE_STAGES = 2
 LATENT_DIM = 512
@@ -277,40 +277,43 @@ def leave_sums(red, red_slot, sums, thread):
 
 
 @T.macro
-def finish_columns(
-    red, red_slot, peak, stat_s, attn_sink, lse, lse_partial, row, splits, split, alone, lse_scale, thread
-):
-    """From sums and reference: the factor that normalises O^T, and the lse of a lone split or of a
-    partial.
-    """
+def join_sums(top, red, red_slot, thread):
+    """The sums of the heads over the four warps."""
     four = T.alloc_local((4,), "float32")
-    if thread < 4:
-        for column in T.unroll(HEADS // 4):
-            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-            for part in T.vectorized(4):
-                four[part] = red[red_slot, head, 0 + part]
-            total = four[0] + four[1] + (four[2] + four[3])
-            lse2 = T.if_then_else(total > 0.0, warps.log2(total) + peak[column], -T.infinity("float32"))
-            inverse = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0)
-            if head < HEADS:
-                if alone:
-                    stat_s[head] = inverse * T.if_then_else(
-                        lse2 > -T.infinity("float32"),
-                        warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
-                    )
-                    lse[row, head] = lse2 * lse_scale
-                else:
-                    stat_s[head] = inverse
-                    lse_partial[row, split, head] = lse2
+    for column in T.unroll(HEADS // 4):
+        for part in T.vectorized(4):
+            four[part] = red[
+                red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                0 + part
+            ]
+        top[column] = four[0] + four[1] + (four[2] + four[3])
 
 
 @T.macro
-def write_output(acc, acc_slot, held, stat_s, out, o_partial, row, splits, split, alone, some, thread):
-    """O^T times each head's factor to the output (a lone split) or to this split's partial.
-
-    Without `some` live tile there is no O: a lone split writes zeros, and a partial of one is never
-    read.
+def finish_columns(red, red_slot, lses, row, top, peak, stat_s, attn_sink, splits, lse_scale, thread):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
     """
+    join_sums(top, red, red_slot, thread)
+    if thread < 4:
+        for column in T.unroll(HEADS // 4):
+            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            lse2 = T.if_then_else(
+                top[column] > 0.0, warps.log2(top[column]) + peak[column], -T.infinity("float32")
+            )
+            if head < HEADS:
+                stat_s[head] = T.if_then_else(
+                    top[column] > 0.0, warps.rcp_approx(top[column]), 0.0
+                ) * T.if_then_else(
+                    lse2 > -T.infinity("float32"),
+                    warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
+                )
+                lses[row, head] = lse2 * lse_scale
+
+
+@T.macro
+def write_output(to, acc, acc_slot, row, some, held, stat_s, splits, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     for step in T.unroll(0, 4, 1, unroll_factor=1):
         factors = T.alloc_local((HEADS,), "float32")
         for quad in T.unroll(HEADS // 4):
@@ -319,84 +322,95 @@ def write_output(acc, acc_slot, held, stat_s, out, o_partial, row, splits, split
         if some:
             # This thread's lane of columns `column` on of tensor memory, once they are here.
             leaf_sm100.load_columns(held, acc, acc_slot, step * 16, thread)
-        else:
-            for i in T.unroll(16):
-                held[i] = 0.0
         d = step * 128 + thread
-        if alone:
-            for i in T.unroll(HEADS):
-                out[row, i, d] = T.cast((held[i] * factors[i]), "bfloat16")
-        else:
-            if some:
-                for i in T.unroll(HEADS):
-                    o_partial[row, split, i, d] = held[i] * factors[i]
+        for i in T.unroll(HEADS):
+            to[row, i, d] = T.cast((factors[i] * T.if_then_else(some, held[i], 0.0)), "bfloat16")
 
 
 @T.macro
-def merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_scale, thread):
-    """The weighted sum of the splits for `columns` latent dims from `first` on, four dims of one head a
-    thread and turn.
-
-    Eight splits at a time are in flight, joined by an online softmax over their lse. A split of weight
-    0 is not looked at; a row without ids gives 0 and -inf.
+def finish_columns_2(
+    red, red_slot, lses, row, split, top, peak, stat_s, attn_sink, splits, lse_scale, thread
+):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
     """
-    parts = T.alloc_local((32,), "float32")
-    weights = T.alloc_local((8,), "float32")
+    join_sums(top, red, red_slot, thread)
+    if thread < 4:
+        for column in T.unroll(HEADS // 4):
+            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            lse2 = T.if_then_else(
+                top[column] > 0.0, warps.log2(top[column]) + peak[column], -T.infinity("float32")
+            )
+            if head < HEADS:
+                stat_s[head] = T.if_then_else(top[column] > 0.0, warps.rcp_approx(top[column]), 0.0)
+                lses[row, split, head] = lse2
+
+
+@T.macro
+def write_output_2(to, acc, acc_slot, row, split, some, held, stat_s, splits, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    for step in T.unroll(0, 4, 1, unroll_factor=1):
+        factors = T.alloc_local((HEADS,), "float32")
+        for quad in T.unroll(HEADS // 4):
+            for part in T.vectorized(4):
+                factors[quad * 4 + part] = stat_s[(quad) * 4 + part]
+        if some:
+            # This thread's lane of columns `column` on of tensor memory, once they are here.
+            leaf_sm100.load_columns(held, acc, acc_slot, step * 16, thread)
+        d = step * 128 + thread
+        for i in T.unroll(HEADS):
+            to[row, split, i, d] = T.cast((factors[i] * T.if_then_else(some, held[i], 0.0)), "float32")
+
+
+@T.macro
+def merge_heads(row, o_partial, lse_partial, attn_sink, out, lse, splits, split, lse_scale, thread):
+    """The weighted sum of the splits for this one's share of the heads, four dims a thread; a row without
+    ids gives 0 and -inf.
+    """
+    four = T.alloc_local((4,), "float32")
     merged = T.alloc_local((4,), "float32")
     rounded = T.alloc_local((4,), "bfloat16")
-    for item in T.unroll(thread, HEADS * (LATENT_DIM // 4), SOFTMAX_THREADS, unroll_factor=1):
-        head = T.truncdiv(item, LATENT_DIM // 4)
-        quad = T.truncmod(item, LATENT_DIM // 4)
-        peak = T.alloc_var("float32", init=-T.infinity("float32"))
+    for turn in T.unroll(0, T.truncdiv(HEADS - split + splits - 1, splits), 1, unroll_factor=1):
+        head = split + turn * splits
+        top = T.alloc_var("float32", init=-T.infinity("float32"))
         total = T.alloc_var("float32", init=0.0)
-        for v in T.unroll(4):
-            merged[v] = 0.0
-        for batch in T.unroll(0, T.truncdiv(splits + 8 - 1, 8), 1, unroll_factor=1):
-            for i in T.unroll(8):
-                split = batch * 8 + i
-                weights[i] = -T.infinity("float32")
-                if split < splits:
-                    weights[i] = lse_partial[row, split, head]
-                    for part in T.vectorized(4):
-                        parts[4 * i + part] = o_partial[row, split, head, (quad) * 4 + part]
-            risen = T.alloc_var("float32", init=peak)
-            for i in T.unroll(8):
-                risen = T.max(risen, weights[i])
-            if risen > -T.infinity("float32"):
-                factor = warps.exp2(peak - risen)
-                total = total * factor
-                for v in T.unroll(4):
-                    merged[v] = merged[v] * factor
-                for i in T.unroll(8):
-                    if weights[i] > -T.infinity("float32"):
-                        share = warps.exp2(weights[i] - risen)
-                        total = total + share
-                        for v in T.unroll(4):
-                            merged[v] = merged[v] + share * parts[4 * i + v]
-                peak = risen
-        lse2 = T.if_then_else(total > 0.0, warps.log2(total) + peak, -T.infinity("float32"))
-        scale = T.if_then_else(
-            total > 0.0,
-            T.if_then_else(
-                lse2 > -T.infinity("float32"),
-                warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
-            ) * warps.rcp_approx(total),
-            0.0
+        for other in T.unroll(0, splits, 1, unroll_factor=8):
+            top = T.max(top, lse_partial[row, other, head])
+        base = T.if_then_else(top > -T.infinity("float32"), top, 0.0)
+        merged[0] = 0.0
+        merged[1] = 0.0
+        merged[2] = 0.0
+        merged[3] = 0.0
+        for other in T.unroll(0, splits, 1, unroll_factor=8):
+            weight = warps.exp2(lse_partial[row, other, head] - base)
+            total = total + weight
+            for part in T.vectorized(4):
+                four[part] = o_partial[row, other, head, (thread) * 4 + part]
+            merged[0] = merged[0] + weight * four[0]
+            merged[1] = merged[1] + weight * four[1]
+            merged[2] = merged[2] + weight * four[2]
+            merged[3] = merged[3] + weight * four[3]
+        joined = T.if_then_else(total > 0.0, warps.log2(total) + base, -T.infinity("float32"))
+        scale = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0) * T.if_then_else(
+            joined > -T.infinity("float32"),
+            warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - joined) + 1.0), 0.0
         )
-        for v in T.unroll(4):
-            rounded[v] = T.cast((merged[v] * scale), "bfloat16")
+        rounded[0] = T.cast((merged[0] * scale), "bfloat16")
+        rounded[1] = T.cast((merged[1] * scale), "bfloat16")
+        rounded[2] = T.cast((merged[2] * scale), "bfloat16")
+        rounded[3] = T.cast((merged[3] * scale), "bfloat16")
         for part in T.vectorized(4):
-            out[row, head, (quad) * 4 + part] = rounded[part]
-        if quad == 0:
-            lse[row, head] = lse2 * lse_scale
+            out[row, head, (thread) * 4 + part] = rounded[part]
+        if thread == 0:
+            lse[row, head] = joined * lse_scale
 
 
 @T.macro
 def softmax(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
-    topk, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty, p_full, p_empty,
-    o_full, bx, split, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref,
-    thread, lane
+    topk, splits, q_s, qpe_s, p_s, red_s, stat_s, o_t, s_t, q_full, s_full, s_empty, p_full, p_empty, o_full,
+    bx, split, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread,
+    lane
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = T.alloc_local((HEADS // 2,), "float32")
@@ -454,23 +468,25 @@ def softmax(
             it = it + 1
     leave_sums(red_s, it % 2, sums, worker)
     T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-    alone = splits == 1
-    finish_columns(
-        red_s, it % 2, peak, stat_s, attn_sink, lse, lse_partial, bx, splits, split, alone, lse_scale, worker
-    )
-    T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
     if it > 0:
         T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
         T.tcgen05_after_thread_sync()
-    write_output(o_t, 0, held, stat_s, out, o_partial, bx, splits, split, alone, it > 0, worker)
-    last = T.alloc_var("bool", init=False)
-    if splits > CLUSTER:
+    if splits == 1:
+        finish_columns(red_s, it % 2, lse, bx, top, peak, stat_s, attn_sink, splits, lse_scale, worker)
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-        grid.take_ticket(last_s, arrivals, bx, splits, worker)
+        write_output(out, o_t, 0, bx, it > 0, held, stat_s, splits, worker)
+    else:
+        finish_columns_2(
+            red_s, it % 2, lse_partial, bx, split, top, peak, stat_s, attn_sink, splits, lse_scale, worker
+        )
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-        last = last_s[0] == splits - 1
-    if last:
-        merge_columns(o_partial, lse_partial, attn_sink, out, lse, bx, splits, lse_scale, worker)
+        write_output_2(o_partial, o_t, 0, bx, split, it > 0, held, stat_s, splits, worker)
+        T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+        grid.count_in(arrivals, bx, worker)
+        grid.await_count(arrivals, bx, splits, worker)
+        T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+        merge_heads(bx, o_partial, lse_partial, attn_sink, out, lse, splits, split, lse_scale, worker)
+        grid.count_out(arrivals, bx, splits, worker)
 
 
 @T.macro
@@ -596,7 +612,6 @@ def program():
             p_s = T.alloc_shared((TILE_STAGES, TILE, HEADS), "bfloat16")
             red_s = T.alloc_shared((2, HEADS, 4), "float32")
             stat_s = T.alloc_shared((HEADS,), "float32")
-            last_s = T.alloc_shared((1,), "int32")
             o_t = T.alloc_tmem((1, UNIT, UNITS * HEADS), "float32")
             s_t = T.alloc_tmem((128, 4 * HEADS), "float32")
             T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (kv_s, pe_s, q_s, qpe_s)})
@@ -624,9 +639,9 @@ def program():
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-                    lse_scale, n, topk, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full,
-                    s_full, s_empty, p_full, p_empty, o_full, bx, split, turns, it, low, high, in_low,
-                    in_high, live, thread, lane
+                    lse_scale, n, topk, splits, q_s, qpe_s, p_s, red_s, stat_s, o_t, s_t, q_full, s_full,
+                    s_empty, p_full, p_empty, o_full, bx, split, turns, it, low, high, in_low, in_high, live,
+                    thread, lane
                 )
             elif thread < 160:
                 producer(
