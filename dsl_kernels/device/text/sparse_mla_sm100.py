@@ -1,130 +1,102 @@
 """Leaves of sparse MLA on tcgen05 by their text: tokens on M, heads on N, accumulators in tensor memory.
 
-A key tile is 64 tokens. Its accumulator of scores sits in lanes 0-15 of each warp's 32 lanes of tensor memory; read as
-16x256b it gives thread t of warp w the tokens 16 w + t / 4 (+ 8) and the heads 2 (t % 4) + {0, 1} of every group of eight.
-Threads address their own values, in that order:
-
-    value 4 g + 2 half + e  ->  token 16 w + t / 4 + 8 half,  head 8 g + 2 (t % 4) + e
-    column 2 g + e          ->  that head
-
-Of O^T, four accumulators of 128 latent dims side by side, a thread has one dim of each. Exponents are base 2: logits carry
-log2(e).
+A key tile is 64 tokens. A thread reads of its scores what it would have of a Hopper accumulator of that shape, so Hopper's
+leaves with heads on N serve here, too. Of O^T, four accumulators of 128 latent dims side by side, a thread has one dim of
+each. Heads are padded to what one product takes; the padded ones have zero queries and are not written. Exponents are base
+2: logits carry log2(e).
 """
 
 from __future__ import annotations
 
 import math
 
-from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM
+from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Sets, Value, Writes, ceildiv, maximum, select
+from ..torch.fragment import load_columns, store_columns
+from ..torch.fragment import read_accumulator as read_accumulator
 from ..torch.sparse_mla import THREADS, TILE
-from ..torch.sparse_mla_sm100 import UNIT, load_columns, store_columns
-from ..torch.warps import (
-    any_lane,
-    copy16,
-    exp2,
-    load_vector,
-    shuffle,
-    store_fp8,
-    store_vector,
-)
+from ..torch.warps import any_lane, copy16, exp2, load_vector, shuffle, store_fp8, store_vector
 from .sparse_mla import (
-    ROPE_AT,
-    ROPE_WORD,
     SCALE_WORD,
-    SCALES_AT,
     TOKEN_WORDS,
     _inverse,
     _lse,
     column_head,
+    join_maxima,
     join_sums,
     kept_beside,
+    named,
 )
 
+UNIT = 128
+"""Latent dims of an accumulator."""
 AT_ONCE = 8
 """Splits whose partials are on their way together."""
 
 
 @by_text
-def load_block(m, target, q, row, head0, heads, head_block, padded, columns, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held, pieces = m.local("held", 8, "bfloat16"), columns // 8
-    for i in m.loop("i", padded * pieces // THREADS, at_once=8):
+def copy_block(m, target, q, row, head0, heads, head_block, columns, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    of_block, pieces = q.row("of_block", (row, head0), (heads, columns)), columns // 8
+    for i in m.loop("i", target.shape[0] * pieces // THREADS, unrolled=True):
         item = m.let("item", i * THREADS + thread)
-        head, piece = m.let("head", item // pieces), m.let("piece", item % pieces)
-        for v in m.loop("v", 8, unrolled=True):
-            held[v] = 0.0
-        with m.when(head < head_block):
-            q.row("of_head", (row, head0 + head), (heads, columns)).read(held, piece)
-        target.write(held, (head, piece * 8))
+        to = target.group_at(item // pieces, item % pieces * 8, 8)
+        m.do(copy16(to, of_block.at(item * 8), item < head_block * pieces))
 
 
 @by_text
-def spread_ids(m, rows, low, high, in_low, in_high, thread):
-    """The rows that a thread copies pieces of: every `64 / count`-th token's from its own on; -1 where an id names none."""
-    step = TILE // rows.size
+def gather_rows(m, target, cache, first, columns, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
+    """
+    lanes = min(columns // 8, 8)
+    at_once = THREADS // lanes
+    for begin in range(0, TILE, at_once):
+        row = m.let("row", thread // lanes + begin)
+        ids = low if begin + at_once <= WARP else high if begin >= WARP else select(row < WARP, low, high)
+        place, inside = named(m, ids, row % WARP, n)
+        source = cache.row("source", place, first=first + thread % lanes * 8)
+        for c in m.loop("c", columns // (lanes * 8), unrolled=True):
+            to = target.group_at(row, (c * lanes + thread % lanes) * 8, 8)
+            m.do(copy16(to, source.at(c * (lanes * 8)), inside))
+
+
+@by_text
+def spread_ids(m, rows, low, high):
+    """Every id of a tile to all lanes."""
     for i in range(rows.size):
-        ids, valid = (low, in_low) if i * step < WARP else (high, in_high)
-        place = m.let("place", thread // (THREADS // step) + i * step % WARP)
-        found = m.let("found", shuffle(ids, place))
-        rows[i] = select(((valid >> place) & 1).differs(0), found, -1)
+        rows[i] = shuffle(low if i < WARP else high, i % WARP)
+
+
+UNIT_WORDS = 8
+"""Words that a lane has of a unit of a token: a token lies in four lanes, which have all of its scales."""
 
 
 @by_text
-def gather_columns(m, target, cache, first, columns, rows, thread):
-    """Start the copies of columns `first` on of a tile's rows, 16 lanes a row; a row of -1 is not read and becomes zero."""
-    piece = m.let("piece", thread % 16)
-    with m.when(piece < columns // 8):
-        for r in m.loop("r", rows.size, unrolled=True):
-            source = cache.row("source", maximum(rows[r], 0), first=first + piece * 8)
-            to = target.group_at(thread // 16 + r * (TILE // rows.size), piece * 8, 8)
-            m.do(copy16(to, source.at(0), rows[r] >= 0))
-
-
-# A token of 656 bytes lies in four lanes: 16 bytes of each 64 of its fp8 values, 32 of rope, and all of its scales.
-
-
-def _load_words(m, words, at, kv_cache, rows, first, pieces):
-    """Read 16 bytes of this thread's tokens, and again 64 further on; zeros for a row of -1."""
-    for i in m.loop("i", rows.size, unrolled=True):
-        token = kv_cache.row("token", maximum(rows[i], 0), FP8_TOKEN_BYTES, first)
+def load_words(m, words, at, kv_cache, first, pieces, low, high, n, thread):
+    """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is a single piece."""
+    for half, ids in enumerate((low, high)):
+        place, inside = named(m, ids, thread // 4, n)
+        token = kv_cache.row("token", place, FP8_TOKEN_BYTES, first + (thread % 4 * 16 if pieces > 1 else 0))
         for piece in range(pieces):
-            to = i * TOKEN_WORDS + (at + 4 * piece)
-            m.do(load_vector(words, to, 4, token.at(64 * piece), rows[i] >= 0))
+            m.do(load_vector(words, half * TOKEN_WORDS + (at + piece * 4), 4, token.at(piece * 64), inside))
 
 
 @by_text
-def load_unit(m, words, unit, kv_cache, rows, thread):
-    """Read the fp8 values of one unit of a tile's tokens into registers."""
-    _load_words(m, words, 8 * unit, kv_cache, rows, unit * UNIT + thread % 4 * 16, 2)
-
-
-@by_text
-def load_rest(m, words, kv_cache, rows, thread):
-    """Read the rope columns and the scales of a tile's tokens into registers."""
-    _load_words(m, words, ROPE_WORD, kv_cache, rows, ROPE_AT + thread % 4 * 16, 2)
-    _load_words(m, words, SCALE_WORD, kv_cache, rows, SCALES_AT, 1)
-
-
-@by_text
-def dequantise_unit(m, target, words, unit, thread):
-    """Write a unit as bf16, rounded once from e4m3 times scale."""
-    for i in m.loop("i", words.size // TOKEN_WORDS, unrolled=True):
-        row, own = m.let("row", i * WARP + thread // 4), i * TOKEN_WORDS
+def write_unit(m, target, words, unit, thread):
+    """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns, as they are."""
+    lane, rope = thread % 4, target.shape[1] == ROPE_DIM
+    for half in range(2):
+        row, own = half * WARP + thread // 4, half * TOKEN_WORDS
         for piece in range(2):
-            column = piece * 64 + thread % 4 * 16
-            halves = (target.group_at(row, column + 8 * half, 8) for half in range(2))
-            m.do(store_fp8(*halves, words, own + (8 * unit + 4 * piece), words[own + (SCALE_WORD + unit)]))
-
-
-@by_text
-def store_rope(m, target, words, thread):
-    """Write the rope columns."""
-    for i in m.loop("i", words.size // TOKEN_WORDS, unrolled=True):
-        for piece in range(2):
-            to = target.group_at(i * WARP + thread // 4, piece * 32 + thread % 4 * 8, 8)
-            m.do(store_vector(words, i * TOKEN_WORDS + (ROPE_WORD + 4 * piece), to))
+            at = own + (unit * UNIT_WORDS + piece * 4)
+            if rope:
+                m.do(store_vector(words, at, target.group_at(row, piece * 32 + lane * 8, 8)))
+            else:
+                halves = (target.group_at(row, piece * 64 + lane * 16 + e, 8) for e in (0, 8))
+                m.do(store_fp8(*halves, words, at, words[own + (SCALE_WORD + unit)]))
 
 
 @by_text
@@ -133,10 +105,9 @@ def take_maxima(m, grown: Sets, top, peak, red, rise, thread):
 
     `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every warp.
     """
-    above, four = m.var("above", False, "bool"), m.local("four", 4, "float32")
+    join_maxima(m, top, red, thread)
+    above = m.var("above", False, "bool")
     for column in m.loop("column", top.size, unrolled=True):
-        red.read(four, (column_head(column, thread), 0))
-        top[column] = maximum(maximum(four[0], four[1]), maximum(four[2], four[3]))
         m.set(above, above | (top[column] > peak[column] + float(rise)))
     m.set(grown, any_lane(above))
 
@@ -160,17 +131,6 @@ def weigh_tokens(m, scores, sums, peak):
         column = i // 4 * 2 + i % 2
         scores[i] = exp2(scores[i] - peak[column])
         sums[column] = sums[column] + scores[i]
-
-
-@by_text
-def store_tokens(m, target, scores, thread):
-    """Write P as bf16, tokens by heads."""
-    two = m.local("two", 2, "bfloat16")
-    for pair in m.loop("pair", scores.size // 2, unrolled=True):
-        for e in range(2):
-            two[e] = scores[2 * pair + e].to("bfloat16")
-        token = thread // WARP * 16 + thread % WARP // 4 + pair % 2 * 8
-        target.write(two, (token, pair // 2 * 8 + thread % 4 * 2))
 
 
 def _line(row, split, splits):

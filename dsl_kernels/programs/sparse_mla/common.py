@@ -97,7 +97,7 @@ def live_tiles(m: Recorder, walk: Walk | None = None, *, more: int = 0) -> Itera
     walk, low, high = walk or Walk.named(m), name("low"), name("high")
     for turn in m.loop("turn", walk.turns + more):
         leaf.vote(m, name("in_low"), name("in_high"), name("live", "bool"), low, high)
-        if str(m.role).startswith(("gather", "producer")) and not m.schedule.maps:
+        if str(m.role).startswith(("gather", "producer")):
             m.let("now_low", low)
             m.let("now_high", high)
         said.read_ids(m, low, high, walk.row, turn + 1, walk.turns, split=walk.split, splits=walk.splits)

@@ -5,7 +5,7 @@ edit those, not this file. Knobs: heads=128, kv=bf16, tile=64, cluster=1, gather
 
   producer     mma          softmax
   warps 4..7   warp 8       warps 0..3
-  |            |<=== q =====|   q_s qpe_s, once; threads -> tcgen05
+  |            |<=== q =====|   q_s qpe_s, once; cp_async -> tcgen05
   |==== kv ===>|            |   kv_s, ring of 8; cp_async -> tcgen05
   |==== pe ===>|            |   pe_s; cp_async -> tcgen05
   |            |==== s ====>|   s_t, ring of 2; tcgen05 -> tmem
@@ -31,11 +31,10 @@ buffers
   top        128x16 float32, registers of softmax
   peak       128x16 float32, registers of softmax
   held       128x16 float32, registers of softmax
-  rows       128x8 int32, registers of producer
 pipelines
-  q: softmax (threads) ==[q_s qpe_s: once]==> mma (tcgen05)
-    full  x128: softmax fence.proxy.async, arrive full
-      mma: wait full, fence after
+  q: softmax (cp_async) ==[q_s qpe_s: once]==> mma (tcgen05)
+    full  x128: softmax hardware arrives per thread
+      mma: wait full, fence.proxy.async, fence after
   kv: producer (cp_async) ==[kv_s: 8-slot ring]==> mma (tcgen05)
     full  x128: producer hardware arrives per thread
       mma: wait full, fence.proxy.async, fence after
@@ -67,9 +66,8 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import grid, tcgen05, warps
+from dsl_kernels.device.cutedsl import fragment_sm100, grid, tcgen05, warps
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
-from dsl_kernels.device.cutedsl import sparse_mla_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 128  # query heads
@@ -147,35 +145,32 @@ def read_ids(indices, topk, row, turns, split, splits, lane):
 
 
 @cute.jit
-def load_block(target, q, row, head0, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-    for i in cutlass.range(HEAD_BLOCK * (LATENT_DIM // 8) // 128, unroll=8):
+def copy_block(target, q, row, head0, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    of_block = q + Int64(row * HEADS + head0) * LATENT_DIM
+    for i in cutlass.range_constexpr(HEAD_BLOCK * (LATENT_DIM // 8) // 128):
         item = i * 128 + thread
-        head = item // (LATENT_DIM // 8)
-        piece = item % (LATENT_DIM // 8)
-        for v in cutlass.range_constexpr(8):
-            held[v] = cutlass.BFloat16(0.0)
-        if head < HEAD_BLOCK:
-            of_head = q + Int64(row * HEADS + (head0 + head)) * LATENT_DIM
-            cute.autovec_copy(warps.group(of_head, 8, piece), held)
-        cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEAD_BLOCK, LATENT_DIM), 128))
+        warps.copy16(
+            warps.piece(
+                target, 8, item // (LATENT_DIM // 8), item % (LATENT_DIM // 8) * 8, (HEAD_BLOCK, LATENT_DIM),
+                128
+            ).iterator,
+            of_block + item * 8, item < HEAD_BLOCK * (LATENT_DIM // 8)
+        )
 
 
 @cute.jit
-def load_block_2(target, q, row, head0, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-    for i in cutlass.range(HEAD_BLOCK * (ROPE_DIM // 8) // 128, unroll=8):
+def copy_block_2(target, q, row, head0, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    of_block = q + Int64(row * HEADS + head0) * ROPE_DIM
+    for i in cutlass.range_constexpr(HEAD_BLOCK * (ROPE_DIM // 8) // 128):
         item = i * 128 + thread
-        head = item // (ROPE_DIM // 8)
-        piece = item % (ROPE_DIM // 8)
-        for v in cutlass.range_constexpr(8):
-            held[v] = cutlass.BFloat16(0.0)
-        if head < HEAD_BLOCK:
-            of_head = q + Int64(row * HEADS + (head0 + head)) * ROPE_DIM
-            cute.autovec_copy(warps.group(of_head, 8, piece), held)
-        cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEAD_BLOCK, ROPE_DIM), 128))
+        warps.copy16(
+            warps.piece(
+                target, 8, item // (ROPE_DIM // 8), item % (ROPE_DIM // 8) * 8, (HEAD_BLOCK, ROPE_DIM), 128
+            ).iterator,
+            of_block + item * 8, item < HEAD_BLOCK * (ROPE_DIM // 8)
+        )
 
 
 @cute.jit
@@ -229,19 +224,26 @@ def leave_maxima(red, scores, thread):
 
 
 @cute.jit
-def take_maxima(top, peak, red, thread):
-    """The maxima of the heads over the four warps.
-
-    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
-    warp.
-    """
-    above = Boolean(False)
+def join_maxima(top, red, thread):
+    """The maxima of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(HEAD_BLOCK // 4):
         cute.autovec_copy(
             warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEAD_BLOCK, 4), 0), four
         )
         top[column] = cute.arch.fmax(cute.arch.fmax(four[0], four[1]), cute.arch.fmax(four[2], four[3]))
+
+
+@cute.jit
+def take_maxima(top, peak, red, thread):
+    """The maxima of the heads over the four warps.
+
+    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
+    warp.
+    """
+    join_maxima(top, red, thread)
+    above = Boolean(False)
+    for column in cutlass.range_constexpr(HEAD_BLOCK // 4):
         above = above | (top[column] > peak[column] + 8.0)
     grown = warps.any_lane(above)
     return grown
@@ -269,12 +271,12 @@ def rescale_output(acc, held, stat_s, thread):
                 warps.group(stat_s, 4, step % (HEAD_BLOCK // 16) * 16 // 4 + quad),
                 warps.few(factors, quad * 4, 4)
             )
-        # This thread's lane of columns `column` on of tensor memory, once they are here.
-        leaf_sm100.load_columns(held, acc, step * 16, thread)
+        # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+        fragment_sm100.load_columns(held, acc, step * 16, thread)
         for i in cutlass.range_constexpr(16):
             held[i] = held[i] * factors[i]
         # The reverse of `load_columns`; not waited for.
-        leaf_sm100.store_columns(held, acc, step * 16, thread)
+        fragment_sm100.store_columns(held, acc, step * 16, thread)
 
 
 @cute.jit
@@ -342,8 +344,8 @@ def write_output(to, acc, row, head0, some, held, stat_s, splits, thread):
         for quad in cutlass.range_constexpr(4):
             cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
         if some:
-            # This thread's lane of columns `column` on of tensor memory, once they are here.
-            leaf_sm100.load_columns(held, acc, step * 16, thread)
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment_sm100.load_columns(held, acc, step * 16, thread)
         d = step // 4 * 128 + thread
         for i in cutlass.range_constexpr(16):
             of_head = to + Int64(row * HEADS + (head0 + first + i)) * 512
@@ -375,8 +377,8 @@ def write_output_2(to, acc, row, head0, split, some, held, stat_s, splits, threa
         for quad in cutlass.range_constexpr(4):
             cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
         if some:
-            # This thread's lane of columns `column` on of tensor memory, once they are here.
-            leaf_sm100.load_columns(held, acc, step * 16, thread)
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment_sm100.load_columns(held, acc, step * 16, thread)
         d = step // 4 * 128 + thread
         for i in cutlass.range_constexpr(16):
             of_head = to + Int64((row * splits + split) * HEADS + (head0 + first + i)) * 512
@@ -430,64 +432,99 @@ def merge_heads(row, head0, o_partial, lse_partial, attn_sink, out, lse, splits,
 
 
 @cute.jit
-def spread_ids(rows, low, high, in_low, in_high, thread):
-    """The rows that a thread copies pieces of: every `64 / count`-th token's from its own on; -1 where an
-    id names none.
+def gather_rows(target, cache, cache_pitch, first, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
-    place = thread // 16
-    found = warps.shuffle(low, place)
-    rows[0] = cutlass.select_(in_low >> place & 1 != 0, found, -1)
-    place = thread // 16 + 8
-    found = warps.shuffle(low, place)
-    rows[1] = cutlass.select_(in_low >> place & 1 != 0, found, -1)
-    place = thread // 16 + 16
-    found = warps.shuffle(low, place)
-    rows[2] = cutlass.select_(in_low >> place & 1 != 0, found, -1)
-    place = thread // 16 + 24
-    found = warps.shuffle(low, place)
-    rows[3] = cutlass.select_(in_low >> place & 1 != 0, found, -1)
-    place = thread // 16
-    found = warps.shuffle(high, place)
-    rows[4] = cutlass.select_(in_high >> place & 1 != 0, found, -1)
-    place = thread // 16 + 8
-    found = warps.shuffle(high, place)
-    rows[5] = cutlass.select_(in_high >> place & 1 != 0, found, -1)
-    place = thread // 16 + 16
-    found = warps.shuffle(high, place)
-    rows[6] = cutlass.select_(in_high >> place & 1 != 0, found, -1)
-    place = thread // 16 + 24
-    found = warps.shuffle(high, place)
-    rows[7] = cutlass.select_(in_high >> place & 1 != 0, found, -1)
+    row = thread // 8
+    token = warps.shuffle(low, row % 32)
+    inside = (token >= 0) & (token < n)
+    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + (first + thread % 8 * 8)
+    for c in cutlass.range_constexpr(UNIT // 64):
+        warps.copy16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, UNIT), 128).iterator,
+            source + c * 64, inside
+        )
+    row = thread // 8 + 16
+    token = warps.shuffle(low, row % 32)
+    inside = (token >= 0) & (token < n)
+    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + (first + thread % 8 * 8)
+    for c in cutlass.range_constexpr(UNIT // 64):
+        warps.copy16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, UNIT), 128).iterator,
+            source + c * 64, inside
+        )
+    row = thread // 8 + 32
+    token = warps.shuffle(high, row % 32)
+    inside = (token >= 0) & (token < n)
+    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + (first + thread % 8 * 8)
+    for c in cutlass.range_constexpr(UNIT // 64):
+        warps.copy16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, UNIT), 128).iterator,
+            source + c * 64, inside
+        )
+    row = thread // 8 + 48
+    token = warps.shuffle(high, row % 32)
+    inside = (token >= 0) & (token < n)
+    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + (first + thread % 8 * 8)
+    for c in cutlass.range_constexpr(UNIT // 64):
+        warps.copy16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, UNIT), 128).iterator,
+            source + c * 64, inside
+        )
 
 
 @cute.jit
-def gather_columns(target, cache, cache_pitch, first, rows, thread):
-    """Start the copies of columns `first` on of a tile's rows, 16 lanes a row; a row of -1 is not read and
-    becomes zero.
-    """
-    piece = thread % 16
-    if piece < UNIT // 8:
-        for r in cutlass.range_constexpr(8):
-            source = cache + Int64(cutlass.max(rows[r], 0)) * cache_pitch + (first + piece * 8)
-            warps.copy16(
-                warps.piece(target, 8, thread // 16 + r * 8, piece * 8, (TILE, UNIT), 128).iterator, source,
-                rows[r] >= 0
-            )
+def gather_rows_2(target, cache, cache_pitch, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
-
-@cute.jit
-def gather_columns_2(target, cache, cache_pitch, rows, thread):
-    """Start the copies of columns `first` on of a tile's rows, 16 lanes a row; a row of -1 is not read and
-    becomes zero.
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
-    piece = thread % 16
-    if piece < ROPE_DIM // 8:
-        for r in cutlass.range_constexpr(8):
-            source = cache + Int64(cutlass.max(rows[r], 0)) * cache_pitch + piece * 8
-            warps.copy16(
-                warps.piece(target, 8, thread // 16 + r * 8, piece * 8, (TILE, ROPE_DIM), 128).iterator,
-                source, rows[r] >= 0
-            )
+    row = thread // (ROPE_DIM // 8)
+    token = warps.shuffle(low, row % 32)
+    inside = (token >= 0) & (token < n)
+    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + thread % (ROPE_DIM // 8) * 8
+    for c in cutlass.range_constexpr(1):
+        warps.copy16(
+            warps.piece(
+                target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
+            ).iterator,
+            source + c * (ROPE_DIM // 8 * 8), inside
+        )
+    row = thread // (ROPE_DIM // 8) + 16
+    token = warps.shuffle(low, row % 32)
+    inside = (token >= 0) & (token < n)
+    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + thread % (ROPE_DIM // 8) * 8
+    for c in cutlass.range_constexpr(1):
+        warps.copy16(
+            warps.piece(
+                target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
+            ).iterator,
+            source + c * (ROPE_DIM // 8 * 8), inside
+        )
+    row = thread // (ROPE_DIM // 8) + 32
+    token = warps.shuffle(high, row % 32)
+    inside = (token >= 0) & (token < n)
+    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + thread % (ROPE_DIM // 8) * 8
+    for c in cutlass.range_constexpr(1):
+        warps.copy16(
+            warps.piece(
+                target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
+            ).iterator,
+            source + c * (ROPE_DIM // 8 * 8), inside
+        )
+    row = thread // (ROPE_DIM // 8) + 48
+    token = warps.shuffle(high, row % 32)
+    inside = (token >= 0) & (token < n)
+    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + thread % (ROPE_DIM // 8) * 8
+    for c in cutlass.range_constexpr(1):
+        warps.copy16(
+            warps.piece(
+                target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
+            ).iterator,
+            source + c * (ROPE_DIM // 8 * 8), inside
+        )
 
 
 @cute.jit
@@ -509,10 +546,9 @@ def softmax(
     held = cute.make_rmem_tensor(16, Float32)
     worker = thread
     # q: filled once, so its slot is free
-    load_block(q_s, q_nope, row, head0, worker)
-    load_block_2(qpe_s, q_pe, row, head0, worker)
-    cute.arch.fence_proxy("async.shared", space="cta")
-    cute.arch.mbarrier_arrive(q_full)
+    copy_block(q_s, q_nope, row, head0, worker)
+    copy_block_2(qpe_s, q_pe, row, head0, worker)
+    cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
     sums.fill(0.0)
     peak.fill(-Float32.inf)
     grown = Boolean(False)
@@ -524,8 +560,9 @@ def softmax(
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            # A tile's scores from tensor memory. Not yet waited for.
-            leaf_sm100.read_scores(
+            # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited
+            # for at the release.
+            fragment_sm100.read_accumulator(
                 scores, tmem + (UNITS * HEAD_BLOCK * 4 // 4 + it % 2 * (HEAD_BLOCK * 4 // 4)), worker
             )
             cute.arch.fence_view_async_tmem_load()
@@ -545,8 +582,8 @@ def softmax(
                     # o: p also gives its slot back
             cute.arch.mbarrier_wait(p_empty, (it & 1) ^ 1)
             weigh_tokens(scores, sums, peak)
-            # Write P as bf16, tokens by heads.
-            leaf_sm100.store_tokens(p_s, scores, worker)
+            # Write P as bf16, tokens by heads; eight heads lie along the rows.
+            leaf.store_weights(p_s, scores, HEAD_BLOCK, worker)
             # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
             if (it > 0) & (grown == False):
                 cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
@@ -594,7 +631,6 @@ def producer(
     live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
-    rows = cute.make_rmem_tensor(8, Int32)
     worker = thread % 128
     for turn in cutlass.range(turns, unroll=1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
@@ -604,18 +640,17 @@ def producer(
         now_high = high
         low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits, lane)
         if live:
-            spread_ids(rows, now_low, now_high, in_low, in_high, worker)
             for c in cutlass.range(UNITS, unroll=1):
                 cute.arch.mbarrier_wait(
                     kv_empty + (it * UNITS + c) % UNIT_STAGES, (((it * UNITS + c) // UNIT_STAGES) & 1) ^ 1
                 )
-                gather_columns(
-                    kv_s + (it * UNITS + c) % UNIT_STAGES * (TILE * UNIT), ckv, ckv_stride, c * UNIT, rows,
-                    worker
+                gather_rows(
+                    kv_s + (it * UNITS + c) % UNIT_STAGES * (TILE * UNIT), ckv, ckv_stride, c * UNIT, now_low,
+                    now_high, n, worker
                 )
                 cute.arch.cp_async_mbarrier_arrive_noinc(kv_full + (it * UNITS + c) % UNIT_STAGES)
             cute.arch.mbarrier_wait(pe_empty, (it & 1) ^ 1)
-            gather_columns_2(pe_s, kpe, kpe_stride, rows, worker)
+            gather_rows_2(pe_s, kpe, kpe_stride, now_low, now_high, n, worker)
             cute.arch.cp_async_mbarrier_arrive_noinc(pe_full)
             it = it + 1
 
@@ -637,6 +672,7 @@ def mma(
     pv_a = PV.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
     pv_b = PV.operand_b(p_s, TILE, HEAD_BLOCK, TILE_STAGES, 128)
     cute.arch.mbarrier_wait(q_full, 0)
+    cute.arch.fence_proxy("async.shared", space="cta")
     nvvm.tcgen05_fence("after_thread_sync")
     for turn in cutlass.range(turns + 1, unroll=1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of

@@ -5,7 +5,7 @@ edit those, not this file. Knobs: heads=128, kv=bf16, tile=64, cluster=1, gather
 
   producer     mma          softmax
   warp 4       warp 5       warps 0..3
-  |            |<=== q =====|   q_s qpe_s, once; threads -> tcgen05
+  |            |<=== q =====|   q_s qpe_s, once; cp_async -> tcgen05
   |==== kv ===>|            |   kv_s, ring of 8; bulk -> tcgen05
   |==== pe ===>|            |   pe_s; bulk -> tcgen05
   |            |==== s ====>|   s_t, ring of 2; tcgen05 -> tmem
@@ -31,11 +31,11 @@ buffers
   top        128x16 float32, registers of softmax
   peak       128x16 float32, registers of softmax
   held       128x16 float32, registers of softmax
-  rows       64 int32, registers of producer
+  rows       32x64 int32, registers of producer
 pipelines
-  q: softmax (threads) ==[q_s qpe_s: once]==> mma (tcgen05)
-    full  x128: softmax fence.proxy.async, arrive full
-      mma: wait full, fence after
+  q: softmax (cp_async) ==[q_s qpe_s: once]==> mma (tcgen05)
+    full  x128: softmax hardware arrives per thread
+      mma: wait full, fence.proxy.async, fence after
   kv: producer (bulk) ==[kv_s: 8-slot ring]==> mma (tcgen05)
     full  x1, 16384 bytes: producer arrive + expect bytes
       mma: wait full, fence after
@@ -68,9 +68,8 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import bulk, grid, tcgen05, warps
+from dsl_kernels.device.cutedsl import bulk, fragment_sm100, grid, tcgen05, warps
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
-from dsl_kernels.device.cutedsl import sparse_mla_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 128  # query heads
@@ -158,35 +157,32 @@ def read_ids(indices, topk, row, turns, split, splits, lane):
 
 
 @cute.jit
-def load_block(target, q, row, head0, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-    for i in cutlass.range(HEAD_BLOCK * (LATENT_DIM // 8) // 128, unroll=8):
+def copy_block(target, q, row, head0, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    of_block = q + Int64(row * HEADS + head0) * LATENT_DIM
+    for i in cutlass.range_constexpr(HEAD_BLOCK * (LATENT_DIM // 8) // 128):
         item = i * 128 + thread
-        head = item // (LATENT_DIM // 8)
-        piece = item % (LATENT_DIM // 8)
-        for v in cutlass.range_constexpr(8):
-            held[v] = cutlass.BFloat16(0.0)
-        if head < HEAD_BLOCK:
-            of_head = q + Int64(row * HEADS + (head0 + head)) * LATENT_DIM
-            cute.autovec_copy(warps.group(of_head, 8, piece), held)
-        cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEAD_BLOCK, LATENT_DIM), 128))
+        warps.copy16(
+            warps.piece(
+                target, 8, item // (LATENT_DIM // 8), item % (LATENT_DIM // 8) * 8, (HEAD_BLOCK, LATENT_DIM),
+                128
+            ).iterator,
+            of_block + item * 8, item < HEAD_BLOCK * (LATENT_DIM // 8)
+        )
 
 
 @cute.jit
-def load_block_2(target, q, row, head0, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-    for i in cutlass.range(HEAD_BLOCK * (ROPE_DIM // 8) // 128, unroll=8):
+def copy_block_2(target, q, row, head0, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    of_block = q + Int64(row * HEADS + head0) * ROPE_DIM
+    for i in cutlass.range_constexpr(HEAD_BLOCK * (ROPE_DIM // 8) // 128):
         item = i * 128 + thread
-        head = item // (ROPE_DIM // 8)
-        piece = item % (ROPE_DIM // 8)
-        for v in cutlass.range_constexpr(8):
-            held[v] = cutlass.BFloat16(0.0)
-        if head < HEAD_BLOCK:
-            of_head = q + Int64(row * HEADS + (head0 + head)) * ROPE_DIM
-            cute.autovec_copy(warps.group(of_head, 8, piece), held)
-        cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEAD_BLOCK, ROPE_DIM), 128))
+        warps.copy16(
+            warps.piece(
+                target, 8, item // (ROPE_DIM // 8), item % (ROPE_DIM // 8) * 8, (HEAD_BLOCK, ROPE_DIM), 128
+            ).iterator,
+            of_block + item * 8, item < HEAD_BLOCK * (ROPE_DIM // 8)
+        )
 
 
 @cute.jit
@@ -240,19 +236,26 @@ def leave_maxima(red, scores, thread):
 
 
 @cute.jit
-def take_maxima(top, peak, red, thread):
-    """The maxima of the heads over the four warps.
-
-    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
-    warp.
-    """
-    above = Boolean(False)
+def join_maxima(top, red, thread):
+    """The maxima of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(HEAD_BLOCK // 4):
         cute.autovec_copy(
             warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEAD_BLOCK, 4), 0), four
         )
         top[column] = cute.arch.fmax(cute.arch.fmax(four[0], four[1]), cute.arch.fmax(four[2], four[3]))
+
+
+@cute.jit
+def take_maxima(top, peak, red, thread):
+    """The maxima of the heads over the four warps.
+
+    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
+    warp.
+    """
+    join_maxima(top, red, thread)
+    above = Boolean(False)
+    for column in cutlass.range_constexpr(HEAD_BLOCK // 4):
         above = above | (top[column] > peak[column] + 8.0)
     grown = warps.any_lane(above)
     return grown
@@ -280,12 +283,12 @@ def rescale_output(acc, held, stat_s, thread):
                 warps.group(stat_s, 4, step % (HEAD_BLOCK // 16) * 16 // 4 + quad),
                 warps.few(factors, quad * 4, 4)
             )
-        # This thread's lane of columns `column` on of tensor memory, once they are here.
-        leaf_sm100.load_columns(held, acc, step * 16, thread)
+        # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+        fragment_sm100.load_columns(held, acc, step * 16, thread)
         for i in cutlass.range_constexpr(16):
             held[i] = held[i] * factors[i]
         # The reverse of `load_columns`; not waited for.
-        leaf_sm100.store_columns(held, acc, step * 16, thread)
+        fragment_sm100.store_columns(held, acc, step * 16, thread)
 
 
 @cute.jit
@@ -353,8 +356,8 @@ def write_output(to, acc, row, head0, some, held, stat_s, splits, thread):
         for quad in cutlass.range_constexpr(4):
             cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
         if some:
-            # This thread's lane of columns `column` on of tensor memory, once they are here.
-            leaf_sm100.load_columns(held, acc, step * 16, thread)
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment_sm100.load_columns(held, acc, step * 16, thread)
         d = step // 4 * 128 + thread
         for i in cutlass.range_constexpr(16):
             of_head = to + Int64(row * HEADS + (head0 + first + i)) * 512
@@ -386,8 +389,8 @@ def write_output_2(to, acc, row, head0, split, some, held, stat_s, splits, threa
         for quad in cutlass.range_constexpr(4):
             cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
         if some:
-            # This thread's lane of columns `column` on of tensor memory, once they are here.
-            leaf_sm100.load_columns(held, acc, step * 16, thread)
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment_sm100.load_columns(held, acc, step * 16, thread)
         d = step // 4 * 128 + thread
         for i in cutlass.range_constexpr(16):
             of_head = to + Int64((row * splits + split) * HEADS + (head0 + first + i)) * 512
@@ -441,6 +444,75 @@ def merge_heads(row, head0, o_partial, lse_partial, attn_sink, out, lse, splits,
 
 
 @cute.jit
+def spread_ids(rows, low, high):
+    """Every id of a tile to all lanes."""
+    rows[0] = warps.shuffle(low, 0)
+    rows[1] = warps.shuffle(low, 1)
+    rows[2] = warps.shuffle(low, 2)
+    rows[3] = warps.shuffle(low, 3)
+    rows[4] = warps.shuffle(low, 4)
+    rows[5] = warps.shuffle(low, 5)
+    rows[6] = warps.shuffle(low, 6)
+    rows[7] = warps.shuffle(low, 7)
+    rows[8] = warps.shuffle(low, 8)
+    rows[9] = warps.shuffle(low, 9)
+    rows[10] = warps.shuffle(low, 10)
+    rows[11] = warps.shuffle(low, 11)
+    rows[12] = warps.shuffle(low, 12)
+    rows[13] = warps.shuffle(low, 13)
+    rows[14] = warps.shuffle(low, 14)
+    rows[15] = warps.shuffle(low, 15)
+    rows[16] = warps.shuffle(low, 16)
+    rows[17] = warps.shuffle(low, 17)
+    rows[18] = warps.shuffle(low, 18)
+    rows[19] = warps.shuffle(low, 19)
+    rows[20] = warps.shuffle(low, 20)
+    rows[21] = warps.shuffle(low, 21)
+    rows[22] = warps.shuffle(low, 22)
+    rows[23] = warps.shuffle(low, 23)
+    rows[24] = warps.shuffle(low, 24)
+    rows[25] = warps.shuffle(low, 25)
+    rows[26] = warps.shuffle(low, 26)
+    rows[27] = warps.shuffle(low, 27)
+    rows[28] = warps.shuffle(low, 28)
+    rows[29] = warps.shuffle(low, 29)
+    rows[30] = warps.shuffle(low, 30)
+    rows[31] = warps.shuffle(low, 31)
+    rows[32] = warps.shuffle(high, 0)
+    rows[33] = warps.shuffle(high, 1)
+    rows[34] = warps.shuffle(high, 2)
+    rows[35] = warps.shuffle(high, 3)
+    rows[36] = warps.shuffle(high, 4)
+    rows[37] = warps.shuffle(high, 5)
+    rows[38] = warps.shuffle(high, 6)
+    rows[39] = warps.shuffle(high, 7)
+    rows[40] = warps.shuffle(high, 8)
+    rows[41] = warps.shuffle(high, 9)
+    rows[42] = warps.shuffle(high, 10)
+    rows[43] = warps.shuffle(high, 11)
+    rows[44] = warps.shuffle(high, 12)
+    rows[45] = warps.shuffle(high, 13)
+    rows[46] = warps.shuffle(high, 14)
+    rows[47] = warps.shuffle(high, 15)
+    rows[48] = warps.shuffle(high, 16)
+    rows[49] = warps.shuffle(high, 17)
+    rows[50] = warps.shuffle(high, 18)
+    rows[51] = warps.shuffle(high, 19)
+    rows[52] = warps.shuffle(high, 20)
+    rows[53] = warps.shuffle(high, 21)
+    rows[54] = warps.shuffle(high, 22)
+    rows[55] = warps.shuffle(high, 23)
+    rows[56] = warps.shuffle(high, 24)
+    rows[57] = warps.shuffle(high, 25)
+    rows[58] = warps.shuffle(high, 26)
+    rows[59] = warps.shuffle(high, 27)
+    rows[60] = warps.shuffle(high, 28)
+    rows[61] = warps.shuffle(high, 29)
+    rows[62] = warps.shuffle(high, 30)
+    rows[63] = warps.shuffle(high, 31)
+
+
+@cute.jit
 def softmax(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
@@ -459,10 +531,9 @@ def softmax(
     held = cute.make_rmem_tensor(16, Float32)
     worker = thread
     # q: filled once, so its slot is free
-    load_block(q_s, q_nope, row, head0, worker)
-    load_block_2(qpe_s, q_pe, row, head0, worker)
-    cute.arch.fence_proxy("async.shared", space="cta")
-    cute.arch.mbarrier_arrive(q_full)
+    copy_block(q_s, q_nope, row, head0, worker)
+    copy_block_2(qpe_s, q_pe, row, head0, worker)
+    cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
     sums.fill(0.0)
     peak.fill(-Float32.inf)
     grown = Boolean(False)
@@ -474,8 +545,9 @@ def softmax(
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            # A tile's scores from tensor memory. Not yet waited for.
-            leaf_sm100.read_scores(
+            # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited
+            # for at the release.
+            fragment_sm100.read_accumulator(
                 scores, tmem + (UNITS * HEAD_BLOCK * 4 // 4 + it % 2 * (HEAD_BLOCK * 4 // 4)), worker
             )
             cute.arch.fence_view_async_tmem_load()
@@ -495,8 +567,8 @@ def softmax(
                     # o: p also gives its slot back
             cute.arch.mbarrier_wait(p_empty, (it & 1) ^ 1)
             weigh_tokens(scores, sums, peak)
-            # Write P as bf16, tokens by heads.
-            leaf_sm100.store_tokens(p_s, scores, worker)
+            # Write P as bf16, tokens by heads; eight heads lie along the rows.
+            leaf.store_weights(p_s, scores, HEAD_BLOCK, worker)
             # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
             if (it > 0) & (grown == False):
                 cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
@@ -545,14 +617,15 @@ def producer(
 ):
     """Selected rows into the rings."""
     rows = cute.make_rmem_tensor(TILE, Int32)
-    # The ids of the tile at `turn`, for the lanes that copy; unchanged past the last turn.
-    leaf_sm100.read_rows(rows, indices, topk, row, 0, turns, split, splits, lane)
     for turn in cutlass.range(turns, unroll=1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
+        now_low = low
+        now_high = high
         low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits, lane)
         if live:
+            spread_ids(rows, now_low, now_high)
             for c in cutlass.range(UNITS, unroll=1):
                 cute.arch.mbarrier_wait(
                     kv_empty + (it * UNITS + c) % UNIT_STAGES, (((it * UNITS + c) // UNIT_STAGES) & 1) ^ 1
@@ -571,7 +644,6 @@ def producer(
                 cute.arch.mbarrier_arrive_and_expect_tx(pe_full, TILE * ROPE_DIM * 2)
             bulk.load_rows(kpe_map, kpe_map_coords, rows, 0, ROPE_DIM, pe_s, pe_full)
             it = it + 1
-        leaf_sm100.read_rows(rows, indices, topk, row, turn + 1, turns, split, splits, lane)
 
 
 @cute.jit
@@ -591,6 +663,7 @@ def mma(
     pv_a = PV.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
     pv_b = PV.operand_b(p_s, TILE, HEAD_BLOCK, TILE_STAGES, 128)
     cute.arch.mbarrier_wait(q_full, 0)
+    cute.arch.fence_proxy("async.shared", space="cta")
     nvvm.tcgen05_fence("after_thread_sync")
     for turn in cutlass.range(turns + 1, unroll=1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of

@@ -5,7 +5,7 @@ edit those, not this file. Knobs: heads=16, kv=fp8, tile=64, cluster=1, gather=c
 
   producer     mma          softmax
   warps 4..7   warp 8       warps 0..3
-  |            |<=== q =====|   q_s qpe_s, once; threads -> tcgen05
+  |            |<=== q =====|   q_s qpe_s, once; cp_async -> tcgen05
   |==== kv ===>|            |   kv_s, ring of 11; threads -> tcgen05
   |==== pe ===>|            |   pe_s, ring of 2; threads -> tcgen05
   |            |==== s ====>|   s_t, ring of 2; tcgen05 -> tmem
@@ -31,12 +31,11 @@ buffers
   top        128x4 float32, registers of softmax
   peak       128x4 float32, registers of softmax
   held       128x16 float32, registers of softmax
-  rows       128x2 int32, registers of producer
   words      128x88 uint32, registers of producer
 pipelines
-  q: softmax (threads) ==[q_s qpe_s: once]==> mma (tcgen05)
-    full  x128: softmax fence.proxy.async, arrive full
-      mma: wait full, fence after
+  q: softmax (cp_async) ==[q_s qpe_s: once]==> mma (tcgen05)
+    full  x128: softmax hardware arrives per thread
+      mma: wait full, fence.proxy.async, fence after
   kv: producer (threads) ==[kv_s: 11-slot ring]==> mma (tcgen05)
     full  x128: producer fence.proxy.async, arrive full
       mma: wait full, fence after
@@ -68,9 +67,8 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import grid, tcgen05, warps
+from dsl_kernels.device.cutedsl import fragment_sm100, grid, tcgen05, warps
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
-from dsl_kernels.device.cutedsl import sparse_mla_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 16  # query heads
@@ -146,35 +144,31 @@ def read_ids(indices, topk, row, turns, split, splits, lane):
 
 
 @cute.jit
-def load_block(target, q, row, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-    for i in cutlass.range(HEADS * (LATENT_DIM // 8) // 128, unroll=8):
+def copy_block(target, q, row, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    of_block = q + Int64(row * HEADS) * LATENT_DIM
+    for i in cutlass.range_constexpr(HEADS * (LATENT_DIM // 8) // 128):
         item = i * 128 + thread
-        head = item // (LATENT_DIM // 8)
-        piece = item % (LATENT_DIM // 8)
-        for v in cutlass.range_constexpr(8):
-            held[v] = cutlass.BFloat16(0.0)
-        if head < HEADS:
-            of_head = q + Int64(row * HEADS + head) * LATENT_DIM
-            cute.autovec_copy(warps.group(of_head, 8, piece), held)
-        cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEADS, LATENT_DIM), 128))
+        warps.copy16(
+            warps.piece(
+                target, 8, item // (LATENT_DIM // 8), item % (LATENT_DIM // 8) * 8, (HEADS, LATENT_DIM), 128
+            ).iterator,
+            of_block + item * 8, item < HEADS * (LATENT_DIM // 8)
+        )
 
 
 @cute.jit
-def load_block_2(target, q, row, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-    for i in cutlass.range(1, unroll=8):
+def copy_block_2(target, q, row, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    of_block = q + Int64(row * HEADS) * ROPE_DIM
+    for i in cutlass.range_constexpr(1):
         item = i * 128 + thread
-        head = item // (ROPE_DIM // 8)
-        piece = item % (ROPE_DIM // 8)
-        for v in cutlass.range_constexpr(8):
-            held[v] = cutlass.BFloat16(0.0)
-        if head < HEADS:
-            of_head = q + Int64(row * HEADS + head) * ROPE_DIM
-            cute.autovec_copy(warps.group(of_head, 8, piece), held)
-        cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEADS, ROPE_DIM), 128))
+        warps.copy16(
+            warps.piece(
+                target, 8, item // (ROPE_DIM // 8), item % (ROPE_DIM // 8) * 8, (HEADS, ROPE_DIM), 128
+            ).iterator,
+            of_block + item * 8, item < HEADS * (ROPE_DIM // 8)
+        )
 
 
 @cute.jit
@@ -228,19 +222,26 @@ def leave_maxima(red, scores, thread):
 
 
 @cute.jit
-def take_maxima(top, peak, red, thread):
-    """The maxima of the heads over the four warps.
-
-    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
-    warp.
-    """
-    above = Boolean(False)
+def join_maxima(top, red, thread):
+    """The maxima of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(
             warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEADS, 4), 0), four
         )
         top[column] = cute.arch.fmax(cute.arch.fmax(four[0], four[1]), cute.arch.fmax(four[2], four[3]))
+
+
+@cute.jit
+def take_maxima(top, peak, red, thread):
+    """The maxima of the heads over the four warps.
+
+    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
+    warp.
+    """
+    join_maxima(top, red, thread)
+    above = Boolean(False)
+    for column in cutlass.range_constexpr(HEADS // 4):
         above = above | (top[column] > peak[column] + 8.0)
     grown = warps.any_lane(above)
     return grown
@@ -265,12 +266,12 @@ def rescale_output(acc, held, stat_s, thread):
         factors = cute.make_rmem_tensor(16, Float32)
         for quad in cutlass.range_constexpr(4):
             cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
-        # This thread's lane of columns `column` on of tensor memory, once they are here.
-        leaf_sm100.load_columns(held, acc, step * 16, thread)
+        # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+        fragment_sm100.load_columns(held, acc, step * 16, thread)
         for i in cutlass.range_constexpr(16):
             held[i] = held[i] * factors[i]
         # The reverse of `load_columns`; not waited for.
-        leaf_sm100.store_columns(held, acc, step * 16, thread)
+        fragment_sm100.store_columns(held, acc, step * 16, thread)
 
 
 @cute.jit
@@ -336,8 +337,8 @@ def write_output(to, acc, row, some, held, stat_s, splits, thread):
         for quad in cutlass.range_constexpr(HEADS // 4):
             cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
         if some:
-            # This thread's lane of columns `column` on of tensor memory, once they are here.
-            leaf_sm100.load_columns(held, acc, step * 16, thread)
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment_sm100.load_columns(held, acc, step * 16, thread)
         d = step * 128 + thread
         for i in cutlass.range_constexpr(HEADS):
             of_head = to + Int64(row * HEADS + i) * 512
@@ -368,8 +369,8 @@ def write_output_2(to, acc, row, split, some, held, stat_s, splits, thread):
         for quad in cutlass.range_constexpr(HEADS // 4):
             cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
         if some:
-            # This thread's lane of columns `column` on of tensor memory, once they are here.
-            leaf_sm100.load_columns(held, acc, step * 16, thread)
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment_sm100.load_columns(held, acc, step * 16, thread)
         d = step * 128 + thread
         for i in cutlass.range_constexpr(HEADS):
             of_head = to + Int64((row * splits + split) * HEADS + i) * 512
@@ -423,68 +424,101 @@ def merge_heads(row, o_partial, lse_partial, attn_sink, out, lse, splits, split,
 
 
 @cute.jit
-def spread_ids(rows, low, high, in_low, in_high, thread):
-    """The rows that a thread copies pieces of: every `64 / count`-th token's from its own on; -1 where an
-    id names none.
+def write_unit(target, words, unit, thread):
+    """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns,
+    as they are.
     """
-    place = thread // 4
-    found = warps.shuffle(low, place)
-    rows[0] = cutlass.select_(in_low >> place & 1 != 0, found, -1)
-    place = thread // 4
-    found = warps.shuffle(high, place)
-    rows[1] = cutlass.select_(in_high >> place & 1 != 0, found, -1)
+    warps.store_fp8(
+        warps.piece(target, 8, thread // 4, thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, thread // 4, thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words, unit * 8,
+        words[40 + unit]
+    )
+    warps.store_fp8(
+        warps.piece(target, 8, thread // 4, 64 + thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, thread // 4, 64 + thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
+        unit * 8 + 4, words[40 + unit]
+    )
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + thread // 4, thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, 32 + thread // 4, thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
+        44 + unit * 8, words[44 + (40 + unit)]
+    )
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + thread // 4, 64 + thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, 32 + thread // 4, 64 + thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
+        44 + (unit * 8 + 4), words[44 + (40 + unit)]
+    )
 
 
 @cute.jit
-def dequantise_unit(target, words, unit, thread):
-    """Write a unit as bf16, rounded once from e4m3 times scale."""
-    for i in cutlass.range_constexpr(2):
-        row = i * 32 + thread // 4
-        leaf_sm100.store_fp8(
-            warps.piece(target, 8, row, thread % 4 * 16, (TILE, UNIT), 128).iterator,
-            warps.piece(target, 8, row, thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
-            i * 44 + 8 * unit, words[i * 44 + (40 + unit)]
-        )
-        leaf_sm100.store_fp8(
-            warps.piece(target, 8, row, 64 + thread % 4 * 16, (TILE, UNIT), 128).iterator,
-            warps.piece(target, 8, row, 64 + thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
-            i * 44 + (8 * unit + 4), words[i * 44 + (40 + unit)]
-        )
+def load_words(words, at, kv_cache, first, low, high, n, thread):
+    """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
+    a single piece.
+    """
+    token = warps.shuffle(low, thread // 4)
+    inside = (token >= 0) & (token < n)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (first + thread % 4 * 16)
+    warps.load_vector(words, at, 4, token, inside)
+    warps.load_vector(words, at + 4, 4, token + 64, inside)
+    token = warps.shuffle(high, thread // 4)
+    inside = (token >= 0) & (token < n)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (first + thread % 4 * 16)
+    warps.load_vector(words, 44 + at, 4, token, inside)
+    warps.load_vector(words, 44 + (at + 4), 4, token + 64, inside)
 
 
 @cute.jit
-def load_unit(words, unit, kv_cache, rows, thread):
-    """Read the fp8 values of one unit of a tile's tokens into registers."""
-    for i in cutlass.range_constexpr(2):
-        token = kv_cache + Int64(cutlass.max(rows[i], 0)) * 656 + (unit * 128 + thread % 4 * 16)
-        warps.load_vector(words, i * 44 + 8 * unit, 4, token, rows[i] >= 0)
-        warps.load_vector(words, i * 44 + (8 * unit + 4), 4, token + 64, rows[i] >= 0)
+def write_unit_2(target, words, thread):
+    """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns,
+    as they are.
+    """
+    warps.store_vector(
+        words, UNITS * 8, warps.piece(target, 8, thread // 4, thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
+    )
+    warps.store_vector(
+        words, UNITS * 8 + 4,
+        warps.piece(target, 8, thread // 4, 32 + thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
+    )
+    warps.store_vector(
+        words, 44 + UNITS * 8,
+        warps.piece(target, 8, 32 + thread // 4, thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
+    )
+    warps.store_vector(
+        words, 44 + (UNITS * 8 + 4),
+        warps.piece(target, 8, 32 + thread // 4, 32 + thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
+    )
 
 
 @cute.jit
-def store_rope(target, words, thread):
-    """Write the rope columns."""
-    for i in cutlass.range_constexpr(2):
-        warps.store_vector(
-            words, i * 44 + 32,
-            warps.piece(target, 8, i * 32 + thread // 4, thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
-        )
-        warps.store_vector(
-            words, i * 44 + 36,
-            warps.piece(target, 8, i * 32 + thread // 4, 32 + thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
-        )
+def load_words_2(words, kv_cache, low, high, n, thread):
+    """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
+    a single piece.
+    """
+    token = warps.shuffle(low, thread // 4)
+    inside = (token >= 0) & (token < n)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (528 + thread % 4 * 16)
+    warps.load_vector(words, 32, 4, token, inside)
+    warps.load_vector(words, 36, 4, token + 64, inside)
+    token = warps.shuffle(high, thread // 4)
+    inside = (token >= 0) & (token < n)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (528 + thread % 4 * 16)
+    warps.load_vector(words, 76, 4, token, inside)
+    warps.load_vector(words, 80, 4, token + 64, inside)
 
 
 @cute.jit
-def load_rest(words, kv_cache, rows, thread):
-    """Read the rope columns and the scales of a tile's tokens into registers."""
-    for i in cutlass.range_constexpr(2):
-        token = kv_cache + Int64(cutlass.max(rows[i], 0)) * 656 + (528 + thread % 4 * 16)
-        warps.load_vector(words, i * 44 + 32, 4, token, rows[i] >= 0)
-        warps.load_vector(words, i * 44 + 36, 4, token + 64, rows[i] >= 0)
-    for i in cutlass.range_constexpr(2):
-        token = kv_cache + Int64(cutlass.max(rows[i], 0)) * 656 + 512
-        warps.load_vector(words, i * 44 + 40, 4, token, rows[i] >= 0)
+def load_words_3(words, kv_cache, low, high, n, thread):
+    """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
+    a single piece.
+    """
+    token = warps.shuffle(low, thread // 4)
+    inside = (token >= 0) & (token < n)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + 512
+    warps.load_vector(words, 40, 4, token, inside)
+    token = warps.shuffle(high, thread // 4)
+    inside = (token >= 0) & (token < n)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + 512
+    warps.load_vector(words, 84, 4, token, inside)
 
 
 @cute.jit
@@ -506,10 +540,9 @@ def softmax(
     held = cute.make_rmem_tensor(16, Float32)
     worker = thread
     # q: filled once, so its slot is free
-    load_block(q_s, q_nope, bx, worker)
-    load_block_2(qpe_s, q_pe, bx, worker)
-    cute.arch.fence_proxy("async.shared", space="cta")
-    cute.arch.mbarrier_arrive(q_full)
+    copy_block(q_s, q_nope, bx, worker)
+    copy_block_2(qpe_s, q_pe, bx, worker)
+    cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
     sums.fill(0.0)
     peak.fill(-Float32.inf)
     grown = Boolean(False)
@@ -521,8 +554,9 @@ def softmax(
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            # A tile's scores from tensor memory. Not yet waited for.
-            leaf_sm100.read_scores(
+            # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited
+            # for at the release.
+            fragment_sm100.read_accumulator(
                 scores, tmem + (UNITS * HEADS * 4 // 4 + it % 2 * (HEADS * 4 // 4)), worker
             )
             cute.arch.fence_view_async_tmem_load()
@@ -542,8 +576,8 @@ def softmax(
                     # o: p also gives its slot back
             cute.arch.mbarrier_wait(p_empty + it % TILE_STAGES, ((it // TILE_STAGES) & 1) ^ 1)
             weigh_tokens(scores, sums, peak)
-            # Write P as bf16, tokens by heads.
-            leaf_sm100.store_tokens(p_s + it % TILE_STAGES * (TILE * HEADS), scores, worker)
+            # Write P as bf16, tokens by heads; eight heads lie along the rows.
+            leaf.store_weights(p_s + it % TILE_STAGES * (TILE * HEADS), scores, HEADS, worker)
             # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
             if (it > 0) & (grown == False):
                 cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
@@ -589,7 +623,6 @@ def producer(
     in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
-    rows = cute.make_rmem_tensor(2, Int32)
     words = cute.make_rmem_tensor(88, cutlass.Uint32)
     worker = thread % 128
     for turn in cutlass.range(turns + 1, unroll=1):
@@ -600,27 +633,25 @@ def producer(
         now_high = high
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live | (turn == turns):
-            spread_ids(rows, now_low, now_high, in_low, in_high, worker)
             for c in cutlass.range_constexpr(UNITS):
                 if it > 0:
                     cute.arch.mbarrier_wait(
                         kv_empty + ((it - 1) * UNITS + c) % UNIT_STAGES,
                         ((((it - 1) * UNITS + c) // UNIT_STAGES) & 1) ^ 1
                     )
-                    dequantise_unit(
-                        kv_s + ((it - 1) * UNITS + c) % UNIT_STAGES * (TILE * UNIT), words, c, worker
-                    )
+                    write_unit(kv_s + ((it - 1) * UNITS + c) % UNIT_STAGES * (TILE * UNIT), words, c, worker)
                     cute.arch.fence_proxy("async.shared", space="cta")
                     cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + c) % UNIT_STAGES)
-                load_unit(words, c, kv_cache, rows, worker)
+                load_words(words, c * 8, kv_cache, c * UNIT, now_low, now_high, n, worker)
             if it > 0:
                 cute.arch.mbarrier_wait(
                     pe_empty + (it - 1) % TILE_STAGES, (((it - 1) // TILE_STAGES) & 1) ^ 1
                 )
-                store_rope(pe_s + (it - 1) % TILE_STAGES * (TILE * ROPE_DIM), words, worker)
+                write_unit_2(pe_s + (it - 1) % TILE_STAGES * (TILE * ROPE_DIM), words, worker)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(pe_full + (it - 1) % TILE_STAGES)
-            load_rest(words, kv_cache, rows, worker)
+            load_words_2(words, kv_cache, now_low, now_high, n, worker)
+            load_words_3(words, kv_cache, now_low, now_high, n, worker)
             it = it + 1
 
 
@@ -641,6 +672,7 @@ def mma(
     pv_a = PV.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
     pv_b = PV.operand_b(p_s, TILE, HEADS, TILE_STAGES, 32)
     cute.arch.mbarrier_wait(q_full, 0)
+    cute.arch.fence_proxy("async.shared", space="cta")
     nvvm.tcgen05_fence("after_thread_sync")
     for turn in cutlass.range(turns + 1, unroll=1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of

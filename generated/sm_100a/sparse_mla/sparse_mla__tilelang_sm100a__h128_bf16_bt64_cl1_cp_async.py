@@ -5,7 +5,7 @@ edit those, not this file. Knobs: heads=128, kv=bf16, tile=64, cluster=1, gather
 
   producer     mma          softmax
   warps 4..7   warp 8       warps 0..3
-  |            |<=== q =====|   q_s qpe_s, once; threads -> tcgen05
+  |            |<=== q =====|   q_s qpe_s, once; cp_async -> tcgen05
   |==== kv ===>|            |   kv_s, ring of 8; cp_async -> tcgen05
   |==== pe ===>|            |   pe_s; cp_async -> tcgen05
   |            |==== s ====>|   s_t, ring of 2; tcgen05 -> tmem
@@ -31,11 +31,10 @@ buffers
   top        128x16 float32, registers of softmax
   peak       128x16 float32, registers of softmax
   held       128x16 float32, registers of softmax
-  rows       128x8 int32, registers of producer
 pipelines
-  q: softmax (threads) ==[q_s qpe_s: once]==> mma (tcgen05)
-    full  x128: softmax fence.proxy.async, arrive full
-      mma: wait full, fence after
+  q: softmax (cp_async) ==[q_s qpe_s: once]==> mma (tcgen05)
+    full  x128: softmax hardware arrives per thread
+      mma: wait full, fence.proxy.async, fence after
   kv: producer (cp_async) ==[kv_s: 8-slot ring]==> mma (tcgen05)
     full  x128: producer hardware arrives per thread
       mma: wait full, fence.proxy.async, fence after
@@ -65,7 +64,7 @@ totals: 288 threads, 223696 of 232448 bytes of shared memory, 384 of 512 tensor-
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
-from dsl_kernels.device.tilelang import grid, tcgen05, warps
+from dsl_kernels.device.tilelang import fragment, grid, tcgen05, warps
 from dsl_kernels.device.tilelang import sparse_mla as leaf
 from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
 
@@ -98,37 +97,25 @@ def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turns, split, splits, 
 
 
 @T.macro
-def load_block(target, target_slot, q, row, head0, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = T.alloc_local((8,), "bfloat16")
-    for i in T.unroll(0, HEAD_BLOCK * (LATENT_DIM // 8) // 128, 1, unroll_factor=8):
+def copy_block(target, target_slot, q, row, head0, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    for i in T.unroll(HEAD_BLOCK * (LATENT_DIM // 8) // 128):
         item = i * 128 + thread
-        head = T.truncdiv(item, LATENT_DIM // 8)
-        piece = T.truncmod(item, LATENT_DIM // 8)
-        for v in T.unroll(8):
-            held[v] = 0.0
-        if head < HEAD_BLOCK:
-            for part in T.vectorized(8):
-                held[part] = q[row, head0 + head, (piece) * 8 + part]
-        for part in T.vectorized(8):
-            target[target_slot, head, piece * 8 + part] = held[part]
+        warps.copy16(
+            target[target_slot, T.truncdiv(item, LATENT_DIM // 8), T.truncmod(item, LATENT_DIM // 8) * 8],
+            q[row, head0, item * 8], item < HEAD_BLOCK * (LATENT_DIM // 8)
+        )
 
 
 @T.macro
-def load_block_2(target, target_slot, q, row, head0, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = T.alloc_local((8,), "bfloat16")
-    for i in T.unroll(0, HEAD_BLOCK * (ROPE_DIM // 8) // 128, 1, unroll_factor=8):
+def copy_block_2(target, target_slot, q, row, head0, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    for i in T.unroll(HEAD_BLOCK * (ROPE_DIM // 8) // 128):
         item = i * 128 + thread
-        head = T.truncdiv(item, ROPE_DIM // 8)
-        piece = T.truncmod(item, ROPE_DIM // 8)
-        for v in T.unroll(8):
-            held[v] = 0.0
-        if head < HEAD_BLOCK:
-            for part in T.vectorized(8):
-                held[part] = q[row, head0 + head, (piece) * 8 + part]
-        for part in T.vectorized(8):
-            target[target_slot, head, piece * 8 + part] = held[part]
+        warps.copy16(
+            target[target_slot, T.truncdiv(item, ROPE_DIM // 8), T.truncmod(item, ROPE_DIM // 8) * 8],
+            q[row, head0, item * 8], item < HEAD_BLOCK * (ROPE_DIM // 8)
+        )
 
 
 @T.macro
@@ -187,13 +174,8 @@ def leave_maxima(red, red_slot, scores, thread):
 
 
 @T.macro
-def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
-    """The maxima of the heads over the four warps.
-
-    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
-    warp.
-    """
-    above = T.alloc_var("bool", init=False)
+def join_maxima(top, red, red_slot, thread):
+    """The maxima of the heads over the four warps."""
     four = T.alloc_local((4,), "float32")
     for column in T.unroll(HEAD_BLOCK // 4):
         for part in T.vectorized(4):
@@ -202,6 +184,18 @@ def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
                 0 + part
             ]
         top[column] = T.max(T.max(four[0], four[1]), T.max(four[2], four[3]))
+
+
+@T.macro
+def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
+    """The maxima of the heads over the four warps.
+
+    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
+    warp.
+    """
+    join_maxima(top, red, red_slot, thread)
+    above = T.alloc_var("bool", init=False)
+    for column in T.unroll(HEAD_BLOCK // 4):
         above = above | (top[column] > peak[column] + 8.0)
     grown = warps.any_lane(above)
 
@@ -228,12 +222,12 @@ def rescale_output(acc, acc_slot, held, stat_s, thread):
                 factors[quad * 4 + part] = stat_s[
                     (T.truncdiv(T.truncmod(step, HEAD_BLOCK // 16) * 16, 4) + quad) * 4 + part
                 ]
-        # This thread's lane of columns `column` on of tensor memory, once they are here.
-        leaf_sm100.load_columns(held, acc, acc_slot, step * 16, thread)
+        # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+        fragment.load_columns(held, acc, acc_slot, step * 16, thread)
         for i in T.unroll(16):
             held[i] = held[i] * factors[i]
         # The reverse of `load_columns`; not waited for.
-        leaf_sm100.store_columns(held, acc, acc_slot, step * 16, thread)
+        fragment.store_columns(held, acc, acc_slot, step * 16, thread)
 
 
 @T.macro
@@ -247,18 +241,18 @@ def weigh_tokens(scores, sums, peak):
 
 
 @T.macro
-def store_tokens(target, target_slot, scores, thread):
-    """Write P as bf16, tokens by heads."""
-    two = T.alloc_local((2,), "bfloat16")
+def store_weights(target, target_slot, scores, thread):
+    """Write P as bf16, tokens by heads; eight heads lie along the rows."""
+    held = T.alloc_local((2,), "bfloat16")
     for pair in T.unroll(HEAD_BLOCK // 2 // 2):
-        two[0] = T.cast(scores[2 * pair], "bfloat16")
-        two[1] = T.cast(scores[2 * pair + 1], "bfloat16")
+        held[0] = T.cast(scores[pair * 2], "bfloat16")
+        held[1] = T.cast(scores[pair * 2 + 1], "bfloat16")
         for part in T.vectorized(2):
             target[
                 target_slot,
                 T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
                 T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
-            ] = two[part]
+            ] = held[part]
 
 
 @T.macro
@@ -325,8 +319,8 @@ def write_output(to, acc, acc_slot, row, head0, some, held, stat_s, splits, thre
             for part in T.vectorized(4):
                 factors[quad * 4 + part] = stat_s[(T.truncdiv(first, 4) + quad) * 4 + part]
         if some:
-            # This thread's lane of columns `column` on of tensor memory, once they are here.
-            leaf_sm100.load_columns(held, acc, acc_slot, step * 16, thread)
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment.load_columns(held, acc, acc_slot, step * 16, thread)
         d = T.truncdiv(step, 4) * 128 + thread
         for i in T.unroll(16):
             to[row, head0 + first + i, d] = T.cast(
@@ -363,8 +357,8 @@ def write_output_2(to, acc, acc_slot, row, head0, split, some, held, stat_s, spl
             for part in T.vectorized(4):
                 factors[quad * 4 + part] = stat_s[(T.truncdiv(first, 4) + quad) * 4 + part]
         if some:
-            # This thread's lane of columns `column` on of tensor memory, once they are here.
-            leaf_sm100.load_columns(held, acc, acc_slot, step * 16, thread)
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment.load_columns(held, acc, acc_slot, step * 16, thread)
         d = T.truncdiv(step, 4) * 128 + thread
         for i in T.unroll(16):
             to[row, split, head0 + first + i, d] = T.cast(
@@ -416,62 +410,99 @@ def merge_heads(row, head0, o_partial, lse_partial, attn_sink, out, lse, splits,
 
 
 @T.macro
-def spread_ids(rows, low, high, in_low, in_high, thread):
-    """The rows that a thread copies pieces of: every `64 / count`-th token's from its own on; -1 where an
-    id names none.
+def gather_rows(target, target_slot, cache, first, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
-    place = T.truncdiv(thread, 16)
-    found = warps.shuffle(low, place)
-    rows[0] = T.if_then_else(in_low >> place & 1 != 0, found, -1)
-    place = T.truncdiv(thread, 16) + 8
-    found = warps.shuffle(low, place)
-    rows[1] = T.if_then_else(in_low >> place & 1 != 0, found, -1)
-    place = T.truncdiv(thread, 16) + 16
-    found = warps.shuffle(low, place)
-    rows[2] = T.if_then_else(in_low >> place & 1 != 0, found, -1)
-    place = T.truncdiv(thread, 16) + 24
-    found = warps.shuffle(low, place)
-    rows[3] = T.if_then_else(in_low >> place & 1 != 0, found, -1)
-    place = T.truncdiv(thread, 16)
-    found = warps.shuffle(high, place)
-    rows[4] = T.if_then_else(in_high >> place & 1 != 0, found, -1)
-    place = T.truncdiv(thread, 16) + 8
-    found = warps.shuffle(high, place)
-    rows[5] = T.if_then_else(in_high >> place & 1 != 0, found, -1)
-    place = T.truncdiv(thread, 16) + 16
-    found = warps.shuffle(high, place)
-    rows[6] = T.if_then_else(in_high >> place & 1 != 0, found, -1)
-    place = T.truncdiv(thread, 16) + 24
-    found = warps.shuffle(high, place)
-    rows[7] = T.if_then_else(in_high >> place & 1 != 0, found, -1)
+    row = T.truncdiv(thread, 8)
+    token = warps.shuffle(low, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(UNIT // 64):
+        warps.copy16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8],
+            cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 8) * 8 + c * 64], inside
+        )
+    row = T.truncdiv(thread, 8) + 16
+    token = warps.shuffle(low, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(UNIT // 64):
+        warps.copy16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8],
+            cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 8) * 8 + c * 64], inside
+        )
+    row = T.truncdiv(thread, 8) + 32
+    token = warps.shuffle(high, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(UNIT // 64):
+        warps.copy16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8],
+            cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 8) * 8 + c * 64], inside
+        )
+    row = T.truncdiv(thread, 8) + 48
+    token = warps.shuffle(high, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(UNIT // 64):
+        warps.copy16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8],
+            cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 8) * 8 + c * 64], inside
+        )
 
 
 @T.macro
-def gather_columns(target, target_slot, cache, first, rows, thread):
-    """Start the copies of columns `first` on of a tile's rows, 16 lanes a row; a row of -1 is not read and
-    becomes zero.
-    """
-    piece = T.truncmod(thread, 16)
-    if piece < UNIT // 8:
-        for r in T.unroll(8):
-            warps.copy16(
-                target[target_slot, T.truncdiv(thread, 16) + r * 8, piece * 8],
-                cache[T.max(rows[r], 0), first + piece * 8 + 0], rows[r] >= 0
-            )
+def gather_rows_2(target, target_slot, cache, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
-
-@T.macro
-def gather_columns_2(target, target_slot, cache, rows, thread):
-    """Start the copies of columns `first` on of a tile's rows, 16 lanes a row; a row of -1 is not read and
-    becomes zero.
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
-    piece = T.truncmod(thread, 16)
-    if piece < ROPE_DIM // 8:
-        for r in T.unroll(8):
-            warps.copy16(
-                target[target_slot, T.truncdiv(thread, 16) + r * 8, piece * 8],
-                cache[T.max(rows[r], 0), piece * 8 + 0], rows[r] >= 0
-            )
+    row = T.truncdiv(thread, ROPE_DIM // 8)
+    token = warps.shuffle(low, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(1):
+        warps.copy16(
+            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8],
+            cache[
+                T.if_then_else(inside, token, 0),
+                T.truncmod(thread, ROPE_DIM // 8) * 8 + c * (ROPE_DIM // 8 * 8)
+            ],
+            inside
+        )
+    row = T.truncdiv(thread, ROPE_DIM // 8) + 16
+    token = warps.shuffle(low, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(1):
+        warps.copy16(
+            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8],
+            cache[
+                T.if_then_else(inside, token, 0),
+                T.truncmod(thread, ROPE_DIM // 8) * 8 + c * (ROPE_DIM // 8 * 8)
+            ],
+            inside
+        )
+    row = T.truncdiv(thread, ROPE_DIM // 8) + 32
+    token = warps.shuffle(high, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(1):
+        warps.copy16(
+            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8],
+            cache[
+                T.if_then_else(inside, token, 0),
+                T.truncmod(thread, ROPE_DIM // 8) * 8 + c * (ROPE_DIM // 8 * 8)
+            ],
+            inside
+        )
+    row = T.truncdiv(thread, ROPE_DIM // 8) + 48
+    token = warps.shuffle(high, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(1):
+        warps.copy16(
+            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8],
+            cache[
+                T.if_then_else(inside, token, 0),
+                T.truncmod(thread, ROPE_DIM // 8) * 8 + c * (ROPE_DIM // 8 * 8)
+            ],
+            inside
+        )
 
 
 @T.macro
@@ -489,10 +520,9 @@ def softmax(
     held = T.alloc_local((16,), "float32")
     worker = thread
     # q: filled once, so its slot is free
-    load_block(q_s, 0, q_nope, row, head0, worker)
-    load_block_2(qpe_s, 0, q_pe, row, head0, worker)
-    T.fence_proxy_async()
-    T.mbarrier_arrive(q_full[0])
+    copy_block(q_s, 0, q_nope, row, head0, worker)
+    copy_block_2(qpe_s, 0, q_pe, row, head0, worker)
+    T.cp_async_barrier_noinc(q_full[0])
     T.fill(sums, 0.0)
     T.fill(peak, -T.infinity("float32"))
     grown = T.alloc_var("bool", init=False)
@@ -504,8 +534,9 @@ def softmax(
         if live:
             T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
             T.tcgen05_after_thread_sync()
-            # A tile's scores from tensor memory. Not yet waited for.
-            leaf_sm100.read_scores(scores, s_t, it % 2, worker)
+            # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited
+            # for at the release.
+            fragment.read_accumulator(scores, s_t, it % 2, worker)
             T.call_extern("handle", "tl::fence_view_async_tmem_load")
             T.tcgen05_before_thread_sync()
             T.mbarrier_arrive(s_empty[it % 2])
@@ -523,7 +554,7 @@ def softmax(
                     # o: p also gives its slot back
             T.mbarrier_wait_parity(p_empty[0], (it & 1) ^ 1)
             weigh_tokens(scores, sums, peak)
-            store_tokens(p_s, 0, scores, worker)
+            store_weights(p_s, 0, scores, worker)
             # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
             if (it > 0) & (grown == False):
                 T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
@@ -567,7 +598,6 @@ def producer(
     it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Selected rows into the rings."""
-    rows = T.alloc_local((8,), "int32")
     worker = thread - 128
     for turn in T.serial(turns):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
@@ -577,15 +607,14 @@ def producer(
         now_high = high
         read_ids_2(low, high, indices, topk, row, turn + 1, turns, split, splits, lane)
         if live:
-            spread_ids(rows, now_low, now_high, in_low, in_high, worker)
             for c in T.serial(UNITS):
                 T.mbarrier_wait_parity(
                     kv_empty[(it * UNITS + c) % UNIT_STAGES], (((it * UNITS + c) // UNIT_STAGES) & 1) ^ 1
                 )
-                gather_columns(kv_s, (it * UNITS + c) % UNIT_STAGES, ckv, c * UNIT, rows, worker)
+                gather_rows(kv_s, (it * UNITS + c) % UNIT_STAGES, ckv, c * UNIT, now_low, now_high, n, worker)
                 T.cp_async_barrier_noinc(kv_full[(it * UNITS + c) % UNIT_STAGES])
             T.mbarrier_wait_parity(pe_empty[0], (it & 1) ^ 1)
-            gather_columns_2(pe_s, 0, kpe, rows, worker)
+            gather_rows_2(pe_s, 0, kpe, now_low, now_high, n, worker)
             T.cp_async_barrier_noinc(pe_full[0])
             it = it + 1
 
@@ -598,6 +627,7 @@ def mma(
 ):
     """Issues every tcgen05.mma and commit."""
     T.mbarrier_wait_parity(q_full[0], 0)
+    T.fence_proxy_async()
     T.tcgen05_after_thread_sync()
     for turn in T.serial(turns + 1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
