@@ -12,7 +12,7 @@ import math
 
 from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import Sets, Value, Writes, ceildiv, maximum, select
+from ...tile.text import Sets, Writes, ceildiv, maximum, select
 from ..torch.fragment import load_columns, store_columns
 from ..torch.fragment import read_accumulator as read_accumulator
 from ..torch.sparse_mla import THREADS, TILE
@@ -156,25 +156,21 @@ def finish_columns(
                 of_heads[head] = lse2 * (lse_scale if split is None else 1.0)
 
 
-def _part(step, parts: Value) -> Value:
-    """Of the `parts` that an accumulator falls into, the one that a step is for."""
-    return step % parts if parts > 1 else 0
-
-
-def _factors(m, stat_s, first: Value, count: int):
-    """The factors of `count` heads from a multiple of four on."""
-    factors = m.local("factors", count, "float32")
-    for quad in m.loop("quad", count // 4, unrolled=True):
-        stat_s.read(factors.group(quad * 4, 4), first // 4 + quad)
-    return factors
+def _by_columns(m, held, stat_s, heads):
+    """Steps through the four accumulators, some of so many heads at a time: which accumulator, from which head on, and the factors."""
+    parts, count = ceildiv(heads, held.size), min(heads, held.size)
+    for step in m.loop("step", LATENT_DIM // UNIT * parts):
+        first = m.let("first", step % parts * held.size if parts > 1 else 0)
+        factors = m.local("factors", count, "float32")
+        for quad in m.loop("quad", count // 4, unrolled=True):
+            stat_s.read(factors.group(quad * 4, 4), first // 4 + quad)
+        yield step, step // parts, first, factors
 
 
 @by_text
 def rescale_output(m, acc, held, stat_s, padded, thread):
-    """O^T times each head's factor, some columns of the four accumulators at a time."""
-    parts = padded // held.size
-    for step in m.loop("step", LATENT_DIM // UNIT * parts):
-        factors = _factors(m, stat_s, _part(step, parts) * held.size, held.size)
+    """O^T times each head's factor."""
+    for step, _, _, factors in _by_columns(m, held, stat_s, padded):
         load_columns(m, held, acc, step * held.size, thread)
         for i in m.loop("i", held.size, unrolled=True):
             held[i] = held[i] * factors[i]
@@ -186,15 +182,12 @@ def write_output(
     m, to: Writes, acc, row, head0, split, some, held, stat_s, heads, head_block, splits, thread
 ):
     """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
-    parts, count = ceildiv(head_block, held.size), min(head_block, held.size)
     line, pitch = _line(row, split, splits)
-    for step in m.loop("step", LATENT_DIM // UNIT * parts):
-        first = m.let("first", _part(step, parts) * held.size)
-        factors = _factors(m, stat_s, first, count)
+    for step, unit, first, factors in _by_columns(m, held, stat_s, head_block):
         with m.when(some):
             load_columns(m, held, acc, step * held.size, thread)
-        d = m.let("d", step // parts * UNIT + thread)
-        for i in m.loop("i", count, unrolled=True):
+        d = m.let("d", unit * UNIT + thread)
+        for i in m.loop("i", factors.size, unrolled=True):
             of_head = to.row("of_head", (*line, head0 + first + i), (*pitch, heads, LATENT_DIM))
             of_head[d] = (factors[i] * select(some, held[i], 0.0)).to(to.dtype)
 

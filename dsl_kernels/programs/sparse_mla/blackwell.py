@@ -187,7 +187,7 @@ def _issue(m: Recorder) -> None:
 def _softmax(m: Recorder) -> None:
     """Blackwell: queries, then tile by tile P in place of S; O stays in tensor memory and is rescaled only when a maximum has grown."""
     c, walk, it = m.c, Walk.named(m), name("it")
-    row, head0, splits = walk.row, walk.head0, walk.splits
+    row, head0, splits = walk.row, walk.head0, m.dim("splits")
     scores, sums, peak = (m.buffer(text) for text in ("scores", "sums", "peak"))
     q = m.acquire("q", 0)
     for target, operand, width in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):

@@ -261,14 +261,12 @@ def raise_reference(peak, top, sums, stat_s, thread):
 
 @cute.jit
 def rescale_output(acc, held, stat_s, thread):
-    """O^T times each head's factor, some columns of the four accumulators at a time."""
-    for step in cutlass.range(4 * (HEADS // 16), unroll=1):
+    """O^T times each head's factor."""
+    for step in cutlass.range(8, unroll=1):
+        first = step % 2 * 16
         factors = cute.make_rmem_tensor(16, Float32)
         for quad in cutlass.range_constexpr(4):
-            cute.autovec_copy(
-                warps.group(stat_s, 4, step % (HEADS // 16) * 16 // 4 + quad),
-                warps.few(factors, quad * 4, 4)
-            )
+            cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
         # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
         fragment_sm100.load_columns(held, acc, step * 16, thread)
         for i in cutlass.range_constexpr(16):

@@ -214,14 +214,13 @@ def raise_reference(peak, top, sums, stat_s, thread):
 
 @T.macro
 def rescale_output(acc, acc_slot, held, stat_s, thread):
-    """O^T times each head's factor, some columns of the four accumulators at a time."""
-    for step in T.unroll(0, 4 * (HEAD_BLOCK // 16), 1, unroll_factor=1):
+    """O^T times each head's factor."""
+    for step in T.unroll(0, 16, 1, unroll_factor=1):
+        first = T.truncmod(step, 4) * 16
         factors = T.alloc_local((16,), "float32")
         for quad in T.unroll(4):
             for part in T.vectorized(4):
-                factors[quad * 4 + part] = stat_s[
-                    (T.truncdiv(T.truncmod(step, HEAD_BLOCK // 16) * 16, 4) + quad) * 4 + part
-                ]
+                factors[quad * 4 + part] = stat_s[(T.truncdiv(first, 4) + quad) * 4 + part]
         # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
         fragment.load_columns(held, acc, acc_slot, step * 16, thread)
         for i in T.unroll(16):

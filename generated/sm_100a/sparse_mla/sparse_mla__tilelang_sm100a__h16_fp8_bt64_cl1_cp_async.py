@@ -214,10 +214,10 @@ def raise_reference(peak, top, sums, stat_s, thread):
 
 @T.macro
 def rescale_output(acc, acc_slot, held, stat_s, thread):
-    """O^T times each head's factor, some columns of the four accumulators at a time."""
+    """O^T times each head's factor."""
     for step in T.unroll(0, 4, 1, unroll_factor=1):
-        factors = T.alloc_local((16,), "float32")
-        for quad in T.unroll(4):
+        factors = T.alloc_local((HEADS,), "float32")
+        for quad in T.unroll(HEADS // 4):
             for part in T.vectorized(4):
                 factors[quad * 4 + part] = stat_s[(quad) * 4 + part]
         # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
