@@ -240,7 +240,7 @@ BY_HAND = {
         "device/tilelang/tcgen05.py", "mbarrier::arrive::one.shared::cluster.multicast::cluster.b64"
     ): "what a release to several CTAs is spelled with",
     ("device/tilelang/bulk.py", "mbarrier_expect_tx"): "a copy of TileLang announces its own bytes",
-    ("device/tilelang/bulk.py", "sync_warp"): "no lane copies before the bytes are announced",
+    ("device/tilelang/bulk.py", "shuffle_elect"): "one lane announces the bytes and issues the copies",
     ("templates/tilelang/_frame.py.j2", "alloc_tmem"): "storage; TileLang sets it up",
     ("templates/tilelang/_frame.py.j2", "alloc_barrier"): "storage; TileLang sets it up",
 }  # fmt: skip
