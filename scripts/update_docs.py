@@ -160,7 +160,7 @@ def newcomer(file: str, *names: str) -> str:
 
 
 def body() -> str:
-    return _source("sparse_mla.blackwell", "_gather_units")
+    return _source("sparse_mla.blackwell", "_gather_rows")
 
 
 def leaf_by_text() -> str:

@@ -95,13 +95,13 @@ def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     """fp8 tokens are dequantised by threads, so TMA gather4 serves bf16 only; at level 0 for 16 and 128 heads.
 
-    On Blackwell level 0 has clusters of 8 beside none, at 16 heads.
+    On Blackwell there are no clusters: all CTAs of a row merge.
     """
     if not arch.tmem_columns:
         return _useful_hopper(k, level)
     if k.gather == "gather4" and (k.kv != "bf16" or (level == 0 and k.heads not in (16, 128))):
         return False
-    return level > 0 or k.cluster == 1 or (k.cluster == 8 and k.heads == 16)
+    return bool(k.cluster == 1)
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
@@ -122,14 +122,15 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[st
         words = merged_rows(k) * (128 + head_block(k))
         return {"splits": splits, "arrival_slots": blocks * splits * words if splits > slices else 1}
     clusters = max(1, min(tiles // cluster, gpu.sms // (blocks * cluster)))
+    # A counter more says that not all CTAs run at once: then none waits for another.
     if gpu.arch.tmem_columns:
-        return {"splits": cluster * clusters, "arrival_slots": blocks * cluster}
+        splits = dims.get("splits") or clusters
+        return {"splits": splits, "arrival_slots": blocks + (blocks * splits > gpu.sms)}
     most = MOST_SPLITS if cluster == 1 else tiles
     clusters = max(1, min(clusters, gpu.slots_in_clusters(cluster) // (blocks * cluster), most))
     # Of those whose longest split has as few tiles, the fewest to merge.
     turns = -(-tiles // (cluster * clusters))
     splits = dims.get("splits") or cluster * -(-tiles // (cluster * turns))
-    # A counter more says that not all CTAs run at once: then none waits for another.
     crowd = cluster == 1 and blocks * splits > gpu.sms
     found = {"splits": splits, "arrival_slots": blocks * cluster + crowd}
     return found | _start_of(k, dims, blocks * splits, gpu)
@@ -191,7 +192,7 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
     bytes_each = head_block(k) * LATENT_DIM * 4 / cluster
     merge = 1.0 if partials > 1 else 0.0
     if partials > 1 and slices == 1:
-        read = partials if gpu.arch.tmem_columns or cluster > 1 else 1
+        read = partials if cluster > 1 else 1
         merge += read * bytes_each / (gpu.l2_gbps * 1e3 / gpu.sms)
     merge += 1.0 + 0.05 * cluster if cluster > 1 else 0.0
     if slices > 1:

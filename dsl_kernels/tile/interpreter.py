@@ -441,7 +441,7 @@ class Executor:
         flat = self._run.operands[tensor_map.operand].reshape(-1).view(torch.uint8).view(target.dtype)
         whole = flat.view(*extents)
         if isinstance(source, t.Rows):
-            ids, column = self._view(source.rows), self._value(source.column)
+            ids, column = self._view(source.rows)[0], self._value(source.column)
             inside = (ids >= 0) & (ids < extents[0])
             picked = whole[torch.where(inside, ids, 0).long(), column : column + target.shape[1]]
             return torch.where(inside[:, None], picked, 0)

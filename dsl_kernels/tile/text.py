@@ -289,7 +289,7 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of a tensor map by number, which the register buffer `rows` holds, from `column` on; zeros where there is none."""
+    """Rows of a tensor map by number, which every lane has in its registers `rows`, from `column` on; zeros where there is none."""
 
     map: str
     rows: View

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from leaf_probes import Probe, alike, case, straight
-from leaves_sparse_mla import APPROXIMATE, HEADS, INF, _bits, _ids, _low_high, _scratch, _tokens, neighbours
+from leaf_probes import Probe, case, straight
+from leaves_sparse_mla import APPROXIMATE, HEADS, INF, _ids, _low_high, _tokens, neighbours
 
 from dsl_kernels.device.text import sparse_mla_sm100 as text
-from dsl_kernels.device.torch import sparse_mla_sm100 as mla_sm100
 from dsl_kernels.tile.lang import Mma
 
 BF16 = 2.0**-7
@@ -28,9 +27,9 @@ def _red(p: Probe, value: torch.Tensor | None = None, **kind: Any) -> Any:
     return p.shared("red", (HEADS, 4), value, slot=True, **kind)
 
 
-@case(text.load_block, block=(8, 16))
-def load_block(p: Probe, block: int) -> None:
-    p.threads = 128
+@case(text.copy_block, block=(8, 16))
+def copy_block(p: Probe, block: int) -> None:
+    p.threads, p.lands = 128, "cp_async"
     p.call(
         p.shared("target", (HEADS, 128), dtype="bfloat16", swizzle=128, out=True, slot=True),
         p.operand("q", p.normal(2, 32, 128).bfloat16()),
@@ -38,54 +37,27 @@ def load_block(p: Probe, block: int) -> None:
         p.dim("head0", 16),
         32,
         block,
-        HEADS,
         128,
         p.thread,
     )
 
 
-@case(text.spread_ids, each=(2, 8))
-def spread_ids(p: Probe, each: int) -> None:
-    p.threads = 128
-    ids = _ids(p, 40)
-    rows = _own(p, "rows", None, each, dtype="int32")
-    p.call(rows, *_low_high(p, ids), *_bits(p, (ids >= 0) & (ids < 40)), p.thread)
+@case(text.spread_ids)
+def spread_ids(p: Probe) -> None:
+    rows = p.registers("rows", (32, 64), None, dtype="int32", places=straight(32, 64), private=True)
+    p.call(rows, *_low_high(p, _ids(p, 40)))
 
 
-@case(mla_sm100.read_rows, turn=(2, 3))
-def read_rows(p: Probe, turn: int) -> None:
-    # Every lane of CuTe DSL has all ids, one of TileLang those of the copies that it issues.
-    places = alike(32, 64) if p.cute else torch.arange(32).view(-1, 1) % 16 * 4 + torch.arange(4)
-    p.call(
-        p.registers("rows", (64,), p.integers(0, 99, 64), dtype="int32", places=places, private=True),
-        p.operand("indices", p.integers(-1, 999, 3, 512)),
-        p.dim("topk", 512),
-        p.dim("row", 1),
-        p.dim("turn", turn),
-        p.dim("turns", 3),
-        p.dim("split", 1),
-        p.dim("splits", 3),
-        p.lane,
-    )
-
-
-def _rows(p: Probe, each: int) -> Any:
-    """The rows of every `64 / each`-th token, from that of the thread on; some name none."""
-    ids = p.integers(0, 40, 64)
-    ids[::5] = -1
-    first = torch.arange(128).view(-1, 1) // (2 * each)
-    return _own(p, "rows", ids[first + torch.arange(each) * (64 // each)], each, dtype="int32", out=False)
-
-
-@case(text.gather_columns, columns=(64, 128))
-def gather_columns(p: Probe, columns: int) -> None:
+@case(text.gather_rows, columns=(64, 128))
+def gather_rows(p: Probe, columns: int) -> None:
     p.threads, p.lands = 128, "cp_async"
     p.call(
         p.shared("target", (64, columns), dtype="bfloat16", swizzle=128, out=True, slot=True),
         p.operand("cache", p.normal(40, 264).bfloat16()[:, :256], pitch="cache_stride"),
         p.dim("first", 128),
         columns,
-        _rows(p, 8),
+        *_low_high(p, _ids(p, 40)),
+        p.dim("n", 40),
         p.thread,
     )
 
@@ -100,39 +72,26 @@ def _token_words(p: Probe, value: torch.Tensor, **kind: Any) -> Any:
     return _own(p, "words", words.view(128, 88).long() & 0xFFFFFFFF, 88, dtype="uint32", **kind)
 
 
-@case(text.load_unit, unit=(0, 3))
-def load_unit(p: Probe, unit: int) -> None:
+@case(text.load_words, part=((0, 0, 2), (24, 384, 2), (32, 528, 2), (40, 512, 1)))
+def load_words(p: Probe, part: tuple[int, int, int]) -> None:
     p.threads = 128
+    at, first, pieces = part
     words = _token_words(p, _tokens(p, 64))
-    rows = _rows(p, 2)
-    p.call(words, unit, p.operand("kv_cache", _tokens(p, 40)), rows, p.thread)
+    cache = p.operand("kv_cache", _tokens(p, 40))
+    p.call(words, at, cache, first, pieces, *_low_high(p, _ids(p, 40)), p.dim("n", 40), p.thread)
 
 
-@case(text.load_rest)
-def load_rest(p: Probe) -> None:
-    p.threads = 128
-    words = _token_words(p, _tokens(p, 64))
-    rows = _rows(p, 2)
-    p.call(words, p.operand("kv_cache", _tokens(p, 40)), rows, p.thread)
-
-
-@case(text.dequantise_unit, unit=(0, 2))
-def dequantise_unit(p: Probe, unit: int) -> None:
+@case(text.write_unit, unit=(0, 2, 4))
+def write_unit(p: Probe, unit: int) -> None:
     p.threads = 128
     neighbours(p)
-    target = p.shared("target", (64, 128), dtype="bfloat16", swizzle=128, out=True, slot=True)
+    columns = 128 if unit < 4 else 64
+    target = p.shared("target", (64, columns), dtype="bfloat16", swizzle=128, out=True, slot=True)
     p.call(target, _token_words(p, _tokens(p, 64), out=False), unit, p.thread)
 
 
-@case(text.store_rope)
-def store_rope(p: Probe) -> None:
-    p.threads = 128
-    target = p.shared("target", (64, 64), dtype="bfloat16", swizzle=128, out=True, slot=True)
-    p.call(target, _token_words(p, _tokens(p, 64), out=False), p.thread)
-
-
-@case(mla_sm100.read_scores)
-def read_scores(p: Probe) -> None:
+@case(text.read_accumulator)
+def read_accumulator(p: Probe) -> None:
     p.threads = 128
     scores = _own(p, "scores", None, HEADS // 2)
     if not p.cute:
@@ -173,32 +132,32 @@ def weigh_tokens(p: Probe) -> None:
     p.call(_scores(p, scores), _own(p, "sums", p.uniform(128, HEADS // 4)), peak)
 
 
-@case(text.store_tokens)
-def store_tokens(p: Probe) -> None:
-    p.threads = 128
-    target = p.shared("p_s", (64, HEADS), dtype="bfloat16", swizzle=32, out=True, slot=True)
-    p.call(target, _scores(p, out=False), p.thread)
+def _operand_of(
+    p: Probe, title: str, split: int | None, *shape: int, dtype: torch.dtype = torch.float32
+) -> Any:
+    """What a row has once, or each of three splits, and nothing was written to."""
+    splits = () if split is None else (3,)
+    return p.operand(title, torch.full((2, *splits, *shape), -77.0).to(dtype), out=True)
 
 
-@case(text.finish_columns, alone=(False, True), block=(8, 16))
-def finish_columns(p: Probe, alone: bool, block: int) -> None:
+@case(text.finish_columns, split=(None, 2), block=(8, 16))
+def finish_columns(p: Probe, split: int | None, block: int) -> None:
     p.threads, p.relative, p.absolute = 128, 1e-5, 1e-6
     sums = p.uniform(HEADS, 4)
     sums[5] = 0
     p.call(
         _red(p, sums),
+        _operand_of(p, "lses", split, 32),
+        p.dim("row", 1),
+        p.dim("head0", 16),
+        split if split is None else p.dim("split", split),
+        _own(p, "top", None),
         _own(p, "peak", p.normal(128, HEADS // 4), out=False),
         p.shared("stat_s", (HEADS,), p.normal(HEADS), out=True),
         p.operand("attn_sink", p.normal(32)),
-        p.operand("lse", torch.full((2, 32), -77.0), out=True),
-        p.operand("lse_partial", torch.full((2, 3, 32), -77.0), out=True),
-        p.dim("row", 1),
-        p.dim("head0", 16),
         32,
         block,
         p.dim("splits", 3),
-        p.dim("split", 2),
-        p.var("alone", alone, dtype="bool"),
         p.scalar("lse_scale", 0.7),
         p.thread,
     )
@@ -208,13 +167,13 @@ def _held(p: Probe, value: torch.Tensor | None = None, out: bool = False) -> Any
     return _own(p, "held", value, 16, out=out)
 
 
-@case(mla_sm100.load_columns)
+@case(text.load_columns)
 def load_columns(p: Probe) -> None:
     p.threads = 128
     p.call(_held(p, out=True), p.tensor("o_t", (128, 64), p.normal(128, 64)), p.dim("column", 32), p.thread)
 
 
-@case(mla_sm100.store_columns)
+@case(text.store_columns)
 def store_columns(p: Probe) -> None:
     p.threads = 128
     target = p.tensor("o_t", (128, 64), p.normal(128, 64), out=True)
@@ -233,43 +192,42 @@ def rescale_output(p: Probe, heads: int) -> None:
     )
 
 
-@case(text.write_output, alone=(False, True), some=(False, True), block=(8, 16))
-def write_output(p: Probe, alone: bool, some: bool, block: int) -> None:
+@case(text.write_output, split=(None, 2), some=(False, True), block=(8, 16))
+def write_output(p: Probe, split: int | None, some: bool, block: int) -> None:
     p.threads = 128
     p.call(
+        _operand_of(p, "to", split, 32, 512, dtype=torch.bfloat16 if split is None else torch.float32),
         p.tensor("o_t", (128, 4 * HEADS), p.normal(128, 4 * HEADS)),
-        _held(p),
-        p.shared("stat_s", (HEADS,), p.normal(HEADS)),
-        p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
-        p.operand("o_partial", torch.full((2, 3, 32, 512), -77.0), out=True),
         p.dim("row", 1),
         p.dim("head0", 16),
+        split if split is None else p.dim("split", split),
+        p.var("some", some, dtype="bool"),
+        _held(p),
+        p.shared("stat_s", (HEADS,), p.normal(HEADS)),
         32,
         block,
         p.dim("splits", 3),
-        p.dim("split", 2),
-        p.var("alone", alone, dtype="bool"),
-        p.var("some", some, dtype="bool"),
         p.thread,
     )
 
 
-@case(text.merge_columns, splits=(3, 11), first=(0, 128))
-def merge_columns(p: Probe, splits: int, first: int) -> None:
+@case(text.merge_heads, splits=(3, 11))
+def merge_heads(p: Probe, splits: int) -> None:
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
+    lses = p.normal(2, splits, 32)
+    lses[:, 1], lses[:, :, 20] = -INF, -INF
     p.call(
-        *_scratch(p, False, splits=splits),
+        p.dim("row", 1),
+        p.dim("head0", 16),
+        p.operand("o_partial", p.normal(2, splits, 32, 512)),
+        p.operand("lse_partial", lses),
         p.operand("attn_sink", p.normal(32)),
         p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
         p.operand("lse", torch.full((2, 32), -77.0), out=True),
-        p.dim("row", 1),
-        p.dim("head0", 16),
         32,
         HEADS,
         p.dim("splits", splits),
+        p.dim("split", 2),
         p.scalar("lse_scale", 0.7),
-        p.dim("first", first),
-        128,
         p.thread,
-        128,
     )

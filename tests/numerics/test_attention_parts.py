@@ -19,6 +19,7 @@ from dsl_kernels.tile.plan import words_of
 from dsl_kernels.verification import trial
 
 VARIANTS = [v for v in variants.variants("sparse_mla", arch="sm_90a") if v.knobs.get("slices", 1) > 1]
+BLACKWELL = variants.variants("sparse_mla", arch="sm_100a")
 each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
 
 
@@ -116,7 +117,9 @@ def test_parts_that_share_out_no_rows_evenly_are_refused() -> None:
 
 @pytest.mark.emulator
 @pytest.mark.compile
-@pytest.mark.parametrize("variant", [v for v in VARIANTS if v.knobs["heads"] <= 16], ids=lambda v: v.id)
+@pytest.mark.parametrize(
+    "variant", [v for v in (*VARIANTS, *BLACKWELL) if v.knobs["heads"] <= 16], ids=lambda v: v.id
+)
 def test_the_order_of_arrival_changes_no_bit(variant: variants.Variant) -> None:
     sizes = {"t": 1, "heads": variant.knobs["heads"], "topk": 256, "n": 700, "ids": "holes"}
     workload = Workload("parts", "edge", variant.knobs["kv"], sizes)

@@ -105,7 +105,7 @@ def test_a_forgotten_hand_over_is_reported_with_the_role(
 
 @pytest.mark.parametrize(
     "arch,copy",
-    [("sm_90a", "torch.sparse_mla.copy_rows"), ("sm_100a", "text.sparse_mla_sm100.gather_columns")],
+    [("sm_90a", "torch.sparse_mla.copy_rows"), ("sm_100a", "text.sparse_mla_sm100.gather_rows")],
 )
 def test_reading_a_slot_before_it_is_filled_gives_poison(monkeypatch, arch: str, copy: str) -> None:
     """A gather that never happens must show: slots are poisoned when they are acquired."""

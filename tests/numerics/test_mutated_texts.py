@@ -507,6 +507,7 @@ EXPLAINED: dict[str, str | Only] = {
     "select: meet before clear": "what is cleared is used a round later, behind further barriers",
     "mma: low and high of vote": "it asks only whether there is a valid id in either half",
     "gather: low and high of vote": "a gather asks only whether there is a valid id in either half",
+    "producer: low and high of vote": "a gather asks only whether there is a valid id in either half",
     "unpack: low and high of vote": "who unpacks asks only whether there is a valid id in either half",
     "unpack: high and n of vote": "who unpacks asks only whether there is a valid id",
     "gather_left: low and high of vote": "a gather asks only whether there is a valid id in either half",

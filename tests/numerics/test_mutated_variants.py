@@ -110,7 +110,6 @@ CASES = (
     ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET, SWIZZLE, COLUMN, SHAPE)),
     ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_gather4", "tiny", 1, (ARRIVE, COMMIT, WAIT, BYTES, MEET)),
     ("sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, COMMIT, WAIT, PROXY, LOADED, STORED, FENCED, FREED)),
-    ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl8_gather4", "tiny", 8, (WAIT, CLUSTER)),
     ("sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl1", "tiny", 1, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
     ("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2", "tiny", 2, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET, BYTES, RANK, CLUSTER, INIT)),
     ("sparse_mla__cutedsl_sm90a__h16_fp8_bt64_st2_cl2_sl2", "tiny", 4, (WAIT, BYTES, RANK, CLUSTER, INIT, LOOK, SENT, ZEROS)),

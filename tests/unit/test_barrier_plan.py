@@ -212,7 +212,7 @@ BY_HAND = {
     ("device/text/sparse_mla.py", "sync_warp"): "keeps a thread's loads where they are written; no data passes",
     ("device/cutedsl/inbox.py", "st.relaxed"): "what a leaf sends through the grid with, and wait_words is spelled with",
     ("device/cutedsl/inbox.py", "ld.relaxed"): "what wait_words is spelled with",
-    ("device/cutedsl/sparse_mla_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
+    ("device/cutedsl/fragment_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
     ("device/cutedsl/gqa_forward_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
     ("device/cutedsl/sparse_mla_wide.py", "sync_warp"): "a warp turns its own rows around, or sends them",
     ("device/cutedsl/sparse_mla_wide.py", "fence_proxy"): "the copy engine reads what a warp sends",
@@ -240,7 +240,7 @@ BY_HAND = {
         "device/tilelang/tcgen05.py", "mbarrier::arrive::one.shared::cluster.multicast::cluster.b64"
     ): "what a release to several CTAs is spelled with",
     ("device/tilelang/bulk.py", "mbarrier_expect_tx"): "a copy of TileLang announces its own bytes",
-    ("device/tilelang/bulk.py", "sync_warp"): "no lane copies before the bytes are announced",
+    ("device/tilelang/bulk.py", "shuffle_elect"): "one lane announces the bytes and issues the copies",
     ("templates/tilelang/_frame.py.j2", "alloc_tmem"): "storage; TileLang sets it up",
     ("templates/tilelang/_frame.py.j2", "alloc_barrier"): "storage; TileLang sets it up",
 }  # fmt: skip

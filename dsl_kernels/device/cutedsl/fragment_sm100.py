@@ -49,6 +49,32 @@ def write_words(target, words, thread):
     )
 
 
+def read_accumulator(target, source, thread):
+    """What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited for at the release.
+
+    Lanes 0-15 of each warp's 32 hold sixteen rows.
+    """
+    columns = 2 * cute.size(target)
+    lanes = cute.make_layout(((16, 4), columns), stride=((LANE_STRIDE, 32 * LANE_STRIDE), 1))
+    words = cute.make_ptr(Float32, source.toint(), cute.AddressSpace.tmem, assumed_align=64)
+    whole = cute.make_tensor(words, lanes)
+    atom = cute.make_copy_atom(tcgen05.Ld16x256bOp(tcgen05.Repetition(columns // 8)), Float32)
+    load = tcgen05.make_tmem_copy(atom, whole).get_slice(thread)
+    own = cute.make_tensor(target.iterator, load.partition_D(whole).layout.shape)
+    cute.copy(load, load.partition_S(whole), own)
+
+
+def load_columns(held, source, column, thread):
+    """Columns of each thread's row of tensor memory from a multiple of as many on, once they are here."""
+    read_tensor(held, source + cute.assume(column, divby=cute.size(held)), thread)
+    cute.arch.fence_view_async_tmem_load()
+
+
+def store_columns(held, target, column, thread):
+    """The reverse of `load_columns`; not waited for."""
+    write_words(target + cute.assume(column, divby=cute.size(held)), held, thread)
+
+
 def _row(rows, source, combine):
     values = flat(source)
     total = values[0]

@@ -17,28 +17,27 @@ def row_map(operand, columns, rows, row_bytes):
 
 
 @T.macro
-def load_rows(tensor_map, rows, column, target, slot, full, lane):
-    """Copy the columns from `column` on of 64 rows, as many as the target has, four rows by one panel an instruction.
+def load_rows(tensor_map, rows, column, target, slot, full):
+    """Copy the columns from `column` on of as many rows as the target has, four rows by one panel an instruction.
 
-    The first sixteen lanes issue; each holds the numbers of its four rows first. A number outside the tensor gives zeros.
-    They complete on full[slot], where their bytes are announced: an arrival follows the copies.
+    `rows` numbers them, alike in all lanes, of which one issues. A number outside the tensor gives zeros. They complete on
+    full[slot], where their bytes are announced: an arrival follows the copies.
     """
-    if lane == 0:
+    if T.shuffle_elect(32):
         T.mbarrier_expect_tx(full[slot], target.shape[1] * target.shape[2] * 2)
-    T.sync_warp()
-    if lane < 16:
-        for panel in T.unroll(target.shape[2] // PANEL):
-            # The copy engine swizzles: the address wanted is the row's unswizzled start, where column 8 * (row % 8) lies.
-            T.call_intrin(
-                "handle",
-                tirx.op.Op.get("tl.tma_load_gather4"),
-                tensor_map,
-                full[slot],
-                T.access_ptr(target[slot, 4 * lane, panel * PANEL + lane % 2 * 32], "w", 256),
-                column + panel * PANEL,
-                rows[0],
-                rows[1],
-                rows[2],
-                rows[3],
-                0,
-            )
+        for panel in T.unroll(target.shape[2] // PANEL, unroll_factor=1):
+            for quad in T.unroll(target.shape[1] // 4):
+                # The copy engine swizzles: the address wanted is the row's unswizzled start, where column 8 * (row % 8) lies.
+                T.call_intrin(
+                    "handle",
+                    tirx.op.Op.get("tl.tma_load_gather4"),
+                    tensor_map,
+                    full[slot],
+                    T.access_ptr(target[slot, 4 * quad, panel * PANEL + quad % 2 * 32], "w", 256),
+                    column + panel * PANEL,
+                    rows[4 * quad],
+                    rows[4 * quad + 1],
+                    rows[4 * quad + 2],
+                    rows[4 * quad + 3],
+                    0,
+                )

@@ -2,6 +2,8 @@
 
 import tilelang.language as T
 
+from .tcgen05 import move_columns
+
 # Barriers are the declared ones: TileLang adds none of its own.
 PASS_CONFIGS = {
     "tl.disable_thread_storage_sync": True,
@@ -59,6 +61,33 @@ def read_tensor(target, source, slot, thread):
 def write_tensor(target, slot, source, thread):
     """A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit."""
     T.copy(source, target[slot, :, :])
+
+
+@T.macro
+def read_accumulator(target, source, slot, thread):
+    """What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited for at the release.
+
+    Lanes 0-15 of each warp's 32 hold sixteen rows.
+    """
+    T.call_extern(
+        "handle",
+        f"tl::tcgen05_ld_16dp256bNx<{target.shape[0] // 4}, false>",
+        source[32 * (thread // 32), slot * (target.shape[0] * 2)],
+        0,
+        T.address_of(target[0]),
+    )
+
+
+@T.macro
+def load_columns(held, source, slot, column, thread):
+    """Columns of each thread's row of tensor memory from a multiple of as many on, once they are here."""
+    move_columns("ld", held, source, slot, column, thread)
+
+
+@T.macro
+def store_columns(held, target, slot, column, thread):
+    """The reverse of `load_columns`, and it waits."""
+    move_columns("st", held, target, slot, column, thread)
 
 
 @T.macro

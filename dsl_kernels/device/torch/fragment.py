@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ...tile.fragments import accumulators
 from ...tile.text import Writes, leaf
 
 
@@ -59,6 +60,24 @@ def read_tensor(target: Any, source: Any, thread: Any) -> None:
 def write_tensor(target: Any, source: Any, thread: Any) -> None:
     """A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit."""
     target.copy_(source)
+
+
+@leaf
+def read_accumulator(target: Any, source: Any, thread: Any) -> None:
+    """What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited for at the release."""
+    target.copy_(source.reshape(-1)[accumulators(*source.shape)])
+
+
+@leaf
+def load_columns(held: Any, source: Any, column: Any, thread: Any) -> None:
+    """Columns of each thread's row of tensor memory from a multiple of as many on, once they are here."""
+    held.copy_(source[:, column : column + held.shape[1]])
+
+
+@leaf
+def store_columns(held: Any, target: Any, column: Any, thread: Any) -> None:
+    """The reverse of `load_columns`; not waited for."""
+    target[:, column : column + held.shape[1]] = held
 
 
 @leaf

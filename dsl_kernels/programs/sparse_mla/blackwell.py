@@ -9,16 +9,17 @@ from ...abi import TensorMap
 from ...arch import ArchSpec
 from ...device.text import sparse_mla as said
 from ...device.text import sparse_mla_sm100 as said_sm100
-from ...device.torch import sparse_mla_sm100 as leaf_sm100
+from ...device.text.sparse_mla import ROPE_AT, ROPE_WORD, SCALE_WORD, SCALES_AT, TOKEN_WORDS
+from ...device.text.sparse_mla_sm100 import UNIT_WORDS
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ...tile.text import Recorder, Rows, Value, name
+from ...tile.text import Recorder, Rows, Slot, Value, name
 from .common import (
     LATENT_DIM,
     RESCALE_LOG2,
     ROPE_DIM,
     Walk,
-    end_of_cluster,
     head_block,
+    joined_shares,
     live_tiles,
     queries,
     start,
@@ -57,18 +58,15 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )
     units = Size(min(11, (arch.smem_per_cta - others) // unit_bytes), "UNIT_STAGES")
     bulk = k.gather == "gather4"
-    # A lane that issues copies has all ids of a tile, a thread that copies those of its own tokens.
-    rows = k.tile if bulk else 8 if k.kv == "bf16" else 2
 
-    def own(
-        text: str, each: int, dtype: str, role: str, doc: str = "", whole: tuple[int, ...] = ()
-    ) -> Buffer:
-        """Registers that a thread has for itself; of what is `whole` to the interpreter each has a part."""
+    def own(text: str, each: int, dtype: str, role: str, doc: str = "", threads: int = 128) -> Buffer:
+        """Registers that a thread has for itself."""
         return Buffer(
-            text, registers, whole or (128, each), dtype, role=role, per_thread=each, private=True, doc=doc
+            text, registers, (threads, each), dtype, role=role, per_thread=each, private=True, doc=doc
         )
 
-    words = own("words", 88, "uint32", "producer", "tokens on their way")
+    rows = own("rows", k.tile, "int32", "producer", "ids of the rows to copy, alike in all lanes", 32)
+    words = own("words", 2 * TOKEN_WORDS, "uint32", "producer", "tokens on their way")
     fill = Engine.BULK if bulk else Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
     return Schedule(
         roles=(
@@ -90,11 +88,10 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             own("sums", n // 4, "float32", "softmax", "of its tokens"),
             *(own(text, n // 4, "float32", "softmax") for text in ("top", "peak")),
             own("held", 16, "float32", "softmax", "columns of O^T on their way through"),
-            own("rows", rows, "int32", "producer", "ids of the rows to copy", (rows,) if bulk else ()),
-            *((words,) if k.kv == "fp8" else ()),
+            *((rows,) if bulk else (words,) if k.kv == "fp8" else ()),
         ),
         pipelines=(
-            Pipeline("q", ("q_s", "qpe_s"), "softmax", Engine.THREADS, (Reader("mma", Engine.TCGEN05),), rounds="once"),
+            Pipeline("q", ("q_s", "qpe_s"), "softmax", Engine.CP_ASYNC, (Reader("mma", Engine.TCGEN05),), rounds="once"),
             Pipeline("kv", ("kv_s",), "producer", fill, (Reader("mma", Engine.TCGEN05),), units, doc="four units a tile; each is read twice"),
             Pipeline("pe", ("pe_s",), "producer", fill, (Reader("mma", Engine.TCGEN05),), small),
             Pipeline("s", ("s_t",), "mma", Engine.TCGEN05, (Reader("softmax", Engine.TMEM),), 2),
@@ -109,75 +106,55 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
                 doc="O^T += K^T P^T, a unit of the dims",
             ),
         ),
-        grid=(f"t * {k.heads // hb}", "splits") if k.cluster == 1 else (f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
-        axes=("bx", "split") if k.cluster == 1 else ("bx", "rank", "part"),
-        cluster=(1, k.cluster, 1),
-        group=(1,) if k.cluster > 1 else (),
+        grid=(f"t * {k.heads // hb}", "splits"),
+        axes=("bx", "split"),
         named_barriers={"softmax": ("softmax",)},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "units": UNITS},
         maps=(_row_map("ckv", LATENT_DIM), _row_map("kpe", ROPE_DIM)) if bulk else (),
         min_ctas_per_sm=1,
+        resident=f"(splits - 1) * (t * {k.heads // hb} + 1 - arrival_slots)",
     )  # fmt: skip
 
 
-def _gather_units(m: Recorder) -> None:
-    """Blackwell, 16-byte copies: a tile is four units of 128 latent dims and one of rope."""
-    it = name("it")
+def _gather_rows(m: Recorder) -> None:
+    """bf16 rows: a tile is four units of 128 latent dims and one of rope. Threads copy 16 bytes, or the copy engine rows by number."""
+    it, ids, bulk = name("it"), (name("now_low"), name("now_high")), m.k.gather == "gather4"
+
+    def fill(slot: Slot, cache: str, first: Value, columns: int) -> None:
+        if bulk:
+            m.bulk(slot.view(), Rows(f"{cache}_map", m.buffer("rows"), first), slot)
+        else:
+            said_sm100.gather_rows(m, slot.view(), m.operand(cache, f"{cache}_stride"), first, columns, *ids)
+        m.commit(slot)
+
     for _ in live_tiles(m):
         with m.when(name("live", "bool")):
-            said_sm100.spread_ids(m, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
+            if bulk:
+                said_sm100.spread_ids(m, *ids)
             for c in m.loop("c", UNITS):
-                kv = m.acquire("kv", it * UNITS + c)
-                said_sm100.gather_columns(m, kv.kv_s, m.operand("ckv", "ckv_stride"), c * UNIT, UNIT)
-                m.commit(kv)
-            pe = m.acquire("pe", it)
-            said_sm100.gather_columns(m, pe.pe_s, m.operand("kpe", "kpe_stride"), 0, ROPE_DIM)
-            m.commit(pe)
+                fill(m.acquire("kv", it * UNITS + c), "ckv", c * UNIT, UNIT)
+            fill(m.acquire("pe", it), "kpe", 0, ROPE_DIM)
             m.set(it, it + 1)
-    end_of_cluster(m)
-
-
-def _gather_rows(m: Recorder) -> None:
-    """Blackwell, gather4: the copy engine takes rows by their number; an id that names none gives zeros."""
-    it, rows, walk = name("it"), m.buffer("rows"), Walk.named(m)
-
-    def read(turn: Value) -> None:
-        leaf_sm100.read_rows(m, rows, walk.row, turn, walk.turns, walk.split, splits=walk.splits)
-
-    read(0)
-    for turn in live_tiles(m):
-        with m.when(name("live", "bool")):
-            for c in m.loop("c", UNITS):
-                kv = m.acquire("kv", it * UNITS + c)
-                m.bulk(kv.kv_s, Rows("ckv_map", rows, c * UNIT), kv)
-                m.commit(kv)
-            pe = m.acquire("pe", it)
-            m.bulk(pe.pe_s, Rows("kpe_map", rows, 0), pe)
-            m.commit(pe)
-            m.set(it, it + 1)
-        read(turn + 1)
-    end_of_cluster(m)
 
 
 def _gather_tokens(m: Recorder) -> None:
-    """Blackwell, fp8 tokens: a tile waits in registers, and each unit that is written makes room for the next tile's."""
-    it = name("it")
+    """fp8 tokens: a tile waits in registers, and each unit that is written makes room for the next tile's."""
+    it, ids = name("it"), {"low": name("now_low"), "high": name("now_high")}
     for turn in live_tiles(m, more=1):
         with m.when(name("live", "bool") | turn.equals(name("turns"))):
-            said_sm100.spread_ids(m, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
             for c in m.loop("c", UNITS, unrolled=True):
                 with m.when(it > 0):
                     kv = m.acquire("kv", (it - 1) * UNITS + c)
-                    said_sm100.dequantise_unit(m, kv.kv_s, c)
+                    said_sm100.write_unit(m, kv.kv_s, c)
                     m.commit(kv)
-                said_sm100.load_unit(m, c)
+                said_sm100.load_words(m, c * UNIT_WORDS, c * UNIT, 2, **ids)
             with m.when(it > 0):
                 pe = m.acquire("pe", it - 1)
-                said_sm100.store_rope(m, pe.pe_s)
+                said_sm100.write_unit(m, pe.pe_s, UNITS)
                 m.commit(pe)
-            said_sm100.load_rest(m)
+            said_sm100.load_words(m, ROPE_WORD, ROPE_AT, 2, **ids)
+            said_sm100.load_words(m, SCALE_WORD, SCALES_AT, 1, **ids)
             m.set(it, it + 1)
-    end_of_cluster(m)
 
 
 def _issue(m: Recorder) -> None:
@@ -207,17 +184,16 @@ def _issue(m: Recorder) -> None:
                 m.release(kv)
             m.release(p)
             m.commit(o)
-    end_of_cluster(m)
 
 
 def _softmax(m: Recorder) -> None:
     """Blackwell: queries, then tile by tile P in place of S; O stays in tensor memory and is rescaled only when a maximum has grown."""
-    k, c, walk, it = m.k, m.c, Walk.named(m), name("it")
-    splits, place = m.dim("splits"), (walk.row, walk.head0)
+    c, walk, it = m.c, Walk.named(m), name("it")
+    row, head0, splits = walk.row, walk.head0, m.dim("splits")
     scores, sums, peak = (m.buffer(text) for text in ("scores", "sums", "peak"))
     q = m.acquire("q", 0)
     for target, operand, width in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
-        said_sm100.load_block(m, target, m.operand(operand), *place, c.n, width)
+        said_sm100.copy_block(m, target, m.operand(operand), row, head0, columns=width)
     m.commit(q)
     m.fill(sums, 0.0)
     m.fill(peak, -math.inf)
@@ -226,7 +202,7 @@ def _softmax(m: Recorder) -> None:
         with m.when(name("live", "bool")):
             red = m.buffer("red_s", it)
             s = m.wait("s", it)
-            leaf_sm100.read_scores(m, scores, s.view())
+            said_sm100.read_accumulator(m, scores, s.view())
             m.release(s)
             said.mask_scores(m, name("in_low"), name("in_high"))
             said.leave_maxima(m, red)
@@ -241,7 +217,7 @@ def _softmax(m: Recorder) -> None:
                     m.release(o)
             p = m.acquire("p", it)
             said_sm100.weigh_tokens(m)
-            said_sm100.store_tokens(m, p.p_s)
+            said.store_weights(m, p.p_s, head_block=c.n)
             m.comment(
                 "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
             )
@@ -249,33 +225,25 @@ def _softmax(m: Recorder) -> None:
                 m.release(m.wait("o", it - 1))
             m.commit(p)
             m.set(it, it + 1)
-    red = m.buffer("red_s", it)
+    red, o = m.buffer("red_s", it), m.slot("o", it - 1)
     said.leave_sums(m, red)
     m.meet("softmax")
-    alone: Value = m.let("alone", splits.equals(1)) if k.cluster == 1 else m.var("alone", False, "bool")
-    said_sm100.finish_columns(m, red, *place, alone, split=walk.split)
-    m.meet("softmax")
-    o = m.slot("o", it - 1)
     with m.when(it > 0):
         m.wait("o", it - 1)
-    said_sm100.write_output(m, o.o_t, *place, alone, it > 0, split=walk.split)
-    last = m.var("last", k.cluster > 1, "bool")
-    if k.cluster > 1:
-        m.comment(
-            "The cluster meets once its partials are written; each CTA then merges its share of the latent dims."
-        )
-        end_of_cluster(m)
-    rank: Value = m.block(1) if k.cluster > 1 else 0
-    with m.when(splits > k.cluster):
-        m.take_ticket(
-            last, "last_s", "arrivals", m.block(0) * k.cluster + rank, splits // k.cluster, "softmax"
-        )
-    with m.when(last):
-        columns = LATENT_DIM // k.cluster
-        threads = m.schedule.role("softmax").threads
-        said_sm100.merge_columns(m, *place, rank * columns, columns, threads=threads)
+
+    def write(to: str, lses: str, split: Value | None) -> None:
+        said_sm100.finish_columns(m, red, m.operand(lses), row, head0, split=split)
+        m.meet("softmax")
+        said_sm100.write_output(m, m.operand(to), o.o_t, row, head0, it > 0, split=split)
+
+    with m.when(splits.equals(1)):
+        write("out", "lse", None)
+    with m.otherwise():
+        write("o_partial", "lse_partial", walk.split)
+        for share, shares in joined_shares(m, "softmax"):
+            said_sm100.merge_heads(m, row, head0, share=share, shares=shares)
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
-    producer = _gather_rows if k.gather == "gather4" else _gather_units if k.kv == "bf16" else _gather_tokens
+    producer = _gather_rows if k.kv == "bf16" else _gather_tokens
     return {START: start, "softmax": _softmax, "producer": producer, "mma": _issue}

@@ -102,7 +102,7 @@ def live_tiles(m: Recorder, walk: Walk | None = None, *, more: int = 0) -> Itera
     walk, low, high = walk or Walk.named(m), name("low"), name("high")
     for turn in m.loop("turn", walk.turns + more):
         leaf.vote(m, name("in_low"), name("in_high"), name("live", "bool"), low, high)
-        if str(m.role).startswith(("gather", "producer")) and not m.schedule.maps:
+        if str(m.role).startswith(("gather", "producer")):
             m.let("now_low", low)
             m.let("now_high", high)
         said.read_ids(m, low, high, walk.row, turn + 1, walk.turns, split=walk.split, splits=walk.splits)
@@ -126,6 +126,38 @@ def end_of_cluster(m: Recorder) -> None:
         if slices_of(m) == 1:
             m.cluster_arrive()
         m.cluster_wait()
+
+
+def joined_shares(m: Recorder, barrier: str) -> Iterator[tuple[Value, Value]]:
+    """Behind what the splits of a query leave: the share of the result that this CTA joins, and how many shares there are.
+
+    Splits of a cluster meet by its barrier, all of a query by a counter. Where there are more clusters, or CTAs than run at
+    once (a counter more says so), nobody waits: the last to come joins alone.
+    """
+    splits, cluster, query = m.dim("splits"), m.k.cluster, m.block(0)
+    merges = m.var("merges", True, "bool")
+    if cluster > 1:
+        m.cluster_arrive()
+        m.cluster_wait()
+        with m.when(splits > cluster):
+            counter = query * cluster + m.block(1)
+            m.take_ticket(merges, "last_s", "arrivals", counter, splits // cluster, barrier)
+        with m.when(merges):
+            yield m.block(1), cluster
+        return
+    share, shares = m.var("share", name("split")), m.var("shares", splits)
+    together = m.let("together", m.dim("arrival_slots").equals(m.dim("t") * m.c.head_blocks))
+    with m.when(together):
+        m.count_in("arrivals", query, barrier)
+        m.await_count("arrivals", query, splits, barrier)
+    with m.otherwise():
+        m.take_ticket(merges, "last_s", "arrivals", query, splits, barrier)
+        m.set(share, 0)
+        m.set(shares, 1)
+    with m.when(merges):
+        yield share, shares
+    with m.when(together):
+        m.count_out("arrivals", query, splits, barrier)
 
 
 def slices_of(m: Recorder) -> int:

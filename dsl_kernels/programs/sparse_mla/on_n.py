@@ -22,6 +22,7 @@ from .common import (
     Walk,
     end_of_cluster,
     head_block,
+    joined_shares,
     live_tiles,
     merged_rows,
     queries,
@@ -271,50 +272,24 @@ def _total(m: Recorder) -> None:
 
 
 def _attend_whole(m: Recorder) -> None:
-    """Heads on N, the whole row. Splits leave their parts, and behind a meeting each merges a share of the dims.
-
-    Those of a cluster meet by its barrier, all of a row by a counter. Where there are more clusters, or CTAs than run at once
-    (a counter more says so), nobody waits: the last to come merges.
-    """
-    walk, splits, cluster, query = Walk.named(m), m.dim("splits"), m.k.cluster, m.block(0)
+    """Heads on N, the whole row, or a part of it that is joined with those of other splits."""
+    walk, top = Walk.named(m), m.buffer("top")
     for _ in _attend_tiles(m):
         pass
-    merges, top = m.var("merges", True, "bool"), m.buffer("top")
     columns = m.schedule.buffer("top").per_thread
 
-    def leave() -> None:
+    def join() -> None:
         said.leave_part(m, top, walk.row, walk.head0, said.ON_N, split=walk.split)
+        for share, shares in joined_shares(m, "attend"):
+            said.merge_parts(m, walk.row, walk.head0, m.dim("splits"), share, shares, columns, said.ON_N)
 
-    def merge(share: Value, shares: Value) -> None:
-        said.merge_parts(m, walk.row, walk.head0, splits, share, shares, columns, said.ON_N)
-
-    if cluster > 1:
-        leave()
-        m.cluster_arrive()
-        m.cluster_wait()
-        with m.when(splits > cluster):
-            counter = query * cluster + m.block(1)
-            m.take_ticket(merges, "last_s", "arrivals", counter, splits // cluster, "attend")
-        with m.when(merges):
-            merge(m.block(1), cluster)
+    if m.k.cluster > 1:
+        join()
         return
-    with m.when(splits.equals(1)):
+    with m.when(m.dim("splits").equals(1)):
         said.write_outputs(m, walk.row, walk.head0)
     with m.otherwise():
-        leave()
-        share, shares = m.var("share", walk.split), m.var("shares", splits)
-        together = m.let("together", m.dim("arrival_slots").equals(m.dim("t") * m.c.head_blocks))
-        with m.when(together):
-            m.count_in("arrivals", query, "attend")
-            m.await_count("arrivals", query, splits, "attend")
-        with m.otherwise():
-            m.take_ticket(merges, "last_s", "arrivals", query, splits, "attend")
-            m.set(share, 0)
-            m.set(shares, 1)
-        with m.when(merges):
-            merge(share, shares)
-        with m.when(together):
-            m.count_out("arrivals", query, splits, "attend")
+        join()
 
 
 def _attend(m: Recorder) -> None:

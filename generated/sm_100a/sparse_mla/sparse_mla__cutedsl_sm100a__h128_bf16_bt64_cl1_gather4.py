@@ -5,7 +5,7 @@ edit those, not this file. Knobs: heads=128, kv=bf16, tile=64, cluster=1, gather
 
   producer     mma          softmax
   warp 4       warp 5       warps 0..3
-  |            |<=== q =====|   q_s qpe_s, once; threads -> tcgen05
+  |            |<=== q =====|   q_s qpe_s, once; cp_async -> tcgen05
   |==== kv ===>|            |   kv_s, ring of 8; bulk -> tcgen05
   |==== pe ===>|            |   pe_s; bulk -> tcgen05
   |            |==== s ====>|   s_t, ring of 2; tcgen05 -> tmem
@@ -32,11 +32,11 @@ buffers
   top        128x16 float32, registers of softmax
   peak       128x16 float32, registers of softmax
   held       128x16 float32, registers of softmax
-  rows       64 int32, registers of producer
+  rows       32x64 int32, registers of producer
 pipelines
-  q: softmax (threads) ==[q_s qpe_s: once]==> mma (tcgen05)
-    full  x128: softmax fence.proxy.async, arrive full
-      mma: wait full, fence after
+  q: softmax (cp_async) ==[q_s qpe_s: once]==> mma (tcgen05)
+    full  x128: softmax hardware arrives per thread
+      mma: wait full, fence.proxy.async, fence after
   kv: producer (bulk) ==[kv_s: 8-slot ring]==> mma (tcgen05)
     full  x1, 16384 bytes: producer arrive + expect bytes
       mma: wait full, fence after
@@ -69,14 +69,12 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import bulk, grid, tcgen05, warps
+from dsl_kernels.device.cutedsl import bulk, fragment_sm100, grid, tcgen05, warps
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
-from dsl_kernels.device.cutedsl import sparse_mla_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 128  # query heads
 TILE = 64  # tokens a tile
-CLUSTER = 1  # splits of a row that meet as a cluster and share out the merge
 HEAD_BLOCK = 64
 UNIT_STAGES = 8
 TILE_STAGES = 1
@@ -110,6 +108,7 @@ LAUNCH = Launch(
     grid=("t * 2", "splits", "1"),
     block=192,
     cluster=(1, 1, 1),
+    resident="(splits - 1) * (t * 2 + 1 - arrival_slots)",
     tensor_maps=(
         TensorMap(
             "ckv_map", "ckv", "BFLOAT16", global_dims=("512", "n"), global_strides=("ckv_stride * 2",),
@@ -160,35 +159,32 @@ def read_ids(indices, topk, row, turns, split, splits, lane):
 
 
 @cute.jit
-def load_block(target, q, row, head0, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-    for i in cutlass.range(HEAD_BLOCK * (LATENT_DIM // 8) // 128, unroll=8):
+def copy_block(target, q, row, head0, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    of_block = q + Int64(row * HEADS + head0) * LATENT_DIM
+    for i in cutlass.range_constexpr(HEAD_BLOCK * (LATENT_DIM // 8) // 128):
         item = i * 128 + thread
-        head = item // (LATENT_DIM // 8)
-        piece = item % (LATENT_DIM // 8)
-        for v in cutlass.range_constexpr(8):
-            held[v] = cutlass.BFloat16(0.0)
-        if head < HEAD_BLOCK:
-            of_head = q + Int64(row * HEADS + (head0 + head)) * LATENT_DIM
-            cute.autovec_copy(warps.group(of_head, 8, piece), held)
-        cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEAD_BLOCK, LATENT_DIM), 128))
+        warps.copy16(
+            warps.piece(
+                target, 8, item // (LATENT_DIM // 8), item % (LATENT_DIM // 8) * 8, (HEAD_BLOCK, LATENT_DIM),
+                128
+            ).iterator,
+            of_block + item * 8, item < HEAD_BLOCK * (LATENT_DIM // 8)
+        )
 
 
 @cute.jit
-def load_block_2(target, q, row, head0, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-    for i in cutlass.range(HEAD_BLOCK * (ROPE_DIM // 8) // 128, unroll=8):
+def copy_block_2(target, q, row, head0, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    of_block = q + Int64(row * HEADS + head0) * ROPE_DIM
+    for i in cutlass.range_constexpr(HEAD_BLOCK * (ROPE_DIM // 8) // 128):
         item = i * 128 + thread
-        head = item // (ROPE_DIM // 8)
-        piece = item % (ROPE_DIM // 8)
-        for v in cutlass.range_constexpr(8):
-            held[v] = cutlass.BFloat16(0.0)
-        if head < HEAD_BLOCK:
-            of_head = q + Int64(row * HEADS + (head0 + head)) * ROPE_DIM
-            cute.autovec_copy(warps.group(of_head, 8, piece), held)
-        cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEAD_BLOCK, ROPE_DIM), 128))
+        warps.copy16(
+            warps.piece(
+                target, 8, item // (ROPE_DIM // 8), item % (ROPE_DIM // 8) * 8, (HEAD_BLOCK, ROPE_DIM), 128
+            ).iterator,
+            of_block + item * 8, item < HEAD_BLOCK * (ROPE_DIM // 8)
+        )
 
 
 @cute.jit
@@ -242,19 +238,26 @@ def leave_maxima(red, scores, thread):
 
 
 @cute.jit
-def take_maxima(top, peak, red, thread):
-    """The maxima of the heads over the four warps.
-
-    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
-    warp.
-    """
-    above = Boolean(False)
+def join_maxima(top, red, thread):
+    """The maxima of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(HEAD_BLOCK // 4):
         cute.autovec_copy(
             warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEAD_BLOCK, 4), 0), four
         )
         top[column] = cute.arch.fmax(cute.arch.fmax(four[0], four[1]), cute.arch.fmax(four[2], four[3]))
+
+
+@cute.jit
+def take_maxima(top, peak, red, thread):
+    """The maxima of the heads over the four warps.
+
+    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
+    warp.
+    """
+    join_maxima(top, red, thread)
+    above = Boolean(False)
+    for column in cutlass.range_constexpr(HEAD_BLOCK // 4):
         above = above | (top[column] > peak[column] + 8.0)
     grown = warps.any_lane(above)
     return grown
@@ -274,20 +277,18 @@ def raise_reference(peak, top, sums, stat_s, thread):
 
 @cute.jit
 def rescale_output(acc, held, stat_s, thread):
-    """O^T times each head's factor, some columns of the four accumulators at a time."""
-    for step in cutlass.range(4 * (HEAD_BLOCK // 16), unroll=1):
+    """O^T times each head's factor."""
+    for step in cutlass.range(16, unroll=1):
+        first = step % 4 * 16
         factors = cute.make_rmem_tensor(16, Float32)
         for quad in cutlass.range_constexpr(4):
-            cute.autovec_copy(
-                warps.group(stat_s, 4, step % (HEAD_BLOCK // 16) * 16 // 4 + quad),
-                warps.few(factors, quad * 4, 4)
-            )
-        # This thread's lane of columns `column` on of tensor memory, once they are here.
-        leaf_sm100.load_columns(held, acc, step * 16, thread)
+            cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
+        # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+        fragment_sm100.load_columns(held, acc, step * 16, thread)
         for i in cutlass.range_constexpr(16):
             held[i] = held[i] * factors[i]
         # The reverse of `load_columns`; not waited for.
-        leaf_sm100.store_columns(held, acc, step * 16, thread)
+        fragment_sm100.store_columns(held, acc, step * 16, thread)
 
 
 @cute.jit
@@ -314,138 +315,215 @@ def leave_sums(red, sums, thread):
 
 
 @cute.jit
-def finish_columns(
-    red, peak, stat_s, attn_sink, lse, lse_partial, row, head0, splits, split, alone, lse_scale, thread
-):
-    """From sums and reference: the factor that normalises O^T, and the lse of a lone split or of a
-    partial.
-    """
+def join_sums(top, red, thread):
+    """The sums of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
-    of_row = lse + Int64(row) * HEADS + head0
-    of_split = lse_partial + Int64(row * splits + split) * HEADS + head0
-    if thread < 4:
-        for column in cutlass.range_constexpr(HEAD_BLOCK // 4):
-            head = column // 2 * 8 + thread % 4 * 2 + column % 2
-            cute.autovec_copy(warps.piece(red, 4, head, 0, (HEAD_BLOCK, 4), 0), four)
-            total = four[0] + four[1] + (four[2] + four[3])
-            lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak[column], -Float32.inf)
-            inverse = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
-            if head < HEAD_BLOCK:
-                if alone:
-                    stat_s[head] = inverse * cutlass.select_(
-                        lse2 > -Float32.inf,
-                        warps.rcp_approx(
-                            warps.exp2(attn_sink[head0 + head] * 1.4426950408889634 - lse2) + 1.0
-                        ),
-                        0.0
-                    )
-                    of_row[head] = lse2 * lse_scale
-                else:
-                    stat_s[head] = inverse
-                    of_split[head] = lse2
+    for column in cutlass.range_constexpr(HEAD_BLOCK // 4):
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEAD_BLOCK, 4), 0), four
+        )
+        top[column] = four[0] + four[1] + (four[2] + four[3])
 
 
 @cute.jit
-def write_output(acc, held, stat_s, out, o_partial, row, head0, splits, split, alone, some, thread):
-    """O^T times each head's factor to the output (a lone split) or to this split's partial.
-
-    Without `some` live tile there is no O: a lone split writes zeros, and a partial of one is never
-    read.
+def finish_columns(red, lses, row, head0, top, peak, stat_s, attn_sink, splits, lse_scale, thread):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
     """
+    of_heads = lses + Int64(row) * HEADS + head0
+    join_sums(top, red, thread)
+    if thread < 4:
+        for column in cutlass.range_constexpr(HEAD_BLOCK // 4):
+            head = column // 2 * 8 + thread % 4 * 2 + column % 2
+            lse2 = cutlass.select_(top[column] > 0.0, warps.log2(top[column]) + peak[column], -Float32.inf)
+            if head < HEAD_BLOCK:
+                stat_s[head] = cutlass.select_(
+                    top[column] > 0.0, warps.rcp_approx(top[column]), 0.0
+                ) * cutlass.select_(
+                    lse2 > -Float32.inf,
+                    warps.rcp_approx(warps.exp2(attn_sink[head0 + head] * 1.4426950408889634 - lse2) + 1.0),
+                    0.0
+                )
+                of_heads[head] = lse2 * lse_scale
+
+
+@cute.jit
+def write_output(to, acc, row, head0, some, held, stat_s, splits, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     for step in cutlass.range(16, unroll=1):
         first = step % 4 * 16
         factors = cute.make_rmem_tensor(16, Float32)
         for quad in cutlass.range_constexpr(4):
             cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
         if some:
-            # This thread's lane of columns `column` on of tensor memory, once they are here.
-            leaf_sm100.load_columns(held, acc, step * 16, thread)
-        else:
-            for i in cutlass.range_constexpr(16):
-                held[i] = Float32(0.0)
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment_sm100.load_columns(held, acc, step * 16, thread)
         d = step // 4 * 128 + thread
-        if alone:
-            for i in cutlass.range_constexpr(16):
-                result = out + Int64(row * HEADS + (head0 + first + i)) * 512
-                result[d] = (held[i] * factors[i]).to(cutlass.BFloat16)
-        else:
-            if some:
-                for i in cutlass.range_constexpr(16):
-                    partial = o_partial + Int64((row * splits + split) * HEADS + (head0 + first + i)) * 512
-                    partial[d] = held[i] * factors[i]
+        for i in cutlass.range_constexpr(16):
+            of_head = to + Int64(row * HEADS + (head0 + first + i)) * 512
+            of_head[d] = (factors[i] * cutlass.select_(some, held[i], 0.0)).to(cutlass.BFloat16)
 
 
 @cute.jit
-def merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, thread):
-    """The weighted sum of the splits for `columns` latent dims from `first` on, four dims of one head a
-    thread and turn.
-
-    Eight splits at a time are in flight, joined by an online softmax over their lse. A split of weight
-    0 is not looked at; a row without ids gives 0 and -inf.
+def finish_columns_2(red, lses, row, head0, split, top, peak, stat_s, attn_sink, splits, lse_scale, thread):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
     """
-    parts = cute.make_rmem_tensor(32, Float32)
-    weights = cute.make_rmem_tensor(8, Float32)
+    of_heads = lses + Int64(row * splits + split) * HEADS + head0
+    join_sums(top, red, thread)
+    if thread < 4:
+        for column in cutlass.range_constexpr(HEAD_BLOCK // 4):
+            head = column // 2 * 8 + thread % 4 * 2 + column % 2
+            lse2 = cutlass.select_(top[column] > 0.0, warps.log2(top[column]) + peak[column], -Float32.inf)
+            if head < HEAD_BLOCK:
+                stat_s[head] = cutlass.select_(top[column] > 0.0, warps.rcp_approx(top[column]), 0.0)
+                of_heads[head] = lse2
+
+
+@cute.jit
+def write_output_2(to, acc, row, head0, split, some, held, stat_s, splits, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    for step in cutlass.range(16, unroll=1):
+        first = step % 4 * 16
+        factors = cute.make_rmem_tensor(16, Float32)
+        for quad in cutlass.range_constexpr(4):
+            cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
+        if some:
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment_sm100.load_columns(held, acc, step * 16, thread)
+        d = step // 4 * 128 + thread
+        for i in cutlass.range_constexpr(16):
+            of_head = to + Int64((row * splits + split) * HEADS + (head0 + first + i)) * 512
+            of_head[d] = (factors[i] * cutlass.select_(some, held[i], 0.0)).to(Float32)
+
+
+@cute.jit
+def merge_heads(
+    row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, thread
+):
+    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
+    0 and -inf.
+    """
+    four = cute.make_rmem_tensor(4, Float32)
     merged = cute.make_rmem_tensor(4, Float32)
     rounded = cute.make_rmem_tensor(4, cutlass.BFloat16)
-    for item in cutlass.range(thread, HEAD_BLOCK * (LATENT_DIM // 4), SOFTMAX_THREADS, unroll=1):
-        head = head0 + item // (LATENT_DIM // 4)
-        quad = item % (LATENT_DIM // 4)
-        peak = Float32(-Float32.inf)
+    for turn in cutlass.range((HEAD_BLOCK - share + shares - 1) // shares, unroll=1):
+        head = head0 + share + turn * shares
+        top = Float32(-Float32.inf)
         total = Float32(0.0)
-        for v in cutlass.range_constexpr(4):
-            merged[v] = Float32(0.0)
-        for batch in cutlass.range((splits + 8 - 1) // 8, unroll=1):
-            for i in cutlass.range_constexpr(8):
-                split = batch * 8 + i
-                weights[i] = Float32(-Float32.inf)
-                if split < splits:
-                    of_split = lse_partial + Int64(row * splits + split) * HEADS
-                    weights[i] = of_split[head]
-                    partial = o_partial + Int64((row * splits + split) * HEADS + head) * 512
-                    cute.autovec_copy(warps.group(partial, 4, quad), warps.few(parts, 4 * i, 4))
-            risen = Float32(peak)
-            for i in cutlass.range_constexpr(8):
-                risen = cute.arch.fmax(risen, weights[i])
-            if risen > -Float32.inf:
-                factor = warps.exp2(peak - risen)
-                total = total * factor
-                for v in cutlass.range_constexpr(4):
-                    merged[v] = merged[v] * factor
-                for i in cutlass.range_constexpr(8):
-                    if weights[i] > -Float32.inf:
-                        share = warps.exp2(weights[i] - risen)
-                        total = total + share
-                        for v in cutlass.range_constexpr(4):
-                            merged[v] = merged[v] + share * parts[4 * i + v]
-                peak = risen
-        lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak, -Float32.inf)
-        scale = cutlass.select_(
-            total > 0.0,
-            cutlass.select_(
-                lse2 > -Float32.inf,
-                warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
-            ) * warps.rcp_approx(total),
-            0.0
+        for other in cutlass.range(splits, unroll=8):
+            lses = lse_partial + Int64(row * splits + other) * HEADS
+            top = cute.arch.fmax(top, lses[head])
+        base = cutlass.select_(top > -Float32.inf, top, 0.0)
+        merged[0] = Float32(0.0)
+        merged[1] = Float32(0.0)
+        merged[2] = Float32(0.0)
+        merged[3] = Float32(0.0)
+        for other in cutlass.range(splits, unroll=8):
+            lses = lse_partial + Int64(row * splits + other) * HEADS
+            weight = warps.exp2(lses[head] - base)
+            total = total + weight
+            partial = o_partial + Int64((row * splits + other) * HEADS + head) * 512
+            cute.autovec_copy(warps.group(partial, 4, thread), four)
+            merged[0] = merged[0] + weight * four[0]
+            merged[1] = merged[1] + weight * four[1]
+            merged[2] = merged[2] + weight * four[2]
+            merged[3] = merged[3] + weight * four[3]
+        joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+        scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+            joined > -Float32.inf,
+            warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - joined) + 1.0), 0.0
         )
-        for v in cutlass.range_constexpr(4):
-            rounded[v] = (merged[v] * scale).to(cutlass.BFloat16)
-        result = out + Int64(row * HEADS + head) * 512
-        cute.autovec_copy(rounded, warps.group(result, 4, quad))
-        if quad == 0:
+        rounded[0] = (merged[0] * scale).to(cutlass.BFloat16)
+        rounded[1] = (merged[1] * scale).to(cutlass.BFloat16)
+        rounded[2] = (merged[2] * scale).to(cutlass.BFloat16)
+        rounded[3] = (merged[3] * scale).to(cutlass.BFloat16)
+        to = out + Int64(row * HEADS + head) * 512
+        cute.autovec_copy(rounded, warps.group(to, 4, thread))
+        if thread == 0:
             of_row = lse + Int64(row) * HEADS
-            of_row[head] = lse2 * lse_scale
+            of_row[head] = joined * lse_scale
+
+
+@cute.jit
+def spread_ids(rows, low, high):
+    """Every id of a tile to all lanes."""
+    rows[0] = warps.shuffle(low, 0)
+    rows[1] = warps.shuffle(low, 1)
+    rows[2] = warps.shuffle(low, 2)
+    rows[3] = warps.shuffle(low, 3)
+    rows[4] = warps.shuffle(low, 4)
+    rows[5] = warps.shuffle(low, 5)
+    rows[6] = warps.shuffle(low, 6)
+    rows[7] = warps.shuffle(low, 7)
+    rows[8] = warps.shuffle(low, 8)
+    rows[9] = warps.shuffle(low, 9)
+    rows[10] = warps.shuffle(low, 10)
+    rows[11] = warps.shuffle(low, 11)
+    rows[12] = warps.shuffle(low, 12)
+    rows[13] = warps.shuffle(low, 13)
+    rows[14] = warps.shuffle(low, 14)
+    rows[15] = warps.shuffle(low, 15)
+    rows[16] = warps.shuffle(low, 16)
+    rows[17] = warps.shuffle(low, 17)
+    rows[18] = warps.shuffle(low, 18)
+    rows[19] = warps.shuffle(low, 19)
+    rows[20] = warps.shuffle(low, 20)
+    rows[21] = warps.shuffle(low, 21)
+    rows[22] = warps.shuffle(low, 22)
+    rows[23] = warps.shuffle(low, 23)
+    rows[24] = warps.shuffle(low, 24)
+    rows[25] = warps.shuffle(low, 25)
+    rows[26] = warps.shuffle(low, 26)
+    rows[27] = warps.shuffle(low, 27)
+    rows[28] = warps.shuffle(low, 28)
+    rows[29] = warps.shuffle(low, 29)
+    rows[30] = warps.shuffle(low, 30)
+    rows[31] = warps.shuffle(low, 31)
+    rows[32] = warps.shuffle(high, 0)
+    rows[33] = warps.shuffle(high, 1)
+    rows[34] = warps.shuffle(high, 2)
+    rows[35] = warps.shuffle(high, 3)
+    rows[36] = warps.shuffle(high, 4)
+    rows[37] = warps.shuffle(high, 5)
+    rows[38] = warps.shuffle(high, 6)
+    rows[39] = warps.shuffle(high, 7)
+    rows[40] = warps.shuffle(high, 8)
+    rows[41] = warps.shuffle(high, 9)
+    rows[42] = warps.shuffle(high, 10)
+    rows[43] = warps.shuffle(high, 11)
+    rows[44] = warps.shuffle(high, 12)
+    rows[45] = warps.shuffle(high, 13)
+    rows[46] = warps.shuffle(high, 14)
+    rows[47] = warps.shuffle(high, 15)
+    rows[48] = warps.shuffle(high, 16)
+    rows[49] = warps.shuffle(high, 17)
+    rows[50] = warps.shuffle(high, 18)
+    rows[51] = warps.shuffle(high, 19)
+    rows[52] = warps.shuffle(high, 20)
+    rows[53] = warps.shuffle(high, 21)
+    rows[54] = warps.shuffle(high, 22)
+    rows[55] = warps.shuffle(high, 23)
+    rows[56] = warps.shuffle(high, 24)
+    rows[57] = warps.shuffle(high, 25)
+    rows[58] = warps.shuffle(high, 26)
+    rows[59] = warps.shuffle(high, 27)
+    rows[60] = warps.shuffle(high, 28)
+    rows[61] = warps.shuffle(high, 29)
+    rows[62] = warps.shuffle(high, 30)
+    rows[63] = warps.shuffle(high, 31)
 
 
 @cute.jit
 def softmax(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
-    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, n: Int32, topk: Int32, splits: Int32,
-    q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer, stat_s: cute.Pointer,
-    last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer, s_full: cute.Pointer,
-    s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, bx: Int32,
-    split: Int32, row: Int32, head0: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
-    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32, n: Int32, topk: Int32,
+    splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer,
+    red_s: cute.Pointer, stat_s: cute.Pointer, last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
+    s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer,
+    o_full: cute.Pointer, bx: Int32, split: Int32, row: Int32, head0: Int32, turns: Int32, it: Int32,
+    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = cute.make_rmem_tensor(HEAD_BLOCK // 2, Float32)
@@ -455,10 +533,9 @@ def softmax(
     held = cute.make_rmem_tensor(16, Float32)
     worker = thread
     # q: filled once, so its slot is free
-    load_block(q_s, q_nope, row, head0, worker)
-    load_block_2(qpe_s, q_pe, row, head0, worker)
-    cute.arch.fence_proxy("async.shared", space="cta")
-    cute.arch.mbarrier_arrive(q_full)
+    copy_block(q_s, q_nope, row, head0, worker)
+    copy_block_2(qpe_s, q_pe, row, head0, worker)
+    cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
     sums.fill(0.0)
     peak.fill(-Float32.inf)
     grown = Boolean(False)
@@ -470,8 +547,9 @@ def softmax(
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            # A tile's scores from tensor memory. Not yet waited for.
-            leaf_sm100.read_scores(
+            # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited
+            # for at the release.
+            fragment_sm100.read_accumulator(
                 scores, tmem + (UNITS * HEAD_BLOCK * 4 // 4 + it % 2 * (HEAD_BLOCK * 4 // 4)), worker
             )
             cute.arch.fence_view_async_tmem_load()
@@ -491,8 +569,8 @@ def softmax(
                     # o: p also gives its slot back
             cute.arch.mbarrier_wait(p_empty, (it & 1) ^ 1)
             weigh_tokens(scores, sums, peak)
-            # Write P as bf16, tokens by heads.
-            leaf_sm100.store_tokens(p_s, scores, worker)
+            # Write P as bf16, tokens by heads; eight heads lie along the rows.
+            leaf.store_weights(p_s, scores, HEAD_BLOCK, worker)
             # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
             if (it > 0) & (grown == False):
                 cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
@@ -506,24 +584,46 @@ def softmax(
             it = it + 1
     leave_sums(red_s + it % 2 * (HEAD_BLOCK * 4), sums, worker)
     cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-    alone = splits == 1
-    finish_columns(
-        red_s + it % 2 * (HEAD_BLOCK * 4), peak, stat_s, attn_sink, lse, lse_partial, row, head0, splits,
-        split, alone, lse_scale, worker
-    )
-    cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
     if it > 0:
         cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
-    write_output(tmem, held, stat_s, out, o_partial, row, head0, splits, split, alone, it > 0, worker)
-    last = Boolean(False)
-    if splits > CLUSTER:
+    if splits == 1:
+        finish_columns(
+            red_s + it % 2 * (HEAD_BLOCK * 4), lse, row, head0, top, peak, stat_s, attn_sink, splits,
+            lse_scale, worker
+        )
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        grid.take_ticket(last_s, arrivals + bx, splits, worker)
+        write_output(out, tmem, row, head0, it > 0, held, stat_s, splits, worker)
+    else:
+        finish_columns_2(
+            red_s + it % 2 * (HEAD_BLOCK * 4), lse_partial, row, head0, split, top, peak, stat_s, attn_sink,
+            splits, lse_scale, worker
+        )
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        last = last_s.load() == splits - 1
-    if last:
-        merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, worker)
+        write_output_2(o_partial, tmem, row, head0, split, it > 0, held, stat_s, splits, worker)
+        merges = Boolean(True)
+        share = Int32(split)
+        shares = Int32(splits)
+        together = arrival_slots == t * (HEADS // HEAD_BLOCK)
+        if together:
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+            grid.count_in(arrivals + bx, worker)
+            grid.await_count(arrivals + bx, splits, worker)
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+        else:
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+            grid.take_ticket(last_s, arrivals + bx, splits, worker)
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+            merges = last_s.load() == splits - 1
+            share = Int32(0)
+            shares = Int32(1)
+        if merges:
+            merge_heads(
+                row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale,
+                worker
+            )
+        if together:
+            grid.count_out(arrivals + bx, splits, worker)
 
 
 @cute.jit
@@ -536,14 +636,15 @@ def producer(
 ):
     """Selected rows into the rings."""
     rows = cute.make_rmem_tensor(TILE, Int32)
-    # The ids of the tile at `turn`, for the lanes that copy; unchanged past the last turn.
-    leaf_sm100.read_rows(rows, indices, topk, row, 0, turns, split, splits, lane)
     for turn in cutlass.range(turns, unroll=1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
+        now_low = low
+        now_high = high
         low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits, lane)
         if live:
+            spread_ids(rows, now_low, now_high)
             for c in cutlass.range(UNITS, unroll=1):
                 cute.arch.mbarrier_wait(
                     kv_empty + (it * UNITS + c) % UNIT_STAGES, (((it * UNITS + c) // UNIT_STAGES) & 1) ^ 1
@@ -562,7 +663,6 @@ def producer(
                 cute.arch.mbarrier_arrive_and_expect_tx(pe_full, TILE * ROPE_DIM * 2)
             bulk.load_rows(kpe_map, kpe_map_coords, rows, 0, ROPE_DIM, pe_s, pe_full)
             it = it + 1
-        leaf_sm100.read_rows(rows, indices, topk, row, turn + 1, turns, split, splits, lane)
 
 
 @cute.jit
@@ -582,6 +682,7 @@ def mma(
     pv_a = PV.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
     pv_b = PV.operand_b(p_s, TILE, HEAD_BLOCK, TILE_STAGES, 128)
     cute.arch.mbarrier_wait(q_full, 0)
+    cute.arch.fence_proxy("async.shared", space="cta")
     nvvm.tcgen05_fence("after_thread_sync")
     for turn in cutlass.range(turns + 1, unroll=1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
@@ -711,8 +812,9 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            n, topk, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, tmem, q_full, s_full, s_empty, p_full,
-            p_empty, o_full, bx, split, row, head0, turns, it, low, high, in_low, in_high, live, thread, lane
+            t, n, topk, splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, tmem, q_full, s_full,
+            s_empty, p_full, p_empty, o_full, bx, split, row, head0, turns, it, low, high, in_low, in_high,
+            live, thread, lane
         )
     elif warp < 5:
         producer(

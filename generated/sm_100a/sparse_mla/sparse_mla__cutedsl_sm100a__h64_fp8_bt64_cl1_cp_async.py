@@ -5,7 +5,7 @@ edit those, not this file. Knobs: heads=64, kv=fp8, tile=64, cluster=1, gather=c
 
   producer     mma          softmax
   warps 4..7   warp 8       warps 0..3
-  |            |<=== q =====|   q_s qpe_s, once; threads -> tcgen05
+  |            |<=== q =====|   q_s qpe_s, once; cp_async -> tcgen05
   |==== kv ===>|            |   kv_s, ring of 8; threads -> tcgen05
   |==== pe ===>|            |   pe_s; threads -> tcgen05
   |            |==== s ====>|   s_t, ring of 2; tcgen05 -> tmem
@@ -32,12 +32,11 @@ buffers
   top        128x16 float32, registers of softmax
   peak       128x16 float32, registers of softmax
   held       128x16 float32, registers of softmax
-  rows       128x2 int32, registers of producer
   words      128x88 uint32, registers of producer
 pipelines
-  q: softmax (threads) ==[q_s qpe_s: once]==> mma (tcgen05)
-    full  x128: softmax fence.proxy.async, arrive full
-      mma: wait full, fence after
+  q: softmax (cp_async) ==[q_s qpe_s: once]==> mma (tcgen05)
+    full  x128: softmax hardware arrives per thread
+      mma: wait full, fence.proxy.async, fence after
   kv: producer (threads) ==[kv_s: 8-slot ring]==> mma (tcgen05)
     full  x128: producer fence.proxy.async, arrive full
       mma: wait full, fence after
@@ -69,14 +68,12 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import grid, tcgen05, warps
+from dsl_kernels.device.cutedsl import fragment_sm100, grid, tcgen05, warps
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
-from dsl_kernels.device.cutedsl import sparse_mla_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 64  # query heads
 TILE = 64  # tokens a tile
-CLUSTER = 1  # splits of a row that meet as a cluster and share out the merge
 UNIT_STAGES = 8
 TILE_STAGES = 1
 LATENT_DIM = 512
@@ -108,6 +105,7 @@ LAUNCH = Launch(
     grid=("t * 1", "splits", "1"),
     block=288,
     cluster=(1, 1, 1),
+    resident="(splits - 1) * (t * 1 + 1 - arrival_slots)",
 )
 
 
@@ -148,35 +146,31 @@ def read_ids(indices, topk, row, turns, split, splits, lane):
 
 
 @cute.jit
-def load_block(target, q, row, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-    for i in cutlass.range(HEADS * (LATENT_DIM // 8) // 128, unroll=8):
+def copy_block(target, q, row, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    of_block = q + Int64(row * HEADS) * LATENT_DIM
+    for i in cutlass.range_constexpr(HEADS * (LATENT_DIM // 8) // 128):
         item = i * 128 + thread
-        head = item // (LATENT_DIM // 8)
-        piece = item % (LATENT_DIM // 8)
-        for v in cutlass.range_constexpr(8):
-            held[v] = cutlass.BFloat16(0.0)
-        if head < HEADS:
-            of_head = q + Int64(row * HEADS + head) * LATENT_DIM
-            cute.autovec_copy(warps.group(of_head, 8, piece), held)
-        cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEADS, LATENT_DIM), 128))
+        warps.copy16(
+            warps.piece(
+                target, 8, item // (LATENT_DIM // 8), item % (LATENT_DIM // 8) * 8, (HEADS, LATENT_DIM), 128
+            ).iterator,
+            of_block + item * 8, item < HEADS * (LATENT_DIM // 8)
+        )
 
 
 @cute.jit
-def load_block_2(target, q, row, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-    for i in cutlass.range(HEADS * (ROPE_DIM // 8) // 128, unroll=8):
+def copy_block_2(target, q, row, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    of_block = q + Int64(row * HEADS) * ROPE_DIM
+    for i in cutlass.range_constexpr(HEADS * (ROPE_DIM // 8) // 128):
         item = i * 128 + thread
-        head = item // (ROPE_DIM // 8)
-        piece = item % (ROPE_DIM // 8)
-        for v in cutlass.range_constexpr(8):
-            held[v] = cutlass.BFloat16(0.0)
-        if head < HEADS:
-            of_head = q + Int64(row * HEADS + head) * ROPE_DIM
-            cute.autovec_copy(warps.group(of_head, 8, piece), held)
-        cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEADS, ROPE_DIM), 128))
+        warps.copy16(
+            warps.piece(
+                target, 8, item // (ROPE_DIM // 8), item % (ROPE_DIM // 8) * 8, (HEADS, ROPE_DIM), 128
+            ).iterator,
+            of_block + item * 8, item < HEADS * (ROPE_DIM // 8)
+        )
 
 
 @cute.jit
@@ -230,19 +224,26 @@ def leave_maxima(red, scores, thread):
 
 
 @cute.jit
-def take_maxima(top, peak, red, thread):
-    """The maxima of the heads over the four warps.
-
-    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
-    warp.
-    """
-    above = Boolean(False)
+def join_maxima(top, red, thread):
+    """The maxima of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
     for column in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(
             warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEADS, 4), 0), four
         )
         top[column] = cute.arch.fmax(cute.arch.fmax(four[0], four[1]), cute.arch.fmax(four[2], four[3]))
+
+
+@cute.jit
+def take_maxima(top, peak, red, thread):
+    """The maxima of the heads over the four warps.
+
+    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
+    warp.
+    """
+    join_maxima(top, red, thread)
+    above = Boolean(False)
+    for column in cutlass.range_constexpr(HEADS // 4):
         above = above | (top[column] > peak[column] + 8.0)
     grown = warps.any_lane(above)
     return grown
@@ -262,20 +263,18 @@ def raise_reference(peak, top, sums, stat_s, thread):
 
 @cute.jit
 def rescale_output(acc, held, stat_s, thread):
-    """O^T times each head's factor, some columns of the four accumulators at a time."""
-    for step in cutlass.range(4 * (HEADS // 16), unroll=1):
+    """O^T times each head's factor."""
+    for step in cutlass.range(16, unroll=1):
+        first = step % 4 * 16
         factors = cute.make_rmem_tensor(16, Float32)
         for quad in cutlass.range_constexpr(4):
-            cute.autovec_copy(
-                warps.group(stat_s, 4, step % (HEADS // 16) * 16 // 4 + quad),
-                warps.few(factors, quad * 4, 4)
-            )
-        # This thread's lane of columns `column` on of tensor memory, once they are here.
-        leaf_sm100.load_columns(held, acc, step * 16, thread)
+            cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
+        # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+        fragment_sm100.load_columns(held, acc, step * 16, thread)
         for i in cutlass.range_constexpr(16):
             held[i] = held[i] * factors[i]
         # The reverse of `load_columns`; not waited for.
-        leaf_sm100.store_columns(held, acc, step * 16, thread)
+        fragment_sm100.store_columns(held, acc, step * 16, thread)
 
 
 @cute.jit
@@ -302,200 +301,241 @@ def leave_sums(red, sums, thread):
 
 
 @cute.jit
-def finish_columns(
-    red, peak, stat_s, attn_sink, lse, lse_partial, row, splits, split, alone, lse_scale, thread
-):
-    """From sums and reference: the factor that normalises O^T, and the lse of a lone split or of a
-    partial.
-    """
+def join_sums(top, red, thread):
+    """The sums of the heads over the four warps."""
     four = cute.make_rmem_tensor(4, Float32)
-    of_row = lse + Int64(row) * HEADS
-    of_split = lse_partial + Int64(row * splits + split) * HEADS
-    if thread < 4:
-        for column in cutlass.range_constexpr(HEADS // 4):
-            head = column // 2 * 8 + thread % 4 * 2 + column % 2
-            cute.autovec_copy(warps.piece(red, 4, head, 0, (HEADS, 4), 0), four)
-            total = four[0] + four[1] + (four[2] + four[3])
-            lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak[column], -Float32.inf)
-            inverse = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
-            if head < HEADS:
-                if alone:
-                    stat_s[head] = inverse * cutlass.select_(
-                        lse2 > -Float32.inf,
-                        warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
-                    )
-                    of_row[head] = lse2 * lse_scale
-                else:
-                    stat_s[head] = inverse
-                    of_split[head] = lse2
+    for column in cutlass.range_constexpr(HEADS // 4):
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEADS, 4), 0), four
+        )
+        top[column] = four[0] + four[1] + (four[2] + four[3])
 
 
 @cute.jit
-def write_output(acc, held, stat_s, out, o_partial, row, splits, split, alone, some, thread):
-    """O^T times each head's factor to the output (a lone split) or to this split's partial.
-
-    Without `some` live tile there is no O: a lone split writes zeros, and a partial of one is never
-    read.
+def finish_columns(red, lses, row, top, peak, stat_s, attn_sink, splits, lse_scale, thread):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
     """
+    of_heads = lses + Int64(row) * HEADS
+    join_sums(top, red, thread)
+    if thread < 4:
+        for column in cutlass.range_constexpr(HEADS // 4):
+            head = column // 2 * 8 + thread % 4 * 2 + column % 2
+            lse2 = cutlass.select_(top[column] > 0.0, warps.log2(top[column]) + peak[column], -Float32.inf)
+            if head < HEADS:
+                stat_s[head] = cutlass.select_(
+                    top[column] > 0.0, warps.rcp_approx(top[column]), 0.0
+                ) * cutlass.select_(
+                    lse2 > -Float32.inf,
+                    warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
+                )
+                of_heads[head] = lse2 * lse_scale
+
+
+@cute.jit
+def write_output(to, acc, row, some, held, stat_s, splits, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     for step in cutlass.range(16, unroll=1):
         first = step % 4 * 16
         factors = cute.make_rmem_tensor(16, Float32)
         for quad in cutlass.range_constexpr(4):
             cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
         if some:
-            # This thread's lane of columns `column` on of tensor memory, once they are here.
-            leaf_sm100.load_columns(held, acc, step * 16, thread)
-        else:
-            for i in cutlass.range_constexpr(16):
-                held[i] = Float32(0.0)
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment_sm100.load_columns(held, acc, step * 16, thread)
         d = step // 4 * 128 + thread
-        if alone:
-            for i in cutlass.range_constexpr(16):
-                result = out + Int64(row * HEADS + (first + i)) * 512
-                result[d] = (held[i] * factors[i]).to(cutlass.BFloat16)
-        else:
-            if some:
-                for i in cutlass.range_constexpr(16):
-                    partial = o_partial + Int64((row * splits + split) * HEADS + (first + i)) * 512
-                    partial[d] = held[i] * factors[i]
+        for i in cutlass.range_constexpr(16):
+            of_head = to + Int64(row * HEADS + (first + i)) * 512
+            of_head[d] = (factors[i] * cutlass.select_(some, held[i], 0.0)).to(cutlass.BFloat16)
 
 
 @cute.jit
-def merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_scale, thread):
-    """The weighted sum of the splits for `columns` latent dims from `first` on, four dims of one head a
-    thread and turn.
-
-    Eight splits at a time are in flight, joined by an online softmax over their lse. A split of weight
-    0 is not looked at; a row without ids gives 0 and -inf.
+def finish_columns_2(red, lses, row, split, top, peak, stat_s, attn_sink, splits, lse_scale, thread):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
     """
-    parts = cute.make_rmem_tensor(32, Float32)
-    weights = cute.make_rmem_tensor(8, Float32)
+    of_heads = lses + Int64(row * splits + split) * HEADS
+    join_sums(top, red, thread)
+    if thread < 4:
+        for column in cutlass.range_constexpr(HEADS // 4):
+            head = column // 2 * 8 + thread % 4 * 2 + column % 2
+            lse2 = cutlass.select_(top[column] > 0.0, warps.log2(top[column]) + peak[column], -Float32.inf)
+            if head < HEADS:
+                stat_s[head] = cutlass.select_(top[column] > 0.0, warps.rcp_approx(top[column]), 0.0)
+                of_heads[head] = lse2
+
+
+@cute.jit
+def write_output_2(to, acc, row, split, some, held, stat_s, splits, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    for step in cutlass.range(16, unroll=1):
+        first = step % 4 * 16
+        factors = cute.make_rmem_tensor(16, Float32)
+        for quad in cutlass.range_constexpr(4):
+            cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
+        if some:
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment_sm100.load_columns(held, acc, step * 16, thread)
+        d = step // 4 * 128 + thread
+        for i in cutlass.range_constexpr(16):
+            of_head = to + Int64((row * splits + split) * HEADS + (first + i)) * 512
+            of_head[d] = (factors[i] * cutlass.select_(some, held[i], 0.0)).to(Float32)
+
+
+@cute.jit
+def merge_heads(row, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, thread):
+    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
+    0 and -inf.
+    """
+    four = cute.make_rmem_tensor(4, Float32)
     merged = cute.make_rmem_tensor(4, Float32)
     rounded = cute.make_rmem_tensor(4, cutlass.BFloat16)
-    for item in cutlass.range(thread, HEADS * (LATENT_DIM // 4), SOFTMAX_THREADS, unroll=1):
-        head = item // (LATENT_DIM // 4)
-        quad = item % (LATENT_DIM // 4)
-        peak = Float32(-Float32.inf)
+    for turn in cutlass.range((HEADS - share + shares - 1) // shares, unroll=1):
+        head = share + turn * shares
+        top = Float32(-Float32.inf)
         total = Float32(0.0)
-        for v in cutlass.range_constexpr(4):
-            merged[v] = Float32(0.0)
-        for batch in cutlass.range((splits + 8 - 1) // 8, unroll=1):
-            for i in cutlass.range_constexpr(8):
-                split = batch * 8 + i
-                weights[i] = Float32(-Float32.inf)
-                if split < splits:
-                    of_split = lse_partial + Int64(row * splits + split) * HEADS
-                    weights[i] = of_split[head]
-                    partial = o_partial + Int64((row * splits + split) * HEADS + head) * 512
-                    cute.autovec_copy(warps.group(partial, 4, quad), warps.few(parts, 4 * i, 4))
-            risen = Float32(peak)
-            for i in cutlass.range_constexpr(8):
-                risen = cute.arch.fmax(risen, weights[i])
-            if risen > -Float32.inf:
-                factor = warps.exp2(peak - risen)
-                total = total * factor
-                for v in cutlass.range_constexpr(4):
-                    merged[v] = merged[v] * factor
-                for i in cutlass.range_constexpr(8):
-                    if weights[i] > -Float32.inf:
-                        share = warps.exp2(weights[i] - risen)
-                        total = total + share
-                        for v in cutlass.range_constexpr(4):
-                            merged[v] = merged[v] + share * parts[4 * i + v]
-                peak = risen
-        lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak, -Float32.inf)
-        scale = cutlass.select_(
-            total > 0.0,
-            cutlass.select_(
-                lse2 > -Float32.inf,
-                warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
-            ) * warps.rcp_approx(total),
-            0.0
+        for other in cutlass.range(splits, unroll=8):
+            lses = lse_partial + Int64(row * splits + other) * HEADS
+            top = cute.arch.fmax(top, lses[head])
+        base = cutlass.select_(top > -Float32.inf, top, 0.0)
+        merged[0] = Float32(0.0)
+        merged[1] = Float32(0.0)
+        merged[2] = Float32(0.0)
+        merged[3] = Float32(0.0)
+        for other in cutlass.range(splits, unroll=8):
+            lses = lse_partial + Int64(row * splits + other) * HEADS
+            weight = warps.exp2(lses[head] - base)
+            total = total + weight
+            partial = o_partial + Int64((row * splits + other) * HEADS + head) * 512
+            cute.autovec_copy(warps.group(partial, 4, thread), four)
+            merged[0] = merged[0] + weight * four[0]
+            merged[1] = merged[1] + weight * four[1]
+            merged[2] = merged[2] + weight * four[2]
+            merged[3] = merged[3] + weight * four[3]
+        joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+        scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+            joined > -Float32.inf,
+            warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - joined) + 1.0), 0.0
         )
-        for v in cutlass.range_constexpr(4):
-            rounded[v] = (merged[v] * scale).to(cutlass.BFloat16)
-        result = out + Int64(row * HEADS + head) * 512
-        cute.autovec_copy(rounded, warps.group(result, 4, quad))
-        if quad == 0:
+        rounded[0] = (merged[0] * scale).to(cutlass.BFloat16)
+        rounded[1] = (merged[1] * scale).to(cutlass.BFloat16)
+        rounded[2] = (merged[2] * scale).to(cutlass.BFloat16)
+        rounded[3] = (merged[3] * scale).to(cutlass.BFloat16)
+        to = out + Int64(row * HEADS + head) * 512
+        cute.autovec_copy(rounded, warps.group(to, 4, thread))
+        if thread == 0:
             of_row = lse + Int64(row) * HEADS
-            of_row[head] = lse2 * lse_scale
+            of_row[head] = joined * lse_scale
 
 
 @cute.jit
-def spread_ids(rows, low, high, in_low, in_high, thread):
-    """The rows that a thread copies pieces of: every `64 / count`-th token's from its own on; -1 where an
-    id names none.
+def write_unit(target, words, unit, thread):
+    """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns,
+    as they are.
     """
-    place = thread // 4
-    found = warps.shuffle(low, place)
-    rows[0] = cutlass.select_(in_low >> place & 1 != 0, found, -1)
-    place = thread // 4
-    found = warps.shuffle(high, place)
-    rows[1] = cutlass.select_(in_high >> place & 1 != 0, found, -1)
+    warps.store_fp8(
+        warps.piece(target, 8, thread // 4, thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, thread // 4, thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words, unit * 8,
+        words[40 + unit]
+    )
+    warps.store_fp8(
+        warps.piece(target, 8, thread // 4, 64 + thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, thread // 4, 64 + thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
+        unit * 8 + 4, words[40 + unit]
+    )
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + thread // 4, thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, 32 + thread // 4, thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
+        44 + unit * 8, words[44 + (40 + unit)]
+    )
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + thread // 4, 64 + thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, 32 + thread // 4, 64 + thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
+        44 + (unit * 8 + 4), words[44 + (40 + unit)]
+    )
 
 
 @cute.jit
-def dequantise_unit(target, words, unit, thread):
-    """Write a unit as bf16, rounded once from e4m3 times scale."""
-    for i in cutlass.range_constexpr(2):
-        row = i * 32 + thread // 4
-        leaf_sm100.store_fp8(
-            warps.piece(target, 8, row, thread % 4 * 16, (TILE, UNIT), 128).iterator,
-            warps.piece(target, 8, row, thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
-            i * 44 + 8 * unit, words[i * 44 + (40 + unit)]
-        )
-        leaf_sm100.store_fp8(
-            warps.piece(target, 8, row, 64 + thread % 4 * 16, (TILE, UNIT), 128).iterator,
-            warps.piece(target, 8, row, 64 + thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
-            i * 44 + (8 * unit + 4), words[i * 44 + (40 + unit)]
-        )
+def load_words(words, at, kv_cache, first, low, high, n, thread):
+    """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
+    a single piece.
+    """
+    token = warps.shuffle(low, thread // 4)
+    inside = (token >= 0) & (token < n)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (first + thread % 4 * 16)
+    warps.load_vector(words, at, 4, token, inside)
+    warps.load_vector(words, at + 4, 4, token + 64, inside)
+    token = warps.shuffle(high, thread // 4)
+    inside = (token >= 0) & (token < n)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (first + thread % 4 * 16)
+    warps.load_vector(words, 44 + at, 4, token, inside)
+    warps.load_vector(words, 44 + (at + 4), 4, token + 64, inside)
 
 
 @cute.jit
-def load_unit(words, unit, kv_cache, rows, thread):
-    """Read the fp8 values of one unit of a tile's tokens into registers."""
-    for i in cutlass.range_constexpr(2):
-        token = kv_cache + Int64(cutlass.max(rows[i], 0)) * 656 + (unit * 128 + thread % 4 * 16)
-        warps.load_vector(words, i * 44 + 8 * unit, 4, token, rows[i] >= 0)
-        warps.load_vector(words, i * 44 + (8 * unit + 4), 4, token + 64, rows[i] >= 0)
+def write_unit_2(target, words, thread):
+    """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns,
+    as they are.
+    """
+    warps.store_vector(
+        words, UNITS * 8, warps.piece(target, 8, thread // 4, thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
+    )
+    warps.store_vector(
+        words, UNITS * 8 + 4,
+        warps.piece(target, 8, thread // 4, 32 + thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
+    )
+    warps.store_vector(
+        words, 44 + UNITS * 8,
+        warps.piece(target, 8, 32 + thread // 4, thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
+    )
+    warps.store_vector(
+        words, 44 + (UNITS * 8 + 4),
+        warps.piece(target, 8, 32 + thread // 4, 32 + thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
+    )
 
 
 @cute.jit
-def store_rope(target, words, thread):
-    """Write the rope columns."""
-    for i in cutlass.range_constexpr(2):
-        warps.store_vector(
-            words, i * 44 + 32,
-            warps.piece(target, 8, i * 32 + thread // 4, thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
-        )
-        warps.store_vector(
-            words, i * 44 + 36,
-            warps.piece(target, 8, i * 32 + thread // 4, 32 + thread % 4 * 8, (TILE, ROPE_DIM), 128).iterator
-        )
+def load_words_2(words, kv_cache, low, high, n, thread):
+    """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
+    a single piece.
+    """
+    token = warps.shuffle(low, thread // 4)
+    inside = (token >= 0) & (token < n)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (528 + thread % 4 * 16)
+    warps.load_vector(words, 32, 4, token, inside)
+    warps.load_vector(words, 36, 4, token + 64, inside)
+    token = warps.shuffle(high, thread // 4)
+    inside = (token >= 0) & (token < n)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (528 + thread % 4 * 16)
+    warps.load_vector(words, 76, 4, token, inside)
+    warps.load_vector(words, 80, 4, token + 64, inside)
 
 
 @cute.jit
-def load_rest(words, kv_cache, rows, thread):
-    """Read the rope columns and the scales of a tile's tokens into registers."""
-    for i in cutlass.range_constexpr(2):
-        token = kv_cache + Int64(cutlass.max(rows[i], 0)) * 656 + (528 + thread % 4 * 16)
-        warps.load_vector(words, i * 44 + 32, 4, token, rows[i] >= 0)
-        warps.load_vector(words, i * 44 + 36, 4, token + 64, rows[i] >= 0)
-    for i in cutlass.range_constexpr(2):
-        token = kv_cache + Int64(cutlass.max(rows[i], 0)) * 656 + 512
-        warps.load_vector(words, i * 44 + 40, 4, token, rows[i] >= 0)
+def load_words_3(words, kv_cache, low, high, n, thread):
+    """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
+    a single piece.
+    """
+    token = warps.shuffle(low, thread // 4)
+    inside = (token >= 0) & (token < n)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + 512
+    warps.load_vector(words, 40, 4, token, inside)
+    token = warps.shuffle(high, thread // 4)
+    inside = (token >= 0) & (token < n)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + 512
+    warps.load_vector(words, 84, 4, token, inside)
 
 
 @cute.jit
 def softmax(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
-    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, n: Int32, topk: Int32, splits: Int32,
-    q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer, stat_s: cute.Pointer,
-    last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer, s_full: cute.Pointer,
-    s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, bx: Int32,
-    split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, lane: Int32
+    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32, n: Int32, topk: Int32,
+    splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer,
+    red_s: cute.Pointer, stat_s: cute.Pointer, last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
+    s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer,
+    o_full: cute.Pointer, bx: Int32, split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = cute.make_rmem_tensor(HEADS // 2, Float32)
@@ -505,10 +545,9 @@ def softmax(
     held = cute.make_rmem_tensor(16, Float32)
     worker = thread
     # q: filled once, so its slot is free
-    load_block(q_s, q_nope, bx, worker)
-    load_block_2(qpe_s, q_pe, bx, worker)
-    cute.arch.fence_proxy("async.shared", space="cta")
-    cute.arch.mbarrier_arrive(q_full)
+    copy_block(q_s, q_nope, bx, worker)
+    copy_block_2(qpe_s, q_pe, bx, worker)
+    cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
     sums.fill(0.0)
     peak.fill(-Float32.inf)
     grown = Boolean(False)
@@ -520,8 +559,9 @@ def softmax(
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            # A tile's scores from tensor memory. Not yet waited for.
-            leaf_sm100.read_scores(
+            # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited
+            # for at the release.
+            fragment_sm100.read_accumulator(
                 scores, tmem + (UNITS * HEADS * 4 // 4 + it % 2 * (HEADS * 4 // 4)), worker
             )
             cute.arch.fence_view_async_tmem_load()
@@ -541,8 +581,8 @@ def softmax(
                     # o: p also gives its slot back
             cute.arch.mbarrier_wait(p_empty, (it & 1) ^ 1)
             weigh_tokens(scores, sums, peak)
-            # Write P as bf16, tokens by heads.
-            leaf_sm100.store_tokens(p_s, scores, worker)
+            # Write P as bf16, tokens by heads; eight heads lie along the rows.
+            leaf.store_weights(p_s, scores, HEADS, worker)
             # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
             if (it > 0) & (grown == False):
                 cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
@@ -556,24 +596,44 @@ def softmax(
             it = it + 1
     leave_sums(red_s + it % 2 * (HEADS * 4), sums, worker)
     cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-    alone = splits == 1
-    finish_columns(
-        red_s + it % 2 * (HEADS * 4), peak, stat_s, attn_sink, lse, lse_partial, bx, splits, split, alone,
-        lse_scale, worker
-    )
-    cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
     if it > 0:
         cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
-    write_output(tmem, held, stat_s, out, o_partial, bx, splits, split, alone, it > 0, worker)
-    last = Boolean(False)
-    if splits > CLUSTER:
+    if splits == 1:
+        finish_columns(
+            red_s + it % 2 * (HEADS * 4), lse, bx, top, peak, stat_s, attn_sink, splits, lse_scale, worker
+        )
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        grid.take_ticket(last_s, arrivals + bx, splits, worker)
+        write_output(out, tmem, bx, it > 0, held, stat_s, splits, worker)
+    else:
+        finish_columns_2(
+            red_s + it % 2 * (HEADS * 4), lse_partial, bx, split, top, peak, stat_s, attn_sink, splits,
+            lse_scale, worker
+        )
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        last = last_s.load() == splits - 1
-    if last:
-        merge_columns(o_partial, lse_partial, attn_sink, out, lse, bx, splits, lse_scale, worker)
+        write_output_2(o_partial, tmem, bx, split, it > 0, held, stat_s, splits, worker)
+        merges = Boolean(True)
+        share = Int32(split)
+        shares = Int32(splits)
+        together = arrival_slots == t
+        if together:
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+            grid.count_in(arrivals + bx, worker)
+            grid.await_count(arrivals + bx, splits, worker)
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+        else:
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+            grid.take_ticket(last_s, arrivals + bx, splits, worker)
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+            merges = last_s.load() == splits - 1
+            share = Int32(0)
+            shares = Int32(1)
+        if merges:
+            merge_heads(
+                bx, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, worker
+            )
+        if together:
+            grid.count_out(arrivals + bx, splits, worker)
 
 
 @cute.jit
@@ -584,7 +644,6 @@ def producer(
     in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
-    rows = cute.make_rmem_tensor(2, Int32)
     words = cute.make_rmem_tensor(88, cutlass.Uint32)
     worker = thread % 128
     for turn in cutlass.range(turns + 1, unroll=1):
@@ -595,25 +654,23 @@ def producer(
         now_high = high
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live | (turn == turns):
-            spread_ids(rows, now_low, now_high, in_low, in_high, worker)
             for c in cutlass.range_constexpr(UNITS):
                 if it > 0:
                     cute.arch.mbarrier_wait(
                         kv_empty + ((it - 1) * UNITS + c) % UNIT_STAGES,
                         ((((it - 1) * UNITS + c) // UNIT_STAGES) & 1) ^ 1
                     )
-                    dequantise_unit(
-                        kv_s + ((it - 1) * UNITS + c) % UNIT_STAGES * (TILE * UNIT), words, c, worker
-                    )
+                    write_unit(kv_s + ((it - 1) * UNITS + c) % UNIT_STAGES * (TILE * UNIT), words, c, worker)
                     cute.arch.fence_proxy("async.shared", space="cta")
                     cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + c) % UNIT_STAGES)
-                load_unit(words, c, kv_cache, rows, worker)
+                load_words(words, c * 8, kv_cache, c * UNIT, now_low, now_high, n, worker)
             if it > 0:
                 cute.arch.mbarrier_wait(pe_empty, ((it - 1) & 1) ^ 1)
-                store_rope(pe_s, words, worker)
+                write_unit_2(pe_s, words, worker)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(pe_full)
-            load_rest(words, kv_cache, rows, worker)
+            load_words_2(words, kv_cache, now_low, now_high, n, worker)
+            load_words_3(words, kv_cache, now_low, now_high, n, worker)
             it = it + 1
 
 
@@ -634,6 +691,7 @@ def mma(
     pv_a = PV.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
     pv_b = PV.operand_b(p_s, TILE, HEADS, TILE_STAGES, 128)
     cute.arch.mbarrier_wait(q_full, 0)
+    cute.arch.fence_proxy("async.shared", space="cta")
     nvvm.tcgen05_fence("after_thread_sync")
     for turn in cutlass.range(turns + 1, unroll=1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
@@ -758,8 +816,9 @@ def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            n, topk, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, tmem, q_full, s_full, s_empty, p_full,
-            p_empty, o_full, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
+            t, n, topk, splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, tmem, q_full, s_full,
+            s_empty, p_full, p_empty, o_full, bx, split, turns, it, low, high, in_low, in_high, live, thread,
+            lane
         )
     elif warp < 8:
         producer(

@@ -5,7 +5,7 @@ edit those, not this file. Knobs: heads=128, kv=bf16, tile=64, cluster=1, gather
 
   producer     mma          softmax
   warps 4..7   warp 8       warps 0..3
-  |            |<=== q =====|   q_s qpe_s, once; threads -> tcgen05
+  |            |<=== q =====|   q_s qpe_s, once; cp_async -> tcgen05
   |==== kv ===>|            |   kv_s, ring of 8; cp_async -> tcgen05
   |==== pe ===>|            |   pe_s; cp_async -> tcgen05
   |            |==== s ====>|   s_t, ring of 2; tcgen05 -> tmem
@@ -32,11 +32,10 @@ buffers
   top        128x16 float32, registers of softmax
   peak       128x16 float32, registers of softmax
   held       128x16 float32, registers of softmax
-  rows       128x8 int32, registers of producer
 pipelines
-  q: softmax (threads) ==[q_s qpe_s: once]==> mma (tcgen05)
-    full  x128: softmax fence.proxy.async, arrive full
-      mma: wait full, fence after
+  q: softmax (cp_async) ==[q_s qpe_s: once]==> mma (tcgen05)
+    full  x128: softmax hardware arrives per thread
+      mma: wait full, fence.proxy.async, fence after
   kv: producer (cp_async) ==[kv_s: 8-slot ring]==> mma (tcgen05)
     full  x128: producer hardware arrives per thread
       mma: wait full, fence.proxy.async, fence after
@@ -66,15 +65,16 @@ totals: 288 threads, 223700 of 232448 bytes of shared memory, 384 of 512 tensor-
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
-from dsl_kernels.device.tilelang import grid, tcgen05, warps
+from dsl_kernels.device.tilelang import fragment, grid, tcgen05, warps
 from dsl_kernels.device.tilelang import sparse_mla as leaf
 from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
+# Where it is not zero, all CTAs run at once.
+RESIDENT = "(splits - 1) * (t * 2 + 1 - arrival_slots)"
 
 HEADS = 128  # query heads
 TILE = 64  # tokens a tile
-CLUSTER = 1  # splits of a row that meet as a cluster and share out the merge
 HEAD_BLOCK = 64
 UNIT_STAGES = 8
 TILE_STAGES = 1
@@ -98,37 +98,25 @@ def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turns, split, splits, 
 
 
 @T.macro
-def load_block(target, target_slot, q, row, head0, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = T.alloc_local((8,), "bfloat16")
-    for i in T.unroll(0, HEAD_BLOCK * (LATENT_DIM // 8) // 128, 1, unroll_factor=8):
+def copy_block(target, target_slot, q, row, head0, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    for i in T.unroll(HEAD_BLOCK * (LATENT_DIM // 8) // 128):
         item = i * 128 + thread
-        head = T.truncdiv(item, LATENT_DIM // 8)
-        piece = T.truncmod(item, LATENT_DIM // 8)
-        for v in T.unroll(8):
-            held[v] = 0.0
-        if head < HEAD_BLOCK:
-            for part in T.vectorized(8):
-                held[part] = q[row, head0 + head, (piece) * 8 + part]
-        for part in T.vectorized(8):
-            target[target_slot, head, piece * 8 + part] = held[part]
+        warps.copy16(
+            target[target_slot, T.truncdiv(item, LATENT_DIM // 8), T.truncmod(item, LATENT_DIM // 8) * 8],
+            q[row, head0, item * 8], item < HEAD_BLOCK * (LATENT_DIM // 8)
+        )
 
 
 @T.macro
-def load_block_2(target, target_slot, q, row, head0, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = T.alloc_local((8,), "bfloat16")
-    for i in T.unroll(0, HEAD_BLOCK * (ROPE_DIM // 8) // 128, 1, unroll_factor=8):
+def copy_block_2(target, target_slot, q, row, head0, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    for i in T.unroll(HEAD_BLOCK * (ROPE_DIM // 8) // 128):
         item = i * 128 + thread
-        head = T.truncdiv(item, ROPE_DIM // 8)
-        piece = T.truncmod(item, ROPE_DIM // 8)
-        for v in T.unroll(8):
-            held[v] = 0.0
-        if head < HEAD_BLOCK:
-            for part in T.vectorized(8):
-                held[part] = q[row, head0 + head, (piece) * 8 + part]
-        for part in T.vectorized(8):
-            target[target_slot, head, piece * 8 + part] = held[part]
+        warps.copy16(
+            target[target_slot, T.truncdiv(item, ROPE_DIM // 8), T.truncmod(item, ROPE_DIM // 8) * 8],
+            q[row, head0, item * 8], item < HEAD_BLOCK * (ROPE_DIM // 8)
+        )
 
 
 @T.macro
@@ -187,13 +175,8 @@ def leave_maxima(red, red_slot, scores, thread):
 
 
 @T.macro
-def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
-    """The maxima of the heads over the four warps.
-
-    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
-    warp.
-    """
-    above = T.alloc_var("bool", init=False)
+def join_maxima(top, red, red_slot, thread):
+    """The maxima of the heads over the four warps."""
     four = T.alloc_local((4,), "float32")
     for column in T.unroll(HEAD_BLOCK // 4):
         for part in T.vectorized(4):
@@ -202,6 +185,18 @@ def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
                 0 + part
             ]
         top[column] = T.max(T.max(four[0], four[1]), T.max(four[2], four[3]))
+
+
+@T.macro
+def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
+    """The maxima of the heads over the four warps.
+
+    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
+    warp.
+    """
+    join_maxima(top, red, red_slot, thread)
+    above = T.alloc_var("bool", init=False)
+    for column in T.unroll(HEAD_BLOCK // 4):
         above = above | (top[column] > peak[column] + 8.0)
     grown = warps.any_lane(above)
 
@@ -220,20 +215,19 @@ def raise_reference(peak, top, sums, stat_s, thread):
 
 @T.macro
 def rescale_output(acc, acc_slot, held, stat_s, thread):
-    """O^T times each head's factor, some columns of the four accumulators at a time."""
-    for step in T.unroll(0, 4 * (HEAD_BLOCK // 16), 1, unroll_factor=1):
+    """O^T times each head's factor."""
+    for step in T.unroll(0, 16, 1, unroll_factor=1):
+        first = T.truncmod(step, 4) * 16
         factors = T.alloc_local((16,), "float32")
         for quad in T.unroll(4):
             for part in T.vectorized(4):
-                factors[quad * 4 + part] = stat_s[
-                    (T.truncdiv(T.truncmod(step, HEAD_BLOCK // 16) * 16, 4) + quad) * 4 + part
-                ]
-        # This thread's lane of columns `column` on of tensor memory, once they are here.
-        leaf_sm100.load_columns(held, acc, acc_slot, step * 16, thread)
+                factors[quad * 4 + part] = stat_s[(T.truncdiv(first, 4) + quad) * 4 + part]
+        # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+        fragment.load_columns(held, acc, acc_slot, step * 16, thread)
         for i in T.unroll(16):
             held[i] = held[i] * factors[i]
         # The reverse of `load_columns`; not waited for.
-        leaf_sm100.store_columns(held, acc, acc_slot, step * 16, thread)
+        fragment.store_columns(held, acc, acc_slot, step * 16, thread)
 
 
 @T.macro
@@ -247,18 +241,18 @@ def weigh_tokens(scores, sums, peak):
 
 
 @T.macro
-def store_tokens(target, target_slot, scores, thread):
-    """Write P as bf16, tokens by heads."""
-    two = T.alloc_local((2,), "bfloat16")
+def store_weights(target, target_slot, scores, thread):
+    """Write P as bf16, tokens by heads; eight heads lie along the rows."""
+    held = T.alloc_local((2,), "bfloat16")
     for pair in T.unroll(HEAD_BLOCK // 2 // 2):
-        two[0] = T.cast(scores[2 * pair], "bfloat16")
-        two[1] = T.cast(scores[2 * pair + 1], "bfloat16")
+        held[0] = T.cast(scores[pair * 2], "bfloat16")
+        held[1] = T.cast(scores[pair * 2 + 1], "bfloat16")
         for part in T.vectorized(2):
             target[
                 target_slot,
                 T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
                 T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
-            ] = two[part]
+            ] = held[part]
 
 
 @T.macro
@@ -280,44 +274,44 @@ def leave_sums(red, red_slot, sums, thread):
 
 
 @T.macro
-def finish_columns(
-    red, red_slot, peak, stat_s, attn_sink, lse, lse_partial, row, head0, splits, split, alone, lse_scale,
-    thread
-):
-    """From sums and reference: the factor that normalises O^T, and the lse of a lone split or of a
-    partial.
-    """
+def join_sums(top, red, red_slot, thread):
+    """The sums of the heads over the four warps."""
     four = T.alloc_local((4,), "float32")
-    if thread < 4:
-        for column in T.unroll(HEAD_BLOCK // 4):
-            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-            for part in T.vectorized(4):
-                four[part] = red[red_slot, head, 0 + part]
-            total = four[0] + four[1] + (four[2] + four[3])
-            lse2 = T.if_then_else(total > 0.0, warps.log2(total) + peak[column], -T.infinity("float32"))
-            inverse = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0)
-            if head < HEAD_BLOCK:
-                if alone:
-                    stat_s[head] = inverse * T.if_then_else(
-                        lse2 > -T.infinity("float32"),
-                        warps.rcp_approx(
-                            warps.exp2(attn_sink[head0 + head] * 1.4426950408889634 - lse2) + 1.0
-                        ),
-                        0.0
-                    )
-                    lse[row, head0 + head] = lse2 * lse_scale
-                else:
-                    stat_s[head] = inverse
-                    lse_partial[row, split, head0 + head] = lse2
+    for column in T.unroll(HEAD_BLOCK // 4):
+        for part in T.vectorized(4):
+            four[part] = red[
+                red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                0 + part
+            ]
+        top[column] = four[0] + four[1] + (four[2] + four[3])
 
 
 @T.macro
-def write_output(acc, acc_slot, held, stat_s, out, o_partial, row, head0, splits, split, alone, some, thread):
-    """O^T times each head's factor to the output (a lone split) or to this split's partial.
-
-    Without `some` live tile there is no O: a lone split writes zeros, and a partial of one is never
-    read.
+def finish_columns(red, red_slot, lses, row, head0, top, peak, stat_s, attn_sink, splits, lse_scale, thread):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
     """
+    join_sums(top, red, red_slot, thread)
+    if thread < 4:
+        for column in T.unroll(HEAD_BLOCK // 4):
+            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            lse2 = T.if_then_else(
+                top[column] > 0.0, warps.log2(top[column]) + peak[column], -T.infinity("float32")
+            )
+            if head < HEAD_BLOCK:
+                stat_s[head] = T.if_then_else(
+                    top[column] > 0.0, warps.rcp_approx(top[column]), 0.0
+                ) * T.if_then_else(
+                    lse2 > -T.infinity("float32"),
+                    warps.rcp_approx(warps.exp2(attn_sink[head0 + head] * 1.4426950408889634 - lse2) + 1.0),
+                    0.0
+                )
+                lses[row, head0 + head] = lse2 * lse_scale
+
+
+@T.macro
+def write_output(to, acc, acc_slot, row, head0, some, held, stat_s, splits, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     for step in T.unroll(0, 16, 1, unroll_factor=1):
         first = T.truncmod(step, 4) * 16
         factors = T.alloc_local((16,), "float32")
@@ -325,145 +319,200 @@ def write_output(acc, acc_slot, held, stat_s, out, o_partial, row, head0, splits
             for part in T.vectorized(4):
                 factors[quad * 4 + part] = stat_s[(T.truncdiv(first, 4) + quad) * 4 + part]
         if some:
-            # This thread's lane of columns `column` on of tensor memory, once they are here.
-            leaf_sm100.load_columns(held, acc, acc_slot, step * 16, thread)
-        else:
-            for i in T.unroll(16):
-                held[i] = 0.0
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment.load_columns(held, acc, acc_slot, step * 16, thread)
         d = T.truncdiv(step, 4) * 128 + thread
-        if alone:
-            for i in T.unroll(16):
-                out[row, head0 + first + i, d] = T.cast((held[i] * factors[i]), "bfloat16")
-        else:
-            if some:
-                for i in T.unroll(16):
-                    o_partial[row, split, head0 + first + i, d] = held[i] * factors[i]
+        for i in T.unroll(16):
+            to[row, head0 + first + i, d] = T.cast(
+                (factors[i] * T.if_then_else(some, held[i], 0.0)), "bfloat16"
+            )
 
 
 @T.macro
-def merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, thread):
-    """The weighted sum of the splits for `columns` latent dims from `first` on, four dims of one head a
-    thread and turn.
-
-    Eight splits at a time are in flight, joined by an online softmax over their lse. A split of weight
-    0 is not looked at; a row without ids gives 0 and -inf.
+def finish_columns_2(
+    red, red_slot, lses, row, head0, split, top, peak, stat_s, attn_sink, splits, lse_scale, thread
+):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
     """
-    parts = T.alloc_local((32,), "float32")
-    weights = T.alloc_local((8,), "float32")
+    join_sums(top, red, red_slot, thread)
+    if thread < 4:
+        for column in T.unroll(HEAD_BLOCK // 4):
+            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            lse2 = T.if_then_else(
+                top[column] > 0.0, warps.log2(top[column]) + peak[column], -T.infinity("float32")
+            )
+            if head < HEAD_BLOCK:
+                stat_s[head] = T.if_then_else(top[column] > 0.0, warps.rcp_approx(top[column]), 0.0)
+                lses[row, split, head0 + head] = lse2
+
+
+@T.macro
+def write_output_2(to, acc, acc_slot, row, head0, split, some, held, stat_s, splits, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    for step in T.unroll(0, 16, 1, unroll_factor=1):
+        first = T.truncmod(step, 4) * 16
+        factors = T.alloc_local((16,), "float32")
+        for quad in T.unroll(4):
+            for part in T.vectorized(4):
+                factors[quad * 4 + part] = stat_s[(T.truncdiv(first, 4) + quad) * 4 + part]
+        if some:
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment.load_columns(held, acc, acc_slot, step * 16, thread)
+        d = T.truncdiv(step, 4) * 128 + thread
+        for i in T.unroll(16):
+            to[row, split, head0 + first + i, d] = T.cast(
+                (factors[i] * T.if_then_else(some, held[i], 0.0)), "float32"
+            )
+
+
+@T.macro
+def merge_heads(
+    row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, thread
+):
+    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
+    0 and -inf.
+    """
+    four = T.alloc_local((4,), "float32")
     merged = T.alloc_local((4,), "float32")
     rounded = T.alloc_local((4,), "bfloat16")
-    for item in T.unroll(thread, HEAD_BLOCK * (LATENT_DIM // 4), SOFTMAX_THREADS, unroll_factor=1):
-        head = head0 + T.truncdiv(item, LATENT_DIM // 4)
-        quad = T.truncmod(item, LATENT_DIM // 4)
-        peak = T.alloc_var("float32", init=-T.infinity("float32"))
+    for turn in T.unroll(0, T.truncdiv(HEAD_BLOCK - share + shares - 1, shares), 1, unroll_factor=1):
+        head = head0 + share + turn * shares
+        top = T.alloc_var("float32", init=-T.infinity("float32"))
         total = T.alloc_var("float32", init=0.0)
-        for v in T.unroll(4):
-            merged[v] = 0.0
-        for batch in T.unroll(0, T.truncdiv(splits + 8 - 1, 8), 1, unroll_factor=1):
-            for i in T.unroll(8):
-                split = batch * 8 + i
-                weights[i] = -T.infinity("float32")
-                if split < splits:
-                    weights[i] = lse_partial[row, split, head]
-                    for part in T.vectorized(4):
-                        parts[4 * i + part] = o_partial[row, split, head, (quad) * 4 + part]
-            risen = T.alloc_var("float32", init=peak)
-            for i in T.unroll(8):
-                risen = T.max(risen, weights[i])
-            if risen > -T.infinity("float32"):
-                factor = warps.exp2(peak - risen)
-                total = total * factor
-                for v in T.unroll(4):
-                    merged[v] = merged[v] * factor
-                for i in T.unroll(8):
-                    if weights[i] > -T.infinity("float32"):
-                        share = warps.exp2(weights[i] - risen)
-                        total = total + share
-                        for v in T.unroll(4):
-                            merged[v] = merged[v] + share * parts[4 * i + v]
-                peak = risen
-        lse2 = T.if_then_else(total > 0.0, warps.log2(total) + peak, -T.infinity("float32"))
-        scale = T.if_then_else(
-            total > 0.0,
-            T.if_then_else(
-                lse2 > -T.infinity("float32"),
-                warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
-            ) * warps.rcp_approx(total),
-            0.0
+        for other in T.unroll(0, splits, 1, unroll_factor=8):
+            top = T.max(top, lse_partial[row, other, head])
+        base = T.if_then_else(top > -T.infinity("float32"), top, 0.0)
+        merged[0] = 0.0
+        merged[1] = 0.0
+        merged[2] = 0.0
+        merged[3] = 0.0
+        for other in T.unroll(0, splits, 1, unroll_factor=8):
+            weight = warps.exp2(lse_partial[row, other, head] - base)
+            total = total + weight
+            for part in T.vectorized(4):
+                four[part] = o_partial[row, other, head, (thread) * 4 + part]
+            merged[0] = merged[0] + weight * four[0]
+            merged[1] = merged[1] + weight * four[1]
+            merged[2] = merged[2] + weight * four[2]
+            merged[3] = merged[3] + weight * four[3]
+        joined = T.if_then_else(total > 0.0, warps.log2(total) + base, -T.infinity("float32"))
+        scale = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0) * T.if_then_else(
+            joined > -T.infinity("float32"),
+            warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - joined) + 1.0), 0.0
         )
-        for v in T.unroll(4):
-            rounded[v] = T.cast((merged[v] * scale), "bfloat16")
+        rounded[0] = T.cast((merged[0] * scale), "bfloat16")
+        rounded[1] = T.cast((merged[1] * scale), "bfloat16")
+        rounded[2] = T.cast((merged[2] * scale), "bfloat16")
+        rounded[3] = T.cast((merged[3] * scale), "bfloat16")
         for part in T.vectorized(4):
-            out[row, head, (quad) * 4 + part] = rounded[part]
-        if quad == 0:
-            lse[row, head] = lse2 * lse_scale
+            out[row, head, (thread) * 4 + part] = rounded[part]
+        if thread == 0:
+            lse[row, head] = joined * lse_scale
 
 
 @T.macro
-def spread_ids(rows, low, high, in_low, in_high, thread):
-    """The rows that a thread copies pieces of: every `64 / count`-th token's from its own on; -1 where an
-    id names none.
+def gather_rows(target, target_slot, cache, first, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
-    place = T.truncdiv(thread, 16)
-    found = warps.shuffle(low, place)
-    rows[0] = T.if_then_else(in_low >> place & 1 != 0, found, -1)
-    place = T.truncdiv(thread, 16) + 8
-    found = warps.shuffle(low, place)
-    rows[1] = T.if_then_else(in_low >> place & 1 != 0, found, -1)
-    place = T.truncdiv(thread, 16) + 16
-    found = warps.shuffle(low, place)
-    rows[2] = T.if_then_else(in_low >> place & 1 != 0, found, -1)
-    place = T.truncdiv(thread, 16) + 24
-    found = warps.shuffle(low, place)
-    rows[3] = T.if_then_else(in_low >> place & 1 != 0, found, -1)
-    place = T.truncdiv(thread, 16)
-    found = warps.shuffle(high, place)
-    rows[4] = T.if_then_else(in_high >> place & 1 != 0, found, -1)
-    place = T.truncdiv(thread, 16) + 8
-    found = warps.shuffle(high, place)
-    rows[5] = T.if_then_else(in_high >> place & 1 != 0, found, -1)
-    place = T.truncdiv(thread, 16) + 16
-    found = warps.shuffle(high, place)
-    rows[6] = T.if_then_else(in_high >> place & 1 != 0, found, -1)
-    place = T.truncdiv(thread, 16) + 24
-    found = warps.shuffle(high, place)
-    rows[7] = T.if_then_else(in_high >> place & 1 != 0, found, -1)
+    row = T.truncdiv(thread, 8)
+    token = warps.shuffle(low, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(UNIT // 64):
+        warps.copy16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8],
+            cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 8) * 8 + c * 64], inside
+        )
+    row = T.truncdiv(thread, 8) + 16
+    token = warps.shuffle(low, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(UNIT // 64):
+        warps.copy16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8],
+            cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 8) * 8 + c * 64], inside
+        )
+    row = T.truncdiv(thread, 8) + 32
+    token = warps.shuffle(high, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(UNIT // 64):
+        warps.copy16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8],
+            cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 8) * 8 + c * 64], inside
+        )
+    row = T.truncdiv(thread, 8) + 48
+    token = warps.shuffle(high, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(UNIT // 64):
+        warps.copy16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8],
+            cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 8) * 8 + c * 64], inside
+        )
 
 
 @T.macro
-def gather_columns(target, target_slot, cache, first, rows, thread):
-    """Start the copies of columns `first` on of a tile's rows, 16 lanes a row; a row of -1 is not read and
-    becomes zero.
-    """
-    piece = T.truncmod(thread, 16)
-    if piece < UNIT // 8:
-        for r in T.unroll(8):
-            warps.copy16(
-                target[target_slot, T.truncdiv(thread, 16) + r * 8, piece * 8],
-                cache[T.max(rows[r], 0), first + piece * 8 + 0], rows[r] >= 0
-            )
+def gather_rows_2(target, target_slot, cache, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
-
-@T.macro
-def gather_columns_2(target, target_slot, cache, rows, thread):
-    """Start the copies of columns `first` on of a tile's rows, 16 lanes a row; a row of -1 is not read and
-    becomes zero.
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
-    piece = T.truncmod(thread, 16)
-    if piece < ROPE_DIM // 8:
-        for r in T.unroll(8):
-            warps.copy16(
-                target[target_slot, T.truncdiv(thread, 16) + r * 8, piece * 8],
-                cache[T.max(rows[r], 0), piece * 8 + 0], rows[r] >= 0
-            )
+    row = T.truncdiv(thread, ROPE_DIM // 8)
+    token = warps.shuffle(low, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(1):
+        warps.copy16(
+            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8],
+            cache[
+                T.if_then_else(inside, token, 0),
+                T.truncmod(thread, ROPE_DIM // 8) * 8 + c * (ROPE_DIM // 8 * 8)
+            ],
+            inside
+        )
+    row = T.truncdiv(thread, ROPE_DIM // 8) + 16
+    token = warps.shuffle(low, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(1):
+        warps.copy16(
+            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8],
+            cache[
+                T.if_then_else(inside, token, 0),
+                T.truncmod(thread, ROPE_DIM // 8) * 8 + c * (ROPE_DIM // 8 * 8)
+            ],
+            inside
+        )
+    row = T.truncdiv(thread, ROPE_DIM // 8) + 32
+    token = warps.shuffle(high, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(1):
+        warps.copy16(
+            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8],
+            cache[
+                T.if_then_else(inside, token, 0),
+                T.truncmod(thread, ROPE_DIM // 8) * 8 + c * (ROPE_DIM // 8 * 8)
+            ],
+            inside
+        )
+    row = T.truncdiv(thread, ROPE_DIM // 8) + 48
+    token = warps.shuffle(high, T.truncmod(row, 32))
+    inside = (token >= 0) & (token < n)
+    for c in T.unroll(1):
+        warps.copy16(
+            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8],
+            cache[
+                T.if_then_else(inside, token, 0),
+                T.truncmod(thread, ROPE_DIM // 8) * 8 + c * (ROPE_DIM // 8 * 8)
+            ],
+            inside
+        )
 
 
 @T.macro
 def softmax(
-    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
-    topk, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty, p_full, p_empty,
-    o_full, bx, split, row, head0, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
-    live: T.Ref, thread, lane
+    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n,
+    topk, splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty,
+    p_full, p_empty, o_full, bx, split, row, head0, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
+    in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = T.alloc_local((HEAD_BLOCK // 2,), "float32")
@@ -473,10 +522,9 @@ def softmax(
     held = T.alloc_local((16,), "float32")
     worker = thread
     # q: filled once, so its slot is free
-    load_block(q_s, 0, q_nope, row, head0, worker)
-    load_block_2(qpe_s, 0, q_pe, row, head0, worker)
-    T.fence_proxy_async()
-    T.mbarrier_arrive(q_full[0])
+    copy_block(q_s, 0, q_nope, row, head0, worker)
+    copy_block_2(qpe_s, 0, q_pe, row, head0, worker)
+    T.cp_async_barrier_noinc(q_full[0])
     T.fill(sums, 0.0)
     T.fill(peak, -T.infinity("float32"))
     grown = T.alloc_var("bool", init=False)
@@ -488,8 +536,9 @@ def softmax(
         if live:
             T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
             T.tcgen05_after_thread_sync()
-            # A tile's scores from tensor memory. Not yet waited for.
-            leaf_sm100.read_scores(scores, s_t, it % 2, worker)
+            # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited
+            # for at the release.
+            fragment.read_accumulator(scores, s_t, it % 2, worker)
             T.call_extern("handle", "tl::fence_view_async_tmem_load")
             T.tcgen05_before_thread_sync()
             T.mbarrier_arrive(s_empty[it % 2])
@@ -507,7 +556,7 @@ def softmax(
                     # o: p also gives its slot back
             T.mbarrier_wait_parity(p_empty[0], (it & 1) ^ 1)
             weigh_tokens(scores, sums, peak)
-            store_tokens(p_s, 0, scores, worker)
+            store_weights(p_s, 0, scores, worker)
             # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
             if (it > 0) & (grown == False):
                 T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
@@ -521,24 +570,45 @@ def softmax(
             it = it + 1
     leave_sums(red_s, it % 2, sums, worker)
     T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-    alone = splits == 1
-    finish_columns(
-        red_s, it % 2, peak, stat_s, attn_sink, lse, lse_partial, row, head0, splits, split, alone, lse_scale,
-        worker
-    )
-    T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
     if it > 0:
         T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
         T.tcgen05_after_thread_sync()
-    write_output(o_t, 0, held, stat_s, out, o_partial, row, head0, splits, split, alone, it > 0, worker)
-    last = T.alloc_var("bool", init=False)
-    if splits > CLUSTER:
+    if splits == 1:
+        finish_columns(
+            red_s, it % 2, lse, row, head0, top, peak, stat_s, attn_sink, splits, lse_scale, worker
+        )
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-        grid.take_ticket(last_s, arrivals, bx, splits, worker)
+        write_output(out, o_t, 0, row, head0, it > 0, held, stat_s, splits, worker)
+    else:
+        finish_columns_2(
+            red_s, it % 2, lse_partial, row, head0, split, top, peak, stat_s, attn_sink, splits, lse_scale,
+            worker
+        )
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-        last = last_s[0] == splits - 1
-    if last:
-        merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, worker)
+        write_output_2(o_partial, o_t, 0, row, head0, split, it > 0, held, stat_s, splits, worker)
+        merges = T.alloc_var("bool", init=True)
+        share = T.alloc_var("int32", init=split)
+        shares = T.alloc_var("int32", init=splits)
+        together = arrival_slots == t * (HEADS // HEAD_BLOCK)
+        if together:
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+            grid.count_in(arrivals, bx, worker)
+            grid.await_count(arrivals, bx, splits, worker)
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+        else:
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+            grid.take_ticket(last_s, arrivals, bx, splits, worker)
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+            merges = last_s[0] == splits - 1
+            share = 0
+            shares = 1
+        if merges:
+            merge_heads(
+                row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale,
+                worker
+            )
+        if together:
+            grid.count_out(arrivals, bx, splits, worker)
 
 
 @T.macro
@@ -547,7 +617,6 @@ def producer(
     it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Selected rows into the rings."""
-    rows = T.alloc_local((8,), "int32")
     worker = thread - 128
     for turn in T.serial(turns):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
@@ -557,15 +626,14 @@ def producer(
         now_high = high
         read_ids_2(low, high, indices, topk, row, turn + 1, turns, split, splits, lane)
         if live:
-            spread_ids(rows, now_low, now_high, in_low, in_high, worker)
             for c in T.serial(UNITS):
                 T.mbarrier_wait_parity(
                     kv_empty[(it * UNITS + c) % UNIT_STAGES], (((it * UNITS + c) // UNIT_STAGES) & 1) ^ 1
                 )
-                gather_columns(kv_s, (it * UNITS + c) % UNIT_STAGES, ckv, c * UNIT, rows, worker)
+                gather_rows(kv_s, (it * UNITS + c) % UNIT_STAGES, ckv, c * UNIT, now_low, now_high, n, worker)
                 T.cp_async_barrier_noinc(kv_full[(it * UNITS + c) % UNIT_STAGES])
             T.mbarrier_wait_parity(pe_empty[0], (it & 1) ^ 1)
-            gather_columns_2(pe_s, 0, kpe, rows, worker)
+            gather_rows_2(pe_s, 0, kpe, now_low, now_high, n, worker)
             T.cp_async_barrier_noinc(pe_full[0])
             it = it + 1
 
@@ -578,6 +646,7 @@ def mma(
 ):
     """Issues every tcgen05.mma and commit."""
     T.mbarrier_wait_parity(q_full[0], 0)
+    T.fence_proxy_async()
     T.tcgen05_after_thread_sync()
     for turn in T.serial(turns + 1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
@@ -689,9 +758,9 @@ def program():
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-                    lse_scale, n, topk, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full,
-                    s_full, s_empty, p_full, p_empty, o_full, bx, split, row, head0, turns, it, low, high,
-                    in_low, in_high, live, thread, lane
+                    lse_scale, t, n, topk, splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t,
+                    s_t, q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, row, head0, turns, it,
+                    low, high, in_low, in_high, live, thread, lane
                 )
             elif thread < 256:
                 producer(

@@ -5,7 +5,7 @@ edit those, not this file. Knobs: heads=128, kv=bf16, tile=64, cluster=1, gather
 
   producer     mma          softmax
   warp 4       warp 5       warps 0..3
-  |            |<=== q =====|   q_s qpe_s, once; threads -> tcgen05
+  |            |<=== q =====|   q_s qpe_s, once; cp_async -> tcgen05
   |==== kv ===>|            |   kv_s, ring of 8; bulk -> tcgen05
   |==== pe ===>|            |   pe_s; bulk -> tcgen05
   |            |==== s ====>|   s_t, ring of 2; tcgen05 -> tmem
@@ -32,11 +32,11 @@ buffers
   top        128x16 float32, registers of softmax
   peak       128x16 float32, registers of softmax
   held       128x16 float32, registers of softmax
-  rows       64 int32, registers of producer
+  rows       32x64 int32, registers of producer
 pipelines
-  q: softmax (threads) ==[q_s qpe_s: once]==> mma (tcgen05)
-    full  x128: softmax fence.proxy.async, arrive full
-      mma: wait full, fence after
+  q: softmax (cp_async) ==[q_s qpe_s: once]==> mma (tcgen05)
+    full  x128: softmax hardware arrives per thread
+      mma: wait full, fence.proxy.async, fence after
   kv: producer (bulk) ==[kv_s: 8-slot ring]==> mma (tcgen05)
     full  x1, 16384 bytes: producer arrive + expect bytes
       mma: wait full, fence after
@@ -66,15 +66,16 @@ totals: 192 threads, 223700 of 232448 bytes of shared memory, 384 of 512 tensor-
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
-from dsl_kernels.device.tilelang import bulk, grid, tcgen05, warps
+from dsl_kernels.device.tilelang import bulk, fragment, grid, tcgen05, warps
 from dsl_kernels.device.tilelang import sparse_mla as leaf
 from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
+# Where it is not zero, all CTAs run at once.
+RESIDENT = "(splits - 1) * (t * 2 + 1 - arrival_slots)"
 
 HEADS = 128  # query heads
 TILE = 64  # tokens a tile
-CLUSTER = 1  # splits of a row that meet as a cluster and share out the merge
 HEAD_BLOCK = 64
 UNIT_STAGES = 8
 TILE_STAGES = 1
@@ -98,37 +99,25 @@ def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turns, split, splits, 
 
 
 @T.macro
-def load_block(target, target_slot, q, row, head0, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = T.alloc_local((8,), "bfloat16")
-    for i in T.unroll(0, HEAD_BLOCK * (LATENT_DIM // 8) // 128, 1, unroll_factor=8):
+def copy_block(target, target_slot, q, row, head0, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    for i in T.unroll(HEAD_BLOCK * (LATENT_DIM // 8) // 128):
         item = i * 128 + thread
-        head = T.truncdiv(item, LATENT_DIM // 8)
-        piece = T.truncmod(item, LATENT_DIM // 8)
-        for v in T.unroll(8):
-            held[v] = 0.0
-        if head < HEAD_BLOCK:
-            for part in T.vectorized(8):
-                held[part] = q[row, head0 + head, (piece) * 8 + part]
-        for part in T.vectorized(8):
-            target[target_slot, head, piece * 8 + part] = held[part]
+        warps.copy16(
+            target[target_slot, T.truncdiv(item, LATENT_DIM // 8), T.truncmod(item, LATENT_DIM // 8) * 8],
+            q[row, head0, item * 8], item < HEAD_BLOCK * (LATENT_DIM // 8)
+        )
 
 
 @T.macro
-def load_block_2(target, target_slot, q, row, head0, thread):
-    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
-    held = T.alloc_local((8,), "bfloat16")
-    for i in T.unroll(0, HEAD_BLOCK * (ROPE_DIM // 8) // 128, 1, unroll_factor=8):
+def copy_block_2(target, target_slot, q, row, head0, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    for i in T.unroll(HEAD_BLOCK * (ROPE_DIM // 8) // 128):
         item = i * 128 + thread
-        head = T.truncdiv(item, ROPE_DIM // 8)
-        piece = T.truncmod(item, ROPE_DIM // 8)
-        for v in T.unroll(8):
-            held[v] = 0.0
-        if head < HEAD_BLOCK:
-            for part in T.vectorized(8):
-                held[part] = q[row, head0 + head, (piece) * 8 + part]
-        for part in T.vectorized(8):
-            target[target_slot, head, piece * 8 + part] = held[part]
+        warps.copy16(
+            target[target_slot, T.truncdiv(item, ROPE_DIM // 8), T.truncmod(item, ROPE_DIM // 8) * 8],
+            q[row, head0, item * 8], item < HEAD_BLOCK * (ROPE_DIM // 8)
+        )
 
 
 @T.macro
@@ -187,13 +176,8 @@ def leave_maxima(red, red_slot, scores, thread):
 
 
 @T.macro
-def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
-    """The maxima of the heads over the four warps.
-
-    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
-    warp.
-    """
-    above = T.alloc_var("bool", init=False)
+def join_maxima(top, red, red_slot, thread):
+    """The maxima of the heads over the four warps."""
     four = T.alloc_local((4,), "float32")
     for column in T.unroll(HEAD_BLOCK // 4):
         for part in T.vectorized(4):
@@ -202,6 +186,18 @@ def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
                 0 + part
             ]
         top[column] = T.max(T.max(four[0], four[1]), T.max(four[2], four[3]))
+
+
+@T.macro
+def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
+    """The maxima of the heads over the four warps.
+
+    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
+    warp.
+    """
+    join_maxima(top, red, red_slot, thread)
+    above = T.alloc_var("bool", init=False)
+    for column in T.unroll(HEAD_BLOCK // 4):
         above = above | (top[column] > peak[column] + 8.0)
     grown = warps.any_lane(above)
 
@@ -220,20 +216,19 @@ def raise_reference(peak, top, sums, stat_s, thread):
 
 @T.macro
 def rescale_output(acc, acc_slot, held, stat_s, thread):
-    """O^T times each head's factor, some columns of the four accumulators at a time."""
-    for step in T.unroll(0, 4 * (HEAD_BLOCK // 16), 1, unroll_factor=1):
+    """O^T times each head's factor."""
+    for step in T.unroll(0, 16, 1, unroll_factor=1):
+        first = T.truncmod(step, 4) * 16
         factors = T.alloc_local((16,), "float32")
         for quad in T.unroll(4):
             for part in T.vectorized(4):
-                factors[quad * 4 + part] = stat_s[
-                    (T.truncdiv(T.truncmod(step, HEAD_BLOCK // 16) * 16, 4) + quad) * 4 + part
-                ]
-        # This thread's lane of columns `column` on of tensor memory, once they are here.
-        leaf_sm100.load_columns(held, acc, acc_slot, step * 16, thread)
+                factors[quad * 4 + part] = stat_s[(T.truncdiv(first, 4) + quad) * 4 + part]
+        # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+        fragment.load_columns(held, acc, acc_slot, step * 16, thread)
         for i in T.unroll(16):
             held[i] = held[i] * factors[i]
         # The reverse of `load_columns`; not waited for.
-        leaf_sm100.store_columns(held, acc, acc_slot, step * 16, thread)
+        fragment.store_columns(held, acc, acc_slot, step * 16, thread)
 
 
 @T.macro
@@ -247,18 +242,18 @@ def weigh_tokens(scores, sums, peak):
 
 
 @T.macro
-def store_tokens(target, target_slot, scores, thread):
-    """Write P as bf16, tokens by heads."""
-    two = T.alloc_local((2,), "bfloat16")
+def store_weights(target, target_slot, scores, thread):
+    """Write P as bf16, tokens by heads; eight heads lie along the rows."""
+    held = T.alloc_local((2,), "bfloat16")
     for pair in T.unroll(HEAD_BLOCK // 2 // 2):
-        two[0] = T.cast(scores[2 * pair], "bfloat16")
-        two[1] = T.cast(scores[2 * pair + 1], "bfloat16")
+        held[0] = T.cast(scores[pair * 2], "bfloat16")
+        held[1] = T.cast(scores[pair * 2 + 1], "bfloat16")
         for part in T.vectorized(2):
             target[
                 target_slot,
                 T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
                 T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
-            ] = two[part]
+            ] = held[part]
 
 
 @T.macro
@@ -280,44 +275,44 @@ def leave_sums(red, red_slot, sums, thread):
 
 
 @T.macro
-def finish_columns(
-    red, red_slot, peak, stat_s, attn_sink, lse, lse_partial, row, head0, splits, split, alone, lse_scale,
-    thread
-):
-    """From sums and reference: the factor that normalises O^T, and the lse of a lone split or of a
-    partial.
-    """
+def join_sums(top, red, red_slot, thread):
+    """The sums of the heads over the four warps."""
     four = T.alloc_local((4,), "float32")
-    if thread < 4:
-        for column in T.unroll(HEAD_BLOCK // 4):
-            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-            for part in T.vectorized(4):
-                four[part] = red[red_slot, head, 0 + part]
-            total = four[0] + four[1] + (four[2] + four[3])
-            lse2 = T.if_then_else(total > 0.0, warps.log2(total) + peak[column], -T.infinity("float32"))
-            inverse = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0)
-            if head < HEAD_BLOCK:
-                if alone:
-                    stat_s[head] = inverse * T.if_then_else(
-                        lse2 > -T.infinity("float32"),
-                        warps.rcp_approx(
-                            warps.exp2(attn_sink[head0 + head] * 1.4426950408889634 - lse2) + 1.0
-                        ),
-                        0.0
-                    )
-                    lse[row, head0 + head] = lse2 * lse_scale
-                else:
-                    stat_s[head] = inverse
-                    lse_partial[row, split, head0 + head] = lse2
+    for column in T.unroll(HEAD_BLOCK // 4):
+        for part in T.vectorized(4):
+            four[part] = red[
+                red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                0 + part
+            ]
+        top[column] = four[0] + four[1] + (four[2] + four[3])
 
 
 @T.macro
-def write_output(acc, acc_slot, held, stat_s, out, o_partial, row, head0, splits, split, alone, some, thread):
-    """O^T times each head's factor to the output (a lone split) or to this split's partial.
-
-    Without `some` live tile there is no O: a lone split writes zeros, and a partial of one is never
-    read.
+def finish_columns(red, red_slot, lses, row, head0, top, peak, stat_s, attn_sink, splits, lse_scale, thread):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
     """
+    join_sums(top, red, red_slot, thread)
+    if thread < 4:
+        for column in T.unroll(HEAD_BLOCK // 4):
+            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            lse2 = T.if_then_else(
+                top[column] > 0.0, warps.log2(top[column]) + peak[column], -T.infinity("float32")
+            )
+            if head < HEAD_BLOCK:
+                stat_s[head] = T.if_then_else(
+                    top[column] > 0.0, warps.rcp_approx(top[column]), 0.0
+                ) * T.if_then_else(
+                    lse2 > -T.infinity("float32"),
+                    warps.rcp_approx(warps.exp2(attn_sink[head0 + head] * 1.4426950408889634 - lse2) + 1.0),
+                    0.0
+                )
+                lses[row, head0 + head] = lse2 * lse_scale
+
+
+@T.macro
+def write_output(to, acc, acc_slot, row, head0, some, held, stat_s, splits, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     for step in T.unroll(0, 16, 1, unroll_factor=1):
         first = T.truncmod(step, 4) * 16
         factors = T.alloc_local((16,), "float32")
@@ -325,86 +320,173 @@ def write_output(acc, acc_slot, held, stat_s, out, o_partial, row, head0, splits
             for part in T.vectorized(4):
                 factors[quad * 4 + part] = stat_s[(T.truncdiv(first, 4) + quad) * 4 + part]
         if some:
-            # This thread's lane of columns `column` on of tensor memory, once they are here.
-            leaf_sm100.load_columns(held, acc, acc_slot, step * 16, thread)
-        else:
-            for i in T.unroll(16):
-                held[i] = 0.0
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment.load_columns(held, acc, acc_slot, step * 16, thread)
         d = T.truncdiv(step, 4) * 128 + thread
-        if alone:
-            for i in T.unroll(16):
-                out[row, head0 + first + i, d] = T.cast((held[i] * factors[i]), "bfloat16")
-        else:
-            if some:
-                for i in T.unroll(16):
-                    o_partial[row, split, head0 + first + i, d] = held[i] * factors[i]
+        for i in T.unroll(16):
+            to[row, head0 + first + i, d] = T.cast(
+                (factors[i] * T.if_then_else(some, held[i], 0.0)), "bfloat16"
+            )
 
 
 @T.macro
-def merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, thread):
-    """The weighted sum of the splits for `columns` latent dims from `first` on, four dims of one head a
-    thread and turn.
-
-    Eight splits at a time are in flight, joined by an online softmax over their lse. A split of weight
-    0 is not looked at; a row without ids gives 0 and -inf.
+def finish_columns_2(
+    red, red_slot, lses, row, head0, split, top, peak, stat_s, attn_sink, splits, lse_scale, thread
+):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
     """
-    parts = T.alloc_local((32,), "float32")
-    weights = T.alloc_local((8,), "float32")
+    join_sums(top, red, red_slot, thread)
+    if thread < 4:
+        for column in T.unroll(HEAD_BLOCK // 4):
+            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            lse2 = T.if_then_else(
+                top[column] > 0.0, warps.log2(top[column]) + peak[column], -T.infinity("float32")
+            )
+            if head < HEAD_BLOCK:
+                stat_s[head] = T.if_then_else(top[column] > 0.0, warps.rcp_approx(top[column]), 0.0)
+                lses[row, split, head0 + head] = lse2
+
+
+@T.macro
+def write_output_2(to, acc, acc_slot, row, head0, split, some, held, stat_s, splits, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    for step in T.unroll(0, 16, 1, unroll_factor=1):
+        first = T.truncmod(step, 4) * 16
+        factors = T.alloc_local((16,), "float32")
+        for quad in T.unroll(4):
+            for part in T.vectorized(4):
+                factors[quad * 4 + part] = stat_s[(T.truncdiv(first, 4) + quad) * 4 + part]
+        if some:
+            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
+            fragment.load_columns(held, acc, acc_slot, step * 16, thread)
+        d = T.truncdiv(step, 4) * 128 + thread
+        for i in T.unroll(16):
+            to[row, split, head0 + first + i, d] = T.cast(
+                (factors[i] * T.if_then_else(some, held[i], 0.0)), "float32"
+            )
+
+
+@T.macro
+def merge_heads(
+    row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, thread
+):
+    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
+    0 and -inf.
+    """
+    four = T.alloc_local((4,), "float32")
     merged = T.alloc_local((4,), "float32")
     rounded = T.alloc_local((4,), "bfloat16")
-    for item in T.unroll(thread, HEAD_BLOCK * (LATENT_DIM // 4), SOFTMAX_THREADS, unroll_factor=1):
-        head = head0 + T.truncdiv(item, LATENT_DIM // 4)
-        quad = T.truncmod(item, LATENT_DIM // 4)
-        peak = T.alloc_var("float32", init=-T.infinity("float32"))
+    for turn in T.unroll(0, T.truncdiv(HEAD_BLOCK - share + shares - 1, shares), 1, unroll_factor=1):
+        head = head0 + share + turn * shares
+        top = T.alloc_var("float32", init=-T.infinity("float32"))
         total = T.alloc_var("float32", init=0.0)
-        for v in T.unroll(4):
-            merged[v] = 0.0
-        for batch in T.unroll(0, T.truncdiv(splits + 8 - 1, 8), 1, unroll_factor=1):
-            for i in T.unroll(8):
-                split = batch * 8 + i
-                weights[i] = -T.infinity("float32")
-                if split < splits:
-                    weights[i] = lse_partial[row, split, head]
-                    for part in T.vectorized(4):
-                        parts[4 * i + part] = o_partial[row, split, head, (quad) * 4 + part]
-            risen = T.alloc_var("float32", init=peak)
-            for i in T.unroll(8):
-                risen = T.max(risen, weights[i])
-            if risen > -T.infinity("float32"):
-                factor = warps.exp2(peak - risen)
-                total = total * factor
-                for v in T.unroll(4):
-                    merged[v] = merged[v] * factor
-                for i in T.unroll(8):
-                    if weights[i] > -T.infinity("float32"):
-                        share = warps.exp2(weights[i] - risen)
-                        total = total + share
-                        for v in T.unroll(4):
-                            merged[v] = merged[v] + share * parts[4 * i + v]
-                peak = risen
-        lse2 = T.if_then_else(total > 0.0, warps.log2(total) + peak, -T.infinity("float32"))
-        scale = T.if_then_else(
-            total > 0.0,
-            T.if_then_else(
-                lse2 > -T.infinity("float32"),
-                warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
-            ) * warps.rcp_approx(total),
-            0.0
+        for other in T.unroll(0, splits, 1, unroll_factor=8):
+            top = T.max(top, lse_partial[row, other, head])
+        base = T.if_then_else(top > -T.infinity("float32"), top, 0.0)
+        merged[0] = 0.0
+        merged[1] = 0.0
+        merged[2] = 0.0
+        merged[3] = 0.0
+        for other in T.unroll(0, splits, 1, unroll_factor=8):
+            weight = warps.exp2(lse_partial[row, other, head] - base)
+            total = total + weight
+            for part in T.vectorized(4):
+                four[part] = o_partial[row, other, head, (thread) * 4 + part]
+            merged[0] = merged[0] + weight * four[0]
+            merged[1] = merged[1] + weight * four[1]
+            merged[2] = merged[2] + weight * four[2]
+            merged[3] = merged[3] + weight * four[3]
+        joined = T.if_then_else(total > 0.0, warps.log2(total) + base, -T.infinity("float32"))
+        scale = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0) * T.if_then_else(
+            joined > -T.infinity("float32"),
+            warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - joined) + 1.0), 0.0
         )
-        for v in T.unroll(4):
-            rounded[v] = T.cast((merged[v] * scale), "bfloat16")
+        rounded[0] = T.cast((merged[0] * scale), "bfloat16")
+        rounded[1] = T.cast((merged[1] * scale), "bfloat16")
+        rounded[2] = T.cast((merged[2] * scale), "bfloat16")
+        rounded[3] = T.cast((merged[3] * scale), "bfloat16")
         for part in T.vectorized(4):
-            out[row, head, (quad) * 4 + part] = rounded[part]
-        if quad == 0:
-            lse[row, head] = lse2 * lse_scale
+            out[row, head, (thread) * 4 + part] = rounded[part]
+        if thread == 0:
+            lse[row, head] = joined * lse_scale
+
+
+@T.macro
+def spread_ids(rows, low, high):
+    """Every id of a tile to all lanes."""
+    rows[0] = warps.shuffle(low, 0)
+    rows[1] = warps.shuffle(low, 1)
+    rows[2] = warps.shuffle(low, 2)
+    rows[3] = warps.shuffle(low, 3)
+    rows[4] = warps.shuffle(low, 4)
+    rows[5] = warps.shuffle(low, 5)
+    rows[6] = warps.shuffle(low, 6)
+    rows[7] = warps.shuffle(low, 7)
+    rows[8] = warps.shuffle(low, 8)
+    rows[9] = warps.shuffle(low, 9)
+    rows[10] = warps.shuffle(low, 10)
+    rows[11] = warps.shuffle(low, 11)
+    rows[12] = warps.shuffle(low, 12)
+    rows[13] = warps.shuffle(low, 13)
+    rows[14] = warps.shuffle(low, 14)
+    rows[15] = warps.shuffle(low, 15)
+    rows[16] = warps.shuffle(low, 16)
+    rows[17] = warps.shuffle(low, 17)
+    rows[18] = warps.shuffle(low, 18)
+    rows[19] = warps.shuffle(low, 19)
+    rows[20] = warps.shuffle(low, 20)
+    rows[21] = warps.shuffle(low, 21)
+    rows[22] = warps.shuffle(low, 22)
+    rows[23] = warps.shuffle(low, 23)
+    rows[24] = warps.shuffle(low, 24)
+    rows[25] = warps.shuffle(low, 25)
+    rows[26] = warps.shuffle(low, 26)
+    rows[27] = warps.shuffle(low, 27)
+    rows[28] = warps.shuffle(low, 28)
+    rows[29] = warps.shuffle(low, 29)
+    rows[30] = warps.shuffle(low, 30)
+    rows[31] = warps.shuffle(low, 31)
+    rows[32] = warps.shuffle(high, 0)
+    rows[33] = warps.shuffle(high, 1)
+    rows[34] = warps.shuffle(high, 2)
+    rows[35] = warps.shuffle(high, 3)
+    rows[36] = warps.shuffle(high, 4)
+    rows[37] = warps.shuffle(high, 5)
+    rows[38] = warps.shuffle(high, 6)
+    rows[39] = warps.shuffle(high, 7)
+    rows[40] = warps.shuffle(high, 8)
+    rows[41] = warps.shuffle(high, 9)
+    rows[42] = warps.shuffle(high, 10)
+    rows[43] = warps.shuffle(high, 11)
+    rows[44] = warps.shuffle(high, 12)
+    rows[45] = warps.shuffle(high, 13)
+    rows[46] = warps.shuffle(high, 14)
+    rows[47] = warps.shuffle(high, 15)
+    rows[48] = warps.shuffle(high, 16)
+    rows[49] = warps.shuffle(high, 17)
+    rows[50] = warps.shuffle(high, 18)
+    rows[51] = warps.shuffle(high, 19)
+    rows[52] = warps.shuffle(high, 20)
+    rows[53] = warps.shuffle(high, 21)
+    rows[54] = warps.shuffle(high, 22)
+    rows[55] = warps.shuffle(high, 23)
+    rows[56] = warps.shuffle(high, 24)
+    rows[57] = warps.shuffle(high, 25)
+    rows[58] = warps.shuffle(high, 26)
+    rows[59] = warps.shuffle(high, 27)
+    rows[60] = warps.shuffle(high, 28)
+    rows[61] = warps.shuffle(high, 29)
+    rows[62] = warps.shuffle(high, 30)
+    rows[63] = warps.shuffle(high, 31)
 
 
 @T.macro
 def softmax(
-    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
-    topk, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty, p_full, p_empty,
-    o_full, bx, split, row, head0, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
-    live: T.Ref, thread, lane
+    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n,
+    topk, splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty,
+    p_full, p_empty, o_full, bx, split, row, head0, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
+    in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = T.alloc_local((HEAD_BLOCK // 2,), "float32")
@@ -414,10 +496,9 @@ def softmax(
     held = T.alloc_local((16,), "float32")
     worker = thread
     # q: filled once, so its slot is free
-    load_block(q_s, 0, q_nope, row, head0, worker)
-    load_block_2(qpe_s, 0, q_pe, row, head0, worker)
-    T.fence_proxy_async()
-    T.mbarrier_arrive(q_full[0])
+    copy_block(q_s, 0, q_nope, row, head0, worker)
+    copy_block_2(qpe_s, 0, q_pe, row, head0, worker)
+    T.cp_async_barrier_noinc(q_full[0])
     T.fill(sums, 0.0)
     T.fill(peak, -T.infinity("float32"))
     grown = T.alloc_var("bool", init=False)
@@ -429,8 +510,9 @@ def softmax(
         if live:
             T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
             T.tcgen05_after_thread_sync()
-            # A tile's scores from tensor memory. Not yet waited for.
-            leaf_sm100.read_scores(scores, s_t, it % 2, worker)
+            # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited
+            # for at the release.
+            fragment.read_accumulator(scores, s_t, it % 2, worker)
             T.call_extern("handle", "tl::fence_view_async_tmem_load")
             T.tcgen05_before_thread_sync()
             T.mbarrier_arrive(s_empty[it % 2])
@@ -448,7 +530,7 @@ def softmax(
                     # o: p also gives its slot back
             T.mbarrier_wait_parity(p_empty[0], (it & 1) ^ 1)
             weigh_tokens(scores, sums, peak)
-            store_tokens(p_s, 0, scores, worker)
+            store_weights(p_s, 0, scores, worker)
             # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
             if (it > 0) & (grown == False):
                 T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
@@ -462,24 +544,45 @@ def softmax(
             it = it + 1
     leave_sums(red_s, it % 2, sums, worker)
     T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-    alone = splits == 1
-    finish_columns(
-        red_s, it % 2, peak, stat_s, attn_sink, lse, lse_partial, row, head0, splits, split, alone, lse_scale,
-        worker
-    )
-    T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
     if it > 0:
         T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
         T.tcgen05_after_thread_sync()
-    write_output(o_t, 0, held, stat_s, out, o_partial, row, head0, splits, split, alone, it > 0, worker)
-    last = T.alloc_var("bool", init=False)
-    if splits > CLUSTER:
+    if splits == 1:
+        finish_columns(
+            red_s, it % 2, lse, row, head0, top, peak, stat_s, attn_sink, splits, lse_scale, worker
+        )
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-        grid.take_ticket(last_s, arrivals, bx, splits, worker)
+        write_output(out, o_t, 0, row, head0, it > 0, held, stat_s, splits, worker)
+    else:
+        finish_columns_2(
+            red_s, it % 2, lse_partial, row, head0, split, top, peak, stat_s, attn_sink, splits, lse_scale,
+            worker
+        )
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-        last = last_s[0] == splits - 1
-    if last:
-        merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, worker)
+        write_output_2(o_partial, o_t, 0, row, head0, split, it > 0, held, stat_s, splits, worker)
+        merges = T.alloc_var("bool", init=True)
+        share = T.alloc_var("int32", init=split)
+        shares = T.alloc_var("int32", init=splits)
+        together = arrival_slots == t * (HEADS // HEAD_BLOCK)
+        if together:
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+            grid.count_in(arrivals, bx, worker)
+            grid.await_count(arrivals, bx, splits, worker)
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+        else:
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+            grid.take_ticket(last_s, arrivals, bx, splits, worker)
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+            merges = last_s[0] == splits - 1
+            share = 0
+            shares = 1
+        if merges:
+            merge_heads(
+                row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale,
+                worker
+            )
+        if together:
+            grid.count_out(arrivals, bx, splits, worker)
 
 
 @T.macro
@@ -490,30 +593,30 @@ def producer(
 ):
     """Selected rows into the rings."""
     rows = T.alloc_local((TILE,), "int32")
-    # The ids of the tile at `turn`, for the lanes that copy; unchanged past the last turn.
-    leaf_sm100.read_rows(rows, indices, topk, row, 0, turns, split, splits, lane)
     for turn in T.serial(turns):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
+        now_low = low
+        now_high = high
         read_ids_2(low, high, indices, topk, row, turn + 1, turns, split, splits, lane)
         if live:
+            spread_ids(rows, now_low, now_high)
             for c in T.serial(UNITS):
                 T.mbarrier_wait_parity(
                     kv_empty[(it * UNITS + c) % UNIT_STAGES], (((it * UNITS + c) // UNIT_STAGES) & 1) ^ 1
                 )
                 bulk.load_rows(
                     bulk.row_map(ckv, 512, n, ckv_stride * 2), rows, c * UNIT, kv_s,
-                    (it * UNITS + c) % UNIT_STAGES, kv_full, lane
+                    (it * UNITS + c) % UNIT_STAGES, kv_full
                 )
                 if T.shuffle_elect(32):
                     T.mbarrier_arrive(kv_full[(it * UNITS + c) % UNIT_STAGES])
             T.mbarrier_wait_parity(pe_empty[0], (it & 1) ^ 1)
-            bulk.load_rows(bulk.row_map(kpe, 64, n, kpe_stride * 2), rows, 0, pe_s, 0, pe_full, lane)
+            bulk.load_rows(bulk.row_map(kpe, 64, n, kpe_stride * 2), rows, 0, pe_s, 0, pe_full)
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(pe_full[0])
             it = it + 1
-        leaf_sm100.read_rows(rows, indices, topk, row, turn + 1, turns, split, splits, lane)
 
 
 @T.macro
@@ -524,6 +627,7 @@ def mma(
 ):
     """Issues every tcgen05.mma and commit."""
     T.mbarrier_wait_parity(q_full[0], 0)
+    T.fence_proxy_async()
     T.tcgen05_after_thread_sync()
     for turn in T.serial(turns + 1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
@@ -633,9 +737,9 @@ def program():
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-                    lse_scale, n, topk, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full,
-                    s_full, s_empty, p_full, p_empty, o_full, bx, split, row, head0, turns, it, low, high,
-                    in_low, in_high, live, thread, lane
+                    lse_scale, t, n, topk, splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t,
+                    s_t, q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, row, head0, turns, it,
+                    low, high, in_low, in_high, live, thread, lane
                 )
             elif thread < 160:
                 producer(

@@ -473,11 +473,11 @@ def attend(
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     join_sums(top, red_s, worker)
     normalise(acc, top, peak)
-    merges = Boolean(True)
     if splits == 1:
         write_outputs(acc, top, attn_sink, out, lse, bx, lse_scale, worker)
     else:
         leave_part(acc, top, bx, split, o_partial, lse_partial, splits, worker)
+        merges = Boolean(True)
         share = Int32(split)
         shares = Int32(splits)
         together = arrival_slots == t

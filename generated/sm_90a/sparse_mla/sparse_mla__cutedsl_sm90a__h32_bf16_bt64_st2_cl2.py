@@ -432,8 +432,8 @@ def attend(
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     join_sums(top, red_s, worker)
     normalise(acc, top, peak)
-    merges = Boolean(True)
     leave_part(acc, top, bx, split, o_partial, lse_partial, splits, worker)
+    merges = Boolean(True)
     cute.arch.cluster_arrive()
     cute.arch.cluster_wait()
     if splits > CLUSTER:

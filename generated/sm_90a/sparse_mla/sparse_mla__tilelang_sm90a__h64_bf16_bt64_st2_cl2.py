@@ -445,8 +445,8 @@ def attend(
     T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
     join_sums(top, red_s, worker)
     normalise(acc, top, peak)
-    merges = T.alloc_var("bool", init=True)
     leave_part(acc, top, row, head0, split, o_partial, lse_partial, splits, worker)
+    merges = T.alloc_var("bool", init=True)
     T.call_extern("handle", "dk::cluster_arrive")
     T.call_extern("handle", "dk::cluster_wait")
     if splits > CLUSTER:

@@ -576,11 +576,11 @@ def attend(
     T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
     join_sums(top, red_s, worker)
     normalise(acc, top, peak)
-    merges = T.alloc_var("bool", init=True)
     if splits == 1:
         write_outputs(acc, top, attn_sink, out, lse, bx, lse_scale, worker)
     else:
         leave_part(acc, top, bx, split, o_partial, lse_partial, splits, worker)
+        merges = T.alloc_var("bool", init=True)
         share = T.alloc_var("int32", init=split)
         shares = T.alloc_var("int32", init=splits)
         together = arrival_slots == t
