@@ -96,11 +96,17 @@ def load_sample(m, bits, logits, row, stride, start, last, every, warp, warps, l
     Word j of a warp is of the `j * warps + warp`-th run of `every` words.
     """
     scores = logits.row("scores", row, stride)
-    for j in m.loop("j", bits.size, unrolled=True):
-        place = (warp + j * warps) * every + ((warp + 5 * j) & (every - 1))
-        column = m.let("column", ((start >> 5) + place) * WORD + lane)
-        score = load_below(scores.at(column), column, last)
-        bits[j] = select((column >= start) & (column < last), score, MINUS_INFINITY)
+
+    def each():
+        for j in m.loop("j", bits.size, unrolled=True):
+            place = (warp + j * warps) * every + ((warp + 5 * j) & (every - 1))
+            yield j, m.let("column", ((start >> 5) + place) * WORD + lane)
+
+    for j, column in each():
+        bits[j] = load_below(scores.at(column), column, last)
+    m.comment("Apart, so that all loads are on their way together.")
+    for j, column in each():
+        bits[j] = select((column >= start) & (column < last), bits[j], MINUS_INFINITY)
 
 
 @by_text

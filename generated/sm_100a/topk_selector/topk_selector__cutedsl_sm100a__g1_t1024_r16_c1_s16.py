@@ -34,8 +34,8 @@ KEEP = 16  # keys a thread keeps in registers; longer rows are read again in eve
 SAMPLE = 16  # words of 32 columns for each one sampled; 0: no sample
 BINS = 2048
 QUAD = 4
-HELD = 16384
 BATCH = 512
+HELD = 16384
 WORD = 32
 WARPS = 32
 FEW = 8
@@ -176,10 +176,11 @@ def load_sample(bits, logits, row, stride, start, last, warp, lane):
     scores = logits + Int64(row) * stride
     for j in cutlass.range_constexpr(FEW):
         column = ((start >> 5) + ((warp + j * WARPS) * SAMPLE + (warp + 5 * j & SAMPLE - 1))) * WORD + lane
-        bits[j] = cutlass.select_(
-            (column >= start) & (column < last), leaf.load_below(scores + column, column, last),
-            cutlass.Uint32(4286578688)
-        )
+        bits[j] = leaf.load_below(scores + column, column, last)
+    # Apart, so that all loads are on their way together.
+    for j in cutlass.range_constexpr(FEW):
+        column = ((start >> 5) + ((warp + j * WARPS) * SAMPLE + (warp + 5 * j & SAMPLE - 1))) * WORD + lane
+        bits[j] = cutlass.select_((column >= start) & (column < last), bits[j], cutlass.Uint32(4286578688))
 
 
 @cute.jit
@@ -942,8 +943,7 @@ def select(
     line = Int32(0)
     inverse, line = page_row(row, next_n, page_size)
     cute.arch.griddepcontrol_wait()
-    if stride <= HELD:
-        load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
+    load_words(keys, logits, row, stride, owner * BATCH, cutlass.select_(stride <= HELD, stride, 0), lane)
     start = Int32(0)
     last = Int32(0)
     start, last = read_bounds(row_starts, row_ends, row, stride)

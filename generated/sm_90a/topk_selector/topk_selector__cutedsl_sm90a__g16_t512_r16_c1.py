@@ -34,8 +34,8 @@ KEEP = 16  # keys a thread keeps in registers; longer rows are read again in eve
 WARPS = 16
 BINS = 2048
 QUAD = 4
-HELD = 131072
 BATCH = 512
+HELD = 131072
 WORD = 32
 SIGN = -2147483648
 CLOSE = 67108864
@@ -878,8 +878,7 @@ def select(
     cute.arch.griddepcontrol_wait()
     few = cutlass.Uint32(0)
     few = load_few(logits, row, stride, lane)
-    if stride <= HELD:
-        load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
+    load_words(keys, logits, row, stride, owner * BATCH, cutlass.select_(stride <= HELD, stride, 0), lane)
     start = Int32(0)
     last = Int32(0)
     start, last = read_bounds(row_starts, row_ends, row, stride)
