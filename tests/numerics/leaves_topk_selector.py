@@ -245,24 +245,26 @@ def count_listed(p: Probe) -> None:
     p.call(_hist(p), p.dim("first", 0), entries, p.dim("total", 300), *_range(p), p.thread, THREADS)
 
 
-@case(text.bound_listed, fresh=(True, False), total=(1, 300))
-def bound_listed(p: Probe, fresh: bool, total: int) -> None:
+@case(text.bound_listed)
+def bound_listed(p: Probe) -> None:
     p.threads = THREADS
-    found = _entries(p, 512, 8, 20)
-    if fresh:
-        found = _bits_of(p, 512) << 32 | found & ALL
-    entries = p.shared("entries", (512,), found, dtype="int64", out=fresh)
-    counters = _counters(p, [total, 0, 0, 0])
-    p.call(
-        entries, p.dim("total", total), counters, topk.BOUNDS, *_range(p), fresh, p.thread, THREADS, p.lane
-    )
+    entries = p.shared("entries", (512,), _entries(p, 512, 8, 20), dtype="int64")
+    p.call(entries, p.dim("total", 300), _counters(p, [300, 0, 0, 0]), *_range(p), p.thread, THREADS, p.lane)
 
 
 @case(text.read_bounded, lower=(END - 1000, END - 2 * SPAN))
 def read_bounded(p: Probe, lower: int) -> None:
     bounds = [END - 10 - (1 << 32), ~lower & ALL]
-    counters = torch.tensor([300, 0, 0, 0, *bounds, 0, 0], dtype=torch.int64).to(torch.int32)
-    p.call(*_range(p, out=True), p.shared("counters", (8,), counters, dtype="int32"), topk.FIRST_BOUNDS)
+    counters = torch.tensor([300, 0, 0, 0, 0, *bounds, 0], dtype=torch.int64).to(torch.int32)
+    p.call(*_range(p, out=True), p.shared("counters", (8,), counters, dtype="int32"))
+
+
+@case(text.key_entries, total=(1, 300))
+def key_entries(p: Probe, total: int) -> None:
+    p.threads = THREADS
+    found = _bits_of(p, 512) << 32 | p.integers(0, 1 << 31, 512, dtype=torch.int64)
+    entries = p.shared("entries", (512,), found, dtype="int64", out=True)
+    p.call(entries, p.dim("total", total), _counters(p, [total, 0, 0, 0]), p.thread, THREADS, p.lane)
 
 
 @case(text.read_word, dtype=("int32", "uint32"))
@@ -582,8 +584,8 @@ def mark_listed(p: Probe, total: int) -> None:
     p.call(entries, p.dim("total", total), _bitmap(p, "above", 40, out=True), p.thread, THREADS)
 
 
-@case(text.place_marks, words=(16, 40), dense=(True, False))
-def place_marks(p: Probe, words: int, dense: bool) -> None:
+@case(text.place_marks, words=(16, 40), dense=(True, False, 0))
+def place_marks(p: Probe, words: int, dense: bool | int) -> None:
     p.threads = THREADS
     above, before, sums = _counted(p, "above", words)
     p.call(
@@ -595,23 +597,24 @@ def place_marks(p: Probe, words: int, dense: bool) -> None:
         p.dim("words", words),
         lambda m: m.warp * (32 * words) + 5,
         # Of more words than lanes none is dense.
-        p.var("dense", dense and words <= 32, dtype="bool"),
+        p.var("dense", dense and words <= 32, dtype="bool") if isinstance(dense, bool) else 0,
         KEEP,
         p.warp,
         p.lane,
     )
 
 
-@case(text.write_ids, pages=("none", "far", "near"))
-def write_ids(p: Probe, pages: str) -> None:
+@case(text.write_ids, pages=("none", "far", "near"), group=(1, 4))
+def write_ids(p: Probe, pages: str, group: int) -> None:
     p.threads = THREADS
     p.call(
         *_ids_out(p, 600),
-        p.dim("skip", 17),
+        p.dim("skip", 17 if group > 1 else 0),
         p.shared("sums", (32,), p.integers(100, 140, 32), dtype="int32"),
         p.shared("placed", (1024,), p.integers(128, 90 * 64, 1024), dtype="int32"),
         *_table(p, 0 if pages == "none" else 64, pages=100),
         *_pages(p, pages == "near"),
+        group,
         WARPS,
         p.thread,
         THREADS,

@@ -16,7 +16,9 @@ from ..torch.topk_selector import (
     COARSE,
     INFINITE,
     KEPT,
+    LARGEST,
     LISTED,
+    LOWER,
     LOWER_ABOVE,
     LOWER_EQUAL,
     LOWEST,
@@ -24,6 +26,7 @@ from ..torch.topk_selector import (
     OFFSET_BITS,
     QUAD,
     UINT32,
+    UPPER,
     WORD,
     bits_of,
     canonical,
@@ -328,30 +331,25 @@ def _key_of(entry):
 
 
 @by_text
-def bound_listed(m, entries, total, counters, at, end, span, fresh, thread, threads, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in counters from `at`
-    on; the bit patterns of a `fresh` list become keys first."""
+def bound_listed(m, entries, total, counters, end, span, thread, threads, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
     largest, under = m.var("largest", 0, "uint32"), m.var("under", 0, "uint32")
     for i in m.loop("i", total, begin=thread, step=threads):
-        entry = m.let("entry", entries[i])
-        key = m.var("key", _key_of(entry), "uint32")
-        if fresh:
-            m.set(key, _key(m, canonical(key)))
-            entries[i] = make_pair(key, pair_low(entry))
+        key = m.let("key", _key_of(entries[i]))
         with m.when(end - key <= span):
             m.set(largest, maximum(largest, key))
             m.set(under, maximum(under, ~key))
     bounds = m.let("upper", warp_most(largest)), m.let("lower", warp_most(under))
     with m.when(lane.equals(0)):
-        for i, most in enumerate(bounds):
-            m.do(raise_to(counters.at(at + i), most))
+        for which, most in zip((UPPER, LOWER), bounds, strict=True):
+            m.do(raise_to(counters.at(which), most))
 
 
 @by_text
-def read_bounded(m, end: Changes, span: Changes, counters, at):
+def read_bounded(m, end: Changes, span: Changes, counters):
     """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
-    bottom = m.let("bottom", maximum(end - span, ~counters[at + 1].to("uint32")))
-    m.set(end, minimum(end, counters[at].to("uint32")))
+    bottom = m.let("bottom", maximum(end - span, ~counters[LOWER].to("uint32")))
+    m.set(end, minimum(end, counters[UPPER].to("uint32")))
     m.set(span, end - bottom)
 
 
@@ -696,9 +694,21 @@ def take_ties(m, before, above, equal, sums, take, first, words, warp, lane):
 def place_marks(m, placed, before, sums, above, first, words, position, dense, keep, warp, lane):
     """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
 
-    Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
+    Of `dense` bitmaps, in which a lane has a word at most, a word at a time; 0 says that there are none.
     """
     place = m.var("place", before + _lower_warps(m, sums, warp, lane))
+
+    def by_lane():
+        begin, end = _own_words(m, words, lane)
+        for i in m.loop("i", end, begin=begin):
+            word = m.var("word", above[first + i])
+            for number in _each_bit(m, word):
+                placed[place] = position + i * WORD + number
+                m.set(place, place + 1)
+
+    if isinstance(dense, int):
+        by_lane()
+        return
     with m.when(dense):
         below, marks = m.let("below", (1 << lane) - 1), m.local("marks", keep)
         for base in m.loop("base", words, step=keep):
@@ -709,25 +719,20 @@ def place_marks(m, placed, before, sums, above, first, words, position, dense, k
                 with m.when(((marks[j] >> lane) & 1).differs(0)):
                     placed[slot] = position + (base + j) * WORD + lane
     with m.otherwise():
-        begin, end = _own_words(m, words, lane)
-        for i in m.loop("i", end, begin=begin):
-            word = m.var("word", above[first + i])
-            for number in _each_bit(m, word):
-                placed[place] = position + i * WORD + number
-                m.set(place, place + 1)
+        by_lane()
 
 
 @by_text
 def write_ids(
-    m, indices: Writes, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
+    m, indices: Writes, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page, group,
     warps, thread, threads, lane,
 ):  # fmt: skip
-    """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
+    """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip` on.
 
     `pages` holds the entries of the page table from `first_page` on, unless that is -1.
     """
     out, table = indices.row("out", row, k, skip), block_table.row("table", line, max_pages)
-    total = m.let("total", _lower_warps(m, sums, warps, lane))
+    total = m.let("total", _lower_warps(m, sums, warps, lane)) if group > 1 else k
     for slot in m.loop("slot", total, begin=thread, step=threads, at_once=4):
         id = m.var("id")
         _set_token(m, id, placed[slot], table, page_size, inverse, pages, first_page)
@@ -836,3 +841,17 @@ def mark_listed(m, entries, total, above, thread, threads):
     for i in m.loop("i", total, begin=thread, step=threads):
         place = m.let("place", ~pair_low(entries[i]))
         m.do(set_bits(above.at(place >> 5), 1 << (place & 31)))
+
+
+@by_text
+def key_entries(m, entries, total, counters, thread, threads, lane):
+    """Make the bit patterns of the first `total` list entries keys, and note the largest."""
+    largest = m.var("largest", 0, "uint32")
+    for i in m.loop("i", total, begin=thread, step=threads):
+        entry = m.let("entry", entries[i])
+        key = m.let("key", _key(m, canonical(_key_of(entry))))
+        entries[i] = make_pair(key, pair_low(entry))
+        m.set(largest, maximum(largest, key))
+    top = m.let("top", warp_most(largest))
+    with m.when(lane.equals(0)):
+        m.do(raise_to(counters.at(LARGEST), top))

@@ -27,9 +27,9 @@ COARSE = Size(32, "COARSE")
 OFFSET_BITS = Size(22, "OFFSET_BITS")
 """Low bits of a list entry's position: the column within its warp's run. The owning warp stands above them."""
 
-LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL, FIRST_BOUNDS, BOUNDS = 0, 1, 2, 3, 4, 6
-"""Counters: entries listed, entries kept for ranking, entries of lower ranks that are selected or may be, largest key and
-complement of the smallest one: those of a fresh list, then undecided ones."""
+LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL, LARGEST, UPPER, LOWER = range(7)
+"""Counters: entries listed, entries kept for ranking, entries of lower ranks that are selected or may be, largest key of
+the list, largest and complement of the smallest undecided one."""
 
 QUAD = Size(4, "QUAD")
 """Columns that a lane loads at once."""

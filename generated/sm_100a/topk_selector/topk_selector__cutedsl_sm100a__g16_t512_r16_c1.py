@@ -574,29 +574,26 @@ def send_entries(peers, entries, first, counters, rank, warp, lane):
 
 @cute.jit
 def bound_listed(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in
-    counters from `at` on; the bit patterns of a `fresh` list become keys first.
-    """
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
     largest = cutlass.Uint32(0)
     under = cutlass.Uint32(0)
     for i in cutlass.range(thread, total, THREADS, unroll=1):
-        entry = entries[i]
-        key = cutlass.Uint32(warps.pair_high(entry).to(cutlass.Uint32))
+        key = warps.pair_high(entries[i]).to(cutlass.Uint32)
         if end - key <= span:
             largest = cutlass.max(largest, key)
             under = cutlass.max(under, ~key)
     upper = warps.warp_most(largest)
     lower = warps.warp_most(under)
     if lane == 0:
-        warps.raise_to(counters + 6, upper)
-        warps.raise_to(counters + 7, lower)
+        warps.raise_to(counters + 5, upper)
+        warps.raise_to(counters + 6, lower)
 
 
 @cute.jit
 def read_bounded(end, span, counters):
     """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
-    bottom = cutlass.max(end - span, ~counters[7].to(cutlass.Uint32))
-    end = cutlass.min(end, counters[6].to(cutlass.Uint32))
+    bottom = cutlass.max(end - span, ~counters[6].to(cutlass.Uint32))
+    end = cutlass.min(end, counters[5].to(cutlass.Uint32))
     span = end - bottom
     return end, span
 
@@ -794,7 +791,8 @@ def take_ties(before, above, equal, sums, take, first, words, warp, lane):
 def place_marks(placed, before, sums, above, first, words, position, dense, warp, lane):
     """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
 
-    Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
+    Of `dense` bitmaps, in which a lane has a word at most, a word at a time; 0 says that there are
+    none.
     """
     other = Int32(0)
     if lane < warp:
@@ -829,7 +827,8 @@ def write_ids(
     indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
     thread, lane
 ):
-    """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
+    """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip`
+    on.
 
     `pages` holds the entries of the page table from `first_page` on, unless that is -1.
     """

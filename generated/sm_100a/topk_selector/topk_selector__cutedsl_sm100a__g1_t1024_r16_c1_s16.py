@@ -47,7 +47,6 @@ BETWEEN = 176
 LISTED = 11264
 RANKED = 64
 OFFSET_BITS = 22
-DENSE = 8
 
 
 LAUNCH = Launch(
@@ -593,35 +592,25 @@ def read_word_2(words):
 
 
 @cute.jit
-def bound_listed(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in
-    counters from `at` on; the bit patterns of a `fresh` list become keys first.
-    """
+def key_entries(entries, total, counters, thread, lane):
+    """Make the bit patterns of the first `total` list entries keys, and note the largest."""
     largest = cutlass.Uint32(0)
-    under = cutlass.Uint32(0)
     for i in cutlass.range(thread, total, THREADS, unroll=1):
         entry = entries[i]
-        key = cutlass.Uint32(warps.pair_high(entry).to(cutlass.Uint32))
-        same = leaf.canonical(key).to(Int32)
+        same = leaf.canonical(warps.pair_high(entry).to(cutlass.Uint32)).to(Int32)
         key = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         entries[i] = warps.make_pair(key, warps.pair_low(entry))
-        if end - key <= span:
-            largest = cutlass.max(largest, key)
-            under = cutlass.max(under, ~key)
-    upper = warps.warp_most(largest)
-    lower = warps.warp_most(under)
+        largest = cutlass.max(largest, key)
+    top = warps.warp_most(largest)
     if lane == 0:
-        warps.raise_to(counters + 4, upper)
-        warps.raise_to(counters + 5, lower)
+        warps.raise_to(counters + 4, top)
 
 
 @cute.jit
-def read_bounded(end, span, counters):
-    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
-    bottom = cutlass.max(end - span, ~counters[5].to(cutlass.Uint32))
-    end = cutlass.min(end, counters[4].to(cutlass.Uint32))
-    span = end - bottom
-    return end, span
+def read_word_3(words):
+    """A word of shared memory, for all threads."""
+    value = words[4].to(cutlass.Uint32)
+    return value
 
 
 @cute.jit
@@ -725,30 +714,27 @@ def count_listed(hist, first, entries, total, end, span, thread):
 
 
 @cute.jit
-def bound_listed_2(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in
-    counters from `at` on; the bit patterns of a `fresh` list become keys first.
-    """
+def bound_listed(entries, total, counters, end, span, thread, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
     largest = cutlass.Uint32(0)
     under = cutlass.Uint32(0)
     for i in cutlass.range(thread, total, THREADS, unroll=1):
-        entry = entries[i]
-        key = cutlass.Uint32(warps.pair_high(entry).to(cutlass.Uint32))
+        key = warps.pair_high(entries[i]).to(cutlass.Uint32)
         if end - key <= span:
             largest = cutlass.max(largest, key)
             under = cutlass.max(under, ~key)
     upper = warps.warp_most(largest)
     lower = warps.warp_most(under)
     if lane == 0:
-        warps.raise_to(counters + 6, upper)
-        warps.raise_to(counters + 7, lower)
+        warps.raise_to(counters + 5, upper)
+        warps.raise_to(counters + 6, lower)
 
 
 @cute.jit
-def read_bounded_2(end, span, counters):
+def read_bounded(end, span, counters):
     """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
-    bottom = cutlass.max(end - span, ~counters[7].to(cutlass.Uint32))
-    end = cutlass.min(end, counters[6].to(cutlass.Uint32))
+    bottom = cutlass.max(end - span, ~counters[6].to(cutlass.Uint32))
+    end = cutlass.min(end, counters[5].to(cutlass.Uint32))
     span = end - bottom
     return end, span
 
@@ -860,54 +846,41 @@ def take_ties(before, above, equal, sums, take, first, words, warp, lane):
 
 
 @cute.jit
-def place_marks(placed, before, sums, above, first, words, position, dense, warp, lane):
+def place_marks(placed, before, sums, above, first, words, position, warp, lane):
     """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
 
-    Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
+    Of `dense` bitmaps, in which a lane has a word at most, a word at a time; 0 says that there are
+    none.
     """
     other = Int32(0)
     if lane < warp:
         other = sums[lane]
     place = Int32(before + warps.warp_sum(other))
-    if dense:
-        below = (1 << lane) - 1
-        marks = cute.make_rmem_tensor(KEEP, Int32)
-        for base in cutlass.range(0, words, KEEP, unroll=1):
-            for j in cutlass.range_constexpr(KEEP):
-                marks[j] = above[first + (base + j)]
-            for j in cutlass.range_constexpr(KEEP):
-                slot = warps.shuffle(place, base + j) + warps.popc(marks[j] & below)
-                if marks[j] >> lane & 1 != 0:
-                    placed[slot] = position + (base + j) * WORD + lane
-    else:
-        each = leaf.ceildiv(words, WORD)
-        begin = lane * each
-        final = cutlass.min(begin + each, words)
-        for i in cutlass.range(begin, final, 1, unroll=1):
-            word = Int32(above[first + i])
-            while word != 0:
-                lowest = word & 0 - word
-                number = LAST_LANE - warps.clz(lowest)
-                placed[place] = position + i * WORD + number
-                place = place + 1
-                word = word ^ lowest
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = cutlass.min(begin + each, words)
+    for i in cutlass.range(begin, final, 1, unroll=1):
+        word = Int32(above[first + i])
+        while word != 0:
+            lowest = word & 0 - word
+            number = LAST_LANE - warps.clz(lowest)
+            placed[place] = position + i * WORD + number
+            place = place + 1
+            word = word ^ lowest
 
 
 @cute.jit
 def write_ids(
     indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, thread, lane
 ):
-    """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
+    """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip`
+    on.
 
     `pages` holds the entries of the page table from `first_page` on, unless that is -1.
     """
     out = indices + Int64(row) * k + skip
     table = block_table + Int64(line) * max_pages
-    other = Int32(0)
-    if lane < WARPS:
-        other = sums[lane]
-    total = warps.warp_sum(other)
-    for slot in cutlass.range(thread, total, THREADS, unroll=4):
+    for slot in cutlass.range(thread, k, THREADS, unroll=4):
         id = Int32(0)
         id = placed[slot]
         if page_size > 0:
@@ -1041,12 +1014,13 @@ def select(
                 clear_2(counters, worker)
                 cute.arch.sync_threads()
             else:
-                end = cutlass.Uint32(4294967295)
-                span = cutlass.Uint32(4294967295)
-                bound_listed(entries, inside, counters, end, span, worker, lane)
+                key_entries(entries, inside, counters, worker, lane)
                 cute.arch.sync_threads()
-                end, span = read_bounded(end, span, counters)
-                if tied != 0:
+                if tied == 0:
+                    # From the threshold on: to look for the smallest key as well takes 0.9 us.
+                    end = read_word_3(counters)
+                    span = end - bottom
+                else:
                     end = tied
                     span = cutlass.Uint32(0)
                     need = need - inside
@@ -1114,9 +1088,9 @@ def select(
                     cute.arch.sync_threads()
                     end, span, need, inside = read_state(state)
                     if inside > RANKED:
-                        bound_listed_2(entries, total, counters, end, span, worker, lane)
+                        bound_listed(entries, total, counters, end, span, worker, lane)
                         cute.arch.sync_threads()
-                        end, span = read_bounded_2(end, span, counters)
+                        end, span = read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
                     clear_run(equal, first, words, lane)
@@ -1137,8 +1111,7 @@ def select(
         before = count_marks(above, sums, first, words, warp, lane)
         cute.arch.sync_threads()
         position = base + start * (absolute - 1)
-        dense = (last - start <= k * DENSE) & (words <= WORD)
-        place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
+        place_marks(hist, before, sums, above, first, words, position, warp, lane)
         cute.arch.sync_threads()
         write_ids(
             indices, row, k, skip, sums, hist, block_table, max_pages, line, page_size, inverse, worker, lane

@@ -420,29 +420,26 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
 
 @T.macro
 def bound_listed(entries, total, counters, end, span, thread, lane):
-    """Note the largest and the smallest key of the undecided ones of the first `total` list entries, in
-    counters from `at` on; the bit patterns of a `fresh` list become keys first.
-    """
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
     largest = T.alloc_var("uint32", init=0)
     under = T.alloc_var("uint32", init=0)
     for i in T.unroll(thread, total, THREADS, unroll_factor=1):
-        entry = entries[i]
-        key = T.alloc_var("uint32", init=T.cast(warps.pair_high(entry), "uint32"))
+        key = T.cast(warps.pair_high(entries[i]), "uint32")
         if warps.at_most(end - key, span):
             largest = T.max(largest, key)
             under = T.max(under, ~key)
     upper = warps.warp_most(largest)
     lower = warps.warp_most(under)
     if lane == 0:
-        warps.raise_to(counters[6], upper)
-        warps.raise_to(counters[7], lower)
+        warps.raise_to(counters[5], upper)
+        warps.raise_to(counters[6], lower)
 
 
 @T.macro
 def read_bounded(end: T.Ref, span: T.Ref, counters):
     """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
-    bottom = T.max(end - span, ~T.cast(counters[7], "uint32"))
-    end = T.min(end, T.cast(counters[6], "uint32"))
+    bottom = T.max(end - span, ~T.cast(counters[6], "uint32"))
+    end = T.min(end, T.cast(counters[5], "uint32"))
     span = end - bottom
 
 
@@ -570,7 +567,8 @@ def take_ties(before, above, equal, sums, take, first, words, warp, lane):
 def place_marks(placed, before, sums, above, first, words, position, dense, warp, lane):
     """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
 
-    Of `dense` bitmaps, in which a lane has a word at most, a word at a time.
+    Of `dense` bitmaps, in which a lane has a word at most, a word at a time; 0 says that there are
+    none.
     """
     other = T.alloc_var("int32", init=0)
     if lane < warp:
@@ -605,15 +603,12 @@ def write_ids(
     indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
     thread, lane
 ):
-    """Write the ids of this CTA's positions, of which `sums` tells, from slot `skip` on.
+    """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip`
+    on.
 
     `pages` holds the entries of the page table from `first_page` on, unless that is -1.
     """
-    other = T.alloc_var("int32", init=0)
-    if lane < WARPS:
-        other = sums[lane]
-    total = warps.warp_sum(other)
-    for slot in T.unroll(thread, total, THREADS, unroll_factor=4):
+    for slot in T.unroll(thread, k, THREADS, unroll_factor=4):
         id = T.alloc_var("int32", init=0)
         id = placed[slot]
         if page_size > 0:
