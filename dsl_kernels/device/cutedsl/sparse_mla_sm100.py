@@ -14,8 +14,8 @@ from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import tcgen05
 
 from . import fragment_sm100, warps
-from .sparse_mla import TILE, store_weights
 
+TILE = 64
 LANE_STRIDE = 1 << 16
 """A lane up in a tensor-memory address."""
 
@@ -69,7 +69,14 @@ def read_scores(scores: cute.Tensor, accumulators: cute.Pointer, thread: Int32):
 
 def store_tokens(target, scores, thread):
     """By stmatrix."""
-    store_weights(target, scores, 2 * cute.size(scores), thread)
+    first, lane, heads = thread // 32 * 16, thread % 32, 2 * cute.size(scores)
+    if heads == 8:
+        rows = warps.piece(target, 8, lane % 8, first + lane // 8 % 2 * 8, (8, TILE), 128)
+        warps.store_matrices(rows.iterator, scores, 0, 2, True)
+    for pair in range(heads // 16):
+        at = first + lane % 16, pair * 16 + lane // 16 * 8
+        rows = warps.piece(target, 8, *at, (TILE, heads), min(128, 2 * heads))
+        warps.store_matrices(rows.iterator, scores, pair * 8, 4)
 
 
 def load_columns(held, acc, column, thread):

@@ -69,7 +69,6 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
 from dsl_kernels.device.cutedsl import grid, tcgen05, warps
-from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.device.cutedsl import sparse_mla_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand
 
@@ -177,6 +176,17 @@ def load_block_2(target, q, row, thread):
             of_head = q + Int64(row * HEADS + head) * ROPE_DIM
             cute.autovec_copy(warps.group(of_head, 8, piece), held)
         cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEADS, ROPE_DIM), 128))
+
+
+@cute.jit
+def vote(low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < n))
+    in_high = warps.ballot((high >= 0) & (high < n))
+    live = in_low | in_high != 0
+    return in_low, in_high, live
 
 
 @cute.jit
@@ -509,9 +519,7 @@ def softmax(
     peak.fill(-Float32.inf)
     grown = Boolean(False)
     for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
@@ -584,9 +592,7 @@ def producer(
     rows = cute.make_rmem_tensor(8, Int32)
     worker = thread % 128
     for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
@@ -626,9 +632,7 @@ def mma(
     cute.arch.mbarrier_wait(q_full, 0)
     nvvm.tcgen05_fence("after_thread_sync")
     for turn in cutlass.range(turns + 1, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1

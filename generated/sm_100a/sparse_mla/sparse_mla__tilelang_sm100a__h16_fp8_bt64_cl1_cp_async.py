@@ -68,7 +68,6 @@ import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
 from dsl_kernels.device.tilelang import grid, tcgen05, warps
-from dsl_kernels.device.tilelang import sparse_mla as leaf
 from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
@@ -129,6 +128,16 @@ def load_block_2(target, target_slot, q, row, thread):
                 held[part] = q[row, head, (piece) * 8 + part]
         for part in T.vectorized(8):
             target[target_slot, head, piece * 8 + part] = held[part]
+
+
+@T.macro
+def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < n))
+    in_high = warps.ballot((high >= 0) & (high < n))
+    live = in_low | in_high != 0
 
 
 @T.macro
@@ -489,9 +498,7 @@ def softmax(
     T.fill(peak, -T.infinity("float32"))
     grown = T.alloc_var("bool", init=False)
     for turn in T.serial(turns):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        leaf.vote(in_low, in_high, live, low, high, n)
+        vote(in_low, in_high, live, low, high, n)
         read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
@@ -558,9 +565,7 @@ def producer(
     words = T.alloc_local((88,), "uint32")
     worker = thread - 128
     for turn in T.serial(turns + 1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        leaf.vote(in_low, in_high, live, low, high, n)
+        vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
         read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
@@ -595,9 +600,7 @@ def mma(
     T.mbarrier_wait_parity(q_full[0], 0)
     T.tcgen05_after_thread_sync()
     for turn in T.serial(turns + 1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        leaf.vote(in_low, in_high, live, low, high, n)
+        vote(in_low, in_high, live, low, high, n)
         read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1
