@@ -217,12 +217,12 @@ class Printer:
         if isinstance(argument, t.Cluster):
             return argument.buffer
         if isinstance(argument, leaf_text.Array):
-            return self._phrase("array", name=argument.name, staged=argument.staged)
-        if isinstance(argument, t.Sender) and argument.slot.pipeline.fill is Engine.GRID:
-            pipe = argument.slot.pipeline
-            return f"{self._words(pipe, 0)}, {self.spelled(words_of(self._schedule, pipe.through)[0])}"
+            return self._phrase(
+                "array", name=argument.name, staged=argument.staged, pitched=argument.pitch is not None
+            )
         if isinstance(argument, t.Sender):
-            return f"{self._view(argument.view)}, {self._barrier(argument.slot, 'full')}"
+            pipe = argument.slot.pipeline
+            return self._words(pipe, 0) if pipe.fill is Engine.GRID else self._barrier(argument.slot, "full")
         return self.value(argument)
 
     def _facts(self, view: t.View) -> SimpleNamespace:
@@ -327,11 +327,7 @@ class Printer:
 
     def _call_text(self, s: t.Call) -> Iterator[str]:
         text = leaf_text.text_of(s.leaf, s.arguments, self._schedule)
-        passed = [
-            (f, self._words(a.slot.pipeline, 0) if isinstance(a, t.Sender) else self._argument(a))
-            for f, a in zip(text.parameters, s.arguments, strict=True)
-            if f
-        ]
+        passed = [(f, self._argument(a)) for f, a in zip(text.parameters, s.arguments, strict=True) if f]
         yield from self._spell(
             "call_text", name=self._function(s.leaf, text), all=[a for _, a in passed], inputs=[a for f, a in passed if not f.fresh],
             results=[self._argument(s.arguments[i]) for i in s.leaf.results],

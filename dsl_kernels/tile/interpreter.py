@@ -10,7 +10,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, NoReturn
 
@@ -259,45 +259,31 @@ class Executor:
             return self._run.operands[argument.name]
         if isinstance(argument, t.Cluster):
             return [cta.storage[argument.buffer][0] for cta in self._run.members(self.block)]
-        if isinstance(argument, t.Sender):
-            return self._sender(argument)
         return self._value(argument)
 
     def _memory(self, argument: Any) -> Any:
-        """What the text of a leaf names: of a sender to CTAs of the grid the words of all of them."""
+        """What the text of a leaf names: of a sender the slots of all CTAs of the group, or of the grid the words of all."""
         if isinstance(argument, t.Sender):
             pipe = argument.slot.pipeline
+            if pipe.fill is not Engine.GRID:
+                return self._inboxes(argument)
             words = self._run.operands[pipe.through].view(-1).view(torch.float32)
             return words[words_of(self._run.schedule, pipe.through)[1][pipe.name] :]
         return self._argument(argument)
 
-    def _sender(self, sender: t.Sender) -> Callable[[int, tuple[Any, ...], torch.Tensor], None]:
-        """send(rank, place, values): store into that CTA's slot at `place`; the bytes count towards its barrier.
+    def _inboxes(self, sender: t.Sender) -> threads.Inboxes:
+        """The slot in each CTA of the group; the bytes that come to one count towards its barrier."""
+        name, use, members = (
+            sender.slot.pipeline.name,
+            self._value(sender.slot.use),
+            self._run.members(self.block),
+        )
+        view = replace(sender.view, pipeline=None)
 
-        Among CTAs of the grid `rank` is the number by which the CTA waits, and a zero is sent as -0.
-        """
-        pipe = sender.slot.pipeline
-        if pipe.fill is Engine.GRID:
+        def count(rank: int, size: int) -> None:
+            members[rank].rings[name].received[use] += size
 
-            def push(cta: int, place: tuple[Any, ...], values: torch.Tensor) -> None:
-                words = self._words(pipe, cta).view(values.dtype)[place]
-                if words.view(torch.int32).any():
-                    self._fail(
-                        f"sends words of {pipe.name} that CTA {cta} has not read",
-                        "send each word once a launch",
-                    )
-                words.copy_(torch.where(values == 0, -0.0, values))
-
-            return push
-        use = self._value(sender.slot.use)
-
-        def send(rank: int, place: tuple[Any, ...], values: torch.Tensor) -> None:
-            cta = self._run.members(self.block)[rank]
-            stage = use % self._run.schedule.buffer(sender.view.buffer).stages
-            cta.storage[sender.view.buffer][stage][place] = values
-            cta.rings[pipe.name].received[use] += values.numel() * values.element_size()
-
-        return send
+        return threads.Inboxes([self._view(view, cta) for cta in members], count)
 
     def _meet(self, name: str) -> Generator[Any, None, None]:
         schedule = self._run.schedule

@@ -116,6 +116,25 @@ class Place:
         return index
 
 
+@dataclass(frozen=True)
+class Inboxes:
+    """One slot as every CTA of the group has it, a matrix or a run of elements, and what counts the bytes that come to one."""
+
+    memory: list[torch.Tensor]
+    count: Callable[[int, int], None]
+
+    @property
+    def columns(self) -> int:
+        """Elements from a row to the next."""
+        return int(self.memory[0].stride(0))
+
+    def put(self, rank: int, index: torch.Tensor, values: torch.Tensor) -> None:
+        """Elements that come to a CTA."""
+        memory = elements(self.memory[rank])
+        memory[index] = values.to(memory.dtype)
+        self.count(rank, values.numel() * memory.element_size())
+
+
 class Texts:
     """The texts of leaves as they are called, each recorded once."""
 
@@ -296,13 +315,13 @@ def _place(array: Array, index: Iterable[Value]) -> Callable[[Threads], Place]:
         within: Any = 0
         for extent, part in parts:
             within = within * extent + part(at)
-        flat = memory if isinstance(memory, list) else _flat(memory)
+        flat = memory if isinstance(memory, list) else elements(memory)
         return Place(flat, at.spread(found + within), array.name)
 
     return place
 
 
-def _flat(memory: torch.Tensor) -> torch.Tensor:
+def elements(memory: torch.Tensor) -> torch.Tensor:
     """Memory as one run of elements, with what lies between rows that do not follow one another."""
     if memory.is_contiguous():
         return memory.view(-1)

@@ -9,7 +9,7 @@ import torch
 from leaf_probes import Probe, case, straight
 
 from dsl_kernels.device.text import sparse_mla as said
-from dsl_kernels.device.torch import sparse_mla as mla
+from dsl_kernels.device.torch import fragment
 from dsl_kernels.tile.fragments import accumulators, own_rows, warps_and_lanes
 from dsl_kernels.tile.lang import Engine, Pipeline, Reader
 from dsl_kernels.tile.text import Leaf
@@ -51,7 +51,7 @@ def read_ids(p: Probe, turn: int) -> None:
     )
 
 
-@case(mla.vote, live=(True, False))
+@case(said.vote, live=(True, False))
 def vote(p: Probe, live: bool) -> None:
     ids = _ids(p, 40) if live else torch.full((64,), -1)
     p.call(
@@ -63,7 +63,7 @@ def vote(p: Probe, live: bool) -> None:
     )
 
 
-@case(mla.load_queries, heads=(8, 16), columns=(32, 128))
+@case(said.load_queries, heads=(8, 16), columns=(32, 128))
 def load_queries(p: Probe, heads: int, columns: int) -> None:
     p.threads = 128
     columns = columns if p.cute else max(columns, 64)
@@ -87,7 +87,7 @@ def load_sinks(p: Probe) -> None:
     p.call(_sinks(p), p.operand("attn_sink", p.normal(40)), p.dim("head0", 16), p.thread)
 
 
-@case(mla.copy_rows, columns=(32, 64, 128))
+@case(said.copy_rows, columns=(32, 64, 128))
 def copy_rows(p: Probe, columns: int) -> None:
     p.threads, p.lands = 128, "cp_async"
     # Only where CTAs share out the dims are there fewer than 64, and only CuTe DSL has that.
@@ -147,58 +147,14 @@ def _calling(leaf: Leaf, arguments: tuple[Any, ...]) -> Callable[[Any], None]:
     return lambda m: leaf(m, *(a(m) if callable(a) else a for a in arguments))
 
 
-@case(mla.fetch_half)
-@case(mla.fetch_share)
-def fetch_half(p: Probe) -> None:
+@case(said.fetch_half, shares=(1, 2))
+def fetch_half(p: Probe, shares: int) -> None:
     # It has no result: the emulator sees that it stays within the cache.
-    p.threads, p.cluster = 128, 2 if p.leaf is mla.fetch_share else 1
+    p.threads, p.cluster = 128, shares
     p.var("kept", 7, out=True)
     ids = p.var("low", _ids(p, 40)[:32], each="lane")
-    which = (p.rank,) if p.cluster > 1 else ()
-    p.call(p.operand("kv_cache", _tokens(p, 40)), *which, ids, p.dim("n", 40), p.thread)
-
-
-@case(mla.load_share)
-@case(mla.renew_share)
-def load_and_renew_share(p: Probe) -> None:
-    """Two uses of a ring that two CTAs fill: the second one, which is looked at, holds what the first one has read."""
-    p.threads, p.cluster = 128, 2
-    words = p.registers("words", (1, 32, 144), dtype="uint32", places=straight(128, 24), private=True, out=False)  # fmt: skip
-    low, high = _low_high(p, _ids(p, 40))
-    cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
-    for text, width in (("ckv", 512), ("kpe", 64)):
-        p.shared(text, (32, width), dtype="bfloat16", swizzle=128, out=True, slot=True, stages=2)
-    reader = (Reader("probe", Engine.THREADS),)
-    p.pipelines = (
-        Pipeline("kv", ("ckv", "kpe"), "probe", Engine.THREADS, reader, 2, fill_arrive="warp", multicast=True),
-    )  # fmt: skip
-
-    def renewed(use: int, ids: Any) -> tuple[Any, ...]:
-        slots: list[Callable[[Any], Any]] = [
-            lambda m: m.slot("kv", use).ckv,
-            lambda m: m.slot("kv", use).kpe,
-            lambda m: m.sender(m.slot("kv", use).ckv, m.slot("kv", use)),
-            lambda m: m.sender(m.slot("kv", use).kpe, m.slot("kv", use)),
-        ]
-        return (words, *slots, cache, p.rank, ids, n, p.thread)
-
-    def behind(m: Any, use: int) -> None:
-        m.commit(m.slot("kv", use))
-        m.wait("kv", use)
-
-    def fill(m: Any, use: int, ids: Any) -> None:
-        m.acquire("kv", use)
-        _calling(mla.renew_share, renewed(use, ids))(m)
-        behind(m, use)
-
-    load = (words, cache, p.rank, low, n, p.thread)
-    if p.leaf is mla.load_share:
-        p.call(*load)
-        p.after = lambda m: (fill(m, 0, high), fill(m, 1, low))
-    else:
-        p.before = lambda m: (_calling(mla.load_share, load)(m), fill(m, 0, high), m.acquire("kv", 1))
-        p.call(*renewed(1, low))
-        p.after = lambda m: behind(m, 1)
+    rank = p.rank if shares > 1 else 0
+    p.call(p.operand("kv_cache", _tokens(p, 40)), rank, shares, ids, p.dim("n", 40), p.thread)
 
 
 def _halves(p: Probe, rows: int, *texts: str) -> list[Any]:
@@ -209,18 +165,18 @@ def _halves(p: Probe, rows: int, *texts: str) -> list[Any]:
     ]  # fmt: skip
 
 
-@case(said.load_half)
-def load_half(p: Probe) -> None:
-    p.threads = 128
-    # Of a place for four scales three stay as they are.
-    words = _own_words(p, 44, value=p.integers(0, 99, 128, 44).long())
+@case(said.load_half, shares=(1, 2))
+def load_half(p: Probe, shares: int) -> None:
+    p.threads, p.cluster = 128, shares
+    words = _own_words(p, 40 // shares + 1)
     ids = p.var("ids", _ids(p, 40)[:32], each="lane")
-    p.call(words, p.operand("kv_cache", _tokens(p, 40)), ids, p.dim("n", 40), p.thread)
+    rank = p.rank if shares > 1 else 0
+    p.call(words, p.operand("kv_cache", _tokens(p, 40)), rank, shares, ids, p.dim("n", 40), p.thread)
 
 
 def _held(p: Probe) -> torch.Tensor:
     """What `load_half` leaves of 32 tokens, unsigned: of four lanes each has one scale."""
-    thread, word = torch.arange(128).view(-1, 1), torch.arange(44)
+    thread, word = torch.arange(128).view(-1, 1), torch.arange(41)
     byte = (
         torch.where(word < 32, word // 4 * 64, 528 + (word - 32) // 4 * 64) + thread % 4 * 16 + word % 4 * 4
     )
@@ -265,13 +221,48 @@ def unpack_tokens(p: Probe, half: int) -> None:
     p.call(*_halves(p, 64, "ckv", "kpe"), *_staged(p, _tokens(p, 32)), half, p.thread)
 
 
-@case(said.renew_half)
-def renew_half(p: Probe) -> None:
-    p.threads = 128
-    words = _own_words(p, 44, value=_held(p))
-    ids = p.var("ids", _ids(p, 40)[:32], each="lane")
+@case(said.renew_half, shares=(1, 2))
+def renew_half(p: Probe, shares: int) -> None:
+    """The second use of a ring, which holds what the first one has read; two CTAs write a share each, and send it."""
+    p.threads, p.cluster = 128, shares
+    words = _own_words(p, 40 // shares + 1, value=_held(p) if shares == 1 else None)
+    low, high = _low_high(p, _ids(p, 40))
     cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
-    p.call(words, *_halves(p, 32, "ckv", "kpe"), cache, ids, n, p.thread)
+    for text, width in (("ckv", 512), ("kpe", 64)):
+        p.shared(text, (32, width), dtype="bfloat16", swizzle=128, out=True, slot=True, stages=2)
+    reader, several = (Reader("probe", Engine.THREADS),), shares > 1
+    p.pipelines = (
+        Pipeline("kv", ("ckv", "kpe"), "probe", Engine.THREADS, reader, 2, fill_arrive="warp", multicast=several),
+    )  # fmt: skip
+    rank, columns = p.rank if several else (lambda m: 0), 512 // shares
+
+    def renewed(use: int, ids: Any) -> tuple[Any, ...]:
+        def ckv(m: Any) -> Any:
+            return m.slot("kv", use).ckv.columns(rank(m) * columns, columns)
+
+        def kpe(m: Any) -> Any:
+            return m.slot("kv", use).kpe
+
+        senders = (
+            lambda m: m.sender(ckv(m), m.slot("kv", use)),
+            lambda m: m.sender(kpe(m), m.slot("kv", use)),
+        )
+        return (words, ckv, kpe, *senders, cache, rank, shares, ids, n, p.thread)
+
+    def behind(m: Any, use: int) -> None:
+        m.commit(m.slot("kv", use))
+        m.wait("kv", use)
+
+    def before(m: Any) -> None:
+        if several:
+            _calling(said.load_half, (words, cache, rank, shares, low, n, p.thread))(m)
+        m.acquire("kv", 0)
+        _calling(said.renew_half, renewed(0, high))(m)
+        behind(m, 0)
+        m.acquire("kv", 1)
+
+    p.before, p.after = before, lambda m: behind(m, 1)
+    p.call(*renewed(1, low))
 
 
 def _scores(p: Probe, heads: int = HEADS, value: Any = None, **kind: Any) -> Any:
@@ -313,12 +304,12 @@ def _peers(p: Probe, pipeline: str, buffer: str, rounds: str, stages: int) -> Ca
     return sender
 
 
-@case(mla.send_scores, slices=(2, 4))
+@case(said.send_scores, slices=(2, 4))
 def send_scores(p: Probe, slices: int) -> None:
     p.threads, p.cluster = 128, slices
     scores = _scores(p, value=[p.normal(64, HEADS) for _ in range(slices)], out=False)
-    p.shared("x_s", (slices - 1, HEADS // 8, 128, 4), out=True, stages=2)
-    p.call(scores, _peers(p, "x", "x_s", "loop", 2), p.rank, slices, p.thread)
+    slots = p.shared("x_s", (slices - 1, HEADS // 8, 128, 4), out=True, stages=2)
+    p.call(scores, slots, _peers(p, "x", "x_s", "loop", 2), p.rank, slices, p.thread)
 
 
 @case(said.add_scores, slices=(2, 4))
@@ -377,7 +368,23 @@ def store_weights(p: Probe, heads: int) -> None:
     p.threads = 128
     shape = (64, heads) if heads > 8 else (heads, 64)
     target = p.shared("p_s", shape, dtype="bfloat16", swizzle=min(128, 2 * shape[1]), out=True)
-    p.call(target, _scores(p, heads, out=False), heads, p.thread)
+    p.call(target, _scores(p, heads, out=False), p.thread)
+
+
+@case(said.store_weights)
+def store_rows(p: Probe) -> None:
+    """Heads on M."""
+    p.threads = 128
+    target = p.shared("p_s", (64, 32), dtype="bfloat16", swizzle=64, out=True)
+    p.call(target, _wide(p, "scores", p.normal(64, 32), 32, out=False), p.thread)
+
+
+@case(said.rescale_rows, changed=(False, True))
+def rescale_rows(p: Probe, changed: bool) -> None:
+    p.threads = 128
+    factor = torch.ones(64)
+    factor[::7] = 0.25 if changed else 1.0
+    p.call(_wide(p, "acc", p.normal(64, 256), 256), _of_heads(p, "factor", factor, out=False))
 
 
 @case(said.leave_sums)
@@ -546,7 +553,7 @@ def _of_thread(p: Probe, title: str, value: torch.Tensor, **kind: Any) -> Any:
     return p.registers(title, (128, 2), value, places=straight(128, 2), private=True, **kind)
 
 
-@case(mla.copy_query_rows, columns=(64, 512))
+@case(said.copy_query_rows, columns=(64, 512))
 def copy_query_rows(p: Probe, columns: int) -> None:
     p.threads, p.lands = 128, "cp_async"
     p.call(
@@ -569,8 +576,8 @@ def mask_columns(p: Probe, some: bool, columns: int) -> None:
     p.call(scores, low, high if columns == 64 else low, p.scalar("sm_scale", 0.0625 * 1.37), p.thread)
 
 
-@case(mla.pack_rows)
-def pack_rows(p: Probe) -> None:
+@case(fragment.pack_to)
+def pack_to(p: Probe) -> None:
     p.threads = 128
     weights = p.registers("weights", (64, 64), dtype="bfloat16", places=accumulators(64, 64))
     p.call(weights, _wide(p, "scores", p.normal(64, 64), 64, out=False))
@@ -618,13 +625,6 @@ def follow_peak(p: Probe, risen: bool) -> None:
     )
 
 
-@case(mla.store_rows)
-def store_rows(p: Probe) -> None:
-    p.threads = 128
-    target = p.shared("p_s", (64, 32), dtype="bfloat16", swizzle=64, out=True)
-    p.call(target, _wide(p, "weights", p.normal(64, 32), 32, out=False), p.thread)
-
-
 @case(said.share_sums, side=(0, 1))
 def share_sums(p: Probe, side: int) -> None:
     p.threads, p.relative = 128, APPROXIMATE
@@ -663,7 +663,7 @@ def merge_parts_on_m(p: Probe, side: int, parts: int) -> None:
     _call_merge_parts(p, parts, 0 if side == 0 and parts == 2 else 1, parts, 2, 64, 128, side)
 
 
-@case(mla.store_result_rows, side=(0, 1), width=(32, 256))
+@case(said.store_result_rows, side=(0, 1), width=(32, 256))
 def store_result_rows(p: Probe, side: int, width: int) -> None:
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
     lses = p.normal(64)
@@ -678,7 +678,7 @@ def store_result_rows(p: Probe, side: int, width: int) -> None:
         p.dim("row", 1),
         p.dim("head0", 64),
         128,
-        p.shared("scratch", (width, 64), dtype="bfloat16", swizzle=128),
+        p.shared("scratch", (64, width), dtype="bfloat16", swizzle=min(128, 2 * width)),
         width,
         p.scalar("lse_scale", 0.7),
         side,

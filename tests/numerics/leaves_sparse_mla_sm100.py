@@ -48,20 +48,6 @@ def spread_ids(p: Probe) -> None:
     p.call(rows, *_low_high(p, _ids(p, 40)))
 
 
-@case(text.gather_rows, columns=(64, 128))
-def gather_rows(p: Probe, columns: int) -> None:
-    p.threads, p.lands = 128, "cp_async"
-    p.call(
-        p.shared("target", (64, columns), dtype="bfloat16", swizzle=128, out=True, slot=True),
-        p.operand("cache", p.normal(40, 264).bfloat16()[:, :256], pitch="cache_stride"),
-        p.dim("first", 128),
-        columns,
-        *_low_high(p, _ids(p, 40)),
-        p.dim("n", 40),
-        p.thread,
-    )
-
-
 def _token_words(p: Probe, value: torch.Tensor, **kind: Any) -> Any:
     """A thread's quarter of two tokens: 16 bytes of each 64-dim panel, two pieces of rope, the four scales."""
     thread, i = torch.arange(128).view(-1, 1, 1, 1), torch.arange(2).view(1, -1, 1, 1)

@@ -8,6 +8,11 @@ holds the values of its two rows, alike in the four lanes that share them.
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
+from . import warps
+
+CHAINS = 4
+"""Independent partial results of a reduction within a thread: enough to hide the latency of each step."""
+
 
 def flat(fragment):
     """A fragment as a vector of this thread's elements, in their order."""
@@ -26,6 +31,39 @@ def row_of(thread):
     return thread // 32 * 16 + thread % 32 // 4
 
 
+def reduced(values, combine):
+    """Over some values of this thread."""
+    mine = [values[i] for i in range(len(values) if isinstance(values, list) else cute.size(values))]
+    while len(mine) > 1:
+        width = min(CHAINS, len(mine) // 2)
+        mine = [combine(mine[i], mine[i + width]) for i in range(width)] + mine[2 * width :]
+    return mine[0]
+
+
+def row_most(registers, r):
+    return reduced(_of_row(flat(registers), r), cute.arch.fmax)
+
+
+def row_sum(registers, r):
+    return reduced(_of_row(flat(registers), r), add_up)
+
+
+def quad_most(value):
+    return across_quad(value, cute.arch.fmax)
+
+
+def quad_sum(value):
+    return across_quad(value, add_up)
+
+
+def add_up(a, b):
+    return a + b
+
+
+def _of_row(values, r):
+    return [values[i] for i in range(cute.size(values)) if i // 2 % 2 == r]
+
+
 def round_to(target, source):
     """Every element in the dtype of the target, which the next product may take as its A."""
     values, halves = flat(source), flat(target)
@@ -39,10 +77,17 @@ def round_to(target, source):
         )
 
 
+def pack_to(target, source):
+    """By an inline instruction: a conversion that the compiler knows it would move."""
+    values, words = flat(source), cute.recast_tensor(flat(target), Int32)
+    for i in range(cute.size(words)):
+        words[i] = warps.pack(values[2 * i], values[2 * i + 1])
+
+
 def _rows(rows, source, combine):
     values = flat(source)
     for r in range(2):
-        mine = [values[i] for i in range(cute.size(values)) if i // 2 % 2 == r]
+        mine = _of_row(values, r)
         total = mine[0]
         for value in mine[1:]:
             total = combine(total, value)
@@ -56,7 +101,7 @@ def row_maxima(rows, source, thread):
 
 def row_sums(rows, source, thread):
     """The sum of each row."""
-    _rows(rows, source, lambda a, b: a + b)
+    _rows(rows, source, add_up)
 
 
 def exp2_below(source, rows, thread):

@@ -9,11 +9,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32
 
-from .fragment import across_quad, flat, row_of
+from .fragment import across_quad, flat, reduced, row_of
 
 LN2 = math.log(2)
-CHAINS = 4
-"""Independent partial results of a reduction within a thread: enough to hide the latency of each step."""
 
 
 def ceildiv(count, size):
@@ -24,15 +22,6 @@ def ceildiv(count, size):
 def exp2(x):
     """2 to the x, by the special-function unit."""
     return cute.math.exp2(x, fastmath=True)
-
-
-def reduced(values, combine):
-    """Over some values of this thread."""
-    mine = [values[i] for i in range(len(values) if isinstance(values, list) else cute.size(values))]
-    while len(mine) > 1:
-        width = min(CHAINS, len(mine) // 2)
-        mine = [combine(mine[i], mine[i + width]) for i in range(width)] + mine[2 * width :]
-    return mine[0]
 
 
 def _reduce(values, r, combine):

@@ -148,10 +148,14 @@ def raise_to(place, value):
 
 
 def _peer_address(place, rank):
+    return _peer(place.toint(), rank)
+
+
+def _peer(address, rank):
     return cute.arch.inline_ptx(
         "mapa.shared::cluster.u32 {$w0}, {$r0}, {$r1};",
         write_only_types=[Int32],
-        read_only_args=[place.toint(), rank],
+        read_only_args=[address, rank],
     )
 
 
@@ -217,6 +221,13 @@ def write16(to, words):
     )
 
 
+def prefetch(place, wanted):
+    cute.arch.inline_ptx(
+        "{ .reg .pred p; setp.ne.b32 p, {$r1}, 0; @p prefetch.global.L2 [{$r0}]; }",
+        read_only_args=[place.toint(), Int32(wanted)],
+    )
+
+
 def load_vector(registers, first, count, place, wanted):
     read_where(registers, first, count, place.toint(), wanted)
 
@@ -229,9 +240,16 @@ def copy16(to, source, wanted):
     start_copy16(to.toint(), source.toint(), wanted)
 
 
+def copy_row16(to, rows, pitch, first, row, at, n):
+    width, inside = rows.dtype.width // 8, (row >= 0) & (row < n)
+    base, row_bytes = rows.toint() + Int64(first * width), Int64(pitch) * width
+    source = base + Int64(cutlass.select_(inside, row, Int32(0))) * row_bytes
+    start_copy16(to.toint(), source + at * width, inside)
+
+
 def start_copy16(to, source, wanted):
     """By addresses."""
-    size = Int32(cutlass.select_(wanted, Int32(16), Int32(0)))
+    size = Int32(16) if wanted is True else Int32(cutlass.select_(wanted, Int32(16), Int32(0)))
     cute.arch.inline_ptx(
         "cp.async.cg.shared.global [{$r0}], [{$r1}], 16, {$r2};",
         read_only_args=[to, source, size],
@@ -271,6 +289,54 @@ def write_fp8(places, four, scale_bits):
     pairs = [pair for word in four for pair in scaled_pairs(word, scale)]
     for half, to in enumerate(places):
         write16(to, pairs[4 * half : 4 * half + 4])
+
+
+def store_matrices(place, registers, first, count, transposed=False):
+    words = [pack(registers[first + 2 * i], registers[first + 2 * i + 1]) for i in range(count)]
+    listed = ", ".join(f"{{$r{i + 1}}}" for i in range(count))
+    cute.arch.inline_ptx(
+        f"stmatrix.sync.aligned.m8n8.x{count}{'.trans' * transposed}.shared.b16 [{{$r0}}], {{{listed}}};",
+        read_only_args=[place.toint(), *words],
+    )
+
+
+def send_fours(place, full, rank, registers, step):
+    to, there = _peer_address(place, rank), _peer_address(full, rank)
+    for i in range(0, cute.size(registers), 4):
+        cute.arch.inline_ptx(
+            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [{$r0}], {{$r2}, {$r3}, {$r4}, {$r5}}, [{$r1}];",
+            read_only_args=[to + i * step, there, *(registers[i + e] for e in range(4))],
+        )
+
+
+@cute.jit
+def send_rows(
+    place: cute.Pointer,
+    full: cute.Pointer,
+    rank: Int32,
+    rows: cutlass.Constexpr,
+    panels: cutlass.Constexpr,
+    tall: cutlass.Constexpr,
+):
+    with cute.arch.elect_one():
+        # A swizzle may have moved the first element within its row.
+        own = place.toint() & -128
+        to, there = _peer(own, rank), _peer_address(full, rank)
+        for panel in cutlass.range_constexpr(panels):
+            cute.arch.inline_ptx(
+                "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [{$r0}], [{$r1}], {$r2}, [{$r3}];",
+                read_only_args=[
+                    to + panel * (tall * 128),
+                    own + panel * (tall * 128),
+                    Int32(rows * 128),
+                    there,
+                ],
+            )
+
+
+def show_copies():
+    cute.arch.fence_proxy("async.shared", space="cta")
+    cute.arch.sync_warp()
 
 
 def push(place, values):

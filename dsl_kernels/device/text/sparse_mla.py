@@ -2,7 +2,7 @@
 
 Registers are a warpgroup's share of a tile as its products leave it (dsl_kernels/tile/fragments.py), but running sums are
 each thread's own until they are completed. All exponents are base 2: logits carry log2(e), and an lse is the log2 of a
-sum. What has no text is in dsl_kernels/device/torch/sparse_mla.py.
+sum.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from ...problems.layouts import FP8_TOKEN_BYTES
 from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Sets, Value, Writes, ceildiv, maximum, minimum, select
-from ..torch.sparse_mla import (
-    HALF_ROWS,
-    HEADS,
-    LOG2E,
-    THREADS,
-    TILE,
-    quad_most,
-    quad_sum,
-    row_most,
-    row_sum,
-)
+from ..torch.fragment import quad_most, quad_sum, row_most, row_sum
 from ..torch.warps import (
     any_lane,
+    ballot,
     clz,
     copy16,
+    copy_row16,
     exchange,
     exp2,
     load_vector,
     log2,
+    prefetch,
     push,
     rcp_approx,
+    send_fours,
+    send_rows,
+    show_copies,
     shuffle,
     store_fp8,
+    store_matrices,
     store_pair,
     store_vector,
     sync_warp,
 )
 
-INF = math.inf
+INF, LOG2E = math.inf, math.log2(math.e)
+HALF_ROWS, HEADS = Size(8, "HALF_ROWS"), Size(64, "HEADS_OF_SIDE")
+"""How far apart a thread's two heads are where they lie on M; heads of a side."""
+TILE, THREADS = 64, 128
 LATENT_DIM = Size(512, "LATENT_DIM")
 FOUR = 4
 """Floats of one access to memory."""
@@ -82,58 +82,148 @@ def read_ids(m, low: Sets, high: Sets, indices, topk, row, turn, turns, split, s
         m.set(high, ids[first + WARP])
 
 
+def _valid(token, n):
+    """Whether an id names one of `n` rows; -1 is padding."""
+    return (token >= 0) & (token < n)
+
+
+@by_text
+def vote(m, in_low: Sets, in_high: Sets, live: Sets, low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
+    m.set(in_low, ballot(_valid(low, n)))
+    m.set(in_high, ballot(_valid(high, n)))
+    m.set(live, (in_low | in_high).differs(0))
+
+
 def named(m, ids, lane, n):
     """The row that a lane's id names, the first one where it names none of `n`, and whether it does."""
     token = m.let("token", shuffle(ids, lane))
-    inside = m.let("inside", (token >= 0) & (token < n))
+    inside = m.let("inside", _valid(token, n))
     return select(inside, token, 0), inside
 
 
+@by_text
+def load_queries(m, target, q, row, head0, heads, head_block, width, first, columns, thread):
+    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    pieces, rounds = columns // 8, ceildiv(head_block * columns // 8, THREADS)
+    held, most = m.local("held", rounds * 8, "bfloat16"), head_block * pieces
+    of_block = q.row("of_block", (row, head0), (heads, width), first)
+    m.comment("All reads before the first write, which a compiler would not move them past.")
+    for i in m.loop("i", rounds, unrolled=True):
+        item = m.let("item", minimum(i * THREADS + thread, most - 1))
+        of_block.part("mine", item // pieces * width).read(held.group(i * 8, 8), item % pieces)
+    for i in m.loop("i", rounds, unrolled=True):
+        item = m.let("item", i * THREADS + thread)
+        with m.when(item < most):
+            target.write(held.group(i * 8, 8), (item // pieces, item % pieces * 8))
+
+
+@by_text
+def copy_query_rows(m, target, q, row, head0, heads, columns, thread):
+    """Start the copies of a block of 64 heads of one query."""
+    of_block, pieces = q.row("of_block", row, heads * columns, head0 * columns), columns // 8
+    for i in m.loop("i", HEADS * pieces // THREADS, at_once=8):
+        own, piece = thread // pieces + i * (THREADS // pieces), thread % pieces
+        m.do(copy16(target.group_at(own, piece * 8, 8), of_block.at((i * THREADS + thread) * 8), True))
+
+
+@by_text
+def copy_rows(m, target, cache, first, columns, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
+    """
+    lanes = min(columns // 8, 8)
+    at_once, piece = THREADS // lanes, thread % lanes
+    for begin in range(0, TILE, at_once):
+        row = m.let("row", thread // lanes + begin)
+        ids = low if begin + at_once <= WARP else high if begin >= WARP else select(row < WARP, low, high)
+        token = m.let("token", shuffle(ids, row % WARP))
+        for c in m.loop("c", columns // (lanes * 8), unrolled=True):
+            to = target.group_at(row, (c * lanes + piece) * 8, 8)
+            m.do(copy_row16(to, cache, first + piece * 8, token, c * (lanes * 8), n))
+
+
 # Half a tile of 656-byte tokens in registers: a token lies in four lanes, 16 fp8 values of each panel of 64, two pieces of rope,
-# and of its four scales one, which the others read from there.
+# and of its four scales one, which the others read from there. Where `shares` CTAs share out the half, each has so many
+# of the panels, and rope of four tokens in eight, which a warp unpacks: eight lanes a token.
 
 ROPE_WORD, SCALE_WORD, TOKEN_WORDS = 32, 40, 44
 SCALES_AT, ROPE_AT = 512, 528
 
 
 @by_text
-def load_half(m, words, kv_cache, ids, n, thread):
-    """Read the tokens of half a tile into registers."""
-    place, inside = named(m, ids, thread >> 2, n)
-    token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, (thread & 3) * 16)
-    for u in m.loop("u", ROPE_WORD // 4, unrolled=True):
-        m.do(load_vector(words, u * 4, 4, token.at(u * 64), inside))
-    for u in m.loop("u", 2, unrolled=True):
-        m.do(load_vector(words, ROPE_WORD + u * 4, 4, token.at(ROPE_AT + u * 64), inside))
-    _load_scale(m, words, token, inside, thread)
-
-
-def _load_scale(m, words, token, inside, thread):
-    m.do(load_vector(words, SCALE_WORD, 1, token.at(SCALES_AT - (thread & 3) * 12), inside))
+def fetch_half(m, kv_cache, rank, shares, ids, n, thread):
+    """Have the L2 fetch this CTA's share of the tokens of half a tile, a line at a time."""
+    lanes = 4 * shares
+    token, line = (
+        m.let("token", shuffle(ids, thread // lanes + rank * (WARP // shares))),
+        thread % lanes * 128,
+    )
+    inside = m.let("inside", _valid(token, n))
+    of_token = kv_cache.row("of_token", token, FP8_TOKEN_BYTES, line)
+    for more in range(0, FP8_TOKEN_BYTES, lanes * 128):
+        m.do(prefetch(of_token.at(more), inside & (line + more < FP8_TOKEN_BYTES)))
 
 
 @by_text
-def renew_half(m, words, ckv, kpe, kv_cache, ids, n, thread):
-    """Write the half tile as bf16 rows and, as room is made, read the tokens of these ids.
+def load_half(m, words, kv_cache, rank, shares, ids, n, thread):
+    """Read this CTA's share of half a tile into registers."""
+    _half(m, words, kv_cache, rank, shares, ids, n, thread)
 
-    What lies behind the warp's barrier stays there: left alone, ptxas would put all of the loads behind the last arithmetic.
-    """
-    row, first = m.let("row", thread >> 2), thread & WARP - 4
-    scales = [m.let(f"scale_{i}", shuffle(words[SCALE_WORD], first + i)) for i in range(4)]
-    place, inside = named(m, ids, thread >> 2, n)
-    token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, (thread & 3) * 16)
-    for u in m.loop("u", 2, unrolled=True):
-        m.do(store_vector(words, ROPE_WORD + u * 4, kpe.group_at(row, u * 32 + (thread & 3) * 8, 8)))
-        m.do(load_vector(words, ROPE_WORD + u * 4, 4, token.at(ROPE_AT + u * 64), inside))
+
+@by_text
+def renew_half(m, words, ckv, kpe, to_ckv, to_kpe, kv_cache, rank, shares, ids, n, thread):
+    """Write this CTA's share of the half tile as bf16 rows and, as room is made, read the share of these ids; then send the other CTA what was written."""
+    first = thread & WARP - 4
+    scales = [m.let(f"scale_{i}", shuffle(words[48 // shares - 8], first + i)) for i in range(4 // shares)]
+
+    def send():
+        if shares == 1:
+            return
+        m.comment("Of each panel a warp has eight rows, 1 KB that lie together.")
+        m.do(show_copies())
+        own = (thread >> 5) * 8
+        m.do(send_rows(kpe.group_at(own + rank * 4, 0, 8), to_kpe, rank ^ 1, 4, 1, WARP))
+        m.do(send_rows(ckv.group_at(own, 0, 8), to_ckv, rank ^ 1, 8, 4, WARP))
+
+    def write(at, row, column):
+        if at >= 32 // shares:
+            m.do(store_vector(words, at, kpe.group_at(row, column, 8)))
+            return
+        halves = (ckv.group_at(row, column + e, 8) for e in (0, 8))
+        m.do(store_fp8(*halves, words, at, scales[at // 8]))
+
+    _half(m, words, kv_cache, rank, shares, ids, n, thread, write, send)
+
+
+def _half(m, words, kv_cache, rank, shares, ids, n, thread, write=lambda *_: None, send=lambda: None):
+    """Read a share of half a tile, 16 bytes at a time, each once `write` has made room for it; `send` once all is written."""
+    panels, lanes, lane = 8 // shares, 4 * shares, thread & 3
+    row = m.let("row", thread >> 2)
+
+    def renew(at, to, column, source, first):
+        """What lies behind the warp's barrier stays there, and ptxas does not put all of the loads behind the last arithmetic."""
+        write(at, to, column)
+        m.do(load_vector(words, at, 4, source.at(first), inside))
         m.do(sync_warp())
-    for group, scale in enumerate(scales):
-        for panel in m.loop("panel", group * 2 + 2, begin=group * 2, unrolled=True):
-            halves = (ckv.group_at(row, panel * 64 + (thread & 3) * 16 + e, 8) for e in (0, 8))
-            m.do(store_fp8(*halves, words, panel * 4, scale))
-            m.do(load_vector(words, panel * 4, 4, token.at(panel * 64), inside))
-            m.do(sync_warp())
+
+    own = row if shares == 1 else m.let("own", (thread >> 5) * 8 + rank * 4 + (thread >> 3 & 3))
+    place, inside = named(m, ids, own, n)
+    rope = kv_cache.row("rope", place, FP8_TOKEN_BYTES, (thread & lanes - 1) * 16)
+    for u in range(2 // shares):
+        renew(panels * 4 + u * 4, own, u * 32 + (thread & lanes - 1) * 8, rope, ROPE_AT + u * 64)
+    if shares > 1:
+        place, inside = named(m, ids, row, n)
+    token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, lane * 16 + rank * (panels * 64))
+    for panel in range(panels):
+        renew(panel * 4, row, panel * 64 + lane * 16, token, panel * 64)
+    send()
     m.comment("Behind all uses of the one before, so that it can take its register.")
-    _load_scale(m, words, token, inside, thread)
+    scale = SCALES_AT + (
+        (lane & panels // 2 - 1) * 4 + rank * (panels * 2) - lane * 16 - rank * (panels * 64)
+    )
+    m.do(load_vector(words, panels * 4 + 8 // shares, 1, token.at(scale), inside))
 
 
 def _tokens(m, words, kv_cache, which, dims, low, high, n, thread, write=lambda *_: None):
@@ -225,6 +315,14 @@ def renew_tokens(m, words, target, rope, kv_cache, which, dims, low, high, n, th
         m.do(store_fp8(*halves, words, at, scale))
 
     _tokens(m, words, kv_cache, which, dims, low, high, n, thread, write)
+
+
+@by_text
+def send_scores(m, scores, slots, to_slots, rank, slices, thread):
+    """Send the partial scores to the same thread of every other CTA of the slice group: slot d - 1 receives from rank XOR d."""
+    for d in range(1, slices):
+        own = slots.at((d - 1) * scores.size * THREADS + thread * FOUR)
+        m.do(send_fours(own, to_slots, rank ^ d, scores, FOUR * THREADS))
 
 
 @by_text
@@ -345,17 +443,16 @@ def _times(m, acc, each, register, factor):
 
 
 @by_text
-def store_weights(m, target, scores, head_block, thread):
-    """Write P as bf16, tokens by heads; eight heads lie along the rows."""
-    token, head = thread // WARP * 16 + thread % WARP // 4, thread % 4 * 2
-    held = m.local("held", 2 if head_block > 8 else 1, "bfloat16")
-    for pair in m.loop("pair", scores.size // 2, unrolled=True):
-        for e in range(2):
-            held[e if head_block > 8 else 0] = scores[pair * 2 + e].to("bfloat16")
-            if head_block == 8:
-                target.write(held, (head + e, token + pair % 2 * 8))
-        if head_block > 8:
-            target.write(held, (token + pair % 2 * 8, pair // 2 * 8 + head))
+def store_weights(m, target, scores, thread):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    first, lane = thread // WARP * 16, thread % WARP
+    if target.shape[0] == 8:
+        place = target.group_at(lane % 8, first + lane // 8 % 2 * 8, 8)
+        m.do(store_matrices(place, scores, 0, 2, True))
+        return
+    for pair in m.loop("pair", scores.size // 8, unrolled=True):
+        place = target.group_at(first + lane % 16, pair * 16 + lane // 16 * 8, 8)
+        m.do(store_matrices(place, scores, pair * 8, 4))
 
 
 @by_text
@@ -592,6 +689,15 @@ def softmax_rows(m, scores, sums, peak, factor, rise, thread):
 
 
 @by_text
+def rescale_rows(m, acc, factor):
+    """Each row times its factor, in place; left alone where the factors of a warp's rows are 1."""
+    with m.when(any_lane(factor[0].differs(1.0) | factor[1].differs(1.0))):
+        for r in range(2):
+            for i in _each(m, acc, r):
+                acc[i] = acc[i] * factor[r]
+
+
+@by_text
 def share_peak(m, target, peak, thread):
     """Leave the maxima that P is below for the other side."""
     _leave(m, target, peak, thread)
@@ -626,6 +732,38 @@ def total_rows(m, sums, peak, factor, red, side, thread):
         total = m.let("total", sums[r] + theirs[HALF_ROWS * r])
         factor[r] = _inverse(total)
         sums[r] = _lse(total, peak[r])
+
+
+@by_text
+def store_result_rows(
+    m, out: Writes, lse: Writes, acc, factor, lses, sinks, row, head0, heads, scratch, width, lse_scale, side, thread
+):  # fmt: skip
+    """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
+
+    The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
+    """
+    line, joined = m.let("line", row * heads + head0), m.local("joined", 2, "float32")
+    scale = [m.let(f"scale_{r}", factor[r] * kept_beside(lses[r], sinks[r])) for r in range(2)]
+    own, lane, pieces = m.let("own", thread // WARP * 16), m.let("lane", thread % WARP), width // 8
+    eight, held = m.local("eight", 8, "float32"), m.local("held", 8, "bfloat16")
+    for block in m.loop("block", FOURS * 8 // width, unrolled=True):
+        m.comment("A warp reads back only the rows that it wrote.")
+        m.do(sync_warp())
+        for pair in m.loop("pair", pieces // 2, unrolled=True):
+            for e in range(8):
+                eight[e] = acc[(block * (pieces // 2) + pair) * 8 + e] * scale[e // 2 % 2]
+            place = scratch.group_at(own + lane % 16, pair * 16 + lane // 16 * 8, 8)
+            m.do(store_matrices(place, eight, 0, 4))
+        m.do(sync_warp())
+        for i in m.loop("i", pieces // 2, unrolled=True):
+            head = m.let("head", own + i * (WARP // pieces) + lane // pieces)
+            scratch.read(held, (head, lane % pieces * 8))
+            to = out.row("to", line + head, LATENT_DIM, side * (FOURS * 8) + block * width)
+            to.write(held, lane % pieces)
+    if side == 0:
+        for r in range(2):
+            joined[r] = lses[r] * lse_scale
+        _leave(m, lse.part("of_heads", line), joined, thread)
 
 
 # Splits of a query that leave their parts of O in scratch memory, where their CTAs join them, a share of the dims each.

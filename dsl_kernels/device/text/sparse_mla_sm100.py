@@ -15,10 +15,10 @@ from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Sets, Writes, ceildiv, maximum, select
 from ..torch.fragment import load_columns, store_columns
 from ..torch.fragment import read_accumulator as read_accumulator
-from ..torch.sparse_mla import THREADS, TILE
 from ..torch.warps import any_lane, copy16, exp2, load_vector, shuffle, store_fp8, store_vector
 from .sparse_mla import (
     SCALE_WORD,
+    THREADS,
     TOKEN_WORDS,
     _inverse,
     _lse,
@@ -43,24 +43,6 @@ def copy_block(m, target, q, row, head0, heads, head_block, columns, thread):
         item = m.let("item", i * THREADS + thread)
         to = target.group_at(item // pieces, item % pieces * 8, 8)
         m.do(copy16(to, of_block.at(item * 8), item < head_block * pieces))
-
-
-@by_text
-def gather_rows(m, target, cache, first, columns, low, high, n, thread):
-    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
-
-    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
-    """
-    lanes = min(columns // 8, 8)
-    at_once = THREADS // lanes
-    for begin in range(0, TILE, at_once):
-        row = m.let("row", thread // lanes + begin)
-        ids = low if begin + at_once <= WARP else high if begin >= WARP else select(row < WARP, low, high)
-        place, inside = named(m, ids, row % WARP, n)
-        source = cache.row("source", place, first=first + thread % lanes * 8)
-        for c in m.loop("c", columns // (lanes * 8), unrolled=True):
-            to = target.group_at(row, (c * lanes + thread % lanes) * 8, 8)
-            m.do(copy16(to, source.at(c * (lanes * 8)), inside))
 
 
 @by_text

@@ -73,6 +73,14 @@ __device__ __forceinline__ void copy16(void* to, const void* from, bool wanted) 
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
       ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(wanted ? 16 : 0) : "memory");
 }
+// TileLang's own copy takes three times the instructions to find the address, and all rows' come before the first copy.
+template <class T>
+__device__ __forceinline__ void copy_row16(void* to, const T* rows, int pitch, int row, int at, int n) {
+  bool inside = static_cast<unsigned>(row) < static_cast<unsigned>(n);
+  unsigned chosen = inside ? row : 0, row_bytes = sizeof(T) * pitch;
+  const char* from = reinterpret_cast<const char*>(rows) + static_cast<unsigned long long>(chosen) * row_bytes;
+  copy16(to, from + sizeof(T) * at, inside);
+}
 // Without a branch: for several of the same condition the compiler would write out what lies between them more than once.
 __device__ __forceinline__ void load_vector(unsigned* to, int count, const void* from, bool wanted) {
   if (count == 1)
@@ -115,6 +123,21 @@ __device__ __forceinline__ void store_fp8(void* first, void* second, const void*
 
 __device__ __forceinline__ void store_pair(void* to, float low, float high) {
   *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(low, high);
+}
+
+// Two matrices, or four.
+__device__ __forceinline__ void store_matrices(void* to, const float* values, int count, bool transposed) {
+  unsigned words[4], at = static_cast<unsigned>(__cvta_generic_to_shared(to));
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
+    words[i] = *reinterpret_cast<unsigned*>(&pair);
+  }
+  if (count == 4)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+        ::"r"(at), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+  else
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(at), "r"(words[0]), "r"(words[1]) : "memory");
 }
 
 __device__ __forceinline__ void store16(void* to, const unsigned* words) {
@@ -211,6 +234,11 @@ def copy16(to, source, wanted):
     return T.call_extern("handle", "warps::copy16", T.address_of(to), T.address_of(source), wanted)
 
 
+def copy_row16(to, rows, first, row, at, n):
+    places = T.address_of(to), T.address_of(rows[0, first])
+    return T.call_extern("handle", "warps::copy_row16", *places, rows.strides[0], row, at, n)
+
+
 def load_vector(registers, first, count, place, wanted):
     return T.call_extern(
         "handle", "warps::load_vector", T.address_of(registers[first]), count, T.address_of(place), wanted
@@ -219,6 +247,11 @@ def load_vector(registers, first, count, place, wanted):
 
 def store_vector(registers, first, place):
     return T.call_extern("handle", "warps::store16", T.address_of(place), T.address_of(registers[first]))
+
+
+def store_matrices(place, registers, first, count, transposed=False):
+    to, held = T.address_of(place), T.address_of(registers[first])
+    return T.call_extern("handle", "warps::store_matrices", to, held, count, transposed)
 
 
 def store_fp8(first, second, registers, at, scale):

@@ -11,12 +11,45 @@ from typing import Any
 import torch
 
 from ...tile.fragments import accumulators
+from ...tile.leaf_text import Function
 from ...tile.text import Writes, leaf
+from ...tile.threads import Threads
+
+
+def _of_row(registers: torch.Tensor, r: int) -> torch.Tensor:
+    return registers.view(len(registers), -1, 2, 2)[:, :, r].flatten(1)
+
+
+def _quads(threads: Threads, value: torch.Tensor) -> torch.Tensor:
+    return threads.spread(value).view(-1, 4)
+
+
+row_most = Function("row_most", "float32", lambda registers, r: _of_row(registers, r).amax(dim=1))
+"""The greatest of a thread's registers of its row `r`, the first or the second."""
+
+row_sum = Function("row_sum", "float32", lambda registers, r: _of_row(registers, r).sum(dim=1))
+"""The sum of a thread's registers of its row `r`."""
+
+quad_most = Function(
+    "quad_most", "float32", lambda t, value: _quads(t, value).amax(dim=1).repeat_interleave(4), joint=True
+)
+"""The greatest value in the four lanes that share a row."""
+
+quad_sum = Function(
+    "quad_sum", "float32", lambda t, value: _quads(t, value).sum(dim=1).repeat_interleave(4), joint=True
+)
+"""The sum over the four lanes that share a row."""
 
 
 @leaf
 def round_to(target: Any, source: Any) -> None:
     """Every element in the dtype of the target, which the next product may take as its A."""
+    target.copy_(source)
+
+
+@leaf
+def pack_to(target: Any, source: Any) -> None:
+    """`round_to` bfloat16 at this very place: no compiler moves it behind the fence before the product."""
     target.copy_(source)
 
 

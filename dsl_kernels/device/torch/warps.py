@@ -12,7 +12,7 @@ import torch
 
 from ...errors import ScheduleError
 from ...tile.leaf_text import WARP, Function
-from ...tile.threads import Place, Threads, number, signed, unsigned
+from ...tile.threads import Inboxes, Place, Threads, elements, number, signed, unsigned
 
 
 def _bits(word: Any) -> torch.Tensor:
@@ -226,6 +226,14 @@ def _copy16(threads: Threads, to: Place, source: Place, wanted: Any) -> None:
     _put(threads, to, _words_at(threads, source, wanted, 4))
 
 
+def _copy_row16(
+    threads: Threads, to: Place, rows: torch.Tensor, first: Any, row: Any, at: int, n: int
+) -> None:
+    chosen = threads.spread(row)
+    index = chosen * rows.stride(0) + first + at
+    _copy16(threads, to, Place(elements(rows), index, "of rows"), (chosen >= 0) & (chosen < n))
+
+
 def _store_vector(threads: Threads, registers: torch.Tensor, first: int, place: Place) -> None:
     _put(threads, place, registers[:, first : first + 4].int())
 
@@ -242,6 +250,17 @@ def _store_fp8(
 copy16 = Function("copy16", "int32", _copy16, joint=True)
 """Start to copy 16 bytes from a place in global to one in shared memory; zeros, and no read, where not wanted."""
 
+copy_row16 = Function("copy_row16", "int32", _copy_row16, joint=True)
+"""Start to copy 16 bytes of row `row` of a matrix, from column `first` + `at` on; zeros, and no read, where it is none of the first `n`.
+
+`at` comes last, so that what the copies of a row differ by goes into the instruction.
+"""
+
+prefetch = Function(
+    "prefetch", "int32", lambda t, place, wanted: place.of(t.active & t.spread(wanted)), joint=True
+)
+"""Have the L2 fetch the line of a place in global memory, where wanted."""
+
 load_vector = Function("load_vector", "int32", _load_vector, joint=True)
 """Read one, two or four words at a place in global memory into registers from `first` on; zeros, and no read, where not wanted."""
 
@@ -250,6 +269,20 @@ store_vector = Function("store_vector", "int32", _store_vector, joint=True)
 
 store_fp8 = Function("store_fp8", "int32", _store_fp8, joint=True)
 """Four words of e4m3 values from `at` on, times the float32 of these bits, each rounded once to bf16: eight at each of two places."""
+
+
+def _store_matrices(
+    threads: Threads, place: Place, registers: torch.Tensor, first: int, count: int, transposed: bool = False
+) -> None:
+    values = registers[:, first : first + 2 * count].view(-1, 8, 4, count, 2)
+    matrices = values.permute(0, 3, 4, 2, 1) if transposed else values.permute(0, 3, 1, 2, 4)
+    if transposed:
+        matrices = matrices.transpose(2, 3)
+    rows, taken = (
+        x.view(-1, WARP)[:, : 8 * count].reshape(-1) for x in (place.of(threads.active, 8), threads.active)
+    )
+    found = matrices.reshape(-1, 8).to(place.memory.dtype)
+    place.memory[rows[taken][:, None] + torch.arange(8)] = found[taken]
 
 
 def _push(threads: Threads, place: Place, values: torch.Tensor) -> None:
@@ -263,8 +296,47 @@ def _push(threads: Threads, place: Place, values: torch.Tensor) -> None:
         place.memory[first + i] = torch.where(words == 0, -0.0, words)
 
 
+def _send_fours(
+    threads: Threads, place: Place, inboxes: Inboxes, rank: Any, registers: torch.Tensor, step: int
+) -> None:
+    ranks = threads.spread(rank)
+    for peer in ranks[threads.active].unique().tolist():
+        naming = threads.active & (ranks == peer)
+        for i in range(0, registers.shape[1], 4):
+            at = place.index[naming][:, None] + (i // 4 * step + torch.arange(4))
+            inboxes.put(peer, at, registers[naming, i : i + 4])
+
+
+def _send_rows(
+    threads: Threads, place: Place, inboxes: Inboxes, rank: Any, rows: int, panels: int, tall: int
+) -> None:
+    ranks, columns = threads.spread(rank)[::WARP], 128 // place.memory.element_size() * panels
+    for peer, first in zip(ranks.tolist(), place.index[::WARP].tolist(), strict=True):
+        at = first + (torch.arange(rows)[:, None] * inboxes.columns + torch.arange(columns))
+        inboxes.put(peer, at, place.memory[at])
+
+
+send_fours = Function("send_fours", "int32", _send_fours, joint=True)
+"""Store registers where CTA `rank` of the cluster keeps a place, each four so many elements behind the ones before; their bytes count there."""
+
+send_rows = Function("send_rows", "int32", _send_rows, joint=True)
+"""Have the copy engine send rows, from that of a place on, of some panels of 128 bytes, `tall` rows high, to CTA `rank`.
+
+A warp sends once; it arrives where that CTA keeps them, and the bytes count there.
+"""
+
+show_copies = Function("show_copies", "int32", lambda threads: None, joint=True)
+"""What the lanes of the warp have written to shared memory is there for the copy engine."""
+
 push = Function("push", "float32", _push, joint=True)
 """Send two or four floats to another CTA of the grid, a zero as -0."""
+
+
+store_matrices = Function("store_matrices", "int32", _store_matrices, joint=True)
+"""Two or four matrices of 8 x 8 floats as a product leaves them, rounded to bf16: register `first` on, two a matrix.
+
+Eight lanes give the places of a matrix's rows, the next eight those of the next one; or of its columns where `transposed`.
+"""
 
 
 def _store_pair(threads: Threads, place: Place, low: Any, high: Any) -> None:

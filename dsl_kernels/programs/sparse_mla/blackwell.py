@@ -124,7 +124,7 @@ def _gather_rows(m: Recorder) -> None:
         if bulk:
             m.bulk(slot.view(), Rows(f"{cache}_map", m.buffer("rows"), first), slot)
         else:
-            said_sm100.gather_rows(m, slot.view(), m.operand(cache, f"{cache}_stride"), first, columns, *ids)
+            said.copy_rows(m, slot.view(), m.operand(cache, f"{cache}_stride"), first, columns, *ids)
         m.commit(slot)
 
     for _ in live_tiles(m):
@@ -217,7 +217,7 @@ def _softmax(m: Recorder) -> None:
                     m.release(o)
             p = m.acquire("p", it)
             said_sm100.weigh_tokens(m)
-            said.store_weights(m, p.p_s, head_block=c.n)
+            said.store_weights(m, p.p_s)
             m.comment(
                 "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
             )

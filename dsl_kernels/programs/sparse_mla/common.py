@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 from ...device.text import sparse_mla as said
-from ...device.torch import sparse_mla as leaf
 from ...problems import layouts
 from ...tile.lang import Buffer, Size, Space
 from ...tile.text import Expr, Recorder, Value, name
@@ -101,7 +100,7 @@ def live_tiles(m: Recorder, walk: Walk | None = None, *, more: int = 0) -> Itera
     """Turns of the walk; ids are read one turn ahead, and `in_low`, `in_high`, `live` tell which are valid."""
     walk, low, high = walk or Walk.named(m), name("low"), name("high")
     for turn in m.loop("turn", walk.turns + more):
-        leaf.vote(m, name("in_low"), name("in_high"), name("live", "bool"), low, high)
+        said.vote(m, name("in_low"), name("in_high"), name("live", "bool"), low, high)
         if str(m.role).startswith(("gather", "producer")):
             m.let("now_low", low)
             m.let("now_high", high)
@@ -114,7 +113,7 @@ def until_live(m: Recorder, walk: Walk, turn: Expr) -> Iterator[None]:
     low, high, live = name("low"), name("high"), name("live", "bool")
     m.set(live, False)
     for _ in m.repeat(live.equals(False) & (turn < walk.turns)):
-        leaf.vote(m, name("in_low"), name("in_high"), live, low, high)
+        said.vote(m, name("in_low"), name("in_high"), live, low, high)
         yield
         m.set(turn, turn + 1)
         said.read_ids(m, low, high, walk.row, turn, walk.turns, split=walk.split, splits=walk.splits)

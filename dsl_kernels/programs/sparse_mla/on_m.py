@@ -12,7 +12,6 @@ from typing import Any
 from ...arch import ArchSpec
 from ...device.text import sparse_mla as said
 from ...device.torch import fragment
-from ...device.torch import sparse_mla as leaf
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ...tile.text import Recorder, Slot, Value, View, minimum, name
 from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM, Walk, queries, until_live
@@ -93,18 +92,15 @@ def _wide(k: SimpleNamespace) -> Schedule:
     readers = tuple(side.reader() for side, _ in sides)
 
     def of_side(side: _Side) -> tuple[Buffer, ...]:
-        gather, doc = side.of("gather"), "half a tile; read K-major for scores, MN-major for values"
+        gather, each = side.of("gather"), 40 // k.exchange + 1
+        doc = "half a tile; read K-major for scores, MN-major for values"
         return (
             side.rows("ckv_s", tokens, LATENT_DIM, doc, stages=k.stages),
             side.rows("kpe_s", tokens, ROPE_DIM, stages=k.stages),
             side.rows("p_s", hb, tokens, swizzle=64),
             side.peaks(),
             *side.registers(tokens),
-            Buffer(
-                side.of("words"), registers, (128, 44) if k.exchange == 1 else (1, tokens, 144), "uint32", role=gather,
-                per_thread=44 if k.exchange == 1 else 24,
-                private=True, doc="tokens on their way",
-            ),
+            Buffer(side.of("words"), registers, (128, each), "uint32", role=gather, per_thread=each, private=True, doc="tokens on their way"),
         )  # fmt: skip
 
     def products(side: _Side, other: _Side) -> tuple[Mma, ...]:
@@ -321,14 +317,14 @@ def _vote_pair(m: Recorder) -> None:
     """Which ids of a pair are valid, and `live`, whether one is."""
     for side in SIDES:
         in_low, in_high, low, high = (name(f"{text}_{side}") for text in ("in_low", "in_high", "low", "high"))
-        leaf.vote(m, in_low, in_high, name(f"live_{side}", "bool"), low, high)
+        said.vote(m, in_low, in_high, name(f"live_{side}", "bool"), low, high)
     m.set(name("live", "bool"), name("live_left", "bool") | name("live_right", "bool"))
 
 
 def _copy_queries(m: Recorder, walk: Walk) -> None:
     q = m.acquire("q", name("done"))
     for target, operand, columns in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
-        leaf.copy_query_rows(m, target, m.operand(operand), walk.row, walk.head0, columns)
+        said.copy_query_rows(m, target, m.operand(operand), walk.row, walk.head0, columns)
     m.commit(q)
 
 
@@ -339,7 +335,8 @@ def _rows_of(kv: Slot, side: int) -> tuple[View, View]:
 
 def _gather_side(m: Recorder, side: int) -> None:
     """Heads on M, fp8: the queries, by the first side, and half of each tile. As its words are written, the next one's take their place."""
-    own, shared = SIDES[side], m.k.exchange > 1
+    own, shares = SIDES[side], m.k.exchange
+    rank: Value = m.block(1) if shares > 1 else 0
     it, words, turn, now = name("it"), m.buffer(f"words_{own}"), m.var("turn"), m.var("now")
     ids = (name("low"), name("high"))[side]
 
@@ -353,25 +350,21 @@ def _gather_side(m: Recorder, side: int) -> None:
         walk_on(walk)
         if side == 0:
             _copy_queries(m, walk)
-        if shared:
-            leaf.load_share(m, words, m.block(1), now)
-        else:
-            said.load_half(m, words, ids=now)
+        said.load_half(m, words, rank=rank, shares=shares, ids=now)
         for _ in m.repeat(name("live", "bool")):
             walk_on(walk)
-            if shared:
+            if shares > 1:
                 # Behind the loads of tokens, to wait for ids would be to wait for those as well.
-                leaf.fetch_share(m, m.block(1), ids)
+                said.fetch_half(m, rank=rank, shares=shares, ids=ids)
             kv = m.acquire(f"kv_{own}", it)
             ckv, kpe = _rows_of(kv, side)
-            if shared:
-                leaf.renew_share(m, words, ckv, kpe, m.sender(ckv, kv), m.sender(kpe, kv), m.block(1), now)
-            else:
-                said.renew_half(m, words, ckv, kpe, ids=now)
+            ckv = ckv.columns(rank * (LATENT_DIM // shares), LATENT_DIM // shares)
+            peers = (m.sender(rows, kv) for rows in (ckv, kpe))
+            said.renew_half(m, words, ckv, kpe, *peers, rank=rank, shares=shares, ids=now)
             m.commit(kv)
-            if not shared:
+            if shares == 1:
                 m.comment("By now the ids behind the next ones are here.")
-                leaf.fetch_half(m, ids)
+                said.fetch_half(m, rank=rank, shares=shares, ids=ids)
             m.set(it, it + 1)
 
 
@@ -384,11 +377,11 @@ def _gather_pairs(m: Recorder) -> None:
         text = SIDES[side]
         ids = (name(f"now_low_{text}"), name(f"now_high_{text}"))
         near = m.acquire(f"near_{text}", it)
-        leaf.copy_rows(m, near.view(), ckv, side * half, half, *ids)
+        said.copy_rows(m, near.view(), ckv, side * half, half, *ids)
         m.commit(near)
         far = m.acquire(f"far_{text}", it)
-        leaf.copy_rows(m, getattr(far, f"far_s_{text}"), ckv, (1 - side) * half, half, *ids)
-        leaf.copy_rows(m, getattr(far, f"rope_s_{text}"), kpe, 0, ROPE_DIM, *ids)
+        said.copy_rows(m, getattr(far, f"far_s_{text}"), ckv, (1 - side) * half, half, *ids)
+        said.copy_rows(m, getattr(far, f"rope_s_{text}"), kpe, 0, ROPE_DIM, *ids)
         m.commit(far)
 
     for walk in _segments(m):
@@ -487,10 +480,10 @@ def _attend_half(m: Recorder, side: int) -> None:
         p = m.acquire(f"p_{own}", it)
         weights = getattr(p, f"p_s_{own}")
         said.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
-        leaf.store_rows(m, weights, scores)
+        said.store_weights(m, weights, scores)
         m.commit(p)
         _release(m, *joined)
-        leaf.rescale_rows(m, acc, factor)
+        said.rescale_rows(m, acc, factor)
         m.wait(f"p_{own}", it)
         add(f"pv_{own}", weights, ckv)
         walk_on(walk)
@@ -547,7 +540,7 @@ def _attend_pair(m: Recorder, side: int) -> None:
         m.await_products(side)
         said.mask_columns(m, scores, name(f"in_low_{own}"), name(f"in_high_{own}"))
         said.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
-        leaf.pack_rows(m, weights, scores)
+        fragment.pack_to(m, weights, scores)
         p = m.acquire(f"p_{own}", it)
         said.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
         m.comment("All of the tile's rope dims are read.")
@@ -555,7 +548,7 @@ def _attend_pair(m: Recorder, side: int) -> None:
         fragment.stage_rows(m, rope, 0, m.c.head_block, weights, m.thread)
         m.commit(p)
         _release(m, *joined)
-        leaf.rescale_rows(m, acc, factor)
+        said.rescale_rows(m, acc, factor)
         m.multiply(f"pv_{own}", acc, weights, rows, accumulate=True)
         walk_on(walk)
         _release(m, near, far)
@@ -582,12 +575,12 @@ def _end_of_segment(m: Recorder, walk: Walk, scratch: View, side: int) -> None:
     acc, sums, factor, sinks = _of_side(m, side, "acc", "sums", "factor", "sinks")
     part, parts, counter = _parts_of(m, walk.row)
     with m.when(parts > 1):
-        leaf.rescale_rows(m, acc, factor)
+        said.rescale_rows(m, acc, factor)
         said.leave_part(m, acc, sums, walk.row, walk.head0, side, split=part)
         m.count_in("arrivals", counter, "attend")
     with m.otherwise():
         width = scratch.width or m.schedule.buffer(scratch.buffer).shape[1]
-        leaf.store_result_rows(m, acc, factor, sums, sinks, walk.row, walk.head0, scratch, width, side)
+        said.store_result_rows(m, acc, factor, sums, sinks, walk.row, walk.head0, scratch, width, side)
 
 
 def _merge(m: Recorder, side: int) -> None:

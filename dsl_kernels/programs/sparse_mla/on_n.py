@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 from ...arch import ArchSpec
 from ...device.text import sparse_mla as said
-from ...device.torch import sparse_mla as leaf
 from ...problems import layouts
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ...tile.text import Recorder, Slot, Value, name
@@ -186,7 +185,7 @@ def _gather(m: Recorder) -> None:
             with m.when(live):
                 kv = m.acquire("kv", it)
                 for target, cache, columns in ((kv.ckv_s, "ckv", dims), (kv.kpe_s, "kpe", rope)):
-                    leaf.copy_rows(
+                    said.copy_rows(
                         m, target, m.operand(cache, f"{cache}_stride"), which * columns, columns, low, high
                     )
                 m.commit(kv)
@@ -228,8 +227,8 @@ def _attend_tiles(m: Recorder, which: Value = 0) -> Iterator[Slot]:
     scores, acc, sums, peak = (m.buffer(text) for text in ("scores", "acc", "sums", "peak"))
     parts = (("q_s", "q_nope", LATENT_DIM, c.dims), ("qpe_s", "q_pe", ROPE_DIM, c.rope))
     for target, q, width, columns in parts:
-        place = (walk.row, walk.head0, c.head_block, width, which * columns, columns)
-        leaf.load_queries(m, m.buffer(target), m.operand(q), *place)
+        place = (walk.row, walk.head0, width, which * columns, columns)
+        said.load_queries(m, m.buffer(target), m.operand(q), *place)
     m.publish("attend", "q_s", "qpe_s")
     m.fill(acc, 0.0)
     m.fill(sums, 0.0)
@@ -295,13 +294,13 @@ def _attend_whole(m: Recorder) -> None:
 def _attend(m: Recorder) -> None:
     """Heads on N: one warpgroup multiplies, keeps the softmax and merges; slices add their partial scores."""
     walk, it, slices = Walk.named(m), name("it"), m.k.slices
-    scores, top = m.buffer("scores"), m.buffer("top")
+    top = m.buffer("top")
     which, part, parts = name("which"), walk.split, walk.splits
     said.load_sinks(m, walk.head0)
     for _ in _attend_tiles(m, which):
         x = m.slot("x", it)
         m.commit(x)
-        leaf.send_scores(m, scores, m.sender(x.x_s, x), m.block(1), slices)
+        said.send_scores(m, m.buffer("x_s", it), m.sender(x.x_s, x))
         m.wait("x", it)
         said.add_scores(m, x.x_s)
     rows, first = m.slot("o", 0), m.let("first", m.block(0) * parts * slices + which)

@@ -69,7 +69,6 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
 from dsl_kernels.device.cutedsl import fragment_sm100, grid, tcgen05, warps
-from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 128  # query heads
@@ -173,6 +172,17 @@ def copy_block_2(target, q, row, head0, thread):
             ).iterator,
             of_block + item * 8, item < HEAD_BLOCK * (ROPE_DIM // 8)
         )
+
+
+@cute.jit
+def vote(low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < n))
+    in_high = warps.ballot((high >= 0) & (high < n))
+    live = in_low | in_high != 0
+    return in_low, in_high, live
 
 
 @cute.jit
@@ -285,6 +295,19 @@ def weigh_tokens(scores, sums, peak):
     for i in cutlass.range_constexpr(HEAD_BLOCK // 2):
         scores[i] = warps.exp2(scores[i] - peak[i // 4 * 2 + i % 2])
         sums[i // 4 * 2 + i % 2] = sums[i // 4 * 2 + i % 2] + scores[i]
+
+
+@cute.jit
+def store_weights(target, scores, thread):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    for pair in cutlass.range_constexpr(HEAD_BLOCK // 2 // 8):
+        warps.store_matrices(
+            warps.piece(
+                target, 8, thread // 32 * 16 + thread % 32 % 16, pair * 16 + thread % 32 // 16 * 8,
+                (TILE, HEAD_BLOCK), 128
+            ).iterator,
+            scores, pair * 8, 4
+        )
 
 
 @cute.jit
@@ -557,9 +580,7 @@ def softmax(
     peak.fill(-Float32.inf)
     grown = Boolean(False)
     for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits, lane)
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
@@ -586,8 +607,7 @@ def softmax(
                     # o: p also gives its slot back
             cute.arch.mbarrier_wait(p_empty, (it & 1) ^ 1)
             weigh_tokens(scores, sums, peak)
-            # Write P as bf16, tokens by heads; eight heads lie along the rows.
-            leaf.store_weights(p_s, scores, HEAD_BLOCK, worker)
+            store_weights(p_s, scores, worker)
             # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
             if (it > 0) & (grown == False):
                 cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
@@ -654,9 +674,7 @@ def producer(
     words = cute.make_rmem_tensor(88, cutlass.Uint32)
     worker = thread % 128
     for turn in cutlass.range(turns + 1, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
         low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits, lane)
@@ -701,9 +719,7 @@ def mma(
     cute.arch.fence_proxy("async.shared", space="cta")
     nvvm.tcgen05_fence("after_thread_sync")
     for turn in cutlass.range(turns + 1, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1

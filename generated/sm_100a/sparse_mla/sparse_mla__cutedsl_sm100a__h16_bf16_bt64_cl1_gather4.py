@@ -70,7 +70,6 @@ from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
 from dsl_kernels.device.cutedsl import bulk, fragment_sm100, grid, tcgen05, warps
-from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 16  # query heads
@@ -186,6 +185,17 @@ def copy_block_2(target, q, row, thread):
 
 
 @cute.jit
+def vote(low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < n))
+    in_high = warps.ballot((high >= 0) & (high < n))
+    live = in_low | in_high != 0
+    return in_low, in_high, live
+
+
+@cute.jit
 def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
@@ -294,6 +304,19 @@ def weigh_tokens(scores, sums, peak):
     for i in cutlass.range_constexpr(HEADS // 2):
         scores[i] = warps.exp2(scores[i] - peak[i // 4 * 2 + i % 2])
         sums[i // 4 * 2 + i % 2] = sums[i // 4 * 2 + i % 2] + scores[i]
+
+
+@cute.jit
+def store_weights(target, scores, thread):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    for pair in cutlass.range_constexpr(1):
+        warps.store_matrices(
+            warps.piece(
+                target, 8, thread // 32 * 16 + thread % 32 % 16, pair * 16 + thread % 32 // 16 * 8,
+                (TILE, HEADS), 32
+            ).iterator,
+            scores, pair * 8, 4
+        )
 
 
 @cute.jit
@@ -532,9 +555,7 @@ def softmax(
     peak.fill(-Float32.inf)
     grown = Boolean(False)
     for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
@@ -561,8 +582,7 @@ def softmax(
                     # o: p also gives its slot back
             cute.arch.mbarrier_wait(p_empty + it % TILE_STAGES, ((it // TILE_STAGES) & 1) ^ 1)
             weigh_tokens(scores, sums, peak)
-            # Write P as bf16, tokens by heads; eight heads lie along the rows.
-            leaf.store_weights(p_s + it % TILE_STAGES * (TILE * HEADS), scores, HEADS, worker)
+            store_weights(p_s + it % TILE_STAGES * (TILE * HEADS), scores, worker)
             # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
             if (it > 0) & (grown == False):
                 cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
@@ -627,9 +647,7 @@ def producer(
     """Selected rows into the rings."""
     rows = cute.make_rmem_tensor(TILE, Int32)
     for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
@@ -678,9 +696,7 @@ def mma(
     cute.arch.fence_proxy("async.shared", space="cta")
     nvvm.tcgen05_fence("after_thread_sync")
     for turn in cutlass.range(turns + 1, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1

@@ -68,7 +68,6 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
 from dsl_kernels.device.cutedsl import fragment_sm100, grid, tcgen05, warps
-from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 8  # query heads
@@ -173,6 +172,17 @@ def copy_block_2(target, q, row, thread):
             ).iterator,
             of_block + item * 8, item < HEADS * (ROPE_DIM // 8)
         )
+
+
+@cute.jit
+def vote(low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < n))
+    in_high = warps.ballot((high >= 0) & (high < n))
+    live = in_low | in_high != 0
+    return in_low, in_high, live
 
 
 @cute.jit
@@ -284,6 +294,19 @@ def weigh_tokens(scores, sums, peak):
     for i in cutlass.range_constexpr(PADDED_HEADS // 2):
         scores[i] = warps.exp2(scores[i] - peak[i // 4 * 2 + i % 2])
         sums[i // 4 * 2 + i % 2] = sums[i // 4 * 2 + i % 2] + scores[i]
+
+
+@cute.jit
+def store_weights(target, scores, thread):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    for pair in cutlass.range_constexpr(1):
+        warps.store_matrices(
+            warps.piece(
+                target, 8, thread // 32 * 16 + thread % 32 % 16, pair * 16 + thread % 32 // 16 * 8,
+                (TILE, PADDED_HEADS), 32
+            ).iterator,
+            scores, pair * 8, 4
+        )
 
 
 @cute.jit
@@ -428,98 +451,82 @@ def merge_heads(row, share, shares, o_partial, lse_partial, attn_sink, out, lse,
 
 
 @cute.jit
-def gather_rows(target, cache, cache_pitch, first, low, high, n, thread):
+def copy_rows(target, cache, cache_pitch, first, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
     row = thread // 8
     token = warps.shuffle(low, row % 32)
-    inside = (token >= 0) & (token < n)
-    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + (first + thread % 8 * 8)
     for c in cutlass.range_constexpr(UNIT // 64):
-        warps.copy16(
-            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, UNIT), 128).iterator,
-            source + c * 64, inside
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, UNIT), 128).iterator, cache,
+            cache_pitch, first + thread % 8 * 8, token, c * 64, n
         )
     row = thread // 8 + 16
     token = warps.shuffle(low, row % 32)
-    inside = (token >= 0) & (token < n)
-    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + (first + thread % 8 * 8)
     for c in cutlass.range_constexpr(UNIT // 64):
-        warps.copy16(
-            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, UNIT), 128).iterator,
-            source + c * 64, inside
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, UNIT), 128).iterator, cache,
+            cache_pitch, first + thread % 8 * 8, token, c * 64, n
         )
     row = thread // 8 + 32
     token = warps.shuffle(high, row % 32)
-    inside = (token >= 0) & (token < n)
-    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + (first + thread % 8 * 8)
     for c in cutlass.range_constexpr(UNIT // 64):
-        warps.copy16(
-            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, UNIT), 128).iterator,
-            source + c * 64, inside
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, UNIT), 128).iterator, cache,
+            cache_pitch, first + thread % 8 * 8, token, c * 64, n
         )
     row = thread // 8 + 48
     token = warps.shuffle(high, row % 32)
-    inside = (token >= 0) & (token < n)
-    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + (first + thread % 8 * 8)
     for c in cutlass.range_constexpr(UNIT // 64):
-        warps.copy16(
-            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, UNIT), 128).iterator,
-            source + c * 64, inside
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, UNIT), 128).iterator, cache,
+            cache_pitch, first + thread % 8 * 8, token, c * 64, n
         )
 
 
 @cute.jit
-def gather_rows_2(target, cache, cache_pitch, low, high, n, thread):
+def copy_rows_2(target, cache, cache_pitch, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
     row = thread // (ROPE_DIM // 8)
     token = warps.shuffle(low, row % 32)
-    inside = (token >= 0) & (token < n)
-    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + thread % (ROPE_DIM // 8) * 8
     for c in cutlass.range_constexpr(1):
-        warps.copy16(
+        warps.copy_row16(
             warps.piece(
                 target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
             ).iterator,
-            source + c * (ROPE_DIM // 8 * 8), inside
+            cache, cache_pitch, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
         )
     row = thread // (ROPE_DIM // 8) + 16
     token = warps.shuffle(low, row % 32)
-    inside = (token >= 0) & (token < n)
-    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + thread % (ROPE_DIM // 8) * 8
     for c in cutlass.range_constexpr(1):
-        warps.copy16(
+        warps.copy_row16(
             warps.piece(
                 target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
             ).iterator,
-            source + c * (ROPE_DIM // 8 * 8), inside
+            cache, cache_pitch, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
         )
     row = thread // (ROPE_DIM // 8) + 32
     token = warps.shuffle(high, row % 32)
-    inside = (token >= 0) & (token < n)
-    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + thread % (ROPE_DIM // 8) * 8
     for c in cutlass.range_constexpr(1):
-        warps.copy16(
+        warps.copy_row16(
             warps.piece(
                 target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
             ).iterator,
-            source + c * (ROPE_DIM // 8 * 8), inside
+            cache, cache_pitch, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
         )
     row = thread // (ROPE_DIM // 8) + 48
     token = warps.shuffle(high, row % 32)
-    inside = (token >= 0) & (token < n)
-    source = cache + Int64(cutlass.select_(inside, token, 0)) * cache_pitch + thread % (ROPE_DIM // 8) * 8
     for c in cutlass.range_constexpr(1):
-        warps.copy16(
+        warps.copy_row16(
             warps.piece(
                 target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
             ).iterator,
-            source + c * (ROPE_DIM // 8 * 8), inside
+            cache, cache_pitch, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
         )
 
 
@@ -549,9 +556,7 @@ def softmax(
     peak.fill(-Float32.inf)
     grown = Boolean(False)
     for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
@@ -578,8 +583,7 @@ def softmax(
                     # o: p also gives its slot back
             cute.arch.mbarrier_wait(p_empty + it % TILE_STAGES, ((it // TILE_STAGES) & 1) ^ 1)
             weigh_tokens(scores, sums, peak)
-            # Write P as bf16, tokens by heads; eight heads lie along the rows.
-            leaf.store_weights(p_s + it % TILE_STAGES * (TILE * PADDED_HEADS), scores, PADDED_HEADS, worker)
+            store_weights(p_s + it % TILE_STAGES * (TILE * PADDED_HEADS), scores, worker)
             # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
             if (it > 0) & (grown == False):
                 cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
@@ -645,9 +649,7 @@ def producer(
     """Selected rows into the rings."""
     worker = thread % 128
     for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
@@ -656,13 +658,13 @@ def producer(
                 cute.arch.mbarrier_wait(
                     kv_empty + (it * UNITS + c) % UNIT_STAGES, (((it * UNITS + c) // UNIT_STAGES) & 1) ^ 1
                 )
-                gather_rows(
+                copy_rows(
                     kv_s + (it * UNITS + c) % UNIT_STAGES * (TILE * UNIT), ckv, ckv_stride, c * UNIT, now_low,
                     now_high, n, worker
                 )
                 cute.arch.cp_async_mbarrier_arrive_noinc(kv_full + (it * UNITS + c) % UNIT_STAGES)
             cute.arch.mbarrier_wait(pe_empty + it % TILE_STAGES, ((it // TILE_STAGES) & 1) ^ 1)
-            gather_rows_2(
+            copy_rows_2(
                 pe_s + it % TILE_STAGES * (TILE * ROPE_DIM), kpe, kpe_stride, now_low, now_high, n, worker
             )
             cute.arch.cp_async_mbarrier_arrive_noinc(pe_full + it % TILE_STAGES)
@@ -689,9 +691,7 @@ def mma(
     cute.arch.fence_proxy("async.shared", space="cta")
     nvvm.tcgen05_fence("after_thread_sync")
     for turn in cutlass.range(turns + 1, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1

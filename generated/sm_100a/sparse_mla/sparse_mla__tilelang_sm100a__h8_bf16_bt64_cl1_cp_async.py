@@ -66,7 +66,6 @@ import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
 from dsl_kernels.device.tilelang import fragment, grid, tcgen05, warps
-from dsl_kernels.device.tilelang import sparse_mla as leaf
 from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
@@ -117,6 +116,16 @@ def copy_block_2(target, target_slot, q, row, thread):
             target[target_slot, T.truncdiv(item, ROPE_DIM // 8), T.truncmod(item, ROPE_DIM // 8) * 8],
             q[row, 0, item * 8], item < HEADS * (ROPE_DIM // 8)
         )
+
+
+@T.macro
+def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < n))
+    in_high = warps.ballot((high >= 0) & (high < n))
+    live = in_low | in_high != 0
 
 
 @T.macro
@@ -241,17 +250,15 @@ def weigh_tokens(scores, sums, peak):
 
 @T.macro
 def store_weights(target, target_slot, scores, thread):
-    """Write P as bf16, tokens by heads; eight heads lie along the rows."""
-    held = T.alloc_local((2,), "bfloat16")
-    for pair in T.unroll(PADDED_HEADS // 2 // 2):
-        held[0] = T.cast(scores[pair * 2], "bfloat16")
-        held[1] = T.cast(scores[pair * 2 + 1], "bfloat16")
-        for part in T.vectorized(2):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    for pair in T.unroll(1):
+        warps.store_matrices(
             target[
-                target_slot,
-                T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
-                T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
-            ] = held[part]
+                target_slot, T.truncdiv(thread, 32) * 16 + T.truncmod(T.truncmod(thread, 32), 16),
+                pair * 16 + T.truncdiv(T.truncmod(thread, 32), 16) * 8
+            ],
+            scores, pair * 8, 4
+        )
 
 
 @T.macro
@@ -402,98 +409,74 @@ def merge_heads(row, share, shares, o_partial, lse_partial, attn_sink, out, lse,
 
 
 @T.macro
-def gather_rows(target, target_slot, cache, first, low, high, n, thread):
+def copy_rows(target, target_slot, cache, first, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
     row = T.truncdiv(thread, 8)
     token = warps.shuffle(low, T.truncmod(row, 32))
-    inside = (token >= 0) & (token < n)
     for c in T.unroll(UNIT // 64):
-        warps.copy16(
-            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8],
-            cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 8) * 8 + c * 64], inside
+        warps.copy_row16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8], cache,
+            first + T.truncmod(thread, 8) * 8, token, c * 64, n
         )
     row = T.truncdiv(thread, 8) + 16
     token = warps.shuffle(low, T.truncmod(row, 32))
-    inside = (token >= 0) & (token < n)
     for c in T.unroll(UNIT // 64):
-        warps.copy16(
-            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8],
-            cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 8) * 8 + c * 64], inside
+        warps.copy_row16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8], cache,
+            first + T.truncmod(thread, 8) * 8, token, c * 64, n
         )
     row = T.truncdiv(thread, 8) + 32
     token = warps.shuffle(high, T.truncmod(row, 32))
-    inside = (token >= 0) & (token < n)
     for c in T.unroll(UNIT // 64):
-        warps.copy16(
-            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8],
-            cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 8) * 8 + c * 64], inside
+        warps.copy_row16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8], cache,
+            first + T.truncmod(thread, 8) * 8, token, c * 64, n
         )
     row = T.truncdiv(thread, 8) + 48
     token = warps.shuffle(high, T.truncmod(row, 32))
-    inside = (token >= 0) & (token < n)
     for c in T.unroll(UNIT // 64):
-        warps.copy16(
-            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8],
-            cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 8) * 8 + c * 64], inside
+        warps.copy_row16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8], cache,
+            first + T.truncmod(thread, 8) * 8, token, c * 64, n
         )
 
 
 @T.macro
-def gather_rows_2(target, target_slot, cache, low, high, n, thread):
+def copy_rows_2(target, target_slot, cache, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
     row = T.truncdiv(thread, ROPE_DIM // 8)
     token = warps.shuffle(low, T.truncmod(row, 32))
-    inside = (token >= 0) & (token < n)
     for c in T.unroll(1):
-        warps.copy16(
-            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8],
-            cache[
-                T.if_then_else(inside, token, 0),
-                T.truncmod(thread, ROPE_DIM // 8) * 8 + c * (ROPE_DIM // 8 * 8)
-            ],
-            inside
+        warps.copy_row16(
+            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8], cache,
+            T.truncmod(thread, ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
         )
     row = T.truncdiv(thread, ROPE_DIM // 8) + 16
     token = warps.shuffle(low, T.truncmod(row, 32))
-    inside = (token >= 0) & (token < n)
     for c in T.unroll(1):
-        warps.copy16(
-            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8],
-            cache[
-                T.if_then_else(inside, token, 0),
-                T.truncmod(thread, ROPE_DIM // 8) * 8 + c * (ROPE_DIM // 8 * 8)
-            ],
-            inside
+        warps.copy_row16(
+            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8], cache,
+            T.truncmod(thread, ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
         )
     row = T.truncdiv(thread, ROPE_DIM // 8) + 32
     token = warps.shuffle(high, T.truncmod(row, 32))
-    inside = (token >= 0) & (token < n)
     for c in T.unroll(1):
-        warps.copy16(
-            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8],
-            cache[
-                T.if_then_else(inside, token, 0),
-                T.truncmod(thread, ROPE_DIM // 8) * 8 + c * (ROPE_DIM // 8 * 8)
-            ],
-            inside
+        warps.copy_row16(
+            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8], cache,
+            T.truncmod(thread, ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
         )
     row = T.truncdiv(thread, ROPE_DIM // 8) + 48
     token = warps.shuffle(high, T.truncmod(row, 32))
-    inside = (token >= 0) & (token < n)
     for c in T.unroll(1):
-        warps.copy16(
-            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8],
-            cache[
-                T.if_then_else(inside, token, 0),
-                T.truncmod(thread, ROPE_DIM // 8) * 8 + c * (ROPE_DIM // 8 * 8)
-            ],
-            inside
+        warps.copy_row16(
+            target[target_slot, row, (c * (ROPE_DIM // 8) + T.truncmod(thread, ROPE_DIM // 8)) * 8], cache,
+            T.truncmod(thread, ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
         )
 
 
@@ -519,9 +502,7 @@ def softmax(
     T.fill(peak, -T.infinity("float32"))
     grown = T.alloc_var("bool", init=False)
     for turn in T.serial(turns):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        leaf.vote(in_low, in_high, live, low, high, n)
+        vote(in_low, in_high, live, low, high, n)
         read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
@@ -605,9 +586,7 @@ def producer(
     """Selected rows into the rings."""
     worker = thread - 128
     for turn in T.serial(turns):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        leaf.vote(in_low, in_high, live, low, high, n)
+        vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
         read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
@@ -616,10 +595,10 @@ def producer(
                 T.mbarrier_wait_parity(
                     kv_empty[(it * UNITS + c) % UNIT_STAGES], (((it * UNITS + c) // UNIT_STAGES) & 1) ^ 1
                 )
-                gather_rows(kv_s, (it * UNITS + c) % UNIT_STAGES, ckv, c * UNIT, now_low, now_high, n, worker)
+                copy_rows(kv_s, (it * UNITS + c) % UNIT_STAGES, ckv, c * UNIT, now_low, now_high, n, worker)
                 T.cp_async_barrier_noinc(kv_full[(it * UNITS + c) % UNIT_STAGES])
             T.mbarrier_wait_parity(pe_empty[it % TILE_STAGES], ((it // TILE_STAGES) & 1) ^ 1)
-            gather_rows_2(pe_s, it % TILE_STAGES, kpe, now_low, now_high, n, worker)
+            copy_rows_2(pe_s, it % TILE_STAGES, kpe, now_low, now_high, n, worker)
             T.cp_async_barrier_noinc(pe_full[it % TILE_STAGES])
             it = it + 1
 
@@ -635,9 +614,7 @@ def mma(
     T.fence_proxy_async()
     T.tcgen05_after_thread_sync()
     for turn in T.serial(turns + 1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        leaf.vote(in_low, in_high, live, low, high, n)
+        vote(in_low, in_high, live, low, high, n)
         read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1

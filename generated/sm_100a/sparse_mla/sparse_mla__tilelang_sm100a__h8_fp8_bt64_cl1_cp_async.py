@@ -67,7 +67,6 @@ import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
 from dsl_kernels.device.tilelang import fragment, grid, tcgen05, warps
-from dsl_kernels.device.tilelang import sparse_mla as leaf
 from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
@@ -118,6 +117,16 @@ def copy_block_2(target, target_slot, q, row, thread):
             target[target_slot, T.truncdiv(item, ROPE_DIM // 8), T.truncmod(item, ROPE_DIM // 8) * 8],
             q[row, 0, item * 8], item < HEADS * (ROPE_DIM // 8)
         )
+
+
+@T.macro
+def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < n))
+    in_high = warps.ballot((high >= 0) & (high < n))
+    live = in_low | in_high != 0
 
 
 @T.macro
@@ -242,17 +251,15 @@ def weigh_tokens(scores, sums, peak):
 
 @T.macro
 def store_weights(target, target_slot, scores, thread):
-    """Write P as bf16, tokens by heads; eight heads lie along the rows."""
-    held = T.alloc_local((2,), "bfloat16")
-    for pair in T.unroll(PADDED_HEADS // 2 // 2):
-        held[0] = T.cast(scores[pair * 2], "bfloat16")
-        held[1] = T.cast(scores[pair * 2 + 1], "bfloat16")
-        for part in T.vectorized(2):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    for pair in T.unroll(1):
+        warps.store_matrices(
             target[
-                target_slot,
-                T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
-                T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
-            ] = held[part]
+                target_slot, T.truncdiv(thread, 32) * 16 + T.truncmod(T.truncmod(thread, 32), 16),
+                pair * 16 + T.truncdiv(T.truncmod(thread, 32), 16) * 8
+            ],
+            scores, pair * 8, 4
+        )
 
 
 @T.macro
@@ -538,9 +545,7 @@ def softmax(
     T.fill(peak, -T.infinity("float32"))
     grown = T.alloc_var("bool", init=False)
     for turn in T.serial(turns):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        leaf.vote(in_low, in_high, live, low, high, n)
+        vote(in_low, in_high, live, low, high, n)
         read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
@@ -625,9 +630,7 @@ def producer(
     words = T.alloc_local((88,), "uint32")
     worker = thread - 128
     for turn in T.serial(turns + 1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        leaf.vote(in_low, in_high, live, low, high, n)
+        vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
         read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
@@ -663,9 +666,7 @@ def mma(
     T.fence_proxy_async()
     T.tcgen05_after_thread_sync()
     for turn in T.serial(turns + 1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        leaf.vote(in_low, in_high, live, low, high, n)
+        vote(in_low, in_high, live, low, high, n)
         read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1

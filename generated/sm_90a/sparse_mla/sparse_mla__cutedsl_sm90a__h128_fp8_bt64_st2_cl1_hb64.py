@@ -35,7 +35,7 @@ buffers
   peak_left  64 float32, registers of left
   factor_left 64 float32, registers of left
   sinks_left 64 float32, registers of left
-  words_left 128x44 uint32, registers of gather_left
+  words_left 128x41 uint32, registers of gather_left
   ckv_s_right 2 stages of 32x512 bfloat16, shared, 128-byte swizzle
   kpe_s_right 2 stages of 32x64 bfloat16, shared, 128-byte swizzle
   p_s_right  64x32 bfloat16, shared, 64-byte swizzle
@@ -46,7 +46,7 @@ buffers
   peak_right 64 float32, registers of right
   factor_right 64 float32, registers of right
   sinks_right 64 float32, registers of right
-  words_right 128x44 uint32, registers of gather_right
+  words_right 128x41 uint32, registers of gather_right
 pipelines
   q: gather_left (cp_async) ==[q_s qpe_s: 1-slot ring]==> left (wgmma), right (wgmma)
     full  x128: gather_left hardware arrives per thread
@@ -91,9 +91,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
-from dsl_kernels.device.cutedsl import grid, warps, wgmma
-from dsl_kernels.device.cutedsl import sparse_mla as leaf
-from dsl_kernels.device.cutedsl import sparse_mla_wide as leaf_wide
+from dsl_kernels.device.cutedsl import fragment, grid, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 128  # query heads
@@ -188,6 +186,17 @@ def read_ids(indices, topk, row, turn, turns, lane):
 
 
 @cute.jit
+def vote(low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < n))
+    in_high = warps.ballot((high >= 0) & (high < n))
+    live = in_low | in_high != 0
+    return in_low, in_high, live
+
+
+@cute.jit
 def mask_columns(scores, low, high, sm_scale, thread):
     """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
     valid id.
@@ -206,16 +215,16 @@ def softmax_rows(scores, sums, peak, factor, thread):
     """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows
     exceeds one by `rise`.
     """
-    most_0 = leaf_wide.row_most(scores, 0)
-    most_1 = leaf_wide.row_most(scores, 1)
+    most_0 = fragment.row_most(scores, 0)
+    most_1 = fragment.row_most(scores, 1)
     factor[0] = Float32(1.0)
     factor[1] = Float32(1.0)
     if warps.any_lane((most_0 > peak[0] + RESCALE_LOG2) | (most_1 > peak[1] + RESCALE_LOG2)):
-        risen = cute.arch.fmax(peak[0], leaf_wide.quad_most(most_0))
+        risen = cute.arch.fmax(peak[0], fragment.quad_most(most_0))
         factor[0] = cutlass.select_(peak[0] == risen, 1.0, warps.exp2(peak[0] - risen))
         peak[0] = risen
         sums[0] = sums[0] * factor[0]
-        risen = cute.arch.fmax(peak[1], leaf_wide.quad_most(most_1))
+        risen = cute.arch.fmax(peak[1], fragment.quad_most(most_1))
         factor[1] = cutlass.select_(peak[1] == risen, 1.0, warps.exp2(peak[1] - risen))
         peak[1] = risen
         sums[1] = sums[1] * factor[1]
@@ -224,13 +233,13 @@ def softmax_rows(scores, sums, peak, factor, thread):
     for j in cutlass.range_constexpr(BLOCK * (TILE // 2) // 128 // 4):
         scores[j * 4] = warps.exp2(scores[j * 4] - base)
         scores[j * 4 + 1] = warps.exp2(scores[j * 4 + 1] - base)
-    sums[0] = sums[0] + leaf_wide.row_sum(scores, 0)
+    sums[0] = sums[0] + fragment.row_sum(scores, 0)
     # No token of this half may be valid, nor one before it.
     base = cutlass.select_(peak[1] == -Float32.inf, 0.0, peak[1])
     for j in cutlass.range_constexpr(BLOCK * (TILE // 2) // 128 // 4):
         scores[j * 4 + 2] = warps.exp2(scores[j * 4 + 2] - base)
         scores[j * 4 + 3] = warps.exp2(scores[j * 4 + 3] - base)
-    sums[1] = sums[1] + leaf_wide.row_sum(scores, 1)
+    sums[1] = sums[1] + fragment.row_sum(scores, 1)
 
 
 @cute.jit
@@ -240,6 +249,31 @@ def share_peak(target, peak, thread):
         mine = target + (thread // 32 * 16 + thread % 32 // 4)
         mine[0] = peak[0]
         mine[HALF_ROWS] = peak[1]
+
+
+@cute.jit
+def store_weights(target, scores, thread):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    for pair in cutlass.range_constexpr(BLOCK * (TILE // 2) // 128 // 8):
+        warps.store_matrices(
+            warps.piece(
+                target, 8, thread // 32 * 16 + thread % 32 % 16, pair * 16 + thread % 32 // 16 * 8,
+                (BLOCK, TILE // 2), 64
+            ).iterator,
+            scores, pair * 8, 4
+        )
+
+
+@cute.jit
+def rescale_rows(acc, factor):
+    """Each row times its factor, in place; left alone where the factors of a warp's rows are 1."""
+    if warps.any_lane((factor[0] != 1.0) | (factor[1] != 1.0)):
+        for j in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            acc[j * 4] = acc[j * 4] * factor[0]
+            acc[j * 4 + 1] = acc[j * 4 + 1] * factor[0]
+        for j in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            acc[j * 4 + 2] = acc[j * 4 + 2] * factor[1]
+            acc[j * 4 + 3] = acc[j * 4 + 3] * factor[1]
 
 
 @cute.jit
@@ -272,8 +306,8 @@ def load_row_sinks(sinks, attn_sink, head0, thread):
 @cute.jit
 def share_sums(sums, red, thread):
     """Complete this side's sums and leave them for the other."""
-    sums[0] = leaf_wide.quad_sum(sums[0])
-    sums[1] = leaf_wide.quad_sum(sums[1])
+    sums[0] = fragment.quad_sum(sums[0])
+    sums[1] = fragment.quad_sum(sums[1])
     own = red
     if thread % 4 == 0:
         mine = own + (thread // 32 * 16 + thread % 32 // 4)
@@ -310,6 +344,62 @@ def leave_part(acc, lses, row, head0, split, o_partial, lse_partial, splits, thr
         of_split = lse_partial + Int64(row * splits + split) * HEADS + head0
         for column in cutlass.range_constexpr(2):
             of_split[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] = lses[column]
+
+
+@cute.jit
+def store_result_rows(out, lse, acc, factor, lses, sinks, row, head0, scratch, lse_scale, thread):
+    """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
+    beside its sink; and the lse.
+
+    The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
+    """
+    line = row * HEADS + head0
+    joined = cute.make_rmem_tensor(2, Float32)
+    scale_0 = factor[0] * cutlass.select_(
+        lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - lses[0]) + 1.0),
+        0.0
+    )
+    scale_1 = factor[1] * cutlass.select_(
+        lses[1] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - lses[1]) + 1.0),
+        0.0
+    )
+    own = thread // 32 * 16
+    lane = thread % 32
+    eight = cute.make_rmem_tensor(8, Float32)
+    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
+    for block in cutlass.range_constexpr(1):
+        # A warp reads back only the rows that it wrote.
+        warps.sync_warp()
+        for pair in cutlass.range_constexpr(HALF // 8 // 2):
+            eight[0] = acc[(block * (HALF // 8 // 2) + pair) * 8] * scale_0
+            eight[1] = acc[(block * (HALF // 8 // 2) + pair) * 8 + 1] * scale_0
+            eight[2] = acc[(block * (HALF // 8 // 2) + pair) * 8 + 2] * scale_1
+            eight[3] = acc[(block * (HALF // 8 // 2) + pair) * 8 + 3] * scale_1
+            eight[4] = acc[(block * (HALF // 8 // 2) + pair) * 8 + 4] * scale_0
+            eight[5] = acc[(block * (HALF // 8 // 2) + pair) * 8 + 5] * scale_0
+            eight[6] = acc[(block * (HALF // 8 // 2) + pair) * 8 + 6] * scale_1
+            eight[7] = acc[(block * (HALF // 8 // 2) + pair) * 8 + 7] * scale_1
+            warps.store_matrices(
+                warps.piece(
+                    scratch, 8, own + lane % 16, pair * 16 + lane // 16 * 8, (BLOCK, LATENT_DIM), 128
+                ).iterator,
+                eight, 0, 4
+            )
+        warps.sync_warp()
+        for i in cutlass.range_constexpr(HALF // 8 // 2):
+            head = own + i + lane // (HALF // 8)
+            cute.autovec_copy(
+                warps.piece(scratch, 8, head, lane % (HALF // 8) * 8, (BLOCK, LATENT_DIM), 128), held
+            )
+            to = out + Int64(line + head) * LATENT_DIM + block * HALF
+            cute.autovec_copy(held, warps.group(to, 8, lane % (HALF // 8)))
+    joined[0] = lses[0] * lse_scale
+    joined[1] = lses[1] * lse_scale
+    of_heads = lse + line
+    if thread % 4 == 0:
+        mine = of_heads + (thread // 32 * 16 + thread % 32 // 4)
+        mine[0] = joined[0]
+        mine[HALF_ROWS] = joined[1]
 
 
 @cute.jit
@@ -399,8 +489,8 @@ def merge_parts(
 @cute.jit
 def share_sums_2(sums, red, thread):
     """Complete this side's sums and leave them for the other."""
-    sums[0] = leaf_wide.quad_sum(sums[0])
-    sums[1] = leaf_wide.quad_sum(sums[1])
+    sums[0] = fragment.quad_sum(sums[0])
+    sums[1] = fragment.quad_sum(sums[1])
     own = red + HEADS_OF_SIDE
     if thread % 4 == 0:
         mine = own + (thread // 32 * 16 + thread % 32 // 4)
@@ -433,6 +523,55 @@ def leave_part_2(acc, lses, row, head0, split, o_partial, lse_partial, splits, t
         four[2] = acc[u * 4 + 2]
         four[3] = acc[u * 4 + 3]
         cute.autovec_copy(four, warps.group(room, 4, u * 128))
+
+
+@cute.jit
+def store_result_rows_2(out, lse, acc, factor, lses, sinks, row, head0, scratch, lse_scale, thread):
+    """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
+    beside its sink; and the lse.
+
+    The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
+    """
+    line = row * HEADS + head0
+    joined = cute.make_rmem_tensor(2, Float32)
+    scale_0 = factor[0] * cutlass.select_(
+        lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - lses[0]) + 1.0),
+        0.0
+    )
+    scale_1 = factor[1] * cutlass.select_(
+        lses[1] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - lses[1]) + 1.0),
+        0.0
+    )
+    own = thread // 32 * 16
+    lane = thread % 32
+    eight = cute.make_rmem_tensor(8, Float32)
+    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
+    for block in cutlass.range_constexpr(1):
+        # A warp reads back only the rows that it wrote.
+        warps.sync_warp()
+        for pair in cutlass.range_constexpr(HALF // 8 // 2):
+            eight[0] = acc[(block * (HALF // 8 // 2) + pair) * 8] * scale_0
+            eight[1] = acc[(block * (HALF // 8 // 2) + pair) * 8 + 1] * scale_0
+            eight[2] = acc[(block * (HALF // 8 // 2) + pair) * 8 + 2] * scale_1
+            eight[3] = acc[(block * (HALF // 8 // 2) + pair) * 8 + 3] * scale_1
+            eight[4] = acc[(block * (HALF // 8 // 2) + pair) * 8 + 4] * scale_0
+            eight[5] = acc[(block * (HALF // 8 // 2) + pair) * 8 + 5] * scale_0
+            eight[6] = acc[(block * (HALF // 8 // 2) + pair) * 8 + 6] * scale_1
+            eight[7] = acc[(block * (HALF // 8 // 2) + pair) * 8 + 7] * scale_1
+            warps.store_matrices(
+                warps.piece(
+                    scratch, 8, own + lane % 16, pair * 16 + lane // 16 * 8, (BLOCK, LATENT_DIM), 128
+                ).iterator,
+                eight, 0, 4
+            )
+        warps.sync_warp()
+        for i in cutlass.range_constexpr(HALF // 8 // 2):
+            head = own + i + lane // (HALF // 8)
+            cute.autovec_copy(
+                warps.piece(scratch, 8, head, lane % (HALF // 8) * 8, (BLOCK, LATENT_DIM), 128), held
+            )
+            to = out + Int64(line + head) * LATENT_DIM + (256 + block * HALF)
+            cute.autovec_copy(held, warps.group(to, 8, lane % (HALF // 8)))
 
 
 @cute.jit
@@ -516,82 +655,157 @@ def merge_parts_2(
 
 
 @cute.jit
-def load_half(words, kv_cache, ids, n, thread):
-    """Read the tokens of half a tile into registers."""
-    token = warps.shuffle(ids, thread >> 2)
-    inside = (token >= 0) & (token < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
-    for u in cutlass.range_constexpr(8):
-        warps.load_vector(words, u * 4, 4, bytes + u * 64, inside)
-    for u in cutlass.range_constexpr(2):
-        warps.load_vector(words, 32 + u * 4, 4, bytes + (528 + u * 64), inside)
-    warps.load_vector(words, 40, 1, bytes + (512 - (thread & 3) * 12), inside)
+def copy_query_rows(target, q, row, head0, thread):
+    """Start the copies of a block of 64 heads of one query."""
+    of_block = q + Int64(row) * (HEADS * LATENT_DIM) + head0 * LATENT_DIM
+    for i in cutlass.range(HEADS_OF_SIDE * (LATENT_DIM // 8) // 128, unroll=8):
+        warps.copy16(
+            warps.piece(
+                target, 8, thread // (LATENT_DIM // 8) + i * (128 // (LATENT_DIM // 8)),
+                thread % (LATENT_DIM // 8) * 8, (BLOCK, LATENT_DIM), 128
+            ).iterator,
+            of_block + (i * 128 + thread) * 8, True
+        )
 
 
 @cute.jit
-def renew_half(words, ckv, kpe, kv_cache, ids, n, thread):
-    """Write the half tile as bf16 rows and, as room is made, read the tokens of these ids.
+def copy_query_rows_2(target, q, row, head0, thread):
+    """Start the copies of a block of 64 heads of one query."""
+    of_block = q + Int64(row) * (HEADS * ROPE_DIM) + head0 * ROPE_DIM
+    for i in cutlass.range(HEADS_OF_SIDE * (ROPE_DIM // 8) // 128, unroll=8):
+        warps.copy16(
+            warps.piece(
+                target, 8, thread // (ROPE_DIM // 8) + i * (128 // (ROPE_DIM // 8)),
+                thread % (ROPE_DIM // 8) * 8, (BLOCK, ROPE_DIM), 128
+            ).iterator,
+            of_block + (i * 128 + thread) * 8, True
+        )
 
-    What lies behind the warp's barrier stays there: left alone, ptxas would put all of the loads behind
-    the last arithmetic.
-    """
+
+@cute.jit
+def load_half(words, kv_cache, ids, n, thread):
+    """Read this CTA's share of half a tile into registers."""
     row = thread >> 2
+    token = warps.shuffle(ids, row)
+    inside = (token >= 0) & (token < n)
+    rope = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
+    warps.load_vector(words, 32, 4, rope + 528, inside)
+    warps.sync_warp()
+    warps.load_vector(words, 36, 4, rope + 592, inside)
+    warps.sync_warp()
+    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
+    warps.load_vector(words, 0, 4, bytes, inside)
+    warps.sync_warp()
+    warps.load_vector(words, 4, 4, bytes + 64, inside)
+    warps.sync_warp()
+    warps.load_vector(words, 8, 4, bytes + 128, inside)
+    warps.sync_warp()
+    warps.load_vector(words, 12, 4, bytes + 192, inside)
+    warps.sync_warp()
+    warps.load_vector(words, 16, 4, bytes + 256, inside)
+    warps.sync_warp()
+    warps.load_vector(words, 20, 4, bytes + 320, inside)
+    warps.sync_warp()
+    warps.load_vector(words, 24, 4, bytes + 384, inside)
+    warps.sync_warp()
+    warps.load_vector(words, 28, 4, bytes + 448, inside)
+    warps.sync_warp()
+    # Behind all uses of the one before, so that it can take its register.
+    warps.load_vector(words, 40, 1, bytes + (512 + ((thread & 3 & 3) * 4 - (thread & 3) * 16)), inside)
+
+
+@cute.jit
+def renew_half(words, ckv, kpe, to_ckv, to_kpe, kv_cache, ids, n, thread):
+    """Write this CTA's share of the half tile as bf16 rows and, as room is made, read the share of these
+    ids; then send the other CTA what was written.
+    """
     scale_0 = warps.shuffle(words[40], thread & 28)
     scale_1 = warps.shuffle(words[40], (thread & 28) + 1)
     scale_2 = warps.shuffle(words[40], (thread & 28) + 2)
     scale_3 = warps.shuffle(words[40], (thread & 28) + 3)
-    token = warps.shuffle(ids, thread >> 2)
+    row = thread >> 2
+    token = warps.shuffle(ids, row)
     inside = (token >= 0) & (token < n)
+    rope = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
+    warps.store_vector(
+        words, 32, warps.piece(kpe, 8, row, (thread & 3) * 8, (TILE // 2, ROPE_DIM), 128).iterator
+    )
+    warps.load_vector(words, 32, 4, rope + 528, inside)
+    warps.sync_warp()
+    warps.store_vector(
+        words, 36, warps.piece(kpe, 8, row, 32 + (thread & 3) * 8, (TILE // 2, ROPE_DIM), 128).iterator
+    )
+    warps.load_vector(words, 36, 4, rope + 592, inside)
+    warps.sync_warp()
     bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
-    for u in cutlass.range_constexpr(2):
-        warps.store_vector(
-            words, 32 + u * 4,
-            warps.piece(kpe, 8, row, u * 32 + (thread & 3) * 8, (TILE // 2, ROPE_DIM), 128).iterator
-        )
-        warps.load_vector(words, 32 + u * 4, 4, bytes + (528 + u * 64), inside)
-        warps.sync_warp()
-    for panel in cutlass.range_constexpr(2):
-        warps.store_fp8(
-            warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
-            warps.piece(
-                ckv, 8, row, panel * 64 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128
-            ).iterator,
-            words, panel * 4, scale_0
-        )
-        warps.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
-        warps.sync_warp()
-    for panel in cutlass.range_constexpr(2, 4):
-        warps.store_fp8(
-            warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
-            warps.piece(
-                ckv, 8, row, panel * 64 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128
-            ).iterator,
-            words, panel * 4, scale_1
-        )
-        warps.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
-        warps.sync_warp()
-    for panel in cutlass.range_constexpr(4, 6):
-        warps.store_fp8(
-            warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
-            warps.piece(
-                ckv, 8, row, panel * 64 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128
-            ).iterator,
-            words, panel * 4, scale_2
-        )
-        warps.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
-        warps.sync_warp()
-    for panel in cutlass.range_constexpr(6, 8):
-        warps.store_fp8(
-            warps.piece(ckv, 8, row, panel * 64 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
-            warps.piece(
-                ckv, 8, row, panel * 64 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128
-            ).iterator,
-            words, panel * 4, scale_3
-        )
-        warps.load_vector(words, panel * 4, 4, bytes + panel * 64, inside)
-        warps.sync_warp()
+    warps.store_fp8(
+        warps.piece(ckv, 8, row, (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
+        warps.piece(ckv, 8, row, (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128).iterator, words, 0,
+        scale_0
+    )
+    warps.load_vector(words, 0, 4, bytes, inside)
+    warps.sync_warp()
+    warps.store_fp8(
+        warps.piece(ckv, 8, row, 64 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
+        warps.piece(ckv, 8, row, 64 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128).iterator, words, 4,
+        scale_0
+    )
+    warps.load_vector(words, 4, 4, bytes + 64, inside)
+    warps.sync_warp()
+    warps.store_fp8(
+        warps.piece(ckv, 8, row, 128 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
+        warps.piece(ckv, 8, row, 128 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128).iterator, words,
+        8, scale_1
+    )
+    warps.load_vector(words, 8, 4, bytes + 128, inside)
+    warps.sync_warp()
+    warps.store_fp8(
+        warps.piece(ckv, 8, row, 192 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
+        warps.piece(ckv, 8, row, 192 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128).iterator, words,
+        12, scale_1
+    )
+    warps.load_vector(words, 12, 4, bytes + 192, inside)
+    warps.sync_warp()
+    warps.store_fp8(
+        warps.piece(ckv, 8, row, 256 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
+        warps.piece(ckv, 8, row, 256 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128).iterator, words,
+        16, scale_2
+    )
+    warps.load_vector(words, 16, 4, bytes + 256, inside)
+    warps.sync_warp()
+    warps.store_fp8(
+        warps.piece(ckv, 8, row, 320 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
+        warps.piece(ckv, 8, row, 320 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128).iterator, words,
+        20, scale_2
+    )
+    warps.load_vector(words, 20, 4, bytes + 320, inside)
+    warps.sync_warp()
+    warps.store_fp8(
+        warps.piece(ckv, 8, row, 384 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
+        warps.piece(ckv, 8, row, 384 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128).iterator, words,
+        24, scale_3
+    )
+    warps.load_vector(words, 24, 4, bytes + 384, inside)
+    warps.sync_warp()
+    warps.store_fp8(
+        warps.piece(ckv, 8, row, 448 + (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
+        warps.piece(ckv, 8, row, 448 + (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128).iterator, words,
+        28, scale_3
+    )
+    warps.load_vector(words, 28, 4, bytes + 448, inside)
+    warps.sync_warp()
     # Behind all uses of the one before, so that it can take its register.
-    warps.load_vector(words, 40, 1, bytes + (512 - (thread & 3) * 12), inside)
+    warps.load_vector(words, 40, 1, bytes + (512 + ((thread & 3 & 3) * 4 - (thread & 3) * 16)), inside)
+
+
+@cute.jit
+def fetch_half(kv_cache, ids, n, thread):
+    """Have the L2 fetch this CTA's share of the tokens of half a tile, a line at a time."""
+    token = warps.shuffle(ids, thread // 4)
+    inside = (token >= 0) & (token < n)
+    of_token = kv_cache + Int64(token) * 656 + thread % 4 * 128
+    warps.prefetch(of_token, inside & (thread % 4 * 128 < 656))
+    warps.prefetch(of_token + 512, inside & (thread % 4 * 128 + 512 < 656))
 
 
 @cute.jit
@@ -647,9 +861,7 @@ def left(
             peak_left.fill(-Float32.inf)
             live = Boolean(False)
             while (live == False) & (turn < turns):
-                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
-                # warp of every role.
-                in_low, in_high, live = leaf.vote(low, high, n)
+                in_low, in_high, live = vote(low, high, n)
                 turn = turn + 1
                 low, high = read_ids(indices, topk, row, turn, turns, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
@@ -673,14 +885,12 @@ def left(
                 softmax_rows(scores_left, sums_left, peak_left, factor_left, worker)
                 cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
                 share_peak(peak_s_left, peak_left, worker)
-                # Write P as bf16, heads by tokens.
-                leaf_wide.store_rows(p_s_left, scores_left, worker)
+                store_weights(p_s_left, scores_left, worker)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(p_left_full)
-                # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
-                leaf_wide.rescale_rows(acc_left, factor_left, worker)
+                rescale_rows(acc_left, factor_left)
                 cute.arch.mbarrier_wait(p_left_full, it & 1)
                 # O += P K, of its own tokens
                 warpgroup.fence()
@@ -691,7 +901,7 @@ def left(
                 warpgroup.commit_group()
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low, in_high, live = leaf.vote(low, high, n)
+                    in_low, in_high, live = vote(low, high, n)
                     turn = turn + 1
                     low, high = read_ids(indices, topk, row, turn, turns, lane)
                 warpgroup.wait_group(0)
@@ -731,7 +941,7 @@ def left(
                 softmax_rows(scores_left, sums_left, peak_left, factor_left, worker)
                 cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
                 share_peak(peak_s_left, peak_left, worker)
-                leaf_wide.store_rows(p_s_left, scores_left, worker)
+                store_weights(p_s_left, scores_left, worker)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -744,7 +954,7 @@ def left(
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(kv_right_empty + (it - 1) % STAGES)
-                leaf_wide.rescale_rows(acc_left, factor_left, worker)
+                rescale_rows(acc_left, factor_left)
                 cute.arch.mbarrier_wait(p_left_full, it & 1)
                 # O += P K, of its own tokens
                 warpgroup.fence()
@@ -755,7 +965,7 @@ def left(
                 warpgroup.commit_group()
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low, in_high, live = leaf.vote(low, high, n)
+                    in_low, in_high, live = vote(low, high, n)
                     turn = turn + 1
                     low, high = read_ids(indices, topk, row, turn, turns, lane)
                 warpgroup.wait_group(0)
@@ -794,7 +1004,7 @@ def left(
             from_cta = row * span // share
             parts = (row * span + topk // TILE - 1) // share - from_cta + 1
             if parts > 1:
-                leaf_wide.rescale_rows(acc_left, factor_left, worker)
+                rescale_rows(acc_left, factor_left)
                 leave_part(
                     acc_left, sums_left, row, head0, cta // (HEADS // BLOCK) - from_cta, o_partial,
                     lse_partial, splits, worker
@@ -802,11 +1012,9 @@ def left(
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 grid.count_in(arrivals + row * (HEADS // BLOCK) + cta % (HEADS // BLOCK), worker)
             else:
-                # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
-                # beside its sink; and the lse.
-                leaf_wide.store_result_rows(
-                    out, lse, acc_left, factor_left, sums_left, sinks_left, row, head0, HEADS, q_s, HALF,
-                    lse_scale, 0, worker
+                store_result_rows(
+                    out, lse, acc_left, factor_left, sums_left, sinks_left, row, head0, q_s, lse_scale,
+                    worker
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -886,9 +1094,7 @@ def right(
             peak_right.fill(-Float32.inf)
             live = Boolean(False)
             while (live == False) & (turn < turns):
-                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
-                # warp of every role.
-                in_low, in_high, live = leaf.vote(low, high, n)
+                in_low, in_high, live = vote(low, high, n)
                 turn = turn + 1
                 low, high = read_ids(indices, topk, row, turn, turns, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
@@ -921,8 +1127,7 @@ def right(
                 softmax_rows(scores_right, sums_right, peak_right, factor_right, worker)
                 cute.arch.mbarrier_wait(p_right_empty, (it & 1) ^ 1)
                 share_peak(peak_s_right, peak_right, worker)
-                # Write P as bf16, heads by tokens.
-                leaf_wide.store_rows(p_s_right, scores_right, worker)
+                store_weights(p_s_right, scores_right, worker)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -935,8 +1140,7 @@ def right(
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(kv_left_empty + it % STAGES)
-                # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
-                leaf_wide.rescale_rows(acc_right, factor_right, worker)
+                rescale_rows(acc_right, factor_right)
                 cute.arch.mbarrier_wait(p_right_full, it & 1)
                 # O += P K, of its own tokens
                 warpgroup.fence()
@@ -947,7 +1151,7 @@ def right(
                 warpgroup.commit_group()
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low, in_high, live = leaf.vote(low, high, n)
+                    in_low, in_high, live = vote(low, high, n)
                     turn = turn + 1
                     low, high = read_ids(indices, topk, row, turn, turns, lane)
                 warpgroup.wait_group(0)
@@ -967,18 +1171,16 @@ def right(
             from_cta = row * span // share
             parts = (row * span + topk // TILE - 1) // share - from_cta + 1
             if parts > 1:
-                leaf_wide.rescale_rows(acc_right, factor_right, worker)
+                rescale_rows(acc_right, factor_right)
                 leave_part_2(
                     acc_right, sums_right, row, head0, cta // (HEADS // BLOCK) - from_cta, o_partial,
                     lse_partial, splits, worker
                 )
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             else:
-                # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
-                # beside its sink; and the lse.
-                leaf_wide.store_result_rows(
-                    out, lse, acc_right, factor_right, sums_right, sinks_right, row, head0, HEADS,
-                    q_s + HALF * BLOCK, HALF, lse_scale, 1, worker
+                store_result_rows_2(
+                    out, lse, acc_right, factor_right, sums_right, sinks_right, row, head0,
+                    q_s + HALF * BLOCK, lse_scale, worker
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -1012,7 +1214,7 @@ def gather_left(
     low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
-    words_left = cute.make_rmem_tensor(44, cutlass.Uint32)
+    words_left = cute.make_rmem_tensor(41, cutlass.Uint32)
     worker = thread % 128
     turn = Int32(0)
     now = Int32(0)
@@ -1037,36 +1239,33 @@ def gather_left(
             now = low
             live = Boolean(False)
             while (live == False) & (turn < turns):
-                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
-                # warp of every role.
-                in_low, in_high, live = leaf.vote(low, high, n)
+                in_low, in_high, live = vote(low, high, n)
                 now = low
                 turn = turn + 1
                 low, high = read_ids(indices, topk, row, turn, turns, lane)
             cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
-            # Start the copies of a block of 64 heads of one query.
-            leaf_wide.copy_query_rows(q_s, q_nope, row, head0, HEADS, LATENT_DIM, worker)
-            leaf_wide.copy_query_rows(qpe_s, q_pe, row, head0, HEADS, ROPE_DIM, worker)
+            copy_query_rows(q_s, q_nope, row, head0, worker)
+            copy_query_rows_2(qpe_s, q_pe, row, head0, worker)
             cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             load_half(words_left, kv_cache, now, n, worker)
             while live:
                 now = low
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low, in_high, live = leaf.vote(low, high, n)
+                    in_low, in_high, live = vote(low, high, n)
                     now = low
                     turn = turn + 1
                     low, high = read_ids(indices, topk, row, turn, turns, lane)
                 cute.arch.mbarrier_wait(kv_left_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
                 renew_half(
                     words_left, ckv_s_left + it % STAGES * (TILE // 2 * LATENT_DIM),
-                    kpe_s_left + it % STAGES * (TILE // 2 * ROPE_DIM), kv_cache, now, n, worker
+                    kpe_s_left + it % STAGES * (TILE // 2 * ROPE_DIM), kv_left_full + it % STAGES,
+                    kv_left_full + it % STAGES, kv_cache, now, n, worker
                 )
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(kv_left_full + it % STAGES)
                 # By now the ids behind the next ones are here.
-                # Have the L2 fetch the tokens of half a tile, if the device can.
-                leaf_wide.fetch_half(kv_cache, low, n, worker)
+                fetch_half(kv_cache, low, n, worker)
                 it = it + 1
             done = done + 1
         unit = row * span + span
@@ -1080,7 +1279,7 @@ def gather_right(
     in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
-    words_right = cute.make_rmem_tensor(44, cutlass.Uint32)
+    words_right = cute.make_rmem_tensor(41, cutlass.Uint32)
     worker = thread % 128
     turn = Int32(0)
     now = Int32(0)
@@ -1105,9 +1304,7 @@ def gather_right(
             now = high
             live = Boolean(False)
             while (live == False) & (turn < turns):
-                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
-                # warp of every role.
-                in_low, in_high, live = leaf.vote(low, high, n)
+                in_low, in_high, live = vote(low, high, n)
                 now = high
                 turn = turn + 1
                 low, high = read_ids(indices, topk, row, turn, turns, lane)
@@ -1116,20 +1313,20 @@ def gather_right(
                 now = high
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low, in_high, live = leaf.vote(low, high, n)
+                    in_low, in_high, live = vote(low, high, n)
                     now = high
                     turn = turn + 1
                     low, high = read_ids(indices, topk, row, turn, turns, lane)
                 cute.arch.mbarrier_wait(kv_right_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
                 renew_half(
                     words_right, ckv_s_right + it % STAGES * (TILE // 2 * LATENT_DIM),
-                    kpe_s_right + it % STAGES * (TILE // 2 * ROPE_DIM), kv_cache, now, n, worker
+                    kpe_s_right + it % STAGES * (TILE // 2 * ROPE_DIM), kv_right_full + it % STAGES,
+                    kv_right_full + it % STAGES, kv_cache, now, n, worker
                 )
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(kv_right_full + it % STAGES)
                 # By now the ids behind the next ones are here.
-                # Have the L2 fetch the tokens of half a tile, if the device can.
-                leaf_wide.fetch_half(kv_cache, high, n, worker)
+                fetch_half(kv_cache, high, n, worker)
                 it = it + 1
             done = done + 1
         unit = row * span + span

@@ -48,7 +48,6 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
 from dsl_kernels.device.cutedsl import grid, warps, wgmma
-from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 128  # query heads
@@ -125,6 +124,55 @@ def read_ids(indices, topk, row, turns, split, splits, lane):
         low = ids[first]
         high = ids[first + 32]
     return low, high
+
+
+@cute.jit
+def load_queries(target, q, row, head0, thread):
+    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    held = cute.make_rmem_tensor(128, cutlass.BFloat16)
+    of_block = q + Int64(row * HEADS + head0) * LATENT_DIM
+    # All reads before the first write, which a compiler would not move them past.
+    for i in cutlass.range_constexpr(16):
+        item = cutlass.min(i * 128 + thread, HEAD_BLOCK * (DIMS // 8) - 1)
+        mine = of_block + item // (DIMS // 8) * LATENT_DIM
+        cute.autovec_copy(warps.group(mine, 8, item % (DIMS // 8)), warps.few(held, i * 8, 8))
+    for i in cutlass.range_constexpr(16):
+        item = i * 128 + thread
+        if item < HEAD_BLOCK * (DIMS // 8):
+            cute.autovec_copy(
+                warps.few(held, i * 8, 8),
+                warps.piece(target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (HEAD_BLOCK, DIMS), 128)
+            )
+
+
+@cute.jit
+def load_queries_2(target, q, row, head0, thread):
+    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    held = cute.make_rmem_tensor(16, cutlass.BFloat16)
+    of_block = q + Int64(row * HEADS + head0) * ROPE_DIM
+    # All reads before the first write, which a compiler would not move them past.
+    for i in cutlass.range_constexpr(2):
+        item = cutlass.min(i * 128 + thread, HEAD_BLOCK * (ROPE // 8) - 1)
+        mine = of_block + item // (ROPE // 8) * ROPE_DIM
+        cute.autovec_copy(warps.group(mine, 8, item % (ROPE // 8)), warps.few(held, i * 8, 8))
+    for i in cutlass.range_constexpr(2):
+        item = i * 128 + thread
+        if item < HEAD_BLOCK * (ROPE // 8):
+            cute.autovec_copy(
+                warps.few(held, i * 8, 8),
+                warps.piece(target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (HEAD_BLOCK, ROPE), 128)
+            )
+
+
+@cute.jit
+def vote(low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < n))
+    in_high = warps.ballot((high >= 0) & (high < n))
+    live = in_low | in_high != 0
+    return in_low, in_high, live
 
 
 @cute.jit
@@ -219,6 +267,19 @@ def online_softmax(scores, sums, acc, peak, top):
             acc[
                 block * OWN_SCORES + (group * 4 + 1) + 2
             ] = acc[block * OWN_SCORES + (group * 4 + 1) + 2] * decay
+
+
+@cute.jit
+def store_weights(target, scores, thread):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    for pair in cutlass.range_constexpr(OWN_SCORES // 8):
+        warps.store_matrices(
+            warps.piece(
+                target, 8, thread // 32 * 16 + thread % 32 % 16, pair * 16 + thread % 32 // 16 * 8,
+                (TILE, HEAD_BLOCK), 64
+            ).iterator,
+            scores, pair * 8, 4
+        )
 
 
 @cute.jit
@@ -497,18 +558,15 @@ def attend(
     top = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     worker = thread
-    # Columns `first` on of a block of heads of one query, whose rows are `width` long.
-    leaf.load_queries(q_s, q_nope, row, head0, HEADS, HEAD_BLOCK, LATENT_DIM, 0, DIMS, worker)
-    leaf.load_queries(qpe_s, q_pe, row, head0, HEADS, HEAD_BLOCK, ROPE_DIM, 0, ROPE, worker)
+    load_queries(q_s, q_nope, row, head0, worker)
+    load_queries_2(qpe_s, q_pe, row, head0, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)
     sums.fill(0.0)
     peak.fill(-Float32.inf)
     for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
@@ -529,8 +587,7 @@ def attend(
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
             join_maxima(top, red_s, worker)
             online_softmax(scores, sums, acc, peak, top)
-            # Write P as bf16, tokens by heads; eight heads lie along the rows.
-            leaf.store_weights(p_s, scores, HEAD_BLOCK, worker)
+            store_weights(p_s, scores, worker)
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
             # O^T += K^T P^T
@@ -570,9 +627,7 @@ def unpack(
     """Staged tokens to bf16 rows."""
     worker = thread - 128
     for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
@@ -611,9 +666,7 @@ def gather(
     """Selected tokens as they are."""
     worker = thread % 128
     for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
         low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)

@@ -48,7 +48,6 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
 from dsl_kernels.device.cutedsl import inbox, warps, wgmma
-from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 16  # query heads
@@ -128,6 +127,55 @@ def load_sinks(sinks, attn_sink, thread):
 
 
 @cute.jit
+def load_queries(target, q, row, first, thread):
+    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    held = cute.make_rmem_tensor(32, cutlass.BFloat16)
+    of_block = q + Int64(row * HEADS) * LATENT_DIM + first
+    # All reads before the first write, which a compiler would not move them past.
+    for i in cutlass.range_constexpr(4):
+        item = cutlass.min(i * 128 + thread, HEADS * (DIMS // 8) - 1)
+        mine = of_block + item // (DIMS // 8) * LATENT_DIM
+        cute.autovec_copy(warps.group(mine, 8, item % (DIMS // 8)), warps.few(held, i * 8, 8))
+    for i in cutlass.range_constexpr(4):
+        item = i * 128 + thread
+        if item < HEADS * (DIMS // 8):
+            cute.autovec_copy(
+                warps.few(held, i * 8, 8),
+                warps.piece(target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (HEADS, DIMS), 128)
+            )
+
+
+@cute.jit
+def load_queries_2(target, q, row, first, thread):
+    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
+    of_block = q + Int64(row * HEADS) * ROPE_DIM + first
+    # All reads before the first write, which a compiler would not move them past.
+    for i in cutlass.range_constexpr(1):
+        item = cutlass.min(i * 128 + thread, HEADS * (ROPE // 8) - 1)
+        mine = of_block + item // (ROPE // 8) * ROPE_DIM
+        cute.autovec_copy(warps.group(mine, 8, item % (ROPE // 8)), warps.few(held, i * 8, 8))
+    for i in cutlass.range_constexpr(1):
+        item = i * 128 + thread
+        if item < HEADS * (ROPE // 8):
+            cute.autovec_copy(
+                warps.few(held, i * 8, 8),
+                warps.piece(target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (HEADS, ROPE), 64)
+            )
+
+
+@cute.jit
+def vote(low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < n))
+    in_high = warps.ballot((high >= 0) & (high < n))
+    live = in_low | in_high != 0
+    return in_low, in_high, live
+
+
+@cute.jit
 def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
@@ -138,6 +186,14 @@ def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
         low = ids[first]
         high = ids[first + 32]
     return low, high
+
+
+@cute.jit
+def send_scores(scores, slots, to_slots, rank, thread):
+    """Send the partial scores to the same thread of every other CTA of the slice group: slot d - 1
+    receives from rank XOR d.
+    """
+    warps.send_fours(slots + thread * 4, to_slots, rank ^ 1, scores, 512)
 
 
 @cute.jit
@@ -230,6 +286,19 @@ def online_softmax(scores, sums, acc, peak, top):
             acc[
                 block * OWN_SCORES + (group * 4 + 1) + 2
             ] = acc[block * OWN_SCORES + (group * 4 + 1) + 2] * decay
+
+
+@cute.jit
+def store_weights(target, scores, thread):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    for pair in cutlass.range_constexpr(1):
+        warps.store_matrices(
+            warps.piece(
+                target, 8, thread // 32 * 16 + thread % 32 % 16, pair * 16 + thread % 32 // 16 * 8,
+                (TILE, HEADS), 32
+            ).iterator,
+            scores, pair * 8, 4
+        )
 
 
 @cute.jit
@@ -639,6 +708,68 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
 
 
 @cute.jit
+def copy_rows(target, cache, cache_pitch, first, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
+    """
+    row = thread // 8
+    token = warps.shuffle(low, row % 32)
+    for c in cutlass.range_constexpr(DIMS // 64):
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, DIMS), 128).iterator, cache,
+            cache_pitch, first + thread % 8 * 8, token, c * 64, n
+        )
+    row = thread // 8 + 16
+    token = warps.shuffle(low, row % 32)
+    for c in cutlass.range_constexpr(DIMS // 64):
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, DIMS), 128).iterator, cache,
+            cache_pitch, first + thread % 8 * 8, token, c * 64, n
+        )
+    row = thread // 8 + 32
+    token = warps.shuffle(high, row % 32)
+    for c in cutlass.range_constexpr(DIMS // 64):
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, DIMS), 128).iterator, cache,
+            cache_pitch, first + thread % 8 * 8, token, c * 64, n
+        )
+    row = thread // 8 + 48
+    token = warps.shuffle(high, row % 32)
+    for c in cutlass.range_constexpr(DIMS // 64):
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, DIMS), 128).iterator, cache,
+            cache_pitch, first + thread % 8 * 8, token, c * 64, n
+        )
+
+
+@cute.jit
+def copy_rows_2(target, cache, cache_pitch, first, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
+    """
+    row = thread // (ROPE // 8)
+    token = warps.shuffle(low, row % 32)
+    for c in cutlass.range_constexpr(1):
+        warps.copy_row16(
+            warps.piece(
+                target, 8, row, (c * (ROPE // 8) + thread % (ROPE // 8)) * 8, (TILE, ROPE), 64
+            ).iterator,
+            cache, cache_pitch, first + thread % (ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
+        )
+    row = thread // (ROPE // 8) + 32
+    token = warps.shuffle(high, row % 32)
+    for c in cutlass.range_constexpr(1):
+        warps.copy_row16(
+            warps.piece(
+                target, 8, row, (c * (ROPE // 8) + thread % (ROPE // 8)) * 8, (TILE, ROPE), 64
+            ).iterator,
+            cache, cache_pitch, first + thread % (ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
+        )
+
+
+@cute.jit
 def attend(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
@@ -663,9 +794,8 @@ def attend(
     sinks = cute.make_rmem_tensor(HEADS // 8, Float32)
     worker = thread
     load_sinks(sinks, attn_sink, worker)
-    # Columns `first` on of a block of heads of one query, whose rows are `width` long.
-    leaf.load_queries(q_s, q_nope, bx, 0, HEADS, HEADS, LATENT_DIM, which * DIMS, DIMS, worker)
-    leaf.load_queries(qpe_s, q_pe, bx, 0, HEADS, HEADS, ROPE_DIM, which * ROPE, ROPE, worker)
+    load_queries(q_s, q_nope, bx, which * DIMS, worker)
+    load_queries_2(qpe_s, q_pe, bx, which * ROPE, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)
@@ -673,9 +803,7 @@ def attend(
     peak.fill(-Float32.inf)
     cute.arch.cluster_wait()
     for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
@@ -694,11 +822,7 @@ def attend(
             warpgroup.wait_group(0)
             if worker == 0:
                 cute.arch.mbarrier_arrive_and_expect_tx(x_full + it % 2, HEADS // 8 * 128 * 4 * 4)
-            # Send the partial scores to every other CTA of the slice group: slot d - 1 receives from rank XOR
-            # d.
-            leaf.send_scores(
-                scores, x_s + it % 2 * (HEADS // 8 * 128 * 4), x_full + it % 2, rank, SLICES, worker
-            )
+            send_scores(scores, x_s + it % 2 * (HEADS // 8 * 128 * 4), x_full + it % 2, rank, worker)
             cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
             add_scores(scores, x_s + it % 2 * (HEADS // 8 * 128 * 4), worker)
             mask_scores(scores, in_low, in_high, sm_scale, worker)
@@ -706,8 +830,7 @@ def attend(
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
             join_maxima(top, red_s, worker)
             online_softmax(scores, sums, acc, peak, top)
-            # Write P as bf16, tokens by heads; eight heads lie along the rows.
-            leaf.store_weights(p_s, scores, HEADS, worker)
+            store_weights(p_s, scores, worker)
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
             # O^T += K^T P^T
@@ -747,22 +870,19 @@ def gather(
     """Selected rows into the ring."""
     worker = thread % 128
     for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-            # Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
-            leaf.copy_rows(
-                ckv_s + it % STAGES * (TILE * DIMS), ckv, ckv_stride, which * DIMS, DIMS, now_low, now_high,
-                n, worker
+            copy_rows(
+                ckv_s + it % STAGES * (TILE * DIMS), ckv, ckv_stride, which * DIMS, now_low, now_high, n,
+                worker
             )
-            leaf.copy_rows(
-                kpe_s + it % STAGES * (TILE * ROPE), kpe, kpe_stride, which * ROPE, ROPE, now_low, now_high,
-                n, worker
+            copy_rows_2(
+                kpe_s + it % STAGES * (TILE * ROPE), kpe, kpe_stride, which * ROPE, now_low, now_high, n,
+                worker
             )
             cute.arch.cp_async_mbarrier_arrive_noinc(kv_full + it % STAGES)
             it = it + 1

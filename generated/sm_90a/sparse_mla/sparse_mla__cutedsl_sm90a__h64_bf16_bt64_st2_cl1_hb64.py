@@ -101,8 +101,6 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
 from dsl_kernels.device.cutedsl import fragment, grid, warps, wgmma, wgmma_register
-from dsl_kernels.device.cutedsl import sparse_mla as leaf
-from dsl_kernels.device.cutedsl import sparse_mla_wide as leaf_wide
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 64  # query heads
@@ -220,6 +218,17 @@ def load_row_sinks(sinks, attn_sink, thread):
 
 
 @cute.jit
+def vote(low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < n))
+    in_high = warps.ballot((high >= 0) & (high < n))
+    live = in_low | in_high != 0
+    return in_low, in_high, live
+
+
+@cute.jit
 def read_ids_3(indices, topk, row, turn, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
@@ -256,16 +265,16 @@ def softmax_rows(scores, sums, peak, factor, thread):
     """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows
     exceeds one by `rise`.
     """
-    most_0 = leaf_wide.row_most(scores, 0)
-    most_1 = leaf_wide.row_most(scores, 1)
+    most_0 = fragment.row_most(scores, 0)
+    most_1 = fragment.row_most(scores, 1)
     factor[0] = Float32(1.0)
     factor[1] = Float32(1.0)
     if warps.any_lane((most_0 > peak[0] + RESCALE_LOG2) | (most_1 > peak[1] + RESCALE_LOG2)):
-        risen = cute.arch.fmax(peak[0], leaf_wide.quad_most(most_0))
+        risen = cute.arch.fmax(peak[0], fragment.quad_most(most_0))
         factor[0] = cutlass.select_(peak[0] == risen, 1.0, warps.exp2(peak[0] - risen))
         peak[0] = risen
         sums[0] = sums[0] * factor[0]
-        risen = cute.arch.fmax(peak[1], leaf_wide.quad_most(most_1))
+        risen = cute.arch.fmax(peak[1], fragment.quad_most(most_1))
         factor[1] = cutlass.select_(peak[1] == risen, 1.0, warps.exp2(peak[1] - risen))
         peak[1] = risen
         sums[1] = sums[1] * factor[1]
@@ -274,13 +283,13 @@ def softmax_rows(scores, sums, peak, factor, thread):
     for j in cutlass.range_constexpr(BLOCK * TILE // 128 // 4):
         scores[j * 4] = warps.exp2(scores[j * 4] - base)
         scores[j * 4 + 1] = warps.exp2(scores[j * 4 + 1] - base)
-    sums[0] = sums[0] + leaf_wide.row_sum(scores, 0)
+    sums[0] = sums[0] + fragment.row_sum(scores, 0)
     # No token of this half may be valid, nor one before it.
     base = cutlass.select_(peak[1] == -Float32.inf, 0.0, peak[1])
     for j in cutlass.range_constexpr(BLOCK * TILE // 128 // 4):
         scores[j * 4 + 2] = warps.exp2(scores[j * 4 + 2] - base)
         scores[j * 4 + 3] = warps.exp2(scores[j * 4 + 3] - base)
-    sums[1] = sums[1] + leaf_wide.row_sum(scores, 1)
+    sums[1] = sums[1] + fragment.row_sum(scores, 1)
 
 
 @cute.jit
@@ -290,6 +299,18 @@ def share_peak(target, peak, thread):
         mine = target + (thread // 32 * 16 + thread % 32 // 4)
         mine[0] = peak[0]
         mine[HALF_ROWS] = peak[1]
+
+
+@cute.jit
+def rescale_rows(acc, factor):
+    """Each row times its factor, in place; left alone where the factors of a warp's rows are 1."""
+    if warps.any_lane((factor[0] != 1.0) | (factor[1] != 1.0)):
+        for j in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            acc[j * 4] = acc[j * 4] * factor[0]
+            acc[j * 4 + 1] = acc[j * 4 + 1] * factor[0]
+        for j in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            acc[j * 4 + 2] = acc[j * 4 + 2] * factor[1]
+            acc[j * 4 + 3] = acc[j * 4 + 3] * factor[1]
 
 
 @cute.jit
@@ -314,8 +335,8 @@ def follow_peak(peak, sums, acc, other, thread):
 @cute.jit
 def share_sums(sums, red, thread):
     """Complete this side's sums and leave them for the other."""
-    sums[0] = leaf_wide.quad_sum(sums[0])
-    sums[1] = leaf_wide.quad_sum(sums[1])
+    sums[0] = fragment.quad_sum(sums[0])
+    sums[1] = fragment.quad_sum(sums[1])
     own = red
     if thread % 4 == 0:
         mine = own + (thread // 32 * 16 + thread % 32 // 4)
@@ -352,6 +373,60 @@ def leave_part(acc, lses, row, split, o_partial, lse_partial, splits, thread):
         of_split = lse_partial + Int64(row * splits + split) * HEADS
         for column in cutlass.range_constexpr(2):
             of_split[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] = lses[column]
+
+
+@cute.jit
+def store_result_rows(out, lse, acc, factor, lses, sinks, row, scratch, lse_scale, thread):
+    """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
+    beside its sink; and the lse.
+
+    The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
+    """
+    line = row * HEADS
+    joined = cute.make_rmem_tensor(2, Float32)
+    scale_0 = factor[0] * cutlass.select_(
+        lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - lses[0]) + 1.0),
+        0.0
+    )
+    scale_1 = factor[1] * cutlass.select_(
+        lses[1] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - lses[1]) + 1.0),
+        0.0
+    )
+    own = thread // 32 * 16
+    lane = thread % 32
+    eight = cute.make_rmem_tensor(8, Float32)
+    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
+    for block in cutlass.range_constexpr(8):
+        # A warp reads back only the rows that it wrote.
+        warps.sync_warp()
+        for pair in cutlass.range_constexpr(2):
+            eight[0] = acc[(block * 2 + pair) * 8] * scale_0
+            eight[1] = acc[(block * 2 + pair) * 8 + 1] * scale_0
+            eight[2] = acc[(block * 2 + pair) * 8 + 2] * scale_1
+            eight[3] = acc[(block * 2 + pair) * 8 + 3] * scale_1
+            eight[4] = acc[(block * 2 + pair) * 8 + 4] * scale_0
+            eight[5] = acc[(block * 2 + pair) * 8 + 5] * scale_0
+            eight[6] = acc[(block * 2 + pair) * 8 + 6] * scale_1
+            eight[7] = acc[(block * 2 + pair) * 8 + 7] * scale_1
+            warps.store_matrices(
+                warps.piece(
+                    scratch, 8, own + lane % 16, pair * 16 + lane // 16 * 8, (BLOCK, 32), 64
+                ).iterator,
+                eight, 0, 4
+            )
+        warps.sync_warp()
+        for i in cutlass.range_constexpr(2):
+            head = own + i * 8 + lane // 4
+            cute.autovec_copy(warps.piece(scratch, 8, head, lane % 4 * 8, (BLOCK, 32), 64), held)
+            to = out + Int64(line + head) * LATENT_DIM + block * 32
+            cute.autovec_copy(held, warps.group(to, 8, lane % 4))
+    joined[0] = lses[0] * lse_scale
+    joined[1] = lses[1] * lse_scale
+    of_heads = lse + line
+    if thread % 4 == 0:
+        mine = of_heads + (thread // 32 * 16 + thread % 32 // 4)
+        mine[0] = joined[0]
+        mine[HALF_ROWS] = joined[1]
 
 
 @cute.jit
@@ -441,8 +516,8 @@ def merge_parts(
 @cute.jit
 def share_sums_2(sums, red, thread):
     """Complete this side's sums and leave them for the other."""
-    sums[0] = leaf_wide.quad_sum(sums[0])
-    sums[1] = leaf_wide.quad_sum(sums[1])
+    sums[0] = fragment.quad_sum(sums[0])
+    sums[1] = fragment.quad_sum(sums[1])
     own = red + HEADS_OF_SIDE
     if thread % 4 == 0:
         mine = own + (thread // 32 * 16 + thread % 32 // 4)
@@ -475,6 +550,53 @@ def leave_part_2(acc, lses, row, split, o_partial, lse_partial, splits, thread):
         four[2] = acc[u * 4 + 2]
         four[3] = acc[u * 4 + 3]
         cute.autovec_copy(four, warps.group(room, 4, u * 128))
+
+
+@cute.jit
+def store_result_rows_2(out, lse, acc, factor, lses, sinks, row, scratch, lse_scale, thread):
+    """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
+    beside its sink; and the lse.
+
+    The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
+    """
+    line = row * HEADS
+    joined = cute.make_rmem_tensor(2, Float32)
+    scale_0 = factor[0] * cutlass.select_(
+        lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - lses[0]) + 1.0),
+        0.0
+    )
+    scale_1 = factor[1] * cutlass.select_(
+        lses[1] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - lses[1]) + 1.0),
+        0.0
+    )
+    own = thread // 32 * 16
+    lane = thread % 32
+    eight = cute.make_rmem_tensor(8, Float32)
+    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
+    for block in cutlass.range_constexpr(8):
+        # A warp reads back only the rows that it wrote.
+        warps.sync_warp()
+        for pair in cutlass.range_constexpr(2):
+            eight[0] = acc[(block * 2 + pair) * 8] * scale_0
+            eight[1] = acc[(block * 2 + pair) * 8 + 1] * scale_0
+            eight[2] = acc[(block * 2 + pair) * 8 + 2] * scale_1
+            eight[3] = acc[(block * 2 + pair) * 8 + 3] * scale_1
+            eight[4] = acc[(block * 2 + pair) * 8 + 4] * scale_0
+            eight[5] = acc[(block * 2 + pair) * 8 + 5] * scale_0
+            eight[6] = acc[(block * 2 + pair) * 8 + 6] * scale_1
+            eight[7] = acc[(block * 2 + pair) * 8 + 7] * scale_1
+            warps.store_matrices(
+                warps.piece(
+                    scratch, 8, own + lane % 16, pair * 16 + lane // 16 * 8, (BLOCK, 32), 64
+                ).iterator,
+                eight, 0, 4
+            )
+        warps.sync_warp()
+        for i in cutlass.range_constexpr(2):
+            head = own + i * 8 + lane // 4
+            cute.autovec_copy(warps.piece(scratch, 8, head, lane % 4 * 8, (BLOCK, 32), 64), held)
+            to = out + Int64(line + head) * LATENT_DIM + (256 + block * 32)
+            cute.autovec_copy(held, warps.group(to, 8, lane % 4))
 
 
 @cute.jit
@@ -558,6 +680,150 @@ def merge_parts_2(
 
 
 @cute.jit
+def copy_query_rows(target, q, row, thread):
+    """Start the copies of a block of 64 heads of one query."""
+    of_block = q + Int64(row) * (HEADS * LATENT_DIM)
+    for i in cutlass.range(HEADS_OF_SIDE * (LATENT_DIM // 8) // 128, unroll=8):
+        warps.copy16(
+            warps.piece(
+                target, 8, thread // (LATENT_DIM // 8) + i * (128 // (LATENT_DIM // 8)),
+                thread % (LATENT_DIM // 8) * 8, (BLOCK, LATENT_DIM), 128
+            ).iterator,
+            of_block + (i * 128 + thread) * 8, True
+        )
+
+
+@cute.jit
+def copy_query_rows_2(target, q, row, thread):
+    """Start the copies of a block of 64 heads of one query."""
+    of_block = q + Int64(row) * (HEADS * ROPE_DIM)
+    for i in cutlass.range(HEADS_OF_SIDE * (ROPE_DIM // 8) // 128, unroll=8):
+        warps.copy16(
+            warps.piece(
+                target, 8, thread // (ROPE_DIM // 8) + i * (128 // (ROPE_DIM // 8)),
+                thread % (ROPE_DIM // 8) * 8, (BLOCK, ROPE_DIM), 128
+            ).iterator,
+            of_block + (i * 128 + thread) * 8, True
+        )
+
+
+@cute.jit
+def copy_rows(target, cache, cache_pitch, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
+    """
+    row = thread // 8
+    token = warps.shuffle(low, row % 32)
+    for c in cutlass.range_constexpr(HALF // 64):
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
+            cache_pitch, thread % 8 * 8, token, c * 64, n
+        )
+    row = thread // 8 + 16
+    token = warps.shuffle(low, row % 32)
+    for c in cutlass.range_constexpr(HALF // 64):
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
+            cache_pitch, thread % 8 * 8, token, c * 64, n
+        )
+    row = thread // 8 + 32
+    token = warps.shuffle(high, row % 32)
+    for c in cutlass.range_constexpr(HALF // 64):
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
+            cache_pitch, thread % 8 * 8, token, c * 64, n
+        )
+    row = thread // 8 + 48
+    token = warps.shuffle(high, row % 32)
+    for c in cutlass.range_constexpr(HALF // 64):
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
+            cache_pitch, thread % 8 * 8, token, c * 64, n
+        )
+
+
+@cute.jit
+def copy_rows_2(target, cache, cache_pitch, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
+    """
+    row = thread // 8
+    token = warps.shuffle(low, row % 32)
+    for c in cutlass.range_constexpr(HALF // 64):
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
+            cache_pitch, HALF + thread % 8 * 8, token, c * 64, n
+        )
+    row = thread // 8 + 16
+    token = warps.shuffle(low, row % 32)
+    for c in cutlass.range_constexpr(HALF // 64):
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
+            cache_pitch, HALF + thread % 8 * 8, token, c * 64, n
+        )
+    row = thread // 8 + 32
+    token = warps.shuffle(high, row % 32)
+    for c in cutlass.range_constexpr(HALF // 64):
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
+            cache_pitch, HALF + thread % 8 * 8, token, c * 64, n
+        )
+    row = thread // 8 + 48
+    token = warps.shuffle(high, row % 32)
+    for c in cutlass.range_constexpr(HALF // 64):
+        warps.copy_row16(
+            warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
+            cache_pitch, HALF + thread % 8 * 8, token, c * 64, n
+        )
+
+
+@cute.jit
+def copy_rows_3(target, cache, cache_pitch, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
+    """
+    row = thread // (ROPE_DIM // 8)
+    token = warps.shuffle(low, row % 32)
+    for c in cutlass.range_constexpr(1):
+        warps.copy_row16(
+            warps.piece(
+                target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
+            ).iterator,
+            cache, cache_pitch, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
+        )
+    row = thread // (ROPE_DIM // 8) + 16
+    token = warps.shuffle(low, row % 32)
+    for c in cutlass.range_constexpr(1):
+        warps.copy_row16(
+            warps.piece(
+                target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
+            ).iterator,
+            cache, cache_pitch, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
+        )
+    row = thread // (ROPE_DIM // 8) + 32
+    token = warps.shuffle(high, row % 32)
+    for c in cutlass.range_constexpr(1):
+        warps.copy_row16(
+            warps.piece(
+                target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
+            ).iterator,
+            cache, cache_pitch, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
+        )
+    row = thread // (ROPE_DIM // 8) + 48
+    token = warps.shuffle(high, row % 32)
+    for c in cutlass.range_constexpr(1):
+        warps.copy_row16(
+            warps.piece(
+                target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
+            ).iterator,
+            cache, cache_pitch, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
+        )
+
+
+@cute.jit
 def left(
     indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
@@ -607,10 +873,8 @@ def left(
             peak_left.fill(-Float32.inf)
             live = Boolean(False)
             while (live == False) & (turn < turns):
-                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
-                # warp of every role.
-                in_low_left, in_high_left, live_left = leaf.vote(low_left, high_left, n)
-                in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
+                in_low_left, in_high_left, live_left = vote(low_left, high_left, n)
+                in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
                 live = live_left | live_right
                 turn = turn + 1
                 low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
@@ -642,8 +906,9 @@ def left(
                 warpgroup.wait_group(0)
                 mask_columns(scores_left, in_low_left, in_high_left, sm_scale, worker)
                 softmax_rows(scores_left, sums_left, peak_left, factor_left, worker)
-                # P in 16 bits, as the next product takes it.
-                leaf_wide.pack_rows(weights_left, scores_left)
+                # `round_to` bfloat16 at this very place: no compiler moves it behind the fence before the
+                # product.
+                fragment.pack_to(weights_left, scores_left)
                 cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
                 share_peak(peak_s_left, peak_left, worker)
                 # All of the tile's rope dims are read.
@@ -655,16 +920,15 @@ def left(
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(p_left_full)
-                # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
-                leaf_wide.rescale_rows(acc_left, factor_left, worker)
+                rescale_rows(acc_left, factor_left)
                 # O += P K, of its own tokens
                 warpgroup.fence()
                 PV_LEFT.multiply(weights_left, pv_left_b[None, None, None, 0, 0, 0], acc_left, True)
                 warpgroup.commit_group()
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low_left, in_high_left, live_left = leaf.vote(low_left, high_left, n)
-                    in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
+                    in_low_left, in_high_left, live_left = vote(low_left, high_left, n)
+                    in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
                     live = live_left | live_right
                     turn = turn + 1
                     low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
@@ -709,16 +973,14 @@ def left(
             from_cta = row * span // share
             parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
             if parts > 1:
-                leaf_wide.rescale_rows(acc_left, factor_left, worker)
+                rescale_rows(acc_left, factor_left)
                 leave_part(acc_left, sums_left, row, cta - from_cta, o_partial, lse_partial, splits, worker)
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 grid.count_in(arrivals + row + cta % 1, worker)
             else:
-                # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
-                # beside its sink; and the lse.
-                leaf_wide.store_result_rows(
-                    out, lse, acc_left, factor_left, sums_left, sinks_left, row, 0, HEADS, out_s_left, 32,
-                    lse_scale, 0, worker
+                store_result_rows(
+                    out, lse, acc_left, factor_left, sums_left, sinks_left, row, out_s_left, lse_scale,
+                    worker
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -791,10 +1053,8 @@ def right(
             peak_right.fill(-Float32.inf)
             live = Boolean(False)
             while (live == False) & (turn < turns):
-                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
-                # warp of every role.
-                in_low_left, in_high_left, live_left = leaf.vote(low_left, high_left, n)
-                in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
+                in_low_left, in_high_left, live_left = vote(low_left, high_left, n)
+                in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
                 live = live_left | live_right
                 turn = turn + 1
                 low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
@@ -837,8 +1097,9 @@ def right(
                 warpgroup.wait_group(1)
                 mask_columns(scores_right, in_low_right, in_high_right, sm_scale, worker)
                 softmax_rows(scores_right, sums_right, peak_right, factor_right, worker)
-                # P in 16 bits, as the next product takes it.
-                leaf_wide.pack_rows(weights_right, scores_right)
+                # `round_to` bfloat16 at this very place: no compiler moves it behind the fence before the
+                # product.
+                fragment.pack_to(weights_right, scores_right)
                 cute.arch.mbarrier_wait(p_right_empty, (it & 1) ^ 1)
                 share_peak(peak_s_right, peak_right, worker)
                 # All of the tile's rope dims are read.
@@ -858,16 +1119,15 @@ def right(
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(far_left_empty)
-                # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
-                leaf_wide.rescale_rows(acc_right, factor_right, worker)
+                rescale_rows(acc_right, factor_right)
                 # O += P K, of its own tokens
                 warpgroup.fence()
                 PV_RIGHT.multiply(weights_right, pv_right_b[None, None, None, 0, 0, 0], acc_right, True)
                 warpgroup.commit_group()
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low_left, in_high_left, live_left = leaf.vote(low_left, high_left, n)
-                    in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
+                    in_low_left, in_high_left, live_left = vote(low_left, high_left, n)
+                    in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
                     live = live_left | live_right
                     turn = turn + 1
                     low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
@@ -893,17 +1153,15 @@ def right(
             from_cta = row * span // share
             parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
             if parts > 1:
-                leaf_wide.rescale_rows(acc_right, factor_right, worker)
+                rescale_rows(acc_right, factor_right)
                 leave_part_2(
                     acc_right, sums_right, row, cta - from_cta, o_partial, lse_partial, splits, worker
                 )
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             else:
-                # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
-                # beside its sink; and the lse.
-                leaf_wide.store_result_rows(
-                    out, lse, acc_right, factor_right, sums_right, sinks_right, row, 0, HEADS, out_s_right,
-                    32, lse_scale, 1, worker
+                store_result_rows_2(
+                    out, lse, acc_right, factor_right, sums_right, sinks_right, row, out_s_right, lse_scale,
+                    worker
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -949,15 +1207,12 @@ def gather(
             low_right, high_right = read_ids_2(indices, topk, row, tiles, first * 2, lane)
             if done == 0:
                 cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
-                # Start the copies of a block of 64 heads of one query.
-                leaf_wide.copy_query_rows(q_s, q_nope, row, 0, HEADS, LATENT_DIM, worker)
-                leaf_wide.copy_query_rows(qpe_s, q_pe, row, 0, HEADS, ROPE_DIM, worker)
+                copy_query_rows(q_s, q_nope, row, worker)
+                copy_query_rows_2(qpe_s, q_pe, row, worker)
                 cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             for turn in cutlass.range(turns, unroll=1):
-                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
-                # warp of every role.
-                in_low_left, in_high_left, live_left = leaf.vote(low_left, high_left, n)
-                in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
+                in_low_left, in_high_left, live_left = vote(low_left, high_left, n)
+                in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
                 live = live_left | live_right
                 now_low_left = low_left
                 now_high_left = high_left
@@ -969,37 +1224,24 @@ def gather(
                 )
                 if live:
                     cute.arch.mbarrier_wait(near_left_empty, (it & 1) ^ 1)
-                    # Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
-                    leaf.copy_rows(
-                        near_s_left, ckv, ckv_stride, 0, HALF, now_low_left, now_high_left, n, worker
-                    )
+                    copy_rows(near_s_left, ckv, ckv_stride, now_low_left, now_high_left, n, worker)
                     cute.arch.cp_async_mbarrier_arrive_noinc(near_left_full)
                     cute.arch.mbarrier_wait(far_left_empty, (it & 1) ^ 1)
-                    leaf.copy_rows(
-                        far_s_left, ckv, ckv_stride, HALF, HALF, now_low_left, now_high_left, n, worker
-                    )
-                    leaf.copy_rows(
-                        rope_s_left, kpe, kpe_stride, 0, ROPE_DIM, now_low_left, now_high_left, n, worker
-                    )
+                    copy_rows_2(far_s_left, ckv, ckv_stride, now_low_left, now_high_left, n, worker)
+                    copy_rows_3(rope_s_left, kpe, kpe_stride, now_low_left, now_high_left, n, worker)
                     cute.arch.cp_async_mbarrier_arrive_noinc(far_left_full)
                     cute.arch.mbarrier_wait(near_right_empty, (it & 1) ^ 1)
-                    leaf.copy_rows(
-                        near_s_right, ckv, ckv_stride, HALF, HALF, now_low_right, now_high_right, n, worker
-                    )
+                    copy_rows_2(near_s_right, ckv, ckv_stride, now_low_right, now_high_right, n, worker)
                     cute.arch.cp_async_mbarrier_arrive_noinc(near_right_full)
                     cute.arch.mbarrier_wait(far_right_empty, (it & 1) ^ 1)
-                    leaf.copy_rows(
-                        far_s_right, ckv, ckv_stride, 0, HALF, now_low_right, now_high_right, n, worker
-                    )
-                    leaf.copy_rows(
-                        rope_s_right, kpe, kpe_stride, 0, ROPE_DIM, now_low_right, now_high_right, n, worker
-                    )
+                    copy_rows(far_s_right, ckv, ckv_stride, now_low_right, now_high_right, n, worker)
+                    copy_rows_3(rope_s_right, kpe, kpe_stride, now_low_right, now_high_right, n, worker)
                     cute.arch.cp_async_mbarrier_arrive_noinc(far_right_full)
                     it = it + 1
                 if (done > 0) & (turn == 0):
                     cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
-                    leaf_wide.copy_query_rows(q_s, q_nope, row, 0, HEADS, LATENT_DIM, worker)
-                    leaf_wide.copy_query_rows(qpe_s, q_pe, row, 0, HEADS, ROPE_DIM, worker)
+                    copy_query_rows(q_s, q_nope, row, worker)
+                    copy_query_rows_2(qpe_s, q_pe, row, worker)
                     cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             done = done + 1
         unit = row * span + span

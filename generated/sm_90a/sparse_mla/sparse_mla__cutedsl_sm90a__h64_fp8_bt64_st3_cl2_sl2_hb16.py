@@ -49,7 +49,6 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
 from dsl_kernels.device.cutedsl import inbox, warps, wgmma
-from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 64  # query heads
@@ -129,6 +128,55 @@ def load_sinks(sinks, attn_sink, head0, thread):
 
 
 @cute.jit
+def load_queries(target, q, row, head0, first, thread):
+    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    held = cute.make_rmem_tensor(32, cutlass.BFloat16)
+    of_block = q + Int64(row * HEADS + head0) * LATENT_DIM + first
+    # All reads before the first write, which a compiler would not move them past.
+    for i in cutlass.range_constexpr(4):
+        item = cutlass.min(i * 128 + thread, BLOCK * (DIMS // 8) - 1)
+        mine = of_block + item // (DIMS // 8) * LATENT_DIM
+        cute.autovec_copy(warps.group(mine, 8, item % (DIMS // 8)), warps.few(held, i * 8, 8))
+    for i in cutlass.range_constexpr(4):
+        item = i * 128 + thread
+        if item < BLOCK * (DIMS // 8):
+            cute.autovec_copy(
+                warps.few(held, i * 8, 8),
+                warps.piece(target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (BLOCK, DIMS), 128)
+            )
+
+
+@cute.jit
+def load_queries_2(target, q, row, head0, first, thread):
+    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
+    of_block = q + Int64(row * HEADS + head0) * ROPE_DIM + first
+    # All reads before the first write, which a compiler would not move them past.
+    for i in cutlass.range_constexpr(1):
+        item = cutlass.min(i * 128 + thread, BLOCK * (ROPE // 8) - 1)
+        mine = of_block + item // (ROPE // 8) * ROPE_DIM
+        cute.autovec_copy(warps.group(mine, 8, item % (ROPE // 8)), warps.few(held, i * 8, 8))
+    for i in cutlass.range_constexpr(1):
+        item = i * 128 + thread
+        if item < BLOCK * (ROPE // 8):
+            cute.autovec_copy(
+                warps.few(held, i * 8, 8),
+                warps.piece(target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (BLOCK, ROPE), 64)
+            )
+
+
+@cute.jit
+def vote(low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < n))
+    in_high = warps.ballot((high >= 0) & (high < n))
+    live = in_low | in_high != 0
+    return in_low, in_high, live
+
+
+@cute.jit
 def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
@@ -139,6 +187,14 @@ def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
         low = ids[first]
         high = ids[first + 32]
     return low, high
+
+
+@cute.jit
+def send_scores(scores, slots, to_slots, rank, thread):
+    """Send the partial scores to the same thread of every other CTA of the slice group: slot d - 1
+    receives from rank XOR d.
+    """
+    warps.send_fours(slots + thread * 4, to_slots, rank ^ 1, scores, 512)
 
 
 @cute.jit
@@ -231,6 +287,19 @@ def online_softmax(scores, sums, acc, peak, top):
             acc[
                 block * OWN_SCORES + (group * 4 + 1) + 2
             ] = acc[block * OWN_SCORES + (group * 4 + 1) + 2] * decay
+
+
+@cute.jit
+def store_weights(target, scores, thread):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    for pair in cutlass.range_constexpr(1):
+        warps.store_matrices(
+            warps.piece(
+                target, 8, thread // 32 * 16 + thread % 32 % 16, pair * 16 + thread % 32 // 16 * 8,
+                (TILE, BLOCK), 32
+            ).iterator,
+            scores, pair * 8, 4
+        )
 
 
 @cute.jit
@@ -748,9 +817,8 @@ def attend(
     sinks = cute.make_rmem_tensor(BLOCK // 8, Float32)
     worker = thread
     load_sinks(sinks, attn_sink, head0, worker)
-    # Columns `first` on of a block of heads of one query, whose rows are `width` long.
-    leaf.load_queries(q_s, q_nope, row, head0, HEADS, BLOCK, LATENT_DIM, which * DIMS, DIMS, worker)
-    leaf.load_queries(qpe_s, q_pe, row, head0, HEADS, BLOCK, ROPE_DIM, which * ROPE, ROPE, worker)
+    load_queries(q_s, q_nope, row, head0, which * DIMS, worker)
+    load_queries_2(qpe_s, q_pe, row, head0, which * ROPE, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)
@@ -758,9 +826,7 @@ def attend(
     peak.fill(-Float32.inf)
     cute.arch.cluster_wait()
     for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
@@ -778,11 +844,7 @@ def attend(
             warpgroup.wait_group(0)
             if worker == 0:
                 cute.arch.mbarrier_arrive_and_expect_tx(x_full + it % 2, BLOCK // 8 * 128 * 4 * 4)
-            # Send the partial scores to every other CTA of the slice group: slot d - 1 receives from rank XOR
-            # d.
-            leaf.send_scores(
-                scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), x_full + it % 2, rank, SLICES, worker
-            )
+            send_scores(scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), x_full + it % 2, rank, worker)
             cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
             add_scores(scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), worker)
             mask_scores(scores, in_low, in_high, sm_scale, worker)
@@ -790,8 +852,7 @@ def attend(
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
             join_maxima(top, red_s, worker)
             online_softmax(scores, sums, acc, peak, top)
-            # Write P as bf16, tokens by heads; eight heads lie along the rows.
-            leaf.store_weights(p_s, scores, BLOCK, worker)
+            store_weights(p_s, scores, worker)
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
             # O^T += K^T P^T
@@ -833,9 +894,7 @@ def gather(
     # As the words of a tile are written, those of the next one take their place.
     holds = Boolean(False)
     for turn in cutlass.range(turns + 1, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
         low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)

@@ -49,7 +49,6 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
 from dsl_kernels.device.cutedsl import inbox, warps, wgmma
-from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 8  # query heads
@@ -127,6 +126,55 @@ def load_sinks(sinks, attn_sink, thread):
 
 
 @cute.jit
+def load_queries(target, q, row, first, thread):
+    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    held = cute.make_rmem_tensor(16, cutlass.BFloat16)
+    of_block = q + Int64(row * HEADS) * LATENT_DIM + first
+    # All reads before the first write, which a compiler would not move them past.
+    for i in cutlass.range_constexpr(2):
+        item = cutlass.min(i * 128 + thread, HEADS * (DIMS // 8) - 1)
+        mine = of_block + item // (DIMS // 8) * LATENT_DIM
+        cute.autovec_copy(warps.group(mine, 8, item % (DIMS // 8)), warps.few(held, i * 8, 8))
+    for i in cutlass.range_constexpr(2):
+        item = i * 128 + thread
+        if item < HEADS * (DIMS // 8):
+            cute.autovec_copy(
+                warps.few(held, i * 8, 8),
+                warps.piece(target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (HEADS, DIMS), 128)
+            )
+
+
+@cute.jit
+def load_queries_2(target, q, row, first, thread):
+    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
+    of_block = q + Int64(row * HEADS) * ROPE_DIM + first
+    # All reads before the first write, which a compiler would not move them past.
+    for i in cutlass.range_constexpr(1):
+        item = cutlass.min(i * 128 + thread, HEADS * (ROPE // 8) - 1)
+        mine = of_block + item // (ROPE // 8) * ROPE_DIM
+        cute.autovec_copy(warps.group(mine, 8, item % (ROPE // 8)), warps.few(held, i * 8, 8))
+    for i in cutlass.range_constexpr(1):
+        item = i * 128 + thread
+        if item < HEADS * (ROPE // 8):
+            cute.autovec_copy(
+                warps.few(held, i * 8, 8),
+                warps.piece(target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (HEADS, ROPE), 64)
+            )
+
+
+@cute.jit
+def vote(low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < n))
+    in_high = warps.ballot((high >= 0) & (high < n))
+    live = in_low | in_high != 0
+    return in_low, in_high, live
+
+
+@cute.jit
 def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
@@ -137,6 +185,14 @@ def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
         low = ids[first]
         high = ids[first + 32]
     return low, high
+
+
+@cute.jit
+def send_scores(scores, slots, to_slots, rank, thread):
+    """Send the partial scores to the same thread of every other CTA of the slice group: slot d - 1
+    receives from rank XOR d.
+    """
+    warps.send_fours(slots + thread * 4, to_slots, rank ^ 1, scores, 512)
 
 
 @cute.jit
@@ -229,6 +285,17 @@ def online_softmax(scores, sums, acc, peak, top):
             acc[
                 block * OWN_SCORES + (group * 4 + 1) + 2
             ] = acc[block * OWN_SCORES + (group * 4 + 1) + 2] * decay
+
+
+@cute.jit
+def store_weights(target, scores, thread):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    warps.store_matrices(
+        warps.piece(
+            target, 8, thread % 32 % 8, thread // 32 * 16 + thread % 32 // 8 % 2 * 8, (HEADS, TILE), 128
+        ).iterator,
+        scores, 0, 2, True
+    )
 
 
 @cute.jit
@@ -672,9 +739,8 @@ def attend(
     sinks = cute.make_rmem_tensor(1, Float32)
     worker = thread
     load_sinks(sinks, attn_sink, worker)
-    # Columns `first` on of a block of heads of one query, whose rows are `width` long.
-    leaf.load_queries(q_s, q_nope, bx, 0, HEADS, HEADS, LATENT_DIM, which * DIMS, DIMS, worker)
-    leaf.load_queries(qpe_s, q_pe, bx, 0, HEADS, HEADS, ROPE_DIM, which * ROPE, ROPE, worker)
+    load_queries(q_s, q_nope, bx, which * DIMS, worker)
+    load_queries_2(qpe_s, q_pe, bx, which * ROPE, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)
@@ -682,9 +748,7 @@ def attend(
     peak.fill(-Float32.inf)
     cute.arch.cluster_wait()
     for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
@@ -702,9 +766,7 @@ def attend(
             warpgroup.wait_group(0)
             if worker == 0:
                 cute.arch.mbarrier_arrive_and_expect_tx(x_full + it % 2, 2048)
-            # Send the partial scores to every other CTA of the slice group: slot d - 1 receives from rank XOR
-            # d.
-            leaf.send_scores(scores, x_s + it % 2 * 512, x_full + it % 2, rank, SLICES, worker)
+            send_scores(scores, x_s + it % 2 * 512, x_full + it % 2, rank, worker)
             cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
             add_scores(scores, x_s + it % 2 * 512, worker)
             mask_scores(scores, in_low, in_high, sm_scale, worker)
@@ -712,8 +774,7 @@ def attend(
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
             join_maxima(top, red_s, worker)
             online_softmax(scores, sums, acc, peak, top)
-            # Write P as bf16, tokens by heads; eight heads lie along the rows.
-            leaf.store_weights(p_s, scores, HEADS, worker)
+            store_weights(p_s, scores, worker)
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
             # O^T += K^T P^T
@@ -755,9 +816,7 @@ def gather(
     # As the words of a tile are written, those of the next one take their place.
     holds = Boolean(False)
     for turn in cutlass.range(turns + 1, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
+        in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
         low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)

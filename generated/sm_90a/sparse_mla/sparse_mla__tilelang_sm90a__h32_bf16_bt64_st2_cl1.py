@@ -68,6 +68,62 @@ def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turns, split, splits, 
 
 
 @T.macro
+def load_queries(target, q, row, thread):
+    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    held = T.alloc_local((128,), "bfloat16")
+    # All reads before the first write, which a compiler would not move them past.
+    for i in T.unroll(16):
+        item = T.min(i * 128 + thread, HEADS * (DIMS // 8) - 1)
+        for part in T.vectorized(8):
+            held[i * 8 + part] = q[
+                row, 0,
+                (
+                    T.truncdiv(T.truncdiv(item, DIMS // 8) * LATENT_DIM, 8) + T.truncmod(item, DIMS // 8)
+                ) * 8 + part
+            ]
+    for i in T.unroll(16):
+        item = i * 128 + thread
+        if item < HEADS * (DIMS // 8):
+            for part in T.vectorized(8):
+                target[T.truncdiv(item, DIMS // 8), T.truncmod(item, DIMS // 8) * 8 + part] = held[
+                    i * 8 + part
+                ]
+
+
+@T.macro
+def load_queries_2(target, q, row, thread):
+    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    held = T.alloc_local((16,), "bfloat16")
+    # All reads before the first write, which a compiler would not move them past.
+    for i in T.unroll(2):
+        item = T.min(i * 128 + thread, HEADS * (ROPE // 8) - 1)
+        for part in T.vectorized(8):
+            held[i * 8 + part] = q[
+                row, 0,
+                (
+                    T.truncdiv(T.truncdiv(item, ROPE // 8) * ROPE_DIM, 8) + T.truncmod(item, ROPE // 8)
+                ) * 8 + part
+            ]
+    for i in T.unroll(2):
+        item = i * 128 + thread
+        if item < HEADS * (ROPE // 8):
+            for part in T.vectorized(8):
+                target[T.truncdiv(item, ROPE // 8), T.truncmod(item, ROPE // 8) * 8 + part] = held[
+                    i * 8 + part
+                ]
+
+
+@T.macro
+def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < n))
+    in_high = warps.ballot((high >= 0) & (high < n))
+    live = in_low | in_high != 0
+
+
+@T.macro
 def read_ids_2(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
@@ -169,16 +225,15 @@ def online_softmax(scores, sums, acc, peak, top):
 
 @T.macro
 def store_weights(target, scores, thread):
-    """Write P as bf16, tokens by heads; eight heads lie along the rows."""
-    held = T.alloc_local((2,), "bfloat16")
-    for pair in T.unroll(OWN_SCORES // 2):
-        held[0] = T.cast(scores[pair * 2], "bfloat16")
-        held[1] = T.cast(scores[pair * 2 + 1], "bfloat16")
-        for part in T.vectorized(2):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    for pair in T.unroll(OWN_SCORES // 8):
+        warps.store_matrices(
             target[
-                T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
-                T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
-            ] = held[part]
+                T.truncdiv(thread, 32) * 16 + T.truncmod(T.truncmod(thread, 32), 16),
+                pair * 16 + T.truncdiv(T.truncmod(thread, 32), 16) * 8
+            ],
+            scores, pair * 8, 4
+        )
 
 
 @T.macro
@@ -404,6 +459,78 @@ def merge_parts(
 
 
 @T.macro
+def copy_rows(target, target_slot, cache, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
+    """
+    row = T.truncdiv(thread, 8)
+    token = warps.shuffle(low, T.truncmod(row, 32))
+    for c in T.unroll(DIMS // 64):
+        warps.copy_row16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8], cache, T.truncmod(thread, 8) * 8,
+            token, c * 64, n
+        )
+    row = T.truncdiv(thread, 8) + 16
+    token = warps.shuffle(low, T.truncmod(row, 32))
+    for c in T.unroll(DIMS // 64):
+        warps.copy_row16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8], cache, T.truncmod(thread, 8) * 8,
+            token, c * 64, n
+        )
+    row = T.truncdiv(thread, 8) + 32
+    token = warps.shuffle(high, T.truncmod(row, 32))
+    for c in T.unroll(DIMS // 64):
+        warps.copy_row16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8], cache, T.truncmod(thread, 8) * 8,
+            token, c * 64, n
+        )
+    row = T.truncdiv(thread, 8) + 48
+    token = warps.shuffle(high, T.truncmod(row, 32))
+    for c in T.unroll(DIMS // 64):
+        warps.copy_row16(
+            target[target_slot, row, (c * 8 + T.truncmod(thread, 8)) * 8], cache, T.truncmod(thread, 8) * 8,
+            token, c * 64, n
+        )
+
+
+@T.macro
+def copy_rows_2(target, target_slot, cache, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
+    """
+    row = T.truncdiv(thread, ROPE // 8)
+    token = warps.shuffle(low, T.truncmod(row, 32))
+    for c in T.unroll(1):
+        warps.copy_row16(
+            target[target_slot, row, (c * (ROPE // 8) + T.truncmod(thread, ROPE // 8)) * 8], cache,
+            T.truncmod(thread, ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
+        )
+    row = T.truncdiv(thread, ROPE // 8) + 16
+    token = warps.shuffle(low, T.truncmod(row, 32))
+    for c in T.unroll(1):
+        warps.copy_row16(
+            target[target_slot, row, (c * (ROPE // 8) + T.truncmod(thread, ROPE // 8)) * 8], cache,
+            T.truncmod(thread, ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
+        )
+    row = T.truncdiv(thread, ROPE // 8) + 32
+    token = warps.shuffle(high, T.truncmod(row, 32))
+    for c in T.unroll(1):
+        warps.copy_row16(
+            target[target_slot, row, (c * (ROPE // 8) + T.truncmod(thread, ROPE // 8)) * 8], cache,
+            T.truncmod(thread, ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
+        )
+    row = T.truncdiv(thread, ROPE // 8) + 48
+    token = warps.shuffle(high, T.truncmod(row, 32))
+    for c in T.unroll(1):
+        warps.copy_row16(
+            target[target_slot, row, (c * (ROPE // 8) + T.truncmod(thread, ROPE // 8)) * 8], cache,
+            T.truncmod(thread, ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
+        )
+
+
+@T.macro
 def attend(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n,
     topk, splits, arrival_slots, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, split,
@@ -416,18 +543,15 @@ def attend(
     top = T.alloc_local((OWN_COLUMNS,), "float32")
     peak = T.alloc_local((OWN_COLUMNS,), "float32")
     worker = thread
-    # Columns `first` on of a block of heads of one query, whose rows are `width` long.
-    leaf.load_queries(q_s, q_nope, bx, 0, HEADS, HEADS, LATENT_DIM, 0, DIMS, worker)
-    leaf.load_queries(qpe_s, q_pe, bx, 0, HEADS, HEADS, ROPE_DIM, 0, ROPE, worker)
+    load_queries(q_s, q_nope, bx, worker)
+    load_queries_2(qpe_s, q_pe, bx, worker)
     T.fence_proxy_async()
     T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
     T.fill(acc, 0.0)
     T.fill(sums, 0.0)
     T.fill(peak, -T.infinity("float32"))
     for turn in T.serial(turns):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        leaf.vote(in_low, in_high, live, low, high, n)
+        vote(in_low, in_high, live, low, high, n)
         read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(kv_full[it % STAGES], (it // STAGES) & 1)
@@ -509,17 +633,14 @@ def gather(
     """Selected rows into the ring."""
     worker = thread - 128
     for turn in T.serial(turns):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        leaf.vote(in_low, in_high, live, low, high, n)
+        vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
         read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
-            # Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
-            leaf.copy_rows(ckv_s, it % STAGES, ckv, 0, DIMS, now_low, now_high, n, worker)
-            leaf.copy_rows(kpe_s, it % STAGES, kpe, 0, ROPE, now_low, now_high, n, worker)
+            copy_rows(ckv_s, it % STAGES, ckv, now_low, now_high, n, worker)
+            copy_rows_2(kpe_s, it % STAGES, kpe, now_low, now_high, n, worker)
             T.cp_async_barrier_noinc(kv_full[it % STAGES])
             it = it + 1
 
@@ -550,7 +671,7 @@ def program():
         lse_scale: T.float32,
     ):
         with T.Kernel(t * 1, splits, threads=256) as (bx, split):
-            T.import_source(leaf.SOURCE + wgmma.SOURCE + warps.SOURCE)
+            T.import_source(wgmma.SOURCE + warps.SOURCE)
             q_s = T.alloc_shared((HEADS, DIMS), "bfloat16")
             qpe_s = T.alloc_shared((HEADS, ROPE), "bfloat16")
             ckv_s = T.alloc_shared((STAGES, TILE, DIMS), "bfloat16")
