@@ -40,7 +40,7 @@ from ..device.torch.topk_selector import (
 )
 from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space
 from ..tile.program import TileProgram
-from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name, select
+from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name
 
 MAX_K = 2048
 # A row of up to so many scores for each one selected places its marks a word at a time, a longer one a mark at a time.
@@ -199,7 +199,9 @@ def _select(m: Recorder) -> None:
     if together:
         leaf.load_few(m, m.var("few", 0, "uint32"))
     # By its limit: around a branch nothing else would be on its way beside these loads.
-    fits = select(m.dim("stride") <= _held(m), m.dim("stride"), 0)
+    fits = m.var("fits")
+    with m.when(m.dim("stride") <= _held(m)):
+        m.set(fits, m.dim("stride"))
     leaf.load_words(m, m.buffer("keys"), name("owner") * m.c.batch, fits)
     start, last = m.var("start"), m.var("last")
     leaf.read_bounds(m, start, last)

@@ -34,8 +34,8 @@ KEEP = 16  # keys a thread keeps in registers; longer rows are read again in eve
 SAMPLE = 16  # words of 32 columns for each one sampled; 0: no sample
 BINS = 2048
 QUAD = 4
-BATCH = 512
 HELD = 16384
+BATCH = 512
 WORD = 32
 WARPS = 32
 FEW = 8
@@ -916,7 +916,10 @@ def select(
     line = Int32(0)
     inverse, line = page_row(row, next_n, page_size)
     cute.arch.griddepcontrol_wait()
-    load_words(keys, logits, row, stride, owner * BATCH, cutlass.select_(stride <= HELD, stride, 0), lane)
+    fits = Int32(0)
+    if stride <= HELD:
+        fits = stride
+    load_words(keys, logits, row, stride, owner * BATCH, fits, lane)
     start = Int32(0)
     last = Int32(0)
     start, last = read_bounds(row_starts, row_ends, row, stride)

@@ -31,8 +31,8 @@ THREADS = 512  # threads a CTA
 KEEP = 8  # keys a thread keeps in registers; longer rows are read again in every pass
 BINS = 2048
 QUAD = 4
-BATCH = 256
 HELD = 4096
+BATCH = 256
 WORD = 32
 WARPS = 16
 SIGN = -2147483648
@@ -689,7 +689,10 @@ def select(
     line = Int32(0)
     inverse, line = page_row(row, next_n, page_size)
     cute.arch.griddepcontrol_wait()
-    load_words(keys, logits, row, stride, owner * BATCH, cutlass.select_(stride <= HELD, stride, 0), lane)
+    fits = Int32(0)
+    if stride <= HELD:
+        fits = stride
+    load_words(keys, logits, row, stride, owner * BATCH, fits, lane)
     start = Int32(0)
     last = Int32(0)
     start, last = read_bounds(row_starts, row_ends, row, stride)

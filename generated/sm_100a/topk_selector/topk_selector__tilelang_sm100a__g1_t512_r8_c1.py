@@ -30,8 +30,8 @@ THREADS = 512  # threads a CTA
 KEEP = 8  # keys a thread keeps in registers; longer rows are read again in every pass
 BINS = 2048
 QUAD = 4
-BATCH = 256
 HELD = 4096
+BATCH = 256
 WORD = 32
 WARPS = 16
 SIGN = -2147483648
@@ -641,7 +641,10 @@ def select(
     line = T.alloc_var("int32", init=0)
     page_row(inverse, line, row, next_n, page_size)
     # A launch of TileLang starts when the kernel before it has ended.
-    load_words(keys, logits, row, stride, owner * BATCH, T.if_then_else(stride <= HELD, stride, 0), lane)
+    fits = T.alloc_var("int32", init=0)
+    if stride <= HELD:
+        fits = stride
+    load_words(keys, logits, row, stride, owner * BATCH, fits, lane)
     start = T.alloc_var("int32", init=0)
     last = T.alloc_var("int32", init=0)
     read_bounds(start, last, row_starts, row_ends, row, stride)

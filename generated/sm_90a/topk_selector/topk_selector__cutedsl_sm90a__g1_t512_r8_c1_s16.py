@@ -34,8 +34,8 @@ KEEP = 8  # keys a thread keeps in registers; longer rows are read again in ever
 SAMPLE = 16  # words of 32 columns for each one sampled; 0: no sample
 BINS = 2048
 QUAD = 4
-BATCH = 256
 HELD = 4096
+BATCH = 256
 WORD = 32
 WARPS = 16
 FEW = 4
@@ -912,7 +912,10 @@ def select(
     line = Int32(0)
     inverse, line = page_row(row, next_n, page_size)
     cute.arch.griddepcontrol_wait()
-    load_words(keys, logits, row, stride, owner * BATCH, cutlass.select_(stride <= HELD, stride, 0), lane)
+    fits = Int32(0)
+    if stride <= HELD:
+        fits = stride
+    load_words(keys, logits, row, stride, owner * BATCH, fits, lane)
     start = Int32(0)
     last = Int32(0)
     start, last = read_bounds(row_starts, row_ends, row, stride)

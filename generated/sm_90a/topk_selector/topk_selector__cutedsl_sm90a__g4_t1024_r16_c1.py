@@ -35,8 +35,8 @@ KEEP = 16  # keys a thread keeps in registers; longer rows are read again in eve
 WARPS = 32
 BINS = 2048
 QUAD = 4
-BATCH = 512
 HELD = 65536
+BATCH = 512
 WORD = 32
 SIGN = -2147483648
 CLOSE = 67108864
@@ -882,7 +882,10 @@ def select(
     cute.arch.griddepcontrol_wait()
     few = cutlass.Uint32(0)
     few = load_few(logits, row, stride, lane)
-    load_words(keys, logits, row, stride, owner * BATCH, cutlass.select_(stride <= HELD, stride, 0), lane)
+    fits = Int32(0)
+    if stride <= HELD:
+        fits = stride
+    load_words(keys, logits, row, stride, owner * BATCH, fits, lane)
     start = Int32(0)
     last = Int32(0)
     start, last = read_bounds(row_starts, row_ends, row, stride)

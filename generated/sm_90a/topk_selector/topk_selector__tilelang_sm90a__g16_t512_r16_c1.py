@@ -33,8 +33,8 @@ KEEP = 16  # keys a thread keeps in registers; longer rows are read again in eve
 WARPS = 16
 BINS = 2048
 QUAD = 4
-BATCH = 512
 HELD = 131072
+BATCH = 512
 WORD = 32
 SIGN = -2147483648
 CLOSE = 67108864
@@ -839,7 +839,10 @@ def select(
     # A launch of TileLang starts when the kernel before it has ended.
     few = T.alloc_var("uint32", init=0)
     load_few(few, logits, row, stride, lane)
-    load_words(keys, logits, row, stride, owner * BATCH, T.if_then_else(stride <= HELD, stride, 0), lane)
+    fits = T.alloc_var("int32", init=0)
+    if stride <= HELD:
+        fits = stride
+    load_words(keys, logits, row, stride, owner * BATCH, fits, lane)
     start = T.alloc_var("int32", init=0)
     last = T.alloc_var("int32", init=0)
     read_bounds(start, last, row_starts, row_ends, row, stride)
