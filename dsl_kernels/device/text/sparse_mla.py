@@ -95,10 +95,10 @@ def vote(m, in_low: Sets, in_high: Sets, live: Sets, low, high, n):
     m.set(live, (in_low | in_high).differs(0))
 
 
-def named(m, ids, lane, n):
+def named(m, ids, lane, n, which=""):
     """The row that a lane's id names, the first one where it names none of `n`, and whether it does."""
-    token = m.let("token", shuffle(ids, lane))
-    inside = m.let("inside", _valid(token, n))
+    token = m.let(f"token{which}", shuffle(ids, lane))
+    inside = m.let(f"inside{which}", _valid(token, n))
     return select(inside, token, 0), inside
 
 
@@ -176,7 +176,9 @@ def load_half(m, words, kv_cache, rank, shares, ids, n, thread):
 def renew_half(m, words, ckv, kpe, to_ckv, to_kpe, kv_cache, rank, shares, ids, n, thread):
     """Write this CTA's share of the half tile as bf16 rows and, as room is made, read the share of these ids; then send the other CTA what was written."""
     first = thread & WARP - 4
-    scales = [m.let(f"scale_{i}", shuffle(words[48 // shares - 8], first + i)) for i in range(4 // shares)]
+    scales = [
+        m.let(f"scale_{i}", shuffle(words[SCALE_WORD // shares], first + i)) for i in range(4 // shares)
+    ]
 
     def send():
         if shares == 1:
@@ -188,7 +190,7 @@ def renew_half(m, words, ckv, kpe, to_ckv, to_kpe, kv_cache, rank, shares, ids, 
         m.do(send_rows(ckv.group_at(own, 0, 8), to_ckv, rank ^ 1, 8, 4, WARP))
 
     def write(at, row, column):
-        if at >= 32 // shares:
+        if at >= ROPE_WORD // shares:
             m.do(store_vector(words, at, kpe.group_at(row, column, 8)))
             return
         halves = (ckv.group_at(row, column + e, 8) for e in (0, 8))
@@ -200,30 +202,29 @@ def renew_half(m, words, ckv, kpe, to_ckv, to_kpe, kv_cache, rank, shares, ids, 
 def _half(m, words, kv_cache, rank, shares, ids, n, thread, write=lambda *_: None, send=lambda: None):
     """Read a share of half a tile, 16 bytes at a time, each once `write` has made room for it; `send` once all is written."""
     panels, lanes, lane = 8 // shares, 4 * shares, thread & 3
-    row = m.let("row", thread >> 2)
+    row = own = m.let("row", thread >> 2)
+    place, inside = of_rope, rope_inside = named(m, ids, row, n)
+    if shares > 1:
+        own = m.let("own", (thread >> 5) * 8 + rank * 4 + (thread >> 3 & 3))
+        of_rope, rope_inside = named(m, ids, own, n, "_of_rope")
+    token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, lane * 16 + rank * (panels * 64))
+    rope = kv_cache.row("rope", of_rope, FP8_TOKEN_BYTES, (thread & lanes - 1) * 16)
 
-    def renew(at, to, column, source, first):
+    def renew(at, to, column, source, wanted):
         """What lies behind the warp's barrier stays there, and ptxas does not put all of the loads behind the last arithmetic."""
         write(at, to, column)
-        m.do(load_vector(words, at, 4, source.at(first), inside))
+        m.do(load_vector(words, at, 4, source, wanted))
         m.do(sync_warp())
 
-    own = row if shares == 1 else m.let("own", (thread >> 5) * 8 + rank * 4 + (thread >> 3 & 3))
-    place, inside = named(m, ids, own, n)
-    rope = kv_cache.row("rope", place, FP8_TOKEN_BYTES, (thread & lanes - 1) * 16)
     for u in range(2 // shares):
-        renew(panels * 4 + u * 4, own, u * 32 + (thread & lanes - 1) * 8, rope, ROPE_AT + u * 64)
-    if shares > 1:
-        place, inside = named(m, ids, row, n)
-    token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, lane * 16 + rank * (panels * 64))
+        column = u * 32 + (thread & lanes - 1) * 8
+        renew(ROPE_WORD // shares + u * 4, own, column, rope.at(ROPE_AT + u * 64), rope_inside)
     for panel in range(panels):
-        renew(panel * 4, row, panel * 64 + lane * 16, token, panel * 64)
+        renew(panel * 4, row, panel * 64 + lane * 16, token.at(panel * 64), inside)
     send()
     m.comment("Behind all uses of the one before, so that it can take its register.")
-    scale = SCALES_AT + (
-        (lane & panels // 2 - 1) * 4 + rank * (panels * 2) - lane * 16 - rank * (panels * 64)
-    )
-    m.do(load_vector(words, panels * 4 + 8 // shares, 1, token.at(scale), inside))
+    scale = (lane & panels // 2 - 1) * 4 + rank * (panels * 2) - lane * 16 - rank * (panels * 64)
+    m.do(load_vector(words, SCALE_WORD // shares, 1, token.at(SCALES_AT + scale), inside))
 
 
 def _tokens(m, words, kv_cache, which, dims, low, high, n, thread, write=lambda *_: None):

@@ -92,7 +92,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
     readers = tuple(side.reader() for side, _ in sides)
 
     def of_side(side: _Side) -> tuple[Buffer, ...]:
-        gather, each = side.of("gather"), 40 // k.exchange + 1
+        gather, each = side.of("gather"), said.SCALE_WORD // k.exchange + 1
         doc = "half a tile; read K-major for scores, MN-major for values"
         return (
             side.rows("ckv_s", tokens, LATENT_DIM, doc, stages=k.stages),

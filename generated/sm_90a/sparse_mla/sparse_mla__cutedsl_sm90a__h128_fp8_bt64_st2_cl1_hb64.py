@@ -688,12 +688,12 @@ def load_half(words, kv_cache, ids, n, thread):
     row = thread >> 2
     token = warps.shuffle(ids, row)
     inside = (token >= 0) & (token < n)
+    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
     rope = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
     warps.load_vector(words, 32, 4, rope + 528, inside)
     warps.sync_warp()
     warps.load_vector(words, 36, 4, rope + 592, inside)
     warps.sync_warp()
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
     warps.load_vector(words, 0, 4, bytes, inside)
     warps.sync_warp()
     warps.load_vector(words, 4, 4, bytes + 64, inside)
@@ -726,6 +726,7 @@ def renew_half(words, ckv, kpe, to_ckv, to_kpe, kv_cache, ids, n, thread):
     row = thread >> 2
     token = warps.shuffle(ids, row)
     inside = (token >= 0) & (token < n)
+    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
     rope = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
     warps.store_vector(
         words, 32, warps.piece(kpe, 8, row, (thread & 3) * 8, (TILE // 2, ROPE_DIM), 128).iterator
@@ -737,7 +738,6 @@ def renew_half(words, ckv, kpe, to_ckv, to_kpe, kv_cache, ids, n, thread):
     )
     warps.load_vector(words, 36, 4, rope + 592, inside)
     warps.sync_warp()
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
     warps.store_fp8(
         warps.piece(ckv, 8, row, (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
         warps.piece(ckv, 8, row, (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128).iterator, words, 0,

@@ -687,17 +687,19 @@ def copy_query_rows_2(target, q, row, head0, thread):
 def load_half(words, kv_cache, rank, ids, n, thread):
     """Read this CTA's share of half a tile into registers."""
     row = thread >> 2
-    own = (thread >> 5) * 8 + rank * 4 + (thread >> 3 & 3)
-    token = warps.shuffle(ids, own)
-    inside = (token >= 0) & (token < n)
-    rope = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 4 * EXCHANGE - 1) * 16
-    warps.load_vector(words, 8 // EXCHANGE * 4, 4, rope + 528, inside)
-    warps.sync_warp()
     token = warps.shuffle(ids, row)
     inside = (token >= 0) & (token < n)
+    own = (thread >> 5) * 8 + rank * 4 + (thread >> 3 & 3)
+    token_of_rope = warps.shuffle(ids, own)
+    inside_of_rope = (token_of_rope >= 0) & (token_of_rope < n)
     bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (
         (thread & 3) * 16 + rank * (8 // EXCHANGE * 64)
     )
+    rope = kv_cache + Int64(
+        cutlass.select_(inside_of_rope, token_of_rope, 0)
+    ) * 656 + (thread & 4 * EXCHANGE - 1) * 16
+    warps.load_vector(words, 32 // EXCHANGE, 4, rope + 528, inside_of_rope)
+    warps.sync_warp()
     warps.load_vector(words, 0, 4, bytes, inside)
     warps.sync_warp()
     warps.load_vector(words, 4, 4, bytes + 64, inside)
@@ -708,7 +710,7 @@ def load_half(words, kv_cache, rank, ids, n, thread):
     warps.sync_warp()
     # Behind all uses of the one before, so that it can take its register.
     warps.load_vector(
-        words, 8 // EXCHANGE * 4 + 8 // EXCHANGE, 1,
+        words, 40 // EXCHANGE, 1,
         bytes + (
             512 + (
                 (
@@ -734,24 +736,26 @@ def renew_half(words, ckv, kpe, to_ckv, to_kpe, kv_cache, rank, ids, n, thread):
     """Write this CTA's share of the half tile as bf16 rows and, as room is made, read the share of these
     ids; then send the other CTA what was written.
     """
-    scale_0 = warps.shuffle(words[48 // EXCHANGE - 8], thread & 28)
-    scale_1 = warps.shuffle(words[48 // EXCHANGE - 8], (thread & 28) + 1)
+    scale_0 = warps.shuffle(words[40 // EXCHANGE], thread & 28)
+    scale_1 = warps.shuffle(words[40 // EXCHANGE], (thread & 28) + 1)
     row = thread >> 2
-    own = (thread >> 5) * 8 + rank * 4 + (thread >> 3 & 3)
-    token = warps.shuffle(ids, own)
-    inside = (token >= 0) & (token < n)
-    rope = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 4 * EXCHANGE - 1) * 16
-    warps.store_vector(
-        words, 8 // EXCHANGE * 4,
-        warps.piece(kpe, 8, own, (thread & 4 * EXCHANGE - 1) * 8, (TILE // 2, ROPE_DIM), 128).iterator
-    )
-    warps.load_vector(words, 8 // EXCHANGE * 4, 4, rope + 528, inside)
-    warps.sync_warp()
     token = warps.shuffle(ids, row)
     inside = (token >= 0) & (token < n)
+    own = (thread >> 5) * 8 + rank * 4 + (thread >> 3 & 3)
+    token_of_rope = warps.shuffle(ids, own)
+    inside_of_rope = (token_of_rope >= 0) & (token_of_rope < n)
     bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (
         (thread & 3) * 16 + rank * (8 // EXCHANGE * 64)
     )
+    rope = kv_cache + Int64(
+        cutlass.select_(inside_of_rope, token_of_rope, 0)
+    ) * 656 + (thread & 4 * EXCHANGE - 1) * 16
+    warps.store_vector(
+        words, 32 // EXCHANGE,
+        warps.piece(kpe, 8, own, (thread & 4 * EXCHANGE - 1) * 8, (TILE // 2, ROPE_DIM), 128).iterator
+    )
+    warps.load_vector(words, 32 // EXCHANGE, 4, rope + 528, inside_of_rope)
+    warps.sync_warp()
     warps.store_fp8(
         warps.piece(ckv, 8, row, (thread & 3) * 16, (TILE // 2, LATENT_DIM), 128).iterator,
         warps.piece(ckv, 8, row, (thread & 3) * 16 + 8, (TILE // 2, LATENT_DIM), 128).iterator, words, 0,
@@ -792,7 +796,7 @@ def renew_half(words, ckv, kpe, to_ckv, to_kpe, kv_cache, rank, ids, n, thread):
     )
     # Behind all uses of the one before, so that it can take its register.
     warps.load_vector(
-        words, 8 // EXCHANGE * 4 + 8 // EXCHANGE, 1,
+        words, 40 // EXCHANGE, 1,
         bytes + (
             512 + (
                 (
