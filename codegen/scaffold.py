@@ -154,8 +154,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import SimpleNamespace
 
-from ..tile.lang import Counts, Schedule
-from ..tile.lang import Policy
+from ..tile.lang import Counts, Policy, Schedule
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:

@@ -208,18 +208,16 @@ SYNCHRONISATION = re.compile(
 )
 # What stands elsewhere, and why it is no statement of a text.
 BY_HAND = {
-    ("device/cutedsl/sparse_mla.py", "mbarrier::complete_tx::bytes.v4.f32"): "st.async: a store that signals",
     ("device/text/sparse_mla.py", "sync_warp"): "keeps a thread's loads where they are written; no data passes",
     ("device/cutedsl/inbox.py", "st.relaxed"): "what a leaf sends through the grid with, and wait_words is spelled with",
     ("device/cutedsl/inbox.py", "ld.relaxed"): "what wait_words is spelled with",
     ("device/cutedsl/fragment_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
     ("device/cutedsl/gqa_forward_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
-    ("device/cutedsl/sparse_mla_wide.py", "sync_warp"): "a warp turns its own rows around, or sends them",
-    ("device/cutedsl/sparse_mla_wide.py", "fence_proxy"): "the copy engine reads what a warp sends",
-    ("device/cutedsl/sparse_mla_wide.py", "elect_one"): "one lane copies to another CTA",
-    ("device/cutedsl/sparse_mla_wide.py", "mbarrier::complete_tx::bytes"): "a copy that signals",
-    ("device/text/topk_selector.py", "sync_warp"): "a warp reads back its own word",
     ("device/cutedsl/warps.py", "sync_warp"): "what a leaf's text is spelled with",
+    ("device/cutedsl/warps.py", "mbarrier::complete_tx::bytes.v4.f32"): "st.async: a store that signals",
+    ("device/cutedsl/warps.py", "fence_proxy"): "the copy engine reads what a warp sends",
+    ("device/cutedsl/warps.py", "elect_one"): "one lane copies to another CTA",
+    ("device/cutedsl/warps.py", "mbarrier::complete_tx::bytes"): "a copy that signals",
     ("device/tilelang/warps.py", "sync_warp"): "what a leaf's text is spelled with",
     ("device/cutedsl/grid.py", "acq_rel"): "the atomic of a ticket",
     ("device/tilelang/grid.py", "acq_rel"): "the atomic of a ticket",

@@ -8,6 +8,7 @@ from . import fragment
 from .fragment import flat
 
 round_to = fragment.round_to
+pack_to = fragment.pack_to
 
 LANES = 128
 LANE_STRIDE = 1 << 16

@@ -18,6 +18,10 @@ def round_to(target, source):
     T.copy(source, target)
 
 
+# Nothing moves a conversion here.
+pack_to = round_to
+
+
 @T.macro
 def row_maxima(rows, source, thread):
     """The maximum of each row."""
