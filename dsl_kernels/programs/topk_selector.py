@@ -198,11 +198,15 @@ def _select(m: Recorder) -> None:
     m.depend(launch=False)
     if together:
         leaf.load_few(m, m.var("few", 0, "uint32"))
-    # By its limit: around a branch nothing else would be on its way beside these loads.
-    fits = m.var("fits")
-    with m.when(m.dim("stride") <= _held(m)):
-        m.set(fits, m.dim("stride"))
-    leaf.load_words(m, m.buffer("keys"), name("owner") * m.c.batch, fits)
+    if together:
+        with m.when(m.dim("stride") <= _held(m)):
+            leaf.load_words(m, m.buffer("keys"), name("owner") * m.c.batch, m.dim("stride"))
+    else:
+        # By their limit, as others' loads would wait for a branch; in a cluster TileLang spills them so.
+        fits = m.var("fits")
+        with m.when(m.dim("stride") <= _held(m)):
+            m.set(fits, m.dim("stride"))
+        leaf.load_words(m, m.buffer("keys"), name("owner") * m.c.batch, fits)
     start, last = m.var("start"), m.var("last")
     leaf.read_bounds(m, start, last)
     m.launch_dependents()

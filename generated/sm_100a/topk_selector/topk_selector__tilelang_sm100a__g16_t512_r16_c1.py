@@ -839,10 +839,8 @@ def select(
     # A launch of TileLang starts when the kernel before it has ended.
     few = T.alloc_var("uint32", init=0)
     load_few(few, logits, row, stride, lane)
-    fits = T.alloc_var("int32", init=0)
     if stride <= HELD:
-        fits = stride
-    load_words(keys, logits, row, stride, owner * BATCH, fits, lane)
+        load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
     start = T.alloc_var("int32", init=0)
     last = T.alloc_var("int32", init=0)
     read_bounds(start, last, row_starts, row_ends, row, stride)

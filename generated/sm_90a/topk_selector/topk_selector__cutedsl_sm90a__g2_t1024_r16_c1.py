@@ -882,10 +882,8 @@ def select(
     cute.arch.griddepcontrol_wait()
     few = cutlass.Uint32(0)
     few = load_few(logits, row, stride, lane)
-    fits = Int32(0)
     if stride <= HELD:
-        fits = stride
-    load_words(keys, logits, row, stride, owner * BATCH, fits, lane)
+        load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
     start = Int32(0)
     last = Int32(0)
     start, last = read_bounds(row_starts, row_ends, row, stride)
