@@ -611,7 +611,7 @@ def trade(m: Recorder) -> None:
     words = m.schedule.buffer("parts_s").stage_elements
     sparse_mla.send_parts(m, acc, lses, m.sender(parts.parts_s, parts), words, 0, 1, cta, ctas, m.thread)
     m.wait("parts", 0, at=cta)
-    sparse_mla.merge_parts(
+    sparse_mla.merge_rows(
         m, m.operand("out"), m.operand("lse"), m.buffer("parts_s"), sinks, 0, 0, 8, cta, ctas, 0, 64, 8, 1.0, m.thread
     )  # fmt: skip
 
