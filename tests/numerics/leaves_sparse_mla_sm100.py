@@ -197,14 +197,16 @@ def write_output(p: Probe, split: int | None, some: bool, block: int) -> None:
     )
 
 
-@case(text.merge_heads, splits=(3, 11))
-def merge_heads(p: Probe, splits: int) -> None:
+@case(text.merge_heads, splits=(3, 11), alone=(False, True))
+def merge_heads(p: Probe, splits: int, alone: bool) -> None:
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
     lses = p.normal(2, splits, 32)
     lses[:, 1], lses[:, :, 20] = -INF, -INF
     p.call(
         p.dim("row", 1),
         p.dim("head0", 16),
+        p.dim("share", 0 if alone else 2),
+        p.dim("shares", 1 if alone else splits),
         p.operand("o_partial", p.normal(2, splits, 32, 512)),
         p.operand("lse_partial", lses),
         p.operand("attn_sink", p.normal(32)),
@@ -213,7 +215,6 @@ def merge_heads(p: Probe, splits: int) -> None:
         32,
         HEADS,
         p.dim("splits", splits),
-        p.dim("split", 2),
         p.scalar("lse_scale", 0.7),
         p.thread,
     )
