@@ -13,7 +13,7 @@ from dsl_kernels.arch import ARCHS
 from dsl_kernels.device.text import sparse_mla as said
 from dsl_kernels.errors import ScheduleError
 from dsl_kernels.executors import Interpreter
-from dsl_kernels.tile import uses
+from dsl_kernels.tile import program
 from dsl_kernels.tile.text import Recorder
 from dsl_kernels.variants import Variant
 from dsl_kernels.verification import trial
@@ -79,7 +79,7 @@ def _sparse_mla(arch: str) -> Variant:
 @pytest.fixture
 def unchecked(monkeypatch) -> None:
     """Texts that are not held to their schedule, so that the interpreter meets what would be refused before."""
-    monkeypatch.setattr(uses, "check_uses", lambda *arguments: None)
+    monkeypatch.setattr(program, "check_uses", lambda *arguments: None)
 
 
 @pytest.mark.usefixtures("unchecked")
