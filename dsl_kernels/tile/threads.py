@@ -456,6 +456,13 @@ def _line(s: Line) -> Step:
         of_row = 0
         if rows and (pitched or whole.dim() == len(rows) + 1):
             of_row = sum(row(at) * step for row, step in zip(rows, whole.stride(), strict=False))
+            said = () if pitched else tuple(int(number(pitch(at)).reshape(-1)[0]) for pitch in pitches)
+            if said and said != tuple(whole.shape[1:]):
+                raise ScheduleError(
+                    f"row {s.name} of {s.array.name} in the text of a leaf",
+                    expected=f"the extents of {s.array.name} but the first, {list(whole.shape[1:])}",
+                    got=str(list(said)), fix="pass the operand's dims in their order",
+                )  # fmt: skip
         else:
             for row, pitch in zip(rows, pitches, strict=True):
                 of_row = (of_row + row(at)) * pitch(at)
