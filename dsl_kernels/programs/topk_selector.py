@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,29 +145,22 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Range:
-    """The undecided keys: those at most `span` below `end`. `inside` of them there are, `need` are still to be selected.
+# The kernel's variables. Undecided are the keys at most SPAN below END: INSIDE of them there are, NEED are still to be selected;
+# LOWER keys of CTAs of lower rank lie above the range, and WITHIN in it.
+END, SPAN = name("end", "uint32"), name("span", "uint32")
+NEED, INSIDE, LOWER, WITHIN, ROUNDS = map(name, ("need", "inside", "lower", "within", "rounds"))
+# A row's columns are those from FIRST on before LAST. A warp has BATCHES batches of them from BASE on, none of them past HI.
+FIRST, LAST, BASE, BATCHES, HI = map(name, ("start", "last", "base", "batches", "hi"))
+# Of a sampled row: the key that its list leaves out for being equal too often, or 0; whether the list will not do.
+TIED, UNLISTED = name("tied", "uint32"), name("unlisted", "bool")
+LINE, INVERSE = name("line"), name("inverse", "uint32")
+# The key from which a cluster's first digits count down, or 0, and their lowest bit.
+NEAR, GRAIN = name("near_key", "uint32"), name("grain", "uint32")
 
-    `lower` keys of CTAs of lower rank lie above the range, and `within` in it. All are variables of the kernel.
-    """
 
-    end: Expr
-    span: Expr
-    need: Expr
-    inside: Expr
-    lower: Expr
-    within: Expr
-    rounds: Expr
-
-    @property
-    def bins(self) -> Expr:
-        """First bin of this round; the other half of the histogram is then free."""
-        return (self.rounds & 1) * BINS
-
-    @property
-    def spare(self) -> Expr:
-        return ((self.rounds + 1) & 1) * BINS
+def _bins(ahead: int = 0) -> Expr:
+    """First bin of this round, or of the one `ahead`, whose half of the histogram is free."""
+    return ((ROUNDS + ahead if ahead else ROUNDS) & 1) * BINS
 
 
 def _rank(m: Recorder) -> Value:
@@ -193,8 +185,7 @@ def _select(m: Recorder) -> None:
     leaf.clear(m, m.buffer("counters"), 0, 8)
     if together:
         m.cluster_arrive(relaxed=True)
-    inverse, line = m.var("inverse", 0, "uint32"), m.var("line")
-    leaf.page_row(m, inverse, line)
+    leaf.page_row(m, m.var("inverse", 0, "uint32"), m.var("line"))
     m.depend(launch=False)
     if together:
         leaf.load_few(m, m.var("few", 0, "uint32"))
@@ -207,95 +198,71 @@ def _select(m: Recorder) -> None:
         with m.when(m.dim("stride") <= _held(m)):
             m.set(fits, m.dim("stride"))
         leaf.load_words(m, m.buffer("keys"), name("owner") * m.c.batch, fits)
-    start, last = m.var("start"), m.var("last")
-    leaf.read_bounds(m, start, last)
+    leaf.read_bounds(m, m.var("start"), m.var("last"))
     m.launch_dependents()
     m.meet()
-    with m.when(last - start <= m.dim("k")):
-        leaf.take_all(m, last - start, start * m.dim("absolute"), line, inverse, rank=_rank(m))
+    with m.when(LAST - FIRST <= m.dim("k")):
+        leaf.take_all(m, LAST - FIRST, FIRST * m.dim("absolute"), LINE, INVERSE, rank=_rank(m))
         if together:
             m.cluster_wait()
     with m.otherwise():
         _select_some(m)
 
 
-@dataclass(frozen=True)
-class _Share:
-    """The columns of each warp: `batches` batches from column `base` on, of which it reads those below `hi`."""
-
-    base: Expr
-    batches: Value
-    hi: Expr
-
-    @property
-    def bounds(self) -> tuple[Expr, Expr]:
-        """Of the row's columns, as none of a warp lies below its base."""
-        return name("start"), self.hi
-
-
-def _share(m: Recorder) -> _Share:
-    start, last, stride = name("start"), name("last"), m.dim("stride")
-    origin, run = m.var("origin"), m.var("run", m.k.keep)
+def _share(m: Recorder) -> None:
+    """Which columns of the row each warp has."""
+    stride, origin, run = m.dim("stride"), m.var("origin"), m.var("run", m.k.keep)
     with m.when(stride > _held(m)):
-        m.set(origin, start >> 5 << 5)
-        m.set(run, ceildiv(last - origin, WORD * m.c.warps * m.k.group))
-    batches = m.let("batches", ceildiv(run, m.k.keep))
+        m.set(origin, FIRST >> 5 << 5)
+        m.set(run, ceildiv(LAST - origin, WORD * m.c.warps * m.k.group))
+    m.let("batches", ceildiv(run, m.k.keep))
     if m.k.sample:
         m.comment("Runs of whole batches, so that a word of the bitmaps is one of the row.")
-        m.set(run, batches * m.k.keep)
-    base = m.let("base", origin + name("owner") * run * WORD)
-    hi = m.var("hi")
-    leaf.bound_warp(m, hi, base, run, last)
-    share = _Share(base, batches, hi)  # type: ignore[arg-type]
+        m.set(run, BATCHES * m.k.keep)
+    m.let("base", origin + name("owner") * run * WORD)
+    leaf.bound_warp(m, m.var("hi"), BASE, run, LAST)
     if m.k.sample:
-        return share
+        return
     m.comment(
         "The page-table entries that this CTA may need, one a thread, on their way while keys are counted."
     )
-    first_page, entry = m.var("first_page"), m.var("entry")
-    own = run * (WORD * m.c.warps)
-    at, line, inverse = origin + _rank(m) * own, name("line"), name("inverse", "uint32")
-    leaf.fetch_pages(m, first_page, entry, at, own, start, last, line, inverse)
-    return share
+    first_page, entry, own = m.var("first_page"), m.var("entry"), run * (WORD * m.c.warps)
+    leaf.fetch_pages(m, first_page, entry, origin + _rank(m) * own, own, FIRST, LAST, LINE, INVERSE)
 
 
-def _load(m: Recorder, share: _Share, column: Value) -> None:
-    leaf.load_words(m, m.buffer("keys"), column, share.hi)
-
-
-def _load_again(m: Recorder, share: _Share, batch: Value) -> None:
+def _load_again(m: Recorder, batch: Value) -> None:
     """The keys of a batch once more: from shared memory where it is one of the first (the last is never there)."""
-    keys, column = m.buffer("keys"), m.let("column", share.base + batch * m.c.batch)
+    keys, column = m.buffer("keys"), m.let("column", BASE + batch * m.c.batch)
 
     def read() -> None:
-        _load(m, share, column)
-        leaf.make_keys(m, keys, column, *share.bounds, digits=0)
+        leaf.load_words(m, m.buffer("keys"), column, HI)
+        leaf.make_keys(m, keys, column, FIRST, HI, digits=0)
 
     if not m.c.stashed:
         read()
         return
-    with m.when(batch < minimum(m.c.stashed, share.batches - 1)):
+    with m.when(batch < minimum(m.c.stashed, BATCHES - 1)):
         leaf.take_keys(m, keys, m.buffer("stash"), batch * (m.k.keep * m.k.threads))
     with m.otherwise():
         read()
 
 
-def _settle(m: Recorder, r: _Range, first: bool = False) -> None:
+def _settle(m: Recorder, first: bool = False) -> None:
     """Close a round within a CTA: keep the bin that holds the `need`-th largest undecided key."""
-    bins, through = 0 if first else r.bins, name("through")
+    bins, through = 0 if first else _bins(), name("through")
     if not first:
-        leaf.clear(m, m.buffer("hist"), r.spare, BINS)
+        leaf.clear(m, m.buffer("hist"), _bins(1), BINS)
     m.meet()
     leaf.sum_bins(m, through, bins)
     m.meet()
-    leaf.pick_bin(m, through, r.need, r.end, r.span, first)
+    leaf.pick_bin(m, through, NEED, END, SPAN, first)
     m.meet()
-    leaf.read_state(m, r.end, r.span, r.need, r.inside)
+    leaf.read_state(m, END, SPAN, NEED, INSIDE)
 
 
-def _settle_group(m: Recorder, r: _Range, first: bool = False) -> None:
+def _settle_group(m: Recorder, first: bool = False) -> None:
     """Close a round of a cluster: its CTAs send each other coarse counts, and read the fine counts of one coarse bin."""
-    bins, sums = (0, 0) if first else (r.bins, (r.rounds & 1) * (m.k.group * COARSE))
+    bins, sums = (0, 0) if first else (_bins(), (ROUNDS & 1) * (m.k.group * COARSE))
     m.meet()
     if first:
         m.comment("A peer's shared memory may be written only once the peer runs.")
@@ -305,32 +272,31 @@ def _settle_group(m: Recorder, r: _Range, first: bool = False) -> None:
     m.cluster_wait()
     if not first:
         m.comment("Now every peer has read the counts of the round before.")
-        leaf.clear(m, m.buffer("hist"), r.spare, BINS)
-    near, grain = (name("near_key", "uint32"), name("grain", "uint32")) if first else (0, 0)
-    peers, digits = m.cluster("hist"), (first, near, grain)
-    leaf.pick_bin_of_group(m, peers, bins, sums, r.need, r.lower, r.end, r.span, *digits)
+        leaf.clear(m, m.buffer("hist"), _bins(1), BINS)
+    near, grain = (NEAR, GRAIN) if first else (0, 0)
+    leaf.pick_bin_of_group(m, m.cluster("hist"), bins, sums, NEED, LOWER, END, SPAN, first, near, grain)
     m.meet()
-    leaf.read_state(m, r.end, r.span, r.need, r.inside)
-    leaf.read_word(m, r.lower, m.buffer("state"), 4)
-    leaf.read_word(m, r.within, m.buffer("state"), 5)
+    leaf.read_state(m, END, SPAN, NEED, INSIDE)
+    leaf.read_word(m, LOWER, m.buffer("state"), 4)
+    leaf.read_word(m, WITHIN, m.buffer("state"), 5)
 
 
-def _undecided(m: Recorder, r: _Range, most: int) -> Iterator[None]:
+def _undecided(m: Recorder, most: int) -> Iterator[None]:
     """Rounds until at most `most` keys are undecided, or all of them are equal."""
-    for _ in m.repeat((r.inside > most) & r.span.differs(0)):
+    for _ in m.repeat((INSIDE > most) & SPAN.differs(0)):
         yield
-        m.set(r.rounds, r.rounds + 1)
+        m.set(ROUNDS, ROUNDS + 1)
 
 
 def _select_some(m: Recorder) -> None:
     """A row of more than k scores."""
     k = m.k
-    share = _share(m)
-    r = _Range(
-        m.var("end", 0, "uint32"), m.var("span", 0, "uint32"), m.var("need", m.dim("k")), m.var("inside"), m.var("lower"),
-        m.var("within"), m.var("rounds"),
-    )  # fmt: skip
-    m.var("through")
+    _share(m)
+    m.var("end", 0, "uint32")
+    m.var("span", 0, "uint32")
+    m.var("need", m.dim("k"))
+    for title in ("inside", "lower", "within", "rounds", "through"):
+        m.var(title)
     if k.group > 1:
         m.var("near_key", 0, "uint32")
         m.var("grain", 0, "uint32")
@@ -338,178 +304,175 @@ def _select_some(m: Recorder) -> None:
         m.var("unlisted", True, "bool")
         m.var("tied", 0, "uint32")
         with m.when(m.dim("stride") > _held(m)):
-            _list_row(m, share, r)
+            _list_row(m)
     with _unlisted(m):
-        _bound_row(m, share, r)
-    _collect(m, share, r)
+        _bound_row(m)
+    _collect(m)
 
 
-def _bound_row(m: Recorder, share: _Share, r: _Range) -> None:
+def _bound_row(m: Recorder) -> None:
     """Count digits of the row until few enough keys are undecided to be listed; the last batch stays in registers."""
     k, c, together = m.k, m.c, m.k.group > 1
     settle = _settle_group if together else _settle
-    near, grain = name("near_key", "uint32"), name("grain", "uint32")
-    for step in m.loop("step", share.batches):
-        column = m.let("column", share.base + step * c.batch)
+    for step in m.loop("step", BATCHES):
+        column = m.let("column", BASE + step * c.batch)
         with m.when((step > 0) | (m.dim("stride") > _held(m))):
-            _load(m, share, column)
+            leaf.load_words(m, m.buffer("keys"), column, HI)
         if together:
             # Another round costs several barriers: a few scores of the row decide how its first digits are counted.
             with m.when(step.equals(0)):
-                leaf.guess_digits(m, near, grain, name("few", "uint32"))
-        with m.when(near.equals(0)) if together else nullcontext():
-            leaf.make_keys(m, m.buffer("keys"), column, *share.bounds)
-            leaf.count_first(m, column, *share.bounds)
+                leaf.guess_digits(m, NEAR, GRAIN, name("few", "uint32"))
+        with m.when(NEAR.equals(0)) if together else nullcontext():
+            leaf.make_keys(m, m.buffer("keys"), column, FIRST, HI)
+            leaf.count_first(m, column, FIRST, HI)
         if together:
             with m.otherwise():
-                leaf.make_keys(m, m.buffer("keys"), column, *share.bounds, digits=0)
-                leaf.count_near(m, m.buffer("keys"), near, grain, column, *share.bounds)
+                leaf.make_keys(m, m.buffer("keys"), column, FIRST, HI, digits=0)
+                leaf.count_near(m, m.buffer("keys"), NEAR, GRAIN, column, FIRST, HI)
         if c.stashed:
-            with m.when(step < minimum(c.stashed, share.batches - 1)):
+            with m.when(step < minimum(c.stashed, BATCHES - 1)):
                 leaf.keep_keys(m, m.buffer("stash"), step * (k.keep * k.threads), m.buffer("keys"))
-    settle(m, r, first=True)
-    m.set(r.rounds, r.rounds + 1)
+    settle(m, first=True)
+    m.set(ROUNDS, ROUNDS + 1)
     if not k.sample:
         m.comment("By now the entries have come.")
         with m.when(m.dim("page_size") > 0):
             leaf.keep_entry(m, name("entry"))
 
     m.comment("More digits over the row while the undecided keys are too many to list.")
-    for _ in _undecided(m, r, c.listed):
-        for step in m.loop("step", share.batches):
-            with m.when(share.batches > 1):
-                _load_again(m, share, step)
-            leaf.count_keys(m, r.bins, m.buffer("keys"), r.end, r.span)
-        settle(m, r)
+    for _ in _undecided(m, c.listed):
+        for step in m.loop("step", BATCHES):
+            with m.when(BATCHES > 1):
+                _load_again(m, step)
+            leaf.count_keys(m, _bins(), m.buffer("keys"), END, SPAN)
+        settle(m)
 
 
 def _unlisted(m: Recorder) -> AbstractContextManager[Any]:
     """Around what a row needs unless its keys that reach the sample's threshold are listed."""
-    return m.when(name("unlisted", "bool")) if m.k.sample else nullcontext()
+    return m.when(UNLISTED) if m.k.sample else nullcontext()
 
 
-def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
+def _list_row(m: Recorder) -> None:
     """List the keys that reach a threshold from a sample; the list will do if it holds k keys and all of these."""
-    k, c, tied = m.k, m.c, name("tied", "uint32")
+    k, c = m.k, m.c
     few, digits = m.buffer("few"), m.buffer("few_digits")
     sampled, wanted = k.threads * c.few, m.dim("k") // k.sample
-    leaf.load_sample(m, few, name("start"), name("last"), k.sample)
-    leaf.clear_run(m, m.buffer("above"), m.warp * (share.batches * k.keep), share.batches * k.keep)
+    leaf.load_sample(m, few, FIRST, LAST, k.sample)
+    leaf.clear_run(m, m.buffer("above"), m.warp * (BATCHES * k.keep), BATCHES * k.keep)
     own = m.warp * (c.few * WORD)
     leaf.make_keys(m, few, own, 0, sampled, digits=digits)
     leaf.count_first(m, own, 0, sampled, digits=digits)
-    m.set(r.need, wanted + wanted // 4 + SPARE)
-    _settle(m, r, first=True)
-    m.set(r.rounds, r.rounds + 1)
-    for _ in _undecided(m, r, c.between):
-        leaf.count_keys(m, r.bins, few, r.end, r.span)
-        _settle(m, r)
+    m.set(NEED, wanted + wanted // 4 + SPARE)
+    _settle(m, first=True)
+    m.set(ROUNDS, ROUNDS + 1)
+    for _ in _undecided(m, c.between):
+        leaf.count_keys(m, _bins(), few, END, SPAN)
+        _settle(m)
     m.comment("More equal keys than are listed: what lies above them is, and the first of them are taken.")
-    with m.when((r.inside > c.between) & r.span.equals(0) & (r.end < INFINITE)):
-        m.set(tied, r.end)
-        m.set(r.end, r.end + 1)
+    with m.when((INSIDE > c.between) & SPAN.equals(0) & (END < INFINITE)):
+        m.set(TIED, END)
+        m.set(END, END + 1)
     bottom = m.var("bottom", 0, "uint32")
-    leaf.read_bottom(m, bottom, r.end, r.span)
+    leaf.read_bottom(m, bottom, END, SPAN)
 
-    bounds = (name("origin"), name("start"), name("last"))
-    leaf.list_row(m, bottom, *bounds, share.batches, room=c.listed)
-    m.set(r.need, m.dim("k"))
-    with m.when(tied.differs(0)):
-        leaf.clear_run(m, m.buffer("equal"), m.warp * (share.batches * k.keep), share.batches * k.keep)
+    leaf.list_row(m, bottom, name("origin"), FIRST, LAST, BATCHES, room=c.listed)
+    m.set(NEED, m.dim("k"))
+    with m.when(TIED.differs(0)):
+        leaf.clear_run(m, m.buffer("equal"), m.warp * (BATCHES * k.keep), BATCHES * k.keep)
     m.meet()
-    _counter(m, r.inside, LISTED)
-    unlisted = name("unlisted", "bool")
-    m.set(unlisted, (r.inside < r.need) | (r.inside > c.listed))
-    with m.when(tied.differs(0)):
-        _mark_ties(m, share, r, tied)
-    with m.when(unlisted):
+    _counter(m, INSIDE, LISTED)
+    m.set(UNLISTED, (INSIDE < NEED) | (INSIDE > c.listed))
+    with m.when(TIED.differs(0)):
+        _mark_ties(m)
+    with m.when(UNLISTED):
         m.meet()
-        m.set(r.rounds, 0)
+        m.set(ROUNDS, 0)
         leaf.clear(m, m.buffer("hist"), 0, 2 * BINS)
         leaf.clear(m, m.buffer("counters"), 0, 8)
         m.meet()
     with m.otherwise():
-        leaf.key_entries(m, r.inside)
+        leaf.key_entries(m, INSIDE)
         m.meet()
-        with m.when(tied.equals(0)):
+        with m.when(TIED.equals(0)):
             m.comment("From the threshold on: to look for the smallest key as well takes 0.9 us.")
-            _counter(m, r.end, LARGEST)
-            m.set(r.span, r.end - bottom)
+            _counter(m, END, LARGEST)
+            m.set(SPAN, END - bottom)
         with m.otherwise():
-            m.set(r.end, tied)
-            m.set(r.span, 0)
-            m.set(r.need, r.need - r.inside)
-            leaf.mark_listed(m, r.inside)
-            m.set(r.inside, 0)
+            m.set(END, TIED)
+            m.set(SPAN, 0)
+            m.set(NEED, NEED - INSIDE)
+            leaf.mark_listed(m, INSIDE)
+            m.set(INSIDE, 0)
 
 
-def _mark_ties(m: Recorder, share: _Share, r: _Range, tied: Expr) -> None:
-    """Mark keys that equal `tied` from the row's first on until those and the listed ones are k; `tied` is 0 where they are
+def _mark_ties(m: Recorder) -> None:
+    """Mark keys that equal TIED from the row's first on until those and the listed ones are k; TIED is 0 where they are
     not, or where the list holds k by itself."""
-    c, keys, unlisted = m.c, m.buffer("keys"), name("unlisted", "bool")
-    with m.when(r.inside < r.need):
+    c, keys = m.c, m.buffer("keys")
+    with m.when(INSIDE < NEED):
         found, turn = m.var("found"), m.var("turn")
-        for _ in m.repeat((turn < share.batches) & (r.inside + found < r.need)):
+        for _ in m.repeat((turn < BATCHES) & (INSIDE + found < NEED)):
             word = m.let("word", (turn * c.warps + m.warp) * m.k.keep)
             column = m.let("column", name("origin") + word * WORD)
             leaf.load_words(m, keys, column, m.dim("stride"))
-            leaf.make_keys(m, keys, column, name("start"), name("last"), digits=0)
-            leaf.mark_equal(m, keys, word, tied)
+            leaf.make_keys(m, keys, column, FIRST, LAST, digits=0)
+            leaf.mark_equal(m, keys, word, TIED)
             m.meet()
             _counter(m, found, KEPT)
             m.meet()
             m.set(turn, turn + 1)
-        m.set(unlisted, r.inside + found < r.need)
-        with m.when(unlisted):
-            m.set(tied, 0)
+        m.set(UNLISTED, INSIDE + found < NEED)
+        with m.when(UNLISTED):
+            m.set(TIED, 0)
     with m.otherwise():
-        m.set(tied, 0)
+        m.set(TIED, 0)
 
 
-def _collect(m: Recorder, share: _Share, r: _Range) -> None:
+def _collect(m: Recorder) -> None:
     """Mark what is above the range and list what is in it; the last batch is still in registers."""
     k, c, keys = m.k, m.c, m.buffer("keys")
-    rank, words = _rank(m), m.let("words", share.batches * k.keep)
+    rank, words = _rank(m), m.let("words", BATCHES * k.keep)
     m.comment("One pass marks what is above the range and lists what is in it; the last batch is still held.")
-    listing = m.let("listing", (r.inside > 0) & (r.inside <= c.listed))
+    listing = m.let("listing", (INSIDE > 0) & (INSIDE <= c.listed))
     with _unlisted(m):
-        for step in m.loop("step", share.batches):
-            batch = m.let("batch", share.batches - 1 - step)
+        for step in m.loop("step", BATCHES):
+            batch = m.let("batch", BATCHES - 1 - step)
             with m.when(step > 0):
-                _load_again(m, share, batch)
-            word = (m.warp * share.batches + batch) * k.keep
-            leaf.collect(m, keys, word, r.within, r.end, r.span, listing, name("owner"), batch * c.batch)
+                _load_again(m, batch)
+            word = (m.warp * BATCHES + batch) * k.keep
+            leaf.collect(m, keys, word, WITHIN, END, SPAN, listing, name("owner"), batch * c.batch)
     m.meet()
     if k.group > 1:
         m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")
-        leaf.send_entries(m, m.cluster("entries"), r.within)
+        leaf.send_entries(m, m.cluster("entries"), WITHIN)
         m.cluster_arrive()
         m.cluster_wait()
     first = m.let("first", m.warp * words)
-    ties = m.var("ties", maximum(r.need - r.within, 0))
-    skip = m.var("skip", r.lower + minimum(r.within, r.need))
+    ties = m.var("ties", maximum(NEED - WITHIN, 0))
+    skip = m.var("skip", LOWER + minimum(WITHIN, NEED))
     with m.when(listing):
         ranked = m.var("ranked", 0)
-        with m.when(r.inside > RANKED):
-            total = m.var("total", r.inside)
+        with m.when(INSIDE > RANKED):
+            total = m.var("total", INSIDE)
             if not k.sample:
-                with m.when(r.inside > MANY):
-                    _bound(m, r, total)
-            for _ in _undecided(m, r, RANKED):
-                leaf.count_listed(m, r.bins, total, r.end, r.span)
-                _settle(m, r)
-                with m.when(r.inside > RANKED):
-                    _bound(m, r, total)
-            with m.when(r.inside > RANKED):
+                with m.when(INSIDE > MANY):
+                    _bound(m, total)
+            for _ in _undecided(m, RANKED):
+                leaf.count_listed(m, _bins(), total, END, SPAN)
+                _settle(m)
+                with m.when(INSIDE > RANKED):
+                    _bound(m, total)
+            with m.when(INSIDE > RANKED):
                 leaf.clear_run(m, m.buffer("equal"), first, words)
                 m.meet()
-            leaf.sift(m, total, c.listed, r.end, r.span, r.inside, RANKED, words, rank=rank)
+            leaf.sift(m, total, c.listed, END, SPAN, INSIDE, RANKED, words, rank=rank)
             m.set(ranked, c.listed)
             m.meet()
-        with m.when(r.inside <= RANKED):
-            leaf.rank_entries(m, ranked, r.inside, r.need, words, rank=rank)
+        with m.when(INSIDE <= RANKED):
+            leaf.rank_entries(m, ranked, INSIDE, NEED, words, rank=rank)
         m.meet()
-        leaf.read_marked(m, ties, skip, r.need, r.inside, r.lower, RANKED)
+        leaf.read_marked(m, ties, skip, NEED, INSIDE, LOWER, RANKED)
     before = m.var("before")
     with m.when(ties > 0):
         leaf.count_marks(m, before, m.buffer("equal"), first, words)
@@ -518,24 +481,24 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
         m.meet()
     leaf.count_marks(m, before, m.buffer("above"), first, words)
     m.meet()
-    _write(m, share, before, skip, first, words)
+    _write(m, before, skip, first, words)
 
 
-def _bound(m: Recorder, r: _Range, total: Expr) -> None:
+def _bound(m: Recorder, total: Expr) -> None:
     """Narrow the range to the undecided keys of the list: ties are then known to be ties."""
-    leaf.bound_listed(m, total, r.end, r.span)
+    leaf.bound_listed(m, total, END, SPAN)
     m.meet()
-    leaf.read_bounded(m, r.end, r.span)
+    leaf.read_bounded(m, END, SPAN)
 
 
 def _counter(m: Recorder, value: Expr, which: int) -> None:
     leaf.read_word(m, value, m.buffer("counters"), which)
 
 
-def _write(m: Recorder, share: _Share, before: Expr, skip: Expr, first: Value, words: Value) -> None:
+def _write(m: Recorder, before: Expr, skip: Expr, first: Value, words: Value) -> None:
     """The positions of each warp's marked columns, ascending, behind those of lower warps, and then the ids of all."""
-    placed, length = m.buffer("hist"), name("last") - name("start")
-    position = m.let("position", share.base + name("start") * (m.dim("absolute") - 1))
+    placed, length = m.buffer("hist"), LAST - FIRST
+    position = m.let("position", BASE + FIRST * (m.dim("absolute") - 1))
     # Only a long row is sampled.
     dense: Value = 0 if m.k.sample else m.let("dense", (length <= m.dim("k") * DENSE) & (words <= WORD))
     leaf.place_marks(m, placed, before, first, words, position, dense)
@@ -543,7 +506,7 @@ def _write(m: Recorder, share: _Share, before: Expr, skip: Expr, first: Value, w
     pages: dict[str, Any] = {"first_page": name("first_page")}
     if m.k.sample:
         pages = {"pages": 0, "first_page": -1}
-    leaf.write_ids(m, skip, placed, name("line"), name("inverse", "uint32"), **pages)
+    leaf.write_ids(m, skip, placed, LINE, INVERSE, **pages)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
