@@ -547,7 +547,8 @@ EXPLAINED: dict[str, str | Only] = {
         {ONE: (1,), CLUSTER: (1,)},
     ),
     "dense and keep of place_marks": Only(
-        "no bitmap of a sampled row is dense, which any number says that is known beforehand", {SAMPLED_ROW: (1,)}
+        "no bitmap of a sampled row is dense, which any number says that is known beforehand",
+        {SAMPLED_ROW: (1,)},
     ),
     "drop depend": "without it a launch waits for the whole kernel before it",
     "max_pages and row of table_entries": "an entry lies at row * max_pages + page, a product of the two",
