@@ -160,7 +160,7 @@ NEAR, GRAIN = name("near_key", "uint32"), name("grain", "uint32")
 
 def _bins(ahead: int = 0) -> Expr:
     """First bin of this round, or of the one `ahead`, whose half of the histogram is free."""
-    return ((ROUNDS + ahead if ahead else ROUNDS) & 1) * BINS
+    return ((ROUNDS + ahead) & 1) * BINS
 
 
 def _rank(m: Recorder) -> Value:
@@ -189,7 +189,6 @@ def _select(m: Recorder) -> None:
     m.depend(launch=False)
     if together:
         leaf.load_few(m, m.var("few", 0, "uint32"))
-    if together:
         with m.when(m.dim("stride") <= _held(m)):
             leaf.load_words(m, m.buffer("keys"), name("owner") * m.c.batch, m.dim("stride"))
     else:
@@ -381,7 +380,7 @@ def _list_row(m: Recorder) -> None:
     with m.when(TIED.differs(0)):
         leaf.clear_run(m, m.buffer("equal"), m.warp * (BATCHES * k.keep), BATCHES * k.keep)
     m.meet()
-    _counter(m, INSIDE, LISTED)
+    leaf.read_word(m, INSIDE, m.buffer("counters"), LISTED)
     m.set(UNLISTED, (INSIDE < NEED) | (INSIDE > c.listed))
     with m.when(TIED.differs(0)):
         _mark_ties(m)
@@ -396,7 +395,7 @@ def _list_row(m: Recorder) -> None:
         m.meet()
         with m.when(TIED.equals(0)):
             m.comment("From the threshold on: to look for the smallest key as well takes 0.9 us.")
-            _counter(m, END, LARGEST)
+            leaf.read_word(m, END, m.buffer("counters"), LARGEST)
             m.set(SPAN, END - bottom)
         with m.otherwise():
             m.set(END, TIED)
@@ -419,7 +418,7 @@ def _mark_ties(m: Recorder) -> None:
             leaf.make_keys(m, keys, column, FIRST, LAST, digits=0)
             leaf.mark_equal(m, keys, word, TIED)
             m.meet()
-            _counter(m, found, KEPT)
+            leaf.read_word(m, found, m.buffer("counters"), KEPT)
             m.meet()
             m.set(turn, turn + 1)
         m.set(UNLISTED, INSIDE + found < NEED)
@@ -491,21 +490,17 @@ def _bound(m: Recorder, total: Expr) -> None:
     leaf.read_bounded(m, END, SPAN)
 
 
-def _counter(m: Recorder, value: Expr, which: int) -> None:
-    leaf.read_word(m, value, m.buffer("counters"), which)
-
-
 def _write(m: Recorder, before: Expr, skip: Expr, first: Value, words: Value) -> None:
     """The positions of each warp's marked columns, ascending, behind those of lower warps, and then the ids of all."""
-    placed, length = m.buffer("hist"), LAST - FIRST
+    placed = m.buffer("hist")
     position = m.let("position", BASE + FIRST * (m.dim("absolute") - 1))
     # Only a long row is sampled.
-    dense: Value = 0 if m.k.sample else m.let("dense", (length <= m.dim("k") * DENSE) & (words <= WORD))
+    dense: Value = 0 if m.k.sample else m.let("dense", (LAST - FIRST <= m.dim("k") * DENSE) & (words <= WORD))
     leaf.place_marks(m, placed, before, first, words, position, dense)
     m.meet()
-    pages: dict[str, Any] = {"first_page": name("first_page")}
-    if m.k.sample:
-        pages = {"pages": 0, "first_page": -1}
+    pages: dict[str, Any] = (
+        {"pages": 0, "first_page": -1} if m.k.sample else {"first_page": name("first_page")}
+    )
     leaf.write_ids(m, skip, placed, LINE, INVERSE, **pages)
 
 

@@ -750,77 +750,62 @@ def read_bottom(m, bottom: Sets, end, span):
 
 @by_text
 def list_row(
-    m,
-    keys,
-    ahead,
-    logits,
-    row,
-    stride,
-    entries,
-    counters,
-    bottom,
-    origin,
-    start,
-    last,
-    batches,
-    room,
-    warp,
-    warps,
-    lane,
-):
+    m, keys, ahead, logits, row, stride, entries, counters, bottom, origin, start, last, batches, room, warp, warps, lane,
+):  # fmt: skip
     """List the bit patterns of scores that reach that of `bottom`; a warp stops when there is no room for `room`.
 
     Positions count from `origin`. Two batches in turn, so that one is on its way while the other is looked at; one that
     would end past the row is its last one instead.
     """
     listed, batch, columns = m.var("listed"), m.var("batch"), WORD * keys.size
-    column = lambda batch: origin + (batch * warps + warp) * columns  # noqa: E731
-    within = lambda batch: minimum(column(batch), stride - columns)  # noqa: E731
 
-    def load(bits, batch):
-        scores, quad = logits.row("scores", row, stride, within(batch)), m.local("quad", QUAD, "float32")
+    def begin(turn):
+        """The first column of a batch, and from where on it is read."""
+        column = origin + ((batch + turn) * warps + warp) * columns
+        return column, minimum(column, stride - columns)
+
+    def load(bits, place):
+        scores, quad = logits.row("scores", row, stride, place), m.local("quad", QUAD, "float32")
         for j in m.loop("j", bits.size // QUAD, unrolled=True):
             scores.read(quad, WORD * j + lane)
             for i in range(QUAD):
                 bits[QUAD * j + i] = bits_of(quad[i])
 
-    load(keys, 0)
+    def pick(bits, column, place):
+        """List a batch, four columns a lane, 128 in a row of them: what is not negative less the score of `bottom`."""
+        at, first = m.let("at", place), m.let("first", maximum(start, column))
+        own = m.let("own", at + QUAD * lane)
+        with m.when((at < first) | (at + columns > last)):
+            for j in m.loop("j", bits.size, unrolled=True):
+                with m.when((own + _step(j) < first) | (own + _step(j) >= last)):
+                    bits[j] = MINUS_INFINITY
+        less, left = m.let("less", less_score(bottom)), m.var("left")
+        for j in m.loop("j", bits.size, unrolled=True):
+            m.set(left, shift_in_sign(left, bits[bits.size - 1 - j], less))
+        m.set(left, ~left & ((1 << bits.size) - 1))
+        through = m.let("through", scan(popc(left)))
+        total = m.let("total", shuffle(through, LAST_LANE))
+        with m.when(total > 0):
+            taken = m.let("taken", _take_room(m, counters, through, lane))
+            m.set(listed, taken + total)
+            with m.when(listed <= room):
+                slot = m.var("slot", taken + through)
+                for j in _each_bit(m, left):
+                    key = m.var("key", _pick(bits, j), "uint32")
+                    m.set(slot, slot - 1)
+                    entries[slot] = make_pair(key, ~(own - origin) - _step(j))
+
+    load(keys, minimum(origin + warp * columns, stride - columns))
     for _ in m.repeat((batch < batches) & (listed <= room)):
         for turn, (bits, other) in enumerate(((keys, ahead), (ahead, keys))):
-            load(other, batch + (turn + 1))
-            at, first = (
-                m.let("at", within(batch + turn)),
-                m.let("first", maximum(start, column(batch + turn))),
-            )
-            _list_quads(
-                m, listed, bits, entries, counters, less_score(bottom), at, first, last, origin, room, lane
-            )
+            load(other, begin(turn + 1)[1])
+            pick(bits, *begin(turn))
         m.set(batch, batch + 2)
 
 
-def _list_quads(m, listed, bits, entries, counters, less, at, first, last, origin, room, lane):
-    """List a batch from column `at` on, four columns a lane, 128 in a row of them: what with `less` is not negative."""
-    own = m.let("own", at + QUAD * lane)
-    step = lambda j: j + (j >> 2) * (QUAD * WORD - QUAD)  # noqa: E731
-    with m.when((at < first) | (at + WORD * bits.size > last)):
-        for j in m.loop("j", bits.size, unrolled=True):
-            with m.when((own + step(j) < first) | (own + step(j) >= last)):
-                bits[j] = MINUS_INFINITY
-    less, left = m.let("less", less), m.var("left")
-    for j in m.loop("j", bits.size, unrolled=True):
-        m.set(left, shift_in_sign(left, bits[bits.size - 1 - j], less))
-    m.set(left, ~left & ((1 << bits.size) - 1))
-    through = m.let("through", scan(popc(left)))
-    total = m.let("total", shuffle(through, LAST_LANE))
-    with m.when(total > 0):
-        taken = m.let("taken", _take_room(m, counters, through, lane))
-        m.set(listed, taken + total)
-        with m.when(listed <= room):
-            slot = m.var("slot", taken + through)
-            for j in _each_bit(m, left):
-                key = m.var("key", _pick(bits, j), "uint32")
-                m.set(slot, slot - 1)
-                entries[slot] = make_pair(key, ~(own - origin) - step(j))
+def _step(j):
+    """How far behind a lane's first column the one in register `j` is."""
+    return j + (j >> 2) * (QUAD * WORD - QUAD)
 
 
 @by_text
