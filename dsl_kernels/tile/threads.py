@@ -450,19 +450,23 @@ def _vector(s: Vector) -> Step:
 def _line(s: Line) -> Step:
     rows, pitches, first = [*map(_meaning, s.rows)], [*map(_meaning, s.pitches)], _meaning(s.first)
     pitched = s.array.pitch is not None
+    # Shapes that the extents have been held to: dims stay what they are.
+    held: set[torch.Size] = set()
 
     def name(at: Threads) -> None:
         whole, begin = at.scope[s.array.name], at.scope.get(_begin(s.array.name), 0)
         of_row = 0
         if rows and (pitched or whole.dim() == len(rows) + 1):
             of_row = sum(row(at) * step for row, step in zip(rows, whole.stride(), strict=False))
-            said = () if pitched else tuple(int(number(pitch(at)).reshape(-1)[0]) for pitch in pitches)
-            if said and said != tuple(whole.shape[1:]):
-                raise ScheduleError(
-                    f"row {s.name} of {s.array.name} in the text of a leaf",
-                    expected=f"the extents of {s.array.name} but the first, {list(whole.shape[1:])}",
-                    got=str(list(said)), fix="pass the operand's dims in their order",
-                )  # fmt: skip
+            if not pitched and whole.shape not in held:
+                held.add(whole.shape)
+                said = [int(number(pitch(at)).reshape(-1)[0]) for pitch in pitches]
+                if said != list(whole.shape[1:]):
+                    raise ScheduleError(
+                        f"row {s.name} of {s.array.name} in the text of a leaf",
+                        expected=f"the extents of {s.array.name} but the first, {list(whole.shape[1:])}",
+                        got=str(said), fix="pass the operand's dims in their order",
+                    )  # fmt: skip
         else:
             for row, pitch in zip(rows, pitches, strict=True):
                 of_row = (of_row + row(at)) * pitch(at)

@@ -13,6 +13,7 @@ import itertools
 import os
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from dsl_kernels.verification import trial
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 DSLS = ("cutedsl", "tilelang")
 INTERLEAVINGS = 6
-# Of processor time: a mutant that takes longer goes round for ever.
+# Of processor time: a mutant that takes longer goes round for ever, unless the text that is not broken took half as long.
 SECONDS = 6.0
 
 # Mutants of a structure that a run tries, drawn with a fixed seed; MUTANTS_FULL=1 tries all.
@@ -381,12 +382,14 @@ def _stop(signum: int, frame: Any) -> None:
     raise TakesTooLong
 
 
-def interpreted(program: TileProgram, variant: Variant, structure: Structure) -> str | None:
-    """How the interpreter caught a mutant, or None."""
+def interpreted(
+    program: TileProgram, variant: Variant, structure: Structure, seconds: float = SECONDS
+) -> str | None:
+    """How the interpreter caught a mutant within so many seconds of processor time, or None."""
     original = programs.get
     signal.signal(signal.SIGPROF, _stop)
     # Again and again: raised inside a finaliser, an exception is lost.
-    signal.setitimer(signal.ITIMER_PROF, SECONDS, 0.5)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 0.5)
     try:
         programs.get = lambda op: program if op == variant.op else original(op)  # type: ignore[assignment]
         for workload, launch in structure.runs:
@@ -452,7 +455,9 @@ def outcomes(structure: Structure, folder: Path, sample: int | None) -> Iterator
     variant = variants.get(structure.variant)
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     before = {dsl: printed(program, variant, dsl) for dsl in DSLS}
-    assert interpreted(program, variant, structure) is None
+    began = time.process_time()
+    assert interpreted(program, variant, structure, seconds=20 * SECONDS) is None
+    seconds = max(SECONDS, 2 * (time.process_time() - began))
     found = list(mutants(program.text(variant.knobs, arch), program.schedule(variant.knobs, arch)))
     chosen = range(len(found))
     if sample is not None and sample < len(found):
@@ -467,7 +472,7 @@ def outcomes(structure: Structure, folder: Path, sample: int | None) -> Iterator
             continue
         for dsl in DSLS:
             assert after[dsl] != before[dsl] or before[dsl] is None, (mutant.name, dsl)
-        how = interpreted(broken, variant, structure)
+        how = interpreted(broken, variant, structure, seconds)
         if how is not None:
             yield Outcome(mutant.name, "interpreter", how)
             continue
