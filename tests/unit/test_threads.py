@@ -169,6 +169,13 @@ def test_rows_of_an_operand_with_more_dimensions() -> None:
     assert text == {} and torch.equal(out, expected)
 
 
+def test_extents_other_than_the_operands_are_refused() -> None:
+    """Memory is found by its own shape here: without the check, swapped extents would make no difference."""
+    swapped = torch.zeros(3, 4, 8, dtype=torch.int32)
+    with pytest.raises(ScheduleError, match=r"row line of out.*\[4, 8\]; got \[8, 4\]"):
+        threads.run(of_operand, (t.Global("out"), THREAD, 2), SCHEDULE, COUNT, {}, lambda _: swapped)
+
+
 @t.leaf
 def doubled(table: Any, row: int) -> None:
     """A leaf that is spelled."""

@@ -759,9 +759,9 @@ def list_row(
     """
     listed, batch, columns = m.var("listed"), m.var("batch"), WORD * keys.size
 
-    def begin(turn):
+    def begin(number):
         """The first column of a batch, and from where on it is read."""
-        column = origin + ((batch + turn) * warps + warp) * columns
+        column = origin + (number * warps + warp) * columns
         return column, minimum(column, stride - columns)
 
     def load(bits, place):
@@ -795,11 +795,11 @@ def list_row(
                     m.set(slot, slot - 1)
                     entries[slot] = make_pair(key, ~(own - origin) - _step(j))
 
-    load(keys, minimum(origin + warp * columns, stride - columns))
+    load(keys, begin(0)[1])
     for _ in m.repeat((batch < batches) & (listed <= room)):
         for turn, (bits, other) in enumerate(((keys, ahead), (ahead, keys))):
-            load(other, begin(turn + 1)[1])
-            pick(bits, *begin(turn))
+            load(other, begin(batch + (turn + 1))[1])
+            pick(bits, *begin(batch + turn))
         m.set(batch, batch + 2)
 
 
