@@ -138,6 +138,8 @@ class Printer:
             return str(value.args[0])
         if value.op == "in_role":
             return self._phrase("in_role", role=self._schedule_role(value.args[0]))
+        if value.op == "word":
+            return self._word(value)
         if value.op in t.OF_THREADS:
             return self._of_threads(value, outer)
         a, b = value.args
@@ -189,6 +191,12 @@ class Printer:
         array, *at = value.args
         place = value.dtype == leaf_text.ADDRESS
         return self._phrase("place" if place else "element", **self._place_in(array, at, 5 if place else 0))
+
+    def _word(self, value: t.Expr) -> str:
+        memory, index = value.args
+        array = leaf_text.memory_of(self._argument(memory), memory, self._schedule, leaf_text.LeafRecorder())
+        text = self._phrase("element", **self._place_in(array, (index,)))
+        return text if array.dtype == value.dtype else self._phrase("to", value=text, dtype=value.dtype)
 
     def _place_in(self, array: leaf_text.Array, at: Iterable[t.Value], outer: float = 0) -> dict[str, Any]:
         """What macros see of an element: its index in what is named, and by row and column in what that is a part of."""

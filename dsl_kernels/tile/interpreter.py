@@ -123,6 +123,7 @@ class Executor:
             + torch.arange(role.warps),
             "replica": replica,
             "role": role.name,
+            t.READ: self._word,
         }
 
     def run(self, text: t.Text) -> Generator[Any, None, None]:
@@ -251,6 +252,13 @@ class Executor:
 
     def _value(self, value: Any) -> Any:
         return t.evaluate(value, self._scope)
+
+    def _word(self, memory: t.View | t.Global, index: int) -> Any:
+        words = self._argument(memory).reshape(-1)
+        if not 0 <= index < len(words):
+            title = memory.name if isinstance(memory, t.Global) else memory.buffer
+            self._fail(f"reads {title} at {index}, of {len(words)} elements", "read a word that it has")
+        return words[index].item()
 
     def _argument(self, argument: Any) -> Any:
         if isinstance(argument, t.View):

@@ -137,11 +137,11 @@ def name(text: str, dtype: str = "int32") -> Expr:
     return Expr("name", (text,), dtype)
 
 
-def minimum(a: Value, b: Value) -> Value:
+def minimum(a: Value, b: Value) -> Any:
     return min(a, b) if _known(a, b) else Expr("min", (a, b), _dtype(a, b))
 
 
-def maximum(a: Value, b: Value) -> Value:
+def maximum(a: Value, b: Value) -> Any:
     return max(a, b) if _known(a, b) else Expr("max", (a, b), _dtype(a, b))
 
 
@@ -173,7 +173,7 @@ def _known(*values: Value) -> bool:
 
 def fold(value: Value, known: Mapping[str, int]) -> Value:
     """The same value with the names in `known` replaced, and what follows from numbers worked out."""
-    if not isinstance(value, Expr) or value.op == "in_role":
+    if not isinstance(value, Expr) or value.op in ("in_role", "word"):
         return value
     if value.op == "name":
         return known.get(value.args[0], value)
@@ -200,6 +200,19 @@ def _is(value: Value, number: int) -> bool:
 OF_THREADS = ("~", "to", "select", "element", "group", "apply")
 """Operators that only the text of a leaf has: `tile.threads` works them out, for all threads at once."""
 
+READ = "[]"
+"""In the scope of `evaluate`: what reads a place in memory."""
+
+
+def _extreme(of: Callable[[Any, Any], Any], limit: str) -> Callable[[Any, Any], Any]:
+    def worked_out(a: Any, b: Any) -> Any:
+        # What each warp has for itself is a tensor.
+        held, other = (a, b) if hasattr(a, "clamp") else (b, a)
+        return held.clamp(**{limit: other}) if hasattr(held, "clamp") else of(a, b)
+
+    return worked_out
+
+
 _EVALUATE: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
@@ -217,8 +230,8 @@ _EVALUATE: dict[str, Callable[[Any, Any], Any]] = {
     ">=": lambda a, b: a >= b,
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
-    "min": min,
-    "max": max,
+    "min": _extreme(min, "max"),
+    "max": _extreme(max, "min"),
     "ceildiv": lambda a, b: -(-a // b),
 }
 
@@ -231,6 +244,10 @@ def evaluate(value: Value, scope: Mapping[str, Any]) -> Any:
         return scope[value.args[0]]
     if value.op == "in_role":
         return scope["role"] == value.args[0]
+    if value.op == "word":
+        memory, index = value.args
+        found = scope[READ](memory, evaluate(index, scope))
+        return found & 0xFFFFFFFF if value.dtype == "uint32" else found
     return _EVALUATE[value.op](*(evaluate(arg, scope) for arg in value.args))
 
 
@@ -795,6 +812,15 @@ class Recorder:
             )
         self._say(Variable(text, dtype, initial))
         return name(text, dtype)
+
+    def declare(self, variable: Expr, initial: Value = 0) -> Expr:
+        """The variable that `name` has named."""
+        return self.var(self._variable(variable), initial, variable.dtype)
+
+    def word(self, memory: View | Global, index: Value, dtype: str = "") -> Expr:
+        """The number at a place in shared or global memory, for all threads; as a `dtype` if not of its own."""
+        own = memory.dtype if isinstance(memory, Global) else self.schedule.buffer(memory.buffer).dtype
+        return Expr("word", (memory, index), dtype or own)
 
     def set(self, variable: Expr, value: Value) -> None:
         self._say(Assign(self._variable(variable), value, variable.dtype))

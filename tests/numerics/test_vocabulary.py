@@ -45,6 +45,7 @@ from dsl_kernels.tile.lang import (
     Space,
     Turn,
 )
+from dsl_kernels.tile.leaf_text import by_text
 from dsl_kernels.tile.plan import Action, barrier_plan, named_barriers, turn_plans
 from dsl_kernels.tile.program import TileProgram
 from dsl_kernels.tile.text import Box, Recorder
@@ -626,6 +627,51 @@ def matrices(*shapes: tuple[int, ...], dtype: str = "float16") -> tuple[OperandS
     return tuple(OperandSpec(name, shape, dtype) for name, shape in zip("ab", shapes, strict=False))
 
 
+# Numbers that a body reads in memory: out[cta, i] = x[cta, i] + the sum of x[cta, :limit], of which every thread reads what
+# the others left in shared memory; `limit` lies in global memory.
+
+WORDS = 64
+
+
+def words(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("add", WORDS // 32, doc="a word a thread"),),
+        buffers=(Buffer("shared_words", SHARED, (WORDS,), "int32"),),
+        pipelines=(),
+        mmas=(),
+        grid=(str(CTAS),),
+        axes=("cta",),
+    )
+
+
+@by_text
+def leave_word(m, shared_words, x, cta, thread):
+    """A thread's word of x, in shared memory."""
+    shared_words[thread] = x.row("words", cta, WORDS)[thread]
+
+
+@by_text
+def add_word(m, out: t.Writes, shared_words, total, cta, thread):
+    """A thread's word of the output."""
+    out.row("words", cta, WORDS)[thread] = shared_words[thread] + total
+
+
+def add_words(m: Recorder) -> None:
+    total, limit = t.name("total"), m.let("limit", t.maximum(m.word(m.operand("limits"), m.block(0)), 7))
+    m.declare(total)
+    leave_word(m, cta=m.block(0))
+    m.meet()
+    for i in m.loop("i", limit):
+        m.set(total, total + m.word(m.buffer("shared_words"), i))
+    add_word(m, total, cta=m.block(0))
+
+
+def sums_of_words(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    x, limits = inputs["x"], inputs["limits"].clamp(min=7)
+    inside = torch.arange(WORDS) < limits[:, None]
+    return {"out": x + (x * inside).sum(dim=1, keepdim=True, dtype=torch.int32)}
+
+
 # The machinery: a program with its operands, what it should compute, and one change that breaks it.
 
 
@@ -855,6 +901,21 @@ CASES = (
         op="sparse_mla",
         dsls=("cutedsl",),
     ),
+    Case(
+        "words",
+        words,
+        {"add": add_words},
+        (
+            OperandSpec("x", (CTAS, WORDS), "int32"),
+            OperandSpec("limits", (CTAS,), "int32"),
+            OperandSpec("out", (CTAS, WORDS), "int32", "out"),
+        ),
+        sums_of_words,
+        "add",
+        without(of(t.Meet)),
+        "emulator: is not ordered after the write of it",
+        limit=0.0,
+    ),
 )
 BY_NAME = {case.name: case for case in CASES}
 
@@ -882,9 +943,12 @@ def drawn(case: Case) -> dict[str, torch.Tensor]:
     generator, found = torch.Generator().manual_seed(1), {}
     for spec in case.operands:
         shape = tuple(case.dims[extent] if isinstance(extent, str) else extent for extent in spec.shape)
-        value = torch.randn(shape, generator=generator).to(spec.torch_dtype)
+        value = (torch.randn(shape, generator=generator) * (9 if spec.dtype == "int32" else 1)).to(
+            spec.torch_dtype
+        )
         if spec.kind != "in":
-            value = torch.full(shape, 0.0 if spec.zeroed else float("nan"), dtype=spec.torch_dtype)
+            poison = float("nan") if spec.torch_dtype.is_floating_point else -1
+            value = torch.full(shape, 0 if spec.zeroed else poison, dtype=spec.torch_dtype)
         if spec.strides:
             strides = tuple(case.dims[s] if isinstance(s, str) else s for s in spec.strides)
             value = torch.empty_strided(shape, strides, dtype=spec.torch_dtype).copy_(value)
@@ -1118,6 +1182,16 @@ REFUSED = (
 def test_a_declaration_that_cannot_work_is_refused(case: str, declare: Any, words: str) -> None:
     with pytest.raises(DslKernelError, match=words):
         program_of(dataclasses.replace(BY_NAME[case], declare=declare)).text({}, get_arch(BY_NAME[case].arch))
+
+
+def test_a_word_outside_of_memory_is_refused(known: Callable[..., None]) -> None:
+    case = dataclasses.replace(
+        BY_NAME["words"], declare=lambda k, arch: dataclasses.replace(words(k, arch), grid=("9",))
+    )
+    program = program_of(case)
+    known(program)
+    with pytest.raises(DslKernelError, match=f"reads limits at {CTAS}, of {CTAS} elements"):
+        launch(case, Interpreter(), variant_of(case, program, "cutedsl", Path()))
 
 
 @pytest.mark.parametrize(("case", "at"), [("grid_parts", None), ("replicas", 0)])
