@@ -180,7 +180,7 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
 
     used = {"leaf"}
 
-    shared = (SHARED_LEAVES, PROBE_LEAVES, FUNCTIONS)
+    shared = (SHARED_LEAVES, PROBE_LEAVES, *FUNCTIONS)
     own = tuple(module for module in modules if not module[0].startswith(shared))
 
     def home(name: str, among: tuple[tuple[str, str, frozenset[str]], ...] = modules) -> str | None:
@@ -264,7 +264,7 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
         "units": sorted({m.unit for m in schedule.mmas} | {mma_facts(schedule, m).home for m in schedule.mmas}),
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
-        "homes": {name: home(name, own or tuple(m for m in modules if m[0] not in (PROBE_LEAVES, FUNCTIONS))) for name in getattr(spelling, "leaf_constants", ())},
+        "homes": {name: home(name, own or tuple(m for m in modules if m[0] not in (PROBE_LEAVES, *FUNCTIONS))) for name in getattr(spelling, "leaf_constants", ())},
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
         "padded": padded(schedule),
         "m64": [m for m in schedule.mmas if m.unit == "tcgen05" and m.m == 64],

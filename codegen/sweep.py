@@ -29,8 +29,8 @@ SHARED_LEAVES = "fragment"
 """The module of a DSL whose leaves are for every operation."""
 PROBE_LEAVES = "probes"
 """The module of a DSL with the leaves that read the clock."""
-FUNCTIONS = "warps"
-"""The module of a DSL with the functions that the text of any leaf may call."""
+FUNCTIONS = ("scalars", "warps")
+"""The modules of a DSL with the functions that the text of any leaf may call."""
 MOST_LEVELS = 9
 """A sweep level at which every knob has all of its values."""
 UNSPELLED = "UNSPELLED"
@@ -128,7 +128,7 @@ def leaf_modules(
     """
     paths = sorted(leaf_files(backend, op), key=lambda path: (not path.stem.endswith(tag), path.stem))
     paths += sorted((DEVICE / backend).glob(f"{SHARED_LEAVES}*.py"), reverse=True)
-    paths += (DEVICE / backend).glob(f"{FUNCTIONS}.py")
+    paths += (path for name in FUNCTIONS for path in (DEVICE / backend).glob(f"{name}.py"))
     paths += (DEVICE / backend).glob(f"{PROBE_LEAVES}.py") if probed else ()
     found = []
     for path in paths:
@@ -139,7 +139,7 @@ def leaf_modules(
         names |= {
             t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)
         }
-        shared = path.stem.startswith((SHARED_LEAVES, PROBE_LEAVES, FUNCTIONS))
+        shared = path.stem.startswith((SHARED_LEAVES, PROBE_LEAVES, *FUNCTIONS))
         alias = path.stem if shared else f"leaf{path.stem.removeprefix(op)}"
         found.append((alias, path.stem, frozenset(names)))
     if any(alias.startswith(f"{SHARED_LEAVES}_") for alias, _, _ in found):

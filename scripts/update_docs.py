@@ -165,7 +165,7 @@ def body() -> str:
 
 def leaf_by_text() -> str:
     """A leaf of selection that is declared by its text."""
-    return functions((ROOT / "dsl_kernels/device/text/topk_selector.py").read_text(), "mark_listed")
+    return functions((ROOT / "dsl_kernels/device/text/topk_selector.py").read_text(), "count_listed")
 
 
 def description() -> str:

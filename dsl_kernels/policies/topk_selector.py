@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from ..arch import ArchSpec, GpuSpec
-from ..programs.topk_selector import MAX_K, min_ctas_per_sm_of, stashed_batches
+from ..programs.topk_selector import MAX_K, min_ctas_per_sm_of, sizes
 from ..tile.lang import Counts, Policy, Schedule
 
 # (group, threads, keep, resident, sample) of the committed set: short rows, a few long rows, many long rows.
@@ -60,7 +60,7 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
         return (7.0 if k.threads > 512 else 9.0) / hidden
     rounds = 2.2 + 0.1 * k.group if k.group > 1 else 1.3
     issue = share * k.resident * 14 / 32 / 4 / 1755
-    kept = k.threads * k.keep * (1 + stashed_batches(k))
+    kept = k.threads * k.keep * (1 + sizes(k)["stashed"])
     again = 0.0 if share <= kept else share * k.resident * 4 / (gpu.l2_gbps * 1e3 / gpu.sms)
     return rounds + issue + again + 0.02 * k.keep
 

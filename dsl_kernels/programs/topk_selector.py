@@ -28,15 +28,7 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec
 from ..device.text import topk_selector as leaf
-from ..device.torch.topk_selector import (
-    BINS,
-    COARSE,
-    INFINITE,
-    KEPT,
-    LARGEST,
-    LISTED,
-    WORD,
-)
+from ..device.text.topk_selector import BINS, COARSE, INFINITE, LOWEST, WORD
 from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space
 from ..tile.program import TileProgram
 from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name
@@ -66,30 +58,24 @@ KNOBS = (
 )
 
 
-def stashed_batches(k: SimpleNamespace) -> int:
-    """Batches of keys that stay in shared memory between the passes: where one CTA has an SM for a long share."""
+def sizes(k: SimpleNamespace) -> dict[str, int]:
+    """Numbers that follow from the knobs."""
     long = k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4
-    return Size(2 if long and not k.sample else 0, "STASHED")
-
-
-def _listed(k: SimpleNamespace) -> int:
-    """Keys that a list holds: undecided ones of a histogram, or those that reach a sample's threshold."""
-    return Size(11 * k.threads if k.sample else 2048, "LISTED")
-
-
-def _between(k: SimpleNamespace) -> int:
-    """Keys of the sample that may lie between its threshold and the one that was asked for: a quarter of what is listed."""
-    return Size(_listed(k) // (4 * k.sample) if k.sample else 0, "BETWEEN")
-
-
-def _few(k: SimpleNamespace) -> int:
-    """Keys of the sample that a thread has: half as many as it holds of a row, the registers of one of two batches."""
-    return Size(k.keep // 2, "FEW")
-
-
-def _columns(k: SimpleNamespace) -> int:
-    """Columns that a CTA can mark in its bitmaps: those that its sample stands for; a cluster of 16 serves a million."""
-    return Size(k.sample * k.threads * _few(k) if k.sample else 81920, "SPAN")
+    listed, few = Size(11 * k.threads if k.sample else 2048, "LISTED"), Size(k.keep // 2, "FEW")
+    return {
+        # Batches of keys that stay in shared memory between the passes: where one CTA has an SM for a long share.
+        "stashed": Size(2 if long and not k.sample else 0, "STASHED"),
+        # Keys that a list holds: undecided ones of a histogram, or those that reach a sample's threshold.
+        "listed": listed,
+        # Keys of the sample that a thread has: half as many as it holds of a row, the registers of one of two batches.
+        "few": few,
+        # Keys of it that may lie between its threshold and the one that was asked for: a quarter of what is listed.
+        "between": Size(listed // (4 * k.sample) if k.sample else 0, "BETWEEN"),
+        "cta_warps": Size(k.threads // 32, "WARPS"),
+        "batch": Size(WORD * k.keep, "BATCH"),
+        # Columns that a CTA can mark in its bitmaps: those that its sample stands for; a cluster of 16 serves a million.
+        "reach": Size(k.sample * k.threads * few if k.sample else 81920, "SPAN"),
+    }
 
 
 def min_ctas_per_sm_of(k: SimpleNamespace, arch: ArchSpec) -> int:
@@ -101,7 +87,8 @@ def min_ctas_per_sm_of(k: SimpleNamespace, arch: ArchSpec) -> int:
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    stashed, words, few = stashed_batches(k), _columns(k) // WORD, _few(k)
+    c = SimpleNamespace(**sizes(k))
+    stashed, words, few = c.stashed, c.reach // WORD, c.few
 
     def shared(buffer: str, count: int, doc: str, dtype: str = "int32") -> Buffer:
         return Buffer(buffer, Space.SHARED, (count,), dtype, doc=doc)
@@ -116,7 +103,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         roles=(Role("select", k.threads // 32, doc="every warp owns a run of words of 32 columns"),),
         buffers=(
             shared("hist", 2 * BINS, "the bins of a round, of even and odd rounds"),
-            shared("entries", _listed(k) + RANKED, "undecided keys of the row with their positions", "int64"),
+            shared("entries", c.listed + RANKED, "undecided keys of the row with their positions", "int64"),
             shared("above", words, "a bit a column: above the threshold"),
             shared("equal", words, "a bit a column: equal to the threshold"),
             *((shared("coarse", 2 * k.group * COARSE, "coarse sums of all CTAs, by round"),) if k.group > 1 else ()),
@@ -128,9 +115,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             private("keys", k.keep, "uint32", "a batch of the row: a column a lane, a word of 32 a key"),
             private("digits", k.keep // 2, "uint32", "first digits of the batch, two a word"),
             private("mine", BINS // k.threads, "int32", "bins of a round"),
-            *((private("ahead", k.keep, "uint32", "the next batch of the row: four columns a lane, 128 a row of them"),)
-              if k.sample else ()),
-            *((private("few", few, "uint32", "keys of the sample"), private("few_digits", few // 2, "uint32", "their first digits"))
+            *((private("ahead", k.keep, "uint32", "the next batch of the row: four columns a lane, 128 a row of them"),
+               private("few", few, "uint32", "keys of the sample"), private("few_digits", few // 2, "uint32", "their first digits"))
               if k.sample else ()),
         ),
         pipelines=(),
@@ -139,7 +125,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         axes=("row", "rank"),
         cluster=(1, k.group, 1),
         group=(1,) if k.group > 1 else (),
-        constants={"stashed": stashed, "listed": _listed(k), "few": few, "between": _between(k), "warps": Size(k.threads // 32, "WARPS"), "batch": Size(WORD * k.keep, "BATCH")},
+        constants=vars(c),
         ctas_per_sm=k.resident,
         min_ctas_per_sm=min_ctas_per_sm_of(k, arch),
     )  # fmt: skip
@@ -149,8 +135,9 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 # LOWER keys of CTAs of lower rank lie above the range, and WITHIN in it.
 END, SPAN = name("end", "uint32"), name("span", "uint32")
 NEED, INSIDE, LOWER, WITHIN, ROUNDS = map(name, ("need", "inside", "lower", "within", "rounds"))
-# A row's columns are those from FIRST on before LAST. A warp has BATCHES batches of them from BASE on, none of them past HI.
-FIRST, LAST, BASE, BATCHES, HI = map(name, ("start", "last", "base", "batches", "hi"))
+THROUGH = name("through")
+# A row's columns are those from FIRST on before LAST. A warp has BATCHES batches of them from BASE on, WORDS words, none of them past HI.
+FIRST, LAST, BASE, BATCHES, WORDS, HI = map(name, ("start", "last", "base", "batches", "words", "hi"))
 # Of a sampled row: the key that its list leaves out for being equal too often, or 0; whether the list will not do.
 TIED, UNLISTED = name("tied", "uint32"), name("unlisted", "bool")
 LINE, INVERSE = name("line"), name("inverse", "uint32")
@@ -171,7 +158,7 @@ def _rank(m: Recorder) -> Value:
 def _start(m: Recorder) -> None:
     """Where this warp stands among those of the row. A row that the group's registers can hold is laid out by its
     stride, so that its loads wait for nothing."""
-    m.let("owner", _rank(m) * m.c.warps + m.warp)
+    m.let("owner", _rank(m) * m.c.cta_warps + m.warp)
 
 
 def _held(m: Recorder) -> int:
@@ -185,7 +172,7 @@ def _select(m: Recorder) -> None:
     leaf.clear(m, m.buffer("counters"), 0, 8)
     if together:
         m.cluster_arrive(relaxed=True)
-    leaf.page_row(m, m.var("inverse", 0, "uint32"), m.var("line"))
+    leaf.page_row(m, m.declare(INVERSE), m.declare(LINE))
     m.depend(launch=False)
     if together:
         leaf.load_few(m, m.var("few", 0, "uint32"))
@@ -197,7 +184,8 @@ def _select(m: Recorder) -> None:
         with m.when(m.dim("stride") <= _held(m)):
             m.set(fits, m.dim("stride"))
         leaf.load_words(m, m.buffer("keys"), name("owner") * m.c.batch, fits)
-    leaf.read_bounds(m, m.var("start"), m.var("last"))
+    m.let("start", maximum(m.word(m.operand("row_starts"), m.block(0)), 0))
+    m.let("last", minimum(m.word(m.operand("row_ends"), m.block(0)), m.dim("stride")))
     m.launch_dependents()
     m.meet()
     with m.when(LAST - FIRST <= m.dim("k")):
@@ -213,48 +201,43 @@ def _share(m: Recorder) -> None:
     stride, origin, run = m.dim("stride"), m.var("origin"), m.var("run", m.k.keep)
     with m.when(stride > _held(m)):
         m.set(origin, FIRST >> 5 << 5)
-        m.set(run, ceildiv(LAST - origin, WORD * m.c.warps * m.k.group))
+        m.set(run, ceildiv(LAST - origin, WORD * m.c.cta_warps * m.k.group))
     m.let("batches", ceildiv(run, m.k.keep))
+    m.let("words", BATCHES * m.k.keep)
     if m.k.sample:
         m.comment("Runs of whole batches, so that a word of the bitmaps is one of the row.")
-        m.set(run, BATCHES * m.k.keep)
+        m.set(run, WORDS)
     m.let("base", origin + name("owner") * run * WORD)
-    leaf.bound_warp(m, m.var("hi"), BASE, run, LAST)
+    m.let("hi", minimum(LAST, BASE + run * WORD))
     if m.k.sample:
         return
     m.comment(
         "The page-table entries that this CTA may need, one a thread, on their way while keys are counted."
     )
-    first_page, entry, own = m.var("first_page"), m.var("entry"), run * (WORD * m.c.warps)
+    first_page, entry, own = m.var("first_page"), m.var("entry"), run * (WORD * m.c.cta_warps)
     leaf.fetch_pages(m, first_page, entry, origin + _rank(m) * own, own, FIRST, LAST, LINE, INVERSE)
 
 
 def _load_again(m: Recorder, batch: Value) -> None:
     """The keys of a batch once more: from shared memory where it is one of the first (the last is never there)."""
-    keys, column = m.buffer("keys"), m.let("column", BASE + batch * m.c.batch)
-
-    def read() -> None:
+    column = m.let("column", BASE + batch * m.c.batch)
+    if m.c.stashed:
+        with m.when(batch < minimum(m.c.stashed, BATCHES - 1)):
+            leaf.stash_keys(m, m.buffer("keys"), batch, back=True)
+    with m.otherwise() if m.c.stashed else nullcontext():
         leaf.load_words(m, m.buffer("keys"), column, HI)
-        leaf.make_keys(m, keys, column, FIRST, HI, digits=0)
-
-    if not m.c.stashed:
-        read()
-        return
-    with m.when(batch < minimum(m.c.stashed, BATCHES - 1)):
-        leaf.take_keys(m, keys, m.buffer("stash"), batch * (m.k.keep * m.k.threads))
-    with m.otherwise():
-        read()
+        leaf.make_keys(m, m.buffer("keys"), column, FIRST, HI, digits=0)
 
 
 def _settle(m: Recorder, first: bool = False) -> None:
     """Close a round within a CTA: keep the bin that holds the `need`-th largest undecided key."""
-    bins, through = 0 if first else _bins(), name("through")
+    bins = 0 if first else _bins()
     if not first:
         leaf.clear(m, m.buffer("hist"), _bins(1), BINS)
     m.meet()
-    leaf.sum_bins(m, through, bins)
+    leaf.sum_bins(m, THROUGH, bins)
     m.meet()
-    leaf.pick_bin(m, through, NEED, END, SPAN, first)
+    leaf.pick_bin(m, THROUGH, NEED, END, SPAN, first)
     m.meet()
     leaf.read_state(m, END, SPAN, NEED, INSIDE)
 
@@ -276,8 +259,8 @@ def _settle_group(m: Recorder, first: bool = False) -> None:
     leaf.pick_bin_of_group(m, m.cluster("hist"), bins, sums, NEED, LOWER, END, SPAN, first, near, grain)
     m.meet()
     leaf.read_state(m, END, SPAN, NEED, INSIDE)
-    leaf.read_word(m, LOWER, m.buffer("state"), 4)
-    leaf.read_word(m, WITHIN, m.buffer("state"), 5)
+    m.set(LOWER, m.word(m.buffer("state"), 4))
+    m.set(WITHIN, m.word(m.buffer("state"), 5))
 
 
 def _undecided(m: Recorder, most: int) -> Iterator[None]:
@@ -291,17 +274,14 @@ def _select_some(m: Recorder) -> None:
     """A row of more than k scores."""
     k = m.k
     _share(m)
-    m.var("end", 0, "uint32")
-    m.var("span", 0, "uint32")
-    m.var("need", m.dim("k"))
-    for title in ("inside", "lower", "within", "rounds", "through"):
-        m.var(title)
-    if k.group > 1:
-        m.var("near_key", 0, "uint32")
-        m.var("grain", 0, "uint32")
+    m.declare(END)
+    m.declare(SPAN)
+    m.declare(NEED, m.dim("k"))
+    for variable in (INSIDE, LOWER, WITHIN, ROUNDS, THROUGH, *((NEAR, GRAIN) if k.group > 1 else ())):
+        m.declare(variable)
     if k.sample:
-        m.var("unlisted", True, "bool")
-        m.var("tied", 0, "uint32")
+        m.declare(UNLISTED, True)
+        m.declare(TIED)
         with m.when(m.dim("stride") > _held(m)):
             _list_row(m)
     with _unlisted(m):
@@ -330,7 +310,7 @@ def _bound_row(m: Recorder) -> None:
                 leaf.count_near(m, m.buffer("keys"), NEAR, GRAIN, column, FIRST, HI)
         if c.stashed:
             with m.when(step < minimum(c.stashed, BATCHES - 1)):
-                leaf.keep_keys(m, m.buffer("stash"), step * (k.keep * k.threads), m.buffer("keys"))
+                leaf.stash_keys(m, m.buffer("keys"), step, back=False)
     settle(m, first=True)
     m.set(ROUNDS, ROUNDS + 1)
     if not k.sample:
@@ -358,7 +338,7 @@ def _list_row(m: Recorder) -> None:
     few, digits = m.buffer("few"), m.buffer("few_digits")
     sampled, wanted = k.threads * c.few, m.dim("k") // k.sample
     leaf.load_sample(m, few, FIRST, LAST, k.sample)
-    leaf.clear_run(m, m.buffer("above"), m.warp * (BATCHES * k.keep), BATCHES * k.keep)
+    leaf.clear(m, m.buffer("above"), 0, c.reach // WORD)
     own = m.warp * (c.few * WORD)
     leaf.make_keys(m, few, own, 0, sampled, digits=digits)
     leaf.count_first(m, own, 0, sampled, digits=digits)
@@ -372,15 +352,13 @@ def _list_row(m: Recorder) -> None:
     with m.when((INSIDE > c.between) & SPAN.equals(0) & (END < INFINITE)):
         m.set(TIED, END)
         m.set(END, END + 1)
-    bottom = m.var("bottom", 0, "uint32")
-    leaf.read_bottom(m, bottom, END, SPAN)
-
+    bottom = m.var("bottom", minimum(maximum(END - SPAN, LOWEST), INFINITE), "uint32")
     leaf.list_row(m, bottom, name("origin"), FIRST, LAST, BATCHES, room=c.listed)
     m.set(NEED, m.dim("k"))
     with m.when(TIED.differs(0)):
-        leaf.clear_run(m, m.buffer("equal"), m.warp * (BATCHES * k.keep), BATCHES * k.keep)
+        leaf.clear(m, m.buffer("equal"), 0, c.reach // WORD)
     m.meet()
-    leaf.read_word(m, INSIDE, m.buffer("counters"), LISTED)
+    m.set(INSIDE, _counter(m, leaf.LISTED))
     m.set(UNLISTED, (INSIDE < NEED) | (INSIDE > c.listed))
     with m.when(TIED.differs(0)):
         _mark_ties(m)
@@ -395,13 +373,13 @@ def _list_row(m: Recorder) -> None:
         m.meet()
         with m.when(TIED.equals(0)):
             m.comment("From the threshold on: to look for the smallest key as well takes 0.9 us.")
-            leaf.read_word(m, END, m.buffer("counters"), LARGEST)
+            m.set(END, _counter(m, leaf.LARGEST, "uint32"))
             m.set(SPAN, END - bottom)
         with m.otherwise():
             m.set(END, TIED)
             m.set(SPAN, 0)
             m.set(NEED, NEED - INSIDE)
-            leaf.mark_listed(m, INSIDE)
+            leaf.sift(m, INSIDE, c.listed, END, SPAN, INSIDE, RANKED, WORDS, rank=_rank(m))
             m.set(INSIDE, 0)
 
 
@@ -412,26 +390,23 @@ def _mark_ties(m: Recorder) -> None:
     with m.when(INSIDE < NEED):
         found, turn = m.var("found"), m.var("turn")
         for _ in m.repeat((turn < BATCHES) & (INSIDE + found < NEED)):
-            word = m.let("word", (turn * c.warps + m.warp) * m.k.keep)
+            word = m.let("word", (turn * c.cta_warps + m.warp) * m.k.keep)
             column = m.let("column", name("origin") + word * WORD)
             leaf.load_words(m, keys, column, m.dim("stride"))
             leaf.make_keys(m, keys, column, FIRST, LAST, digits=0)
             leaf.mark_equal(m, keys, word, TIED)
             m.meet()
-            leaf.read_word(m, found, m.buffer("counters"), KEPT)
+            m.set(found, _counter(m, leaf.KEPT))
             m.meet()
             m.set(turn, turn + 1)
         m.set(UNLISTED, INSIDE + found < NEED)
-        with m.when(UNLISTED):
-            m.set(TIED, 0)
-    with m.otherwise():
+    with m.when(UNLISTED | (INSIDE >= NEED)):
         m.set(TIED, 0)
 
 
 def _collect(m: Recorder) -> None:
     """Mark what is above the range and list what is in it; the last batch is still in registers."""
     k, c, keys = m.k, m.c, m.buffer("keys")
-    rank, words = _rank(m), m.let("words", BATCHES * k.keep)
     m.comment("One pass marks what is above the range and lists what is in it; the last batch is still held.")
     listing = m.let("listing", (INSIDE > 0) & (INSIDE <= c.listed))
     with _unlisted(m):
@@ -447,7 +422,7 @@ def _collect(m: Recorder) -> None:
         leaf.send_entries(m, m.cluster("entries"), WITHIN)
         m.cluster_arrive()
         m.cluster_wait()
-    first = m.let("first", m.warp * words)
+    first = m.let("first", m.warp * WORDS)
     ties = m.var("ties", maximum(NEED - WITHIN, 0))
     skip = m.var("skip", LOWER + minimum(WITHIN, NEED))
     with m.when(listing):
@@ -463,24 +438,33 @@ def _collect(m: Recorder) -> None:
                 with m.when(INSIDE > RANKED):
                     _bound(m, total)
             with m.when(INSIDE > RANKED):
-                leaf.clear_run(m, m.buffer("equal"), first, words)
+                leaf.clear(m, m.buffer("equal"), 0, c.reach // WORD)
                 m.meet()
-            leaf.sift(m, total, c.listed, END, SPAN, INSIDE, RANKED, words, rank=rank)
+            leaf.sift(m, total, c.listed, END, SPAN, INSIDE, RANKED, WORDS, rank=_rank(m))
             m.set(ranked, c.listed)
             m.meet()
         with m.when(INSIDE <= RANKED):
-            leaf.rank_entries(m, ranked, INSIDE, NEED, words, rank=rank)
+            leaf.rank_entries(m, ranked, INSIDE, NEED, WORDS, rank=_rank(m))
         m.meet()
-        leaf.read_marked(m, ties, skip, NEED, INSIDE, LOWER, RANKED)
+        m.comment("Lower ranks select of the list as well, and take equal ones.")
+        lower_equal = m.let("lower_equal", _counter(m, leaf.LOWER_EQUAL))
+        m.set(ties, 0)
+        with m.when(INSIDE > RANKED):
+            m.set(ties, maximum(NEED - lower_equal, 0))
+        m.set(skip, LOWER + _counter(m, leaf.LOWER_ABOVE) + minimum(lower_equal, NEED))
     before = m.var("before")
     with m.when(ties > 0):
-        leaf.count_marks(m, before, m.buffer("equal"), first, words)
+        leaf.count_marks(m, before, m.buffer("equal"), first, WORDS)
         m.meet()
-        leaf.take_ties(m, before, ties, first, words)
+        leaf.take_ties(m, before, ties, first, WORDS)
         m.meet()
-    leaf.count_marks(m, before, m.buffer("above"), first, words)
+    leaf.count_marks(m, before, m.buffer("above"), first, WORDS)
     m.meet()
-    _write(m, before, skip, first, words)
+    _write(m, before, skip, first)
+
+
+def _counter(m: Recorder, which: int, dtype: str = "int32") -> Expr:
+    return m.word(m.buffer("counters"), which, dtype)
 
 
 def _bound(m: Recorder, total: Expr) -> None:
@@ -490,18 +474,16 @@ def _bound(m: Recorder, total: Expr) -> None:
     leaf.read_bounded(m, END, SPAN)
 
 
-def _write(m: Recorder, before: Expr, skip: Expr, first: Value, words: Value) -> None:
+def _write(m: Recorder, before: Expr, skip: Expr, first: Value) -> None:
     """The positions of each warp's marked columns, ascending, behind those of lower warps, and then the ids of all."""
     placed = m.buffer("hist")
     position = m.let("position", BASE + FIRST * (m.dim("absolute") - 1))
     # Only a long row is sampled.
-    dense: Value = 0 if m.k.sample else m.let("dense", (LAST - FIRST <= m.dim("k") * DENSE) & (words <= WORD))
-    leaf.place_marks(m, placed, before, first, words, position, dense)
+    dense: Value = 0 if m.k.sample else m.let("dense", (LAST - FIRST <= m.dim("k") * DENSE) & (WORDS <= WORD))
+    leaf.place_marks(m, placed, before, first, WORDS, position, dense)
     m.meet()
-    pages: dict[str, Any] = (
-        {"pages": 0, "first_page": -1} if m.k.sample else {"first_page": name("first_page")}
-    )
-    leaf.write_ids(m, skip, placed, LINE, INVERSE, **pages)
+    first_page, pages = (-1, {"pages": 0}) if m.k.sample else (name("first_page"), {})
+    leaf.write_ids(m, skip, placed, LINE, INVERSE, first_page, **pages)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
@@ -513,22 +495,16 @@ def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 
 
 def _vector_rows(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    return (
-        None
-        if call["stride"] % 4 == 0
-        else f"a row stride of {call['stride']} floats is no multiple of 4 (16-byte loads)"
-    )
+    stride = call["stride"]
+    return None if stride % 4 == 0 else f"stride = {stride} is no multiple of 4 (16-byte loads)"
 
 
 def _span(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     """A CTA's bitmaps hold whole batches of every warp."""
-    warps, words = knobs["group"] * knobs["threads"] // 32, -(-call["stride"] // WORD)
-    batches = -(-words // (warps * knobs["keep"]))
-    columns = batches * knobs["keep"] * knobs["threads"]
-    held = _columns(SimpleNamespace(**knobs))
-    if columns <= held:
-        return None
-    return f"a row stride of {call['stride']} gives {columns} columns to a CTA; its bitmaps hold {held}"
+    k, stride = SimpleNamespace(**knobs), call["stride"]
+    batches, held = ceildiv(stride, k.group * k.threads * k.keep), sizes(k)["reach"]
+    columns = batches * k.threads * k.keep
+    return None if columns <= held else f"stride = {stride} gives a CTA {columns} columns; it marks {held}"
 
 
 PROGRAM = TileProgram(

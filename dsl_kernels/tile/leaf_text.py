@@ -7,7 +7,7 @@ its name, as it does a leaf. The interpreter runs such texts by `tile.threads`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -64,6 +64,10 @@ class Array:
 
     def __getitem__(self, index: Index) -> Expr:
         return Expr("element", (self, *_places(index)), self.dtype)
+
+    def __iter__(self) -> Iterator[Expr]:
+        """Its registers, or its elements, one after the other."""
+        return (self[i] for i in range(self.size))
 
     def __setitem__(self, index: Index, value: Value) -> None:
         self.recorder.say(Put(self, _places(index), value))

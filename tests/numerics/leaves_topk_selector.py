@@ -9,7 +9,6 @@ import torch
 from leaf_probes import Probe, case, straight
 
 from dsl_kernels.device.text import topk_selector as text
-from dsl_kernels.device.torch import topk_selector as topk
 
 THREADS, WARPS, KEEP = 128, 4, 8
 BATCH = 32 * KEEP
@@ -47,19 +46,6 @@ def load_words(p: Probe) -> None:
     p.call(_keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 900), _column(p), limit, p.lane)
 
 
-@case(text.read_bounds, row=(0, 1))
-def read_bounds(p: Probe, row: int) -> None:
-    starts, ends = torch.tensor([-5, 17], dtype=torch.int32), torch.tensor([90, 120], dtype=torch.int32)
-    p.call(
-        p.var("start", None, out=True),
-        p.var("last", None, out=True),
-        p.operand("row_starts", starts),
-        p.operand("row_ends", ends),
-        p.dim("row", row),
-        p.dim("stride", 100),
-    )
-
-
 @case(text.clear, count=(8, 640))
 def clear(p: Probe, count: int) -> None:
     p.threads = THREADS
@@ -76,13 +62,6 @@ def _bitmap(p: Probe, title: str, words: int, out: bool = False, density: int = 
 
 def _first(words: int) -> Callable[[Any], Any]:
     return lambda m: m.warp * words
-
-
-@case(text.clear_run)
-def clear_run(p: Probe) -> None:
-    p.threads = THREADS
-    # Warps lie twice as far apart as what they clear.
-    p.call(_bitmap(p, "bitmap", 80, out=True), _first(80), p.dim("words", 40), p.lane)
 
 
 @case(text.page_row, page_size=(0, 48))
@@ -124,13 +103,6 @@ def take_all(p: Probe, page_size: int) -> None:
     )
 
 
-@case(text.bound_warp)
-def bound_warp(p: Probe) -> None:
-    p.threads = THREADS
-    hi = p.var("hi", None, out=True, each="warp")
-    p.call(hi, lambda m: m.warp * 320, p.dim("run", 10), p.dim("last", 1100))
-
-
 @case(text.fetch_pages, page_size=(0, 8, 48))
 def fetch_pages(p: Probe, page_size: int) -> None:
     p.threads = THREADS
@@ -154,24 +126,17 @@ def make_keys(p: Probe, paired: bool) -> None:
     p.call(_keys(p, "bits", _bits_of(p, THREADS, KEEP)), digits, _column(p), *_bounds(p), p.lane)
 
 
-@case(text.keep_keys)
-def keep_keys(p: Probe) -> None:
+@case(text.stash_keys, back=(False, True))
+def stash_keys(p: Probe, back: bool) -> None:
     p.threads = THREADS
     count = THREADS * KEEP
-    words = p.shared("words", (2 * count,), p.integers(1, 99, 2 * count), dtype="int32", out=True)
-    p.call(words, p.dim("first", count), _keys(p, "bits", _bits_of(p, THREADS, KEEP), out=False), p.thread, THREADS)  # fmt: skip
-
-
-@case(text.take_keys)
-def take_keys(p: Probe) -> None:
-    p.threads = THREADS
-    count = THREADS * KEEP
-    words = p.shared("words", (2 * count,), p.integers(-(2**31), 2**31 - 1, 2 * count), dtype="int32")
-    p.call(_keys(p, "bits", None), words, p.dim("first", count), p.thread, THREADS)
+    stash = p.shared("stash", (2 * count,), p.integers(-(2**31), 2**31 - 1, 2 * count), dtype="int32", out=not back)  # fmt: skip
+    bits = _keys(p, "bits", None if back else _bits_of(p, THREADS, KEEP), out=back)
+    p.call(bits, stash, p.dim("number", 1), back, p.thread, THREADS)
 
 
 def _hist(p: Probe, out: bool = True, **kind: Any) -> Any:
-    return p.shared("hist", (2 * topk.BINS,), p.integers(0, 9, 2 * topk.BINS), dtype="int32", out=out, **kind)
+    return p.shared("hist", (2 * text.BINS,), p.integers(0, 9, 2 * text.BINS), dtype="int32", out=out, **kind)
 
 
 def _some_keys(p: Probe, *shape: int) -> torch.Tensor:
@@ -225,12 +190,12 @@ def count_near(p: Probe, near: int) -> None:
 def count_keys(p: Probe, span: int) -> None:
     p.threads = THREADS
     keys = _keys(p, "bits", _some_keys(p, THREADS, KEEP), out=False)
-    p.call(_hist(p), p.dim("first", topk.BINS), keys, *_range(p, END, span))
+    p.call(_hist(p), p.dim("first", text.BINS), keys, *_range(p, END, span))
 
 
 def _entries(p: Probe, count: int, warps: int, words: int) -> torch.Tensor:
     """List entries: a key over the complement of a position, of the warps from 0 up to `warps`."""
-    place = p.integers(0, warps, count) << topk.OFFSET_BITS | p.integers(0, 32 * words, count)
+    place = p.integers(0, warps, count) << text.OFFSET_BITS | p.integers(0, 32 * words, count)
     place = torch.unique(place)[torch.randperm(len(torch.unique(place)), generator=p.generator)]
     keys = _some_keys(p, len(place)) // 1000 * 1000
     found = torch.zeros(count, dtype=torch.int64)
@@ -267,13 +232,8 @@ def key_entries(p: Probe, total: int) -> None:
     p.call(entries, p.dim("total", total), _counters(p, [total, 0, 0, 0]), p.thread, THREADS, p.lane)
 
 
-@case(text.read_word, dtype=("int32", "uint32"))
-def read_word(p: Probe, dtype: str) -> None:
-    p.call(p.var("value", None, dtype=dtype, out=True), _state(p, False), 5)
-
-
 def _mine(p: Probe, threads: int, value: torch.Tensor | None, **kind: Any) -> Any:
-    each = topk.BINS // threads
+    each = text.BINS // threads
     return p.registers("mine", (threads, each), value, dtype="int32", places=straight(threads, each), private=True, **kind)  # fmt: skip
 
 
@@ -282,7 +242,7 @@ def sum_bins(p: Probe) -> None:
     p.threads = 512
     sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
     through = p.var("through", None, out=True, each="thread")
-    p.call(_mine(p, 512, None), through, _hist(p, False), p.dim("first", topk.BINS), sums, p.thread, p.warp, p.lane)  # fmt: skip
+    p.call(_mine(p, 512, None), through, _hist(p, False), p.dim("first", text.BINS), sums, p.thread, p.warp, p.lane)  # fmt: skip
 
 
 def _state(p: Probe, out: bool) -> Any:
@@ -325,25 +285,25 @@ def read_state(p: Probe) -> None:
 @case(text.send_sums, group=(2, 4))
 def send_sums(p: Probe, group: int) -> None:
     p.threads, p.cluster = THREADS, group
-    hist = [p.integers(0, 9, 2 * topk.BINS) for _ in range(group)]
-    coarse = p.shared("coarse", (2 * group * topk.COARSE,), p.integers(0, 9, 2 * group * topk.COARSE), dtype="int32", out=True, cluster=True)  # fmt: skip
-    held = p.shared("hist", (2 * topk.BINS,), hist, dtype="int32")
-    at, first = p.dim("at", group * topk.COARSE), p.dim("first", topk.BINS)
+    hist = [p.integers(0, 9, 2 * text.BINS) for _ in range(group)]
+    coarse = p.shared("coarse", (2 * group * text.COARSE,), p.integers(0, 9, 2 * group * text.COARSE), dtype="int32", out=True, cluster=True)  # fmt: skip
+    held = p.shared("hist", (2 * text.BINS,), hist, dtype="int32")
+    at, first = p.dim("at", group * text.COARSE), p.dim("first", text.BINS)
     p.call(coarse, at, held, first, group, p.rank, p.warp, WARPS, p.lane)
 
 
 @case(text.pick_bin_of_group, half=(True, False), need=(1, 4000, 9001), near=(0, END, 1 << 13))
 def pick_bin_of_group(p: Probe, half: bool, need: int, near: int) -> None:
     p.threads, p.cluster = 64, 4
-    hist = torch.stack([p.integers(0, 6, 2 * topk.BINS) for _ in range(4)])
+    hist = torch.stack([p.integers(0, 6, 2 * text.BINS) for _ in range(4)])
     # One key on top, in the second CTA.
-    hist[:, topk.BINS] = torch.tensor([0, 1, 0, 0])
+    hist[:, text.BINS] = torch.tensor([0, 1, 0, 0])
     coarse = torch.zeros(256, dtype=torch.int32)
-    coarse[128:] = hist[:, topk.BINS :].view(4, topk.COARSE, -1).sum(dim=2).flatten().int()
+    coarse[128:] = hist[:, text.BINS :].view(4, text.COARSE, -1).sum(dim=2).flatten().int()
     p.call(
         _state(p, True),
-        p.shared("hist", (2 * topk.BINS,), list(hist), dtype="int32", cluster=True),
-        p.dim("bins", topk.BINS),
+        p.shared("hist", (2 * text.BINS,), list(hist), dtype="int32", cluster=True),
+        p.dim("bins", text.BINS),
         p.shared("coarse", (256,), coarse, dtype="int32"),
         p.dim("at", 128),
         p.dim("need", need),
@@ -445,19 +405,6 @@ def rank_entries(p: Probe, count: int) -> None:
     )
 
 
-@case(text.read_marked, inside=(50, 300))
-def read_marked(p: Probe, inside: int) -> None:
-    p.call(
-        p.var("ties", None, out=True),
-        p.var("skip", None, out=True),
-        _counters(p, [400, 5, 21, 13], out=False),
-        p.dim("need", 40),
-        p.dim("inside", inside),
-        p.dim("lower", 7),
-        64,
-    )
-
-
 @case(text.count_marks, words=(16, 40))
 def count_marks(p: Probe, words: int) -> None:
     p.threads = THREADS
@@ -519,14 +466,6 @@ def load_sample(p: Probe) -> None:
 BOTTOMS = (0, 0x007FFFFF, 0x7FFFFFFF, 1 << 31, (1 << 31) + 12345, 0xFF800000, ALL - 5)
 
 
-@case(text.read_bottom, bottom=BOTTOMS)
-def read_bottom(p: Probe, bottom: int) -> None:
-    p.call(
-        p.var("bottom", None, dtype="uint32", out=True),
-        *_range(p, bottom + min(3, ALL - bottom), min(3, ALL - bottom)),
-    )
-
-
 def _bits_key(score: float) -> int:
     """The key of a score."""
     bits = int(torch.tensor(score).view(torch.int32)) & ALL
@@ -575,13 +514,6 @@ def mark_equal(p: Probe) -> None:
         tied,
         p.lane,
     )
-
-
-@case(text.mark_listed, total=(1, 300))
-def mark_listed(p: Probe, total: int) -> None:
-    p.threads = THREADS
-    entries = p.shared("entries", (512,), _entries(p, 512, 1, 40), dtype="int64")
-    p.call(entries, p.dim("total", total), _bitmap(p, "above", 40, out=True), p.thread, THREADS)
 
 
 @case(text.place_marks, words=(16, 40), dense=(True, False, 0))

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from leaf_probes import CASES, Case, Probe
+from leaves_scalars import of_one_thread
 
 from codegen.sweep import Filter, leaf_modules, sweep
-from dsl_kernels import programs
+from dsl_kernels import backends, programs
 from dsl_kernels.device.torch import fragment
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.tile.lang import Schedule
@@ -119,7 +120,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_leaf_is_what_torch_says(
     op: str, leaf: Leaf, dsl: str, arch: str, body: Case, folder: Path
 ) -> None:
-    probe = Probe(op, leaf, dsl, arch)
+    _hold(Probe(op, leaf, dsl, arch), body, folder)
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("dsl", backends.names())
+def test_functions_of_one_thread_are_what_torch_says(dsl: str, arch: str, folder: Path) -> None:
+    (body,) = CASES[of_one_thread].values()
+    _hold(Probe("topk_selector", of_one_thread, dsl, arch), body, folder)
+
+
+def _hold(probe: Probe, body: Case, folder: Path) -> None:
     body(probe)
     failures = probe.run(folder)
-    assert not failures, f"leaf {leaf.name} in {dsl} ({arch}): " + "; ".join(failures)
+    assert not failures, f"leaf {probe.leaf.name} in {probe.dsl} ({probe.arch}): " + "; ".join(failures)

@@ -533,7 +533,7 @@ EXPLAINED: dict[str, str | Only] = {
     "every and warp of load_sample": ANY_SAMPLE,
     "b and next_n of find_share": FEW_SEQUENCES,
     "next_n and skip_below of find_share": FEW_SEQUENCES,
-    "warp and warps of load_sample": ANY_SAMPLE,
+    "warp and cta_warps of load_sample": ANY_SAMPLE,
     "column and lo of make_keys": Only(ANY_SAMPLE, {SAMPLED_ROW: (1,)}),
     "lo and hi of make_keys": Only(f"{ANY_SAMPLE}; and where no tie is found, too", {SAMPLED_ROW: (1, 2)}),
     "left: accumulate": "the first product of a query adds to zeros",

@@ -25,8 +25,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 
+from dsl_kernels.device.cutedsl import scalars, warps
 from dsl_kernels.device.cutedsl import topk_selector as leaf
-from dsl_kernels.device.cutedsl import warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 THREADS = 512  # threads a CTA
@@ -123,15 +123,7 @@ def load_words(bits, logits, row, stride, column, limit, lane):
     scores = logits + Int64(row) * stride + own
     left = limit - own
     for j in cutlass.range_constexpr(KEEP):
-        bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
-
-
-@cute.jit
-def read_bounds(row_starts, row_ends, row, stride):
-    """The columns of a row, [start, last)."""
-    start = cutlass.max(row_starts[row], 0)
-    last = cutlass.min(row_ends[row], stride)
-    return start, last
+        bits[j] = scalars.load_below(scores + WORD * j, WORD * j, left)
 
 
 @cute.jit
@@ -159,23 +151,16 @@ def take_all(indices, row, k, length, first, block_table, max_pages, line, page_
 
 
 @cute.jit
-def bound_warp(base, run, last):
-    """Where the row's columns of a warp end."""
-    hi = cutlass.min(last, base + run * WORD)
-    return hi
-
-
-@cute.jit
 def load_sample(bits, logits, row, stride, start, last, warp, lane):
     """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where
     the row has no column.
 
-    Word j of a warp is of the `j * warps + warp`-th run of `every` words.
+    Word j of a warp is of the `j * cta_warps + warp`-th run of `every` words.
     """
     scores = logits + Int64(row) * stride
     for j in cutlass.range_constexpr(FEW):
         column = ((start >> 5) + ((warp + j * WARPS) * SAMPLE + (warp + 5 * j & SAMPLE - 1))) * WORD + lane
-        bits[j] = leaf.load_below(scores + column, column, last)
+        bits[j] = scalars.load_below(scores + column, column, last)
     # Apart, so that all loads are on their way together.
     for j in cutlass.range_constexpr(FEW):
         column = ((start >> 5) + ((warp + j * WARPS) * SAMPLE + (warp + 5 * j & SAMPLE - 1))) * WORD + lane
@@ -183,10 +168,16 @@ def load_sample(bits, logits, row, stride, start, last, warp, lane):
 
 
 @cute.jit
-def clear_run(bitmap, first, words, lane):
-    """Zero the warp's words of a bitmap."""
-    for i in cutlass.range(lane, words, WORD, unroll=1):
-        bitmap[first + i] = Int32(0)
+def clear_3(words, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    begin = words
+    zero = cute.make_rmem_tensor(QUAD, Int32)
+    zero[0] = Int32(0)
+    zero[1] = Int32(0)
+    zero[2] = Int32(0)
+    zero[3] = Int32(0)
+    if thread < 256:
+        cute.autovec_copy(zero, warps.group(begin, QUAD, thread))
 
 
 @cute.jit
@@ -197,13 +188,14 @@ def make_keys(bits, digits, column, lane):
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in cutlass.range_constexpr(FEW // 2):
-        low = leaf.canonical(bits[2 * j])
-        high = leaf.canonical(bits[2 * j + 1])
+        low = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j]), 0.0))
+        high = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j + 1]), 0.0))
         same = low.to(Int32)
         bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         same = high.to(Int32)
         bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
-        digits[j] = leaf.half_digits(low, high)
+        pair = scalars.halves(scalars.float_of(low), scalars.float_of(high))
+        digits[j] = pair ^ (~scalars.permute_bytes(pair, pair, 48025) & 2147450879)
     if (column < 0) | (column + WORD * FEW > THREADS * FEW):
         own = column + lane
         for j in cutlass.range_constexpr(FEW // 2):
@@ -231,11 +223,7 @@ def sum_bins(mine, hist, sums, thread, warp, lane):
     """
     bins = hist
     cute.autovec_copy(warps.group(bins, BINS // THREADS, thread), mine)
-    upto_0 = mine[0]
-    upto_1 = upto_0 + mine[1]
-    upto_2 = upto_1 + mine[2]
-    upto_3 = upto_2 + mine[3]
-    through = warps.scan(upto_3)
+    through = warps.scan(mine[0] + mine[1] + mine[2] + mine[3])
     if lane == LAST_LANE:
         sums[warp] = through
     return through
@@ -248,35 +236,50 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 
     `half`: the bins are those of the first digit.
     """
-    upto_0 = mine[0]
-    upto_1 = upto_0 + mine[1]
-    upto_2 = upto_1 + mine[2]
-    upto_3 = upto_2 + mine[3]
+    own = mine[0] + mine[1] + mine[2] + mine[3]
     other = Int32(0)
     if lane < warp:
         other = sums[lane]
-    left = need - (through - upto_3 + warps.warp_sum(other))
-    if (left > 0) & (left <= upto_3):
+    left = need - (through - own + warps.warp_sum(other))
+    if (left > 0) & (left <= own):
         digit = Int32(thread * (BINS // THREADS))
         inside = Int32(mine[0])
         before = Int32(0)
-        if upto_0 < left:
+        if mine[0] < left:
             digit = thread * (BINS // THREADS) + 1
             inside = mine[1]
-            before = upto_0
-        if upto_1 < left:
+            before = mine[0]
+        upto_2 = mine[0] + mine[1]
+        if upto_2 < left:
             digit = thread * (BINS // THREADS) + 2
             inside = mine[2]
-            before = upto_1
-        if upto_2 < left:
+            before = upto_2
+        upto_3 = upto_2 + mine[2]
+        if upto_3 < left:
             digit = thread * (BINS // THREADS) + 3
             inside = mine[3]
-            before = upto_2
+            before = upto_3
         wanted = Int32(left - before)
         top = cutlass.Uint32(4294967295)
         if digit > 0:
-            top = leaf.half_edge(BINS - digit) - 1
-        width = cutlass.Uint32(top - leaf.half_edge(BINS - 1 - digit))
+            upper_bin = BINS - digit - BINS // 2
+            upper_sign = (upper_bin >> 31).to(cutlass.Uint32)
+            top = (
+                scalars.bits_of(
+                    scalars.float_of_half(cutlass.max(upper_bin, 0 - upper_bin) << 5)
+                ) ^ upper_sign
+            ) - upper_sign + cutlass.Uint32(2147483648) - 1
+        lower_bin = BINS - 1 - digit - BINS // 2
+        lower_sign = (lower_bin >> 31).to(cutlass.Uint32)
+        width = cutlass.Uint32(
+            top - (
+                (
+                    scalars.bits_of(
+                        scalars.float_of_half(cutlass.max(lower_bin, 0 - lower_bin) << 5)
+                    ) ^ lower_sign
+                ) - lower_sign + cutlass.Uint32(2147483648)
+            )
+        )
         if wanted == inside:
             top = top - width - 1
             width = cutlass.Uint32(0)
@@ -313,7 +316,7 @@ def count_keys(hist, first, bits, end, span):
 
 
 @cute.jit
-def clear_3(words, first, thread):
+def clear_4(words, first, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     begin = words + first
     zero = cute.make_rmem_tensor(QUAD, Int32)
@@ -332,11 +335,7 @@ def sum_bins_2(mine, hist, first, sums, thread, warp, lane):
     """
     bins = hist + first
     cute.autovec_copy(warps.group(bins, BINS // THREADS, thread), mine)
-    upto_0 = mine[0]
-    upto_1 = upto_0 + mine[1]
-    upto_2 = upto_1 + mine[2]
-    upto_3 = upto_2 + mine[3]
-    through = warps.scan(upto_3)
+    through = warps.scan(mine[0] + mine[1] + mine[2] + mine[3])
     if lane == LAST_LANE:
         sums[warp] = through
     return through
@@ -349,30 +348,29 @@ def pick_bin_2(state, mine, through, sums, need, end, span, thread, warp, lane):
 
     `half`: the bins are those of the first digit.
     """
-    upto_0 = mine[0]
-    upto_1 = upto_0 + mine[1]
-    upto_2 = upto_1 + mine[2]
-    upto_3 = upto_2 + mine[3]
+    own = mine[0] + mine[1] + mine[2] + mine[3]
     other = Int32(0)
     if lane < warp:
         other = sums[lane]
-    left = need - (through - upto_3 + warps.warp_sum(other))
-    if (left > 0) & (left <= upto_3):
+    left = need - (through - own + warps.warp_sum(other))
+    if (left > 0) & (left <= own):
         digit = Int32(thread * (BINS // THREADS))
         inside = Int32(mine[0])
         before = Int32(0)
-        if upto_0 < left:
+        if mine[0] < left:
             digit = thread * (BINS // THREADS) + 1
             inside = mine[1]
-            before = upto_0
-        if upto_1 < left:
+            before = mine[0]
+        upto_2 = mine[0] + mine[1]
+        if upto_2 < left:
             digit = thread * (BINS // THREADS) + 2
             inside = mine[2]
-            before = upto_1
-        if upto_2 < left:
+            before = upto_2
+        upto_3 = upto_2 + mine[2]
+        if upto_3 < left:
             digit = thread * (BINS // THREADS) + 3
             inside = mine[3]
-            before = upto_2
+            before = upto_3
         wanted = Int32(left - before)
         shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
         below = digit.to(cutlass.Uint32) << shift
@@ -392,15 +390,6 @@ def pick_bin_2(state, mine, through, sums, need, end, span, thread, warp, lane):
 
 
 @cute.jit
-def read_bottom(end, span):
-    """The threshold that a sample gives: the smallest key of a range, at least that of the smallest finite
-    score.
-    """
-    bottom = cutlass.min(cutlass.max(end - span, 8388608), cutlass.Uint32(4286578688))
-    return bottom
-
-
-@cute.jit
 def list_row(
     keys, ahead, logits, row, stride, entries, counters, bottom, origin, start, last, batches, warp, lane
 ):
@@ -412,14 +401,16 @@ def list_row(
     """
     listed = Int32(0)
     batch = Int32(0)
+    same = bottom.to(Int32)
+    less = scalars.add_rn(scalars.float_of((same ^ (~(same >> 31) & 2147483647)).to(cutlass.Uint32)), 0.0)
     scores = logits + Int64(row) * stride + cutlass.min(origin + warp * (WORD * KEEP), stride - WORD * KEEP)
     quad = cute.make_rmem_tensor(QUAD, Float32)
     for j in cutlass.range_constexpr(KEEP // QUAD):
         cute.autovec_copy(warps.group(scores, QUAD, WORD * j + lane), quad)
-        keys[QUAD * j] = leaf.bits_of(quad[0])
-        keys[QUAD * j + 1] = leaf.bits_of(quad[1])
-        keys[QUAD * j + 2] = leaf.bits_of(quad[2])
-        keys[QUAD * j + 3] = leaf.bits_of(quad[3])
+        keys[QUAD * j] = scalars.bits_of(quad[0])
+        keys[QUAD * j + 1] = scalars.bits_of(quad[1])
+        keys[QUAD * j + 2] = scalars.bits_of(quad[2])
+        keys[QUAD * j + 3] = scalars.bits_of(quad[3])
     while (batch < batches) & (listed <= LISTED):
         scores = logits + Int64(row) * stride + cutlass.min(
             origin + ((batch + 1) * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP
@@ -427,12 +418,13 @@ def list_row(
         quad = cute.make_rmem_tensor(QUAD, Float32)
         for j in cutlass.range_constexpr(KEEP // QUAD):
             cute.autovec_copy(warps.group(scores, QUAD, WORD * j + lane), quad)
-            ahead[QUAD * j] = leaf.bits_of(quad[0])
-            ahead[QUAD * j + 1] = leaf.bits_of(quad[1])
-            ahead[QUAD * j + 2] = leaf.bits_of(quad[2])
-            ahead[QUAD * j + 3] = leaf.bits_of(quad[3])
+            ahead[QUAD * j] = scalars.bits_of(quad[0])
+            ahead[QUAD * j + 1] = scalars.bits_of(quad[1])
+            ahead[QUAD * j + 2] = scalars.bits_of(quad[2])
+            ahead[QUAD * j + 3] = scalars.bits_of(quad[3])
         at = cutlass.min(origin + (batch * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP)
         first = cutlass.max(start, origin + (batch * WARPS + warp) * (WORD * KEEP))
+        left = Int32(0)
         own = at + QUAD * lane
         if (at < first) | (at + WORD * KEEP > last):
             for j in cutlass.range_constexpr(KEEP):
@@ -440,10 +432,11 @@ def list_row(
                     own + (j + (j >> 2) * (QUAD * WORD - QUAD)) >= last
                 ):
                     keys[j] = cutlass.Uint32(4286578688)
-        less = leaf.less_score(bottom)
-        left = Int32(0)
+        # A bit a score: whether it is not negative less the score of `bottom`, which NaN is not.
         for j in cutlass.range_constexpr(KEEP):
-            left = leaf.shift_in_sign(left, keys[KEEP - 1 - j], less)
+            left = scalars.funnel_left(
+                scalars.bits_of(scalars.add_rn(scalars.float_of(keys[KEEP - 1 - j]), less)), left, 1
+            )
         left = ~left & 255
         through = warps.scan(warps.popc(left))
         total = warps.shuffle(through, LAST_LANE)
@@ -482,12 +475,13 @@ def list_row(
         quad = cute.make_rmem_tensor(QUAD, Float32)
         for j in cutlass.range_constexpr(KEEP // QUAD):
             cute.autovec_copy(warps.group(scores, QUAD, WORD * j + lane), quad)
-            keys[QUAD * j] = leaf.bits_of(quad[0])
-            keys[QUAD * j + 1] = leaf.bits_of(quad[1])
-            keys[QUAD * j + 2] = leaf.bits_of(quad[2])
-            keys[QUAD * j + 3] = leaf.bits_of(quad[3])
+            keys[QUAD * j] = scalars.bits_of(quad[0])
+            keys[QUAD * j + 1] = scalars.bits_of(quad[1])
+            keys[QUAD * j + 2] = scalars.bits_of(quad[2])
+            keys[QUAD * j + 3] = scalars.bits_of(quad[3])
         at = cutlass.min(origin + ((batch + 1) * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP)
         first = cutlass.max(start, origin + ((batch + 1) * WARPS + warp) * (WORD * KEEP))
+        left = Int32(0)
         own = at + QUAD * lane
         if (at < first) | (at + WORD * KEEP > last):
             for j in cutlass.range_constexpr(KEEP):
@@ -495,10 +489,11 @@ def list_row(
                     own + (j + (j >> 2) * (QUAD * WORD - QUAD)) >= last
                 ):
                     ahead[j] = cutlass.Uint32(4286578688)
-        less = leaf.less_score(bottom)
-        left = Int32(0)
+        # A bit a score: whether it is not negative less the score of `bottom`, which NaN is not.
         for j in cutlass.range_constexpr(KEEP):
-            left = leaf.shift_in_sign(left, ahead[KEEP - 1 - j], less)
+            left = scalars.funnel_left(
+                scalars.bits_of(scalars.add_rn(scalars.float_of(ahead[KEEP - 1 - j]), less)), left, 1
+            )
         left = ~left & 255
         through = warps.scan(warps.popc(left))
         total = warps.shuffle(through, LAST_LANE)
@@ -535,13 +530,6 @@ def list_row(
 
 
 @cute.jit
-def read_word(words):
-    """A word of shared memory, for all threads."""
-    value = words[0].to(Int32)
-    return value
-
-
-@cute.jit
 def make_keys_2(bits, column, lo, hi, lane):
     """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
     these.
@@ -549,8 +537,8 @@ def make_keys_2(bits, column, lo, hi, lane):
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in cutlass.range_constexpr(KEEP // 2):
-        low = leaf.canonical(bits[2 * j])
-        high = leaf.canonical(bits[2 * j + 1])
+        low = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j]), 0.0))
+        high = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j + 1]), 0.0))
         same = low.to(Int32)
         bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         same = high.to(Int32)
@@ -568,23 +556,17 @@ def make_keys_2(bits, column, lo, hi, lane):
 def mark_equal(bits, equal, word, counters, tied, lane):
     """Mark a batch's keys that equal `tied`, from `word` of the bitmap on, and count them as kept."""
     words = cute.make_rmem_tensor(KEEP, Int32)
-    total = Int32(0)
+    own_words = equal + word
     for j in cutlass.range_constexpr(KEEP):
         words[j] = warps.ballot(bits[j] == tied)
-        total = total + warps.popc(words[j])
-    own_equal = equal + word
     if lane == 0:
         for j in cutlass.range_constexpr(KEEP):
-            own_equal[j] = words[j]
+            own_words[j] = words[j]
+    total = Int32(0)
     if lane == 0:
+        for j in cutlass.range_constexpr(KEEP):
+            total = total + warps.popc(words[j])
         warps.atomic_add(counters + 1, total)
-
-
-@cute.jit
-def read_word_2(words):
-    """A word of shared memory, for all threads."""
-    value = words[1].to(Int32)
-    return value
 
 
 @cute.jit
@@ -593,7 +575,9 @@ def key_entries(entries, total, counters, thread, lane):
     largest = cutlass.Uint32(0)
     for i in cutlass.range(thread, total, THREADS, unroll=1):
         entry = entries[i]
-        same = leaf.canonical(warps.pair_high(entry).to(cutlass.Uint32)).to(Int32)
+        same = scalars.bits_of(
+            scalars.add_rn(scalars.float_of(warps.pair_high(entry).to(cutlass.Uint32)), 0.0)
+        ).to(Int32)
         key = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         entries[i] = warps.make_pair(key, warps.pair_low(entry))
         largest = cutlass.max(largest, key)
@@ -603,18 +587,34 @@ def key_entries(entries, total, counters, thread, lane):
 
 
 @cute.jit
-def read_word_3(words):
-    """A word of shared memory, for all threads."""
-    value = words[4].to(cutlass.Uint32)
-    return value
-
-
-@cute.jit
-def mark_listed(entries, total, above, thread):
-    """Mark all of the first `total` list entries in the bitmap, whose words are those of the row."""
+def sift(entries, total, above, equal, counters, end, span, inside, words, thread):
+    """After the rounds over the list: mark entries above the range; keep those in it from `target` on
+    where at most `ranked` are left to rank, else mark them as equal.
+    """
     for i in cutlass.range(thread, total, THREADS, unroll=1):
-        place = ~warps.pair_low(entries[i])
-        warps.set_bits(above + (place >> 5), 1 << (place & 31))
+        entry = entries[i]
+        key = warps.pair_high(entry).to(cutlass.Uint32)
+        if key > end:
+            place = ~warps.pair_low(entry)
+            offset = place & 4194303
+            owner = place >> OFFSET_BITS
+            if owner < 0:
+                warps.atomic_add(counters + 2, 1)
+            if (owner >= 0) & (owner < WARPS):
+                warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
+        if (end - key <= span) & (inside > 0):
+            if inside > RANKED:
+                place = ~warps.pair_low(entry)
+                offset = place & 4194303
+                owner = place >> OFFSET_BITS
+                if owner < 0:
+                    warps.atomic_add(counters + 3, 1)
+                if (owner >= 0) & (owner < WARPS):
+                    warps.set_bits(equal + (owner * words + (offset >> 5)), 1 << (offset & 31))
+            else:
+                slot = Int32(0)
+                slot = warps.fetch_add(counters + 1, 1)
+                entries[LISTED + slot] = entry
 
 
 @cute.jit
@@ -625,13 +625,14 @@ def make_keys_3(bits, digits, column, lo, hi, lane):
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in cutlass.range_constexpr(KEEP // 2):
-        low = leaf.canonical(bits[2 * j])
-        high = leaf.canonical(bits[2 * j + 1])
+        low = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j]), 0.0))
+        high = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j + 1]), 0.0))
         same = low.to(Int32)
         bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         same = high.to(Int32)
         bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
-        digits[j] = leaf.half_digits(low, high)
+        pair = scalars.halves(scalars.float_of(low), scalars.float_of(high))
+        digits[j] = pair ^ (~scalars.permute_bytes(pair, pair, 48025) & 2147450879)
     if (column < lo) | (column + WORD * KEEP > hi):
         own = column + lane
         for j in cutlass.range_constexpr(KEEP // 2):
@@ -668,12 +669,12 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
     from entry `first` on, or mark these too. A warp takes its entries with one atomic.
     """
     words = cute.make_rmem_tensor(KEEP, Int32)
+    own_words = above + word
     for j in cutlass.range_constexpr(KEEP):
         words[j] = warps.ballot(bits[j] > end)
-    own_above = above + word
     if lane == 0:
         for j in cutlass.range_constexpr(KEEP):
-            own_above[j] = words[j]
+            own_words[j] = words[j]
     if listing:
         left = Int32(0)
         for j in cutlass.range_constexpr(KEEP):
@@ -691,12 +692,13 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
                     slot = slot - 1
                     listed[slot] = warps.make_pair(bits[j], place - WORD * j)
     else:
+        words = cute.make_rmem_tensor(KEEP, Int32)
+        own_words = equal + word
         for j in cutlass.range_constexpr(KEEP):
             words[j] = warps.ballot(end - bits[j] <= span)
-        own_equal = equal + word
         if lane == 0:
             for j in cutlass.range_constexpr(KEEP):
-                own_equal[j] = words[j]
+                own_words[j] = words[j]
 
 
 @cute.jit
@@ -736,37 +738,6 @@ def read_bounded(end, span, counters):
 
 
 @cute.jit
-def sift(entries, total, above, equal, counters, end, span, inside, words, thread):
-    """After the rounds over the list: mark entries above the range; keep those in it from `target` on
-    where at most `ranked` are left to rank, else mark them as equal.
-    """
-    for i in cutlass.range(thread, total, THREADS, unroll=1):
-        entry = entries[i]
-        key = warps.pair_high(entry).to(cutlass.Uint32)
-        if key > end:
-            place = ~warps.pair_low(entry)
-            offset = place & 4194303
-            owner = place >> OFFSET_BITS
-            if owner < 0:
-                warps.atomic_add(counters + 2, 1)
-            if (owner >= 0) & (owner < WARPS):
-                warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
-        if (end - key <= span) & (inside > 0):
-            if inside > RANKED:
-                place = ~warps.pair_low(entry)
-                offset = place & 4194303
-                owner = place >> OFFSET_BITS
-                if owner < 0:
-                    warps.atomic_add(counters + 3, 1)
-                if (owner >= 0) & (owner < WARPS):
-                    warps.set_bits(equal + (owner * words + (offset >> 5)), 1 << (offset & 31))
-            else:
-                slot = Int32(0)
-                slot = warps.fetch_add(counters + 1, 1)
-                entries[LISTED + slot] = entry
-
-
-@cute.jit
 def rank_entries(entries, first, count, need, above, counters, words, warp, lane):
     """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it
     with.
@@ -790,17 +761,6 @@ def rank_entries(entries, first, count, need, above, counters, words, warp, lane
                 warps.atomic_add(counters + 2, 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
-
-
-@cute.jit
-def read_marked(counters, need, inside, lower):
-    """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the
-    list.
-    """
-    equal = counters[3]
-    ties = cutlass.select_(inside > RANKED, cutlass.max(need - equal, 0), 0)
-    skip = lower + counters[2] + cutlass.min(equal, need)
-    return ties, skip
 
 
 @cute.jit
@@ -916,9 +876,8 @@ def select(
     if stride <= HELD:
         fits = stride
     load_words(keys, logits, row, stride, owner * BATCH, fits, lane)
-    start = Int32(0)
-    last = Int32(0)
-    start, last = read_bounds(row_starts, row_ends, row, stride)
+    start = cutlass.max(row_starts[row], 0)
+    last = cutlass.min(row_ends[row], stride)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
@@ -933,11 +892,11 @@ def select(
             origin = start >> 5 << 5
             run = leaf.ceildiv(last - origin, WORD * WARPS)
         batches = leaf.ceildiv(run, KEEP)
+        words = batches * KEEP
         # Runs of whole batches, so that a word of the bitmaps is one of the row.
-        run = batches * KEEP
+        run = words
         base = origin + owner * run * WORD
-        hi = Int32(0)
-        hi = bound_warp(base, run, last)
+        hi = cutlass.min(last, base + run * WORD)
         end = cutlass.Uint32(0)
         span = cutlass.Uint32(0)
         need = Int32(k)
@@ -950,7 +909,7 @@ def select(
         tied = cutlass.Uint32(0)
         if stride > HELD:
             load_sample(few, logits, row, stride, start, last, warp, lane)
-            clear_run(above, warp * (batches * KEEP), batches * KEEP, lane)
+            clear_3(above, worker)
             make_keys(few, few_digits, warp * (FEW * WORD), lane)
             count_first(hist, few_digits, warp * (FEW * WORD))
             need = k // SAMPLE + k // SAMPLE // 4 + SPARE
@@ -963,7 +922,7 @@ def select(
             rounds = rounds + 1
             while (inside > BETWEEN) & (span != 0):
                 count_keys(hist, (rounds & 1) * BINS, few, end, span)
-                clear_3(hist, (rounds + 1 & 1) * BINS, worker)
+                clear_4(hist, (rounds + 1 & 1) * BINS, worker)
                 cute.arch.sync_threads()
                 through = sum_bins_2(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
                 cute.arch.sync_threads()
@@ -975,17 +934,16 @@ def select(
             if (inside > BETWEEN) & (span == 0) & (end < 4286578688):
                 tied = end
                 end = end + 1
-            bottom = cutlass.Uint32(0)
-            bottom = read_bottom(end, span)
+            bottom = cutlass.Uint32(cutlass.min(cutlass.max(end - span, 8388608), 4286578688))
             list_row(
                 keys, ahead, logits, row, stride, entries, counters, bottom, origin, start, last, batches,
                 warp, lane
             )
             need = k
             if tied != 0:
-                clear_run(equal, warp * (batches * KEEP), batches * KEEP, lane)
+                clear_3(equal, worker)
             cute.arch.sync_threads()
-            inside = read_word(counters)
+            inside = counters[0]
             unlisted = (inside < need) | (inside > LISTED)
             if tied != 0:
                 if inside < need:
@@ -998,13 +956,11 @@ def select(
                         make_keys_2(keys, column, start, last, lane)
                         mark_equal(keys, equal, word, counters, tied, lane)
                         cute.arch.sync_threads()
-                        found = read_word_2(counters)
+                        found = counters[1]
                         cute.arch.sync_threads()
                         turn = turn + 1
                     unlisted = inside + found < need
-                    if unlisted:
-                        tied = cutlass.Uint32(0)
-                else:
+                if unlisted | (inside >= need):
                     tied = cutlass.Uint32(0)
             if unlisted:
                 cute.arch.sync_threads()
@@ -1017,13 +973,13 @@ def select(
                 cute.arch.sync_threads()
                 if tied == 0:
                     # From the threshold on: to look for the smallest key as well takes 0.9 us.
-                    end = read_word_3(counters)
+                    end = counters[4].to(cutlass.Uint32)
                     span = end - bottom
                 else:
                     end = tied
                     span = cutlass.Uint32(0)
                     need = need - inside
-                    mark_listed(entries, inside, above, worker)
+                    sift(entries, inside, above, equal, counters, end, span, inside, words, worker)
                     inside = Int32(0)
         if unlisted:
             for step in cutlass.range(batches, unroll=1):
@@ -1047,7 +1003,7 @@ def select(
                         load_words(keys, logits, row, stride, column, hi, lane)
                         make_keys_2(keys, column, start, hi, lane)
                     count_keys_2(hist, (rounds & 1) * BINS, keys, end, span)
-                clear_3(hist, (rounds + 1 & 1) * BINS, worker)
+                clear_4(hist, (rounds + 1 & 1) * BINS, worker)
                 cute.arch.sync_threads()
                 through = sum_bins_2(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
                 cute.arch.sync_threads()
@@ -1055,7 +1011,6 @@ def select(
                 cute.arch.sync_threads()
                 end, span, need, inside = read_state(state)
                 rounds = rounds + 1
-        words = batches * KEEP
         # One pass marks what is above the range and lists what is in it; the last batch is still held.
         listing = (inside > 0) & (inside <= LISTED)
         if unlisted:
@@ -1079,7 +1034,7 @@ def select(
                 total = Int32(inside)
                 while (inside > RANKED) & (span != 0):
                     count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker)
-                    clear_3(hist, (rounds + 1 & 1) * BINS, worker)
+                    clear_4(hist, (rounds + 1 & 1) * BINS, worker)
                     cute.arch.sync_threads()
                     through = sum_bins_2(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
                     cute.arch.sync_threads()
@@ -1092,7 +1047,7 @@ def select(
                         end, span = read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
-                    clear_run(equal, first, words, lane)
+                    clear_3(equal, worker)
                     cute.arch.sync_threads()
                 sift(entries, total, above, equal, counters, end, span, inside, words, worker)
                 ranked = Int32(LISTED)
@@ -1100,7 +1055,12 @@ def select(
             if inside <= RANKED:
                 rank_entries(entries, ranked, inside, need, above, counters, words, warp, lane)
             cute.arch.sync_threads()
-            ties, skip = read_marked(counters, need, inside, lower)
+            # Lower ranks select of the list as well, and take equal ones.
+            lower_equal = counters[3]
+            ties = Int32(0)
+            if inside > RANKED:
+                ties = cutlass.max(need - lower_equal, 0)
+            skip = lower + counters[2] + cutlass.min(lower_equal, need)
         before = Int32(0)
         if ties > 0:
             before = count_marks(equal, sums, first, words, warp, lane)

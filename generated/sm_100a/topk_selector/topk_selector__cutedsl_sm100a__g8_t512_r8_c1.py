@@ -24,8 +24,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
+from dsl_kernels.device.cutedsl import scalars, warps
 from dsl_kernels.device.cutedsl import topk_selector as leaf
-from dsl_kernels.device.cutedsl import warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 GROUP = 8  # CTAs a row, one cluster
@@ -121,7 +121,7 @@ def load_few(logits, row, stride, lane):
     """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
     scores = logits + Int64(row) * stride
     column = (lane >> 3) * (stride >> 5 << 3) + (lane & 7)
-    few = leaf.load_below(scores + column, column, stride)
+    few = scalars.load_below(scores + column, column, stride)
     return few
 
 
@@ -134,15 +134,7 @@ def load_words(bits, logits, row, stride, column, limit, lane):
     scores = logits + Int64(row) * stride + own
     left = limit - own
     for j in cutlass.range_constexpr(KEEP):
-        bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
-
-
-@cute.jit
-def read_bounds(row_starts, row_ends, row, stride):
-    """The columns of a row, [start, last)."""
-    start = cutlass.max(row_starts[row], 0)
-    last = cutlass.min(row_ends[row], stride)
-    return start, last
+        bits[j] = scalars.load_below(scores + WORD * j, WORD * j, left)
 
 
 @cute.jit
@@ -167,13 +159,6 @@ def take_all(indices, row, k, length, first, rank, block_table, max_pages, line,
                     page_rest >= page_size, page_rest - page_size, page_rest
                 )
         out[slot] = id
-
-
-@cute.jit
-def bound_warp(base, run, last):
-    """Where the row's columns of a warp end."""
-    hi = cutlass.min(last, base + run * WORD)
-    return hi
 
 
 @cute.jit
@@ -211,14 +196,13 @@ def guess_digits(few):
     Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and
     above it if they are equal.
     """
-    same = leaf.canonical(few).to(Int32)
+    same = scalars.bits_of(scalars.add_rn(scalars.float_of(few), 0.0)).to(Int32)
     key = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
     highest = warps.warp_most(key)
     spread = highest - ~warps.warp_most(~key)
-    top = cutlass.Uint32(0)
+    near = cutlass.Uint32(0)
     if spread < CLOSE:
-        top = highest + cutlass.min(cutlass.max(spread, 1), ~highest)
-    near = top
+        near = highest + cutlass.min(cutlass.max(spread, 1), ~highest)
     grain = cutlass.max(32 - warps.clz(2 * spread) - 11, 0).to(cutlass.Uint32)
     return near, grain
 
@@ -231,13 +215,14 @@ def make_keys(bits, digits, column, lo, hi, lane):
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in cutlass.range_constexpr(KEEP // 2):
-        low = leaf.canonical(bits[2 * j])
-        high = leaf.canonical(bits[2 * j + 1])
+        low = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j]), 0.0))
+        high = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j + 1]), 0.0))
         same = low.to(Int32)
         bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         same = high.to(Int32)
         bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
-        digits[j] = leaf.half_digits(low, high)
+        pair = scalars.halves(scalars.float_of(low), scalars.float_of(high))
+        digits[j] = pair ^ (~scalars.permute_bytes(pair, pair, 48025) & 2147450879)
     if (column < lo) | (column + WORD * KEEP > hi):
         own = column + lane
         for j in cutlass.range_constexpr(KEEP // 2):
@@ -266,8 +251,8 @@ def make_keys_2(bits, column, lo, hi, lane):
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in cutlass.range_constexpr(KEEP // 2):
-        low = leaf.canonical(bits[2 * j])
-        high = leaf.canonical(bits[2 * j + 1])
+        low = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j]), 0.0))
+        high = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j + 1]), 0.0))
         same = low.to(Int32)
         bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
         same = high.to(Int32)
@@ -343,21 +328,39 @@ def pick_bin_of_group(state, peers, coarse, need, lower, end, span, near, grain,
         bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
         less = less + warps.warp_sum(cutlass.select_(lane < bin, warps.pair_low(both_under) + high_under, 0))
         if hit_bin:
+            wanted = Int32(left - over_bin)
             digit = Int32(first_bin)
             inside = Int32(low)
-            within = Int32(warps.pair_low(both_under))
-            before = Int32(over_bin)
-            if before + low < left:
-                before = before + low
-                digit = digit + 1
+            before = Int32(0)
+            if low < wanted:
+                digit = first_bin + 1
                 inside = high
+                before = low
+            within = Int32(warps.pair_low(both_under))
+            if digit > first_bin:
                 within = high_under
                 less = less + warps.pair_low(both_under)
-            wanted = Int32(left - before)
+            wanted = wanted - before
             top = cutlass.Uint32(4294967295)
             if digit > 0:
-                top = leaf.half_edge(BINS - digit) - 1
-            width = cutlass.Uint32(top - leaf.half_edge(BINS - 1 - digit))
+                upper_bin = BINS - digit - BINS // 2
+                upper_sign = (upper_bin >> 31).to(cutlass.Uint32)
+                top = (
+                    scalars.bits_of(
+                        scalars.float_of_half(cutlass.max(upper_bin, 0 - upper_bin) << 5)
+                    ) ^ upper_sign
+                ) - upper_sign + cutlass.Uint32(2147483648) - 1
+            lower_bin = BINS - 1 - digit - BINS // 2
+            lower_sign = (lower_bin >> 31).to(cutlass.Uint32)
+            width = cutlass.Uint32(
+                top - (
+                    (
+                        scalars.bits_of(
+                            scalars.float_of_half(cutlass.max(lower_bin, 0 - lower_bin) << 5)
+                        ) ^ lower_sign
+                    ) - lower_sign + cutlass.Uint32(2147483648)
+                )
+            )
             if near != 0:
                 number = cutlass.Uint32(digit.to(cutlass.Uint32))
                 bottom = cutlass.Uint32(1)
@@ -395,20 +398,6 @@ def read_state(state):
     need = words[2].to(Int32)
     inside = words[3].to(Int32)
     return end, span, need, inside
-
-
-@cute.jit
-def read_word(words):
-    """A word of shared memory, for all threads."""
-    value = words[4].to(Int32)
-    return value
-
-
-@cute.jit
-def read_word_2(words):
-    """A word of shared memory, for all threads."""
-    value = words[5].to(Int32)
-    return value
 
 
 @cute.jit
@@ -491,17 +480,19 @@ def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, 
         bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
         less = less + warps.warp_sum(cutlass.select_(lane < bin, warps.pair_low(both_under) + high_under, 0))
         if hit_bin:
+            wanted = Int32(left - over_bin)
             digit = Int32(first_bin)
             inside = Int32(low)
-            within = Int32(warps.pair_low(both_under))
-            before = Int32(over_bin)
-            if before + low < left:
-                before = before + low
-                digit = digit + 1
+            before = Int32(0)
+            if low < wanted:
+                digit = first_bin + 1
                 inside = high
+                before = low
+            within = Int32(warps.pair_low(both_under))
+            if digit > first_bin:
                 within = high_under
                 less = less + warps.pair_low(both_under)
-            wanted = Int32(left - before)
+            wanted = wanted - before
             shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
             below = digit.to(cutlass.Uint32) << shift
             top = cutlass.Uint32(end - below)
@@ -530,12 +521,12 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
     from entry `first` on, or mark these too. A warp takes its entries with one atomic.
     """
     words = cute.make_rmem_tensor(KEEP, Int32)
+    own_words = above + word
     for j in cutlass.range_constexpr(KEEP):
         words[j] = warps.ballot(bits[j] > end)
-    own_above = above + word
     if lane == 0:
         for j in cutlass.range_constexpr(KEEP):
-            own_above[j] = words[j]
+            own_words[j] = words[j]
     if listing:
         left = Int32(0)
         for j in cutlass.range_constexpr(KEEP):
@@ -553,12 +544,13 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
                     slot = slot - 1
                     listed[slot] = warps.make_pair(bits[j], place - WORD * j)
     else:
+        words = cute.make_rmem_tensor(KEEP, Int32)
+        own_words = equal + word
         for j in cutlass.range_constexpr(KEEP):
             words[j] = warps.ballot(end - bits[j] <= span)
-        own_equal = equal + word
         if lane == 0:
             for j in cutlass.range_constexpr(KEEP):
-                own_equal[j] = words[j]
+                own_words[j] = words[j]
 
 
 @cute.jit
@@ -615,11 +607,7 @@ def sum_bins(mine, hist, first, sums, thread, warp, lane):
     """
     bins = hist + first
     cute.autovec_copy(warps.group(bins, BINS // THREADS, thread), mine)
-    upto_0 = mine[0]
-    upto_1 = upto_0 + mine[1]
-    upto_2 = upto_1 + mine[2]
-    upto_3 = upto_2 + mine[3]
-    through = warps.scan(upto_3)
+    through = warps.scan(mine[0] + mine[1] + mine[2] + mine[3])
     if lane == LAST_LANE:
         sums[warp] = through
     return through
@@ -632,30 +620,29 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 
     `half`: the bins are those of the first digit.
     """
-    upto_0 = mine[0]
-    upto_1 = upto_0 + mine[1]
-    upto_2 = upto_1 + mine[2]
-    upto_3 = upto_2 + mine[3]
+    own = mine[0] + mine[1] + mine[2] + mine[3]
     other = Int32(0)
     if lane < warp:
         other = sums[lane]
-    left = need - (through - upto_3 + warps.warp_sum(other))
-    if (left > 0) & (left <= upto_3):
+    left = need - (through - own + warps.warp_sum(other))
+    if (left > 0) & (left <= own):
         digit = Int32(thread * (BINS // THREADS))
         inside = Int32(mine[0])
         before = Int32(0)
-        if upto_0 < left:
+        if mine[0] < left:
             digit = thread * (BINS // THREADS) + 1
             inside = mine[1]
-            before = upto_0
-        if upto_1 < left:
+            before = mine[0]
+        upto_2 = mine[0] + mine[1]
+        if upto_2 < left:
             digit = thread * (BINS // THREADS) + 2
             inside = mine[2]
-            before = upto_1
-        if upto_2 < left:
+            before = upto_2
+        upto_3 = upto_2 + mine[2]
+        if upto_3 < left:
             digit = thread * (BINS // THREADS) + 3
             inside = mine[3]
-            before = upto_2
+            before = upto_3
         wanted = Int32(left - before)
         shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
         below = digit.to(cutlass.Uint32) << shift
@@ -675,10 +662,18 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 
 
 @cute.jit
-def clear_run(bitmap, first, words, lane):
-    """Zero the warp's words of a bitmap."""
-    for i in cutlass.range(lane, words, WORD, unroll=1):
-        bitmap[first + i] = Int32(0)
+def clear_4(words, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    begin = words
+    zero = cute.make_rmem_tensor(QUAD, Int32)
+    zero[0] = Int32(0)
+    zero[1] = Int32(0)
+    zero[2] = Int32(0)
+    zero[3] = Int32(0)
+    for i in cutlass.range_constexpr(1):
+        cute.autovec_copy(zero, warps.group(begin, QUAD, i * THREADS + thread))
+    if thread < 128:
+        cute.autovec_copy(zero, warps.group(begin, QUAD, THREADS + thread))
 
 
 @cute.jit
@@ -736,17 +731,6 @@ def rank_entries(entries, first, count, need, above, counters, rank, words, warp
                 warps.atomic_add(counters + 2, 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
-
-
-@cute.jit
-def read_marked(counters, need, inside, lower):
-    """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the
-    list.
-    """
-    equal = counters[3]
-    ties = cutlass.select_(inside > RANKED, cutlass.max(need - equal, 0), 0)
-    skip = lower + counters[2] + cutlass.min(equal, need)
-    return ties, skip
 
 
 @cute.jit
@@ -879,9 +863,8 @@ def select(
     few = load_few(logits, row, stride, lane)
     if stride <= HELD:
         load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
-    start = Int32(0)
-    last = Int32(0)
-    start, last = read_bounds(row_starts, row_ends, row, stride)
+    start = cutlass.max(row_starts[row], 0)
+    last = cutlass.min(row_ends[row], stride)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
@@ -897,9 +880,9 @@ def select(
             origin = start >> 5 << 5
             run = leaf.ceildiv(last - origin, WORD * WARPS * GROUP)
         batches = leaf.ceildiv(run, KEEP)
+        words = batches * KEEP
         base = origin + owner * run * WORD
-        hi = Int32(0)
-        hi = bound_warp(base, run, last)
+        hi = cutlass.min(last, base + run * WORD)
         # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
         first_page = Int32(0)
         entry = Int32(0)
@@ -938,8 +921,8 @@ def select(
         pick_bin_of_group(state, hist, coarse, need, lower, end, span, near_key, grain, rank, warp, lane)
         cute.arch.sync_threads()
         end, span, need, inside = read_state(state)
-        lower = read_word(state)
-        within = read_word_2(state)
+        lower = state[4]
+        within = state[5]
         rounds = rounds + 1
         # By now the entries have come.
         if page_size > 0:
@@ -964,10 +947,9 @@ def select(
             )
             cute.arch.sync_threads()
             end, span, need, inside = read_state(state)
-            lower = read_word(state)
-            within = read_word_2(state)
+            lower = state[4]
+            within = state[5]
             rounds = rounds + 1
-        words = batches * KEEP
         # One pass marks what is above the range and lists what is in it; the last batch is still held.
         listing = (inside > 0) & (inside <= LISTED)
         for step in cutlass.range(batches, unroll=1):
@@ -1011,7 +993,7 @@ def select(
                         end, span = read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
-                    clear_run(equal, first, words, lane)
+                    clear_4(equal, worker)
                     cute.arch.sync_threads()
                 sift(entries, total, above, equal, counters, end, span, inside, rank, words, worker)
                 ranked = Int32(LISTED)
@@ -1019,7 +1001,12 @@ def select(
             if inside <= RANKED:
                 rank_entries(entries, ranked, inside, need, above, counters, rank, words, warp, lane)
             cute.arch.sync_threads()
-            ties, skip = read_marked(counters, need, inside, lower)
+            # Lower ranks select of the list as well, and take equal ones.
+            lower_equal = counters[3]
+            ties = Int32(0)
+            if inside > RANKED:
+                ties = cutlass.max(need - lower_equal, 0)
+            skip = lower + counters[2] + cutlass.min(lower_equal, need)
         before = Int32(0)
         if ties > 0:
             before = count_marks(equal, sums, first, words, warp, lane)

@@ -21,8 +21,8 @@ totals: 512 threads, 56000 of 232448 bytes of shared memory, grid (rows, 1)
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import scalars, warps
 from dsl_kernels.device.tilelang import topk_selector as leaf
-from dsl_kernels.device.tilelang import warps
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
@@ -88,14 +88,7 @@ def load_words(bits, logits, row, stride, column, limit, lane):
     own = column + lane
     left = limit - own
     for j in T.unroll(KEEP):
-        bits[j] = leaf.load_below(logits[row, own + WORD * j], WORD * j, left)
-
-
-@T.macro
-def read_bounds(start: T.Ref, last: T.Ref, row_starts, row_ends, row, stride):
-    """The columns of a row, [start, last)."""
-    start = T.max(row_starts[row], 0)
-    last = T.min(row_ends[row], stride)
+        bits[j] = scalars.load_below(logits[row, own + WORD * j], WORD * j, left)
 
 
 @T.macro
@@ -118,12 +111,6 @@ def take_all(indices, row, k, length, first, block_table, max_pages, line, page_
                     page_rest >= page_size, page_rest - page_size, page_rest
                 )
         indices[row, slot] = id
-
-
-@T.macro
-def bound_warp(hi: T.Ref, base, run, last):
-    """Where the row's columns of a warp end."""
-    hi = T.min(last, base + run * WORD)
 
 
 @T.macro
@@ -162,13 +149,14 @@ def make_keys(bits, digits, column, lo, hi, lane):
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in T.unroll(KEEP // 2):
-        low = leaf.canonical(bits[2 * j])
-        high = leaf.canonical(bits[2 * j + 1])
+        low = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j]), 0.0))
+        high = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j + 1]), 0.0))
         same = T.cast(low, "int32")
         bits[2 * j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
         same = T.cast(high, "int32")
         bits[2 * j + 1] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
-        digits[j] = leaf.half_digits(low, high)
+        pair = scalars.halves(scalars.float_of(low), scalars.float_of(high))
+        digits[j] = pair ^ (~scalars.permute_bytes(pair, pair, 48025) & T.uint32(2147450879))
     if (column < lo) | (column + WORD * KEEP > hi):
         own = column + lane
         for j in T.unroll(KEEP // 2):
@@ -196,11 +184,7 @@ def sum_bins(mine, through: T.Ref, hist, sums, thread, warp, lane):
     """
     for part in T.vectorized(BINS // THREADS):
         mine[part] = hist[(thread) * BINS // THREADS + part]
-    upto_0 = mine[0]
-    upto_1 = upto_0 + mine[1]
-    upto_2 = upto_1 + mine[2]
-    upto_3 = upto_2 + mine[3]
-    through = warps.scan(upto_3)
+    through = warps.scan(mine[0] + mine[1] + mine[2] + mine[3])
     if lane == LAST_LANE:
         sums[warp] = through
 
@@ -212,35 +196,47 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 
     `half`: the bins are those of the first digit.
     """
-    upto_0 = mine[0]
-    upto_1 = upto_0 + mine[1]
-    upto_2 = upto_1 + mine[2]
-    upto_3 = upto_2 + mine[3]
+    own = mine[0] + mine[1] + mine[2] + mine[3]
     other = T.alloc_var("int32", init=0)
     if lane < warp:
         other = sums[lane]
-    left = need - (through - upto_3 + warps.warp_sum(other))
-    if (left > 0) & (left <= upto_3):
+    left = need - (through - own + warps.warp_sum(other))
+    if (left > 0) & (left <= own):
         digit = T.alloc_var("int32", init=thread * (BINS // THREADS))
         inside = T.alloc_var("int32", init=mine[0])
         before = T.alloc_var("int32", init=0)
-        if upto_0 < left:
+        if mine[0] < left:
             digit = thread * (BINS // THREADS) + 1
             inside = mine[1]
-            before = upto_0
-        if upto_1 < left:
+            before = mine[0]
+        upto_2 = mine[0] + mine[1]
+        if upto_2 < left:
             digit = thread * (BINS // THREADS) + 2
             inside = mine[2]
-            before = upto_1
-        if upto_2 < left:
+            before = upto_2
+        upto_3 = upto_2 + mine[2]
+        if upto_3 < left:
             digit = thread * (BINS // THREADS) + 3
             inside = mine[3]
-            before = upto_2
+            before = upto_3
         wanted = T.alloc_var("int32", init=left - before)
         top = T.alloc_var("uint32", init=4294967295)
         if digit > 0:
-            top = leaf.half_edge(BINS - digit) - T.uint32(1)
-        width = T.alloc_var("uint32", init=top - leaf.half_edge(BINS - 1 - digit))
+            upper_bin = BINS - digit - BINS // 2
+            upper_sign = T.cast((upper_bin >> 31), "uint32")
+            top = (
+                scalars.bits_of(scalars.float_of_half(T.max(upper_bin, 0 - upper_bin) << 5)) ^ upper_sign
+            ) - upper_sign + T.uint32(2147483648) - T.uint32(1)
+        lower_bin = BINS - 1 - digit - BINS // 2
+        lower_sign = T.cast((lower_bin >> 31), "uint32")
+        width = T.alloc_var(
+            "uint32",
+            init=top - (
+                (
+                    scalars.bits_of(scalars.float_of_half(T.max(lower_bin, 0 - lower_bin) << 5)) ^ lower_sign
+                ) - lower_sign + T.uint32(2147483648)
+            )
+        )
         if wanted == inside:
             top = top - width - T.uint32(1)
             width = 0
@@ -281,8 +277,8 @@ def make_keys_2(bits, column, lo, hi, lane):
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in T.unroll(KEEP // 2):
-        low = leaf.canonical(bits[2 * j])
-        high = leaf.canonical(bits[2 * j + 1])
+        low = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j]), 0.0))
+        high = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j + 1]), 0.0))
         same = T.cast(low, "int32")
         bits[2 * j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
         same = T.cast(high, "int32")
@@ -325,11 +321,7 @@ def sum_bins_2(mine, through: T.Ref, hist, first, sums, thread, warp, lane):
     """
     for part in T.vectorized(BINS // THREADS):
         mine[part] = hist[(T.truncdiv(first, BINS // THREADS) + thread) * BINS // THREADS + part]
-    upto_0 = mine[0]
-    upto_1 = upto_0 + mine[1]
-    upto_2 = upto_1 + mine[2]
-    upto_3 = upto_2 + mine[3]
-    through = warps.scan(upto_3)
+    through = warps.scan(mine[0] + mine[1] + mine[2] + mine[3])
     if lane == LAST_LANE:
         sums[warp] = through
 
@@ -341,30 +333,29 @@ def pick_bin_2(state, mine, through, sums, need, end, span, thread, warp, lane):
 
     `half`: the bins are those of the first digit.
     """
-    upto_0 = mine[0]
-    upto_1 = upto_0 + mine[1]
-    upto_2 = upto_1 + mine[2]
-    upto_3 = upto_2 + mine[3]
+    own = mine[0] + mine[1] + mine[2] + mine[3]
     other = T.alloc_var("int32", init=0)
     if lane < warp:
         other = sums[lane]
-    left = need - (through - upto_3 + warps.warp_sum(other))
-    if (left > 0) & (left <= upto_3):
+    left = need - (through - own + warps.warp_sum(other))
+    if (left > 0) & (left <= own):
         digit = T.alloc_var("int32", init=thread * (BINS // THREADS))
         inside = T.alloc_var("int32", init=mine[0])
         before = T.alloc_var("int32", init=0)
-        if upto_0 < left:
+        if mine[0] < left:
             digit = thread * (BINS // THREADS) + 1
             inside = mine[1]
-            before = upto_0
-        if upto_1 < left:
+            before = mine[0]
+        upto_2 = mine[0] + mine[1]
+        if upto_2 < left:
             digit = thread * (BINS // THREADS) + 2
             inside = mine[2]
-            before = upto_1
-        if upto_2 < left:
+            before = upto_2
+        upto_3 = upto_2 + mine[2]
+        if upto_3 < left:
             digit = thread * (BINS // THREADS) + 3
             inside = mine[3]
-            before = upto_2
+            before = upto_3
         wanted = T.alloc_var("int32", init=left - before)
         shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
         below = T.cast(digit, "uint32") << shift
@@ -411,6 +402,7 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
                     slot = slot - 1
                     entries[first + slot] = warps.make_pair(bits[j], place - WORD * j)
     else:
+        words = T.alloc_local((KEEP,), "int32")
         for j in T.unroll(KEEP):
             words[j] = warps.ballot(warps.at_most(end - bits[j], span))
         if lane == 0:
@@ -453,10 +445,19 @@ def count_listed(hist, first, entries, total, end, span, thread):
 
 
 @T.macro
-def clear_run(bitmap, first, words, lane):
-    """Zero the warp's words of a bitmap."""
-    for i in T.unroll(lane, words, WORD, unroll_factor=1):
-        bitmap[first + i] = 0
+def clear_4(words, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    zero = T.alloc_local((QUAD,), "int32")
+    zero[0] = 0
+    zero[1] = 0
+    zero[2] = 0
+    zero[3] = 0
+    for i in T.unroll(1):
+        for part in T.vectorized(QUAD):
+            words[(i * THREADS + thread) * QUAD + part] = zero[part]
+    if thread < 128:
+        for part in T.vectorized(QUAD):
+            words[(THREADS + thread) * QUAD + part] = zero[part]
 
 
 @T.macro
@@ -514,16 +515,6 @@ def rank_entries(entries, first, count, need, above, counters, words, warp, lane
                 warps.atomic_add(counters[2], 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above[(owner * words + (offset >> 5))], 1 << (offset & 31))
-
-
-@T.macro
-def read_marked(ties: T.Ref, skip: T.Ref, counters, need, inside, lower):
-    """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the
-    list.
-    """
-    equal = counters[3]
-    ties = T.if_then_else(inside > RANKED, T.max(need - equal, 0), 0)
-    skip = lower + counters[2] + T.min(equal, need)
 
 
 @T.macro
@@ -645,9 +636,8 @@ def select(
     if stride <= HELD:
         fits = stride
     load_words(keys, logits, row, stride, owner * BATCH, fits, lane)
-    start = T.alloc_var("int32", init=0)
-    last = T.alloc_var("int32", init=0)
-    read_bounds(start, last, row_starts, row_ends, row, stride)
+    start = T.max(row_starts[row], 0)
+    last = T.min(row_ends[row], stride)
     T.sync_threads()
     if last - start <= k:
         take_all(
@@ -661,9 +651,9 @@ def select(
             origin = start >> 5 << 5
             run = leaf.ceildiv(last - origin, WORD * WARPS)
         batches = leaf.ceildiv(run, KEEP)
+        words = batches * KEEP
         base = origin + owner * run * WORD
-        hi = T.alloc_var("int32", init=0)
-        bound_warp(hi, base, run, last)
+        hi = T.min(last, base + run * WORD)
         # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
         first_page = T.alloc_var("int32", init=0)
         entry = T.alloc_var("int32", init=0)
@@ -711,7 +701,6 @@ def select(
             T.sync_threads()
             read_state(end, span, need, inside, state)
             rounds = rounds + 1
-        words = batches * KEEP
         # One pass marks what is above the range and lists what is in it; the last batch is still held.
         listing = (inside > 0) & (inside <= LISTED)
         for step in T.serial(batches):
@@ -751,7 +740,7 @@ def select(
                         read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
-                    clear_run(equal, first, words, lane)
+                    clear_4(equal, worker)
                     T.sync_threads()
                 sift(entries, total, above, equal, counters, end, span, inside, words, worker)
                 ranked = LISTED
@@ -759,7 +748,12 @@ def select(
             if inside <= RANKED:
                 rank_entries(entries, ranked, inside, need, above, counters, words, warp, lane)
             T.sync_threads()
-            read_marked(ties, skip, counters, need, inside, lower)
+            # Lower ranks select of the list as well, and take equal ones.
+            lower_equal = counters[3]
+            ties = 0
+            if inside > RANKED:
+                ties = T.max(need - lower_equal, 0)
+            skip = lower + counters[2] + T.min(lower_equal, need)
         before = T.alloc_var("int32", init=0)
         if ties > 0:
             count_marks(before, equal, sums, first, words, warp, lane)
@@ -798,7 +792,7 @@ def program():
     ):
         with T.Kernel(rows, 1, threads=512) as (row, rank):
             T.annotate_min_blocks_per_sm(3)
-            T.import_source(leaf.SOURCE + warps.SOURCE)
+            T.import_source(warps.SOURCE + scalars.SOURCE)
             hist = T.alloc_shared((2 * BINS,), "int32")
             entries = T.alloc_shared((LISTED + RANKED,), "int64")
             above = T.alloc_shared((SPAN // WORD,), "int32")

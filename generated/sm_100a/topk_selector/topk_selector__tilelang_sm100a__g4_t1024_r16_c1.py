@@ -23,7 +23,7 @@ totals: 1024 threads, 190144 of 232448 bytes of shared memory, grid (rows, 4)
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import grid, warps
+from dsl_kernels.device.tilelang import grid, scalars, warps
 from dsl_kernels.device.tilelang import topk_selector as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -90,7 +90,7 @@ def page_row(inverse: T.Ref, line: T.Ref, row, next_n, page_size):
 def load_few(few: T.Ref, logits, row, stride, lane):
     """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
     column = (lane >> 3) * (stride >> 5 << 3) + (lane & 7)
-    few = leaf.load_below(logits[row, column], column, stride)
+    few = scalars.load_below(logits[row, column], column, stride)
 
 
 @T.macro
@@ -101,14 +101,7 @@ def load_words(bits, logits, row, stride, column, limit, lane):
     own = column + lane
     left = limit - own
     for j in T.unroll(KEEP):
-        bits[j] = leaf.load_below(logits[row, own + WORD * j], WORD * j, left)
-
-
-@T.macro
-def read_bounds(start: T.Ref, last: T.Ref, row_starts, row_ends, row, stride):
-    """The columns of a row, [start, last)."""
-    start = T.max(row_starts[row], 0)
-    last = T.min(row_ends[row], stride)
+        bits[j] = scalars.load_below(logits[row, own + WORD * j], WORD * j, left)
 
 
 @T.macro
@@ -131,12 +124,6 @@ def take_all(indices, row, k, length, first, rank, block_table, max_pages, line,
                     page_rest >= page_size, page_rest - page_size, page_rest
                 )
         indices[row, slot] = id
-
-
-@T.macro
-def bound_warp(hi: T.Ref, base, run, last):
-    """Where the row's columns of a warp end."""
-    hi = T.min(last, base + run * WORD)
 
 
 @T.macro
@@ -175,14 +162,13 @@ def guess_digits(near: T.Ref, grain: T.Ref, few):
     Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and
     above it if they are equal.
     """
-    same = T.cast(leaf.canonical(few), "int32")
+    same = T.cast(scalars.bits_of(scalars.add_rn(scalars.float_of(few), 0.0)), "int32")
     key = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
     highest = warps.warp_most(key)
     spread = highest - ~warps.warp_most(~key)
-    top = T.alloc_var("uint32", init=0)
+    near = 0
     if warps.below(spread, T.uint32(CLOSE)):
-        top = highest + T.min(T.max(spread, T.uint32(1)), ~highest)
-    near = top
+        near = highest + T.min(T.max(spread, T.uint32(1)), ~highest)
     grain = T.cast(T.max(32 - warps.clz(T.uint32(2) * spread) - 11, 0), "uint32")
 
 
@@ -194,13 +180,14 @@ def make_keys(bits, digits, column, lo, hi, lane):
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in T.unroll(KEEP // 2):
-        low = leaf.canonical(bits[2 * j])
-        high = leaf.canonical(bits[2 * j + 1])
+        low = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j]), 0.0))
+        high = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j + 1]), 0.0))
         same = T.cast(low, "int32")
         bits[2 * j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
         same = T.cast(high, "int32")
         bits[2 * j + 1] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
-        digits[j] = leaf.half_digits(low, high)
+        pair = scalars.halves(scalars.float_of(low), scalars.float_of(high))
+        digits[j] = pair ^ (~scalars.permute_bytes(pair, pair, 48025) & T.uint32(2147450879))
     if (column < lo) | (column + WORD * KEEP > hi):
         own = column + lane
         for j in T.unroll(KEEP // 2):
@@ -229,8 +216,8 @@ def make_keys_2(bits, column, lo, hi, lane):
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in T.unroll(KEEP // 2):
-        low = leaf.canonical(bits[2 * j])
-        high = leaf.canonical(bits[2 * j + 1])
+        low = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j]), 0.0))
+        high = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j + 1]), 0.0))
         same = T.cast(low, "int32")
         bits[2 * j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
         same = T.cast(high, "int32")
@@ -266,10 +253,10 @@ def count_near(hist, bits, near, grain, column, lo, hi):
 
 
 @T.macro
-def keep_keys(words, first, bits, thread):
-    """Keep a batch of keys in shared memory."""
+def stash_keys(bits, stash, number, thread):
+    """Keep a batch of keys in shared memory, or take it `back`."""
     for j in T.unroll(KEEP):
-        words[first + (j * THREADS + thread)] = T.cast(bits[j], "int32")
+        stash[number * (KEEP * THREADS) + j * THREADS + thread] = T.cast(bits[j], "int32")
 
 
 @T.macro
@@ -323,21 +310,38 @@ def pick_bin_of_group(state, peers, coarse, need, lower, end, span, near, grain,
         bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
         less = less + warps.warp_sum(T.if_then_else(lane < bin, warps.pair_low(both_under) + high_under, 0))
         if hit_bin:
+            wanted = T.alloc_var("int32", init=left - over_bin)
             digit = T.alloc_var("int32", init=first_bin)
             inside = T.alloc_var("int32", init=low)
-            within = T.alloc_var("int32", init=warps.pair_low(both_under))
-            before = T.alloc_var("int32", init=over_bin)
-            if before + low < left:
-                before = before + low
-                digit = digit + 1
+            before = T.alloc_var("int32", init=0)
+            if low < wanted:
+                digit = first_bin + 1
                 inside = high
+                before = low
+            within = T.alloc_var("int32", init=warps.pair_low(both_under))
+            if digit > first_bin:
                 within = high_under
                 less = less + warps.pair_low(both_under)
-            wanted = T.alloc_var("int32", init=left - before)
+            wanted = wanted - before
             top = T.alloc_var("uint32", init=4294967295)
             if digit > 0:
-                top = leaf.half_edge(BINS - digit) - T.uint32(1)
-            width = T.alloc_var("uint32", init=top - leaf.half_edge(BINS - 1 - digit))
+                upper_bin = BINS - digit - BINS // 2
+                upper_sign = T.cast((upper_bin >> 31), "uint32")
+                top = (
+                    scalars.bits_of(scalars.float_of_half(T.max(upper_bin, 0 - upper_bin) << 5)) ^ upper_sign
+                ) - upper_sign + T.uint32(2147483648) - T.uint32(1)
+            lower_bin = BINS - 1 - digit - BINS // 2
+            lower_sign = T.cast((lower_bin >> 31), "uint32")
+            width = T.alloc_var(
+                "uint32",
+                init=top - (
+                    (
+                        scalars.bits_of(
+                            scalars.float_of_half(T.max(lower_bin, 0 - lower_bin) << 5)
+                        ) ^ lower_sign
+                    ) - lower_sign + T.uint32(2147483648)
+                )
+            )
             if near != T.uint32(0):
                 number = T.alloc_var("uint32", init=T.cast(digit, "uint32"))
                 bottom = T.alloc_var("uint32", init=1)
@@ -381,28 +385,16 @@ def read_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, state):
 
 
 @T.macro
-def read_word(value: T.Ref, words):
-    """A word of shared memory, for all threads."""
-    value = T.cast(words[4], "int32")
-
-
-@T.macro
-def read_word_2(value: T.Ref, words):
-    """A word of shared memory, for all threads."""
-    value = T.cast(words[5], "int32")
-
-
-@T.macro
 def keep_entry(pages, entry, thread):
     """The threads' page-table entries, for all threads."""
     pages[thread] = entry
 
 
 @T.macro
-def take_keys(bits, words, first, thread):
-    """Take a batch of keys back."""
+def stash_keys_2(bits, stash, number, thread):
+    """Keep a batch of keys in shared memory, or take it `back`."""
     for j in T.unroll(KEEP):
-        bits[j] = T.cast(words[first + (j * THREADS + thread)], "uint32")
+        bits[j] = T.cast(stash[number * (KEEP * THREADS) + j * THREADS + thread], "uint32")
 
 
 @T.macro
@@ -480,17 +472,19 @@ def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, 
         bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
         less = less + warps.warp_sum(T.if_then_else(lane < bin, warps.pair_low(both_under) + high_under, 0))
         if hit_bin:
+            wanted = T.alloc_var("int32", init=left - over_bin)
             digit = T.alloc_var("int32", init=first_bin)
             inside = T.alloc_var("int32", init=low)
-            within = T.alloc_var("int32", init=warps.pair_low(both_under))
-            before = T.alloc_var("int32", init=over_bin)
-            if before + low < left:
-                before = before + low
-                digit = digit + 1
+            before = T.alloc_var("int32", init=0)
+            if low < wanted:
+                digit = first_bin + 1
                 inside = high
+                before = low
+            within = T.alloc_var("int32", init=warps.pair_low(both_under))
+            if digit > first_bin:
                 within = high_under
                 less = less + warps.pair_low(both_under)
-            wanted = T.alloc_var("int32", init=left - before)
+            wanted = wanted - before
             shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
             below = T.cast(digit, "uint32") << shift
             top = T.alloc_var("uint32", init=end - below)
@@ -541,6 +535,7 @@ def collect(bits, above, equal, word, counters, entries, first, end, span, listi
                     slot = slot - 1
                     entries[first + slot] = warps.make_pair(bits[j], place - WORD * j)
     else:
+        words = T.alloc_local((KEEP,), "int32")
         for j in T.unroll(KEEP):
             words[j] = warps.ballot(warps.at_most(end - bits[j], span))
         if lane == 0:
@@ -600,9 +595,7 @@ def sum_bins(mine, through: T.Ref, hist, first, sums, thread, warp, lane):
     """
     for part in T.vectorized(BINS // THREADS):
         mine[part] = hist[(T.truncdiv(first, BINS // THREADS) + thread) * BINS // THREADS + part]
-    upto_0 = mine[0]
-    upto_1 = upto_0 + mine[1]
-    through = warps.scan(upto_1)
+    through = warps.scan(mine[0] + mine[1])
     if lane == LAST_LANE:
         sums[warp] = through
 
@@ -614,20 +607,19 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 
     `half`: the bins are those of the first digit.
     """
-    upto_0 = mine[0]
-    upto_1 = upto_0 + mine[1]
+    own = mine[0] + mine[1]
     other = T.alloc_var("int32", init=0)
     if lane < warp:
         other = sums[lane]
-    left = need - (through - upto_1 + warps.warp_sum(other))
-    if (left > 0) & (left <= upto_1):
+    left = need - (through - own + warps.warp_sum(other))
+    if (left > 0) & (left <= own):
         digit = T.alloc_var("int32", init=thread * (BINS // THREADS))
         inside = T.alloc_var("int32", init=mine[0])
         before = T.alloc_var("int32", init=0)
-        if upto_0 < left:
+        if mine[0] < left:
             digit = thread * (BINS // THREADS) + 1
             inside = mine[1]
-            before = upto_0
+            before = mine[0]
         wanted = T.alloc_var("int32", init=left - before)
         shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
         below = T.cast(digit, "uint32") << shift
@@ -648,10 +640,16 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 
 
 @T.macro
-def clear_run(bitmap, first, words, lane):
-    """Zero the warp's words of a bitmap."""
-    for i in T.unroll(lane, words, WORD, unroll_factor=1):
-        bitmap[first + i] = 0
+def clear_4(words, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    zero = T.alloc_local((QUAD,), "int32")
+    zero[0] = 0
+    zero[1] = 0
+    zero[2] = 0
+    zero[3] = 0
+    if thread < 640:
+        for part in T.vectorized(QUAD):
+            words[(thread) * QUAD + part] = zero[part]
 
 
 @T.macro
@@ -709,16 +707,6 @@ def rank_entries(entries, first, count, need, above, counters, rank, words, warp
                 warps.atomic_add(counters[2], 1)
             if (owner >= 0) & (owner < WARPS):
                 warps.set_bits(above[(owner * words + (offset >> 5))], 1 << (offset & 31))
-
-
-@T.macro
-def read_marked(ties: T.Ref, skip: T.Ref, counters, need, inside, lower):
-    """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the
-    list.
-    """
-    equal = counters[3]
-    ties = T.if_then_else(inside > RANKED, T.max(need - equal, 0), 0)
-    skip = lower + counters[2] + T.min(equal, need)
 
 
 @T.macro
@@ -846,9 +834,8 @@ def select(
     load_few(few, logits, row, stride, lane)
     if stride <= HELD:
         load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
-    start = T.alloc_var("int32", init=0)
-    last = T.alloc_var("int32", init=0)
-    read_bounds(start, last, row_starts, row_ends, row, stride)
+    start = T.max(row_starts[row], 0)
+    last = T.min(row_ends[row], stride)
     T.sync_threads()
     if last - start <= k:
         take_all(
@@ -863,9 +850,9 @@ def select(
             origin = start >> 5 << 5
             run = leaf.ceildiv(last - origin, WORD * WARPS * GROUP)
         batches = leaf.ceildiv(run, KEEP)
+        words = batches * KEEP
         base = origin + owner * run * WORD
-        hi = T.alloc_var("int32", init=0)
-        bound_warp(hi, base, run, last)
+        hi = T.min(last, base + run * WORD)
         # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
         first_page = T.alloc_var("int32", init=0)
         entry = T.alloc_var("int32", init=0)
@@ -896,7 +883,7 @@ def select(
                 make_keys_2(keys, column, start, hi, lane)
                 count_near(hist, keys, near_key, grain, column, start, hi)
             if step < T.min(STASHED, batches - 1):
-                keep_keys(stash, step * (KEEP * THREADS), keys, worker)
+                stash_keys(keys, stash, step, worker)
         T.sync_threads()
         # A peer's shared memory may be written only once the peer runs.
         T.call_extern("handle", "dk::cluster_wait")
@@ -906,8 +893,8 @@ def select(
         pick_bin_of_group(state, hist, coarse, need, lower, end, span, near_key, grain, rank, warp, lane)
         T.sync_threads()
         read_state(end, span, need, inside, state)
-        read_word(lower, state)
-        read_word_2(within, state)
+        lower = state[4]
+        within = state[5]
         rounds = rounds + 1
         # By now the entries have come.
         if page_size > 0:
@@ -918,7 +905,7 @@ def select(
                 if batches > 1:
                     column = base + step * BATCH
                     if step < T.min(STASHED, batches - 1):
-                        take_keys(keys, stash, step * (KEEP * THREADS), worker)
+                        stash_keys_2(keys, stash, step, worker)
                     else:
                         load_words(keys, logits, row, stride, column, hi, lane)
                         make_keys_2(keys, column, start, hi, lane)
@@ -935,10 +922,9 @@ def select(
             )
             T.sync_threads()
             read_state(end, span, need, inside, state)
-            read_word(lower, state)
-            read_word_2(within, state)
+            lower = state[4]
+            within = state[5]
             rounds = rounds + 1
-        words = batches * KEEP
         # One pass marks what is above the range and lists what is in it; the last batch is still held.
         listing = (inside > 0) & (inside <= LISTED)
         for step in T.serial(batches):
@@ -946,7 +932,7 @@ def select(
             if step > 0:
                 column = base + batch * BATCH
                 if batch < T.min(STASHED, batches - 1):
-                    take_keys(keys, stash, batch * (KEEP * THREADS), worker)
+                    stash_keys_2(keys, stash, batch, worker)
                 else:
                     load_words(keys, logits, row, stride, column, hi, lane)
                     make_keys_2(keys, column, start, hi, lane)
@@ -985,7 +971,7 @@ def select(
                         read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
-                    clear_run(equal, first, words, lane)
+                    clear_4(equal, worker)
                     T.sync_threads()
                 sift(entries, total, above, equal, counters, end, span, inside, rank, words, worker)
                 ranked = LISTED
@@ -993,7 +979,12 @@ def select(
             if inside <= RANKED:
                 rank_entries(entries, ranked, inside, need, above, counters, rank, words, warp, lane)
             T.sync_threads()
-            read_marked(ties, skip, counters, need, inside, lower)
+            # Lower ranks select of the list as well, and take equal ones.
+            lower_equal = counters[3]
+            ties = 0
+            if inside > RANKED:
+                ties = T.max(need - lower_equal, 0)
+            skip = lower + counters[2] + T.min(lower_equal, need)
         before = T.alloc_var("int32", init=0)
         if ties > 0:
             count_marks(before, equal, sums, first, words, warp, lane)
@@ -1031,7 +1022,7 @@ def program():
         indices: T.Tensor((rows, k), "int32"),
     ):
         with T.Kernel(rows, 4, threads=1024, cluster_dims=(1, 4, 1)) as (row, rank):
-            T.import_source(grid.SOURCE + leaf.SOURCE + warps.SOURCE)
+            T.import_source(grid.SOURCE + warps.SOURCE + scalars.SOURCE)
             hist = T.alloc_shared((2 * BINS,), "int32")
             entries = T.alloc_shared((LISTED + RANKED,), "int64")
             above = T.alloc_shared((SPAN // WORD,), "int32")

@@ -1,0 +1,52 @@
+"""Functions of one thread for the text of any leaf: numbers by their bits, their conversions, a load that need not be made.
+
+What each means is in dsl_kernels/device/torch/scalars.py; places come as elements of a buffer.
+"""
+
+import tilelang.language as T
+
+from .warps import external
+
+SOURCE = r"""
+namespace scalars {
+__device__ __forceinline__ unsigned load_where(const float* from, bool wanted) {
+  return wanted ? __ldg(reinterpret_cast<const unsigned*>(from)) : 0;
+}
+__device__ __forceinline__ unsigned halves(float low, float high) {
+  unsigned pair;
+  asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+__device__ __forceinline__ float float_of_half(int bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<unsigned short>(bits)));
+  return value;
+}
+__device__ __forceinline__ unsigned permute_bytes(unsigned a, unsigned b, unsigned selector) {
+  unsigned bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(a), "r"(b), "r"(selector));
+  return bytes;
+}
+}  // namespace scalars
+"""
+
+
+def ceildiv(count, size):
+    """Both positive or zero; C division, which costs no sign fix-up."""
+    return T.truncdiv(count + size - 1, size)
+
+
+bits_of = external("uint32", "__float_as_uint")
+float_of = external("float32", "__uint_as_float")
+halves = external("uint32", "scalars::halves")
+float_of_half = external("float32", "scalars::float_of_half")
+permute_bytes = external("uint32", "scalars::permute_bytes")
+funnel_left = external("int32", "__funnelshift_l")
+
+
+def add_rn(a, b):
+    return T.call_extern("float32", "__fadd_rn", a, T.float32(b) if isinstance(b, float) else b)
+
+
+def load_below(place, column, limit):
+    return T.call_extern("uint32", "scalars::load_where", T.address_of(place), column < limit)

@@ -1,0 +1,75 @@
+"""What the text of a leaf may ask of any DSL for one thread: numbers by their bits, their conversions, a load that need not be made.
+
+A uint32 is a 64-bit integer here, and an int32 stands for a word of 32 bits, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...tile.leaf_text import Function
+from ...tile.threads import Place, Threads, number, signed, unsigned
+
+_NAN = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)
+
+
+def _one_nan(floats: torch.Tensor) -> torch.Tensor:
+    """With the one NaN that the hardware makes."""
+    return torch.where(floats.isnan(), _NAN, floats)
+
+
+def _to_half(x: torch.Tensor) -> torch.Tensor:
+    near = x.half()
+    bits = near.view(torch.int16).long() & 0x7FFF
+    bits = torch.where(near.float().abs() > x.abs(), bits - 1, bits) | (x.view(torch.int32) < 0).long() << 15
+    return torch.where(x.isnan(), 0x7FFF, bits)
+
+
+def _permute(a: Any, b: Any, selector: int) -> torch.Tensor:
+    pair, found = torch.as_tensor(a) | torch.as_tensor(b) << 32, torch.zeros((), dtype=torch.int64)
+    for i in range(4):
+        chosen = selector >> 4 * i & 15
+        byte = pair >> 8 * (chosen & 7) & 0xFF
+        found = found | (torch.where(byte > 127, 0xFF, 0) if chosen & 8 else byte) << 8 * i
+    return found
+
+
+def _load_below(threads: Threads, place: Place, column: Any, limit: Any) -> torch.Tensor:
+    inside = threads.spread(column < limit)
+    words = place.memory.view(torch.int32)[place.of(threads.active & inside)].long()
+    return torch.where(inside, unsigned(words), 0)
+
+
+bits_of = Function("bits_of", "uint32", lambda x: unsigned(number(x).view(torch.int32).long()))
+"""The bit pattern of a float."""
+
+float_of = Function(
+    "float_of", "float32", lambda bits: signed(torch.as_tensor(bits)).int().view(torch.float32)
+)
+"""The float of a bit pattern."""
+
+add_rn = Function("add_rn", "float32", lambda a, b: _one_nan(number(a) + number(b)))
+"""The sum of two floats even where one is written as zero: 0 of -0 + 0, and of any NaN the one that the hardware makes."""
+
+halves = Function("halves", "uint32", lambda low, high: _to_half(low) | _to_half(high) << 16)
+"""Two floats rounded towards zero to fp16, in the halves of a word."""
+
+float_of_half = Function(
+    "float_of_half",
+    "float32",
+    lambda bits: _one_nan(number(bits).to(torch.int16).view(torch.float16).float()),
+)
+"""The float that an fp16 is whose bit pattern an int32 holds, without a sign."""
+
+permute_bytes = Function("permute_bytes", "uint32", _permute)
+"""Bytes of two words, each by four bits of a selector from the lowest on: which of the eight, above that its sign alone (`prmt`)."""
+
+funnel_left = Function(
+    "funnel_left", "int32", lambda low, high, count: signed(high << count | unsigned(low) >> 32 - count)
+)
+"""The upper word of a uint32 below an int32, moved up by 1 to 31 bits."""
+
+load_below = Function("load_below", "uint32", _load_below, joint=True)
+"""The bit pattern at a place in global memory where a column lies below a limit; 0 without a read elsewhere."""

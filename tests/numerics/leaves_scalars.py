@@ -1,0 +1,65 @@
+"""A case of the functions of one thread that the text of any leaf may call."""
+
+from __future__ import annotations
+
+import torch
+from leaf_probes import Probe, case, straight
+
+from dsl_kernels.device.torch.scalars import (
+    add_rn,
+    bits_of,
+    float_of,
+    float_of_half,
+    funnel_left,
+    halves,
+    load_below,
+    permute_bytes,
+)
+from dsl_kernels.tile.leaf_text import by_text
+
+THREADS = 128
+# Bit patterns: zeros, infinities, quiet and signalling NaN, the largest float, what fp16 has no number for, or but a subnormal one.
+HARD = (
+    0,
+    1 << 31,
+    0x7F800000,
+    0xFF800000,
+    0x7FC00000,
+    0xFF800001,
+    0x7F7FFFFF,
+    0xC7800000,
+    0x477FF000,
+    0x337FFFFF,
+    0xB8800001,
+    1,
+)
+
+
+@by_text
+def of_one_thread(m, bits, found, source, limit, thread):
+    """Each function, of two bit patterns of this thread."""
+    low, high = m.let("low", float_of(bits[0])), m.let("high", float_of(bits[1]))
+    found[0] = bits_of(add_rn(low, high))
+    found[1] = bits_of(add_rn(low, 0.0))
+    found[2] = halves(low, high)
+    found[3] = bits_of(float_of_half((halves(low, low) & 0x7FFF).to("int32")))
+    found[4] = permute_bytes(bits[0], bits[1], 0xBB99)
+    found[5] = permute_bytes(bits[0], bits[1], 0x3715)
+    found[6] = funnel_left(bits[0], bits[1].to("int32"), 5).to("uint32")
+    found[7] = load_below(source.at(thread), thread, limit)
+
+
+@case(of_one_thread)
+def functions_of_one_thread(p: Probe) -> None:
+    p.threads = THREADS
+    patterns = p.integers(-(1 << 31), 1 << 31, THREADS, 2, dtype=torch.int64) & 0xFFFFFFFF
+    hard = torch.tensor(HARD)
+    patterns[: len(hard), 0] = hard
+    patterns[len(hard) : 2 * len(hard), 1] = hard
+    patterns[2 * len(hard) :: 2] = (
+        p.normal(THREADS, 2).view(torch.int32).long()[2 * len(hard) :: 2] & 0xFFFFFFFF
+    )
+    kind = {"dtype": "uint32", "private": True}
+    bits = p.registers("bits", (THREADS, 2), patterns, places=straight(THREADS, 2), out=False, **kind)
+    found = p.registers("found", (THREADS, 8), None, places=straight(THREADS, 8), **kind)
+    p.call(bits, found, p.operand("source", p.normal(100)), p.dim("limit", 100), p.thread)
