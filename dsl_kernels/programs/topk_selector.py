@@ -386,20 +386,18 @@ def _list_row(m: Recorder) -> None:
 def _mark_ties(m: Recorder) -> None:
     """Mark keys that equal TIED from the row's first on until those and the listed ones are k; TIED is 0 where they are
     not, or where the list holds k by itself."""
-    c, keys = m.c, m.buffer("keys")
-    with m.when(INSIDE < NEED):
-        found, turn = m.var("found"), m.var("turn")
-        for _ in m.repeat((turn < BATCHES) & (INSIDE + found < NEED)):
-            word = m.let("word", (turn * c.cta_warps + m.warp) * m.k.keep)
-            column = m.let("column", name("origin") + word * WORD)
-            leaf.load_words(m, keys, column, m.dim("stride"))
-            leaf.make_keys(m, keys, column, FIRST, LAST, digits=0)
-            leaf.mark_equal(m, keys, word, TIED)
-            m.meet()
-            m.set(found, _counter(m, leaf.KEPT))
-            m.meet()
-            m.set(turn, turn + 1)
-        m.set(UNLISTED, INSIDE + found < NEED)
+    c, keys, found, turn = m.c, m.buffer("keys"), m.var("found"), m.var("turn")
+    for _ in m.repeat((turn < BATCHES) & (INSIDE + found < NEED)):
+        word = m.let("word", (turn * c.cta_warps + m.warp) * m.k.keep)
+        column = m.let("column", name("origin") + word * WORD)
+        leaf.load_words(m, keys, column, m.dim("stride"))
+        leaf.make_keys(m, keys, column, FIRST, LAST, digits=0)
+        leaf.mark_equal(m, keys, word, TIED)
+        m.meet()
+        m.set(found, _counter(m, leaf.KEPT))
+        m.meet()
+        m.set(turn, turn + 1)
+    m.set(UNLISTED, (INSIDE + found < NEED) | (INSIDE > c.listed))
     with m.when(UNLISTED | (INSIDE >= NEED)):
         m.set(TIED, 0)
 

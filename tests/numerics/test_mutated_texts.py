@@ -497,6 +497,8 @@ SAMPLED_ROW = "selection, a sample of a row"
 FEW_SEQUENCES = "of at most 32 sequences, as here, the lanes have been given what each has to score"
 ANY_SAMPLE = "whatever the sample was like: a list that will not do sends the row through the histogram"
 PART = "a part lies at row * splits + part, a product of the two"
+ABOVE = "every key of that list lies above the range, and none is looked at further"
+NO_PAGES = "a sampled row has no entries of the page table at hand, which any two numbers say"
 NARROWER = "the range of what the list holds saves rounds, and no result depends on it"
 OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
 # What may survive, and why the kernel is still the same one.
@@ -552,9 +554,17 @@ EXPLAINED: dict[str, str | Only] = {
         {ONE: (1,), CLUSTER: (1,)},
     ),
     "dense and keep of place_marks": Only(
-        "no bitmap of a sampled row is dense, which any number says that is known beforehand",
-        {SAMPLED_ROW: (1,)},
+        "a number that is known beforehand says that no bitmap is dense, and either way positions ascend",
+        {ONE: (1,), CLUSTER: (1,), SAMPLED_ROW: (1,)},
     ),
+    "target and end of sift": Only(ABOVE, {SAMPLED_ROW: (1,)}),
+    "span and inside of sift": Only(ABOVE, {SAMPLED_ROW: (1,)}),
+    "inside and ranked of sift": Only(ABOVE, {SAMPLED_ROW: (1,)}),
+    "cta_warps and words of sift": Only(
+        "positions of a sampled row lie in one run of words", {SAMPLED_ROW: (1,)}
+    ),
+    "pages and first_page of write_ids": Only(NO_PAGES, {SAMPLED_ROW: (1,)}),
+    "first_page and group of write_ids": Only(NO_PAGES, {SAMPLED_ROW: (1,)}),
     "drop depend": "without it a launch waits for the whole kernel before it",
     "max_pages and row of table_entries": "an entry lies at row * max_pages + page, a product of the two",
 }

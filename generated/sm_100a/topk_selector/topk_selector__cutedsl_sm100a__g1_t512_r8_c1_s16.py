@@ -946,20 +946,19 @@ def select(
             inside = counters[0]
             unlisted = (inside < need) | (inside > LISTED)
             if tied != 0:
-                if inside < need:
-                    found = Int32(0)
-                    turn = Int32(0)
-                    while (turn < batches) & (inside + found < need):
-                        word = (turn * WARPS + warp) * KEEP
-                        column = origin + word * WORD
-                        load_words(keys, logits, row, stride, column, stride, lane)
-                        make_keys_2(keys, column, start, last, lane)
-                        mark_equal(keys, equal, word, counters, tied, lane)
-                        cute.arch.sync_threads()
-                        found = counters[1]
-                        cute.arch.sync_threads()
-                        turn = turn + 1
-                    unlisted = inside + found < need
+                found = Int32(0)
+                turn = Int32(0)
+                while (turn < batches) & (inside + found < need):
+                    word = (turn * WARPS + warp) * KEEP
+                    column = origin + word * WORD
+                    load_words(keys, logits, row, stride, column, stride, lane)
+                    make_keys_2(keys, column, start, last, lane)
+                    mark_equal(keys, equal, word, counters, tied, lane)
+                    cute.arch.sync_threads()
+                    found = counters[1]
+                    cute.arch.sync_threads()
+                    turn = turn + 1
+                unlisted = (inside + found < need) | (inside > LISTED)
                 if unlisted | (inside >= need):
                     tied = cutlass.Uint32(0)
             if unlisted:
