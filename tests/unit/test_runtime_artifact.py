@@ -118,7 +118,8 @@ def test_tensor_map_must_have_matching_rank():
 def test_what_programs_hold_of_leaves_is_imported_once(monkeypatch, tmp_path: Path) -> None:
     """A helper that changed is imported anew, but a program goes on calling the leaf that a test or a user knows."""
     held = {
-        how: importlib.import_module(f"dsl_kernels.device.{how}.lightning_indexer") for how in ("torch", "text")
+        how: importlib.import_module(f"dsl_kernels.device.{how}.lightning_indexer")
+        for how in ("torch", "text")
     }
     (tmp_path / "module.py").write_text("x = 1\n")
     (changed := tmp_path / "grid.py").write_text("y = 2\n")
