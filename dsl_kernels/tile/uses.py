@@ -208,8 +208,9 @@ class _Uses:
                 for i, argument in enumerate(s.arguments):
                     if isinstance(argument, t.Global):
                         (written if i in s.leaf.written else read).add(argument.name)
-            else:
-                read |= {v.name for v in self._values[id(s)] if isinstance(v, t.Global)}
+            passed = s.arguments if isinstance(s, t.Call) else ()
+            found = (v for v in self._values[id(s)] if isinstance(v, t.Global))
+            read |= {v.name for v in found if not any(v is argument for argument in passed)}
         read |= set().union(*map(t.names_of, self._values.values()))
         read |= {name for extent in self._schedule.grid for name in names_in(extent)}
         for operand in operands:
