@@ -3,13 +3,14 @@
     python scripts/attack_gpu.py [--only REGEX] [--json FILE]
 
 Threads that share a stream or a workspace, caches that change under the same address, misaligned operands, process-wide
-defaults, block tables of every page count. Each attack runs in a process of its own, since a fault on the GPU ends its
+defaults and modes, fake tensors, block tables of every page count. Each attack runs in a process of its own, since a fault on the GPU ends its
 CUDA context; all of them run at once. Variants must be compiled beforehand (`make warmup`, or DSL_KERNELS_BUNDLE_DIR).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -26,6 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from dsl_kernels import dsa, problems  # noqa: E402
 from dsl_kernels.errors import DslKernelError  # noqa: E402
@@ -208,6 +212,13 @@ def calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     }
 
 
+class Calls(TorchDispatchMode):
+    """Looks at every call on its way to torch's kernels."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
 def outputs(found: Any) -> list[torch.Tensor]:
     return [each.clone() for each in (found if isinstance(found, tuple) else (found,))]
 
@@ -268,6 +279,30 @@ def overlapping_outputs() -> Iterator[Row]:
 
 
 @attack
+def fake_tensors() -> Iterator[Row]:
+    """A fake call first, in a process that knows the op from nothing else: the real one after it must be right."""
+    from dsl_kernels import ops
+
+    every_op, wrong = calls(), 0
+    for call, arguments in every_op.values():
+        given = {n: v for n, v in arguments.items() if n not in ("out", "lse")}
+        scores = call in (lightning_indexer, lightning_indexer_prefill)
+        for inside in (True, False):
+            wanted = outputs(call(**(arguments if scores else given)))
+            ops.clear()
+            ops._base._constants.clear()
+            mode = FakeTensorMode()
+            fakes = {n: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for n, v in given.items()}
+            with mode if inside else contextlib.nullcontext():
+                found = call(**fakes)
+            shapes = [tensor.shape for tensor in (found if isinstance(found, tuple) else (found,))]
+            wrong += shapes != [tensor.shape for tensor in wanted]
+            wrong += not equal(outputs(call(**(arguments if scores else given))), wanted)
+            torch.cuda.synchronize()
+    yield "fake tensors, then real ones", 4 * len(every_op), wrong
+
+
+@attack
 def process_wide_settings() -> Iterator[Row]:
     from dsl_kernels import ops
 
@@ -291,6 +326,8 @@ def process_wide_settings() -> Iterator[Row]:
         "inference mode": torch.inference_mode,
         "no grad": torch.no_grad,
         "autocast": lambda: torch.autocast("cuda", dtype=torch.float16),
+        "a dispatch mode": Calls,
+        "a flop counter": lambda: FlopCounterMode(display=False),
         "a side stream": lambda: torch.cuda.stream(torch.cuda.Stream()),
     }
     torch.cuda.synchronize()

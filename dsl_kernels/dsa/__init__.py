@@ -17,6 +17,7 @@ import torch
 from ..arguments import finite, integer
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
+from ..ops._dispatch import dispatched, watched
 from ..ops.workspace import no_memory, own_workspace, require_workspace
 from ..problems.base import require_dense
 from ..problems.layouts import LATENT_DIM
@@ -98,9 +99,9 @@ def decode(
             fix="make the operands agree",
         )
     rows, width = b * next_n, block_table.shape[1] * PAGE
-    scratch, held = _scratch(workspace, q_index)
+    scratch, held, kept = _scratch(workspace, q_index)
     with held:
-        logits = _logits(scratch, (b, next_n, width), q_index)
+        logits = _logits(kept, (b, next_n, width), q_index)
         lightning_indexer(
             q_index, k_index_cache, weights, seq_lens, block_table, out=logits, skip_below=topk, executor=executor,
             arch=arch, workspace=scratch,
@@ -179,11 +180,11 @@ def prefill(
                 got=f"shape {tuple(tensor.shape)}",
                 fix="pass one row a query",
             )
-    scratch, held = _scratch(workspace, q_index)
+    scratch, held, kept = _scratch(workspace, q_index)
     result = output if output is not None else _allocate(q_nope, topk)
     index = (q_index, k_index, k_index_scales, weights, k_start, k_end)
     with held:
-        _select(*index, result.indices, rows_per_chunk, scratch, executor=executor, arch=arch)
+        _select(*index, result.indices, rows_per_chunk, scratch, kept, executor=executor, arch=arch)
         sparse_mla(
             q_nope, q_pe, kv, result.indices, sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink, lse_base=lse_base,
             out=result.out, lse=result.lse, executor=executor, arch=arch, workspace=scratch,
@@ -201,12 +202,14 @@ def _select(
     indices: torch.Tensor,
     rows_per_chunk: int | None,
     scratch: Workspace | None,
+    kept: Workspace | None,
     **options: Any,
 ) -> None:
     """Keys of each row of a prefill into `indices`, by scoring and selection of a chunk at a time."""
     topk = indices.shape[1]
-    parts, lanes, shape = _chunks(q_index.shape[0], k_index.shape[0], rows_per_chunk, q_index.device.type)
-    logits = _logits(scratch, shape, q_index)
+    concurrent = kept is not None and q_index.device.type == "cuda"
+    parts, lanes, shape = _chunks(q_index.shape[0], k_index.shape[0], rows_per_chunk, concurrent)
+    logits = _logits(kept, shape, q_index)
     # Selection ends a window with the row of logits, which may be longer than there are keys.
     ends = k_end if shape[2] == k_index.shape[0] else k_end.clamp(max=k_index.shape[0])
     with _streams(scratch, q_index.device, lanes) as streams:
@@ -224,7 +227,7 @@ def _select(
 
 
 def _chunks(
-    rows: int, keys: int, rows_per_chunk: int | None, device: str
+    rows: int, keys: int, rows_per_chunk: int | None, concurrent: bool
 ) -> tuple[list[slice], int, tuple[int, int, int]]:
     """The chunks of a prefill, how many are under way at once, and the shape of their logits: [lanes, rows, stride]."""
     stride = -(-keys // 4) * 4
@@ -235,7 +238,6 @@ def _chunks(
         count = -(-blocks // max(1, LOGITS_BYTES // LANES // (4 * max(stride, 1) * BLOCK)))
         bounds = [min(rows, blocks * i // max(count, 1) * BLOCK) for i in range(count + 1)]
     parts = [slice(first, end) for first, end in pairwise(bounds)]
-    concurrent = device == "cuda" and not torch.compiler.is_compiling()
     lanes = min(LANES, max(1, len(parts))) if concurrent else 1
     return parts, lanes, (lanes, max([0, *(part.stop - part.start for part in parts)]), stride)
 
@@ -258,22 +260,22 @@ def _streams(
 
 def _scratch(
     workspace: Workspace | None, q_index: torch.Tensor
-) -> tuple[Workspace | None, contextlib.AbstractContextManager[Any]]:
-    """The workspace of a step and what keeps other threads out of it.
+) -> tuple[Workspace | None, contextlib.AbstractContextManager[Any], Workspace | None]:
+    """The workspace for the ops of a step, what keeps other threads out of it, and the one that logits are kept in.
 
-    A traced graph hands the caller's on to its ops, each of which keeps others out for as long as it needs to: the
-    logits, which outlive an op, are the graph's own.
+    Where torch has to see the calls, the caller's workspace is handed on to the ops, each of which keeps others out for
+    as long as it needs to, and the logits, which outlive an op, are tensors of the caller's kind.
     """
-    if torch.compiler.is_compiling():
-        return workspace, contextlib.nullcontext()
+    if watched() or dispatched(q_index):
+        return workspace, contextlib.nullcontext(), None
     found = workspace if workspace is not None else own_workspace(q_index.device)
-    return found, found.held()
+    return found, found.held(), found
 
 
-def _logits(scratch: Workspace | None, shape: tuple[int, ...], q_index: torch.Tensor) -> torch.Tensor:
-    if scratch is None or torch.compiler.is_compiling():
+def _logits(kept: Workspace | None, shape: tuple[int, ...], q_index: torch.Tensor) -> torch.Tensor:
+    if kept is None:
         return q_index.new_empty(shape, dtype=torch.float32)
-    return scratch.get("logits", shape, torch.float32, q_index.device, zeroed=False)
+    return kept.get("logits", shape, torch.float32, q_index.device, zeroed=False)
 
 
 def _allocate(q_nope: torch.Tensor, topk: int) -> StepOutput:

@@ -1,4 +1,4 @@
-"""Public ops as custom ops of torch, so that `torch.compile` and `torch.export` keep each as one call.
+"""Public ops as custom ops of torch, so that `torch.compile`, `torch.export` and modes see each as one call.
 
 Everything is derived: the arguments from the function's signature, what it writes and how large that is from the
 operands of its problem. `dsl_kernels::<op>` returns its outputs, `dsl_kernels::<op>_out` writes into those it is given.
@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 import torch
 
 from .. import problems
-from ..errors import DeclarationError
+from ..errors import DeclarationError, DslKernelError, InvalidArgumentError
 from ..expr import compile_expressions, names_in_all
 from ..problems.base import OperandSpec, Problem
+from ._dispatch import Unaddressed, dispatched, watched
 from .workspace import require_workspace, workspace_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,7 +30,10 @@ _TYPES = {
 
 
 def torch_op(op: str, form: str) -> Callable[[F], F]:
-    """Decorate a public op: where a graph is traced it becomes a call of the custom op, and elsewhere it is called.
+    """Decorate a public op: the function itself, or a call of the custom op wherever torch has to see the call.
+
+    That is where a graph is traced, where a mode is active, and for tensors that have no memory of their own, such as
+    fake or distributed ones.
 
     Args:
         op, form: the problem and a form of it, whose outputs are those of every form the function may choose. Outputs of
@@ -46,17 +50,29 @@ def torch_op(op: str, form: str) -> Callable[[F], F]:
         given = ", ".join(
             p.name if p.kind is not p.KEYWORD_ONLY else f"{p.name}={p.name}" for p in parameters
         )
+        named = ", ".join(f"{p.name}={p.name}" for p in parameters)
         # Written out: packing and unpacking *args and **kwargs would cost a call half a microsecond.
         text = (
             f"def {function.__name__}{plain}:\n"
-            f"    if is_compiling():\n"
-            f"        return traced({', '.join(f'{p.name}={p.name}' for p in parameters)})\n"
-            f"    return eager({given})\n"
+            f"    if watched():\n"
+            f"        return traced({named})\n"
+            f"    if {derived.first}.__class__ is not Tensor and dispatched({derived.first}):\n"
+            f"        return foreign({named})\n"
+            f"    try:\n"
+            f"        return eager({given})\n"
+            f"    except Unaddressed:\n"
+            f"        if not any(map(dispatched, ({', '.join(p.name for p in parameters)}))):\n"
+            f"            raise\n"
+            f"        return foreign({named})\n"
         )
         scope: dict[str, Any] = {
-            "is_compiling": torch.compiler.is_compiling,
+            "watched": watched,
             "traced": derived.traced,
+            "Tensor": torch.Tensor,
+            "dispatched": dispatched,
+            "foreign": derived.foreign,
             "eager": function,
+            "Unaddressed": Unaddressed,
         }
         exec(text, scope)
         public: Any = functools.update_wrapper(scope[function.__name__], function)
@@ -176,6 +192,25 @@ class _TorchOp:
             given = {name: new[name] if tensor is None else tensor for name, tensor in given.items()}
         self.writing(**arguments, **given)
         return _one_or_all(given)
+
+    def foreign(self, **arguments: Any) -> Any:
+        """The call on a subclass of tensors, which says itself what an op on it does.
+
+        Raises:
+            InvalidArgumentError: it does not.
+        """
+        try:
+            return self.traced(**arguments)
+        except (DslKernelError, torch.OutOfMemoryError):
+            raise
+        except Exception as refused:
+            name, tensor = next((n, value) for n, value in arguments.items() if dispatched(value))
+            raise InvalidArgumentError(
+                name,
+                expected=f"plain tensors, or a subclass that runs {self.function.__name__}",
+                got=f"{type(tensor).__name__}: {str(refused).partition(chr(10))[0]}",
+                fix="pass the tensor that lies on this device (of a DTensor, its to_local())",
+            ) from refused
 
 
 def _one_or_all(outputs: dict[str, torch.Tensor]) -> Any:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from .. import problems
 from ..arguments import finite, integer
 from ..errors import ArgumentTypeError, DslKernelError, InvalidArgumentError
 from ..problems.base import OperandSpec, require_dense
+from ._dispatch import Unaddressed
 
 _warned: set[str] = set()
 
@@ -35,10 +37,10 @@ def identity(
         lines.append(f"t{i} = o[{spec.name!r}]")
         if _optional(spec):
             lines += [f"if t{i} is None:", f"    p{i} = 0; f{i} = None", "else:"]
-            lines.append(f"    p{i} = t{i}.data_ptr(); f{i} = ({facts})")
+            lines.append(f"    p{i} = t{i}.data_ptr() or absent({spec.label!r}, t{i}); f{i} = ({facts})")
             parts.append(f"f{i}")
         else:
-            lines.append(f"p{i} = t{i}.data_ptr()")
+            lines.append(f"p{i} = t{i}.data_ptr() or absent({spec.label!r}, t{i})")
             parts.append(facts)
     each = ", ".join(f"p{i} & 15" for i in range(len(specs)))
     lines.append(f"low = ({' | '.join(f'p{i}' for i in range(len(specs)))}) & 15")
@@ -50,9 +52,11 @@ def identity(
         if s.kind == "in" and not _optional(s) and s.torch_dtype.is_floating_point
     ]
     lines += [f"if grad_enabled() and ({' or '.join(learnt)}):", f"    warn_once({op!r})"] if learnt else []
+    lines += ["if forward_ad._current_level >= 0:", "    refuse_tangents(specs, o)"]
     lines.append(f"return ({', '.join(parts)}, low and ({each})), t0.device, ({places}) if {given} else None")
     scope: dict[str, Any] = {
         "grad_enabled": torch.is_grad_enabled, "warn_once": _warn_of_no_backward, "integer": integer, "finite": finite,
+        "absent": _absent, "forward_ad": forward_ad, "specs": specs, "refuse_tangents": _refuse_tangents,
     }  # fmt: skip
     exec("def identity(o):\n" + "\n".join(f"    {line}" for line in lines), scope)
     found: Callable[[Mapping[str, Any]], Any] = scope["identity"]
@@ -97,6 +101,40 @@ def _warn_of_no_backward(op: str) -> None:
         )
 
 
+def _refuse_tangents(specs: Iterable[OperandSpec], operands: Mapping[str, Any]) -> None:
+    """Refuse tensors with a derivative in forward mode, which an op would drop without a word.
+
+    Raises:
+        InvalidArgumentError: one of them has one.
+    """
+    for spec in specs:
+        tensor = operands[spec.name]
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise InvalidArgumentError(
+                spec.label,
+                expected="a tensor without a tangent, as the op has no derivative",
+                got="a dual tensor of torch.autograd.forward_ad",
+                fix="pass forward_ad.unpack_dual(tensor).primal",
+            )
+
+
+def _absent(name: str, tensor: torch.Tensor) -> int:
+    """The address of a tensor that has none: 0 where it has no elements either.
+
+    Raises:
+        Unaddressed: it stands for elements that lie nowhere.
+    """
+    # Tensors of other devices, which are refused by their device, may have no address.
+    if tensor.numel() and tensor.device.type in ("cpu", "cuda"):
+        raise Unaddressed(
+            name,
+            expected="a tensor in memory",
+            got=f"{tensor.numel()} elements at address 0 ({type(tensor).__name__})",
+            fix="pass plain torch tensors",
+        )
+    return 0
+
+
 def on_cpu(operands: Mapping[str, Any]) -> bool:
     return all(value.is_cpu for value in operands.values() if isinstance(value, torch.Tensor))
 
@@ -118,7 +156,7 @@ def refusal(
         require_names(executor, variant, arch)
     except DslKernelError as found:
         return found
-    return InvalidArgumentError(
+    return Unaddressed(
         op,
         expected="tensors whose address, shape and strides can be read",
         got=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..errors import InvalidArgumentError
+from ._dispatch import Unaddressed, of_its_own
 
 Split = tuple[str, dict[str, torch.Tensor]]
 _Reference = weakref.ref[torch.Tensor]
@@ -31,7 +31,7 @@ def kept_views(
         split: raises for tensors that it cannot take.
 
     Raises:
-        InvalidArgumentError: a tensor without memory of its own.
+        Unaddressed: a tensor without memory of its own.
     """
     try:
         if second is None:
@@ -45,7 +45,7 @@ def kept_views(
             )  # fmt: skip
     except Exception as error:
         split(first, second)
-        raise InvalidArgumentError(
+        raise Unaddressed(
             name, expected="a tensor in memory", got=str(error).partition("\n")[0], fix="pass plain torch tensors"
         ) from None  # fmt: skip
     held = _kept.get(key)
@@ -72,7 +72,7 @@ def kept_views(
 
 def _unattached(rows: torch.Tensor) -> torch.Tensor:
     """The same memory without a reference to the caller's tensor, which a view has and which would keep it alive."""
-    with torch.inference_mode(False):
+    with of_its_own():
         alone = torch.empty(0, dtype=rows.dtype, device=rows.device)
         alone.set_(rows.untyped_storage(), rows.storage_offset(), rows.shape, rows.stride())
     # Whether a gradient is wanted is asked of what the ops are handed.

@@ -14,6 +14,7 @@ import torch
 
 from ..errors import ArgumentTypeError, InvalidArgumentError, LaunchError
 from ..runtime.launch import capture_id
+from ._dispatch import of_its_own
 
 # Words that captures share out, in elements: 16 MiB. Attention whose CTAs send one another parts takes up to 5 MiB of them.
 SLAB = 1 << 22
@@ -253,7 +254,7 @@ def filled(
 ) -> torch.Tensor:
     """New memory that outlives the call, whatever mode the caller is in."""
     try:
-        with torch.inference_mode(False):
+        with of_its_own():
             if value is None:
                 return torch.empty(shape, dtype=dtype, device=device)
             return torch.full(shape, value, dtype=dtype, device=device)

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dsl_kernels import dsa, ops, problems
 from dsl_kernels.problems.base import Workload
@@ -76,7 +77,7 @@ def _one_call(counts: Counts, generator: random.Random, number: int) -> None:
 
 def _copy(value: Any) -> Any:
     """What the judge is shown: an input that nothing wrote to."""
-    plain = isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_nested
+    plain = type(value) is torch.Tensor and value.layout == torch.strided and not value.is_nested
     if not plain or value.is_meta or value.numel() > 1 << 22:
         return value
     return value.detach().clone()
@@ -126,8 +127,27 @@ def _with(value: torch.Tensor, number: int) -> torch.Tensor:
     return found
 
 
+class Subclass(torch.Tensor):
+    """A tensor of another class in plain memory."""
+
+
+class Wrapper(torch.Tensor):
+    """A tensor without memory of its own, of a class that runs no operation."""
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError(f"no rule for {function}")
+
+
+def _wrapped(value: torch.Tensor) -> Any:
+    return torch.Tensor._make_wrapper_subclass(Wrapper, value.shape, value.stride(), dtype=value.dtype)
+
+
 BENDS: tuple[tuple[str, Callable[[torch.Tensor], Any]], ...] = (
     *((f"shifted by {by} bytes", lambda v, by=by: _room(v, by)) for by in (1, 2, 4, 8, 16)),
+    ("fake", lambda v: FakeTensorMode().from_tensor(v)),
+    ("without memory", _wrapped),
+    ("of a subclass", lambda v: v.as_subclass(Subclass)),
     ("transposed", lambda v: v.transpose(0, -1)),
     ("with a stride", _inside),
     ("every second row", lambda v: torch.cat([v, v])[::2]),

@@ -190,7 +190,7 @@ def test_a_prefill_takes_no_key_past_the_last() -> None:
     longer.tensors["k_start"] = torch.full((5,), -3, dtype=torch.int32)
     exact = replace(longer, tensors={**longer.tensors, "k_end": torch.full((5,), 129, dtype=torch.int32)})
     scratch = Workspace()
-    shape = dsa._chunks(5, 129, None, "cpu")[2]
+    shape = dsa._chunks(5, 129, None, concurrent=False)[2]
     scratch.get("logits", shape, torch.float32, torch.device("cpu"), zeroed=False).fill_(math.inf)
     found = longer.run(workspace=scratch, **CPU)
     assert int(found.indices.max()) < 129
@@ -202,13 +202,13 @@ def test_a_prefill_takes_no_key_past_the_last() -> None:
     ((4096, 32768), (4096, 131072), (4097, 32769), (1000, 1 << 20), (7, 5), (0, 5), (64, 1 << 26)),
 )
 @pytest.mark.parametrize("given", (None, 300))
-@pytest.mark.parametrize("device", ("cuda", "cpu"))
+@pytest.mark.parametrize("concurrent", (True, False))
 def test_chunks_of_a_prefill_are_all_of_its_rows(
-    rows: int, keys: int, given: int | None, device: str
+    rows: int, keys: int, given: int | None, concurrent: bool
 ) -> None:
-    parts, lanes, (wide, most, stride) = dsa._chunks(rows, keys, given, device)
+    parts, lanes, (wide, most, stride) = dsa._chunks(rows, keys, given, concurrent)
     assert [row for part in parts for row in range(part.start, part.stop)] == list(range(rows))
-    assert wide == lanes == (2 if device == "cuda" and len(parts) > 1 else 1)
+    assert wide == lanes == (2 if concurrent and len(parts) > 1 else 1)
     assert keys <= stride < keys + 4 and all(part.stop - part.start <= most for part in parts)
     if given is None:
         # A block of rows is the least that is scored at once.

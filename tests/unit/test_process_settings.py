@@ -15,10 +15,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from dsl_kernels import dsa, ops, problems, variants
 from dsl_kernels.dsa import steps
 from dsl_kernels.dsa.check import check
+from dsl_kernels.errors import InvalidArgumentError
 from dsl_kernels.ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
 from dsl_kernels.tile.interpreter import Executor
 from dsl_kernels.verification import trial
@@ -51,16 +58,14 @@ def _decode(i: dict[str, Any], **where: Any) -> Any:
     # Columns past a row's length are not written: compare what is.
     lens = i["seq_lens"]
     b, next_n = lens.shape
-    out = torch.full(
-        (b, next_n, i["block_table"].shape[1] * 64), -7.0, dtype=torch.float32, device=lens.device
-    )
+    out = lens.new_full((b, next_n, i["block_table"].shape[1] * 64), -7.0, dtype=torch.float32)
     return lightning_indexer(
         i["q"], i["k_cache"], i["weights"], lens, i["block_table"], out=out, skip_below=i["skip_below"], **where
     )  # fmt: skip
 
 
 def _prefill(i: dict[str, Any], **where: Any) -> Any:
-    out = torch.full((i["q"].shape[0], -(-i["k"].shape[0] // 4) * 4), -7.0, dtype=torch.float32, device=i["q"].device)  # fmt: skip
+    out = i["q"].new_full((i["q"].shape[0], -(-i["k"].shape[0] // 4) * 4), -7.0, dtype=torch.float32)
     names = ("q", "k", "k_scales", "weights", "k_start", "k_end")
     return lightning_indexer_prefill(*(i[n] for n in names), out=out, **where)
 
@@ -138,6 +143,20 @@ def restored(change: Callable[[Any], Any], value: Any, before: Any) -> Iterator[
         change(before)
 
 
+class Calls(TorchDispatchMode):
+    """Looks at every call on its way to torch's kernels."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+class Functions(TorchFunctionMode):
+    """Looks at every call of torch's Python functions."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
 SETTINGS: dict[str, Callable[[], Any]] = {
     "float64": lambda: restored(torch.set_default_dtype, torch.float64, torch.float32),
     "bfloat16": lambda: restored(torch.set_default_dtype, torch.bfloat16, torch.float32),
@@ -152,6 +171,9 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "autocast float16": lambda: torch.autocast("cpu", dtype=torch.float16),
     "matmul precision": lambda: restored(torch.set_float32_matmul_precision, "medium", "highest"),
     "flush denormals": lambda: restored(torch.set_flush_denormal, True, False),
+    "dispatch mode": Calls,
+    "function mode": Functions,
+    "flop counter": lambda: FlopCounterMode(display=False),
 }
 
 
@@ -188,6 +210,92 @@ def test_no_setting_changes_a_bit(setting, name, cases, plain) -> None:
         warm = case(**where)
     for got in (cold, after, warm):
         same(got, wanted)
+
+
+def shapes(found: Results) -> list[tuple[Any, ...]]:
+    return [(tensor.shape, tensor.dtype, tensor.device.type) for tensor in found]
+
+
+FAKES: dict[str, Callable[[], tuple[FakeTensorMode, Any]]] = {
+    "in the mode": lambda: (mode := FakeTensorMode(), mode),
+    "outside of it": lambda: (FakeTensorMode(), contextlib.nullcontext()),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("made", FAKES)
+def test_fake_tensors_give_fake_outputs_and_leave_nothing(made, name, cases) -> None:
+    """Of the right shapes; what the process keeps for later calls is as if there had been none."""
+    case, where = cases[name], {"executor": "interpreter", "arch": "sm_90a"}
+    forget()
+    wanted = case(**where)
+    forget()
+    mode, entered = FAKES[made]()
+    with mode:
+        given = {n: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for n, v in case.inputs.items()}  # fmt: skip
+    with entered:
+        got = Case(case.name, given, case.call)(**where)
+    assert all(isinstance(tensor, FakeTensor) for tensor in got)
+    assert shapes(got) == shapes(wanted)
+    assert not ops._base._constants and not ops._base._prepared and not ops._views._kept
+    same(case(**where), wanted)
+
+
+@pytest.mark.parametrize("tracing", ["real", "symbolic"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_traced_call_is_one_node_that_runs(name, tracing, cases) -> None:
+    case, where = cases[name], {"executor": "interpreter", "arch": "sm_90a"}
+    tensors = {n: v for n, v in case.inputs.items() if isinstance(v, torch.Tensor)}
+    graph = make_fx(
+        lambda given: Case(case.name, {**case.inputs, **given}, case.call)(**where), tracing_mode=tracing
+    )(tensors)
+    called = [str(node.target) for node in graph.graph.nodes if "dsl_kernels" in str(node.target)]
+    assert len(called) == (3 if name in STEPS else 1)
+    same(tuple(graph(tensors)), case(**where))
+
+
+class Wrapped(torch.Tensor):
+    """A tensor without memory of its own that runs nothing but looks at its sizes."""
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor) -> Any:
+        made: Any = torch.Tensor._make_wrapper_subclass(cls, held.shape, held.stride(), dtype=held.dtype)
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError(f"no rule for {function}")
+
+
+TRANSFORMS: dict[str, Callable[[Callable[..., Any], torch.Tensor], Any]] = {
+    "vmap": lambda call, x: torch.func.vmap(call)(x[None]),
+    "grad": lambda call, x: torch.func.grad(lambda y: call(y).float().sum())(x),
+    "jvp": lambda call, x: torch.func.jvp(call, (x,), (x,)),
+    "dual": lambda call, x: _dual(call, x),
+    "wrapper": lambda call, x: call(Wrapped(x)),
+}
+
+
+def _dual(call: Callable[..., Any], x: torch.Tensor) -> Any:
+    with forward_ad.dual_level():
+        return call(forward_ad.make_dual(x, x))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_what_no_op_has_a_rule_for_is_refused_by_name(transform, name, cases) -> None:
+    case, where = cases[name], {"executor": "interpreter", "arch": "sm_90a"}
+    forget()
+    wanted = case(**where)
+    forget()
+    changed = next(
+        n for n, v in case.inputs.items() if getattr(v, "dtype", None) in (torch.float32, torch.bfloat16)
+    )
+    call = lambda x: Case(case.name, {**case.inputs, changed: x}, case.call)(**where)[0]  # noqa: E731
+    with pytest.raises(InvalidArgumentError) as caught:
+        TRANSFORMS[transform](call, case.inputs[changed])
+    assert caught.value.fix
+    same(case(**where), wanted)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,59 @@
+"""Whose call it is: a plain one, or one that torch's dispatcher has to see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..errors import InvalidArgumentError
+
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_transform = torch._C._functorch.peek_interpreter_stack
+_is_compiling = torch.compiler.is_compiling
+
+
+class Unaddressed(InvalidArgumentError):
+    """An operand whose address cannot be read: a fake, distributed or otherwise wrapped tensor."""
+
+
+def watched() -> bool:
+    """Whether a call has to pass torch's dispatcher: a graph is traced, or a mode is active.
+
+    A default device is a mode too, but one that tensors made with an explicit device do not feel.
+
+    Raises:
+        InvalidArgumentError: within a transform of `torch.func`.
+    """
+    if _is_compiling() or _dispatch_modes():
+        return True
+    if _transform() is not None:
+        raise InvalidArgumentError(
+            "the call",
+            expected="no transform of torch.func around it, as an op has neither a derivative nor a rule for batches",
+            got=f"a call within torch.func.{_transform().key().name.lower()}",
+            fix="call the op outside of the transform; batches are a dimension of its operands",
+        )
+    count = _function_modes()
+    return bool(count) and any(
+        not isinstance(torch._C._get_function_stack_at(i), DeviceContext) for i in range(count)
+    )
+
+
+def dispatched(value: object) -> bool:
+    """Whether a tensor's class says itself what operations on it do."""
+    return (
+        isinstance(value, torch.Tensor)
+        and type(value).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
+    )
+
+
+@contextmanager
+def of_its_own() -> Iterator[None]:
+    """Within it tensors are made as in a process without modes: what is kept must not be of the caller's kind."""
+    with torch.inference_mode(False), torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
