@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import sampling
 
 
 @lru_cache(maxsize=1)
@@ -72,7 +73,31 @@ def in_threads() -> Callable[[int, Callable[[int], Any]], list[Any]]:
     return run
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_report_header() -> str:
+    if sampling.ALL:
+        return "every case of every test (TEST_ALL=1)"
+    return f"sampled cases of large tests, drawn by TEST_SEED={sampling.SEED}; all of them with TEST_ALL=1"
+
+
+def _deselect_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave each test that is marked `sample(most)` that many of its cases, unless a run names some itself."""
+    if sampling.ALL or config.option.keyword or any("::" in str(path) for path in config.args):
+        return
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out: set[pytest.Item] = set()
+    for name, found in cases.items():
+        most = found[0].get_closest_marker("sample").args[0]
+        left_out |= set(found) - set(sampling.sample(found, most, name))
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _deselect_cases(config, items)
     for item in items:
         if item.get_closest_marker("sm90") and _capability() != (9, 0):
             item.add_marker(

@@ -38,6 +38,7 @@ def _deal(variant: variants.Variant, tiles: int, ctas: int) -> dict[str, int]:
     return {"splits": parts, "arrival_slots": blocks * (3 + ctas)}
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("ids", ("random", "holes", "islands", "tail"))
 @pytest.mark.parametrize("deal", DEALS, ids=str)
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)

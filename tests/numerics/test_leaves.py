@@ -116,6 +116,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("leaves")
 
 
+@pytest.mark.sample(120)
 @pytest.mark.parametrize(("op", "leaf", "dsl", "arch", "body"), list(probes()))
 def test_a_leaf_is_what_torch_says(
     op: str, leaf: Leaf, dsl: str, arch: str, body: Case, folder: Path

@@ -44,7 +44,7 @@ INTERLEAVINGS = 6
 SECONDS = 6.0
 
 # Mutants of a structure that a run tries, drawn with a fixed seed; MUTANTS_FULL=1 tries all.
-SAMPLE = 24
+SAMPLE = 12
 SEED = 7
 DOCS = Path(__file__).parents[2] / "docs" / "declaring.md"
 

@@ -169,6 +169,7 @@ def caught(variant: variants.Variant, workload, launch: dict[str, int], ptx: str
     return None
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("name,workload,splits,mutation", params())
 def test_a_seeded_bug_is_caught(name: str, workload: str, splits: int, mutation: Mutation) -> None:
     variant = variants.get(name)
@@ -180,6 +181,7 @@ def test_a_seeded_bug_is_caught(name: str, workload: str, splits: int, mutation:
     assert not missed, f"{mutation.name}: {len(missed)} of {len(edits)} sites went unnoticed: {missed}"
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name,workload,splits,mutations", CASES, ids=[case[0] for case in CASES])
 def test_the_unbroken_kernel_raises_nothing(name: str, workload: str, splits: int, mutations) -> None:
     variant = variants.get(name)

@@ -112,6 +112,7 @@ def same_bits(variant: Variant, mode: int, folder: Path) -> tuple[probes.Probed,
     return program.probes(probed.knobs, get_arch(variant.arch)), counted.operands["probe"]
 
 
+@pytest.mark.sample(6)
 @emulated
 @pytest.mark.parametrize(
     ("variant", "mode"),

@@ -60,6 +60,7 @@ def sampled_rows(kind: str) -> Workload:
     return Workload(f"sampled_{kind}", "edge", "default", {**params, "scores": kind})
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("variant", SAMPLED, ids=lambda v: v.id)
 def test_whatever_the_sample_the_ids_are_those_of_a_stable_sort(variant: Variant, kind: str) -> None:

@@ -191,6 +191,7 @@ def forget() -> None:
     ops._views._kept.clear()
 
 
+@pytest.mark.sample(80)
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.filterwarnings("ignore:In CPU autocast")
 @pytest.mark.parametrize("name", NAMES)
@@ -222,6 +223,7 @@ FAKES: dict[str, Callable[[], tuple[FakeTensorMode, Any]]] = {
 }
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("made", FAKES)
 def test_fake_tensors_give_fake_outputs_and_leave_nothing(made, name, cases) -> None:
@@ -241,6 +243,7 @@ def test_fake_tensors_give_fake_outputs_and_leave_nothing(made, name, cases) -> 
     same(case(**where), wanted)
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("tracing", ["real", "symbolic"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_traced_call_is_one_node_that_runs(name, tracing, cases) -> None:
@@ -281,6 +284,7 @@ def _dual(call: Callable[..., Any], x: torch.Tensor) -> Any:
         return call(forward_ad.make_dual(x, x))
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_what_no_op_has_a_rule_for_is_refused_by_name(transform, name, cases) -> None:
@@ -394,6 +398,7 @@ def test_after_a_fork(name, cases) -> None:
         assert child.exitcode == 0 and queue.get() == ""
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("name", NAMES)
 def test_four_threads_at_once(name, arch, cases, in_threads) -> None:
