@@ -7,6 +7,7 @@ figures that nobody here has checked.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -67,6 +68,8 @@ class ArchSpec:
         return {rule.unit: rule for rule in self.mma}
 
 
+# Dtypes whose rates tell two GPUs apart.
+COMPARED = ("bfloat16", "float8_e4m3")
 # Share of an H200 that CTAs in clusters of a size can hold at once: a cluster lies within one GPC, and at one CTA an SM some SMs
 # of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
@@ -107,6 +110,12 @@ class GpuSpec:
         share = sms / self.sms
         rates = {dtype: rate * share for dtype, rate in self.tensor_tflops.items()}
         return replace(self, sms=sms, l2_gbps=self.l2_gbps * share, tensor_tflops=rates)
+
+    @property
+    def octaves(self) -> list[float]:
+        """Where this GPU stands by its SMs, clock, L2, bandwidths and rates: a step of 1 doubles one of them."""
+        sizes = (self.sms, self.clock_mhz, self.l2_bytes, self.hbm_gbps, self.l2_gbps)
+        return [math.log2(size) for size in (*sizes, *(self.tensor_tflops[name] for name in COMPARED))]
 
 
 _FP8 = ("float8_e4m3", "float8_e5m2")
@@ -296,3 +305,13 @@ def gpu_row(arch: str, device: str = "", sms: int = 0) -> GpuSpec:
         note=f"no row for {device} {lacking}: the rates of the {reference.name}"
         + (f", for {sms} SMs" if sms else ""),
     )
+
+
+@checked
+def siblings(gpu: GpuSpec) -> list[GpuSpec]:
+    """The rows of a GPU's architecture that are not its own, the nearest first: a table of theirs may speak for it.
+
+    A device with other SMs than its product's row is no such row, so that row is among them.
+    """
+    others = [row for row in GPUS.values() if row.arch.name == gpu.arch.name and row != gpu]
+    return sorted(others, key=lambda row: math.dist(row.octaves, gpu.octaves))

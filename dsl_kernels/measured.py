@@ -1,6 +1,7 @@
 """What was measured: the user's tuned table beside the shipped one, and what its points say of calls between them.
 
-A tuned table holds points: sizes at which variants were timed. `python -m dsl_kernels tune` writes one of the user's own:
+A tuned table holds points: sizes at which variants were timed. Where a GPU has none, the
+registry scales those of a sibling. `python -m dsl_kernels tune` writes one of the user's own:
 
     <folder>/<gpu>.json                 entries as in the shipped table, read before it
     <folder>/variants/manifest.json     the winners that the generated set lacks, with their modules beside it
@@ -179,12 +180,12 @@ def _added(folder: Path) -> dict[str, Variant]:
         return {variant.id: variant for variant in found}
     except (DslKernelError, OSError, ValueError) as error:
         fix = f"tune again with `python -m dsl_kernels tune`, or delete {root}"
-        _warn_once(f"ignoring the tuned variants in {root}: {error}; {fix}")
+        warn_once(f"ignoring the tuned variants in {root}: {error}; {fix}")
         return {}
 
 
 @lru_cache(maxsize=64)
-def _warn_once(text: str) -> None:
+def warn_once(text: str) -> None:
     log.warning("%s", text)
 
 
@@ -246,8 +247,14 @@ def near(
             offsets, timed = octaves(entry["bucket"], sizes), len(wanted & entry.get("us", {}).keys())
             if offsets is not None and timed >= (2 if any(offsets.values()) else 1):
                 found.append(Near(offsets, entry))
-    around = [far for far in found if not any(point.before(far) for point in found)]
-    return sorted(around, key=lambda point: point.distance)[:NEIGHBOURS]
+    around: list[Near] = []
+    # What lies before another point is nearer than that one, and is taken or has a taken one before it.
+    for far in sorted(found, key=lambda point: point.distance):
+        if len(around) == NEIGHBOURS:
+            break
+        if not any(point.before(far) for point in around):
+            around.append(far)
+    return around
 
 
 def enclosed(points: Sequence[Near]) -> bool:

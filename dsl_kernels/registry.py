@@ -2,8 +2,9 @@
 
 The order is: an explicit argument, the environment's override, the point of this GPU's tuned tables (the user's, then
 the shipped one) that has the call's sizes, the nearest points together with the cost model, the cost model alone,
-otherwise an error that says what was refused for which reasons. A ranking never fails a call: equal predictions, or a
-cost model that fails, leave the choice to the variants' names.
+otherwise an error that says what was refused for which reasons. Where this GPU has no point of an operation, those of its
+nearest sibling stand in, with scaled times. A ranking never fails a call: equal predictions, or a cost model that fails,
+leave the choice to the variants' names.
 Nothing ever falls back to another dtype or to the reference.
 """
 
@@ -14,7 +15,7 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
@@ -22,10 +23,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from . import env, measured, policies, programs, variants
-from .arch import GpuSpec, get_arch, gpu_row
+from .arch import GPUS, GpuSpec, get_arch, gpu_row, siblings
 from .arguments import checked, is_path, require_range
 from .errors import ArtifactError, DslKernelError, InvalidArgumentError, NoVariantError
-from .measured import Near, slug
+from .measured import Entry, Near, slug
 from .tile.cost import predict
 from .tile.lang import PROBE, Schedule
 from .variants import Variant
@@ -51,6 +52,7 @@ class Call:
         gpu: name that finds the tuned table and the rates, e.g. "NVIDIA H200"; "" skips the table and takes the rates of
             the architecture's reference GPU.
         sms: SMs of the GPU; 0 where its row says it.
+        own: whether the GPU's own tables speak; False selects as if it had none.
     """
 
     op: str
@@ -60,6 +62,7 @@ class Call:
     gpu: str = ""
     backend: str | None = None
     sms: int = 0
+    own: bool = True
 
     def __post_init__(self) -> None:
         for name, value in self.dims.items():
@@ -80,7 +83,8 @@ class Call:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return (self.op, self.form, self.arch, self.gpu, self.sms, self.backend, tuple(self.dims.items()))
+        on = (self.arch, self.gpu, self.sms, self.own)
+        return (self.op, self.form, on, self.backend, tuple(self.dims.items()))
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,8 @@ class Selection:
 class Candidate:
     """One row of `explain`: a variant, why it was refused or how it ranks.
 
-    `tuned_us` was measured at the call's own sizes, `estimated_us` follows from measured points near them.
+    `tuned_us` was measured at the call's own sizes, `estimated_us` follows from measured points near them, or from a
+    sibling's.
     """
 
     variant: Variant
@@ -121,8 +126,9 @@ class Explanation:
     """The whole decision: every candidate, the bucket, what was measured, and the result or the error.
 
     Attributes:
-        tuned: the entry of the call's own sizes.
+        tuned: the entry of the call's own sizes, measured on this GPU.
         near: without one, the measured points that speak for the call, the nearest first.
+        sibling: the GPU that those were measured on; None where it is the call's own.
         notes: what a person should know besides.
     """
 
@@ -133,7 +139,13 @@ class Explanation:
     selection: Selection | None = None
     error: Exception | None = field(default=None, repr=False)
     near: list[Near] = field(default_factory=list)
+    sibling: GpuSpec | None = None
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def table_of(self) -> GpuSpec | None:
+        """The GPU whose measured points speak for the call, where any do."""
+        return self.sibling or (self.call.row if self.tuned or self.near else None)
 
     def refusals(self) -> list[Refusals]:
         """The refusals of this call, grouped, the nearest first."""
@@ -207,7 +219,7 @@ def explain(
         predict: run the cost model also where a tuned entry decides; selection itself does not wait for it.
     """
     sizes = bucket(call)
-    user = measured.user_table(call.gpu) if call.gpu else measured.UserTable()
+    user = measured.user_table(call.row.device) if call.gpu and call.own else measured.UserTable()
     rows = [Candidate(v, refusal(call, v, named=variant)) for v in variants.variants(call.op)]
     result = Explanation(call, sizes, rows)
     for added in user.added(call.op):
@@ -219,22 +231,16 @@ def explain(
         rows.append(Candidate(guest, refusal(call, guest, named=variant)))
     open_rows = [row for row in rows if row.refusal is None]
     if call.gpu:
-        table = measured.merged(user.entries, tuned_table(call.gpu))
-        known = (row.variant.id for row in open_rows)
-        result.near = measured.near(table, call.op, call.form, deciding(call), known)
-    if result.near and result.near[0].distance == 0:
-        result.tuned = result.near.pop().entry
-        for row in rows:
-            row.tuned_us = result.tuned["us"].get(row.variant.id)
+        _look_up(result, open_rows)
     decided = variant is not None or result.tuned is not None
     if predict or not decided:
         assumed = _assumed(call, deciding(call) if result.near else sizes)
         for row in open_rows:
             row.predicted_us, row.bound = _prediction(call, row.variant, assumed)
-        _estimate(call, open_rows, result.near)
+        _estimate(result, open_rows)
         open_rows.sort(key=_rank)
     try:
-        chosen, rule, launch = _decide(call, rows, open_rows, result.tuned, variant, forced_by)
+        chosen, rule, launch = _decide(result, open_rows, variant, forced_by)
     except NoVariantError as error:
         result.error = error
         return result
@@ -247,13 +253,9 @@ def explain(
 
 
 def _decide(
-    call: Call,
-    rows: list[Candidate],
-    open_rows: list[Candidate],
-    tuned: Mapping[str, Any] | None,
-    variant: str | None,
-    forced_by: str,
+    result: Explanation, open_rows: list[Candidate], variant: str | None, forced_by: str
 ) -> tuple[Candidate, str, dict[str, int]]:
+    call, rows, tuned = result.call, result.candidates, result.tuned
     if variant is not None:
         row = next((r for r in rows if r.variant.id == variant), None)
         if row is None:
@@ -287,7 +289,7 @@ def _decide(
         return row, measured.table_of(tuned), dict(tuned.get("launch", {})) if won else {}
     best = open_rows[0]
     if best.estimated_us is not None:
-        return best, "between tuned points", {}
+        return best, *_rule_of_points(result, best.variant)
     if len(open_rows) == 1:
         return best, "only applicable variant", {}
     if best.predicted_us is None:
@@ -298,15 +300,92 @@ def _decide(
     return min(tied, key=lambda row: row.variant.id), "cost model, first by name of equal predictions", {}
 
 
+def _rule_of_points(result: Explanation, chosen: Variant) -> tuple[str, dict[str, int]]:
+    """The rule that points other than this GPU's own one of these sizes make, and what a point says of the launch."""
+    nearest, sibling = result.near[0], result.sibling
+    whose = f" of the {sibling.name}" if sibling is not None else ""
+    if nearest.distance > 0 or sibling is None:
+        return f"between tuned points{whose}", {}
+    # Launch dims that were found for other SMs say nothing here: the launch rule works them out.
+    alike = sibling.sms == result.call.row.sms and nearest.entry["variant"] == chosen.id
+    return measured.table_of(nearest.entry) + whose, dict(nearest.entry.get("launch", {})) if alike else {}
+
+
 def _rank(row: Candidate) -> tuple[float, float, str]:
     """Estimated times first, then predicted ones, then what has none."""
     estimated, predicted = (math.inf if us is None else us for us in (row.estimated_us, row.predicted_us))
     return estimated, predicted, row.variant.id
 
 
-def _estimate(call: Call, rows: list[Candidate], near: list[Near]) -> None:
+@checked
+def points(gpu: GpuSpec, op: str, form: str, *, own: bool = True) -> tuple[list[Entry], GpuSpec | None]:
+    """The measured points of an operation's form that speak for a GPU, and the sibling that they were measured on.
+
+    Its own alone where it has any, then no sibling is returned; else those of the nearest sibling that has some.
+
+    Args:
+        own: False leaves the GPU's own tables out.
+    """
+    if own and (found := _points_of(gpu, op, form)):
+        return found, None
+    for sibling in siblings(gpu):
+        try:
+            if found := _points_of(sibling, op, form):
+                return found, sibling
+        except ArtifactError as error:
+            measured.warn_once(f"ignoring the tuned table of the {sibling.name}: {error}")
+    return [], None
+
+
+def _points_of(gpu: GpuSpec, op: str, form: str) -> list[Entry]:
+    """What a GPU's own tables hold of an operation's form. A product's shipped table is of all its SMs."""
+    rows = [row for row in GPUS.values() if row.device == gpu.device]
+    shipped = tuned_table(gpu.device) if gpu in rows or not rows else ()
+    entries = measured.merged(measured.user_table(gpu.device).entries, shipped)
+    return [entry for entry in entries if entry["op"] == op and entry["form"] == form]
+
+
+def _look_up(result: Explanation, open_rows: list[Candidate]) -> None:
+    """Find the points that speak for a call: this GPU's own of its sizes, or those near it."""
+    call = result.call
+    table, sibling = points(call.row, call.op, call.form, own=call.own)
+    known = (row.variant.id for row in open_rows)
+    result.near = measured.near(table, call.op, call.form, deciding(call), known)
+    if result.near and sibling is not None:
+        result.sibling = sibling
+    elif result.near and result.near[0].distance == 0:
+        result.tuned = result.near.pop().entry
+        for row in result.candidates:
+            row.tuned_us = result.tuned["us"].get(row.variant.id)
+
+
+def _scaled(call: Call, sibling: GpuSpec, point: Near, of: Mapping[str, Candidate]) -> Near:
+    """A sibling's point with its times as they would be on the call's GPU, by what the cost model says of both.
+
+    With as many SMs every launch is dealt out alike there, and one factor, the fastest variant's, keeps the order that was
+    measured: rows hold measured rates and published ones, which would tell variants apart that no card does. With
+    others each variant has its own, since rounds of CTAs and splits differ.
+    """
+    us = {name: time for name, time in point.entry["us"].items() if name in of}
+    dims, there = _assumed(call, point.entry["bucket"]), replace(call, gpu=sibling.device, sms=sibling.sms)
+    alike = sibling.sms == call.row.sms
+    factors: dict[str, float] = {}
+    for name in [min(us, key=us.__getitem__)] if alike else us:
+        here, was = (_prediction(on, of[name].variant, dims)[0] for on in (call, there))
+        if not here or not was:
+            return point
+        factors[name] = here / was
+    common = next(iter(factors.values()))
+    scaled = {name: time * factors.get(name, common) for name, time in us.items()}
+    return replace(point, entry={**point.entry, "us": scaled})
+
+
+def _estimate(result: Explanation, rows: list[Candidate]) -> None:
     """Fill in what the points near a call make of the predictions."""
+    call, near, sibling = result.call, result.near, result.sibling
     by_id = {row.variant.id: row for row in rows}
+    if sibling is not None:
+        near = [_scaled(call, sibling, point, by_id) for point in near]
 
     def at_point(name: str, entry: Mapping[str, Any]) -> float | None:
         return _prediction(call, by_id[name].variant, _assumed(call, entry["bucket"]))[0]

@@ -370,7 +370,7 @@ def _fingerprint(found: Explanation) -> dict[str, Any] | None:
 
 
 def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
-    pick = found.selection
+    pick, whose = found.selection, found.table_of
     return {
         "op": found.call.op,
         "form": found.call.form,
@@ -382,6 +382,7 @@ def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
         "dims": dict(found.call.dims),
         "assumed": assumed,
         "bucket": found.bucket,
+        "table": {"gpu": whose.device, "sms": whose.sms, "own": found.sibling is None} if whose else None,
         "tuned": dict(found.tuned) if found.tuned else None,
         "near": [{"bucket": n.entry["bucket"], "octaves": n.distance} for n in found.near],
         "notes": found.notes,
@@ -480,6 +481,12 @@ def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: li
         )
     elif call.gpu:
         console.print(f"no tuned point for {call.gpu} near these sizes", markup=False)
+    if (other := found.sibling) is not None:
+        console.print(
+            f"the points are the {other.name}'s ({other.device}, {other.sms} SMs), with scaled times: "
+            f"the tables of {call.gpu} have none of {call.op} {call.form}",
+            style="yellow", markup=False, soft_wrap=True,
+        )  # fmt: skip
     for note in found.notes:
         out.error_console().print(note, style="yellow", markup=False, soft_wrap=True)
     if found.selection is not None:

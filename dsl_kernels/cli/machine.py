@@ -17,8 +17,8 @@ from typing import Any
 
 import typer
 
-from .. import __version__, env, variants
-from ..arch import gpu_row
+from .. import __version__, env, problems, registry, variants
+from ..arch import GpuSpec, gpu_row
 from ..errors import DslKernelError
 from ..profile import collect as profiler
 from . import _output as out
@@ -246,15 +246,42 @@ def _gpu(found: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
             fix = "kernels are generated for compute capability 9.0 and 10.0"
             yield _row(f"GPU {index}", BROKEN, f"{found_here}, not supported", fix)
             continue
-        note = gpu_row(gpu["arch"], gpu["name"], gpu["sms"]).note
+        row = gpu_row(gpu["arch"], gpu["name"], gpu["sms"])
+        note = row.note
         yield _row(
             f"GPU {index}",
             NOTE if note else OK,
             f"{found_here}, {gpu['arch']}" + (f"; {note}" if note else ""),
             "nothing for results; for speed, `python -m dsl_kernels bench --tune` and a row in dsl_kernels/arch.py",
         )
+        yield _tables(f"tuned table {index}", row)
     if re.search(r"\+cpu$", version("torch") or ""):
         yield _row("torch and GPU", BROKEN, "torch is a CPU build", "install torch for CUDA")
+
+
+def _tables(check: str, gpu: GpuSpec) -> dict[str, str]:
+    """Whose measured points choose on a GPU."""
+    whose: dict[str, dict[str, None]] = {}
+    try:
+        for op in problems.names():
+            for form in problems.get(op).forms:
+                entries, sibling = registry.points(gpu, op, form)
+                found = (
+                    f"the {sibling.name}'s, with scaled times"
+                    if sibling
+                    else "its own"
+                    if entries
+                    else "none"
+                )
+                whose.setdefault(found, {})[op] = None
+    except DslKernelError as error:
+        return _row(check, BROKEN, f"{error.subject}: {error.got}", error.fix)
+    return _row(
+        check,
+        OK if whose.keys() == {"its own"} else NOTE,
+        "; ".join(f"{found} for {', '.join(ops)}" for found, ops in whose.items()),
+        "nothing for results; for speed, `python -m dsl_kernels tune` at your sizes, or `bench --tune`",
+    )
 
 
 def _bundle(present: set[str]) -> Iterator[dict[str, str]]:

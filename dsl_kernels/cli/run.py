@@ -259,6 +259,12 @@ def bench(
             "--regret", help="Where nothing was tuned: time every variant against what is selected."
         ),
     ] = False,
+    sibling: Annotated[
+        bool,
+        typer.Option(
+            "--sibling", help="With --regret: as on a card without a table, whose points are a sibling's."
+        ),
+    ] = False,
     report: Annotated[
         bool,
         typer.Option("--report", help="A page from records instead of timing; --out page.html or page.md."),
@@ -290,6 +296,11 @@ def bench(
     if report:
         _report([Path(name) for name in what or []], output)
         return
+    if sibling and not regret:
+        raise InvalidArgumentError(
+            "--sibling", expected="--regret beside it", got="none",
+            fix="add --regret: it leaves this card's own tables out of the selection that is judged",
+        )  # fmt: skip
     if len(what or []) > 1 or (tune and regret):
         raise InvalidArgumentError(
             "bench",
@@ -322,13 +333,13 @@ def bench(
     held = timing.read_records(output) if output is not None and not again else []
     records = timing.Records(output)
     done = {grids.record_key(row, row.get("environment", {})) for row in held}
-    mode = {"regret": True} if regret else {"rule": grids.SWEPT} if tune else {}
+    mode = {"regret": True, "own": not sibling} if regret else {"rule": grids.SWEPT} if tune else {}
     left = [
         at for at in points
         if grids.record_key({**mode, "op": at.op, "point": at.name}, records.environment) not in done
     ]  # fmt: skip
     seconds = limit if limit is not None else grids.WIDE_SECONDS if grid == "wide" else 0.0
-    asked = _Asked(tune, regret, step, baseline, check, seed)
+    asked = _Asked(tune, regret, not sibling, step, baseline, check, seed)
     # Of the points that share their sizes the first of the grid is recorded: grids list ordinary data first.
     first: dict[tuple[Any, ...], tuple[int, dict[str, Any]]] = {}
     failed: list[str] = []
@@ -394,6 +405,7 @@ class _Asked:
 
     tune: bool
     regret: bool
+    own: bool
     step: bool
     baseline: bool
     check: bool
@@ -438,7 +450,8 @@ def _time_point(
 
     fixture = grids.prepare(at, asked.seed)
     if asked.regret:
-        return None if grids.is_tuned(at, fixture) else grids.regret_point(at, fixture, failed), None
+        seen = asked.own and grids.is_tuned(at, fixture)
+        return None if seen else grids.regret_point(at, fixture, failed, own=asked.own), None
     entry = grids.tune_point(at, fixture, failed) if asked.tune else None
     record = grids.time_point(at, fixture, baseline=asked.baseline, tuned=entry, check=asked.check)
     if asked.step:
@@ -454,6 +467,8 @@ def _print_bench(
     path: Path | None,
     regrets: list[dict[str, Any]],
 ) -> None:
+    from ..timing import grids
+
     console = out.console()
     for name in dict.fromkeys(record["op"] for record in records):
         mine = [record for record in records if record["op"] == name]
@@ -464,7 +479,7 @@ def _print_bench(
     if regrets:
         losses = [(r["op"], r["points"], 100 * r["mean"], 100 * r["worst"], r["where"]) for r in regrets]
         columns = ("op", "points", "mean %", "worst %", "worst at")
-        title = "what selection loses against the fastest variant, where nothing was tuned"
+        title = f"what selection loses against the fastest variant, {grids.JUDGED[records[0]['own']]}"
         out.show(out.table(title, columns, losses, right=columns[1:4], fold=("worst at",)))
     if path is not None:
         rows = [

@@ -310,9 +310,10 @@ def _add_gpu(made: Page, gpu: str, records: Sequence[Record], peers: Peers) -> N
     steps = [record for record in records if isinstance(record.get("time"), dict)]
     if steps:
         made.add(("heading", "The decode step"), _step_table(steps))
-    lost = [record for record in records if record.get("regret")]
-    if lost:
-        made.add(("heading", "What selection loses where nothing was tuned"), *_regret_blocks(lost))
+    for own, where in grids.JUDGED.items():
+        lost = [r for r in records if r.get("regret") and r.get("own", True) is own]
+        if lost:
+            made.add(("heading", f"What selection loses {where}"), *_regret_blocks(lost))
     if compared:
         made.add(("heading", "All published figures"), _peer_table(compared))
     if peers.figures:

@@ -19,7 +19,7 @@ import dsl_kernels
 from codegen.check import check
 from codegen.emit import GENERATED, entry, relative_path
 from codegen.sweep import Instance, combinations
-from dsl_kernels import backends, env, programs, registry, variants
+from dsl_kernels import backends, env, problems, programs, registry, variants
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.cli import app
 from dsl_kernels.errors import CompileError, ToolchainError
@@ -313,6 +313,22 @@ def test_explain_says_which_tuned_entry_decided(tmp_path):
     )
     assert next(c["tuned_us"] for c in found["candidates"] if c["variant"] == other) == 3.5
     assert "tuned entry" in invoke(*TOPK, "--gpu", "NVIDIA H200").stdout
+
+
+def test_explain_says_whose_points_decided(monkeypatch):
+    monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(GENERATED))
+    monkeypatch.setattr(registry, "TUNED", Path(registry.__file__).parent / "tuned")
+    said = "the points are the H200's (NVIDIA H200, 132 SMs), with scaled times"
+    for gpu_name in ("H100", "NVIDIA GH200 480GB"):
+        found = data(*TOPK, "--gpu", gpu_name)
+        assert found["table"] == {"gpu": "NVIDIA H200", "sms": 132, "own": False} and found["tuned"] is None
+        assert found["selection"]["rule"] == "tuned table of the H200"
+        assert all(c["tuned_us"] is None for c in found["candidates"]) and found["best_by_backend"] == {}
+        assert said in invoke(*TOPK, "--gpu", gpu_name).stdout
+    own = data(*TOPK, "--gpu", "H200")
+    assert own["table"] == {"gpu": "NVIDIA H200", "sms": 132, "own": True}
+    assert said not in invoke(*TOPK, "--gpu", "H200").stdout
+    assert data(*TOPK[: TOPK.index("--arch")], "--gpu", "B200")["table"] is None
 
 
 def test_explain_takes_a_gpu_that_is_not_here(monkeypatch):
@@ -671,6 +687,29 @@ def test_doctor_notes_a_gpu_without_a_row(monkeypatch):
     assert [rows[f"GPU {i}"]["status"] for i in range(3)] == ["ok", "note", "broken"]
     assert rows["GPU 0"]["found"] == "NVIDIA H20, 9.0, 78 SMs, sm_90a"
     assert "no row for NVIDIA GPU on sm_90a: the rates of the H200, for 100 SMs" in rows["GPU 1"]["found"]
+
+
+def test_doctor_says_whose_tuned_table_chooses(monkeypatch, tmp_path):
+    found = [
+        {"name": name, "capability": "9.0", "sms": sms, "arch": arch}
+        for name, sms, arch in (("NVIDIA H200", 132, "sm_90a"), ("NVIDIA H20", 78, "sm_90a"), ("NVIDIA B200", 148, "sm_100a"))
+    ]  # fmt: skip
+    monkeypatch.setattr("dsl_kernels.cli.machine.gpus", lambda: found)
+    monkeypatch.setattr(registry, "TUNED", Path(registry.__file__).parent / "tuned")
+    rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
+    whole = ", ".join(problems.names())
+    assert [(rows[f"tuned table {i}"]["status"], rows[f"tuned table {i}"]["found"]) for i in range(3)] == [
+        ("ok", f"its own for {whole}"),
+        ("note", f"the H200's, with scaled times for {whole}"),
+        ("note", f"none for {whole}"),
+    ]
+    damaged = tmp_path / "tuned"
+    damaged.mkdir()
+    (damaged / "nvidia_h200.json").write_text("{")
+    monkeypatch.setattr(registry, "TUNED", damaged)
+    rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
+    # It breaks the card that it is of, and no other.
+    assert [rows[f"tuned table {i}"]["status"] for i in range(3)] == ["broken", "note", "note"]
 
 
 def test_doctor_asks_each_backend_what_it_lacks(monkeypatch):

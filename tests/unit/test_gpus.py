@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dsl_kernels import executors, programs, registry, variants
-from dsl_kernels.arch import ARCHS, GPUS, ArchSpec, GpuSpec, gpu_row
+from dsl_kernels.arch import ARCHS, GPUS, ArchSpec, GpuSpec, gpu_row, siblings
 from dsl_kernels.errors import UnsupportedArchError
 from dsl_kernels.executors import Interpreter
 from dsl_kernels.policies.sparse_mla import MOST_SPLITS
@@ -62,6 +62,23 @@ def test_another_product_gets_the_reference_with_its_own_sms(device: str, sms: i
     assert gpu.l2_gbps / sms == pytest.approx(reference.l2_gbps / reference.sms)
     assert gpu.tensor_tflops["bfloat16"] / sms == pytest.approx(814.0 / 132)
     assert gpu.note == f"{note}: the rates of the H200, for {sms} SMs" and "the H200" in gpu.rates_from
+
+
+@pytest.mark.parametrize(
+    ("gpu", "nearest"),
+    [
+        (GPUS["H100"], ["H200", "H20"]),
+        (GPUS["H20"], ["H200", "H100"]),
+        (GPUS["H200"], ["H100", "H20"]),
+        (GPUS["B200"], ["B300"]),
+        (gpu_row("sm_90a", "NVIDIA GH200 480GB", 132), ["H200", "H100", "H20"]),
+        # Part of a product has the whole one for a sibling.
+        (gpu_row("sm_90a", "NVIDIA H200", 120), ["H200", "H100", "H20"]),
+    ],
+    ids=lambda value: value.name if isinstance(value, GpuSpec) else "",
+)
+def test_siblings_are_of_the_same_architecture_the_nearest_first(gpu: GpuSpec, nearest: list[str]) -> None:
+    assert [row.name for row in siblings(gpu)] == nearest
 
 
 def test_the_device_at_hand_is_read_once(monkeypatch) -> None:

@@ -18,7 +18,7 @@ from codegen.emit import entry, relative_path
 from codegen.sweep import Instance, combinations
 from dsl_kernels import executors, ops, problems, programs, registry, variants
 from dsl_kernels._discover import module_names
-from dsl_kernels.arch import get_arch, gpu_row
+from dsl_kernels.arch import GPUS, get_arch, gpu_row
 from dsl_kernels.cli import run as cli_run
 from dsl_kernels.dsa import steps
 from dsl_kernels.errors import (
@@ -482,6 +482,49 @@ def test_regret_compares_what_is_selected_with_the_fastest(on_cpu, monkeypatch):
         [found, {**found, "point": "other", "regret": {**found["regret"], "lost": 99.0}}]
     )
     assert (summary["points"], summary["worst"], summary["where"]) == (2, 99.0, "other")
+
+
+def test_regret_of_a_choice_with_launch_dims_is_judged_by_their_time(on_cpu, monkeypatch):
+    point = next(at for at in POINTS if at.op == "sparse_mla")
+    monkeypatch.setattr(bench, "turns", lambda touched: 1)
+    fixture = grids.prepare(point)
+    chosen = registry.select(grids.call_of(point, fixture))
+    splits = chosen.launch["splits"]
+    times = [({}, 5.0), ({"splits": splits}, 4.0), ({"splits": splits + 1}, 2.0)]
+    monkeypatch.setattr(
+        grids, "time_all", lambda *args: [grids.Timed(chosen.variant.id, launch, us) for launch, us in times]
+    )
+    found = grids.regret_point(point, fixture)
+    assert (found["us"], found["regret"]["lost"]) == (4.0, 1.0)
+
+
+def test_the_regret_command_hides_this_cards_own_table(on_cpu, monkeypatch, tmp_path):
+    """Tuned points are judged again as on a card without a table, and are no records of the card as it is."""
+
+    def ranked(point, fixture, candidates, failed):
+        return [grids.Timed(variant.id, {}, place + 1.0) for place, variant in enumerate(candidates)]
+
+    monkeypatch.setattr(grids, "time_all", ranked)
+    path = tmp_path / "rows.jsonl"
+    args = ("topk_selector", "--regret", "--json", "--out", str(path))
+    bench_command(monkeypatch, "topk_selector", "--tune", "--no-baseline")
+    table = registry.TUNED / f"{registry.slug(GPU)}.json"
+    before = table.read_bytes()
+    assert json.loads(bench_command(monkeypatch, *args).stdout)["records"] == []
+    hidden = json.loads(bench_command(monkeypatch, *args, "--sibling").stdout)
+    assert hidden["records"] and not any(row["own"] for row in hidden["records"])
+    assert all(row["rule"].startswith("cost model") for row in hidden["records"])
+    # Renamed, it is a sibling's.
+    table.rename(registry.TUNED / f"{registry.slug(GPUS['H100'].device)}.json")
+    registry.clear()
+    args = (*args[:-1], str(tmp_path / "other.jsonl"))
+    plain = json.loads(bench_command(monkeypatch, *args).stdout)
+    assert {row["rule"] for row in plain["records"]} == {"tuned table of the H100"}
+    again = json.loads(bench_command(monkeypatch, *args, "--sibling").stdout)
+    assert again["skipped"] == 0 and len(again["records"]) == len(plain["records"])
+    assert not table.exists() and (registry.TUNED / "nvidia_h100_80gb_hbm3.json").read_bytes() == before
+    refused = bench_command(monkeypatch, "topk_selector", "--sibling")
+    assert refused.exit_code and "--regret" in refused.output
 
 
 def test_the_regret_command_leaves_out_what_was_tuned(on_cpu, monkeypatch, tmp_path):

@@ -13,6 +13,7 @@ import pytest
 
 import dsl_kernels
 from dsl_kernels import env, measured, prepare, registry, variants
+from dsl_kernels.arch import GPUS, gpu_row
 from dsl_kernels.cli import _output
 from dsl_kernels.runtime import store
 
@@ -33,7 +34,7 @@ def own(tmp_path, monkeypatch):
 def clear() -> None:
     registry.clear()
     measured._read.cache_clear()
-    measured._warn_once.cache_clear()
+    measured.warn_once.cache_clear()
 
 
 def topk(rows: int = 4, length: int = 32768, **kwargs: Any) -> registry.Call:
@@ -311,6 +312,139 @@ def call_of(held: dict[str, Any]) -> registry.Call:
     if held["op"] == "topk_selector":
         dims |= {"b": dims["rows"], "next_n": 1, "page_size": 64}
     return registry.Call(held["op"], held["form"], "sm_90a", dims, GPU)
+
+
+H100 = "NVIDIA H100 80GB HBM3"
+H20 = "NVIDIA H20"
+
+
+def held_at(op: str, form: str, **sizes: int) -> dict[str, Any]:
+    """The H200's entry of these sizes."""
+    return next(
+        e for e in registry.tuned_table(GPU)
+        if (e["op"], e["form"]) == (op, form) and sizes.items() <= e["bucket"].items()
+    )  # fmt: skip
+
+
+def test_a_card_without_a_table_takes_what_its_siblings_points_say() -> None:
+    """At every point of the H200 an H100 takes the winner there with the launch dims recorded, and says whose table it was."""
+    for held in registry.tuned_table(GPU):
+        call = call_of(held)
+        own, other = registry.select(call), registry.select(replace(call, gpu=H100))
+        assert other.variant == own.variant and held["launch"].items() <= other.launch.items(), held["bucket"]
+        assert (own.rule, other.rule) == ("tuned table", "tuned table of the H200")
+
+
+@pytest.mark.parametrize(
+    ("op", "form", "point", "sizes"),
+    [
+        ("topk_selector", "default", {"rows": 128, "max_len": 8192, "k": 2048}, {"rows": 200}),
+        ("sparse_mla", "bf16", {"t": 16, "heads": 16, "topk": 512}, {"t": 16}),
+        ("lightning_indexer", "decode", {"next_n": 1, "heads": 32}, {"b": 96, "max_len": 4096}),
+    ],
+)
+def test_where_the_model_alone_lost_most_an_h100_takes_what_an_h200_does(op, form, point, sizes) -> None:
+    """Selection of 200 rows of 8192, attention of 16 queries and scoring of 96 sequences of 4096, measured on an H100."""
+    held = held_at(op, form, **point)
+    call = call_of({**held, "bucket": {**held["bucket"], **sizes}})
+    own, other = registry.select(call), registry.select(replace(call, gpu=H100))
+    assert (other.variant, other.launch) == (own.variant, own.launch)
+    alone = registry.select(replace(call, gpu=""))
+    assert alone.variant != own.variant and "of the H200" in other.rule
+
+
+def test_launch_dims_that_other_sms_were_tuned_for_are_worked_out_anew() -> None:
+    held = next(e for e in registry.tuned_table(GPU) if e["launch"].get("splits") == 4)
+    call = call_of(held)
+    assert registry.select(replace(call, gpu=H100)).launch["splits"] == 4
+    # By the winner there alone, as the scaled times may prefer another.
+    only = {**held, "us": {held["variant"]: held["us"][held["variant"]]}}
+    for gpu, sms in ((H20, 0), (H20, 78), (GPU, 78)):
+        there = replace(call, gpu=gpu, sms=sms)
+        found = registry.Explanation(
+            there, {}, [], near=[measured.Near({"t": 0.0}, only)], sibling=GPUS["H200"]
+        )
+        rule = registry._rule_of_points(found, variants.get(held["variant"]))
+        assert rule == ("tuned table of the H200", {})
+        picked = registry.select(there)
+        assert picked.rule == "tuned table of the H200"
+        assert picked.launch == registry.explain(there, picked.variant.id).selection.launch
+        assert picked.launch["splits"] * call.dims["t"] <= 2 * 78
+    decode = call_of(held_at("lightning_indexer", "decode", next_n=1))
+    there = registry.select(replace(decode, gpu=H20))
+    assert there.launch["ctas"] == 78 * there.variant.knobs["resident"]
+
+
+def test_with_other_sms_each_variants_time_is_scaled_and_with_as_many_the_order_stays() -> None:
+    held = held_at("sparse_mla", "bf16", t=64, heads=128, topk=1024)
+    for gpu, one in ((H100, True), ("NVIDIA GH200 480GB", True), (H20, False)):
+        call = replace(call_of(held), gpu=gpu)
+        found = {c.variant.id: c.estimated_us for c in registry.explain(call).candidates}
+        ratios = {round(found[name] / us, 6) for name, us in held["us"].items() if found.get(name)}
+        assert (len(ratios) == 1) is one and min(ratios) >= 1.0
+        # A product without a row has the rates of the reference, whose table it is.
+        assert (ratios == {1.0}) is gpu.startswith("NVIDIA GH200")
+
+
+def test_a_model_that_fails_leaves_the_siblings_times_as_they_are(monkeypatch, caplog) -> None:
+    def fails(*args: Any) -> Any:
+        raise ZeroDivisionError("no such rate")
+
+    call = call_of(held_at("topk_selector", "default", rows=128, max_len=8192, k=2048))
+    chosen = registry.select(replace(call, gpu=H100)).variant
+    registry.clear()
+    monkeypatch.setattr(registry, "predict", fails)
+    monkeypatch.setattr(registry, "_warned", set())
+    with caplog.at_level(logging.WARNING, "dsl_kernels"):
+        for gpu in (H100, H20):
+            assert registry.select(replace(call, gpu=gpu)).variant == chosen
+        between = replace(call, gpu=H20, dims={**call.dims, "rows": 150})
+        assert registry.select(between).rule == "between tuned points of the H200"
+    assert len(caplog.records) == 1 and "the cost model of topk_selector failed" in caplog.text
+
+
+def test_points_of_a_cards_own_leave_its_sibling_out(own) -> None:
+    call = topk(gpu=H100)
+    theirs = registry.select(call)
+    other = next(v.id for v in of_arch() if v.id != theirs.variant.id)
+    write(own, [entry(call, {other: 1.0, theirs.variant.id: 2.0})], gpu=H100, file=H100)
+    assert (registry.select(call).variant.id, registry.select(call).rule) == (other, "user's tuned table")
+    assert registry.select(topk(16, gpu=H100)).rule == "between tuned points"
+    # Of operations that its table lacks the sibling's speaks, and of all where its own are left out.
+    mla = call_of(held_at("sparse_mla", "bf16", t=16))
+    assert registry.select(replace(mla, gpu=H100)).rule == "tuned table of the H200"
+    assert registry.select(replace(call, own=False)) == theirs
+    # The user's points of a sibling count like the shipped ones beside them.
+    write(own, [entry(topk(), {other: 1.0, theirs.variant.id: 2.0})])
+    (own / f"{measured.slug(H100)}.json").unlink()
+    clear()
+    found = registry.select(call)
+    assert (found.variant.id, found.rule) == (other, "user's tuned table of the H200")
+
+
+def test_a_shipped_table_is_its_products_own_and_of_all_its_sms() -> None:
+    for gpu in ("NVIDIA H200", "H200"):
+        assert registry.select(topk(gpu=gpu)).rule == "tuned table"
+    assert registry.select(topk(gpu=GPU, sms=60)).rule == "tuned table of the H200"
+    assert registry.points(gpu_row("sm_100a", GPU), "topk_selector", "default") == ([], None)
+
+
+def test_no_table_of_another_architecture_speaks() -> None:
+    for gpu in ("NVIDIA B200", "NVIDIA B300 SXM6 AC", "NVIDIA GB200"):
+        call = replace(topk(gpu=gpu), arch="sm_100a")
+        found = registry.explain(call)
+        assert (found.near, found.tuned, found.sibling, found.table_of) == ([], None, None, None)
+        assert registry.select(call).rule == registry.select(replace(call, gpu="")).rule
+
+
+def test_a_damaged_table_of_a_sibling_costs_a_warning(tmp_path, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(registry, "TUNED", tmp_path)
+    (tmp_path / "nvidia_h200.json").write_text("{")
+    clear()
+    with caplog.at_level(logging.WARNING, "dsl_kernels"):
+        assert registry.select(topk(gpu=H100)).rule.startswith("cost model")
+        assert registry.select(topk(8, gpu=H100)).rule.startswith("cost model")
+    assert len(caplog.records) == 1 and "tuned table of the H200" in caplog.text
 
 
 def test_without_a_home_there_is_no_table_of_the_user(monkeypatch) -> None:

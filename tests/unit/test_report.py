@@ -113,7 +113,12 @@ def test_steps_and_regrets_have_tables() -> None:
     lost = {**RECORDS[0], "regret": {"best": "x__y", "us": 50.0, "lost": 0.2, "launch": {}, "variants": 3}}
     text = report.page([step, lost]).markdown()
     assert "| 4 | 32768 | 24.0 | - | - | 9.00 | 7.50 |" in text
-    assert "What selection loses" in text and "20.0" in text
+    assert "What selection loses where nothing was tuned" in text and "20.0" in text
+    hidden = report.page([{**lost, "own": False}]).markdown()
+    assert (
+        "What selection loses without a table of this GPU's own" in hidden
+        and "nothing was tuned" not in hidden
+    )
     # A regret is of a sweep, not a record of the point.
     assert "## sparse_mla bf16" not in text
 

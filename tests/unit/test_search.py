@@ -72,7 +72,7 @@ def clear() -> None:
     ops.clear()
     search._rendered.cache_clear()
     measured._read.cache_clear()
-    measured._warn_once.cache_clear()
+    measured.warn_once.cache_clear()
 
 
 def call() -> registry.Call:

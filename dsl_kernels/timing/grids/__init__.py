@@ -324,7 +324,7 @@ def time_point(
 # What a record says besides the sizes of its point.
 FIGURES = {
     "op", "form", "point", "variant", "rule", "launch", "us", "low", "high", "calls", "replays", "gbps", "tflops", "clocks",
-    "sustained", "checked", "notes", "ceiling_us", "ratio", "triton_us", "step", "regret", "environment",
+    "sustained", "checked", "notes", "ceiling_us", "ratio", "triton_us", "step", "regret", "own", "environment",
 }  # fmt: skip
 
 
@@ -334,11 +334,19 @@ def sizes_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 SWEPT = "fastest of a sweep"
+# Where selection is judged, by whether the GPU's own tables spoke.
+JUDGED = {True: "where nothing was tuned", False: "without a table of this GPU's own"}
 
 
 def record_key(record: Mapping[str, Any], environment: Mapping[str, Any]) -> tuple[Any, ...]:
     """What a record is the record of: its point, what was asked about it, and the GPU and commit that answered."""
-    mode = "regret" if record.get("regret") else "tune" if record.get("rule") == SWEPT else "time"
+    mode = (
+        ("regret" if record.get("own", True) else "sibling")
+        if record.get("regret")
+        else "tune"
+        if record.get("rule") == SWEPT
+        else "time"
+    )
     place = (environment.get("gpu"), environment.get("commit"), environment.get("dsl_kernels"))
     return mode, record.get("op"), record.get("point"), *place
 
@@ -433,18 +441,29 @@ def tune_point(point: Point, fixture: Fixture, failed: list[str] | None = None) 
 
 @checked
 def is_tuned(point: Point, fixture: Fixture) -> bool:
-    """Whether a tuned table has a point of these very sizes."""
+    """Whether a tuned table of this GPU has a point of these very sizes."""
     return registry.explain(call_of(point, fixture), predict=False).tuned is not None
 
 
 @checked
-def regret_point(point: Point, fixture: Fixture, failed: list[str] | None = None) -> dict[str, Any] | None:
-    """What selection loses at a point: its choice against the fastest of all generated variants; None where it has no time."""
-    selection = registry.select(call_of(point, fixture))
+def regret_point(
+    point: Point, fixture: Fixture, failed: list[str] | None = None, *, own: bool = True
+) -> dict[str, Any] | None:
+    """What selection loses at a point: its choice against the fastest of all generated variants; None where it has no time.
+
+    Args:
+        own: False judges what is selected where this GPU has no tables of its own.
+    """
+    selection = registry.select(replace(call_of(point, fixture), own=own))
     times = time_all(point, fixture, runnable(point, fixture), failed)
-    mine = [timed.us for timed in times if timed.variant == selection.variant.id and not timed.launch]
+    # Of the times of its choice that with the launch dims of the choice: those of a sibling's point, or the launch rule's.
+    mine = [
+        timed for timed in times
+        if timed.variant == selection.variant.id and timed.launch.items() <= selection.launch.items()
+    ]  # fmt: skip
     if not mine:
         return None
+    us = max(mine, key=lambda timed: len(timed.launch)).us
     best = min(times, key=lambda timed: timed.us)
     return {
         "op": point.op,
@@ -454,12 +473,13 @@ def regret_point(point: Point, fixture: Fixture, failed: list[str] | None = None
         "variant": selection.variant.id,
         "rule": selection.rule,
         "launch": dict(selection.launch),
-        "us": mine[0],
+        "own": own,
+        "us": us,
         "regret": {
             "best": best.variant,
             "launch": best.launch,
             "us": best.us,
-            "lost": mine[0] / best.us - 1,
+            "lost": us / best.us - 1,
             "variants": len({timed.variant for timed in times}),
         },
         "clocks": {"after": bench.clocks()},
