@@ -298,9 +298,9 @@ def pace(counted: Mapping[str, Spent], name: str) -> str:
     return f"{name} is paced by {longest}: {whole:.0f} cycles a tile, {said}; {whole - alone[longest]:.0f} are not hidden"
 
 
-def _target(name: str) -> Launch:
+def _target(schedule: ChangedVariant) -> Launch:
     def ready() -> Callable[[], Any]:
-        return prepare(SCHEDULES[name].variant(), draw())
+        return prepare(schedule.variant(), draw())
 
     return Launch(ready, OP)
 
@@ -349,9 +349,11 @@ CASE = Case(
     measure=measure,
     draw=figure,
     launches={
-        "square": _target("128x128"),
-        "no_softmax": _target("128x128 no softmax"),
-        "wide": _target("192x80"),
+        "square": _target(SCHEDULES["128x128"]),
+        # The same tile, copied by two CTAs: beside `square` it shows what multicast does.
+        "square_cluster": _target(ChangedVariant(SQUARE, {"cluster": 2})),
+        "no_softmax": _target(SCHEDULES["128x128 no softmax"]),
+        "wide": _target(SCHEDULES["192x80"]),
     },
     expected=(
         Expectation("square", TENSOR, ">=", 55.0, "the tensor cores are busy most of the time"),
