@@ -525,6 +525,22 @@ def test_pictures_are_drawn_again_from_the_records(tmp_path):
         assert len(got) > 8000
 
 
+def test_a_region_has_one_colour_in_both_panels(records):
+    drawn = cases.get("gqa_regions").draw(records["gqa_regions"])
+    named = {
+        (text.get_text(), patch.get_facecolor())
+        for axis in drawn.axes
+        for text, patch in zip(axis.get_legend().texts, axis.get_legend().get_patches(), strict=True)
+    }
+    assert len(named) == len(dict(named)) == len({colour for _, colour in named}) > 8
+    (left, right) = drawn.axes
+    painted = {bar.get_facecolor() for bar in right.patches}
+    assert painted <= {colour for _, colour in named}
+    assert {tuple(colour) for bars in left.collections for colour in bars.get_facecolors()} <= {
+        colour for _, colour in named
+    }
+
+
 @pytest.mark.parametrize("name", cases.names())
 def test_an_empty_record_is_drawn_without_an_error(name):
     empty = {"rows": [], "counters": {}, "environment": {}}
