@@ -404,6 +404,15 @@ def claims() -> str:
     parts = [
         f"{len(found)} claims: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "."
     ]
+    commits = {row["command"].split()[-1]: row["commit"] for row in found if row["commit"]}
+    by_commit = defaultdict(list)
+    for case, commit in sorted(commits.items()):
+        by_commit[commit.replace("+", " with changes that were not committed")].append(case)
+    parts.append(
+        "Records by commit, since when kernels may have changed: "
+        + "; ".join(f"{commit}: {', '.join(names)}" for commit, names in by_commit.items())
+        + "."
+    )
     for source, title in case_claims.SOURCES.items():
         rows = [
             [
