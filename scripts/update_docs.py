@@ -329,6 +329,9 @@ COUNTERS = {
 }
 
 
+VARIANT_ID = re.compile(r"\b[a-z_]+__(?:tilelang|cutedsl)_sm\d+a__\w+")
+
+
 def figure(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
@@ -341,7 +344,8 @@ def case_tables(name: str) -> str:
     where = record["environment"]
     parts = [
         f"{where.get('gpu')}, driver {where.get('driver')}, torch {where.get('torch')}, {where.get('date')}, "
-        f"{record['seconds']:.0f} s: `{where['command']}`"
+        f"{record['seconds']:.0f} s: `{where['command']}`",
+        recorded_at(record),
     ]
     for kind in dict.fromkeys(row.get("kind") for row in record["rows"]):
         rows = [{**row, **row.get("ops", {})} for row in record["rows"] if row.get("kind") == kind]
@@ -375,6 +379,19 @@ def case_tables(name: str) -> str:
     return "\n\n".join(parts)
 
 
+def recorded_at(record: dict[str, Any]) -> str:
+    """The commit of a record, and what of it is no more."""
+    commit = record["environment"]["commit"]
+    dirty = ", with changes that were not committed" if commit.endswith("+") else ""
+    said = f"Recorded at commit {commit.rstrip('+')}{dirty}. Kernels that changed since may take other times"
+    known = {v.id for v in variants.variants()}
+    text = json.dumps(record)
+    # A kernel's name is its variant's, with what the DSL appends.
+    named = {re.sub(r"_(kernel|0)$", "", name) for name in VARIANT_ID.findall(text)}
+    gone = ", ".join(f"`{name}`" for name in sorted(named - known))
+    return f"{said}; the committed set no longer holds {gone}." if gone else f"{said}."
+
+
 def stalls(metrics: dict[str, float]) -> str:
     shares = list(case_records.stall_shares(metrics).items())[:3]
     return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares) or "-"
@@ -387,6 +404,15 @@ def claims() -> str:
     parts = [
         f"{len(found)} claims: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "."
     ]
+    commits = {row["command"].split()[-1]: row["commit"] for row in found if row["commit"]}
+    by_commit = defaultdict(list)
+    for case, commit in sorted(commits.items()):
+        by_commit[commit.replace("+", " with changes that were not committed")].append(case)
+    parts.append(
+        "Records by commit, since when kernels may have changed: "
+        + "; ".join(f"{commit}: {', '.join(names)}" for commit, names in by_commit.items())
+        + "."
+    )
     for source, title in case_claims.SOURCES.items():
         rows = [
             [
@@ -500,6 +526,33 @@ def ceilings() -> str:
     return table(("row bytes", "random, 4 GiB", "sorted, 4 GiB", "random, 16 MiB"), rows)
 
 
+def ceilings_words() -> str:
+    """What sorting gains out of 4 GiB, and how near random rows of a latent token come to a sequential read."""
+    held = profile.read_ceilings(planted_causes.GPU)
+    far = max(p.footprint for p in held.points)
+    gbps = {(p.row_bytes, p.order): p.gbps for p in held.points if p.footprint == far}
+    gains = {width: 100 * (gbps[width, "sorted"] / gbps[width, "random"] - 1) for width, _ in sorted(gbps)}
+    narrow = [gain for width, gain in gains.items() if width < 128]
+    wide = max(gain for width, gain in gains.items() if width >= 128)
+    random = gbps[1152, "random"]
+    return (
+        f"Out of 4 GiB, sorting gains {min(narrow):.0f} to {max(narrow):.0f} % for rows of 16 to 64 bytes and at most {wide:.0f} % "
+        f"from 128 bytes on; random rows of 1152 bytes arrive at {random / held.dram_gbps:.2f} of a sequential read "
+        f"({held.dram_gbps:.0f} GB/s). {_sorted_nearer(held)}"
+    )
+
+
+def _sorted_nearer(held: Any) -> str:
+    """What sorting gains rows of a latent token out of less memory than the largest footprint."""
+    gbps = {(p.footprint, p.order): p.gbps for p in held.points if p.row_bytes == 1152}
+    between = sorted({footprint for footprint, _ in gbps})[1:-1]
+    gains = " and ".join(
+        f"{100 * (gbps[size, 'sorted'] / gbps[size, 'random'] - 1):.0f} % out of {size >> 20} MiB"
+        for size in between
+    )
+    return f"Out of less these gain {gains}."
+
+
 def example() -> str:
     """The page of the Triton attention."""
     return code("text", profile.markdown(planted_causes.looked_at()["sparse_mla t=64 heads=16 triton"]))
@@ -557,6 +610,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "looks": looks,
     "tuned_fingerprints": tuned_fingerprints,
     "ceilings": ceilings,
+    "ceilings_words": ceilings_words,
     "example": example,
     "attack": attack,
 }

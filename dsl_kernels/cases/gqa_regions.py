@@ -298,9 +298,9 @@ def pace(counted: Mapping[str, Spent], name: str) -> str:
     return f"{name} is paced by {longest}: {whole:.0f} cycles a tile, {said}; {whole - alone[longest]:.0f} are not hidden"
 
 
-def _target(name: str) -> Launch:
+def _target(schedule: ChangedVariant) -> Launch:
     def ready() -> Callable[[], Any]:
-        return prepare(SCHEDULES[name].variant(), draw())
+        return prepare(schedule.variant(), draw())
 
     return Launch(ready, OP)
 
@@ -308,37 +308,54 @@ def _target(name: str) -> Launch:
 def figure(record: Record) -> Any:
     """The timeline of a CTA, and cycles a tile by region."""
     drawn, (left, right) = _figures.panels(2, "Attention, 4 x 4096, 64 heads on 8", record, 9.0)
-    for row in rows_of(record, "timeline"):
-        warps = [timeline.Row(0, 0, line["name"], tuple(line["spans"])) for line in row["lines"]]
-        timeline.draw_rows(left, [*warps, busy(row)])
+    schedules = {
+        row["name"]: {region: t for region, t in row["regions"]["attend"].items() if region != "all"}
+        for row in rows_of(record, "schedule")
+        if "regions" in row
+    }
+    lines = [_drawn_rows(row) for row in rows_of(record, "timeline")]
+    # One name has one colour in both panels.
+    colours = timeline.colours_by_region(
+        _shares([*schedules.values(), *(timeline.time_by_region(rows) for rows in lines)])
+    )
+    for rows in lines:
+        timeline.draw_rows(left, rows, colours)
         left.grid(visible=False)
         left.set_xlabel("µs")
-    for place, row in enumerate(rows_of(record, "schedule")):
-        spent = {
-            region: t for region, t in row.get("regions", {}).get("attend", {}).items() if region != "all"
-        }
+    most = _shares(schedules.values())
+    order = sorted(most, key=lambda region: (*_last(colours[region]), -most[region]))
+    for place, spent in enumerate(schedules.values()):
         base = 0.0
-        for region, colour in _colours(record).items():
-            taken = spent.pop(region, 0.0) if region != "other" else sum(spent.values())
-            right.barh(place, taken, left=base, color=colour, label=region if not place else None)
-            base += taken
-    names = [row["name"] for row in rows_of(record, "schedule")]
-    right.set_yticks(range(len(names)), names, fontsize=8)
+        for region in (region for region in order if region in spent):
+            right.barh(place, spent[region], left=base, color=colours[region])
+            base += spent[region]
+    right.set_yticks(range(len(schedules)), list(schedules), fontsize=8)
     right.invert_yaxis()
     right.set_xlabel("cycles a tile of a warp that attends")
-    if names:
-        right.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=4)
+    if schedules:
+        timeline.legend(right, {region: colours[region] for region in order}, -0.25)
     return drawn
 
 
-def _colours(record: Record) -> dict[str, str]:
-    total: dict[str, float] = {}
-    for row in rows_of(record, "schedule"):
-        for region, ticks in row.get("regions", {}).get("attend", {}).items():
-            total[region] = total.get(region, 0.0) + ticks
-    total.pop("all", None)
-    few = sorted(total, key=lambda region: -total[region])[:9]
-    return {**dict(zip(few, _figures.COLOURS, strict=False)), "other": "#cccccc"}
+def _drawn_rows(row: Mapping[str, Any]) -> list[timeline.Row]:
+    """The rows of a recorded timeline, and the tensor cores'."""
+    warps = [timeline.Row(0, 0, line["name"], tuple(line["spans"])) for line in row["lines"]]
+    return [*warps, busy(row)]
+
+
+def _last(colour: str) -> tuple[bool, bool]:
+    """Orders what has no colour of its own behind the rest of a bar."""
+    return colour == timeline.WAIT_COLOUR, colour == timeline.OTHER_COLOUR
+
+
+def _shares(spent: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The greatest share that a region has of any of these."""
+    most: dict[str, float] = {}
+    for each in spent:
+        whole = sum(each.values()) or 1.0
+        for region, taken in each.items():
+            most[region] = max(most.get(region, 0.0), taken / whole)
+    return most
 
 
 TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
@@ -349,9 +366,11 @@ CASE = Case(
     measure=measure,
     draw=figure,
     launches={
-        "square": _target("128x128"),
-        "no_softmax": _target("128x128 no softmax"),
-        "wide": _target("192x80"),
+        "square": _target(SCHEDULES["128x128"]),
+        # The same tile, copied by two CTAs: beside `square` it shows what multicast does.
+        "square_cluster": _target(ChangedVariant(SQUARE, {"cluster": 2})),
+        "no_softmax": _target(SCHEDULES["128x128 no softmax"]),
+        "wide": _target(SCHEDULES["192x80"]),
     },
     expected=(
         Expectation("square", TENSOR, ">=", 55.0, "the tensor cores are busy most of the time"),

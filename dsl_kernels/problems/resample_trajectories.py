@@ -135,10 +135,15 @@ def compare(
     return result
 
 
+def rows_read(n: int, m: int) -> float:
+    """Distinct rows, of `n`, that `m` targets lie between where these are drawn evenly: neighbours share rows."""
+    return n * (1.0 - (1.0 - 2.0 / n) ** m)
+
+
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
-    """Two rows a target (no more than there are) and the sector of times they lie in, every result once."""
+    """Each row that targets lie between once, each target's sector of times (no more than there are), every result once."""
     b, n, m, d = (dims[name] for name in ("b", "n", "m", "d"))
-    return b * (4.0 * (min(8 * m, n) + m) + 2.0 * d * (min(2 * m, n) + m))
+    return b * (4.0 * (min(8 * m, n) + m) + 2.0 * d * (rows_read(n, m) + m))
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:

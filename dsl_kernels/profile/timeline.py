@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,8 @@ from .regions import CLOCKS, Run, cycles_per_ns
 
 TENSOR_CORE = "tensor core (derived)"
 """Products are asynchronous, and no clock sees them: from the issue of one until a warp knows that it is done."""
-_COLOURS = ("#1b6ca8", "#d1495b", "#66a182", "#edae49", "#5c5470", "#2e4057", "#a26769", "#b5c99a", "#7d4f9c", "#8d99ae")  # fmt: skip
-_WAIT_COLOUR = "#e4e4e4"
-_NAMED = 9
+COLOURS = ("#1b6ca8", "#d1495b", "#66a182", "#edae49", "#5c5470", "#2e4057", "#a26769", "#b5c99a", "#7d4f9c", "#4bb3c3")  # fmt: skip
+OTHER_COLOUR, WAIT_COLOUR = "#8d99ae", "#e4e4e4"
 
 
 @dataclass(frozen=True)
@@ -203,27 +202,50 @@ def draw(line: Timeline, path: Path, cta: int = 0) -> None:
     drawn.savefig(path)
 
 
-def draw_rows(axis: Any, rows: Sequence[Row]) -> None:
-    """Rows below each other, a colour a region, on matplotlib's axes."""
-    from matplotlib.patches import Patch
-
+def time_by_region(rows: Iterable[Row]) -> dict[str, float]:
+    """What rows spend in each region, in the unit of their spans."""
     totals: dict[str, float] = {}
     for region, begin, end in (span for row in rows for span in row.spans):
         totals[region] = totals.get(region, 0.0) + end - begin
+    return totals
+
+
+def colours_by_region(totals: Mapping[str, float]) -> dict[str, str]:
+    """A colour of its own for each of the regions that take most, one for the others, and one for every wait."""
+    found = dict.fromkeys(totals, OTHER_COLOUR)
+    found |= {region: WAIT_COLOUR for region in totals if kind(region) == "wait"}
     work = sorted((r for r in totals if kind(r) != "wait"), key=lambda r: -totals[r])
-    colours = {region: _COLOURS[i] if i < _NAMED else _COLOURS[-1] for i, region in enumerate(work)}
+    return found | dict(zip(work, COLOURS, strict=False))
+
+
+def legend(axis: Any, colours: Mapping[str, str], below: float) -> None:
+    """The colours of regions by their names, below matplotlib's axes."""
+    from matplotlib.patches import Patch
+
+    shared = {OTHER_COLOUR: "other work", WAIT_COLOUR: "waits for others"}
+    named = {colour: region for region, colour in colours.items() if colour not in shared}
+    present = {colour: label for colour, label in shared.items() if colour in colours.values()}
+    patches = [Patch(color=colour, label=label) for colour, label in (named | present).items()]
+    axis.legend(
+        handles=patches, fontsize=7, ncols=6, loc="upper center", bbox_to_anchor=(0.5, below), frameon=False
+    )
+
+
+def draw_rows(axis: Any, rows: Sequence[Row], colours: Mapping[str, str] | None = None) -> None:
+    """Rows below each other, a colour a region, on matplotlib's axes.
+
+    Args:
+        colours: of every region, where other axes have the same; by default those of the rows alone.
+    """
+    totals = time_by_region(rows)
+    colours = colours_by_region(totals) if colours is None else colours
     for place, row in enumerate(rows):
-        shade = [colours.get(region, _WAIT_COLOUR) for region, _, _ in row.spans]
+        shade = [colours[region] for region, _, _ in row.spans]
         bars = [(begin, end - begin) for _, begin, end in row.spans]
         axis.broken_barh(bars, (len(rows) - 1 - place - 0.35, 0.7), facecolors=shade, linewidth=0)
     axis.set_yticks(range(len(rows)), [row.name for row in reversed(rows)], fontsize=8)
     axis.spines[["top", "right", "left"]].set_visible(False)
-    named = [Patch(color=colours[region], label=region) for region in work[:_NAMED]]
-    others = [Patch(color=_COLOURS[-1], label="other work")] if len(work) > _NAMED else []
-    named += [*others, Patch(color=_WAIT_COLOUR, label="waits for others")]
-    axis.legend(
-        handles=named, fontsize=7, ncols=6, loc="upper center", bbox_to_anchor=(0.5, -0.25), frameon=False
-    )
+    legend(axis, {region: colours[region] for region in sorted(totals, key=lambda r: -totals[r])}, -0.25)
 
 
 def of_cta(line: Timeline, cta: int) -> Sequence[Row]:

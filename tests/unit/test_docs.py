@@ -14,7 +14,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dsl_kernels import env, errors, variants
+from dsl_kernels import backends, env, errors, registry, variants
+from dsl_kernels.cases import gqa_regions
+from dsl_kernels.verification import runs
+from tests.fuzz.attacks import ATTACKS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -41,6 +44,7 @@ count_lines = script("count_lines")
 draw_pipeline = script("draw_pipeline")
 record_builds = script("record_builds")
 update_docs = script("update_docs")
+planted_causes = update_docs.planted_causes
 
 
 def python_blocks(path: Path) -> list[str]:
@@ -94,6 +98,110 @@ def test_pictures_are_small() -> None:
 def test_links_lead_somewhere(path: Path) -> None:
     targets = [link for link in LINK.findall(path.read_text()) if "://" not in link]
     assert [link for link in targets if not (path.parent / link).exists()] == []
+
+
+WORDS = """one two three four five six seven eight nine ten eleven twelve
+thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"""
+NUMBERS = {word: value for value, word in enumerate(re.findall(r"\w+", WORDS), start=1)}
+NOUNS = "variants|modules|tests|claims|verdicts|mutants|checks|probes|structures|attacks|bugs"
+# Of these a few are what a sentence is about; many are a count of what there is.
+MANY_NOUNS = "kernels|commands"
+FEW = "one|two|three"
+BETWEEN = r"(?: of (?:the|its|all))?(?: (?!for |of |with )[\w`/-]+){0,2}? "
+COUNT = re.compile(
+    rf"(?<![-\w.])(?:\d[\d,]*|{'|'.join(NUMBERS)}){BETWEEN}(?:{NOUNS})\b"
+    rf"|(?<![-\w.])(?!(?:{FEW})\b)(?:\d[\d,]*|{'|'.join(NUMBERS)}){BETWEEN}(?:{MANY_NOUNS})\b",
+    re.IGNORECASE,
+)
+DATE = re.compile(r"20\d\d-\d\d-\d\d")
+NOT_PROSE = re.compile(r"<!-- begin (\w+) -->.*?<!-- end \1 -->|```.*?```", re.DOTALL)
+
+
+def counts(text: str) -> list[str]:
+    """Phrases of prose that count what the project consists of: neither generated, nor in a sentence with a date."""
+    blocks = re.split(r"\n\n|\n(?=[|#-])", NOT_PROSE.sub("", text))
+    sentences = [s for block in blocks for s in re.split(r"(?<=[.:;]) ", " ".join(block.split()))]
+    return [found[0] for s in sentences if not DATE.search(s) for found in COUNT.finditer(s)]
+
+
+def constant(path: str, name: str) -> int:
+    """A number that a file of the tests assigns to a name, or the length of a sequence."""
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == name:
+            return (
+                len(node.value.elts)
+                if isinstance(node.value, (ast.List, ast.Tuple))
+                else ast.literal_eval(node.value)
+            )
+    raise LookupError(f"{path} assigns nothing to {name}")
+
+
+def sanitized_mutants() -> int:
+    text = (ROOT / "tests" / "emulator" / "test_sanitized.py").read_text()
+    return int(re.search(r"fuzz_ptx\((\d+)", text)[1])
+
+
+def rendered_schedules() -> int:
+    """What the case of attention's regions launches and the committed set does not hold."""
+    return sum(
+        bool(probe) or schedule.knobs != dict(schedule.committed.knobs)
+        for schedule, probe in gqa_regions.every()
+    )
+
+
+# Counts in prose, with what gives the right one.
+HELD = {
+    ("gqa_regions.md", "17 variants"): rendered_schedules,
+    ("declaring.md", "24 mutants"): lambda: constant("tests/numerics/test_mutated_texts.py", "SAMPLE"),
+    ("emulator.md", "80 seeded bugs"): lambda: constant("tests/emulator/test_mutations.py", "BUGS"),
+    ("emulator.md", "600 mutants"): sanitized_mutants,
+    ("emulator.md", "four compiled variants"): lambda: constant("tests/fuzz/ptx.py", "VARIANTS"),
+    ("environment.md", "5,000 commands"): lambda: ATTACKS["cli"].runs,
+    ("environment.md", "500 PTX mutants"): lambda: ATTACKS["ptx"].runs,
+    ("profiling.md", "Sixteen kernels"): lambda: len(planted_causes.planted(132)),
+    ("two_dsls.md", "two generated modules"): lambda: len(backends.names()),
+    ("two_dsls.md", "two modules"): lambda: len(backends.names()),
+}
+
+
+@pytest.mark.parametrize("path", [p for p in DOCUMENTS if p.name != "CHANGELOG.md"], ids=lambda p: p.name)
+def test_counts_in_prose_are_generated_held_or_dated(path: Path) -> None:
+    found = counts(path.read_text())
+    assert [phrase for phrase in found if (path.name, phrase) not in HELD] == [], (
+        "generate the count, hold it in HELD, date its sentence, or leave it out"
+    )
+    held = [
+        phrase
+        for name, phrase in HELD
+        if name == path.name and (path.parent.name != "cases" or name != "README.md")
+    ]
+    assert [phrase for phrase in held if phrase not in found] == []
+    for phrase in held:
+        number = phrase.split()[0].lower()
+        said = NUMBERS[number] if number in NUMBERS else int(number.replace(",", ""))
+        assert said == HELD[path.name, phrase](), phrase
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("All 70 sm_90a variants matched.", ["70 sm_90a variants"]),
+        ("On 2026-11-21 all 70 variants matched.", []),
+        ("It has\n203 variants, and sixteen claims fail.", ["203 variants", "sixteen claims"]),
+        ("<!-- begin x -->\n70 variants\n<!-- end x -->", []),
+        ("the two kernels of a step, and 620 kernels", ["620 kernels"]),
+        ("about 2,500 mutants; the tests", ["2,500 mutants"]),
+    ],
+)
+def test_counts_are_found(text: str, found: list[str]) -> None:
+    assert counts(text) == found
+
+
+def test_records_name_variants_that_exist() -> None:
+    known = {v.id for v in variants.variants()}
+    for path in (runs.PATH, *sorted(registry.TUNED.glob("*.json"))):
+        named = set(re.findall(r'"(\w+__(?:tilelang|cutedsl)_sm\w+?__\w+)"', path.read_text()))
+        assert named <= known, path.name
 
 
 def test_every_block_marker_is_known_and_closed() -> None:
