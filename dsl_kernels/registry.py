@@ -26,6 +26,7 @@ from .arch import GpuSpec, get_arch, gpu_row
 from .arguments import checked, is_path, require_range
 from .errors import ArtifactError, DslKernelError, InvalidArgumentError, NoVariantError
 from .measured import Near, slug
+from .runtime.storage import read_file
 from .tile.cost import predict
 from .tile.lang import PROBE, Schedule
 from .variants import Variant
@@ -543,7 +544,7 @@ def _schedule(op: str, arch_name: str, knobs: tuple[tuple[str, Any], ...]) -> Sc
 @lru_cache(maxsize=32)
 def _table(path: Path) -> tuple[Mapping[str, Any], ...]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_file(path).decode())
         if content["schema"] != TUNED_SCHEMA:
             raise InvalidArgumentError(
                 str(path),
@@ -552,7 +553,7 @@ def _table(path: Path) -> tuple[Mapping[str, Any], ...]:
                 fix="record it again with `bench --tune`",
             )
         return tuple(content["entries"])
-    except (ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise ArtifactError(
             str(path),
             expected="a tuned table",
