@@ -100,10 +100,11 @@ def _stamp(path: Path) -> int | None:
 @lru_cache(maxsize=8)
 def _read(path: Path, stamps: tuple[int | None, ...], generated: str) -> UserTable:
     from . import __version__
+    from .runtime import storage
 
     again = f"tune again with `python -m dsl_kernels tune`, or delete {path}"
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(storage.read_file(path).decode())
         made = content["metadata"]
         if content["schema"] != SCHEMA or made["dsl_kernels"] != __version__:
             raise ValueError(
@@ -175,7 +176,7 @@ def _added(folder: Path) -> dict[str, Variant]:
         found = variants.in_folder(root)
         for variant in found:
             storage.require_trusted(variant.path.parent.parent, variant.path.parent, variant.path)
-            if hashlib.sha256(variant.path.read_bytes()).hexdigest() != variant.sha256:
+            if hashlib.sha256(storage.read_file(variant.path)).hexdigest() != variant.sha256:
                 raise ValueError(f"{variant.path.name} is not what its manifest lists")
         return {variant.id: variant for variant in found}
     except (DslKernelError, OSError, ValueError) as error:

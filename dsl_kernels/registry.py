@@ -27,6 +27,7 @@ from .arch import GPUS, GpuSpec, get_arch, gpu_row, siblings
 from .arguments import checked, is_path, require_range
 from .errors import ArtifactError, DslKernelError, InvalidArgumentError, NoVariantError
 from .measured import Entry, Near, slug
+from .runtime.storage import read_file
 from .tile.cost import predict
 from .tile.lang import PROBE, Schedule
 from .variants import Variant
@@ -622,7 +623,7 @@ def _schedule(op: str, arch_name: str, knobs: tuple[tuple[str, Any], ...]) -> Sc
 @lru_cache(maxsize=32)
 def _table(path: Path) -> tuple[Mapping[str, Any], ...]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_file(path).decode())
         if content["schema"] != TUNED_SCHEMA:
             raise InvalidArgumentError(
                 str(path),
@@ -631,7 +632,7 @@ def _table(path: Path) -> tuple[Mapping[str, Any], ...]:
                 fix="record it again with `bench --tune`",
             )
         return tuple(content["entries"])
-    except (ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise ArtifactError(
             str(path),
             expected="a tuned table",

@@ -14,6 +14,7 @@ from .manifest import MANIFEST as MANIFEST
 from .manifest import SCHEMA as SCHEMA
 from .manifest import Variant as Variant
 from .runtime import bundle
+from .runtime.storage import read_file
 
 
 def generated_root() -> Path:
@@ -46,7 +47,7 @@ def generated_root() -> Path:
 def _read(root: Path, stamp: int) -> tuple[Variant, ...]:
     path = root / MANIFEST
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_file(path).decode())
         if content["schema"] != SCHEMA:
             raise ArtifactError(
                 str(path),
@@ -67,7 +68,7 @@ def _read(root: Path, stamp: int) -> tuple[Variant, ...]:
             )
             for r in content["variants"]
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArtifactError(
             str(path),
             expected="a manifest of this version",

@@ -71,24 +71,26 @@ def write_bundle(
 def check_bundle(
     path: Annotated[Path, typer.Argument(help="Folder of the bundle.")], as_json: out.Json = False
 ) -> None:
-    """Compare a bundle with this library and every file with its hash. Ends with status 1 if anything differs."""
+    """Compare a bundle with this library and every file with its hash, and name what its index does not list and what
+    others may write to. Ends with status 1 if anything is wrong."""
     from ..runtime import bundle
 
     held = bundle.open_bundle(path)
     held.manifest_folder()
     found = list(held.check(_known(held.root)))
     wrong = [(name, error) for name, error in found if error is not None]
+    strays = list(held.strays())
     if as_json:
         rows = [{"variant": name, "error": str(error) if error else None} for name, error in found]
-        out.print_json({**_summary(held), "checked": rows})
+        out.print_json({**_summary(held), "checked": rows, "strays": [str(error) for error in strays]})
     else:
-        for _, error in wrong:
+        for error in [*(error for _, error in wrong), *strays]:
             out.error_console().print(str(error), style="red", markup=False, soft_wrap=True)
         _print_bundle(held, as_json=False)
         out.console().print(
             f"{len(found) - len(wrong)} of {len(found)} variants are whole and fit this library"
         )
-    if wrong:
+    if wrong or strays:
         raise typer.Exit(1)
 
 

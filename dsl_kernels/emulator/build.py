@@ -75,11 +75,12 @@ def library_path() -> Path:
         CacheError: a cache folder that others may write to.
     """
     cxx = compiler()
-    folder = cache_root() / "emulator"
+    root = cache_root()
+    folder = root / "emulator"
     target = folder / f"core-{_fingerprint(cxx)}.so"
     try:
         make_folder(folder)
-        require_trusted(folder)
+        require_trusted(root, folder)
         if _usable(target):
             return target
         with filelock.FileLock(target.with_suffix(".lock"), timeout=COMPILE_SECONDS, mode=0o600):
@@ -101,7 +102,7 @@ def library_path() -> Path:
 
 
 def _usable(target: Path) -> bool:
-    return target.exists() and distrust(target) is None
+    return target.is_file() and distrust(target) is None
 
 
 def _build(cxx: str, target: Path) -> None:

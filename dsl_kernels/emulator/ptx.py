@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass, field
+from typing import Any
 
 from .errors import PtxSyntaxError
 
 _IDENT = r"[A-Za-z_$%][\w$]*"
 _LABEL = re.compile(rf"\s*({_IDENT})\s*:(?!:)")
+_BRACE_OR_LABEL = re.compile(rf"[{{}}]|(?<![\w$%.])({_IDENT})\s*:(?!:)")
 _INTEGER = re.compile(r"(-?)(?:0[xX]([0-9a-fA-F]{1,32})|0[bB]([01]{1,64})|0([0-7]{1,32})|(\d{1,32}))U?")
 #: Limits that ptxas has as well, or that keep a malformed text from taking the machine's memory.
 MAX_REGISTERS = 1 << 17
@@ -232,7 +234,7 @@ def _strip_comments(text: str) -> str:
     def newlines(m: re.Match[str]) -> str:
         return "\n" * m.group(0).count("\n")
 
-    return re.sub(r"/\*.*?\*/|//[^\n]*", newlines, text, flags=re.S)
+    return re.sub(r"/\*.*?(?:\*/|\Z)|//[^\n]*", newlines, text, flags=re.S)
 
 
 def _blank(m: re.Match[str]) -> str:
@@ -242,6 +244,20 @@ def _blank(m: re.Match[str]) -> str:
 
 class _OperandError(Exception):
     """An operand that cannot be parsed; the statement around it adds its line."""
+
+
+@dataclass
+class _Registers:
+    """What a name or, with a count, a numbered name declares: ``count`` slots from ``first`` on.
+
+    ``hidden`` is the next declaration of the same name further out that has more of them.
+    """
+
+    first: int
+    count: int
+    type: str
+    depth: int
+    hidden: _Registers | None = None
 
 
 class _Parser:
@@ -257,9 +273,14 @@ class _Parser:
         self.line_at = 0  # position up to which newlines were counted
         self.line = 1
         self.module = Module({}, {}, {}, "", "")
-        self.scopes: list[dict[str, tuple[str, int, int, str]]] = []
-        self.label_scopes: list[tuple[int, dict[str, str]]] = []
-        self.blocks = 0
+        # What names mean here, and what each open block has to put back when it ends: a look-up does not depend on how
+        # deep blocks are nested.
+        self.singles: dict[str, _Registers] = {}
+        self.ranges: dict[str, _Registers] = {}
+        self.labels: dict[str, str] = {}
+        self.blocks: list[list[tuple[dict[str, Any], str, Any]]] = []
+        self.block_labels: dict[int, list[str]] = {}
+        self.opened = 0
         self.loc = (0, 0)
         self.entry: Entry | None = None
 
@@ -331,12 +352,12 @@ class _Parser:
 
     def function(self) -> None:
         """Device functions are skipped: a call is refused where it is executed, by its name."""
-        semi, brace = self.text.find(";", self.pos), self.text.find("{", self.pos)
-        if brace < 0 or 0 <= semi < brace:
+        end = re.compile(r"[;{]").search(self.text, self.pos)
+        if end is None or end[0] == ";":
             self.until(";")
         else:
             self.here()
-            self.pos = self.matching_brace(brace) + 1
+            self.pos = self.matching_brace(end.start()) + 1
 
     def statement(self) -> str:
         """Text up to the semicolon that ends it (initialisers in braces included)."""
@@ -428,7 +449,8 @@ class _Parser:
             elif d not in ("minnctapersm", "maxnctapersm", "explicitcluster", "maxclusterrank", "pragma",
                            "blocksareclusters", "noreturn"):  # fmt: skip
                 raise self.error(f"kernel directive .{d} is not known")
-        self.scopes, self.label_scopes, self.loc = [], [], (0, 0)
+        self.loc = (0, 0)
+        self.find_labels()
         self.body(e)
         self.module.entries[e.name] = e
 
@@ -458,12 +480,15 @@ class _Parser:
                 raise self.error("the kernel body does not end")
             c = self.text[self.pos]
             if c == "{":
-                self.open_block(e)
+                self.open_block()
             elif c == "}":
                 self.pos += 1
-                self.scopes.pop()
-                self.label_scopes.pop()
-                if not self.scopes:
+                for names, name, before in reversed(self.blocks.pop()):
+                    if before is None:
+                        del names[name]
+                    else:
+                        names[name] = before
+                if not self.blocks:
                     return
             elif c == ";":
                 self.pos += 1
@@ -483,23 +508,36 @@ class _Parser:
                 line = self.here()
                 self.one(e, self.statement(), line)
 
-    def open_block(self, e: Entry) -> None:
+    def find_labels(self) -> None:
+        """Note which labels stand in which block of the body that begins here, by where the block begins."""
+        self.block_labels, around = {}, []
+        for m in _BRACE_OR_LABEL.finditer(self.text, self.pos):
+            if m[0] == "{":
+                around.append(m.start())
+            elif m[0] == "}":
+                around.pop()
+                if not around:
+                    return
+            elif around:
+                self.block_labels.setdefault(around[-1], []).append(m[1])
+        raise self.error("unbalanced braces")
+
+    def open_block(self) -> None:
         """Enter a block; its labels get names of their own, so that inlined asm can be repeated."""
-        self.blocks += 1
-        end = self.matching_brace(self.pos)
-        inner = {}
-        if self.scopes:
-            for m in re.finditer(rf"(?:^|[;{{}}\n])\s*({_IDENT})\s*:(?!:)", self.text[self.pos : end]):
-                inner[m.group(1)] = f"{m.group(1)}@{self.blocks}"
-        self.label_scopes.append((self.blocks, inner))
-        self.scopes.append({})
+        self.opened += 1
+        self.blocks.append([])
+        if len(self.blocks) > 1:
+            for name in self.block_labels.get(self.pos, ()):
+                self.bind(self.labels, name, f"{name}@{self.opened}")
         self.pos += 1
 
+    def bind(self, names: dict[str, Any], name: str, meaning: Any) -> None:
+        """Give a name a meaning until the block ends."""
+        self.blocks[-1].append((names, name, names.get(name)))
+        names[name] = meaning
+
     def label(self, name: str) -> str:
-        for _, names in reversed(self.label_scopes):
-            if name in names:
-                return names[name]
-        return name
+        return self.labels.get(name, name)
 
     def branch_list(self, e: Entry, name: str) -> None:
         if m := re.compile(r"\s*\.branchtargets\s+([^;]*);").match(self.text, self.pos):
@@ -529,6 +567,10 @@ class _Parser:
             r = self.register(guard_name)
             if r is None:
                 raise PtxSyntaxError(f"PTX line {line}: the guard {guard_name} is not a register")
+            if r.type != "pred":
+                raise PtxSyntaxError(
+                    f"PTX line {line}: the guard {guard_name} is a .{r.type} register, no predicate"
+                )
             guard = Reg(r.slot, r.type, r.name, negate == "!")
         try:
             # A call is reported where it is executed; what it passes is of no interest.
@@ -549,24 +591,29 @@ class _Parser:
             if not r:
                 raise self.error(f"cannot parse the register {name!r}")
             count = int(r.group(2)) if r.group(2) else 1
-            kind = "range" if r.group(2) else "one"
-            self.scopes[-1][r.group(1)] = (kind, e.registers, count, m.group(1))
+            names = self.ranges if r.group(2) else self.singles
+            hidden = names.get(r.group(1))
+            while hidden and hidden.count <= count:
+                hidden = hidden.hidden
+            new = _Registers(e.registers, count, m.group(1), len(self.blocks), hidden)
+            self.bind(names, r.group(1), new)
             e.registers += count
             if e.registers > MAX_REGISTERS:
                 raise self.error(f"more than {MAX_REGISTERS} registers")
 
     def register(self, name: str) -> Reg | None:
-        stem = None
-        for scope in reversed(self.scopes):
-            if (hit := scope.get(name)) and hit[0] == "one":
-                return Reg(hit[1], hit[3], name)
-            stem = stem or re.match(r"(.*?)(\d+)$", name)
-            if stem:
-                # a prefix may itself end in digits: try the shortest numeric suffix that was declared
-                for cut in range(len(stem.group(1)), len(name)):
-                    hit = scope.get(name[:cut])
-                    if hit and hit[0] == "range" and len(name) - cut < 10 and int(name[cut:]) < hit[2]:
-                        return Reg(hit[1] + int(name[cut:]), hit[3], name)
+        """The register of that name that the innermost block declares."""
+        found, index = self.singles.get(name), 0
+        # A prefix may itself end in digits: of one block's, the shortest that was declared counts.
+        digits = len(name) - len(name.rstrip("0123456789"))
+        for cut in range(len(name) - min(digits, 9), len(name)):
+            held, number = self.ranges.get(name[:cut]), int(name[cut:])
+            while held and number >= held.count:
+                held = held.hidden
+            if held and (not found or held.depth > found.depth):
+                found, index = held, number
+        if found:
+            return Reg(found.first + index, found.type, name)
         if name in SPECIALS:
             return Reg(SPECIALS[name], "b32", name)
         return None
@@ -605,6 +652,8 @@ class _Parser:
             r = self.register(x[1:].strip())
             if r is None:
                 raise _OperandError(f"unknown predicate {x!r}")
+            if r.type != "pred":
+                raise _OperandError(f"{x!r} negates a .{r.type} register, no predicate,")
             return Reg(r.slot, r.type, r.name, True)
         if m := re.fullmatch(r"(-?)0[fF]([0-9a-fA-F]{8})", x):
             return Imm(int(m.group(2), 16) ^ (0x80000000 if m.group(1) else 0), True)

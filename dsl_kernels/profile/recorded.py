@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import ArtifactError
 from ..registry import TUNED, slug
+from ..runtime.storage import read_file
 from .model import Diagnosis
 
 SCHEMA = 1
@@ -78,14 +79,14 @@ def of(
 @lru_cache(maxsize=8)
 def _table(path: Path) -> tuple[Mapping[str, Any], ...]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_file(path).decode())
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']}")
         held = tuple(content["entries"])
         for entry in held:
             _key(entry)
         return held
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(
             str(path),
             expected=f"fingerprints of schema {SCHEMA}",

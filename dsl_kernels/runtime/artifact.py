@@ -29,6 +29,8 @@ from dsl_kernels.arguments import checked
 from dsl_kernels.errors import ArtifactError
 from dsl_kernels.expr import names_in
 
+from .storage import read_file
+
 SCHEMA = 1
 META = "meta.json"
 BUILD = "build.json"
@@ -163,25 +165,26 @@ class Artifact:
 def read(folder: Path, *, verify: bool = True) -> Artifact:
     """The artifact in `folder`; `verify` compares every code file with its recorded hash."""
     try:
-        text = (folder / META).read_bytes().decode(errors="replace")
-    except (FileNotFoundError, NotADirectoryError):
+        text = read_file(folder / META).decode(errors="replace")
+    except OSError as error:
+        absent = isinstance(error, FileNotFoundError | NotADirectoryError)
         raise ArtifactError(
             str(folder),
             expected=f"a compiled variant with {META}",
-            got="no such file",
+            got="no such file" if absent else f"{error.filename}: {error.strerror}",
             fix="compile the variant again",
         ) from None
     artifact = Artifact.from_json(text, str(folder / META))
     for name, digest in artifact.files.items() if verify else ():
         try:
             actual = sha256(folder / name)
-        except FileNotFoundError:
-            actual = "no such file"
+        except OSError as error:
+            actual = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror)
         if actual != digest:
             raise ArtifactError(
                 str(folder / name),
                 expected=f"SHA-256 {digest[:16]}",
-                got=actual[:16],
+                got=actual[:20],
                 fix="delete the folder and compile the variant again",
             )
     return artifact
@@ -189,8 +192,7 @@ def read(folder: Path, *, verify: bool = True) -> Artifact:
 
 def sha256(path: Path) -> str:
     """Hex digest of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(read_file(path)).hexdigest()
 
 
 def _malformed(where: str, expected: str, got: str) -> ArtifactError:

@@ -134,6 +134,23 @@ class Bundle:
             except BundleError as error:
                 yield name, error
 
+    def strays(self) -> Iterator[BundleError]:
+        """What lies in the bundle's folder and its index does not list, and what others may write to."""
+        listed = {self.root / INDEX, *(self.root / name for name in self.files)}
+        listed |= {self.root / name / file for name, entry in self.entries.items() for file in entry.files}
+        known = {self.root, *listed, *(path.parent for path in listed)}
+        for path in [self.root, *sorted(self.root.rglob("*"))]:
+            if path not in known:
+                yield _damaged(path, f"what {INDEX} lists", "something that it does not list", "delete it")
+            elif reason := storage.distrust(path):
+                yield BundleError(
+                    str(path),
+                    expected="a place that belongs to this user or root and that nobody else may write to",
+                    got=reason,
+                    fix=f"if you trust what lies there, `chmod -R go-w {self.root}`",
+                    code="BUNDLE_UNTRUSTED",
+                )
+
     def _compare_sources(self, module: Module, entry: Entry) -> None:
         if entry.source != module.sha256:
             raise _foreign(
@@ -209,7 +226,7 @@ def open_bundle(path: str | Path) -> Bundle:
 def _open(root: Path, stamp: int, size: int) -> Bundle:
     path = root / INDEX
     try:
-        content = json.loads(_inside(root, path).read_bytes())
+        content = json.loads(storage.read_file(_inside(root, path)))
         digest = content.pop("sha256")
         if content.get("schema") != SCHEMA:
             raise _other_version(root, f"schema {SCHEMA}", f"schema {content.get('schema')!r}")
@@ -367,7 +384,7 @@ def _copy(variant: Variant, source: Path, folder: Path, files: Sequence[str]) ->
     folder.mkdir()
     digests = {}
     for name in files:
-        content = (source / name).read_bytes()
+        content = storage.read_file(source / name)
         storage.write_flushed(folder / name, content)
         digests[name] = hashlib.sha256(content).hexdigest()
     storage.flush(folder)
@@ -398,7 +415,7 @@ def _publish(made: Path, target: Path, aside: Path) -> None:
 
 def _verified(root: Path, path: Path, digest: str) -> bytes:
     try:
-        content = _inside(root, path).read_bytes()
+        content = storage.read_file(_inside(root, path))
     except OSError as error:
         raise _damaged(path, "a file of the bundle", error.strerror or str(error)) from None
     found = hashlib.sha256(content).hexdigest()
@@ -420,8 +437,12 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _damaged(path: Path, expected: str, got: str) -> BundleError:
-    fix = "copy the bundle again from where it was written, or write it again"
+def _damaged(
+    path: Path,
+    expected: str,
+    got: str,
+    fix: str = "copy the bundle again from where it was written, or write it again",
+) -> BundleError:
     return BundleError(str(path), expected=expected, got=got, fix=fix, code="BUNDLE_DAMAGED")
 
 

@@ -189,7 +189,7 @@ def _inputs(folder: Path) -> dict[str, Any]:
 
 def _content_of(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return storage.read_file(path)
     except FileNotFoundError:
         raise _altered(path, "a file of the artifact", "no such file") from None
 
@@ -217,7 +217,7 @@ def seconds_before(module: Module) -> float | None:
     ]
     try:
         newest = max(found, key=lambda path: path.stat().st_mtime_ns)
-        return float(sum(json.loads(newest.read_text())["seconds"].values()))
+        return float(sum(json.loads(storage.read_file(newest).decode())["seconds"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -433,7 +433,7 @@ def _record(failure: Path, error: CompileError) -> None:
 
 def _raise_recorded(failure: Path, module: Module) -> None:
     try:
-        fields: dict[str, Any] = json.loads(failure.read_text())
+        fields: dict[str, Any] = json.loads(storage.read_file(failure).decode())
         error = CompileError(
             fields["subject"],
             expected=fields["expected"],

@@ -32,6 +32,7 @@ from dsl_kernels.errors import (
 from dsl_kernels.expr import SCOPE, compile_expressions, names_in_all, tuple_text
 
 from .artifact import SCALAR_FORMATS, Artifact, Operand, TensorMap, read
+from .storage import read_file
 
 # gridDimX/Y/Z, blockDimX/Y/Z, sharedMemBytes and hStream at the start of CUlaunchConfig.
 _CONFIG_HEAD = struct.Struct("<7I4xQ")
@@ -49,7 +50,7 @@ def load(folder: str | Path, *, verify: bool = True) -> LoadedKernel:
     """The kernel compiled into `folder`. `verify` compares the code with the recorded hashes."""
     folder = Path(folder)
     artifact = read(folder, verify=verify)
-    return LoadedKernel(artifact, (folder / "kernel.cubin").read_bytes())
+    return LoadedKernel(artifact, read_file(folder / "kernel.cubin"))
 
 
 _apart = False

@@ -27,6 +27,8 @@ WORKING = ".staging-"
 LEFTOVER_SECONDS = 24 * 3600
 # What nobody but the owner may do with a trusted folder or file: write.
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+# No file that the library reads comes near this: kernels have some MiB, tables less.
+MAX_FILE_BYTES = 1 << 28
 
 
 def distrust(path: Path) -> str | None:
@@ -65,6 +67,27 @@ def require_trusted(*paths: Path) -> None:
                 "otherwise set DSL_KERNELS_CACHE_DIR to a folder of your own",
                 code="CACHE_UNTRUSTED",
             )
+
+
+def read_file(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
+    """The content of a regular file of at most `limit` bytes.
+
+    What lies in the place of a file that somebody else may have put there is never waited for: a pipe without a writer,
+    a device, a file without an end.
+
+    Raises:
+        OSError: there is no such file, it cannot be read, is no regular file, or is larger.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        held = os.fstat(file.fileno())
+        if stat.S_ISDIR(held.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(held.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        content = file.read(limit + 1) if held.st_size <= limit else b""
+    if held.st_size > limit or len(content) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
+    return content
 
 
 def make_folder(path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from ..arguments import as_json, checked
 from ..backends.base import imported_helpers
 from ..errors import ArtifactError, CacheError
-from ..runtime.storage import write_atomically
+from ..runtime.storage import read_file, write_atomically
 from ..variants import Variant
 
 SCHEMA = 2
@@ -46,7 +46,7 @@ class Run:
 @lru_cache(maxsize=4)
 def _read(path: Path, stamp: int) -> Mapping[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_file(path).decode())
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']}")
         return dict(content["runs"])

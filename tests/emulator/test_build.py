@@ -62,11 +62,18 @@ def test_a_core_that_others_can_write_is_built_again(stub, mode):
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
-def test_a_folder_that_others_can_write_is_refused(stub, mode):
-    folder = build.library_path().parent
-    folder.chmod(mode)
+@pytest.mark.parametrize("above", [0, 1], ids=["its folder", "the cache's root"])
+def test_a_folder_that_others_can_write_is_refused(stub, mode, above):
+    build.library_path().parents[above].chmod(mode)
     with pytest.raises(CacheError, match=r"others may write to it .*DSL_KERNELS_CACHE_DIR"):
         build.library_path()
+
+
+def test_a_pipe_in_the_place_of_the_core_is_replaced(stub):
+    path = build.library_path()
+    path.unlink()
+    os.mkfifo(path, 0o700)
+    assert build.library_path().read_text() == "core" and calls(stub()) == 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -15,6 +15,7 @@ from dsl_kernels.emulator import (
     TensorMap,
     UnsupportedInstruction,
     launch,
+    ptx,
 )
 from dsl_kernels.emulator.ptx import MAX_REGISTERS
 from dsl_kernels.errors import DslKernelError
@@ -224,6 +225,51 @@ def test_an_endless_loop_ends_by_default(monkeypatch):
     with pytest.raises(EmulatorError, match="more than 700 warp"):
         launch(simple(COUNT), 1, 1, [x], instruction_limit=700)
     launch(simple(COUNT.replace("bra LOOP;", "setp.lt.u32 %p1, %r1, 9000; @%p1 bra LOOP;")), 1, 1, [x], instruction_limit=0)  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------ text
+def test_nested_blocks_are_looked_through_once(monkeypatch):
+    """However deep blocks are nested, the text is searched once, and a name is found without a walk outwards."""
+    searched, walked = [], []
+    find = ptx._Parser.find_labels
+    monkeypatch.setattr(ptx._Parser, "find_labels", lambda self: searched.append(0) or find(self))
+    monkeypatch.setattr(ptx._Parser, "matching_brace", lambda self, start: searched.append(start))
+    monkeypatch.setattr(ptx._Registers, "hidden", property(lambda self: walked.append(0), lambda self, x: None), raising=False)  # fmt: skip
+    levels = "{ .reg .b32 %r<1>;\n.reg .b32 one;\nL: mov.b32 %r0, one; mov.b32 %d1, %d2; bra L;\n"
+    program = ptx.parse(simple("mov.b32 %r63, %r0;" + levels * 5000 + "}" * 5000)).entries["k"]
+    assert len(program.body) == 2 + 3 * 5000 and len(program.labels) == 5000
+    assert len(searched) == 1 and len(walked) <= 3 * 5000
+
+
+def test_a_name_means_what_the_innermost_block_declares():
+    text = """
+{ .reg .b32 %r<2>; .reg .b32 x; mov.b32 x, %r1; mov.b32 x, %r2;
+  { .reg .b32 %r1; .reg .b32 %r1<3>; mov.b32 x, %r1; mov.b32 x, %r12; mov.b32 x, %r13; }
+  mov.b32 x, %r1;
+L: { bra L; L: bra L; }
+  bra L; }
+mov.b32 %r0, %r1; bra L; L: ret;
+"""
+    entry = ptx.parse(simple(text)).entries["k"]
+    sources = [(s.operands[1].slot, s.operands[1].name) for s in entry.body if s.opcode == "mov.b32"]
+    outer = {name: slot for slot, name in sources}["%r2"] - 2  # of the kernel's own %r0
+    slots = [slot for slot, _ in sources]
+    inner = slots[0]
+    assert slots == [inner, outer + 2, inner + 2, inner + 3 + 2, outer + 13, inner, outer + 1]
+    targets = [entry.labels[s.operands[0].name] for s in entry.body if s.opcode == "bra"]
+    assert targets == [7, 7, 6, 11]
+
+
+@pytest.mark.parametrize("text", ["/*" * 3 + "ret;}", "{" * 3 + "ret;}", "ret;", "{ mov.b32 %q0, 1; }"])
+def test_blocks_and_comments_that_do_not_end_are_refused(text):
+    with pytest.raises(PtxSyntaxError):
+        ptx.parse(simple("")[: -len("ret;\n}\n")] + text)
+
+
+@pytest.mark.parametrize("guard", ["@%r1", "@!%r1", "@%laneid", "@%d1"])
+def test_a_guard_is_a_predicate(guard):
+    with pytest.raises(PtxSyntaxError, match="no predicate"):
+        launch(simple(f"{guard} mov.u32 %r2, 1;"), 1, 1, [None])
 
 
 # ------------------------------------------------------------------------------------------ operands

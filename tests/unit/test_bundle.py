@@ -441,6 +441,38 @@ def test_a_link_out_of_the_bundle_is_refused(written, tmp_path, name):
     assert caught.value.code == "BUNDLE_DAMAGED"
 
 
+@pytest.mark.parametrize("name", ["kernel.cubin", "meta.json", "manifest.json", "bundle.json"])
+def test_a_pipe_in_the_place_of_a_file_is_refused(written, name):
+    held, variant = written
+    path = next(held.root.rglob(name))
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(BundleError, match="not a regular file") as raised:
+        opened = bundle.open_bundle(held.root)
+        opened.manifest_folder()
+        opened.fetch(variant)
+    assert raised.value.code == "BUNDLE_DAMAGED"
+
+
+def test_the_check_names_what_is_not_listed_and_what_others_may_write_to(written):
+    held, variant = written
+    assert list(held.strays()) == []
+    extra, pipe = held.root / "x.py", held.root / variant.id / "pipe"
+    extra.write_text("")
+    os.mkfifo(pipe)
+    (held.root / variant.id).chmod(0o777)
+    (held.root / variant.id / "kernel.cubin").chmod(0o666)
+    found = {(error.subject, error.code) for error in held.strays()}
+    assert found == {
+        (str(extra), "BUNDLE_DAMAGED"),
+        (str(pipe), "BUNDLE_DAMAGED"),
+        (str(held.root / variant.id), "BUNDLE_UNTRUSTED"),
+        (str(held.root / variant.id / "kernel.cubin"), "BUNDLE_UNTRUSTED"),
+    }
+    held.root.chmod(0o1777)
+    assert str(held.root) in {error.subject for error in held.strays()}
+
+
 def test_a_bundle_may_lie_behind_a_link(written, tmp_path):
     held, variant = written
     (tmp_path / "link").symlink_to(held.root)

@@ -831,6 +831,11 @@ def test_bundle_writes_what_the_filters_leave(compile_by_writing, tmp_path):
 def test_bundle_check_ends_with_status_1_on_damage(compile_by_writing, tmp_path):
     variant, target = some_variant("topk_selector"), tmp_path / "bundle"
     data("bundle", "write", str(target), variant.id)
+    (target / "extra").write_text("")
+    result = invoke("bundle", "check", str(target))
+    assert result.exit_code == 1 and str(target / "extra") in result.stderr
+    assert data("bundle", "check", str(target), code=1)["strays"]
+    (target / "extra").unlink()
     (target / variant.id / "kernel.cubin").write_text("damaged")
     result = invoke("bundle", "check", str(target))
     assert result.exit_code == 1 and "BUNDLE_DAMAGED" in result.stderr

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dsl_kernels.errors import CacheError
+from dsl_kernels import registry
+from dsl_kernels.errors import ArtifactError, CacheError
 from dsl_kernels.runtime import storage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,3 +127,39 @@ def test_without_locks_age_decides(tmp_path, monkeypatch):
         os.utime(mine, (then, then))
         storage.sweep(tmp_path)
         assert not mine.exists()
+
+
+@pytest.fixture(params=["pipe", "device", "endless", "large", "folder"])
+def no_file(request, tmp_path):
+    """What may lie in the place of a file; reading it as one would wait, never end, or take the memory."""
+    path = tmp_path / request.param
+    if request.param == "pipe":
+        os.mkfifo(path)
+    elif request.param == "large":
+        with path.open("wb") as file:
+            file.truncate(storage.MAX_FILE_BYTES + 1)
+    elif request.param == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to({"device": "/dev/null", "endless": "/dev/zero"}[request.param])
+    return path
+
+
+def test_only_regular_files_of_bounded_size_are_read(no_file, tmp_path):
+    with pytest.raises(OSError, match=r"not a regular file|larger than|Is a directory"):
+        storage.read_file(no_file)
+    (tmp_path / "file").write_bytes(b"1234")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert storage.read_file(tmp_path / "link", limit=4) == b"1234"
+    with pytest.raises(OSError, match="larger than 3"):
+        storage.read_file(tmp_path / "file", limit=3)
+    with pytest.raises(FileNotFoundError):
+        storage.read_file(tmp_path / "absent")
+
+
+def test_a_tuned_table_that_is_no_file_is_refused(no_file, monkeypatch):
+    monkeypatch.setattr(registry, "TUNED", no_file.parent)
+    no_file.rename(no_file.parent / "some_gpu.json")
+    registry._table.cache_clear()
+    with pytest.raises(ArtifactError, match="a tuned table"):
+        registry.tuned_table("some gpu")

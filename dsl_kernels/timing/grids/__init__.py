@@ -21,7 +21,7 @@ from ..._discover import discover, module_names
 from ...arguments import as_json, checked, is_path, require_device, require_known, require_range, shown
 from ...errors import ArtifactError, CacheError, DslKernelError, InvalidArgumentError, WrongResultError
 from ...problems.base import GRIDS, Comparison, Workload
-from ...runtime.storage import write_atomically
+from ...runtime.storage import read_file, write_atomically
 from ...variants import Variant
 from ...verification import trial
 from .. import bench, measure
@@ -548,8 +548,8 @@ def write_tuned(
             "gpu", expected="a name with a letter, as files have", got=shown(gpu), fix="pass 'NVIDIA H200'"
         )
     try:
-        held = json.loads(path.read_text())["entries"] if path.exists() else []
-    except (ValueError, KeyError, TypeError) as error:
+        held = json.loads(read_file(path).decode())["entries"] if path.exists() else []
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArtifactError(
             str(path), expected="a tuned table", got=str(error), fix="restore or delete it"
         ) from None
