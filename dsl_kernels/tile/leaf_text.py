@@ -38,7 +38,7 @@ class Function:
 
 
 @dataclass(eq=False)
-class Array:
+class Array(t.Memory):
     """Memory as the text of a leaf names it: registers of the thread, shared or global memory, a line of a matrix.
 
     An index is a number, or in a matrix in shared memory a pair of row and column.

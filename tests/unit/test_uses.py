@@ -17,7 +17,8 @@ from dsl_kernels.problems.base import OperandSpec, Problem
 from dsl_kernels.runtime.artifact import TensorMap
 from dsl_kernels.tile.lang import START, Buffer, Engine, Knob, Mma, Pipeline, Reader, Role, Schedule, Space
 from dsl_kernels.tile.program import TileProgram
-from dsl_kernels.tile.text import Box, Call, Recorder, Span, Writes, leaf
+from dsl_kernels.tile.text import Box, Call, Expr, If, Recorder, Span, Writes, leaf, select
+from dsl_kernels.tile.text import name as value
 
 SHARED, REGISTER = Space.SHARED, Space.REGISTER
 ARCH = ARCHS["sm_90a"]
@@ -447,3 +448,58 @@ def test_a_call_that_does_not_fit_its_leaf_is_refused(say: Callable[[Recorder], 
     with pytest.raises(DeclarationError) as error:
         _called(say)
     assert got in str(error.value) and "leaf write in work" in str(error.value)
+
+
+def _said(say: Callable[[Recorder], Any]) -> Any:
+    return say(Recorder(SimpleNamespace(threads=128), SCHEDULE, ARCH, "work", OPERANDS))
+
+
+@pytest.mark.parametrize(
+    ("compare", "op", "right"),
+    [
+        (lambda x, y: x == 3, "==", 3),
+        (lambda x, y: 3 == x, "==", 3),  # noqa: SIM300
+        (lambda x, y: x != y, "!=", value("y")),
+        (lambda x, y: ~(x < 3), "==", False),
+    ],
+)
+def test_equality_of_values_is_a_comparison_of_the_kernel(compare: Any, op: str, right: Any) -> None:
+    found = compare(value("x"), value("y"))
+    assert isinstance(found, Expr) and (found.op, found.dtype) == (op, "bool")
+    assert repr(found.args[1]) == repr(right)
+    branch = _said(lambda m: (m.when(found).__enter__(), m.statements)[1])[0]
+    assert isinstance(branch, If) and branch.condition is found
+
+
+@pytest.mark.parametrize(
+    ("say", "got"),
+    [
+        (lambda m: m.when(m.k.threads == 128).__enter__(), "condition of m.when.*got True, which Python knows"),
+        (lambda m: m.when(1).__enter__(), "condition of m.when.*got 1"),
+        (lambda m: next(m.repeat(False)), "condition of m.repeat.*got False"),
+        (lambda m: select(m.k.threads < 64, m.thread, 0), "condition of select.*got False"),
+        (lambda m: (m.thread < 3) & (m.k.threads == 128), "& of a condition.*got True"),
+        (lambda m: (m.thread < 3) | False, "| of a condition.*got False"),
+        (lambda m: m.thread == None, "== on a value of the kernel .name.*got NoneType"),  # noqa: E711
+        (lambda m: m.dim("rows") != "rows", "!= on a value of the kernel .name.*got str"),
+        (lambda m: m.thread == m.buffer("acc"), "== on a value of the kernel .name.*got View"),
+        (lambda m: m.buffer("acc") == 0, "== or != on a View.*m.word"),
+        (lambda m: m.operand("w") != m.thread, "== or != on a Global"),
+        (lambda m: m.wait("ring", 0) == 0, "== or != on a Slot"),
+        (lambda m: m.thread in (1, 2), "a Python value, known when the kernel is written"),
+    ],
+)  # fmt: skip
+def test_what_python_would_decide_is_no_condition_of_the_kernel(
+    say: Callable[[Recorder], Any], got: str
+) -> None:
+    with pytest.raises(DeclarationError, match=got) as error:
+        _said(say)
+    assert "Fix: " in str(error.value)
+
+
+def test_values_are_told_apart_by_what_they_are_where_python_asks() -> None:
+    """In sets and as keys an expression is itself, whatever it would be equal to in the kernel."""
+    x, same = value("x"), value("x")
+    assert len({x, same}) == 2 and {x: 1}[x] == 1
+    view = _said(lambda m: m.buffer("acc"))
+    assert view in [view] and view not in [_said(lambda m: m.buffer("acc"))]
