@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import Any
 
 from ..errors import DeclarationError
@@ -271,6 +272,8 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
         try:
             leaf.text(m, *passed)
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+            if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+                raise t.unknown_attribute(f"the text of leaf {leaf.name}", error) from error
             raise DeclarationError(
                 f"the arguments of leaf {leaf.name}",
                 expected="numbers where its text counts with them as it is written, values where threads do",

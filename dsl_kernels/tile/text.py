@@ -15,10 +15,10 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
-from ..errors import DeclarationError
+from ..errors import DeclarationError, did_you_mean
 from .lang import Engine, Mma, Pipeline, Schedule, Size
 
 if TYPE_CHECKING:
@@ -442,6 +442,23 @@ class Leaf:
     def inputs(self) -> tuple[int, ...]:
         """Positions of the parameters that are read."""
         return tuple(i for i, (_, mark) in enumerate(self.parameters) if mark is not Out)
+
+
+def unknown_attribute(who: str, error: AttributeError) -> DeclarationError:
+    """What a body or the text of a leaf asks of something that has no such thing: of a module, a leaf."""
+    owner, asked = getattr(error, "obj", None), str(getattr(error, "name", None) or "")
+    known = [text for text in dir(owner) if not text.startswith("_")]
+    kind = type(owner).__name__
+    if isinstance(owner, ModuleType):
+        kind = f"leaf or name of {owner.__name__}"
+        known = [text for text, value in vars(owner).items() if not text.startswith("_") and callable(value)]
+    elif isinstance(owner, Slot):
+        kind, known = f"buffer of pipeline {owner.pipeline.name}", list(owner.pipeline.buffers)
+    elif isinstance(owner, SimpleNamespace):
+        kind, known = "knob or constant", list(vars(owner))
+    return DeclarationError(
+        who, expected=f"a {kind}" if asked else "what is there", got=asked or str(error), fix=did_you_mean(asked, known)
+    )  # fmt: skip
 
 
 def leaf(function: Callable[..., Any]) -> Leaf:
