@@ -83,7 +83,7 @@ class Printer:
             several = self._role.replicas > 1
             opening = t.PassTurn(name, t.name("replica") if several else 0, opens=True)
             yield from self._block(
-                [t.If(t.name("replica").equals(replica), [opening], [])] if several else [opening]
+                [t.If(t.name("replica") == replica, [opening], [])] if several else [opening]
             )
 
     def spelled(self, number: float, outer: float = 0) -> str:

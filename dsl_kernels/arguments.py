@@ -159,12 +159,12 @@ def integer(name: str, value: Any, low: int | None = None, high: int | None = No
     return int(value)
 
 
-def finite(name: str, value: Any) -> float:
+def finite(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
     """A real argument as a Python float.
 
     Raises:
         ArgumentTypeError: not a real number.
-        InvalidArgumentError: infinite, or not a number.
+        InvalidArgumentError: infinite, not a number, or outside low to high.
     """
     if not isinstance(value, numbers.Real):
         raise ArgumentTypeError(
@@ -176,6 +176,7 @@ def finite(name: str, value: Any) -> float:
         number = math.inf
     if not math.isfinite(number):
         raise InvalidArgumentError(name, expected="a finite number", got=str(number), fix="correct it")
+    require_range(name, number, low, high)
     return number
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -57,6 +58,7 @@ def identity(
     scope: dict[str, Any] = {
         "grad_enabled": torch.is_grad_enabled, "warn_once": _warn_of_no_backward, "integer": integer, "finite": finite,
         "absent": _absent, "forward_ad": forward_ad, "specs": specs, "refuse_tangents": _refuse_tangents,
+        "inf": math.inf,
     }  # fmt: skip
     exec("def identity(o):\n" + "\n".join(f"    {line}" for line in lines), scope)
     found: Callable[[Mapping[str, Any]], Any] = scope["identity"]
@@ -70,8 +72,8 @@ def _checked_scalars(specs: tuple[OperandSpec, ...]) -> list[str]:
         held = f"o[{spec.name!r}]"
         if spec.limits is None:
             continue
+        low, high = spec.limits
         if not spec.torch_dtype.is_floating_point:
-            low, high = spec.limits
             lines += [
                 f"v = {held}",
                 f"if type(v) is not int or not {low} <= v <= {high}:",
@@ -81,8 +83,8 @@ def _checked_scalars(specs: tuple[OperandSpec, ...]) -> list[str]:
             # An infinity less itself is no number.
             lines += [
                 f"v = {held}",
-                "if type(v) is not float or v - v != 0.0:",
-                f"    {held} = finite({spec.label!r}, v)",
+                f"if type(v) is not float or v - v != 0.0 or not {low} <= v <= {high}:",
+                f"    {held} = finite({spec.label!r}, v, {low}, {high})",
             ]
     return lines
 

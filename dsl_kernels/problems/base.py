@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import checked, is_plain_tensor, require_known, shown
+from ..arguments import checked, finite, integer, is_plain_tensor, require_known, shown
 from ..dtypes import DTYPES
-from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..errors import ArgumentTypeError, DeclarationError, InvalidArgumentError
 from ..expr import evaluate, names_in
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class OperandSpec:
         argument: what the torch op calls it, where that is another name.
         sizes: extents of an operand that the caller leaves out and that no other operand gives, as expressions over
             the other dims.
-        limits: least and greatest value of a scalar that the caller gives; (-inf, inf) takes what is finite.
+        limits: least and greatest value of a scalar that the caller gives, whole numbers for an integer; (-inf, inf)
+            takes what is finite. Every call is held to them.
         requires: expressions over the dims that must hold.
         values: rules of its values.
     """
@@ -73,6 +74,30 @@ class OperandSpec:
     requires: tuple[str, ...] = ()
     values: tuple[Values, ...] = ()
     strides: tuple[str | int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.limits is None:
+            return
+        low, high = self.limits
+        whole = "float" in self.torch_name or all(isinstance(limit, int) for limit in self.limits)
+        if self.kind != "scalar" or not low <= high or not whole:
+            raise DeclarationError(
+                f"limits of operand {self.name}",
+                expected="of a scalar, the least value and then the greatest, whole numbers for an integer",
+                got=f"({low}, {high}) of {self.kind} {self.name}, {self.dtype}",
+                fix="correct the limits, or state what values a tensor may hold by `values`",
+            )
+
+    def require_scalar(self, value: Any) -> None:
+        """A caller's value of a scalar is a number within the limits, where there are any.
+
+        Raises:
+            ArgumentTypeError: not a number, or no integer where one is taken.
+            InvalidArgumentError: outside the limits, infinite or not a number.
+        """
+        if self.limits is not None and value is not None:
+            held: Callable[..., object] = finite if "float" in self.torch_name else integer
+            held(self.label, value, *self.limits)
 
     @property
     def layout(self) -> tuple[str | int, ...] | None:
@@ -205,7 +230,7 @@ class Problem:
 def bind_dims(
     operands: tuple[OperandSpec, ...], values: Mapping[str, Any], static: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Check tensors against their declared shapes, dtypes, strides and alignment and return the value of every dim.
+    """Check scalars against their limits, tensors against shapes, dtypes, strides and alignment, and return the value of every dim.
 
     Args:
         operands: the declaration; operands that `values` lacks or holds as None are skipped (outputs before allocation),
@@ -215,13 +240,15 @@ def bind_dims(
 
     Raises:
         ArgumentTypeError: not a dense tensor, or of another dtype.
-        InvalidArgumentError: rank, extent, stride, alignment or device that does not fit.
+        InvalidArgumentError: a scalar, rank, extent, stride, alignment or device that does not fit.
     """
     dims: dict[str, int] = dict(static or {})
     fixed_by: dict[str, str] = dict.fromkeys(dims, "the call")
     device = None
     for spec in operands:
         tensor = values.get(spec.name)
+        if spec.kind == "scalar":
+            spec.require_scalar(tensor)
         if spec.kind == "scalar" or tensor is None:
             continue
         require_dense(spec.label, tensor)

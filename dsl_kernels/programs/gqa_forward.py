@@ -512,7 +512,7 @@ def _issue(m: Recorder) -> None:
         keys = m.wait("k", done)
         for side in SIDES:
             m.wait("q", item * groups + side)
-        with m.when(others.equals(0)):
+        with m.when(others == 0):
             score(0, 0, keys)
         score(1, 0, keys)
         m.release(keys)

@@ -381,7 +381,7 @@ def _load_decode(m: Recorder) -> None:
         with m.when(SHARE.fresh):
             m.set(SHARE.turn, SHARE.turn + 1)
             m.set(held, 0)
-            with m.when(SHARE.step.equals(1)):
+            with m.when(SHARE.step == 1):
                 for to, tile in ((entry, SHARE.tile), (ahead, SHARE.tile + _pages_of_warp(m))):
                     walk.table_entries(m, to, SHARE.seq, tile, 1, last, pages=pages)
             count: Value = 1
@@ -401,7 +401,7 @@ def _load_decode(m: Recorder) -> None:
                     queries,
                 )
             m.commit(queries)
-        with m.when(held.equals(_pages_of_warp(m))):
+        with m.when(held == _pages_of_warp(m)):
             m.set(held, 0)
             m.set(entry, ahead)
             tile = SHARE.tile + _pages_of_warp(m) * SHARE.step

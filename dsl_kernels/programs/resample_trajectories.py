@@ -169,7 +169,7 @@ def _merge_stretch(m: Recorder, begin: Value, rows: Value, left: Value, done: Va
         left,
         times,
         rows,
-        (begin + rows).equals(name("window") + name("count")),
+        begin + rows == name("window") + name("count"),
         m.lane,
         threads,
     )

@@ -265,7 +265,7 @@ def _settle_group(m: Recorder, first: bool = False) -> None:
 
 def _undecided(m: Recorder, most: int) -> Iterator[None]:
     """Rounds until at most `most` keys are undecided, or all of them are equal."""
-    for _ in m.repeat((INSIDE > most) & SPAN.differs(0)):
+    for _ in m.repeat((INSIDE > most) & (SPAN != 0)):
         yield
         m.set(ROUNDS, ROUNDS + 1)
 
@@ -299,9 +299,9 @@ def _bound_row(m: Recorder) -> None:
             leaf.load_words(m, m.buffer("keys"), column, HI)
         if together:
             # Another round costs several barriers: a few scores of the row decide how its first digits are counted.
-            with m.when(step.equals(0)):
+            with m.when(step == 0):
                 leaf.guess_digits(m, NEAR, GRAIN, name("few", "uint32"))
-        with m.when(NEAR.equals(0)) if together else nullcontext():
+        with m.when(NEAR == 0) if together else nullcontext():
             leaf.make_keys(m, m.buffer("keys"), column, FIRST, HI)
             leaf.count_first(m, column, FIRST, HI)
         if together:
@@ -349,18 +349,18 @@ def _list_row(m: Recorder) -> None:
         leaf.count_keys(m, _bins(), few, END, SPAN)
         _settle(m)
     m.comment("More equal keys than are listed: what lies above them is, and the first of them are taken.")
-    with m.when((INSIDE > c.between) & SPAN.equals(0) & (END < INFINITE)):
+    with m.when((INSIDE > c.between) & (SPAN == 0) & (END < INFINITE)):
         m.set(TIED, END)
         m.set(END, END + 1)
     bottom = m.var("bottom", minimum(maximum(END - SPAN, LOWEST), INFINITE), "uint32")
     leaf.list_row(m, bottom, name("origin"), FIRST, LAST, BATCHES, room=c.listed)
     m.set(NEED, m.dim("k"))
-    with m.when(TIED.differs(0)):
+    with m.when(TIED != 0):
         leaf.clear(m, m.buffer("equal"), 0, c.reach // WORD)
     m.meet()
     m.set(INSIDE, _counter(m, leaf.LISTED))
     m.set(UNLISTED, (INSIDE < NEED) | (INSIDE > c.listed))
-    with m.when(TIED.differs(0)):
+    with m.when(TIED != 0):
         _mark_ties(m)
     with m.when(UNLISTED):
         m.meet()
@@ -371,7 +371,7 @@ def _list_row(m: Recorder) -> None:
     with m.otherwise():
         leaf.key_entries(m, INSIDE)
         m.meet()
-        with m.when(TIED.equals(0)):
+        with m.when(TIED == 0):
             m.comment("From the threshold on: to look for the smallest key as well takes 0.9 us.")
             m.set(END, _counter(m, leaf.LARGEST, "uint32"))
             m.set(SPAN, END - bottom)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import Any
 
 from ..errors import DeclarationError
@@ -38,7 +39,7 @@ class Function:
 
 
 @dataclass(eq=False)
-class Array:
+class Array(t.Memory):
     """Memory as the text of a leaf names it: registers of the thread, shared or global memory, a line of a matrix.
 
     An index is a number, or in a matrix in shared memory a pair of row and column.
@@ -271,6 +272,8 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
         try:
             leaf.text(m, *passed)
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+            if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+                raise t.unknown_attribute(f"the text of leaf {leaf.name}", error) from error
             raise DeclarationError(
                 f"the arguments of leaf {leaf.name}",
                 expected="numbers where its text counts with them as it is written, values where threads do",

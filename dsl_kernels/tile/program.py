@@ -11,7 +11,7 @@ from ..abi import Operand
 from ..errors import DeclarationError, did_you_mean
 from .lang import PROBE, START, Body, Guard, Knob, Schedule, validate
 from .probes import WORKSPACE, Probed, probed
-from .text import Recorder, TearDown, Text
+from .text import Recorder, TearDown, Text, unknown_attribute
 from .uses import check_uses
 
 if TYPE_CHECKING:
@@ -63,7 +63,10 @@ class TileProgram:
 
         def record(role: str | None, body: Any) -> tuple[Any, ...]:
             recorder = Recorder(space, schedule, arch, role, operands)
-            body(recorder)
+            try:
+                body(recorder)
+            except AttributeError as error:
+                raise unknown_attribute(f"program {self.op}, body {role or START}", error) from error
             return tuple(recorder.statements)
 
         for part in (START, *(role.name for role in schedule.roles)):

@@ -15,10 +15,10 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
-from ..errors import DeclarationError
+from ..errors import DeclarationError, did_you_mean
 from .lang import Engine, Mma, Pipeline, Schedule, Size
 
 if TYPE_CHECKING:
@@ -60,6 +60,16 @@ class Expr:
     def __rfloordiv__(self, other: Value) -> Expr:
         return _binary("//", other, self)
 
+    def __truediv__(self, other: Value) -> Expr:
+        raise DeclarationError(
+            "/ on a value of the kernel",
+            expected="// of integers, or a function of floats in the text of a leaf",
+            got=f"a quotient of {self.dtype}",
+            fix="say divide(a, b) of device/torch/floats.py, or a * rcp_approx(b) of device/torch/warps.py",
+        )
+
+    __rtruediv__ = __truediv__
+
     def __mod__(self, other: Value) -> Expr:
         return _binary("%", self, other)
 
@@ -97,18 +107,21 @@ class Expr:
         return _binary("-", 0, self)
 
     def __invert__(self) -> Expr:
-        """The complement of every bit."""
-        return Expr("~", (self,), self.dtype)
+        """The complement of every bit; of a condition its opposite."""
+        return self == False if self.dtype == "bool" else Expr("~", (self,), self.dtype)  # noqa: E712
 
     def to(self, dtype: str) -> Expr:
         """The same bits as a 32-bit integer with or without a sign; a 64-bit one has zeros above those without."""
         return Expr("to", (self,), dtype)
 
-    def equals(self, other: Value) -> Expr:
-        return _binary("==", self, other)
+    def __eq__(self, other: object) -> Expr:  # type: ignore[override]
+        """The comparison, which the kernel makes; whether two expressions are one object says `is`."""
+        return _comparison("==", self, other)
 
-    def differs(self, other: Value) -> Expr:
-        return _binary("!=", self, other)
+    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
+        return _comparison("!=", self, other)
+
+    __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
         raise DeclarationError(
@@ -127,9 +140,40 @@ Value = int | float | bool | Expr
 def _binary(op: str, a: Value, b: Value) -> Expr:
     if not isinstance(a, (int, float, Expr)) or not isinstance(b, (int, float, Expr)):
         return NotImplemented
+    for operand in (a, b):
+        if op in ("&", "|", "^") and isinstance(operand, bool):
+            _branch(f"{op} of a condition of the kernel", operand)
     dtypes = {x.dtype for x in (a, b) if isinstance(x, Expr)}
     result = "bool" if op in COMPARISONS else "float32" if "float32" in dtypes else min(dtypes)
     return Expr(op, (a, b), result)
+
+
+def _comparison(op: str, a: Expr, b: Any) -> Expr:
+    if (found := _binary(op, a, b)) is NotImplemented:
+        # Python would compare identities in its place: a branch would be gone.
+        raise DeclarationError(
+            f"{op} on a value of the kernel ({a.op})",
+            expected="a number or another value of the kernel",
+            got=type(b).__name__,
+            fix="compare with the number that is meant; `is` tells whether two are one object",
+        )
+    return found
+
+
+def _branch(what: str, condition: Any) -> Expr:
+    """A condition that the kernel tests.
+
+    Raises:
+        DeclarationError: it is known already when the kernel is written.
+    """
+    if isinstance(condition, Expr):
+        return condition
+    raise DeclarationError(
+        what,
+        expected="a comparison of values of the kernel",
+        got=f"{condition!r}, which Python knows when the kernel is written",
+        fix="branch with a Python `if`, or compare a value of the kernel: m.dim(...), m.thread, an element of a buffer",
+    )
 
 
 def name(text: str, dtype: str = "int32") -> Expr:
@@ -145,15 +189,9 @@ def maximum(a: Value, b: Value) -> Any:
     return max(a, b) if _known(a, b) else Expr("max", (a, b), _dtype(a, b))
 
 
-def select(condition: Value, a: Value, b: Value) -> Value:
+def select(condition: Expr, a: Value, b: Value) -> Expr:
     """`a` where a condition holds, else `b`; both are worked out."""
-    return (
-        Expr("select", (condition, a, b), _dtype(a, b))
-        if _known(condition) is False
-        else a
-        if condition
-        else b
-    )
+    return Expr("select", (_branch("condition of select", condition), a, b), _dtype(a, b))
 
 
 def _dtype(*values: Value) -> str:
@@ -251,8 +289,22 @@ def evaluate(value: Value, scope: Mapping[str, Any]) -> Any:
     return _EVALUATE[value.op](*(evaluate(arg, scope) for arg in value.args))
 
 
+class Memory:
+    """What holds numbers and is none itself: compared with a number it would differ from every one."""
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (int, float, Expr)):
+            raise DeclarationError(
+                f"== or != on a {type(self).__name__}", expected="a number of the kernel", got="memory that holds numbers",
+                fix="compare an element: array[i] in the text of a leaf, m.word(buffer, i) in a body",
+            )  # fmt: skip
+        return self is other
+
+    __hash__ = object.__hash__
+
+
 @dataclass(frozen=True, eq=False)
-class View:
+class View(Memory):
     """Part of a buffer: the stage that use `use` of its ring has (None: it has one), and `rows` of it from `first` on.
 
     Of a matrix `width` columns from `column` on; None are all.
@@ -276,7 +328,7 @@ class View:
 
 
 @dataclass(frozen=True, eq=False)
-class Global:
+class Global(Memory):
     """A global-memory operand, whole; `pitch` names the dim that is the stride of its rows, for DSLs that pass addresses."""
 
     name: str
@@ -314,14 +366,14 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class Cluster:
+class Cluster(Memory):
     """A shared buffer as every CTA of the group holds it: leaves read and write it by rank."""
 
     buffer: str
 
 
 @dataclass(frozen=True, eq=False)
-class Sender:
+class Sender(Memory):
     """The slot that a use of a pipeline between CTAs has in another CTA of the group, and the barrier that counts what arrives there.
 
     Of one between CTAs of the grid the words of the first CTA, and how many each has.
@@ -332,7 +384,7 @@ class Sender:
 
 
 @dataclass(frozen=True, eq=False)
-class Slot:
+class Slot(Memory):
     """One use of a pipeline as a role holds it; its buffers are attributes: `slot.keys`."""
 
     pipeline: Pipeline
@@ -400,6 +452,23 @@ class Leaf:
     def inputs(self) -> tuple[int, ...]:
         """Positions of the parameters that are read."""
         return tuple(i for i, (_, mark) in enumerate(self.parameters) if mark is not Out)
+
+
+def unknown_attribute(who: str, error: AttributeError) -> DeclarationError:
+    """What a body or the text of a leaf asks of something that has no such thing: of a module, a leaf."""
+    owner, asked = getattr(error, "obj", None), str(getattr(error, "name", None) or "")
+    known = [text for text in dir(owner) if not text.startswith("_")]
+    kind = type(owner).__name__
+    if isinstance(owner, ModuleType):
+        kind = f"leaf or name of {owner.__name__}"
+        known = [text for text, value in vars(owner).items() if not text.startswith("_") and callable(value)]
+    elif isinstance(owner, Slot):
+        kind, known = f"buffer of pipeline {owner.pipeline.name}", list(owner.pipeline.buffers)
+    elif isinstance(owner, SimpleNamespace):
+        kind, known = "knob or constant", list(vars(owner))
+    return DeclarationError(
+        who, expected=f"a {kind}" if asked else "what is there", got=asked or str(error), fix=did_you_mean(asked, known)
+    )  # fmt: skip
 
 
 def leaf(function: Callable[..., Any]) -> Leaf:
@@ -838,7 +907,7 @@ class Recorder:
     def repeat(self, condition: Value) -> Iterator[None]:
         """`for _ in m.repeat(condition):` writes a loop that goes on while the condition holds."""
         inner: list[Statement] = []
-        self._say(Repeat(condition, inner))
+        self._say(Repeat(_branch("condition of m.repeat", condition), inner))
         self._blocks.append(inner)
         yield
         self._blocks.pop()
@@ -847,7 +916,7 @@ class Recorder:
     def when(self, condition: Value) -> Iterator[None]:
         """`with m.when(condition):` writes a branch."""
         inner: list[Statement] = []
-        self._say(If(condition, inner, []))
+        self._say(If(_branch("condition of m.when", condition), inner, []))
         self._blocks.append(inner)
         yield
         self._blocks.pop()

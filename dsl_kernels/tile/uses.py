@@ -6,10 +6,12 @@ barrier at which nobody meets, an output that keeps what it held. `check_uses` r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..errors import DeclarationError
+from ..dtypes import DTYPES
+from ..errors import DeclarationError, did_you_mean
 from ..expr import names_in
 from . import text as t
 from .lang import Buffer, Engine, Pipeline, Schedule, Space
@@ -60,6 +62,9 @@ class _Uses:
         self._buffers()
         self._barriers()
         self._products()
+        for _, s in self._statements:
+            if isinstance(s, t.Bulk):
+                self._copy(s, {spec.name: spec for spec in operands})
         for pipe in self._schedule.pipelines:
             self._pipeline_ops(pipe)
         self._operands(operands)
@@ -184,6 +189,44 @@ class _Uses:
                     f"counts of {role}", "a CTA counted in, the others awaited, and it counted out", f"no {', '.join(missing)}",
                     "say count_in, await_count and count_out in the body",
                 )  # fmt: skip
+
+    def _copy(self, s: t.Bulk, operands: Mapping[str, OperandSpec]) -> None:
+        """A copy takes what is declared, and fills its part of a slot with elements of the slot's kind."""
+        source, buffer = s.source, self._schedule.buffer(s.target.buffer)
+        maps = {m.name: m for m in self._schedule.maps}
+        what = f"copy into {buffer.name}"
+        if not isinstance(source, t.Span):
+            if source.map not in maps:
+                self._fail(what, "a declared tensor map", source.map, did_you_mean(source.map, [*maps]) if maps else "declare it in the schedule")  # fmt: skip
+            rank = len(maps[source.map].box)
+            if isinstance(source, t.Box) and len(source.at) != rank:
+                self._fail(f"{what} by {source.map}", f"{rank} coordinates, outermost first", str(len(source.at)), "name one an axis of the map")  # fmt: skip
+            return
+        tensors = {name: spec for name, spec in operands.items() if spec.kind != "scalar"}
+        what = f"span of {source.operand} {what}"
+        if (spec := tensors.get(source.operand)) is None:
+            self._fail(
+                what, "a tensor of the problem", source.operand, did_you_mean(source.operand, [*tensors])
+            )
+        if source.dtype not in DTYPES:
+            self._fail(what, "a dtype", source.dtype, did_you_mean(source.dtype, [*DTYPES]))
+        if source.dtype != spec.dtype and spec.dtype != "uint8":
+            self._fail(what, f"the operand's dtype, {spec.dtype}", source.dtype, "only bytes (uint8) are seen as another dtype: correct the span")  # fmt: skip
+        if source.dtype != buffer.dtype:
+            self._fail(what, f"the buffer's dtype, {buffer.dtype}", source.dtype, "declare the buffer so, or correct the span")  # fmt: skip
+        inner = [extent for extent in spec.shape[1:] if isinstance(extent, int)]
+        rows: set[int] = set()
+        if len(inner) == len(spec.shape) - 1:
+            size = DTYPES[spec.dtype].bytes
+            rows = {math.prod(inner[i:]) * size // DTYPES[source.dtype].bytes for i in range(len(inner))}
+        if rows and source.pitch not in rows:
+            self._fail(what, f"rows of {' or '.join(map(str, sorted(rows)))} elements, as the shape {spec.shape} says", f"a pitch of {source.pitch}", "correct the pitch")  # fmt: skip
+        if not 0 <= source.column <= source.column + source.count <= source.pitch:
+            self._fail(what, f"columns within a row of {source.pitch}", f"{source.column} to {source.column + source.count}", "correct column and count, or the pitch")  # fmt: skip
+        height, *others = buffer.shape
+        filled = (s.target.rows or height) * (math.prod(others) if s.target.width is None else s.target.width)
+        if source.count != filled:
+            self._fail(what, f"{filled} elements, as many as are filled", str(source.count), "name a part of the slot by view.part(first, rows), or correct the count")  # fmt: skip
 
     def _operands(self, operands: tuple[OperandSpec, ...]) -> None:
         """Every tensor map is copied from, every input read and every output written."""

@@ -41,7 +41,7 @@ def test_parentheses_stand_where_python_needs_them(seed: int) -> None:
 
 
 def test_an_alternative_of_a_comparison_is_not_compared() -> None:
-    last = name("live", "bool") | name("turn").equals(name("turns"))
+    last = name("live", "bool") | (name("turn") == name("turns"))
     assert Printer(None, None, None, None).value(last) == "live | (turn == turns)"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
+import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from codegen import emit, render
 from codegen import sweep as sweeping
-from codegen.sweep import Filter, Instance, leaf_files, sweep
+from codegen.sweep import FUNCTIONS, Filter, Instance, backends, leaf_files, leaf_modules, sweep
 from dsl_kernels import programs
 from dsl_kernels.errors import (
     CacheError,
@@ -24,6 +26,7 @@ from dsl_kernels.errors import (
     UnknownNameError,
 )
 from dsl_kernels.runtime import storage
+from dsl_kernels.tile.leaf_text import Function
 from dsl_kernels.tile.text import Call, Recorder, walk
 
 
@@ -369,3 +372,16 @@ def test_touching_a_template_changes_its_variants_and_no_others(monkeypatch, tmp
     with_template(monkeypatch, mine[0], lambda s: s.rstrip("\n") + "\n# touched\n")
     written = emit.emit(INSTANCES, tmp_path).written
     assert sorted(written) == sorted([*map(emit.relative_path, mine), emit.MANIFEST])
+
+
+@pytest.mark.parametrize("dsl", backends())
+@pytest.mark.parametrize("module", FUNCTIONS)
+def test_every_function_of_a_leaf_is_spelled_and_told(dsl: str, module: str) -> None:
+    """The table in docs/declaring.md is all of them: each has a meaning in words, and no DSL lacks one."""
+    meant = importlib.import_module(f"dsl_kernels.device.torch.{module}")
+    functions = {title for title, value in vars(meant).items() if isinstance(value, Function)}
+    (spelled,) = (names for alias, _, names in leaf_modules(dsl, "", "sm_90") if alias == module)
+    assert functions and functions <= spelled
+    text = Path(meant.__file__).read_text()
+    untold = [title for title in functions if not re.search(rf'^{title} = Function\((.|\n)*?\)(  # fmt: skip)?\n"""', text, re.M)]  # fmt: skip
+    assert untold == []

@@ -530,7 +530,7 @@ def load_own(m: Recorder) -> None:
 
 
 def issue_for_both(m: Recorder) -> None:
-    with m.when(m.block(0).equals(0)):
+    with m.when(m.block(0) == 0):
         c = m.acquire("c", 0)
         for i in m.loop("i", TILES):
             ab = m.wait("ab", i)

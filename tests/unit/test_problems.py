@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from dsl_kernels import problems
+from dsl_kernels.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError
+from dsl_kernels.ops import _operands
 from dsl_kernels.problems import sparse_mla as mla
+from dsl_kernels.problems.base import OperandSpec, bind_dims
 from dsl_kernels.problems.layouts import pack_fp8_tokens, unpack_fp8_tokens
 from dsl_kernels.verification import trial
 
@@ -83,3 +87,63 @@ def test_the_rule_for_other_scales_still_refuses_what_is_wrong() -> None:
         "fp8", inputs, {"out": rounded["out"], "lse": rounded["lse"] + 2e-4}, exact
     ).failures
     assert any("lse absolute error over tokens in bf16" in failure for failure in shifted)
+
+
+SCALARS = (
+    OperandSpec("x", (4,), "float32", "out"),
+    OperandSpec("dropout", (), "float32", "scalar", argument="p", limits=(0.0, 1.0)),
+    OperandSpec("steps", (), "int32", "scalar", limits=(1, 8)),
+    OperandSpec("scale", (), "float32", "scalar", limits=(-math.inf, math.inf)),
+)
+RIGHT = {"dropout": 0.25, "steps": 3, "scale": -2.0}
+
+
+def _by_the_op(monkeypatch: pytest.MonkeyPatch, values: dict) -> None:
+    """What the call of an op of these operands looks at."""
+    problem = SimpleNamespace(operands=lambda form: SCALARS)
+    monkeypatch.setattr(_operands.problems, "get", lambda op: problem)
+    _operands.identity.__wrapped__("toy", "default")({"x": torch.ones(4), **values})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("dropout", -1.0, r"p: expected 0.0 to 1.0; got -1.0"),
+        ("dropout", 1.5, r"p: expected 0.0 to 1.0"),
+        ("dropout", 2, r"p: expected 0.0 to 1.0; got 2.0"),
+        ("dropout", math.nan, r"p: expected a finite number; got nan"),
+        ("dropout", math.inf, r"p: expected a finite number; got inf"),
+        ("dropout", "0.5", r"p: expected a number; got str"),
+        ("steps", 0, r"steps: expected 1 to 8; got 0"),
+        ("steps", 2.0, r"steps: expected an integer"),
+        ("scale", math.nan, r"scale: expected a finite number"),
+        ("scale", -math.inf, r"scale: expected a finite number"),
+    ],
+)
+def test_a_scalar_is_held_to_its_limits(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: object, error: str
+) -> None:
+    """At the call of an op, and wherever operands are bound to a declaration without one."""
+    for values in (RIGHT, RIGHT | {"dropout": 1.0, "steps": 8}, RIGHT | {"dropout": 0, "scale": 1e300}):
+        _by_the_op(monkeypatch, dict(values))
+        assert bind_dims(SCALARS, {"x": torch.ones(4), **values}) == {}
+    for check in (
+        lambda values: _by_the_op(monkeypatch, values),
+        lambda values: bind_dims(SCALARS, {"x": torch.ones(4), **values}),
+    ):
+        with pytest.raises((ArgumentTypeError, InvalidArgumentError), match=error):
+            check({**RIGHT, name: value})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"limits": (1.0, 0.0)},
+        {"limits": (0.0, math.nan)},
+        {"dtype": "int32", "limits": (0, math.inf)},
+        {"kind": "in", "shape": (4,), "limits": (0.0, 1.0)},
+    ],
+)
+def test_limits_that_no_scalar_can_be_held_to_are_refused(spec: dict) -> None:
+    with pytest.raises(DeclarationError, match="limits of operand p"):
+        OperandSpec(**{"name": "p", "shape": (), "dtype": "float32", "kind": "scalar"} | spec)

@@ -52,7 +52,7 @@ def run(leaf: t.Leaf, *arguments: Any, **memory: torch.Tensor) -> dict[str, Any]
 def count_down(m, out: t.Sets, thread):
     """Each thread goes round as often as its number says, in steps of three, but for the odd ones."""
     turns = m.var("turns")
-    with m.when((thread & 1).equals(0)):
+    with m.when((thread & 1) == 0):
         for i in m.loop("i", thread, begin=0, step=3):
             m.set(turns, turns + i)
     with m.otherwise():
@@ -75,7 +75,7 @@ def of_warps(m, out: t.Sets, words, held, thread, lane):
     with m.when((held[1] > 40) & (lane < 8)):
         words[thread] = scan(lane)
     taken = m.var("taken")
-    with m.when(lane.equals(3)):
+    with m.when(lane == 3):
         m.set(taken, fetch_add(words.at(0), 10))
     m.set(out, shuffle(taken, 3) * 100 + popc(ballot(lane > 20)))
 
@@ -136,7 +136,7 @@ def in_floats(m, words, table, thread):
     table.read(four, (thread, 0))
     half[0] = (exp2(four[1]) + exchange(four[0], 1)).to("bfloat16")
     four[2] = half[0] * rcp_approx(four[0])
-    with m.when((thread & 1).equals(0)):
+    with m.when((thread & 1) == 0):
         four[3] = log2(four[0])
     table.write(four.group(2, 2), (thread, 2))
     table[thread, 0] = -1.0
@@ -216,7 +216,7 @@ def scale_rows(m, acc, rows, thread, wrong):
         for j in m.loop("j", acc.size // 4, unrolled=True):
             for e in range(2):
                 acc[j * 4 + (2 * r + e)] = acc[j * 4 + (2 * r + e)] * rows[r]
-        rows[r] = select((thread % 4).equals(wrong), 0.5, exp2(rows[r]))
+        rows[r] = select(thread % 4 == wrong, 0.5, exp2(rows[r]))
 
 
 def test_registers_are_the_share_of_a_tile_that_a_product_leaves_a_thread() -> None:

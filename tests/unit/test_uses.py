@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +15,11 @@ from dsl_kernels.arch import ARCHS, ArchSpec
 from dsl_kernels.errors import DeclarationError
 from dsl_kernels.problems.base import OperandSpec, Problem
 from dsl_kernels.runtime.artifact import TensorMap
+from dsl_kernels.tile import text as t
 from dsl_kernels.tile.lang import START, Buffer, Engine, Knob, Mma, Pipeline, Reader, Role, Schedule, Space
+from dsl_kernels.tile.leaf_text import by_text, text_of
 from dsl_kernels.tile.program import TileProgram
-from dsl_kernels.tile.text import Box, Call, Recorder, Span, Writes, leaf
+from dsl_kernels.tile.text import Box, Call, Expr, If, Recorder, Span, Writes, leaf, select
 
 SHARED, REGISTER = Space.SHARED, Space.REGISTER
 ARCH = ARCHS["sm_90a"]
@@ -73,6 +75,10 @@ def work(m: Recorder) -> None:
     m.release(ring)
     write(m, m.operand("y"), m.buffer("acc"), m.buffer("red_s"), m.scalar("scale"))
 
+
+# Leaves, as a program imports them.
+LEAVES = ModuleType("leaves")
+LEAVES.read_tiles = read  # type: ignore[attr-defined]
 
 BODIES = {START: start, "work": work, "load": load}
 
@@ -406,14 +412,85 @@ def test_an_alias_has_no_more_bytes_than_its_owner() -> None:
         text(schedule=changed(buffers=(*SCHEDULE.buffers, other)))
 
 
-def test_span_counts_as_a_read() -> None:
-    def spans(m: Recorder) -> None:
+def spans(*source: Any, part: int = 1) -> dict[str, Any]:
+    """The toy with a span beside the box that its ring is filled by, of an operand more."""
+
+    def body(m: Recorder) -> None:
         ring = m.acquire("ring", 0)
         m.bulk(ring.ring_s, Box("x_map", (m.block(0), 0)), ring)
-        m.bulk(ring.ring_s, Span("z", "bfloat16", 0, 64, 0, 64), ring)
+        m.bulk(ring.ring_s.part(0, part), Span(*source), ring)
         m.commit(ring)
 
-    assert text(operands=(*OPERANDS, OperandSpec("z", ("rows",), "float32")), load=spans)
+    more = (OperandSpec("z", ("rows", 64), "bfloat16"), OperandSpec("packed", ("rows", 2, 64), "uint8"))
+    return {"operands": (*OPERANDS, *(spec for spec in more if spec.name == source[0])), "load": body}
+
+
+@pytest.mark.parametrize("source", [("z", "bfloat16", 0, 64, 0, 64), ("packed", "bfloat16", 1, 64, 0, 64)])
+def test_span_counts_as_a_read(source: tuple[Any, ...]) -> None:
+    """Of an operand in its own dtype, or of bytes in any."""
+    assert text(**spans(*source))
+
+
+@pytest.mark.parametrize(
+    ("source", "got"),
+    [
+        (("zz", "bfloat16", 0, 64, 0, 64), "a tensor of the problem; got zz. Fix: "),
+        (("scale", "float32", 0, 64, 0, 64), "a tensor of the problem; got scale"),
+        (("z", "bf16", 0, 64, 0, 64), "expected a dtype; got bf16. Fix: did you mean"),
+        (("z", "float32", 0, 64, 0, 64), "the operand's dtype, bfloat16; got float32"),
+        (("packed", "float32", 0, 32, 0, 32), "the buffer's dtype, bfloat16; got float32"),
+        (("z", "bfloat16", 0, 32, 0, 32), r"rows of 64 elements.*got a pitch of 32"),
+        (("packed", "bfloat16", 0, 128, 0, 64), r"rows of 32 or 64 elements.*got a pitch of 128"),
+        (("z", "bfloat16", 0, 64, 32, 64), r"columns within a row of 64; got 32 to 96"),
+        (("z", "bfloat16", 0, 64, 0, 32), r"64 elements, as many as are filled; got 32"),
+    ],
+)
+def test_a_span_that_is_not_what_the_operand_is(source: tuple[Any, ...], got: str) -> None:
+    refused(f"span of {source[0]} copy into ring_s", got, **spans(*source))
+
+
+@pytest.mark.parametrize(
+    ("box", "got"),
+    [
+        (Box("x_mop", (0, 0)), "a declared tensor map; got x_mop. Fix: did you mean x_map?"),
+        (Box("x_map", (0,)), "2 coordinates, outermost first; got 1"),
+    ],
+)
+def test_a_copy_by_a_map_that_is_not_there_or_has_other_axes(box: Box, got: str) -> None:
+    def body(m: Recorder) -> None:
+        ring = m.acquire("ring", 0)
+        m.bulk(ring.ring_s, box, ring)
+        m.commit(ring)
+
+    refused("copy into ring_s", got, load=body)
+
+
+@pytest.mark.parametrize(
+    ("say", "got"),
+    [
+        (lambda m: LEAVES.read_tile(m), "a leaf or name of leaves; got read_tile. Fix: did you mean read_tiles?"),
+        (lambda m: m.aquire("ring", 0), "a Recorder; got aquire. Fix: did you mean acquire"),
+        (lambda m: m.slot("ring", 0).rows_s, "a buffer of pipeline ring; got rows_s. Fix: did you mean ring_s?"),
+        (lambda m: m.k.thread, "a knob or constant; got thread. Fix: did you mean threads?"),
+    ],
+)  # fmt: skip
+def test_what_a_body_asks_for_and_nobody_has(say: Callable[[Recorder], Any], got: str) -> None:
+    with pytest.raises(DeclarationError) as error:
+        text(work=say)
+    assert "program toy, body work" in str(error.value) and got in str(error.value)
+
+
+@by_text
+def asks(m, w, thread):
+    """A leaf whose text calls one that is not there."""
+    LEAVES.read_tile(m, w)
+
+
+def test_what_the_text_of_a_leaf_asks_for_and_nobody_has() -> None:
+    with pytest.raises(
+        DeclarationError, match=r"text of leaf asks.*got read_tile. Fix: did you mean read_tiles"
+    ):
+        text_of(asks, (t.Global("w"), t.name("worker")))
 
 
 def _called(say: Callable[[Recorder], None]) -> list[tuple[Any, ...]]:
@@ -447,3 +524,60 @@ def test_a_call_that_does_not_fit_its_leaf_is_refused(say: Callable[[Recorder], 
     with pytest.raises(DeclarationError) as error:
         _called(say)
     assert got in str(error.value) and "leaf write in work" in str(error.value)
+
+
+def _said(say: Callable[[Recorder], Any]) -> Any:
+    return say(Recorder(SimpleNamespace(threads=128), SCHEDULE, ARCH, "work", OPERANDS))
+
+
+@pytest.mark.parametrize(
+    ("compare", "op", "right"),
+    [
+        (lambda x, y: x == 3, "==", 3),
+        (lambda x, y: 3 == x, "==", 3),  # noqa: SIM300
+        (lambda x, y: x != y, "!=", t.name("y")),
+        (lambda x, y: ~(x < 3), "==", False),
+    ],
+)
+def test_equality_of_values_is_a_comparison_of_the_kernel(compare: Any, op: str, right: Any) -> None:
+    found = compare(t.name("x"), t.name("y"))
+    assert isinstance(found, Expr) and (found.op, found.dtype) == (op, "bool")
+    assert repr(found.args[1]) == repr(right)
+    branch = _said(lambda m: (m.when(found).__enter__(), m.statements)[1])[0]
+    assert isinstance(branch, If) and branch.condition is found
+
+
+@pytest.mark.parametrize(
+    ("say", "got"),
+    [
+        (lambda m: m.when(m.k.threads == 128).__enter__(), "condition of m.when.*got True, which Python knows"),
+        (lambda m: m.when(1).__enter__(), "condition of m.when.*got 1"),
+        (lambda m: next(m.repeat(False)), "condition of m.repeat.*got False"),
+        (lambda m: select(m.k.threads < 64, m.thread, 0), "condition of select.*got False"),
+        (lambda m: (m.thread < 3) & (m.k.threads == 128), "& of a condition.*got True"),
+        (lambda m: (m.thread < 3) | False, "| of a condition.*got False"),
+        (lambda m: m.thread == None, "== on a value of the kernel .name.*got NoneType"),  # noqa: E711
+        (lambda m: m.dim("rows") != "rows", "!= on a value of the kernel .name.*got str"),
+        (lambda m: m.thread == m.buffer("acc"), "== on a value of the kernel .name.*got View"),
+        (lambda m: m.buffer("acc") == 0, "== or != on a View.*m.word"),
+        (lambda m: m.operand("w") != m.thread, "== or != on a Global"),
+        (lambda m: m.wait("ring", 0) == 0, "== or != on a Slot"),
+        (lambda m: m.scalar("scale") / 2, "/ on a value.*divide"),
+        (lambda m: 1.0 / m.scalar("scale"), "/ on a value.*divide"),
+        (lambda m: m.thread in (1, 2), "a Python value, known when the kernel is written"),
+    ],
+)  # fmt: skip
+def test_what_python_would_decide_or_the_kernel_lacks_is_refused(
+    say: Callable[[Recorder], Any], got: str
+) -> None:
+    with pytest.raises(DeclarationError, match=got) as error:
+        _said(say)
+    assert "Fix: " in str(error.value)
+
+
+def test_values_are_told_apart_by_what_they_are_where_python_asks() -> None:
+    """In sets and as keys an expression is itself, whatever it would be equal to in the kernel."""
+    x, same = t.name("x"), t.name("x")
+    assert len({x, same}) == 2 and {x: 1}[x] == 1
+    view = _said(lambda m: m.buffer("acc"))
+    assert view in [view] and view not in [_said(lambda m: m.buffer("acc"))]

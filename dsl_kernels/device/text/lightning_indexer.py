@@ -62,7 +62,7 @@ def find_share(
     Dealt evenly where that leaves no CTA with more tiles than contiguous equal shares of all tiles, end to end, would;
     otherwise in such shares.
     """
-    with m.when(b.equals(1)):
+    with m.when(b == 1):
         m.set(need, shuffle(need, 0))
         m.set(turns, share_size(ceildiv(need, keys), cta, ctas))
     with m.otherwise():
@@ -94,7 +94,7 @@ def find_share(
                 upto = m.let("upto", before + scan(tiles))
                 hit = m.let("hit", ballot((upto > begin) & (upto - tiles <= begin)))
                 m.set(before, shuffle(upto, WARP - 1))
-                with m.when(hit.differs(0)):
+                with m.when(hit != 0):
                     m.comment("The shares are in order, so one lane at most owns this one's first tile.")
                     owner = m.let("owner", 31 - clz(hit))
                     m.set(seq, c * WARP + owner)
@@ -112,7 +112,7 @@ def next_tile(
 
     `fresh` tells whether this tile is the share's first one of its sequence.
     """
-    m.set(fresh, it.equals(0) | (tile * keys >= need))
+    m.set(fresh, (it == 0) | (tile * keys >= need))
     for _ in m.repeat(tile * keys >= need):
         m.set(seq, seq + 1)
         m.set(tile, 0)

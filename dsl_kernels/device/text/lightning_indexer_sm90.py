@@ -65,8 +65,8 @@ def _head_sum(m, acc, weight, row, first, pairs):
 @by_text
 def weigh(m, logit, acc, weight, each, heads, thread):
     """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys, dealt to its four lanes."""
-    odd = m.let("odd", (thread % 2).equals(1))
-    upper = m.let("upper", (thread // 2 % 2).equals(1)) if each > 1 else False
+    odd = m.let("odd", thread % 2 == 1)
+    upper = m.let("upper", thread // 2 % 2 == 1) if each > 1 else False
 
     def dealt(low, high, upper, distance):
         """Two values added over pairs of lanes: those that are not `upper` get the sum of the first."""

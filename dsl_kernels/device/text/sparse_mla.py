@@ -92,7 +92,7 @@ def vote(m, in_low: Sets, in_high: Sets, live: Sets, low, high, n):
     """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
     m.set(in_low, ballot(_valid(low, n)))
     m.set(in_high, ballot(_valid(high, n)))
-    m.set(live, (in_low | in_high).differs(0))
+    m.set(live, (in_low | in_high) != 0)
 
 
 def named(m, ids, lane, n, which=""):
@@ -270,7 +270,7 @@ def copy_tokens(m, raw, raw_pe, scales, kv_cache, ids, n, thread):
         for panel in m.loop("panel", 4, unrolled=True):
             m.do(copy16(raw.group_at(row, panel * 32 + lane * 4, 4), token.at(panel * 128), inside))
         m.do(copy16(raw_pe.group_at(row, lane * 8, 8), token.at(ROPE_AT), inside))
-        with m.when(lane.equals(0)):
+        with m.when(lane == 0):
             m.do(copy16(scales.group_at(row, 0, 4), token.at(SCALES_AT), inside))
 
 
@@ -370,7 +370,7 @@ def mask_scores(m, scores, low, high, sm_scale, thread):
     own = m.let("own", select(thread < 64, low, high) >> (thread // WARP % 2 * 16 + thread % WARP // 4))
     scale = m.let("scale", sm_scale * LOG2E)
     for r in range(2):
-        valid = m.let(f"valid_{r}", ((own >> (8 * r)) & 1).differs(0))
+        valid = m.let(f"valid_{r}", ((own >> (8 * r)) & 1) != 0)
         for _, i in _columns(m, scores.size):
             scores[i + 2 * r] = select(valid, scores[i + 2 * r] * scale, -INF)
 
@@ -566,7 +566,7 @@ def merge_rows(
     values = received.part("values", ((head >> 1) * 8 + (dim & 7)) * FOUR + (dim >> 3) * 2 + (head & 1))
     place = (m.let("place", row * heads + head0 + head), m.let("dim", which * dims + dim))
     for count in (1 << i for i in range(rows.bit_length())):
-        with m.when(parts.equals(count)):
+        with m.when(parts == count):
             share = (count, rows // count, part)
             _merge_share(m, out, lse, lses, values, sinks, share, place, ROW + block, lse_scale)
 
@@ -582,11 +582,11 @@ def _merge_share(m, out, lse, lses, values, sinks, share, place, width, lse_scal
         first = m.let("first", line + column * COLUMN)
         sink = sinks[0]
         for other in range(1, sinks.size):
-            sink = select(column.equals(other), sinks[other], sink)
+            sink = select(column == other, sinks[other], sink)
         for p in m.loop("p", parts, unrolled=True):
             weights[p] = lses[(p * each + c * four) * width + column * 2]
         scale, joined = _weigh(m, weights, sink)
-        with m.when(dim.equals(0) & (n & 3).equals(0) & (n < span)):
+        with m.when((dim == 0) & ((n & 3) == 0) & (n < span)):
             lse.part("of_head", first)[0] = joined * lse_scale
         to = out.row("to", first, LATENT_DIM, dim)
         for again in m.loop("again", max(each // span, 1), unrolled=True):
@@ -597,7 +597,7 @@ def _merge_share(m, out, lse, lses, values, sinks, share, place, width, lse_scal
                     m.set(value, value + values[p * each * width + at] * weights[p])
                 m.set(value, value * scale)
                 beside = m.let("beside", exchange(value, 1))
-                with m.when((dim & 1).equals(0)):
+                with m.when((dim & 1) == 0):
                     own = m.let("own", n + i + again * span)
                     m.do(store_pair(to.at((own >> log2_span) * 64 + (own & 3) * 16), value, beside))
 
@@ -636,7 +636,7 @@ def _each(m, registers, r):
 
 def _leave(m, place, rows, thread):
     """Leave one value a head, by one lane of each quad."""
-    with m.when((thread % 4).equals(0)):
+    with m.when(thread % 4 == 0):
         mine = place.part("mine", _row(thread))
         for r in range(2):
             mine[HALF_ROWS * r] = rows[r]
@@ -656,17 +656,17 @@ def mask_columns(m, scores, low, high, sm_scale, thread):
     scale = m.let("scale", sm_scale * LOG2E)
     for i in m.loop("i", scores.size, unrolled=True):
         scores[i] = scores[i] * scale
-    with m.when((low & high).differs(-1)):
+    with m.when((low & high) != -1):
         for first, word in zip(range(0, scores.size, WORD_REGISTERS), (low, high), strict=False):
             bits = m.let("bits", word >> thread % 4 * 2)
             for i in m.loop("i", WORD_REGISTERS, unrolled=True):
                 valid = (bits >> (i // 4 * 8 + i % 2)) & 1
-                scores[first + i] = select(valid.differs(0), scores[first + i], -INF)
+                scores[first + i] = select(valid != 0, scores[first + i], -INF)
 
 
 def _shrinking(peak, risen):
     """What is summed up below one maximum times this is below a higher one; neither may have seen a token."""
-    return select(peak.equals(risen), 1.0, exp2(peak - risen))
+    return select(peak == risen, 1.0, exp2(peak - risen))
 
 
 @by_text
@@ -683,7 +683,7 @@ def softmax_rows(m, scores, sums, peak, factor, rise, thread):
             sums[r] = sums[r] * factor[r]
     for r in range(2):
         m.comment("No token of this half may be valid, nor one before it.")
-        base = m.let("base", select(peak[r].equals(-INF), 0.0, peak[r]))
+        base = m.let("base", select(peak[r] == -INF, 0.0, peak[r]))
         for i in _each(m, scores, r):
             scores[i] = exp2(scores[i] - base)
         sums[r] = sums[r] + row_sum(scores, r)
@@ -692,7 +692,7 @@ def softmax_rows(m, scores, sums, peak, factor, rise, thread):
 @by_text
 def rescale_rows(m, acc, factor):
     """Each row times its factor, in place; left alone where the factors of a warp's rows are 1."""
-    with m.when(any_lane(factor[0].differs(1.0) | factor[1].differs(1.0))):
+    with m.when(any_lane((factor[0] != 1.0) | (factor[1] != 1.0))):
         for r in range(2):
             for i in _each(m, acc, r):
                 acc[i] = acc[i] * factor[r]
@@ -708,7 +708,7 @@ def share_peak(m, target, peak, thread):
 def follow_peak(m, peak, sums, acc, other, thread):
     """Raise the maxima to those that the other side's P is below, which are no lower."""
     theirs = other.part("theirs", _row(thread))
-    with m.when(any_lane(theirs[0].differs(peak[0]) | theirs[HALF_ROWS].differs(peak[1]))):
+    with m.when(any_lane((theirs[0] != peak[0]) | (theirs[HALF_ROWS] != peak[1]))):
         for r in range(2):
             factor = m.let("factor", _shrinking(peak[r], theirs[HALF_ROWS * r]))
             peak[r] = theirs[HALF_ROWS * r]
@@ -803,7 +803,7 @@ def _part(side, columns, thread):
         )  # fmt: skip
     return _Part(
         columns, FOURS, (1, 2), thread % 4, lambda c: _row(thread) + HALF_ROWS * c,
-        lambda i: i // 2, lambda piece, i: (side * FOURS + piece) * 8 + thread % 4 * 2 + i % 2, (thread % 4).equals(0),
+        lambda i: i // 2, lambda piece, i: (side * FOURS + piece) * 8 + thread % 4 * 2 + i % 2, thread % 4 == 0,
         thread + side * (FOURS * THREADS),
     )  # fmt: skip
 
@@ -868,7 +868,7 @@ def merge_parts(
         sink = attn_sink[head0 + part.head(column)]
         scale[column] = _inverse(total) * kept_beside(of_all, sink)
     if side != 1:
-        with m.when(share.equals(0) & part.leaves):
+        with m.when((share == 0) & part.leaves):
             of_heads = lse.row("of_heads", row, heads, head0)
             for column in each():
                 of_heads[part.head(column)] = joined[column]

@@ -202,5 +202,5 @@ def merge_heads(
         for v in range(4):
             rounded[v] = (merged[v] * scale).to("bfloat16")
         out.row("to", (row, head), (heads, LATENT_DIM)).write(rounded, thread)
-        with m.when(thread.equals(0)):
+        with m.when(thread == 0):
             lse.row("of_row", row, heads)[head] = joined * lse_scale

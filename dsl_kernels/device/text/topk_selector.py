@@ -255,7 +255,7 @@ def count_near(m, hist, bits, near, grain, column, lo, hi):
     with m.when((column < hi) & (column + WORD * bits.size > lo)):
         for j in m.loop("j", bits.size, unrolled=True):
             below = m.let("below", (near - minimum(near, bits[j])) >> grain)
-            bin = select(bits[j].differs(0), minimum(below, BINS - 2), BINS - 1)
+            bin = select(bits[j] != 0, minimum(below, BINS - 2), BINS - 1)
             m.do(warps.atomic_add(hist.at(bin), 1))
 
 
@@ -300,7 +300,7 @@ def bound_listed(m, entries, total, counters, end, span, thread, threads, lane):
             m.set(largest, maximum(largest, key))
             m.set(under, maximum(under, ~key))
     bounds = m.let("upper", warps.warp_most(largest)), m.let("lower", warps.warp_most(under))
-    with m.when(lane.equals(0)):
+    with m.when(lane == 0):
         for which, most in zip((UPPER, LOWER), bounds, strict=True):
             m.do(warps.raise_to(counters.at(which), most))
 
@@ -326,7 +326,7 @@ def sum_bins(m, mine, through: Sets, hist, first, sums, thread, warp, lane):
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the warps' totals."""
     hist.part("bins", first).read(mine, thread)
     m.set(through, warps.scan(sum(mine)))
-    with m.when(lane.equals(LAST_LANE)):
+    with m.when(lane == LAST_LANE):
         sums[warp] = through
 
 
@@ -369,7 +369,7 @@ def _narrow(m, digit, need, inside, end, span, half, near=0, grain=0):
             m.set(top, _half_edge(m, "upper", BINS - digit) - 1)
         width = m.var("width", top - _half_edge(m, "lower", BINS - 1 - digit), "uint32")
         if not isinstance(near, int):
-            with m.when(near.differs(0)):
+            with m.when(near != 0):
                 below = m.var("number", digit.to("uint32"), "uint32") << grain
                 bottom = m.var("bottom", 1, "uint32")
                 with m.when(digit < BINS - 2):
@@ -383,7 +383,7 @@ def _narrow(m, digit, need, inside, end, span, half, near=0, grain=0):
         below = m.let("below", digit.to("uint32") << shift)
         top = m.var("top", end - below, "uint32")
         width = m.var("width", minimum(span - below, (1 << shift) - 1), "uint32")
-    with m.when(need.equals(inside)):
+    with m.when(need == inside):
         m.set(top, top - width - 1)
         for left in (width, need, inside):
             m.set(left, 0)
@@ -426,7 +426,7 @@ def pick_bin_of_group(
     `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as in pick_bin, unless
     `near` is not 0: the first digits are then those of count_near.
     """
-    with m.when(warp.equals(0)):
+    with m.when(warp == 0):
         count, under = m.var("count"), m.var("under")
         for i in m.loop("i", group, unrolled=True):
             part = m.let("part", coarse[at + (i * COARSE + lane)])
@@ -456,7 +456,7 @@ def pick_bin_of_group(
                 m.set(less, less + low_under)
             m.set(left, left - before)
             found = _narrow(m, digit, left, inside, end, span, half, near, grain)
-            with m.when(inside.equals(0)):
+            with m.when(inside == 0):
                 m.set(less, less + within)
                 m.set(within, 0)
             _write_state(m, state, *found)
@@ -481,7 +481,7 @@ def collect(m, bits, above, equal, word, counters, entries, first, end, span, li
         left = m.var("left")
         for j in m.loop("j", bits.size, unrolled=True):
             m.set(left, left | select(end - bits[j] <= span, 1 << j, 0))
-        with m.when(warps.any_lane(left.differs(0))):
+        with m.when(warps.any_lane(left != 0)):
             slot = m.var("slot", warps.scan(warps.popc(left)))
             m.set(slot, slot + _take_room(m, counters, slot, lane))
             place = m.var("place", ~((owner << OFFSET_BITS) | (offset + lane)))
@@ -497,7 +497,7 @@ def collect(m, bits, above, equal, word, counters, entries, first, end, span, li
 def _take_room(m, counters, through, lane):
     """Where a warp's next entries of the list go, of which its lanes have `through` up to and with each."""
     room = m.var("room")
-    with m.when(lane.equals(LAST_LANE)):
+    with m.when(lane == LAST_LANE):
         m.set(room, warps.fetch_add(counters.at(LISTED), through))
     return warps.shuffle(room, LAST_LANE)
 
@@ -506,13 +506,13 @@ def _pick(registers, j, half=1):
     """Register `j`, a power of two of them: they have no address."""
     if len(registers) == 1:
         return registers[0]
-    upper, pairs = (j & half).differs(0), zip(registers[::2], registers[1::2], strict=True)
+    upper, pairs = (j & half) != 0, zip(registers[::2], registers[1::2], strict=True)
     return _pick([select(upper, high, low) for low, high in pairs], j, 2 * half)
 
 
 def _each_bit(m, word):
     """The numbers of a word's bits, from the lowest on; nothing of it is left."""
-    for _ in m.repeat(word.differs(0)):
+    for _ in m.repeat(word != 0):
         lowest = m.let("lowest", word & -word)
         yield m.let("number", LAST_LANE - warps.clz(lowest))
         m.set(word, word ^ lowest)
@@ -523,7 +523,7 @@ def _mark_words(m, bitmap, word, bits, marked, lane):
     words, bitmap = m.local("words", bits.size), bitmap.part("own_words", word)
     for j in m.loop("j", bits.size, unrolled=True):
         words[j] = warps.ballot(marked(bits[j]))
-    with m.when(lane.equals(0)):
+    with m.when(lane == 0):
         for j in m.loop("j", bits.size, unrolled=True):
             bitmap[j] = words[j]
     return words
@@ -535,7 +535,7 @@ def send_entries(m, peers, entries, first, counters, group, rank, warp, cta_warp
     count = m.let("count", counters[LISTED])
     for i in m.loop("i", ceildiv(count, WORD) * group, begin=warp, step=cta_warps):
         at, to = m.let("at", i // group * WORD + lane), m.let("to", i % group)
-        with m.when((at < count) & to.differs(rank)):
+        with m.when((at < count) & (to != rank)):
             m.do(warps.store_peer(peers.at(first + at), to, entries[first + at]))
 
 
@@ -581,7 +581,7 @@ def rank_entries(m, entries, first, count, need, above, counters, rank, cta_warp
     for i in m.loop("i", count, begin=warp, step=cta_warps):
         entry = m.let("entry", entries[first + i])
         ahead = [warps.popc(warps.ballot(warps.unsigned_above(held, entry))) for held in (low, high)]
-        with m.when((m.let("ahead", sum(ahead)) < need) & lane.equals(0)):
+        with m.when((m.let("ahead", sum(ahead)) < need) & (lane == 0)):
             _mark(m, entry, above, counters, LOWER_ABOVE, rank, cta_warps, words)
 
 
@@ -593,7 +593,7 @@ def count_marks(m, before: Sets, bitmap, sums, first, words, warp, lane):
     for i in m.loop("i", end, begin=begin):
         m.set(own, own + warps.popc(bitmap[first + i]))
     through = m.let("through", warps.scan(own))
-    with m.when(lane.equals(LAST_LANE)):
+    with m.when(lane == LAST_LANE):
         sums[warp] = through
     m.set(before, through - own)
 
@@ -646,7 +646,7 @@ def place_marks(m, placed, before, sums, above, first, words, position, dense, k
                 marks[j] = above[first + (base + j)]
             for j in m.loop("j", keep, unrolled=True):
                 slot = m.let("slot", warps.shuffle(place, base + j) + warps.popc(marks[j] & below))
-                with m.when(((marks[j] >> lane) & 1).differs(0)):
+                with m.when(((marks[j] >> lane) & 1) != 0):
                     placed[slot] = position + (base + j) * WORD + lane
     with m.otherwise():
         by_lane()
@@ -736,8 +736,8 @@ def _step(j):
 @by_text
 def mark_equal(m, bits, equal, word, counters, tied, lane):
     """Mark a batch's keys that equal `tied`, from `word` of the bitmap on, and count them as kept."""
-    words, total = _mark_words(m, equal, word, bits, lambda key: key.equals(tied), lane), m.var("total")
-    with m.when(lane.equals(0)):
+    words, total = _mark_words(m, equal, word, bits, lambda key: key == tied, lane), m.var("total")
+    with m.when(lane == 0):
         for j in m.loop("j", bits.size, unrolled=True):
             m.set(total, total + warps.popc(words[j]))
         m.do(warps.atomic_add(counters.at(KEPT), total))
@@ -753,5 +753,5 @@ def key_entries(m, entries, total, counters, thread, threads, lane):
         entries[i] = warps.make_pair(key, warps.pair_low(entry))
         m.set(largest, maximum(largest, key))
     top = m.let("top", warps.warp_most(largest))
-    with m.when(lane.equals(0)):
+    with m.when(lane == 0):
         m.do(warps.raise_to(counters.at(LARGEST), top))

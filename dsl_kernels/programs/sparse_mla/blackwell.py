@@ -141,7 +141,7 @@ def _gather_tokens(m: Recorder) -> None:
     """fp8 tokens: a tile waits in registers, and each unit that is written makes room for the next tile's."""
     it, ids = name("it"), {"low": name("now_low"), "high": name("now_high")}
     for turn in live_tiles(m, more=1):
-        with m.when(name("live", "bool") | turn.equals(name("turns"))):
+        with m.when(name("live", "bool") | (turn == name("turns"))):
             for c in m.loop("c", UNITS, unrolled=True):
                 with m.when(it > 0):
                     kv = m.acquire("kv", (it - 1) * UNITS + c)
@@ -175,7 +175,7 @@ def _issue(m: Recorder) -> None:
             m.commit(s)
             m.set(it, it + 1)
         m.comment("The values of a tile follow the scores of the next one, so that softmax never idles.")
-        with m.when(name("late", "bool") & (live | turn.equals(name("turns")))):
+        with m.when(name("late", "bool") & (live | (turn == name("turns")))):
             p = m.wait("p", done)
             o = m.acquire("o", done)
             for c in m.loop("c", UNITS):
@@ -221,7 +221,7 @@ def _softmax(m: Recorder) -> None:
             m.comment(
                 "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
             )
-            with m.when((it > 0) & grown.equals(False)):
+            with m.when((it > 0) & ~grown):
                 m.release(m.wait("o", it - 1))
             m.commit(p)
             m.set(it, it + 1)
@@ -236,7 +236,7 @@ def _softmax(m: Recorder) -> None:
         m.meet("softmax")
         said_sm100.write_output(m, m.operand(to), o.o_t, row, head0, it > 0, split=split)
 
-    with m.when(splits.equals(1)):
+    with m.when(splits == 1):
         write("out", "lse", None)
     with m.otherwise():
         write("o_partial", "lse_partial", walk.split)

@@ -112,7 +112,7 @@ def until_live(m: Recorder, walk: Walk, turn: Expr) -> Iterator[None]:
     """Turns up to the next tile with a valid id: `live` says whether there is one. Ids are read one turn ahead."""
     low, high, live = name("low"), name("high"), name("live", "bool")
     m.set(live, False)
-    for _ in m.repeat(live.equals(False) & (turn < walk.turns)):
+    for _ in m.repeat(~live & (turn < walk.turns)):
         said.vote(m, name("in_low"), name("in_high"), live, low, high)
         yield
         m.set(turn, turn + 1)
@@ -145,7 +145,7 @@ def joined_shares(m: Recorder, barrier: str) -> Iterator[tuple[Value, Value]]:
             yield m.block(1), cluster
         return
     share, shares = m.var("share", name("split")), m.var("shares", splits)
-    together = m.let("together", m.dim("arrival_slots").equals(m.dim("t") * m.c.head_blocks))
+    together = m.let("together", m.dim("arrival_slots") == m.dim("t") * m.c.head_blocks)
     with m.when(together):
         m.count_in("arrivals", query, barrier)
         m.await_count("arrivals", query, splits, barrier)

@@ -267,10 +267,10 @@ def _find_share(m: Recorder) -> None:
     share = m.var("share", (units + splits - 1) // splits)
     span = m.var("span", share * splits)
     m.comment("Not so many parts of each query: whole queries, or units regardless of queries.")
-    with m.when(ctas.equals(t * splits).equals(False)):
+    with m.when(~(ctas == t * splits)):
         m.set(span, units)
         m.set(share, (t * units + ctas - 1) // ctas)
-        with m.when(splits.equals(1)):
+        with m.when(splits == 1):
             m.set(share, (t + ctas - 1) // ctas * units)
     m.var("unit", _which(m)[0] * share)
     m.let("end", name("unit") + share)
@@ -385,7 +385,7 @@ def _gather_pairs(m: Recorder) -> None:
         m.commit(far)
 
     for walk in _segments(m):
-        with m.when(done.equals(0)):
+        with m.when(done == 0):
             _copy_queries(m, walk)
         for turn in m.loop("turn", walk.turns):
             _vote_pair(m)
@@ -397,7 +397,7 @@ def _gather_pairs(m: Recorder) -> None:
                 copy(0)
                 copy(1)
                 m.set(it, it + 1)
-            with m.when((done > 0) & turn.equals(0)):
+            with m.when((done > 0) & (turn == 0)):
                 _copy_queries(m, walk)
 
 
@@ -513,7 +513,7 @@ def _attend_pair(m: Recorder, side: int) -> None:
     def walk_on(walk: Walk) -> None:
         """To the next pair with a valid id; `live` says whether there is one."""
         m.set(live, False)
-        for _ in m.repeat(live.equals(False) & (turn < walk.turns)):
+        for _ in m.repeat(~live & (turn < walk.turns)):
             _vote_pair(m)
             m.set(turn, turn + 1)
             _read_pair(m, walk, turn)

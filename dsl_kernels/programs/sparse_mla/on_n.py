@@ -194,7 +194,7 @@ def _gather(m: Recorder) -> None:
         m.comment("As the words of a tile are written, those of the next one take their place.")
         holds = m.var("holds", False, "bool")
         for turn in live_tiles(m, more=1):
-            with m.when(live | turn.equals(name("turns"))):
+            with m.when(live | (turn == name("turns"))):
                 with m.when(holds):
                     kv = m.acquire("kv", it)
                     said.renew_tokens(m, kv.ckv_s, which, rope=kv.kpe_s, low=low, high=high)
@@ -285,7 +285,7 @@ def _attend_whole(m: Recorder) -> None:
     if m.k.cluster > 1:
         join()
         return
-    with m.when(m.dim("splits").equals(1)):
+    with m.when(m.dim("splits") == 1):
         said.write_outputs(m, walk.row, walk.head0)
     with m.otherwise():
         join()
