@@ -280,10 +280,10 @@ def main() -> None:
 
 def rules_of(details: Path) -> list[list[profile.NcuRule]]:
     """What Nsight Compute's rules advise for each launch, by their estimate of the whole kernel's gain; names only."""
-    found: dict[str, list[profile.NcuRule]] = {}
+    found: dict[tuple[str, str], list[profile.NcuRule]] = {}
     with details.open(newline="") as file:
         for row in csv.DictReader(line for line in file if line.startswith('"')):
-            held = found.setdefault(row["ID"], [])
+            held = found.setdefault((row["Process ID"], row["ID"]), [])
             if row.get("Rule Type") == "OPT":
                 estimate = float(row.get("Estimated Speedup") or 0.0) / 100
                 whole = row.get("Estimated Speedup Type") == "global"

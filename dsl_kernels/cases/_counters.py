@@ -5,7 +5,6 @@ A marker kernel runs before every launch, so that the rows of the report can be 
 
 from __future__ import annotations
 
-import csv
 import glob
 import re
 import shutil
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ToolchainError
+from ..profile import KernelReport, readers
+from ..profile.metrics import DURATION
 from ._cuda import Source
 from .base import Case, judged
 
@@ -173,31 +174,14 @@ def refusal(text: str) -> str:
 
 def by_launch(text: str, names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The longest kernel after each marker, in the order of the launches."""
-    groups: list[list[dict[str, str]]] = []
-    for row in rows(text):
-        if row["Kernel Name"].startswith("case_marker"):
+    groups: list[list[KernelReport]] = []
+    for report in readers.reports(text, "ncu.csv") if readers.is_csv(text) else ():
+        if report.kernel.startswith("case_marker"):
             groups.append([])
         elif groups:
-            groups[-1].append(row)
+            groups[-1].append(report)
     for name, group in zip(names, groups, strict=False):
         if group:
-            row = max(group, key=lambda row: _number(row.get("gpu__time_duration.sum", "")) or 0.0)
-            held = {key: _number(value) for key, value in row.items() if "__" in key}
-            read = {key: value for key, value in held.items() if value is not None}
-            yield name, {"kernel": re.split(r"[(<]", row["Kernel Name"])[0].strip()[:200], "metrics": read}
-
-
-def rows(text: str) -> list[dict[str, str]]:
-    """Rows of ncu's raw CSV: the first line after the header holds units."""
-    lines = text.splitlines()
-    start = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), None)
-    if start is None:
-        return []
-    return [row for row in list(csv.DictReader(lines[start:]))[1:] if row.get("Kernel Name")]
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text.replace(",", ""))
-    except ValueError:
-        return None
+            report = max(group, key=lambda one: one.metrics.get(DURATION, 0.0))
+            kernel = re.split(r"[(<]", report.kernel)[0].strip()[:200]
+            yield name, {"kernel": kernel, "metrics": dict(report.metrics)}

@@ -12,9 +12,10 @@ def fingerprint(report: KernelReport, workload: Workload | None = None) -> Finge
     """Speeds of light, stalls, bytes, pipes and occupancy of a launch.
 
     Args:
-        workload: what the launch had to do; with it, bytes used are held against bytes moved.
+        workload: what the launch had to do, by default what the report says; with it, bytes used are held against
+            bytes moved.
     """
-    values, work = report.metrics, workload or Workload()
+    values, work = report.metrics, workload or report.workload or Workload()
     stalls, notes = _stalls(values)
     duration = values.get(metrics.DURATION)
     return Fingerprint(

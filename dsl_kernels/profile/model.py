@@ -38,6 +38,7 @@ class KernelReport:
         metrics: Nsight Compute's names -> values in base units (ns, bytes, percent for `.pct`, plain counts).
         label: name of the range the launch ran in, where there was one.
         missing: what this collector could not read, in words.
+        workload: what the launch had to do, where the source says it.
     """
 
     kernel: str
@@ -50,6 +51,7 @@ class KernelReport:
     label: str = ""
     rules: tuple[NcuRule, ...] = ()
     missing: tuple[str, ...] = ()
+    workload: Workload | None = None
 
 
 @dataclass(frozen=True)

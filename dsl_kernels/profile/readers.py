@@ -1,21 +1,25 @@
 """Files of a profiler, read into `KernelReport`s.
 
 Four kinds are told apart by their content: Nsight Compute's binary report (.ncu-rep, through the package ncu-report), its
-raw page as CSV, its details page as CSV or as the text that it prints (a log), and this package's own JSON.
+raw page as CSV, its details page as CSV or as the text that it prints (a log), and this package's own JSON. Texts may be
+in UTF-8 or UTF-16, packed with xz, of several runs one after another, and written where a comma is the decimal mark.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
+import lzma
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArtifactError, ToolchainError
 from . import metrics
-from .model import KernelReport, NcuRule, load
+from .model import KernelReport, NcuRule, Workload, load
 
 # What the details page prints, by (label, whether the value is a percentage); None: either.
 LABELS: dict[tuple[str, bool | None], str] = {
@@ -45,15 +49,54 @@ LABELS: dict[tuple[str, bool | None], str] = {
     ("Avg. Active Threads Per Warp", None): metrics.ISSUE["threads"],
     ("Warp Cycles Per Issued Instruction", None): metrics.LATENCY,
 }
-PREFIXES = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+NANOSECONDS = {"": 1e9, "m": 1e6, "u": 1e3, "n": 1.0}
+PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _TIME = re.compile(r"^([num]?)(?:s|second)$")
 _AMOUNT = re.compile(r"^([KMGT]?)(byte|sector|inst|cycle|request|warp|thread|Hz|hz)\b")
 _HEADER = re.compile(r"^  (\S.*?) \((\d+), (\d+), (\d+)\)x\((\d+), (\d+), (\d+)\),.*?CC (\d+\.\d+)")
 # A row of a printed table: a label, a unit or none, and a number, apart by two blanks at least.
-_ROW = re.compile(r"^    (\S.*?)\s{2,}(?:(\S.*?)\s+)?(-?[\d,]*\.?\d+(?:e[+-]?\d+)?)\s*$")
+_ROW = re.compile(
+    r"^    (\S.*?) {2,}(?:([^\s\d].*?) +)?([+-]?\d[\d.,'’\u00a0\u202f ]*(?:e[+-]?\d+)?)\s*$", re.I
+)
 _RULE = re.compile(r"^    (OPT|INF|WRN)\s+(.*)$")
-_ESTIMATE = re.compile(r"Est\. (?:Local )?Speedup: ([\d.]+)%")
-_IDENTITY = ("ID", "Kernel Name", "Block Size", "Grid Size", "CC")
+_ESTIMATE = re.compile(r"Est\. (?:Local )?Speedup: ([\d.,]+)%")
+# How a figure is written by its decimal mark: groups of digits may be apart by the other mark, by a blank or an apostrophe.
+_FIGURES = {
+    mark: re.compile(
+        rf"(?=\D{{0,2}}\d)[+-]?(?:\d+|[1-9]\d{{0,2}}(?:{groups}\d{{2,3}})*{groups}\d{{3}})?(?:{re.escape(mark)}\d*)?(?:e[+-]?\d+)?",
+        re.I,
+    )
+    for mark, groups in ((".", "[,'’ \u00a0\u202f]"), (",", "[.'’ \u00a0\u202f]"))
+}
+# Units that nothing is a fraction of, of metrics that add up or pick one counter.
+_WHOLE_UNITS = ("", "ns", "nsecond", "byte", "sector", "inst", "cycle", "request", "warp", "thread", "register/thread")  # fmt: skip
+_WHOLE = (".sum", ".max", ".min", metrics.REGISTERS)
+# Passes over a kernel differ a little, so a share of a peak may seem to exceed it by this much.
+_MOST_SHARE = 101.0
+# Pages of Nsight Compute that say nothing of single launches, or none of their counters, by a column that only they have.
+_OTHER_PAGES = {
+    "Invocations": "figures over all launches of a kernel (`--print-summary`)",
+    "Function Name": "the summary page (`--page summary`)",
+    "Estimated Speedup [%]": "the summary page (`--page summary`)",
+    "Source": "the source page (`--page source`)",
+}
+_HEAD = {"Kernel Name", *_OTHER_PAGES}
+_LAUNCHES = "the raw or the details page, which say something of each launch"
+_RAW_FIX = "write it with `ncu --import REPORT --page raw --csv`"
+
+
+@dataclass
+class _Launch:
+    """A launch as it was printed: its report, and figures that wait for the file's decimal mark.
+
+    Attributes:
+        cells: (metric, unit, text) of each figure; of two of one metric the first counts.
+        rules: rules of Nsight Compute, each with its estimate as printed.
+    """
+
+    report: KernelReport
+    cells: list[tuple[str, str, str]] = field(default_factory=list)
+    rules: list[tuple[NcuRule, str]] = field(default_factory=list)
 
 
 def read(path: str | Path) -> list[KernelReport]:
@@ -71,47 +114,196 @@ def read(path: str | Path) -> list[KernelReport]:
             str(path), expected="a profile", got=str(error.strerror), fix="check the path"
         ) from None
     if data[:3] == b"NVR" or path.suffix == ".ncu-rep":
-        return _binary(path)
-    text = data.decode(errors="replace")
-    if text.lstrip()[:1] in ("{", "["):
-        return _json(text, path)
-    rows = _csv_rows(text)
-    if rows and "Metric Name" in rows[0]:
-        found = _details(rows)
-    elif rows and "Kernel Name" in rows[0]:
-        found = _raw(rows, path)
+        found = _binary(path)
     else:
-        found = list(_log(text))
-    if not found:
+        found = reports(_text(data, str(path)), str(path))
+    for report in found:
+        _hold(report, str(path))
+    return found
+
+
+def reports(text: str, where: str) -> list[KernelReport]:
+    """The launches in a text: JSON, CSV or a log; `where` names it in errors.
+
+    Raises:
+        ArtifactError: it is of none of these kinds, or a figure in it can be read in two ways.
+    """
+    # "[812] python@host" begins a log.
+    if re.match(r"\s*(\{|\[(?!\d+\] ))", text):
+        return _json(text, where)
+    launches = [launch for run in _runs(text) for launch in _csv(run, where)] or list(_log(text, where))
+    if not launches:
         raise ArtifactError(
-            str(path),
+            where,
             expected="a report, raw CSV or log of Nsight Compute, or JSON of `profile read --extract`",
             got=(text.strip().splitlines() or ["an empty file"])[0][:80],
             fix="write it with `profile collect`, or `ncu --import REPORT --page raw --csv`",
         )
-    return found
+    mark = _decimal_mark(launches, where)
+    return [_counted(launch, mark) for launch in launches]
 
 
-def number(text: str, unit: str = "") -> float | None:
-    """A printed figure in base units (ns, bytes, percent); None where it is none ("n/a", a name)."""
-    try:
-        value = float(text.replace(",", ""))
-    except ValueError:
+def is_csv(text: str) -> bool:
+    """Whether a text holds a table of Nsight Compute as CSV, be it without launches."""
+    return any(map(_delimiter, text.splitlines()))
+
+
+def number(text: str, unit: str = "", mark: str = ".") -> float | None:
+    """A printed figure in base units (ns, bytes, percent); None where it is none ("n/a", a name).
+
+    Args:
+        mark: the decimal mark that it was written with, "." or ",".
+    """
+    text = text.strip()
+    if not _FIGURES[mark].fullmatch(text):
         return None
+    value = float(re.sub(r"[^\d.e+-]", "", text.replace("." if mark == "," else ",", "").replace(mark, "."), flags=re.I))  # fmt: skip
     if found := _TIME.match(unit):
-        return value * PREFIXES[found[1]] * 1e9
+        return value * NANOSECONDS[found[1]]
     if found := _AMOUNT.match(unit):
         return value * PREFIXES[found[1]]
     return value
 
 
-def _csv_rows(text: str) -> list[list[str]]:
-    """The rows of the CSV in a text that may begin with messages; empty where there is none."""
-    lines = text.splitlines()
-    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
-    if start is None:
-        return []
-    return [row for row in csv.reader(lines[start:]) if len(row) > 5]
+def _decimal_mark(launches: Sequence[_Launch], where: str) -> str:
+    """The decimal mark of a file, by the figures that only one of the two explains.
+
+    A figure such as "86,400" is right with either. It is no evidence, unless nothing else is: then a count cannot be a
+    fraction, nor a share of a peak exceed it.
+
+    Raises:
+        ArtifactError: figures of both kinds, or one that stays of two meanings; names them.
+    """
+    certain: dict[str, str] = {}
+    likely: dict[str, str] = {}
+    open_cell = ""
+    for launch in launches:
+        estimates = [(f"estimate of {rule.name or rule.kind}", "%", text) for rule, text in launch.rules]
+        for name, unit, text in (*launch.cells, *estimates):
+            held = {mark: value for mark in _FIGURES if (value := number(text, unit, mark)) is not None}
+            cell = f"{text!r} ({name} of {launch.report.kernel})"
+            if len(held) == 1:
+                certain.setdefault(next(iter(held)), cell)
+            elif len(set(held.values())) == 2:
+                sound = [mark for mark, value in held.items() if _sound(name, unit, value)]
+                if len(sound) == 1:
+                    likely.setdefault(sound[0], cell)
+                else:
+                    open_cell = open_cell or cell
+    found = certain or likely
+    if len(found) == 2 or (open_cell and not found):
+        raise ArtifactError(
+            where,
+            expected="figures with one decimal mark",
+            got=f"both marks: {found['.']} and {found[',']}" if found else f"{open_cell}, which may be read either way, and no figure that settles it",
+            fix="write it again under LC_ALL=C; read runs of different settings apart",
+        )  # fmt: skip
+    return next(iter(found), ".")
+
+
+def _sound(name: str, unit: str, value: float) -> bool:
+    """Whether a metric can have this value: counts are whole, and a share of a peak ends there."""
+    if _bounded(name):
+        return value <= _MOST_SHARE
+    return unit not in _WHOLE_UNITS or not name.endswith(_WHOLE) or value == int(value)
+
+
+def _bounded(name: str) -> bool:
+    """Whether a metric in percent cannot exceed 100; hit rates of several passes can."""
+    return "pct_of_peak" in name or name == metrics.THEORETICAL
+
+
+def _hold(report: KernelReport, where: str) -> None:
+    """Refuse a share that cannot be."""
+    for name, value in report.metrics.items():
+        if _bounded(name) and value > _MOST_SHARE:
+            raise ArtifactError(
+                where,
+                expected="shares of a peak up to 100 %",
+                got=f"{value:g} % ({name} of {report.kernel})",
+                fix="write the file again under LC_ALL=C; if it says so still, leave that metric out",
+            )
+
+
+def _counted(launch: _Launch, mark: str) -> KernelReport:
+    """The report of a launch, its figures read by the file's decimal mark."""
+    values: dict[str, float] = {}
+    for name, unit, text in launch.cells:
+        if (value := number(text, unit, mark)) is not None:
+            values.setdefault(name, value)
+    rules = []
+    for rule, text in launch.rules:
+        estimate = number(text, "%", mark)
+        rules.append(replace(rule, estimate=None if estimate is None else estimate / 100))
+    missing = launch.report.missing or _missing(values, launch.report.arch)
+    return replace(launch.report, metrics=values, rules=tuple(rules), missing=missing)
+
+
+def _text(data: bytes, where: str) -> str:
+    """What a file says, unpacked and decoded; files that were joined have byte order marks inside."""
+    if data.startswith(b"\xfd7zXZ\0"):
+        try:
+            data = lzma.decompress(data)
+        except lzma.LZMAError as error:
+            raise ArtifactError(
+                where, expected="a whole xz file", got=str(error), fix="copy it again"
+            ) from None
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif b"\0" in data[:64]:
+        encoding = "utf-16-be" if data[0] == 0 else "utf-16-le"
+    else:
+        encoding = "utf-8"
+    return data.decode(encoding, errors="replace").replace("\ufeff", "")
+
+
+def _runs(text: str) -> Iterator[list[list[str]]]:
+    """The tables of a text that may hold messages: of each run its header, then its rows."""
+    lines = text.splitlines(keepends=True)
+    heads = [(place, delimiter) for place, line in enumerate(lines) if (delimiter := _delimiter(line))]
+    ends = [*(place for place, _ in heads[1:]), len(lines)]
+    for (start, delimiter), end in zip(heads, ends, strict=False):
+        rows = csv.reader(lines[start:end], delimiter=delimiter, skipinitialspace=True)
+        yield [[cell.strip() for cell in row] for row in rows]
+
+
+def _delimiter(line: str) -> str:
+    """What is between the columns of a header of Nsight Compute; "" of any other line."""
+    if not any(name in line for name in _HEAD):
+        return ""
+    for delimiter in ",;\t":
+        cells = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))
+        if len(cells) > 3 and _HEAD & {cell.strip() for cell in cells}:
+            return delimiter
+    return ""
+
+
+def _csv(rows: list[list[str]], where: str) -> list[_Launch]:
+    """The launches of one run's table.
+
+    Raises:
+        ArtifactError: it is a page that says nothing of single launches, or a row that has lost or gained cells.
+    """
+    header = rows[0]
+    if other := next((said for name, said in _OTHER_PAGES.items() if name in header), None):
+        raise ArtifactError(where, expected=_LAUNCHES, got=other, fix=_RAW_FIX)
+    if "ID" not in header:
+        raise ArtifactError(where, expected="a column ID", got=", ".join(header)[:80], fix=_RAW_FIX)
+    place, held = header.index("ID"), list[list[str]]()
+    for row in rows[1:]:
+        # Others are messages of the program or the profiler, or empty; units that are all empty come first.
+        blank = held and not any(row)
+        if blank or len(row) < 4 or not re.fullmatch(r"\d*", row[min(place, len(row) - 1)]):
+            continue
+        if len(row) != len(header):
+            raise ArtifactError(
+                where,
+                expected=f"{len(header)} cells in a row, as in the header",
+                got=f"{len(row)}, from {', '.join(row)[:80]!r} on",
+                fix="keep the quotes around cells that hold the delimiter, or " + _RAW_FIX,
+            )
+        held.append(row)
+    return _details(header, held) if "Metric Name" in header else _raw(header, held, where)
 
 
 def _triple(text: str) -> tuple[int, int, int] | None:
@@ -120,39 +312,37 @@ def _triple(text: str) -> tuple[int, int, int] | None:
 
 
 def _arch(capability: str) -> str:
-    return "sm_" + capability.replace(".", "") if re.fullmatch(r"\d+\.\d+", capability) else ""
+    return "sm_" + re.sub(r"\D", "", capability) if re.fullmatch(r"\d+[.,]\d+", capability) else ""
 
 
-def _raw(rows: list[list[str]], path: Path) -> list[KernelReport]:
-    """The raw page: a column a metric; the second row is units."""
-    header, units = rows[0], rows[1] if len(rows) > 1 else []
-    if not units or units[header.index("ID")].strip():
-        raise ArtifactError(
-            str(path),
-            expected="units in the second row, as Nsight Compute writes them",
-            got="a launch" if units else "nothing",
-            fix="write it with `ncu --import REPORT --page raw --csv`",
-        )
-    found = []
-    for row in rows[2:]:
-        cells = dict(zip(header, row, strict=False))
-        values = {}
-        for name, unit, cell in zip(header, units, row, strict=False):
-            if "__" in name and (value := number(cell, unit)) is not None:
-                values[name] = value
+def _raw(header: list[str], rows: list[list[str]], where: str) -> list[_Launch]:
+    """The raw page: a column a metric; the first row, which has no ID, is units."""
+    place, units, found = header.index("ID"), list[str](), list[_Launch]()
+    for row in rows:
+        if not row[place]:
+            units = row
+            continue
+        if not units:
+            break
+        cells = dict(zip(header, row, strict=True))
         label = next((cell for name, cell in cells.items() if "Push/Pop" in name and cell), "")
-        found.append(
-            KernelReport(
-                cells["Kernel Name"],
-                "csv",
-                arch=_arch(cells.get("CC", "")),
-                device=cells.get("device__attribute_display_name", ""),
-                metrics=values,
-                grid=_triple(cells.get("Grid Size", "")),
-                block=_triple(cells.get("Block Size", "")),
-                label=_range(label),
-                missing=_missing(values, _arch(cells.get("CC", ""))),
-            )
+        report = KernelReport(
+            cells["Kernel Name"],
+            "csv",
+            arch=_arch(cells.get("CC", "")),
+            device=cells.get("device__attribute_display_name", ""),
+            grid=_triple(cells.get("Grid Size", "")),
+            block=_triple(cells.get("Block Size", "")),
+            label=_range(label),
+        )
+        figures = [(n, u, c) for n, u, c in zip(header, units, row, strict=True) if "__" in n]
+        found.append(_Launch(report, figures))
+    if not units:
+        raise ArtifactError(
+            where,
+            expected="units in the second row, as Nsight Compute writes them",
+            got="a launch" if rows else "nothing",
+            fix=_RAW_FIX,
         )
     return found
 
@@ -175,94 +365,80 @@ def _missing(values: Iterable[str], arch: str) -> tuple[str, ...]:
     )
 
 
-def _details(rows: list[list[str]]) -> list[KernelReport]:
+def _details(header: list[str], rows: list[list[str]]) -> list[_Launch]:
     """The details page as CSV: a row a figure or a rule, under the labels that people see."""
-    header = rows[0]
-    launches: dict[str, dict[str, Any]] = {}
-    for row in rows[1:]:
-        cells = dict(zip(header, row, strict=False))
-        held = launches.setdefault(cells["ID"], {"cells": cells, "metrics": {}, "rules": []})
-        _take(
-            held["metrics"],
-            cells.get("Metric Name", ""),
-            cells.get("Metric Unit", ""),
-            cells.get("Metric Value", ""),
-        )
-        if cells.get("Rule Name"):
-            estimate = number(cells.get("Estimated Speedup", ""))
-            held["rules"].append(
-                NcuRule(
-                    cells["Rule Name"],
-                    cells.get("Rule Description", ""),
-                    cells.get("Rule Type", ""),
-                    estimate / 100 if estimate is not None else None,
-                )
-            )
-    return [
-        KernelReport(
-            held["cells"]["Kernel Name"],
+    launches: dict[tuple[str, ...], _Launch] = {}
+    for cells in (dict(zip(header, row, strict=True)) for row in rows if any(row)):
+        key = tuple(cells.get(name, "") for name in ("Host Name", "Process ID", "ID", "Kernel Name"))
+        report = KernelReport(
+            cells["Kernel Name"],
             "csv",
-            arch=_arch(held["cells"].get("CC", "")),
-            metrics=held["metrics"],
-            grid=_triple(held["cells"].get("Grid Size", "")),
-            block=_triple(held["cells"].get("Block Size", "")),
-            rules=tuple(held["rules"]),
+            arch=_arch(cells.get("CC", "")),
+            grid=_triple(cells.get("Grid Size", "")),
+            block=_triple(cells.get("Block Size", "")),
             missing=("counters that the details page does not print",),
         )
-        for held in launches.values()
-    ]
+        held = launches.setdefault(key, _Launch(report))
+        unit = cells.get("Metric Unit", "")
+        if name := _metric(cells["Metric Name"], unit):
+            held.cells.append((name, unit, cells.get("Metric Value", "")))
+        if cells.get("Rule Name"):
+            rule = NcuRule(cells["Rule Name"], cells.get("Rule Description", ""), cells.get("Rule Type", ""))
+            held.rules.append((rule, cells.get("Estimated Speedup", "")))
+    return list(launches.values())
 
 
-def _take(values: dict[str, float], label: str, unit: str, text: str) -> None:
-    """Keep a printed figure under the metric that it is."""
-    name = label if "__" in label else LABELS.get((label, None)) or LABELS.get((label, unit == "%"))
-    value = number(text, unit)
-    if name and value is not None:
-        values.setdefault(name, value)
+def _metric(label: str, unit: str) -> str | None:
+    """The metric that a printed label is; None where no fingerprint uses it."""
+    return label if "__" in label else LABELS.get((label, None)) or LABELS.get((label, unit == "%"))
 
 
-def _log(text: str) -> Iterator[KernelReport]:
+def _log(text: str, where: str) -> Iterator[_Launch]:
     """The details page as printed: a heading a launch, then tables and rules."""
-    heading: re.Match[str] | None = None
-    values: dict[str, float] = {}
-    rules: list[NcuRule] = []
-
-    def done() -> Iterator[KernelReport]:
-        if heading is not None:
-            size = [int(part) for part in heading.groups()[1:7]]
-            yield KernelReport(
-                heading[1],
-                "log",
-                arch=_arch(heading[8]),
-                metrics=dict(values),
-                grid=(size[0], size[1], size[2]),
-                block=(size[3], size[4], size[5]),
-                rules=tuple(rules),
-                missing=("counters that the log does not print",),
-            )
-
+    held: _Launch | None = None
     for line in text.splitlines():
         if begins := _HEADER.match(line):
-            yield from done()
-            heading = begins
-            values, rules = {}, []
-        elif heading is not None and (rule := _RULE.match(line)):
+            if held is not None:
+                yield held
+            if ", Invocations " in line:
+                raise ArtifactError(where, expected=_LAUNCHES, got=_OTHER_PAGES["Invocations"], fix=_RAW_FIX)
+            size = [int(part) for part in begins.groups()[1:7]]
+            report = KernelReport(
+                begins[1],
+                "log",
+                arch=_arch(begins[8]),
+                grid=(size[0], size[1], size[2]),
+                block=(size[3], size[4], size[5]),
+                missing=("counters that the log does not print",),
+            )
+            held = _Launch(report)
+        elif held is not None and (rule := _RULE.match(line)):
             estimate = _ESTIMATE.search(rule[2])
-            rules.append(NcuRule("", rule[2], rule[1], float(estimate[1]) / 100 if estimate else None))
-        elif heading is not None and (row := _ROW.match(line)):
-            _take(values, row[1], row[2] or "", row[3])
-    yield from done()
+            held.rules.append((NcuRule("", rule[2], rule[1]), estimate[1] if estimate else ""))
+        elif held is not None and (row := _ROW.match(line)) and (name := _metric(row[1], row[2] or "")):
+            held.cells.append((name, row[2] or "", row[3]))
+    if held is not None:
+        yield held
 
 
-def _json(text: str, path: Path) -> list[KernelReport]:
+def _json(text: str, where: str) -> list[KernelReport]:
+    """Reports in JSON: one, a list, or a record that holds them; each may stand beside its workload."""
     try:
         data = json.loads(text)
     except ValueError as error:
         raise ArtifactError(
-            str(path), expected="JSON", got=str(error), fix="write it again with `profile read --extract`"
+            where, expected="JSON", got=str(error), fix="write it again with `profile read --extract`"
         ) from None
-    items = data if isinstance(data, list) else [data]
-    return [load(KernelReport, item, str(path)) for item in items]
+    if isinstance(data, dict) and isinstance(data.get("reports"), list):
+        data = data["reports"]
+    found = []
+    for item in data if isinstance(data, list) else [data]:
+        if isinstance(item, dict) and "report" in item:
+            work = load(Workload, item["workload"], where) if item.get("workload") else None
+            found.append(replace(load(KernelReport, item["report"], where), workload=work))
+        else:
+            found.append(load(KernelReport, item, where))
+    return found
 
 
 def _binary(path: Path) -> list[KernelReport]:

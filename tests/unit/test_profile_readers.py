@@ -177,3 +177,177 @@ def test_figures_that_are_none_are_left_out() -> None:
     assert readers.number("n/a", "%") is None
     assert readers.number("1.5", "Kbyte/block") == 1500.0
     assert readers.number("2", "register/thread") == 2.0
+
+
+def many(*runs: str) -> str:
+    return "\n".join(run.strip("\n") for run in runs) + "\n"
+
+
+DETAILS = f'{IDENTITY},"Section Name","Metric Name","Metric Unit","Metric Value","Rule Name","Rule Type","Rule Description","Estimated Speedup Type","Estimated Speedup"'
+
+
+def details(us: str, process: str = "812", launch: str = "0") -> str:
+    """The details page of one launch, without its header."""
+    who = FACTS.replace('"0","812"', f'"{launch}","{process}"', 1)
+    return "\n".join(
+        [
+            f'{who},"GPU Speed Of Light Throughput","Duration","us","{us}","","","","",""',
+            f'{who},"GPU Speed Of Light Throughput","Elapsed Cycles","cycle","155,229","","","","",""',
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        many(DETAILS, details("1.50"), DETAILS, details("2.50")),
+        many(DETAILS, details("1.50"), details("2.50", process="813")),
+        many(DETAILS, details("1.50"), details("2.50", launch="1")),
+        many(raw("1.50"), raw("2.50")),
+        many(raw("1.50"), raw("2.50").split("\n", 2)[2]),  # joined without the second header
+    ],
+    ids=["details of two runs", "two processes", "two launches", "raw of two runs", "raw, one header"],
+)
+def test_a_launch_is_its_run_its_process_and_its_id(tmp_path: Path, text: str) -> None:
+    found = profile.read(written(tmp_path, text))
+    assert [report.metrics[metrics.DURATION] for report in found] == [1500, 2500]
+    assert {report.kernel for report in found} == {"gather_async(const char *, int)"}
+
+
+# What Nsight Compute writes where a comma is the decimal mark: a figure of the first line settles those of the others.
+COMMA = [
+    ("Duration", "us", "211,94", metrics.DURATION, 211_940.0),
+    ("Elapsed Cycles", "cycle", "155.229", metrics.CYCLES, 155_229.0),
+    ("Waves Per SM", "", "1.234,5", metrics.WAVES, 1234.5),
+    ("DRAM Throughput", "%", "38,104", metrics.SOL["dram"], 38.104),
+    ("L2 Hit Rate", "%", "0,5", metrics.L2_HIT, 0.5),
+]
+
+
+@pytest.mark.parametrize("kind", ["details", "log"])
+@pytest.mark.parametrize("blank", ["", "\u202f", " "], ids=["points", "thin blanks", "blanks"])
+def test_figures_with_a_decimal_comma_are_read_by_it(tmp_path: Path, kind: str, blank: str) -> None:
+    cells = [(label, unit, text.replace(".", blank or ".")) for label, unit, text, _, _ in COMMA]
+    if kind == "details":
+        lines = [f'{FACTS},"","{label}","{unit}","{text}","","","","",""' for label, unit, text in cells]
+        text = many(DETAILS, *lines, f'{FACTS},"","","","","Occupancy","OPT","text","global","61,9"')
+    else:
+        lines = [f"    {label:<30} {unit:>10}     {text}" for label, unit, text in cells]
+        heading = next(line for line in LOG.splitlines() if line.startswith("  splitk"))
+        text = many("[812] python@host", heading, *lines, "    OPT   Est. Speedup: 61,9%")
+    [report] = profile.read(written(tmp_path, text))
+    assert dict(report.metrics) == {metric: value for *_, metric, value in COMMA}
+    assert report.rules[0].estimate == pytest.approx(0.619)
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "text", "value"),
+    [
+        (metrics.SOL["dram"], "%", "38,104", 38.104),  # a share of a peak cannot be 38104 %
+        (metrics.SOL["dram"], "%", "38.104", 38.104),
+        (metrics.INSTRUCTIONS, "inst", "155.229", 155_229),  # nor a count a fraction
+        (metrics.INSTRUCTIONS, "inst", "155,229", 155_229),
+        (metrics.DURATION, "ns", "86,400", 86_400),
+        (metrics.WAVES, "", "0,123", 0.123),
+        (metrics.WAVES, "", "12,34,567", 1_234_567),
+        (metrics.WAVES, "", "1'234.5", 1234.5),
+        (metrics.WAVES, "", "1234", 1234.0),
+    ],
+)
+def test_one_figure_alone_is_read_by_what_it_can_be(
+    tmp_path: Path, name: str, unit: str, text: str, value: float
+) -> None:
+    table = many(f'"ID","Kernel Name","Device","{name}"', f'"","","","{unit}"', f'"0","k","0","{text}"')
+    assert dict(profile.read(written(tmp_path, table))[0].metrics) == {name: value}
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        (("86,400",), r"'86,400' \(gpu__time_duration.sum of k\)"),
+        (("86,40", "1,151.50"), r"both marks: '1,151\.50' .*'86,40' \(gpu__time"),
+    ],
+    ids=["nothing settles it", "both conventions"],
+)
+def test_a_figure_of_two_meanings_is_refused_by_name(
+    tmp_path: Path, figures: tuple[str, ...], said: str
+) -> None:
+    rows = [f'"{place}","k","0","{text}"' for place, text in enumerate(figures)]
+    table = many('"ID","Kernel Name","Device","gpu__time_duration.sum"', '"","","","us"', *rows)
+    with pytest.raises(ArtifactError, match=said):
+        profile.read(written(tmp_path, table))
+
+
+@pytest.mark.parametrize("name", [metrics.SOL["dram"], metrics.PIPES["tensor"], metrics.THEORETICAL])
+def test_a_share_above_a_peak_is_refused(tmp_path: Path, name: str) -> None:
+    table = many(f'"ID","Kernel Name","Device","{name}"', '"","","","%"', '"0","k","0","3810.4"')
+    with pytest.raises(ArtifactError, match=rf"3810\.4 % \({name}"):
+        profile.read(written(tmp_path, table))
+    hit = table.replace(name, metrics.L2_HIT).replace("3810.4", "173.59")
+    assert profile.read(written(tmp_path, hit))[0].metrics == {metrics.L2_HIT: 173.59}
+
+
+@pytest.mark.parametrize("kind", ["raw", "details"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"], ids=["comma", "semicolon", "tab"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_spreadsheets_and_shells_may_have_rewritten_it(
+    tmp_path: Path, kind: str, delimiter: str, encoding: str
+) -> None:
+    import csv
+    import io
+
+    text = raw() if kind == "raw" else many(DETAILS, details("86.40"))
+    known = profile.read(written(tmp_path, text))
+    rows = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
+    held = io.StringIO(newline="")
+    csv.writer(held, delimiter=delimiter).writerows(rows)  # quotes only where a cell needs them
+    assert held.getvalue().startswith("ID")
+    path = tmp_path / "rewritten.csv"
+    path.write_bytes(held.getvalue().encode(encoding))
+    assert profile.read(path) == known
+
+
+def test_a_row_that_lost_the_quotes_of_its_cells_is_refused(tmp_path: Path) -> None:
+    bare = many(*(line.replace('"', "") for line in (DETAILS, details("86.40"))))
+    with pytest.raises(ArtifactError, match="20 cells in a row.*got 25"):
+        profile.read(written(tmp_path, bare))
+
+
+SUMMARY = '"Process ID","Process Name","Host Name","Kernel Name","Block Size","Grid Size","Device","CC","Invocations","Section Name","Metric Name","Metric Unit","Minimum","Maximum","Average"'
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (
+            many(SUMMARY, '"812","python","host","k","(1, 1, 1)","(1, 1, 1)","0","9.0","14","","Duration","us","1.0","2.0","1.5"'),
+            "--print-summary",
+        ),
+        (LOG.replace("Device 0, CC 10.0", "Device 0, CC 10.0, Invocations 3"), "--print-summary"),
+        ('"ID","Estimated Speedup","Function Name","Demangled Name","Duration"\n"0","12","k","k","1.5"\n', "--page summary"),
+        ('"#","Address","Source","Warp Stall Sampling"\n"0","1","MOV","3"\n', "--page source"),
+    ],
+    ids=["print-summary", "printed print-summary", "summary", "source"],
+)  # fmt: skip
+def test_pages_that_say_nothing_of_launches_are_refused_by_name(
+    tmp_path: Path, text: str, named: str
+) -> None:
+    with pytest.raises(ArtifactError, match=named):
+        profile.read(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(("name", "launches"), [("planted_h200", 16), ("kernels_h200", 22)])
+def test_records_kept_with_the_project_are_read(name: str, launches: int) -> None:
+    pytest.importorskip("pydantic")
+    found = profile.read(Path(__file__).parent / "data" / f"{name}.json.xz")
+    assert len(found) == launches
+    works = [profile.fingerprint(report).workload for report in found]
+    assert all(bool(work.op) == (name == "kernels_h200") for work in works)
+    assert profile.load(profile.KernelReport, profile.dump(found[0])) == found[0]
+
+
+def test_a_damaged_packed_record_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cut.json.xz"
+    path.write_bytes((Path(__file__).parent / "data" / "planted_h200.json.xz").read_bytes()[:200])
+    with pytest.raises(ArtifactError, match="xz"):
+        profile.read(path)
