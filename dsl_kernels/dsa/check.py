@@ -119,7 +119,7 @@ def _prefill_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict
     t = inputs.tensors
     device, keys, total = t["k_index"].device, t["k_index"].shape[0], t["q_index"].shape[0]
     # Rows of a chunk are `dsa.prefill`'s own here.
-    parts, lanes, shape = dsa._chunks(total, keys, None, device.type)
+    parts, lanes, shape = dsa._chunks(total, keys, None, concurrent=device.type == "cuda")
     last = parts[-1]
     picked = _spread(last.stop - last.start, sample).to(device)
     rows = picked + last.start
