@@ -39,8 +39,8 @@ class Launcher(Protocol):
 
 
 @dataclass(frozen=True)
-class _OnCpu:
-    """A variant that a function runs; the function looks at its operands by itself."""
+class _InTorch:
+    """What a function of torch does in a kernel's place; the function looks at its operands by itself."""
 
     launch: Callable[[Mapping[str, Any], Mapping[str, int]], None]
 
@@ -53,8 +53,18 @@ class _OnCpu:
         return None
 
 
-NOTHING = _OnCpu(lambda operands, dims: None)
+NOTHING = _InTorch(lambda operands, dims: None)
 """Of a call whose results have no elements: kernels divide by sizes that are zero in it."""
+
+
+def fills(values: Mapping[str, float]) -> Launcher:
+    """Of a call that has nothing to read: outputs by name and the value that each is filled with."""
+
+    def launch(operands: Mapping[str, Any], dims: Mapping[str, int]) -> None:
+        for name, value in values.items():
+            operands[name].fill_(value)
+
+    return _InTorch(launch)
 
 
 class Executor(Protocol):
@@ -99,7 +109,7 @@ class Interpreter:
         def launch(operands: Mapping[str, Any], dims: Mapping[str, int]) -> None:
             machine.launch(program, variant.knobs, arch, operands, dims)
 
-        return _OnCpu(launch)
+        return _InTorch(launch)
 
 
 class Emulator:
@@ -190,7 +200,7 @@ class Emulator:
                 strict_exits=True,
             )
 
-        return _OnCpu(launch)
+        return _InTorch(launch)
 
 
 def _element_type(enumerator: str) -> str:

@@ -24,8 +24,8 @@ from typing import Any
 
 from . import env, measured, policies, programs, variants
 from .arch import GPUS, GpuSpec, get_arch, gpu_row, siblings
-from .arguments import checked, is_path, require_range
-from .errors import ArtifactError, DslKernelError, InvalidArgumentError, NoVariantError
+from .arguments import checked, is_path, require_known, require_range
+from .errors import ArtifactError, DslKernelError, InvalidArgumentError, NoVariantError, UnknownNameError
 from .measured import Entry, Near, slug
 from .runtime.storage import read_file
 from .tile.cost import predict
@@ -179,6 +179,7 @@ def select(call: Call, variant: str | None = None) -> Selection:
 
     Raises:
         NoVariantError: nothing applies, or the variant asked for refuses; groups the refusals by reason.
+        UnknownNameError: the operation has no variant of the name asked for; lists the near misses.
     """
     forced = variant or env.FORCE.get().get(call.op)
     key = (*call.key, forced)
@@ -242,7 +243,7 @@ def explain(
         open_rows.sort(key=_rank)
     try:
         chosen, rule, launch = _decide(result, open_rows, variant, forced_by)
-    except NoVariantError as error:
+    except (NoVariantError, UnknownNameError) as error:
         result.error = error
         return result
     chosen.chosen = True
@@ -258,14 +259,10 @@ def _decide(
 ) -> tuple[Candidate, str, dict[str, int]]:
     call, rows, tuned = result.call, result.candidates, result.tuned
     if variant is not None:
-        row = next((r for r in rows if r.variant.id == variant), None)
-        if row is None:
-            raise NoVariantError(
-                call.op,
-                expected="a generated variant",
-                got=repr(variant),
-                fix="list them with `python -m dsl_kernels list`",
-            )
+        named = {row.variant.id: row for row in rows}
+        origin = "variant" if forced_by == "argument" else forced_by
+        require_known(origin, variant, named, f"variant of {call.op}")
+        row = named[variant]
         if row.refusal is not None:
             raise NoVariantError(
                 variant,

@@ -303,6 +303,17 @@ def fake_tensors() -> Iterator[Row]:
 
 
 @attack
+def inputs_without_an_element() -> Iterator[Row]:
+    from tests.unit.test_ops import EMPTY, nothing, of_nothing
+
+    wrong = 0
+    for case in EMPTY.values():
+        wrong += not of_nothing(nothing(*case, device="cuda")())
+        torch.cuda.synchronize()
+    yield "inputs without an element", len(EMPTY), wrong
+
+
+@attack
 def process_wide_settings() -> Iterator[Row]:
     from dsl_kernels import ops
 

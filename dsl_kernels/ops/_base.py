@@ -9,7 +9,7 @@ CUDA graph. Nothing here names an operand: what an operation takes is declared b
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -223,8 +223,7 @@ def _prepare(
     dims = {**dims, **selection.launch, **launch}
     program, knobs = programs.get(op), selection.variant.knobs
     dims |= program.workspace_dims(knobs, get_arch(call.arch), dims)
-    empty = all(0 in _extents(spec, dims) for spec in specs if spec.kind == "out")
-    launcher = executors.NOTHING if empty else _launcher(name, selection, device)
+    launcher = _without_kernel(specs, operands, dims) or _launcher(name, selection, device)
     missing = [s for s in specs if s.kind in ("in", "out") and operands[s.name] is None]
     buffers = tuple(
         (spec.name, _extents(spec, dims), spec.torch_dtype, spec.zeroed)
@@ -244,6 +243,20 @@ def _prepare(
     fixed |= {s.name: _constant(s, _extents(s, dims), device) for s in missing if s.kind == "in"}
     workspace = Buffers(device, buffers) if buffers else None
     return _Prepared(launcher, dims, workspace, call.row.sms, fixed, outputs, selection)
+
+
+def _without_kernel(
+    specs: Iterable[OperandSpec], operands: Mapping[str, Any], dims: Mapping[str, int]
+) -> executors.Launcher | None:
+    """What serves a call in which no element is written, or in which an input that is given has none to read."""
+    outputs = [spec for spec in specs if spec.kind == "out"]
+    if all(0 in _extents(spec, dims) for spec in outputs):
+        return executors.NOTHING
+    given = (operands[spec.name] for spec in specs if spec.kind == "in")
+    if all(tensor is None or tensor.numel() for tensor in given):
+        return None
+    values = {spec.name: spec.of_nothing for spec in outputs if spec.of_nothing is not None}
+    return executors.fills(values) if len(values) == len(outputs) else None
 
 
 def _finish(

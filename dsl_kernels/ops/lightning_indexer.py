@@ -37,7 +37,8 @@ def lightning_indexer(
             the stride of `out`. Kernels do not look: a longer one reads past the table and writes past the row.
         block_table: [b, max_pages] int32, ids of pages of `k_cache`; entries past ceil(len / 64) are not followed.
             Kernels do not look: any other id reads memory that is not the cache's.
-        out: [b, next_n, stride] float32 to write into; by default stride = max_pages * 64. Must not overlap an input.
+        out: [b, next_n, stride] float32 to write into, stride a multiple of 4 as selection takes it; by default
+            max_pages * 64. Must not overlap an input.
         skip_below: rows with at most this many keys are not scored (selection takes all of them).
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
@@ -81,7 +82,7 @@ def lightning_indexer_prefill(
         weights: [s, heads] float32.
         k_start, k_end: [s] int32, half-open window of each row. Keys before 0 and past skv do not count, and a window
             that ends before it starts is empty.
-        out: [s, stride] float32 with stride >= skv; by default stride is skv rounded up to 4. Must not overlap an input.
+        out: [s, stride] float32 with stride >= skv, a multiple of 4 as selection takes it; by default skv rounded up. Must not overlap an input.
         skip_below, executor, variant, arch, workspace: as `lightning_indexer`.
 
     Returns:

@@ -57,6 +57,8 @@ class OperandSpec:
             takes what is finite. Every call is held to them.
         requires: expressions over the dims that must hold.
         values: rules of its values.
+        of_nothing: of an output, the value of its elements where an input has none; a kernel would be handed an input
+            without an address. None where such inputs are refused, or leave no element of the output either.
     """
 
     name: str
@@ -74,6 +76,7 @@ class OperandSpec:
     requires: tuple[str, ...] = ()
     values: tuple[Values, ...] = ()
     strides: tuple[str | int, ...] = ()
+    of_nothing: float | None = None
 
     def __post_init__(self) -> None:
         if self.limits is None:

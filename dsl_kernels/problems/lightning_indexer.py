@@ -7,6 +7,7 @@ Source: DeepSeek-V3.2 and the flashinfer-bench definition dsa_topk_indexer_fp8_h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import product
@@ -87,6 +88,8 @@ DECODE = (
         align=4,
         argument="out",
         sizes={"stride": f"max_pages * {PAGE}"},
+        requires=("stride % 4 == 0",),
+        of_nothing=-math.inf,
     ),
     _SKIP,
     OperandSpec(
@@ -126,7 +129,8 @@ PREFILL = (
         align=4,
         argument="out",
         sizes={"stride": "ceildiv(skv, 4) * 4"},
-        requires=("stride >= skv",),
+        requires=("stride >= skv", "stride % 4 == 0"),
+        of_nothing=-math.inf,
     ),
     _SKIP,
     OperandSpec(

@@ -45,8 +45,8 @@ _REST = (
         doc="natural-log logit that joins the denominator of out; -inf: none",
         default=-math.inf,
     ),
-    OperandSpec("out", ("t", "heads", LATENT_DIM), "bfloat16", "out"),
-    OperandSpec("lse", ("t", "heads"), "float32", "out"),
+    OperandSpec("out", ("t", "heads", LATENT_DIM), "bfloat16", "out", of_nothing=0),
+    OperandSpec("lse", ("t", "heads"), "float32", "out", of_nothing=-math.inf),
     OperandSpec("o_partial", ("t", "splits", "heads", LATENT_DIM), "float32", "workspace"),
     OperandSpec("lse_partial", ("t", "splits", "heads"), "float32", "workspace", doc="base 2"),
     OperandSpec(

@@ -92,6 +92,7 @@ OPERANDS = (
         doc="min(k, length) ids in ascending position, then -1",
         align=4,
         argument="out",
+        of_nothing=-1,
     ),
 )
 

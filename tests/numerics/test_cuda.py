@@ -223,7 +223,7 @@ def test_chunks_of_a_prompt_on_two_streams_do_not_meet(captured: bool, own: bool
         found.indices.fill_(-7)
         found.out.fill_(math.nan)
         if scratch is not None:
-            shape = dsa._chunks(200, 9001, 16, "cuda")[2]
+            shape = dsa._chunks(200, 9001, 16, concurrent=True)[2]
             scratch.get("logits", shape, torch.float32, kv.device, zeroed=False).fill_(math.inf)
         torch.cuda.synchronize()
         if captured:

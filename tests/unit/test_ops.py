@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -453,7 +455,7 @@ BAD_MLA = {
     "cuda on cpu": (lambda a: a.update(executor="cuda"), ExecutorUnavailableError, "CUDA tensors"),
     "unknown executor": (lambda a: a.update(executor="gpu"), UnknownNameError, "interpreter"),
     "unknown arch": (lambda a: a.update(arch="sm_80"), UnsupportedArchError, "sm_90a"),
-    "unknown variant": (lambda a: a.update(variant="nope"), NoVariantError, "nope"),
+    "unknown variant": (lambda a: a.update(variant="nope"), UnknownNameError, "nope"),
 }  # fmt: skip
 
 
@@ -582,3 +584,79 @@ def test_value_checks_find_what_a_launch_would_read_out_of_bounds(monkeypatch) -
     table[0, 0] = 12
     with pytest.raises(InvalidArgumentError, match="block_table"):
         lightning_indexer(**{**args, "block_table": table}, **CPU)
+
+
+EMPTY: dict[str, tuple[str, dict[str, Any]]] = {
+    "selection of no columns": ("select", {"columns": 0}),
+    "selection of no columns that says it has some": ("select", {"columns": 0, "ends": 5}),
+    "selection of no columns by pages": ("select", {"columns": 0, "pages": 0}),
+    "decode with tables of no page": ("decode", {"width": 0}),
+    "decode with a cache of no page": ("decode", {"pages": 0, "width": 2}),
+    "prefill of no key": ("prefill", {"keys": 0}),
+    "prefill of no key that says it has some": ("prefill", {"keys": 0, "ends": 3}),
+    "attention over no token": ("attend", {"tokens": 0}),
+    "attention over no id": ("attend", {"topk": 0}),
+}
+
+
+def nothing(kind: str, sizes: dict[str, Any], device: str = "cpu") -> Callable[..., tuple[torch.Tensor, ...]]:
+    """A call of two rows in which some input has no element; what it gives is of an empty selection."""
+
+    def zeros(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.zeros(*shape, dtype=torch.float32, device=device).to(dtype)
+
+    i32, u8, f8, f32 = torch.int32, torch.uint8, torch.float8_e4m3fn, torch.float32
+    ends, keys, tokens = sizes.get("ends", 0), sizes.get("keys", 64), sizes.get("tokens", 64)
+    queries = (zeros(2, 8, 512), zeros(2, 8, 64))
+    if kind == "select":
+        table = {"block_table": zeros(2, sizes["pages"], dtype=i32)} if "pages" in sizes else {}
+        scores, lens = zeros(2, sizes["columns"], dtype=f32), zeros(2, dtype=i32) + ends
+        return lambda **where: (topk_selector(scores, lens, 64, **table, **where),)
+    if kind == "attend":
+        ids, rows = zeros(2, sizes.get("topk", 64), dtype=i32) - 1, (zeros(tokens, 512), zeros(tokens, 64))
+        return lambda **where: sparse_mla(*queries, rows[0], ids, kpe=rows[1], sm_scale=0.1, **where)
+    if kind == "decode":
+        pages, width = sizes.get("pages", 2), sizes["width"]
+        index = (
+            zeros(2, 1, 32, 128, dtype=f8),
+            zeros(pages, 64, 1, 132, dtype=u8),
+            zeros(2, 1, 32, dtype=f32),
+        )
+        lens, cache = (zeros(2, 1, dtype=i32), zeros(2, width, dtype=i32)), zeros(pages, 64, 1, 656, dtype=u8)
+        step = lambda **where: dsa.decode(*index, *lens, *queries, cache, sm_scale=0.1, topk=64, **where)  # noqa: E731
+    else:
+        index = (zeros(2, 32, 128, dtype=f8), zeros(keys, 128, dtype=f8), zeros(keys, dtype=f32), zeros(2, 32, dtype=f32))  # fmt: skip
+        window, cache = (zeros(2, dtype=i32), zeros(2, dtype=i32) + ends), zeros(keys, 576)
+        step = lambda **where: dsa.prefill(*index, *window, *queries, cache, sm_scale=0.1, topk=64, **where)  # noqa: E731
+    return lambda **where: (lambda found: (found.out, found.lse, found.indices))(step(**where))
+
+
+def of_nothing(found: tuple[torch.Tensor, ...]) -> bool:
+    """Whether ids are -1, outputs zero and their lse -inf."""
+    wanted = {torch.int32: -1, torch.bfloat16: 0, torch.float32: -math.inf}
+    return all(bool((tensor == wanted[tensor.dtype]).all()) for tensor in found)
+
+
+@pytest.mark.parametrize("case", EMPTY)
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_inputs_without_an_element_select_nothing(arch: str, case: str) -> None:
+    assert of_nothing(nothing(*EMPTY[case])(executor="interpreter", arch=arch))
+
+
+def test_scoring_refuses_rows_that_selection_would() -> None:
+    inputs = step_inputs([[130], [64]])
+    out = torch.zeros(2, 1, 3 * 64 + 2)
+    with pytest.raises(InvalidArgumentError, match="stride % 4 == 0"):
+        lightning_indexer(
+            inputs["q_index"], inputs["k_index_cache"], inputs["weights"], inputs["seq_lens"], inputs["block_table"], out=out, **CPU
+        )  # fmt: skip
+
+
+def test_an_unknown_variant_is_named_with_those_near_it() -> None:
+    known = next(v.id for v in variants.variants("topk_selector") if v.arch == "sm_90a")
+    with pytest.raises(UnknownNameError, match=known):
+        topk_selector(torch.zeros(1, 64), torch.tensor([64], dtype=torch.int32), 8, variant=known[:-1], **CPU)
+    with pytest.raises(UnknownNameError, match="variant of sparse_mla"):
+        inputs = step_inputs([[130], [64]])
+        ids = torch.zeros(2, 64, dtype=torch.int32)
+        sparse_mla(inputs["q_nope"], inputs["q_pe"], inputs["kv"], ids, kpe=inputs["kpe"], sm_scale=0.1, variant=known, **CPU)  # fmt: skip

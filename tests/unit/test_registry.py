@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from dsl_kernels import policies, programs, registry, variants
-from dsl_kernels.errors import ArtifactError, NoVariantError
+from dsl_kernels.errors import ArtifactError, NoVariantError, UnknownNameError
 
 ARCHS = ("sm_90a", "sm_100a")
 
@@ -195,7 +195,7 @@ def test_an_override_that_refuses_is_an_error_not_a_fallback(monkeypatch) -> Non
     with pytest.raises(NoVariantError, match="built for sm_100a"):
         registry.select(mla(), other)
     monkeypatch.setenv("DSL_KERNELS_FORCE", "sparse_mla=missing")
-    with pytest.raises(NoVariantError, match="missing"):
+    with pytest.raises(UnknownNameError, match="DSL_KERNELS_FORCE: expected a known variant of sparse_mla"):
         registry.select(mla())
 
 
