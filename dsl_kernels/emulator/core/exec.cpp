@@ -229,6 +229,7 @@ Flow Exec::control() {
       u32 members = u32(lead(0, "member mask")), want = members & w.present & ~w.exited;
       if (mask & ~members) M.fatal("member-mask", &w, pc, "lanes " + hex(mask & ~members) + " execute with a member mask that leaves them out: " + hex(members));
       if ((mask & want) != want) return g.wait = {WaitKind::converge, want}, Flow::wait;
+      if (want == (w.present & ~w.exited)) return lanes_met(want), Flow::next;
       // Every lane of the mask is ordered after what the others were ordered after, and after what they did.
       u32 joined[32] = {};
       LANES(want, l) {

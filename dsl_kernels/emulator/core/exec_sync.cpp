@@ -143,19 +143,19 @@ void Machine::mbar_settle(MBar& b) {
   progress();
 }
 
-void Machine::mbar_arrive(MBar& b, Warp& w, int pc, u32 n, const Clock* k, bool lanes_apart) {
+void Machine::mbar_arrive(MBar& b, Warp& w, int pc, u32 n, const Clock* k, PhaseCheck check) {
   if (n > b.pending)
     fatal("mbarrier-over-arrival", &w, pc,
           std::to_string(n) + " arrivals where " + std::to_string(b.pending) + " of " + std::to_string(b.expected) +
               " are pending in phase " + std::to_string(b.phase) + " (transaction bytes outstanding: " + std::to_string(b.tx) + ")");
   // An arrival counts for the phase that is current: which one that is, must not depend on who comes first.
-  bool after = b.done.empty();
-  if (!after) {
+  bool after = check == PhaseCheck::done || b.done.empty();
+  if (!after && check == PhaseCheck::clock) {
     const VC& mine = k ? k->hb : w.clock.hb;
     after = true;
     for (size_t i = 0; i < mine.size() && after; i++) after = mine[i] >= b.done.hb[i];
   }
-  if (!after || lanes_apart)
+  if (!after)
     find("mbarrier-unordered-arrival", cfg.strict_lapping != 0, &w, pc,
          "an arrival in phase " + std::to_string(b.phase) + " of an mbarrier (initialised @pc" + std::to_string(b.init_pc) + "@, " +
              std::to_string(b.expected) + " arrivals a phase) is not ordered after the end of the phase before, and may count for that");
@@ -229,8 +229,8 @@ Flow Exec::mbarrier() {
         if (expect) b.tx += s64(low(n[l], 32));
         if (drop) b.expected -= count;
         // Lanes of one instruction are threads as others are.
-        bool apart = again && state[l] != state[first()];
-        M.mbar_arrive(b, w, pc, count, in.m[2] ? (w.fenced.empty() ? nullptr : &w.fenced) : &w.clock, apart);
+        PhaseCheck check = !again ? PhaseCheck::clock : state[l] == state[first()] ? PhaseCheck::done : PhaseCheck::apart;
+        M.mbar_arrive(b, w, pc, count, in.m[2] ? (w.fenced.empty() ? nullptr : &w.fenced) : &w.clock, check);
       }
       M.tick(w);
       if (u64* d = dst(0, ~0u)) LANES(mask, l) d[l] = state[l];

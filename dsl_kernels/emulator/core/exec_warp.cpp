@@ -11,6 +11,7 @@ void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char*
   LaneMark* marks = c.lane_marks.get() + l.offset;
   u8 self = u8(w.index + 1);
   auto apart = [&](u32 other, u32 at) {  // not ordered after what the other lane did
+    if (at <= w.all_met) return false;
     LANES(lane < 32 ? 1u << lane : mask, mine) {
       if (other < 32) {
         if (other != mine && w.met[mine][other] < at) return true;
@@ -22,8 +23,12 @@ void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char*
     return false;
   };
   bool found = false, reads = !value;
+  // Bytes that were accessed together have the same mark.
+  auto like = [](const LaneMark& x, const LaneMark& y) { return !std::memcmp(&x, &y, sizeof x); };
   for (u64 i = 0; i < n && !found; i++) {
     LaneMark& m = marks[i];
+    if (m.stored_at <= w.all_met && m.read_at <= w.all_met) continue;
+    if (reads && i && like(m, marks[i - 1])) continue;
     bool clash = m.stored_warp == self && m.stored_at < w.icount && apart(m.stored_lane, m.stored_at) && (reads || value[i] != l.p[i]);
     bool late = !reads && m.read_warp == self && m.read_at < w.icount && apart(m.read_lane, m.read_at) && value[i] != l.p[i];
     found = clash || late;
@@ -36,6 +41,8 @@ void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char*
     LaneMark& m = marks[i];
     if (!reads) {
       m = {w.icount, 0, self, 0, u8(lane), 0};
+    } else if (m.read_at <= w.all_met) {
+      m.read_at = w.icount, m.read_warp = self, m.read_lane = u8(lane);
     } else if (m.read_warp != self || m.read_lane == lane || !apart(m.read_lane, m.read_at)) {
       m.read_at = w.icount, m.read_warp = self, m.read_lane = u8(lane);
     } else {
@@ -46,7 +53,8 @@ void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char*
 
 // The lanes have synchronised with all others, by whatever means.
 void Exec::lanes_met(u32 lanes) {
-  LANES(lanes, l) std::fill(w.met[l], w.met[l] + 32, w.icount);
+  if (lanes == (w.present & ~w.exited)) w.all_met = w.icount;
+  else LANES(lanes, l) std::fill(w.met[l], w.met[l] + 32, w.icount);
 }
 
 Flow Exec::warp_op() {

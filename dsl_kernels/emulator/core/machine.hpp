@@ -107,6 +107,7 @@ struct Warp {
   u32 icount = 0;
   int maxnreg = 0;
   u32 met[32][32] = {};  // [lane][other]: the last instruction of the other that the lane's own are ordered after
+  u32 all_met = 0;       // the last instruction that all lanes' are ordered after
   std::map<u64, s64> seen_phase;  // mbarrier -> last phase that this warp saw complete
   std::map<int, u64> looked;      // strong load of global memory -> hash of what it found last
   bool polled = false;            // found nothing new, and nobody has written there since
@@ -236,6 +237,9 @@ struct Stats {
   u64 global_sectors = 0;
 };
 
+// Whether an arrival is ordered after the end of the phase before: by the clock, as the lane before found, or not.
+enum class PhaseCheck { clock, done, apart };
+
 class Machine {
  public:
   Machine(const Config& cfg, const Program& prog, std::vector<u8> params, std::vector<Region> regions,
@@ -281,7 +285,7 @@ class Machine {
   // ---- barriers
   MBar& mbar(Warp& w, int pc, u64 addr, const char* what, u32* offset = nullptr, Cta** owner = nullptr);
   MBar& use_mbar(Warp& w, int pc, u64 addr, const char* what, u32* offset = nullptr, Cta** owner = nullptr);
-  void mbar_arrive(MBar& b, Warp& w, int pc, u32 n, const Clock* c, bool lanes_apart = false);
+  void mbar_arrive(MBar& b, Warp& w, int pc, u32 n, const Clock* c, PhaseCheck check = PhaseCheck::clock);
   void mbar_tx(MBar& b, s64 delta, const Clock* c);
   void mbar_settle(MBar& b);
 
