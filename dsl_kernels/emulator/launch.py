@@ -85,6 +85,7 @@ def launch(
     strict_fences: bool = False,
     strict_lapping: bool = False,
     strict_exits: bool = False,
+    strict_races: bool = False,
     instruction_limit: int | None = None,
     max_findings: int = 50,
 ) -> Report:
@@ -99,7 +100,8 @@ def launch(
     ``allow_uninit_mma`` lets a matrix operand have rows that nothing wrote, as padded tiles do: results that depend
     on them count as uninitialised. ``strict_fences`` makes missing tcgen05 fences errors instead of warnings;
     ``strict_lapping`` does so for warps that a barrier can overtake by a full phase,
-    ``strict_exits`` for CTAs that end while a bulk store may still read their shared memory.
+    ``strict_exits`` for CTAs that end while a bulk store may still read their shared memory, ``strict_races`` for
+    races of two stores of one value and of lanes of one warp.
     ``instruction_limit`` ends a kernel that executes more warp instructions (0: no limit); by default it ends when the
     CTAs that run executed ``INSTRUCTIONS_PER_CTA`` each and none ended. ``max_findings`` bounds the warnings that the report keeps; errors are all kept.
 
@@ -155,9 +157,9 @@ def launch(
     warps = -(-threads // 32)
     if program.local_bytes > MAX_LOCAL:
         raise LaunchError(f"{program.local_bytes} bytes of local memory exceed the {MAX_LOCAL} of a thread")
-    # Registers with their flags, shared memory with its shadow; local memory of all lanes.
+    # Registers with their flags, shared memory with its shadow and marks of lanes; local memory of all lanes.
     footprint = math.prod(cluster3) * (
-        warps * (e.registers * (32 * 8 + 9) + 32 * program.local_bytes) + 9 * end
+        warps * (e.registers * (32 * 8 + 9) + 32 * program.local_bytes) + 21 * end
     )
     if footprint * interleaving.resident > MEMORY:
         raise LaunchError(
@@ -187,7 +189,8 @@ def launch(
          -1 if interleaving.slow_warp is None else interleaving.slow_warp, interleaving.resident,
          max(interleaving.resident, min(interleaving.max_resident, MEMORY // max(footprint, 1))),
          int(check == "raise"), limit, 200_000, int(bool(allow_uninit_mma)), max_findings, sm100,
-         registers_per_thread, int(bool(strict_fences)), int(bool(strict_lapping)), int(bool(strict_exits)), cta_limit],
+         registers_per_thread, int(bool(strict_fences)), int(bool(strict_lapping)), int(bool(strict_exits)),
+         int(bool(strict_races)), cta_limit],
         np.int64,
     )  # fmt: skip
     raw, seconds = _call(program, config, packed, regions, interleaving)

@@ -53,7 +53,8 @@ def test_no_error_is_dropped_for_the_warnings_before_it(kept):
 def test_errors_beyond_max_findings_are_kept():
     stores = "".join(f"st.shared.u32 [%r2+{4 * i}], %r3;\n" for i in range(6))
     ptx = simple(
-        ".shared .align 4 .b8 buf[64];\nmov.u32 %r1, %tid.x; mov.u32 %r2, buf; mov.u32 %r3, 1;\n" + stores,
+        ".shared .align 4 .b8 buf[64];\nmov.u32 %r1, %tid.x; mov.u32 %r2, buf; shr.u32 %r3, %r1, 5;\n"
+        + stores,
         "",
     )
     report = launch(ptx, 1, 64, check="report", max_findings=2)

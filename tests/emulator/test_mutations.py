@@ -90,6 +90,7 @@ BUGS = [
     bug("missing-proxy-fence-before-bulk-store", "cp_async", "fence.proxy.async.shared::cta;", "", "missing-proxy-fence"),
     bug("missing-bulk-wait", "cp_async", "cp.async.bulk.wait_group 0;", "", "exit-before-bulk-read"),
     bug("missing-bulk-commit", "cp_async", "cp.async.bulk.commit_group;\n", "", "exit-before-bulk-read"),
+    bug("bulk-wait-one-group-short", "cp_async", "cp.async.bulk.wait_group 0;", "cp.async.bulk.wait_group 1;", "exit-before-bulk-read"),
     # wgmma
     bug("missing-wgmma-fence", "wgmma", "wgmma.fence.sync.aligned;", "", "missing-wgmma-fence"),
     bug("missing-wgmma-wait", "wgmma", "wgmma.wait_group.sync.aligned 0;", "", "wgmma-register-in-flight"),

@@ -64,7 +64,7 @@ struct Clock {
   }
 };
 
-enum EventFlags : u8 { EV_ASYNC = 1, EV_ATOMIC = 2, EV_TCGEN = 4, EV_INIT = 8, EV_CPASYNC = 16 };
+enum EventFlags : u8 { EV_ASYNC = 1, EV_ATOMIC = 2, EV_TCGEN = 4, EV_INIT = 8, EV_CPASYNC = 16, EV_ALLOC = 32 };
 
 struct Event {
   u32 actor, clk;
@@ -85,9 +85,11 @@ struct Access {
   const Clock* clock = nullptr;
   const VC* ta = nullptr;  // what tcgen05.fence::after_thread_sync covers; null: not a tcgen05 access
   bool async = false;      // through the asynchronous proxy
+  // Of a generic store, and what lies there: two stores of one value that nothing orders leave that value.
+  const u8 *value = nullptr, *held = nullptr;
 };
 
-enum class Conflict { none, uninit, race, proxy, tcfence };
+enum class Conflict { none, same, uninit, race, proxy, tcfence };
 
 class Shadows {
  public:
@@ -101,14 +103,18 @@ class Shadows {
     events.push_back({actor, clk, pc, flags, cluster, -1});
     return u32(events.size() - 1);
   }
+  // Strong operations through one proxy do not race. Reductions of the asynchronous proxy are strong among themselves.
+  static bool morally_strong(const Event& x, const Event& y) {
+    return (x.flags & y.flags & EV_ATOMIC) && !((x.flags ^ y.flags) & EV_ASYNC);
+  }
   // Is the recorded event ordered before the access?
   Conflict order(u32 past, const Access& a) const {
     const Event &e = events[past], &me = events[a.event];
     if (e.flags & EV_INIT) return Conflict::none;
     if (e.cluster != me.cluster)
-      return (e.flags & me.flags & EV_ATOMIC) || a.clock->knows(e.cluster, e.actor, e.clk) ? Conflict::none : Conflict::race;
+      return morally_strong(e, me) || a.clock->knows(e.cluster, e.actor, e.clk) ? Conflict::none : Conflict::race;
     if (e.actor == me.actor) return Conflict::none;
-    if ((e.flags & me.flags & EV_ATOMIC) != 0) return Conflict::none;
+    if (morally_strong(e, me)) return Conflict::none;
     if (a.clock->hb[e.actor] < e.clk) return Conflict::race;
     if (a.async && !(e.flags & EV_ASYNC) && a.clock->px[e.actor] < e.clk) return Conflict::proxy;
     if (a.ta && (e.flags & EV_TCGEN) && (*a.ta)[e.actor] < e.clk) return Conflict::tcfence;
@@ -150,19 +156,23 @@ class Shadows {
   Conflict write(Shadow* s, size_t n, const Access& a, size_t& where, u32& other) {
     Conflict bad = Conflict::none;
     u32 lw = ~0u, lr = ~0u;
+    Conflict c = Conflict::none;
     for (size_t i = 0; i < n; i++) {
       if (s[i].w != lw) {
         lw = s[i].w;
-        Conflict c = lw ? order(lw, a) : Conflict::none;
-        if (c != Conflict::none && bad == Conflict::none) bad = c, where = i, other = lw;
+        c = lw ? order(lw, a) : Conflict::none;
+      }
+      if (c != Conflict::none && (bad == Conflict::none || bad == Conflict::same)) {
+        bool same = c == Conflict::race && a.value && a.value[i] == a.held[i] && !(events[lw].flags & (EV_ASYNC | EV_CPASYNC));
+        if (!same || bad == Conflict::none) bad = same ? Conflict::same : c, where = i, other = lw;
       }
       if (s[i].r != lr) {
         lr = s[i].r;
         for (u32 e : sets[lr]) {
-          Conflict c = order(e, a);
+          Conflict c = order(e, a);  // of a read
           // Reading through one proxy before writing through the other needs no proxy fence.
           if (c == Conflict::proxy) c = Conflict::none;
-          if (c != Conflict::none && bad == Conflict::none) bad = c, where = i, other = e;
+          if (c != Conflict::none && (bad == Conflict::none || bad == Conflict::same)) bad = c, where = i, other = e;
         }
       }
       s[i] = {a.event, 0};

@@ -8,6 +8,7 @@ void Exec::unsupported(const std::string& why) { M.fatal("unsupported", &w, pc, 
 void Exec::get(int i, Val& out, bool must, const char* what) {
   const Operand& x = o[i];
   out.valid = ~0u;
+  out.slot = -1;
   out.v = out.buf;
   auto fill = [&](u64 v) { std::fill(out.buf, out.buf + 32, v); };
   switch (x.kind) {
@@ -22,6 +23,7 @@ void Exec::get(int i, Val& out, bool must, const char* what) {
       }
       out.v = w.regs + x.a * 32;
       out.valid = w.init[x.a];
+      out.slot = x.a;
       break;
     case K_NOTPRED: {
       const u64* r = w.regs + x.a * 32;
@@ -88,10 +90,33 @@ u64* Exec::dst(int i, u32 valid) {
     M.find(w.busy[x.a] == 1 ? "tmem-load-not-waited" : "wgmma-register-in-flight", true, &w, pc,
            "a register that an asynchronous operation in flight owns is overwritten");
   w.init[x.a] = (w.init[x.a] & ~mask) | (valid & mask);
+  if (!w.partial.empty())
+    if (auto it = w.partial.find(x.a); it != w.partial.end()) LANES(mask, l) it->second[l] = 0;
   w.written[x.a] = w.icount;
   // Compilers copy the result of tcgen05.ld before the wait: the copy is as little usable as the original.
   if (pending) w.busy[x.a] = 1, w.tld_regs.push_back(int(x.a));
   return w.regs + x.a * 32;
+}
+
+u64 Exec::known(const Val& v, u32 l) const {
+  if (v.valid >> l & 1) return ~u64(0);
+  auto it = v.slot < 0 ? w.partial.end() : w.partial.find(v.slot);
+  return it == w.partial.end() ? 0 : it->second[l];
+}
+
+u32 Exec::known_low(const Val& v, int n) const {
+  u32 out = v.valid;
+  if (v.slot >= 0 && !w.partial.empty())
+    LANES(mask & ~v.valid, l) if (!~(known(v, l) | ~low(~u64(0), n))) out |= 1u << l;
+  return out;
+}
+
+void Exec::mark(int i, const u64* known) {
+  if (o[i].kind != K_REG) return;
+  LANES(mask, l) {
+    if (!~known[l]) w.init[o[i].a] |= 1u << l;
+    else if (known[l]) w.partial[o[i].a][l] = known[l];
+  }
 }
 
 void Exec::aligned() {
@@ -115,7 +140,7 @@ Flow Exec::run() {
     case OP_cp_async: case OP_cp_async_commit: case OP_cp_async_mbar: cp_async(); return Flow::next;
     case OP_ldmatrix: case OP_stmatrix: matrix(); return Flow::next;
     case OP_bar: case OP_cluster_arrive: case OP_cluster_wait: return barrier();
-    case OP_mbar_init: case OP_mbar_inval: case OP_mbar_arrive: case OP_mbar_tx: case OP_mbar_wait: case OP_mbar_pending:
+    case OP_mbar_init: case OP_mbar_inval: case OP_mbar_arrive: case OP_mbar_tx: case OP_mbar_wait:
       return mbarrier();
     case OP_fence: case OP_fence_proxy: case OP_griddep: fences(); return Flow::next;
     case OP_clc_try: case OP_clc_query: launch_control(); return Flow::next;
@@ -201,8 +226,17 @@ Flow Exec::control() {
       return Flow::next;
     }
     case OP_warpsync: {
-      u32 want = u32(lead(0, "member mask")) & w.present & ~w.exited;
+      u32 members = u32(lead(0, "member mask")), want = members & w.present & ~w.exited;
+      if (mask & ~members) M.fatal("member-mask", &w, pc, "lanes " + hex(mask & ~members) + " execute with a member mask that leaves them out: " + hex(members));
       if ((mask & want) != want) return g.wait = {WaitKind::converge, want}, Flow::wait;
+      if (want == (w.present & ~w.exited)) return lanes_met(want), Flow::next;
+      // Every lane of the mask is ordered after what the others were ordered after, and after what they did.
+      u32 joined[32] = {};
+      LANES(want, l) {
+        for (u32 k = 0; k < 32; k++) joined[k] = std::max(joined[k], w.met[l][k]);
+      }
+      LANES(want, l) joined[l] = w.icount;
+      LANES(want, l) std::copy(joined, joined + 32, w.met[l]);
       return Flow::next;
     }
   }

@@ -117,6 +117,10 @@ void Exec::floats() {
   Val a[3];
   u32 valid = ~0u;
   for (int i = 0; i < n; i++) get(i + 1, a[i]), valid &= a[i].valid;
+  if (mask & ~valid) {
+    valid = ~0u;
+    for (int i = 0; i < n; i++) valid &= known_low(a[i], TYPE_BITS[in.ty2 != TY_none && i < n - 1 ? in.ty2 : in.ty]);
+  }
   u64* d = dst(0, valid);
   if (!d) return;
   bool minmax = in.op == OP_min || in.op == OP_max, sat = !minmax && in.m[2], ftz = in.m[1], relu = in.m[3];
@@ -150,15 +154,103 @@ void Exec::floats() {
   }
 }
 
+// Bits of a packed result: those of a half whose sources' halves were written.
+u64 Exec::halves_known(u32 l, const Val* v, int n, int from, int to) const {
+  u64 out = ~low(~u64(0), 2 * to), whole = low(~u64(0), from);
+  for (int h = 0; h < 2; h++) {
+    u64 k = whole;
+    for (int i = 0; i < n; i++) k &= known(v[i], l) >> (h * from);
+    if (k == whole) out |= low(~u64(0), to) << (h * to);
+  }
+  return out;
+}
+
+// Bits of an integer result that follow from those of the sources that were written.
+u64 Exec::known_result(u32 l, const Val* const* v, int sources) const {
+  int n = TYPE_BITS[in.ty];
+  u64 k[4] = {}, x[4] = {}, all = ~u64(0), above = ~low(~u64(0), n);
+  for (int i = 0; i < sources && i < 4; i++) k[i] = known(*v[i], l), x[i] = (*v[i])[int(l)];
+  auto whole = [&](int i, int bits) { return !~(k[i] | ~low(~u64(0), bits)); };
+  switch (in.op) {
+    case OP_mov: return k[0] | above;
+    case OP_selp: return whole(2, 1) ? k[x[2] & 1 ? 0 : 1] | above : 0;
+    case OP_band: case OP_bor: case OP_bxor: case OP_bnot: case OP_lop3: {
+      // Whatever the bits are that were not written: where all choices give the same, the result is known.
+      u64 lut = in.op == OP_band ? 0xC0 : in.op == OP_bor ? 0xFC : in.op == OP_bxor ? 0x3C : in.op == OP_bnot ? 0x0F : x[3], ones = 0, zeros = 0;
+      for (int c = 0; c < 8; c++) {
+        u64 possible = all;
+        for (int i = 0; i < (in.op == OP_lop3 ? 3 : sources); i++) possible &= ~k[i] | (c & (4 >> i) ? x[i] : ~x[i]);
+        (lut >> c & 1 ? ones : zeros) |= possible;
+      }
+      return ones ^ zeros | above;
+    }
+    case OP_add: case OP_sub: case OP_mul: case OP_mad: {  // carries only go up
+      u64 both = k[0] & k[1] & (in.op == OP_mad ? k[2] : all);
+      return (both & ~(both + 1)) | above;
+    }
+    case OP_shl: return !whole(1, 32) ? 0 : low(x[1], 32) >= u64(n) ? all : k[0] << low(x[1], 32) | low(all, int(x[1])) | above;
+    case OP_shr: {
+      if (!whole(1, 32)) return 0;
+      u64 s = std::min<u64>(low(x[1], 32), u64(n));
+      if (is_signed(in.ty)) return u64(sign_extend(k[0], n) >> std::min<u64>(s, 63)) | above;
+      return s >= u64(n) ? all : low(k[0], n) >> s | ~(low(all, n) >> s);
+    }
+    case OP_shf: {
+      if (!whole(2, 32)) return 0;
+      u64 s = in.m[1] ? x[2] & 31 : std::min<u64>(low(x[2], 32), 32), both = low(k[1], 32) << 32 | low(k[0], 32);
+      return (in.m[0] ? both >> s : both << s >> 32) | above;
+    }
+    case OP_bfe: {
+      if (!whole(1, 8) || !whole(2, 8)) return 0;
+      u64 pos = x[1] & 255, len = x[2] & 255, top = u64(n) - 1, there = pos > top ? 0 : std::min(len, u64(n) - pos);
+      u64 sign = is_signed(in.ty) && len ? k[0] >> std::min(pos + len - 1, top) & 1 : 1;
+      return (there ? low(k[0] >> pos, int(there)) : 0) | (sign ? ~low(all, int(there)) : 0) | above;
+    }
+    case OP_bfi: {
+      if (!whole(2, 8) || !whole(3, 8)) return 0;
+      u64 pos = x[2] & 255, len = x[3] & 255, m = !len || pos >= u64(n) ? 0 : low(all, int(std::min<u64>(len, 64))) << pos;
+      return (k[1] & ~m) | (m ? k[0] << pos & m : 0) | above;
+    }
+    case OP_prmt: {
+      if (in.m[0] || !whole(2, 16)) break;
+      u64 both = low(k[1], 32) << 32 | low(k[0], 32), out = above;
+      for (int i = 0; i < 4; i++) {
+        u64 s = x[2] >> (4 * i) & 15, byte = both >> (8 * (s & 7)) & 255;
+        out |= (s & 8 ? (byte >> 7) * 255 : byte) << (8 * i);
+      }
+      return out;
+    }
+  }
+  for (int i = 0; i < sources && i < 4; i++)
+    if (!whole(i, n)) return 0;
+  return all;
+}
+
+// Bits of a conversion's result.
+u64 Exec::known_conversion(u32 l, const Val& a, const Val* b) const {
+  int dt = int(in.ty), st = int(in.ty2), sn = TYPE_BITS[st], dn = TYPE_BITS[dt];
+  u64 all = ~u64(0), k = known(a, l);
+  auto whole = [&](u64 bits) { return !~(bits | ~low(all, sn)); };
+  if (b) return (whole(k) ? low(all, dn / 2) << (dn / 2) : 0) | (whole(known(*b, l)) ? low(all, dn / 2) : 0) | ~low(all, dn);
+  if (is_packed(dt)) return halves_known(l, &a, 1, sn / 2, dn / 2);
+  if (is_float(dt) || is_float(st) || in.m[2]) return whole(k) ? all : 0;
+  u64 out = is_signed(st) ? u64(sign_extend(k, sn)) : k | ~low(all, sn);
+  return is_signed(dt) ? u64(sign_extend(out, dn)) : out | ~low(all, dn);
+}
+
 void Exec::packed() {
   int n = int(in.count) - 1, ty = int(in.ty);
   Val a[3];
   u32 valid = ~0u;
   for (int i = 0; i < n; i++) get(i + 1, a[i]), valid &= a[i].valid;
+  int half = TYPE_BITS[ty] / 2;
+  u64 bits_known[32];
+  LANES(mask & ~valid, l) bits_known[l] = halves_known(l, a, n, half, half);
   u64* d = dst(0, valid);
   if (!d) return;
+  LANES(mask & valid, l) bits_known[l] = ~u64(0);
+  if (mask & ~valid) mark(0, bits_known);
   bool minmax = in.op == OP_min || in.op == OP_max;
-  int half = TYPE_BITS[ty] / 2;
   LANES(mask, l) {
     u64 out = 0;
     for (int h = 0; h < 2; h++) {
@@ -204,10 +296,17 @@ void Exec::ints() {
   copying = in.op == OP_mov || in.op == OP_pack || in.op == OP_unpack;
   Val* vals[4] = {&a, &b, &e, &f};
   for (int i = 0; i < sources && i < 4; i++) get(first_src + i, *vals[i]), valid &= vals[i]->valid;
+  u64 bits_known[32];
+  bool parts_known = false;
   auto each = [&](auto fn) {
     u64* d = dst(0, valid);
     if (d) LANES(mask, l) d[l] = fn(l);
+    if (d && parts_known) mark(0, bits_known);
   };
+  if ((mask & ~valid) && in.op != OP_unpack) {
+    parts_known = true;
+    LANES(mask, l) bits_known[l] = valid >> l & 1 ? ~u64(0) : known_result(l, vals, sources);
+  }
   auto sx = [&](u64 v) { return sign_extend(v, n); };
   switch (in.op) {
     case OP_mov:
@@ -219,6 +318,11 @@ void Exec::ints() {
       int parts = int(in.m[0]), w1 = n / parts;
       std::vector<Val> v(parts);
       for (int i = 0; i < parts; i++) get(1 + i, v[i]), valid &= v[i].valid;
+      parts_known = (mask & ~valid) != 0;
+      LANES(mask & (parts_known ? ~0u : 0u), l) {
+        bits_known[l] = ~low(~u64(0), n);
+        for (int i = 0; i < parts && i * w1 < 64; i++) bits_known[l] |= low(known(v[i], l), w1) << (i * w1);
+      }
       each([&](u32 l) {
         u64 r = 0;
         // A 128-bit register only ever carries the answer of try_cancel, whose upper half is zero.
@@ -229,10 +333,15 @@ void Exec::ints() {
     }
     case OP_unpack: {
       int parts = int(in.m[0]), w1 = n / parts;
-      u64 copy[32];
+      u64 copy[32], held[32];
       std::copy(a.v, a.v + 32, copy);
+      LANES(mask, l) held[l] = known(a, l);
       for (int i = 0; i < parts; i++)
-        if (u64* d = dst(i, valid)) LANES(mask, l) d[l] = i * w1 < 64 ? low(copy[l] >> (i * w1), w1) : 0;
+        if (u64* d = dst(i, valid)) {
+          LANES(mask, l) d[l] = i * w1 < 64 ? low(copy[l] >> (i * w1), w1) : 0;
+          LANES(mask, l) bits_known[l] = ~low(~(i * w1 < 64 ? held[l] >> (i * w1) : held[l]), w1);
+          if (mask & ~valid) mark(i, bits_known);
+        }
       return;
     }
     case OP_clock: each([&](u32) { return low(M.clock_now() * 4, n); }); return;
@@ -251,7 +360,7 @@ void Exec::ints() {
     case OP_div: case OP_rem:
       // The result is unspecified, not an exception, and compilers divide before they test: it counts as never written.
       LANES(mask, l) if ((valid >> l & 1) && !low(b[l], n)) {
-        valid &= ~(1u << l);
+        valid &= ~(1u << l), bits_known[l] = 0;
         M.find("division-by-zero", false, &w, pc, "integer division by zero: the result is unspecified");
       }
       each([&](u32 l) {
@@ -384,10 +493,6 @@ void Exec::ints() {
       });
       return;
     case OP_selp: {
-      // Only the chosen side has to be initialised.
-      u32 ok = 0;
-      LANES(mask, l) if (((e[l] & 1 ? a.valid : b.valid) & e.valid) >> l & 1) ok |= 1u << l;
-      valid = ok;
       each([&](u32 l) { return low(e[l] & 1 ? a[l] : b[l], n); });
       return;
     }
@@ -470,7 +575,7 @@ void Exec::setp() {
   Val a, b, e;
   get(2, a);
   get(3, b);
-  u32 valid = a.valid & b.valid;
+  u32 valid = known_low(a, n) & known_low(b, n);
   if (in.m[1]) get(4, e), valid &= e.valid;
   bool p[32], q[32];
   LANES(mask, l) {
@@ -504,9 +609,12 @@ void Exec::cvt() {
   u32 valid = a.valid;
   bool two = in.count == 3;
   if (two) get(2, b), valid &= b.valid;
+  int sn = TYPE_BITS[st], dn = TYPE_BITS[dt], fr = rnd < 0 ? RN : rnd;
+  u64 bits_known[32];
+  LANES(mask, l) bits_known[l] = valid >> l & 1 ? ~u64(0) : known_conversion(l, a, two ? &b : nullptr);
   u64* d = dst(0, valid);
   if (!d) return;
-  int sn = TYPE_BITS[st], dn = TYPE_BITS[dt], fr = rnd < 0 ? RN : rnd;
+  if (mask & ~valid) mark(0, bits_known);
   auto prep = [&](float x) {
     if (ftz) x = flush(x);
     if (relu) x = x > 0 ? x : std::isnan(x) ? x : 0.0f;

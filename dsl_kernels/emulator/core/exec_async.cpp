@@ -79,6 +79,9 @@ void fill_outside(u8* row, const Row& r, u64 n, const TensorMapRow& t) {
 
 }  // namespace
 
+// PTX ISA, cp.reduce.async.bulk and its tensor form: each reduction operation has individually .relaxed.gpu semantics.
+static constexpr u8 REDUCTION = EV_ASYNC | EV_ATOMIC;
+
 u32 Machine::take_slot(Cluster& c, u32& clk) {
   u32 slot = c.slots_next;
   c.slots_next = (slot + 1) % u32(c.slot_clk.size());
@@ -115,7 +118,7 @@ Flow Exec::bulk() {
     g.wait = {};
     std::vector<std::shared_ptr<BulkOp>> left;
     for (auto& b : w.bulk) {
-      if (b->group <= target) w.clock.hb[b->slot] = std::max(w.clock.hb[b->slot], b->clk);
+      if (b->group <= target) w.clock.hb[b->slot] = std::max(w.clock.hb[b->slot], b->clk), b->awaited = true;
       if (b->group > target || !b->done) left.push_back(b);
     }
     w.bulk.swap(left);
@@ -157,8 +160,9 @@ Flow Exec::bulk() {
         std::vector<u8> data(src.p, src.p + n);
         Clock k = *at;
         k.hb[slot] = std::max(k.hb[slot], clk);
+        Access put = red < 0 ? acc : m->async_access(*wp, slot, clk, p, *at, REDUCTION);
         for (auto& x : to) {
-          m->note_write(x.first, n, acc, *wp, p, "bulk copy write");
+          m->note_write(x.first, n, put, *wp, p, "bulk copy write");
           if (red < 0) std::memcpy(x.first.p, data.data(), n);
           else {
             int es = TYPE_BITS[ty] / 8;
@@ -177,7 +181,7 @@ Flow Exec::bulk() {
     } else {
       Loc src = M.shared_at(w, pc, generic_shared(s[l]), n, 16, "bulk store"), dst = M.resolve(w, pc, d[l], n, 1, 16, "bulk store");
       if (!dst.region->r.writable) M.fatal("write-to-read-only", &w, pc, "bulk store to '" + dst.region->name + "', which is read-only");
-      auto op = std::make_shared<BulkOp>(BulkOp{w.bulk_open, false, false, slot, clk});
+      auto op = std::make_shared<BulkOp>(BulkOp{w.bulk_open, false, false, slot, clk, pc});
       w.bulk.push_back(op);
       auto data = std::make_shared<std::vector<u8>>();
       M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"bulk store", &w, pc, at, [=] {
@@ -189,7 +193,7 @@ Flow Exec::bulk() {
           m->progress();
           return false;
         }
-        m->note_write(dst, n, acc, *wp, p, "bulk store write");
+        m->note_write(dst, n, red < 0 ? acc : m->async_access(*wp, slot, clk, p, *at, REDUCTION), *wp, p, "bulk store write");
         if (red < 0) std::memcpy(dst.p, data->data(), n);
         else {
           int es = TYPE_BITS[ty] / 8;
@@ -316,7 +320,7 @@ void Exec::tma() {
       }}));
     } else {
       M.shared_at(w, pc, sa, extent, 128, "tensor store");
-      auto op = std::make_shared<BulkOp>(BulkOp{w.bulk_open, false, false, slot, clk});
+      auto op = std::make_shared<BulkOp>(BulkOp{w.bulk_open, false, false, slot, clk, pc});
       w.bulk.push_back(op);
       auto data = std::make_shared<std::vector<u8>>(extent);
       M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"tensor store", &w, pc, at, [=] {
@@ -334,11 +338,12 @@ void Exec::tma() {
           m->progress();
           return false;
         }
+        Access put = red < 0 ? acc : m->async_access(*wp, slot, clk, p, *at, REDUCTION);
         for (const Row& r : *rows) {
           if (r.inside_to <= r.inside_from) continue;
           u64 len = r.inside_to - r.inside_from;
           Loc d = m->global_at(*wp, p, r.global + r.inside_from, len, "tensor store", true);
-          m->note_write(d, len, acc, *wp, p, "tensor store write");
+          m->note_write(d, len, put, *wp, p, "tensor store write");
           const u8* src = data->data() + r.offset + r.inside_from;
           if (red < 0) std::memcpy(d.p, src, len);
           else

@@ -49,7 +49,6 @@ u8* Exec::local_at(u32 lane, u64 addr, u64 size) {
 
 void Exec::load() {
   int n = int(in.m[1]), bits1 = TYPE_BITS[in.ty], bytes = bits1 / 8, total = n * bytes;
-  if (bits1 == 128) unsupported("128-bit registers are not supported");
   int space = int(in.m[0]);
   Val a;
   get(n, a, true, "address");
@@ -69,6 +68,7 @@ void Exec::load() {
     } else {
       Loc loc = M.resolve(w, pc, x, u64(total), space, u32(total), "load");
       M.note_read(loc, u64(total), acc, w, pc, "load");
+      if (loc.shadow && !in.m[2]) note_lane(loc, u64(total), l, nullptr, "load");
       shared |= loc.shadow != nullptr, global |= loc.region != nullptr;
       if (in.m[2] && (loc.region || loc.shadow)) {
         M.sync_acquire(Machine::sync_key(w, loc), w, in.m[2] == 2);
@@ -82,6 +82,7 @@ void Exec::load() {
         d[i][l] = sgn ? low(u64(sign_extend(v, bits1)), std::max(int(in.m[5]), bits1)) : v;
       }
   }
+  if (in.m[2]) lanes_met(mask);
   if (shared) {
     M.stats.shared_read += u64(total) * __builtin_popcount(mask);
     M.stats.shared_accesses++;
@@ -128,7 +129,6 @@ void Exec::lanes_agree(const u64* addr, const std::vector<Val>& v, int space) {
 void Exec::store() {
   bool remote_async = in.op == OP_st_async;
   int n = int(in.m[1]), bits1 = TYPE_BITS[in.ty], bytes = bits1 / 8, total = n * bytes, space = int(in.m[0]);
-  if (bits1 == 128) unsupported("128-bit registers are not supported");
   Val a;
   get(0, a, true, "address");
   u64 addr[32];
@@ -150,18 +150,25 @@ void Exec::store() {
       continue;
     }
     Loc loc = M.resolve(w, pc, x, u64(total), space, u32(total), "store");
+    u64 unknown = 0;  // bytes of which no instruction wrote every bit
+    if (!(valid >> l & 1))
+      for (int i = 0; i < total; i++)
+        if (u8(~known(v[size_t(i / bytes)], l) >> (8 * (i % bytes)))) unknown |= u64(1) << i;
     if (loc.region) {
       global = true;
       if (!loc.region->r.writable) M.fatal("write-to-read-only", &w, pc, "store to '" + loc.region->name + "', which is read-only");
-      if (!(valid >> l & 1))
+      if (unknown)
         M.find("uninit-register", true, &w, pc, "lane " + std::to_string(l) + " stores a value that depends on an uninitialised register to '" + loc.region->name + "'");
     }
     shared |= loc.shadow != nullptr;
     if (!loc.shadow && !loc.region) M.fatal("write-to-param", &w, pc, "store to a kernel parameter");
+    acc.value = remote_async ? nullptr : raw, acc.held = loc.p;
     M.note_write(loc, u64(total), acc, w, pc, "store");
+    if (loc.shadow && !in.m[2] && !remote_async) note_lane(loc, u64(total), l, raw, "store");
     // A value that was never written leaves the memory uninitialised as well.
-    if (loc.shadow && !(valid >> l & 1))
-      for (int i = 0; i < total; i++) loc.shadow[i].w = 0;
+    if (loc.shadow)
+      for (int i = 0; i < total; i++)
+        if (unknown >> i & 1) loc.shadow[i].w = 0;
     if (std::memcmp(loc.p, raw, total)) M.progress();
     std::memcpy(loc.p, raw, total);
     if (in.m[2] && !remote_async) {
@@ -174,6 +181,7 @@ void Exec::store() {
     }
   }
   if (in.m[2] >= 3 || remote_async) M.tick(w);
+  if (in.m[2]) lanes_met(mask);
   if (shared) {
     M.stats.shared_written += u64(total) * __builtin_popcount(mask);
     M.stats.shared_accesses++;
@@ -253,6 +261,7 @@ void Exec::atomic() {
     }
   }
   if (sem >= 3) M.tick(w);
+  lanes_met(mask);
   for (int i = 0; i < n; i++)
     if (u64* d = dst(i, ~0u)) LANES(mask, l) d[l] = out[i * 32 + l];
   u64& bytes_of = shared ? M.stats.shared_written : M.stats.global_written;
@@ -357,9 +366,11 @@ void Exec::matrix() {
       Loc l = M.shared_at(w, pc, addr[8 * i + j], 16, 16, what);
       if (load) {
         M.note_read(l, 16, acc, w, pc, what);
+        note_lane(l, 16, 32, nullptr, what);
         std::memcpy(mat[i][j], l.p, 16);
       } else {
         M.note_write(l, 16, acc, w, pc, what);
+        note_lane(l, 16, 32, reinterpret_cast<u8*>(mat[i][j]), what);
         std::memcpy(l.p, mat[i][j], 16);
         M.progress();
       }
@@ -402,10 +413,12 @@ void Exec::matrix8() {
       Loc l = M.shared_at(w, pc, addr[r], 16, 16, what);
       if (to_memory) {
         M.note_write(l, 16, acc, w, pc, what);
+        note_lane(l, 16, 32, mat[r], what);
         std::memcpy(l.p, mat[r], 16);
         M.progress();
       } else {
         M.note_read(l, 16, acc, w, pc, what);
+        note_lane(l, 16, 32, nullptr, what);
         std::memcpy(mat[r], l.p, 16);
       }
     }

@@ -52,6 +52,7 @@ Flow Exec::barrier() {
     }
     g.wait = {};
     w.cluster_arrived &= ~mask;
+    lanes_met(mask);
     M.acquire(w, cl.last);
     return Flow::next;
   }
@@ -60,6 +61,7 @@ Flow Exec::barrier() {
   Named& b = c.bars[id];
   auto finish = [&] {
     g.wait = {};
+    lanes_met(mask);
     M.acquire(w, b.last);
     if (in.m[0] == 2)
       if (u64* d = dst(2, ~0u))
@@ -141,11 +143,22 @@ void Machine::mbar_settle(MBar& b) {
   progress();
 }
 
-void Machine::mbar_arrive(MBar& b, Warp& w, int pc, u32 n, const Clock* k) {
+void Machine::mbar_arrive(MBar& b, Warp& w, int pc, u32 n, const Clock* k, PhaseCheck check) {
   if (n > b.pending)
     fatal("mbarrier-over-arrival", &w, pc,
           std::to_string(n) + " arrivals where " + std::to_string(b.pending) + " of " + std::to_string(b.expected) +
               " are pending in phase " + std::to_string(b.phase) + " (transaction bytes outstanding: " + std::to_string(b.tx) + ")");
+  // An arrival counts for the phase that is current: which one that is, must not depend on who comes first.
+  bool after = check == PhaseCheck::done || b.done.empty();
+  if (!after && check == PhaseCheck::clock) {
+    const VC& mine = k ? k->hb : w.clock.hb;
+    after = true;
+    for (size_t i = 0; i < mine.size() && after; i++) after = mine[i] >= b.done.hb[i];
+  }
+  if (!after)
+    find("mbarrier-unordered-arrival", cfg.strict_lapping != 0, &w, pc,
+         "an arrival in phase " + std::to_string(b.phase) + " of an mbarrier (initialised @pc" + std::to_string(b.init_pc) + "@, " +
+             std::to_string(b.expected) + " arrivals a phase) is not ordered after the end of the phase before, and may count for that");
   if (k) b.cur.join(*k);
   b.pending -= n;
   b.arrived.insert({w.cta->rank * 1000 + w.index, pc});
@@ -215,7 +228,9 @@ Flow Exec::mbarrier() {
         u32 count = has(2) && !expect ? u32(n[l]) : 1;
         if (expect) b.tx += s64(low(n[l], 32));
         if (drop) b.expected -= count;
-        M.mbar_arrive(b, w, pc, count, in.m[2] ? (w.fenced.empty() ? nullptr : &w.fenced) : &w.clock);
+        // Lanes of one instruction are threads as others are.
+        PhaseCheck check = !again ? PhaseCheck::clock : state[l] == state[first()] ? PhaseCheck::done : PhaseCheck::apart;
+        M.mbar_arrive(b, w, pc, count, in.m[2] ? (w.fenced.empty() ? nullptr : &w.fenced) : &w.clock, check);
       }
       M.tick(w);
       if (u64* d = dst(0, ~0u)) LANES(mask, l) d[l] = state[l];
@@ -288,6 +303,7 @@ Flow Exec::mbarrier() {
       g.wait = {};
       g.timed_out = g.lapped = g.overtaken = false;
       if (blocker >= 0) w.count.spins++;
+      lanes_met(done);
       last_addr = ~u64(0);
       LANES(done, l) {
         if (a[l] == last_addr) continue;
@@ -300,9 +316,6 @@ Flow Exec::mbarrier() {
       }
       if (u64* d = dst(0, ~0u)) LANES(mask, l) d[l] = done >> l & 1;
       return Flow::next;
-    }
-    case OP_mbar_pending: {
-      unsupported("mbarrier.pending_count");
     }
   }
   return Flow::next;

@@ -111,7 +111,7 @@ Flow Exec::tcgen() {
         }
       }
       g.wait = {};
-      M.note_write(l, 4, M.access(w, pc), w, pc, "tcgen05.alloc");
+      M.note_write(l, 4, M.access(w, pc, EV_ALLOC), w, pc, "tcgen05.alloc");
       u32 v = u32(start);
       std::memcpy(l.p, &v, 4);
       M.progress();

@@ -70,6 +70,8 @@ struct BulkOp {
   u64 group;
   bool read_done = false, done = false;
   u32 slot = 0, clk = 0;
+  int pc = -1;
+  bool awaited = false;  // by a wait for its group: nothing else orders the end of the CTA after its reads
 };
 
 struct Counters {
@@ -81,7 +83,8 @@ struct Warp {
   int index = 0;
   u32 actor = 0;  // first of P_COUNT actors
   u64* regs = nullptr;
-  std::vector<u32> init;
+  std::vector<u32> init;        // lanes in which every bit of a register was written
+  std::unordered_map<s64, std::array<u64, 32>> partial;  // bits that were written, where some lane has a part of them
   std::vector<u8> busy;       // 1: tcgen05.ld pending, 2: accumulator of a wgmma in flight, 3: its A
   std::vector<u32> written;   // instruction count of the last write by an instruction
   std::vector<Group> groups;
@@ -103,6 +106,8 @@ struct Warp {
   std::vector<int> tld_regs;
   u32 icount = 0;
   int maxnreg = 0;
+  u32 met[32][32] = {};  // [lane][other]: the last instruction of the other that the lane's own are ordered after
+  u32 all_met = 0;       // the last instruction that all lanes' are ordered after
   std::map<u64, s64> seen_phase;  // mbarrier -> last phase that this warp saw complete
   std::map<int, u64> looked;      // strong load of global memory -> hash of what it found last
   bool polled = false;            // found nothing new, and nobody has written there since
@@ -112,6 +117,13 @@ struct Warp {
   int last_pc = -1;
   Counters count;
   bool done() const { return (exited & present) == present; }
+};
+
+// Which lane of which warp stored to a byte of shared memory last and which has read it since, and at which instruction of
+// the warp; a lane of 32 stands for all of them. Zero: none.
+struct LaneMark {
+  u32 stored_at, read_at;
+  u8 stored_warp, read_warp, stored_lane, read_lane;
 };
 
 struct Named {  // bar.sync
@@ -154,6 +166,7 @@ struct Cta {
   std::unique_ptr<u64, void (*)(void*)> registers{nullptr, std::free};  // calloc: untouched registers cost nothing
   std::vector<u8> smem;
   std::vector<Shadow> shadow;
+  std::unique_ptr<LaneMark, void (*)(void*)> lane_marks{nullptr, std::free};  // calloc, of smem's size
   std::map<u32, MBar> mbars;
   Named bars[16];
   std::unique_ptr<Tmem> tmem;
@@ -224,6 +237,9 @@ struct Stats {
   u64 global_sectors = 0;
 };
 
+// Whether an arrival is ordered after the end of the phase before: by the clock, as the lane before found, or not.
+enum class PhaseCheck { clock, done, apart };
+
 class Machine {
  public:
   Machine(const Config& cfg, const Program& prog, std::vector<u8> params, std::vector<Region> regions,
@@ -269,7 +285,7 @@ class Machine {
   // ---- barriers
   MBar& mbar(Warp& w, int pc, u64 addr, const char* what, u32* offset = nullptr, Cta** owner = nullptr);
   MBar& use_mbar(Warp& w, int pc, u64 addr, const char* what, u32* offset = nullptr, Cta** owner = nullptr);
-  void mbar_arrive(MBar& b, Warp& w, int pc, u32 n, const Clock* c);
+  void mbar_arrive(MBar& b, Warp& w, int pc, u32 n, const Clock* c, PhaseCheck check = PhaseCheck::clock);
   void mbar_tx(MBar& b, s64 delta, const Clock* c);
   void mbar_settle(MBar& b);
 
@@ -355,7 +371,8 @@ struct Exec {
   // operands
   struct Val {
     const u64* v;
-    u32 valid;
+    u32 valid;      // lanes in which every bit was written
+    s64 slot = -1;  // the register, of which a part may have been written
     u64 buf[32];
     u64 operator[](int i) const { return v[i]; }
   };
@@ -365,6 +382,13 @@ struct Exec {
   u64* dst(int i, u32 valid);            // null for the sink; marks lanes written
   bool has(int i) const { return i < in.count && o[i].kind != K_NONE; }
   void need(u32 valid, const char* what, int i);
+  // Uninitialised state is followed bit by bit, as far as an operation lets it be.
+  u64 known(const Val& v, u32 l) const;    // bits of a lane's value that were written
+  u32 known_low(const Val& v, int n) const;  // lanes in which the low n bits were
+  u64 known_result(u32 l, const Val* const* v, int sources) const;
+  u64 known_conversion(u32 l, const Val& a, const Val* b) const;
+  u64 halves_known(u32 l, const Val* v, int n, int from, int to) const;
+  void mark(int i, const u64* known);      // after dst(i): which bits of the result are
   int first() const { return __builtin_ctz(mask); }
   void complete_loads();
   [[noreturn]] void unsupported(const std::string& why);
@@ -382,6 +406,8 @@ struct Exec {
   void load();
   void store();
   u8* local_at(u32 lane, u64 addr, u64 size);
+  void note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char* what);  // value: of a store
+  void lanes_met(u32 lanes);
   void lanes_agree(const u64* addr, const std::vector<Val>& v, int space);
   void atomic();
   void cp_async();

@@ -142,8 +142,10 @@ void Machine::note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, 
     }
     auto& page = l.region->pages[o >> 12];
     if (!page) page = std::make_unique<Page>();
-    Conflict k = shadows.write(page->s + (o & 4095), part, a, at, other);
-    if (k == Conflict::race || k == Conflict::proxy)
+    Access here = a;
+    if (a.value) here.value = a.value + done, here.held = a.held + done;
+    Conflict k = shadows.write(page->s + (o & 4095), part, here, at, other);
+    if (k == Conflict::same || k == Conflict::race || k == Conflict::proxy)
       conflict(k, w, pc, std::string(what) + " of global '" + l.region->name + "' byte " + std::to_string(o + at), other, true);
     done += part;
   }
@@ -197,8 +199,20 @@ void Machine::conflict(Conflict k, const Warp& w, int pc, const std::string& wha
   const Event e = other ? shadows.events[other] : Event{0, 0, -1, 0, 0, -1};
   switch (k) {
     case Conflict::none: return;
+    case Conflict::same:
+      // PTX ISA, memory consistency model, conflict and data-races: it is a race; its coherence order leaves it open which
+      // of the two stores lasts, and either leaves this value. Compilers let several warps store a constant so.
+      find("same-value-race", cfg.strict_races != 0, &w, pc, what + " is not ordered after an earlier store of the same value", &e);
+      return;
     case Conflict::uninit: find("uninit-memory", true, &w, pc, what + ", which nothing has written"); return;
     case Conflict::proxy:
+      if (e.flags & EV_ALLOC) {
+        // No clause of the PTX ISA says through which proxy tcgen05.alloc writes the address (its section on tcgen05 memory
+        // consistency names that of mma and cp), and Triton reuses the word so in every kernel.
+        find("missing-proxy-fence-alloc", cfg.strict_fences != 0, &w, pc,
+             what + " through the asynchronous proxy, after tcgen05.alloc with no fence.proxy.async between", &e);
+        return;
+      }
       if (e.flags & EV_CPASYNC) {
         // Public kernels that are known to work leave this fence out, CUTLASS's cp.async main loops among them.
         find("missing-proxy-fence-cp-async", cfg.strict_fences != 0, &w, pc,

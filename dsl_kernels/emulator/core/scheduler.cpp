@@ -55,6 +55,8 @@ void Machine::start_cluster() {
     c->linear = int(c->id[0] + cfg.grid[0] * (c->id[1] + cfg.grid[1] * c->id[2]));
     c->smem.assign(size_t(cfg.smem_end), 0xCD);  // a recognisable pattern, never zero by luck
     c->shadow.assign(size_t(cfg.smem_end), Shadow());
+    c->lane_marks.reset(static_cast<LaneMark*>(std::calloc(size_t(cfg.smem_end), sizeof(LaneMark))));
+    if (!c->lane_marks) throw std::bad_alloc();
     size_t per_warp = size_t(cfg.registers) * 32;
     c->registers.reset(static_cast<u64*>(std::calloc(per_warp * size_t(warps), 8)));
     if (!c->registers) throw std::bad_alloc();
@@ -133,8 +135,11 @@ void Machine::finish_cluster(Cluster& cl) {
       t.instructions += w.count.instructions, t.barrier_waits += w.count.barrier_waits, t.spins += w.count.spins;
       for (int i = 0; i < OP_COUNT; i++) t.by_op[i] += w.count.by_op[i];
       for (auto& b : w.bulk)
-        if (!b->read_done)
-          find("exit-before-bulk-read", cfg.strict_exits != 0, &w, w.last_pc, "the CTA exits while a bulk store may still read its shared memory");
+        if (!b->awaited) {
+          Event store{w.actor, b->clk, b->pc, EV_ASYNC, cl.index, -1};
+          find("exit-before-bulk-read", cfg.strict_exits != 0, &w, w.last_pc,
+               "the CTA exits while a bulk store may still read its shared memory: the thread that issued it waits for no group that it belongs to", &store);
+        }
     }
     if (c->tmem)
       for (auto& [id, block] : c->tmem->blocks)

@@ -23,7 +23,7 @@ ATOM_OPS = {
     "dec": 9,
 }
 #: Types of loads and stores
-MOVED = "b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 b64 u64 s64 f64 b128"
+MOVED = "b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 b64 u64 s64 f64"
 #: Types of bulk reductions
 REDUCED = "f16 bf16 b32 u32 s32 f32 b64 u64 s64 f64"
 

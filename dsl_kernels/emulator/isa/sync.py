@@ -96,9 +96,7 @@ def _mbarrier(c: Ctx) -> None:
         p = c.ops[0].first if isinstance(c.ops[0], Pair) else c.ops[0]
         c.emit("mbar_wait", m=[kind - 6, parity, relaxed], ops=[p, c.ops[1], c.ops[2]])
     else:
-        c.done()
-        c.count(2)
-        c.emit_all("mbar_pending")
+        raise c.fail("mbarrier.pending_count is not supported")
 
 
 @decoder("fence", "membar")
