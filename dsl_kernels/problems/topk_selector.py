@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .base import ROW_GRIDS, WIDE_SCORES, Comparison, OperandSpec, Problem, Values, Workload
+from .base import ROW_GRIDS, WIDE_SCORES, Comparison, OperandSpec, PointName, Problem, Values, Workload
 
 
 def _lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
@@ -153,8 +153,12 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     p = workload.params
     device = generator.device
+    if {"rows", "len"} & p.keys():
+        # Sizes of a point: rows of one length, from column 0.
+        held = p.get("lens", [64])
+        p = {**p, "lens": [p.get("len", max(held))] * p.get("rows", len(held)), "starts": None}
     lens = torch.tensor(p["lens"], dtype=torch.int32, device=device)
-    starts = torch.tensor(p.get("starts", [0] * len(p["lens"])), dtype=torch.int32, device=device)
+    starts = torch.tensor(p.get("starts") or [0] * len(p["lens"]), dtype=torch.int32, device=device)
     rows, ends = len(lens), starts + lens
     stride = -(-(int(ends.max()) + p.get("tail", 37)) // 4) * 4
     logits = draw(p.get("scores", "normal"), rows, stride, generator)
@@ -301,5 +305,6 @@ PROBLEM = Problem(
     bytes=moved_bytes,
     flops=flops,
     points=points,
+    names={"default": (PointName("len", "stride"),)},
     forms_share_workloads=True,
 )
