@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from .._discover import later
 from ..arguments import INT32_MAX
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from .base import (
@@ -29,6 +28,11 @@ from .base import (
     require_dense,
 )
 from .layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 PAGE = 64
 PAGE_BYTES = PAGE * (INDEX_DIM + 4)

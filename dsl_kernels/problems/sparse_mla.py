@@ -12,14 +12,18 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from .._discover import later
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from .base import WIDE, Comparison, OperandSpec, PointName, Problem, Values, Workload, require_dense
 from .layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, pack_fp8_tokens, unpack_fp8_tokens
 from .lightning_indexer import PAGE
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 _QUERIES = (
     OperandSpec("q_nope", ("t", "heads", LATENT_DIM), "bfloat16"),

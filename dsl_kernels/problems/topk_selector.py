@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from .._discover import later
 from .base import ROW_GRIDS, WIDE_SCORES, Comparison, OperandSpec, PointName, Problem, Values, Workload
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 
 def _lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
