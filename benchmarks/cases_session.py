@@ -43,7 +43,7 @@ ORDER = {
 def measure(name: str, folder: Path, budget: int, left: float) -> dict[str, Any]:
     """Times of a case, by the command that a reader would type."""
     command = [
-        sys.executable, "-m", "dsl_kernels", "case", "run", name, "--no-counters", "--budget", str(budget),
+        sys.executable, "-m", "dsl_kernels", "case", "run", name, "--full", "--no-counters", "--budget", str(budget),
         "--out", str(folder / f"{name}.json"),
     ]  # fmt: skip
     begin = time.monotonic()

@@ -31,6 +31,35 @@ def module_files(path: Iterable[str], name: str) -> list[Path]:
     raise FileNotFoundError(f"{name}.py")
 
 
+class _Later:
+    def __init__(self, name: str, into: dict[str, Any]) -> None:
+        vars(self).update(_name=name, _into=into)
+
+    def _module(self) -> Any:
+        module = importlib.import_module(self._name)
+        for key in [key for key, held in self._into.items() if held is self]:
+            self._into[key] = module
+        return module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._module(), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._module(), name)
+
+
+def later(name: str, into: dict[str, Any]) -> Any:
+    """Stands for a module until something of it is asked for, then is replaced by it: torch takes seconds to import.
+
+    Args:
+        into: the globals of the module that asks. For types it imports the module under TYPE_CHECKING.
+    """
+    return _Later(name, into)
+
+
 def discover(package: str, name: str, names: Callable[[], list[str]], kind: str, attribute: str) -> Any:
     """`<package>.<name>.<attribute>`.
 

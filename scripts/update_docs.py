@@ -33,7 +33,7 @@ import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
 
 from codegen.sweep import FUNCTIONS, leaf_modules  # noqa: E402
-from dsl_kernels import backends, cases, env, measured, profile, programs, registry, variants  # noqa: E402
+from dsl_kernels import backends, cases, env, measured, problems, profile, programs, registry, variants  # noqa: E402
 from dsl_kernels.arch import get_arch  # noqa: E402
 from dsl_kernels.cases import base as case_records  # noqa: E402
 from dsl_kernels.cases import claims as case_claims  # noqa: E402
@@ -576,6 +576,25 @@ def example() -> str:
     return code("text", profile.markdown(planted_causes.looked_at()["sparse_mla t=64 heads=16 triton"]))
 
 
+def sizes() -> str:
+    """What commands call the sizes of each operation."""
+    rows = []
+    for op in problems.names():
+        problem = problems.get(op)
+        for form in problem.forms:
+            said = problem.point_sizes(form)
+            also = [
+                f"`{a.name}`: `{a.dim}`" + ("" if a.each == 1 else f" is {a.each} × it")
+                for a in problem.names.get(form, ())
+            ]
+            words = [f"`{name}`" for name, value in said.items() if isinstance(value, str)]
+            mine = [f"`{name}`" for name in problem.dims(form) if name == "stride" or "stride" not in name]
+            rows.append((f"{op} {form}", " ".join(mine), ", ".join(also) or "-", " ".join(words) or "-"))
+    return table(
+        ("operation and form", "dims of the operands", "names of points", "how inputs are drawn"), rows
+    )
+
+
 def attack() -> str:
     """What random input ended in: the recorded counts of scripts/attack.py, and those from before the checks."""
     held = json.loads((ROOT / "docs" / "attack.json").read_text())
@@ -632,6 +651,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "ceilings_words": ceilings_words,
     "example": example,
     "attack": attack,
+    "sizes": sizes,
 }
 
 

@@ -22,6 +22,8 @@ from ._cuda import Source
 from .base import Case, judged
 
 WARM_UPS = 3
+# A process that imports torch, draws inputs and launches them under the profiler takes no less.
+LEAST_SECONDS = 10.0
 MARKER = Source('extern "C" __global__ void case_marker() {}', "marker")
 # Stall reasons that Hopper alone counts.
 HOPPER_STALLS = ("gmma", "imc_miss")
@@ -155,10 +157,19 @@ def collect(
 
 
 def add(record: dict[str, Any], case: Case, timeout: float = 120.0) -> None:
-    """Put the counters of a case's launches into its record, or a note that says why there are none."""
+    """Put the counters of a case's launches into its record, or a note that says why there are none.
+
+    Args:
+        timeout: seconds that they may take; none are read in less than LEAST_SECONDS.
+    """
     if not case.launches:
         return
     try:
+        if timeout < LEAST_SECONDS:
+            raise ToolchainError(
+                "counters", expected=f"{LEAST_SECONDS:.0f} s for them", got=f"{max(timeout, 0):.0f} s that the case left",
+                fix="give it longer: --budget, or --full",
+            )  # fmt: skip
         record["counters"] = collect(case, timeout=timeout)
         missing = [name for name in case.launches if name not in record["counters"]]
         record["notes"] += [f"no counters of {', '.join(missing)}"] if missing else []

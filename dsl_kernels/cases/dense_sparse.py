@@ -10,33 +10,45 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from .. import ops, problems
-from ..dsa import check, steps
+from .. import problems
+from .._discover import later
 from ..problems.base import Comparison
 from ..problems.layouts import LATENT_DIM, ROPE_DIM
 from ..problems.lightning_indexer import PAGE
-from ..timing import bench, calibrate, measure
+from ..timing import bench
 from . import _figures
 from .base import Case, CaseRows, Launch, Record, rows_of, times
 
+if TYPE_CHECKING:
+    import torch
+
+    from .. import ops
+    from ..dsa import check, steps
+    from ..timing import calibrate, measure
+else:
+    torch = later("torch", globals())
+    ops = later("dsl_kernels.ops", globals())
+    check = later("dsl_kernels.dsa.check", globals())
+    steps = later("dsl_kernels.dsa.steps", globals())
+    calibrate = later("dsl_kernels.timing.calibrate", globals())
+    measure = later("dsl_kernels.timing.measure", globals())
+
 DEVICE = "cuda"
 ROW = 2 * (LATENT_DIM + ROPE_DIM)
-# The points that the question is about come first; a case whose time is over leaves out the last.
-POINTS = (
-    *((t, length) for length in (131072, 32768) for t in (1, 16, 64)),
-    *((t, length) for length in (4096, 65536, 16384) for t in (1, 16, 64)),
+QUERIES = (1, 16, 64)
+# What the question is about: where the step falls behind dense attention, and how far it is ahead at the longest. Each
+# point loads kernels of its own, which a machine that never compiled them waits for.
+POINTS = ((1, 131072), (64, 131072), (1, 4096), (64, 4096))
+FULL = (
+    *POINTS,
+    *((t, n) for n in (131072, 32768, 4096, 65536, 16384) for t in QUERIES if (t, n) not in POINTS),
 )
 DENSE_TILES = ((32, 4, 3), (64, 8, 2))
 
 
 def measure_point(to: CaseRows, t: int, length: int) -> None:
-    if to.spent:
-        to.row(f"step T={t} L={length}", dict, kind="step", t=t, context=length)
-        return
     size = steps.StepSize(batch=t, context=length)
     sets = measure.step_sets(size)
 
@@ -58,6 +70,8 @@ def measure_point(to: CaseRows, t: int, length: int) -> None:
         return merged(comparisons)
 
     to.row(f"step T={t} L={length}", sparse, check_sparse, kind="step", t=t, context=length)
+    if to.spent:
+        return
     moved = float(t) * length * ROW
     few = sets[: bench.turns(moved, limit=len(sets))]
     held = [Dense(inputs) for inputs in few]
@@ -152,6 +166,8 @@ def _dense_triton(to: CaseRows, held: list[Dense], t: int, length: int, moved: f
     for tile in DENSE_TILES:
         setting = mla.Setting(*tile, dense=True)
         for splits in mla.split_counts(t, length, setting.tokens, processors):
+            if to.spent:
+                break
             try:
                 tried.append((bench.graph_time(calls(setting, splits), replays=5).us, setting, splits))
             except Exception as error:
@@ -178,7 +194,10 @@ def measure_all(to: CaseRows) -> None:
         kind="read",
     )
     del buffer
-    for t, length in POINTS:
+    for t, length in FULL if to.full else POINTS:
+        if to.spent:
+            to.row(f"step T={t} L={length}", dict, kind="step", t=t, context=length)
+            continue
         try:
             measure_point(to, t, length)
         except Exception as error:

@@ -11,18 +11,27 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from .. import ops, problems
+from .. import problems
+from .._discover import later
 from ..problems.base import Comparison
 from ..problems.layouts import LATENT_DIM, ROPE_DIM
 from ..problems.sparse_mla import DATASET_SM_SCALE
-from ..timing import bench, calibrate
+from ..timing import bench
 from . import _figures
 from ._cuda import Source, check
 from .base import Case, CaseRows, Expectation, Launch, Record, rows_of, times
+
+if TYPE_CHECKING:
+    import torch
+
+    from .. import ops
+    from ..timing import calibrate
+else:
+    torch = later("torch", globals())
+    ops = later("dsl_kernels.ops", globals())
+    calibrate = later("dsl_kernels.timing.calibrate", globals())
 
 DEVICE = "cuda"
 ROW = 2 * (LATENT_DIM + ROPE_DIM)

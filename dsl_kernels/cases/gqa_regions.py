@@ -11,21 +11,31 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from .. import executors, problems, programs, variants
+from .. import problems, programs, variants
+from .._discover import later
 from ..arch import get_arch
 from ..problems.base import Comparison, Workload
-from ..profile import regions, timeline
 from ..tile.lang import PROBE, SUMS, TRACE
 from ..tile.probes import WAITS
 from ..timing import bench
 from ..variants import Variant
-from ..verification import trial
 from . import _figures
 from .base import Case, CaseRows, Expectation, Launch, Record, rows_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from .. import executors
+    from ..profile import regions, timeline
+    from ..verification import trial
+else:
+    torch = later("torch", globals())
+    executors = later("dsl_kernels.executors", globals())
+    regions = later("dsl_kernels.profile.regions", globals())
+    timeline = later("dsl_kernels.profile.timeline", globals())
+    trial = later("dsl_kernels.verification.trial", globals())
 
 OP, DEVICE = "gqa_forward", "cuda"
 WORKLOAD = Workload(

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from .._discover import later
 from ..problems.base import Comparison
 from ..timing import bench
 from . import _figures
 from ._cuda import Source
 from .base import Case, CaseRows, Expectation, Launch, Record, rows_of, times
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 BLOCK = 256
 BLOCKS_PER_SM = 8

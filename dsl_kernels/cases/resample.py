@@ -7,15 +7,22 @@ time, a search by whole warps, more targets a CTA. The tensor cores have nothing
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from .. import ops, problems
+from .. import problems
+from .._discover import later
 from ..problems.base import Comparison, Workload
 from ..timing import bench
 from . import _figures
 from .base import Case, CaseRows, Expectation, Launch, Record, rows_of, times
+
+if TYPE_CHECKING:
+    import torch
+
+    from .. import ops
+else:
+    torch = later("torch", globals())
+    ops = later("dsl_kernels.ops", globals())
 
 OP = "resample_trajectories"
 DEVICE = "cuda"

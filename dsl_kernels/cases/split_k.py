@@ -10,17 +10,21 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from .. import problems
+from .._discover import later
 from ..problems.base import Comparison
 from ..problems.layouts import LATENT_DIM, ROPE_DIM
 from ..problems.sparse_mla import DATASET_SM_SCALE
 from ..timing import bench
 from . import _figures
 from .base import Case, CaseRows, Expectation, Launch, Record, rows_of, times
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 DEVICE = "cuda"
 T, HEADS, TOPK, TOKENS = 64, 16, 2048, 4096 * 64

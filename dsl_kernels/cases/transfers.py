@@ -14,13 +14,17 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from .._discover import later
 from ..problems.base import Comparison
 from . import _figures
 from .base import Case, CaseRows, Record, rows_of
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 DEVICE = "cuda"
 ELEMENTS = 16 << 20

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.nn.functional as F
-
+from .._discover import later
 from ..problems.base import Comparison
 from . import _figures
 from .base import Case, CaseRows, Expectation, Launch, Record, rows_of, times
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+else:
+    torch = later("torch", globals())
+    F = later("torch.nn.functional", globals())
 
 DEVICE = "cuda"
 SHAPE = (1, 32, 2048, 128)

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,9 +18,23 @@ from ..arguments import require_known, shown
 from ..errors import InvalidArgumentError, UnknownNameError, did_you_mean
 from ..variants import Variant
 
+if TYPE_CHECKING:
+    from ..timing.grids import Point
+
 Op = Annotated[str | None, typer.Option(help="Only this operation.")]
 Backend = Annotated[str | None, typer.Option(help="Only this backend.")]
 Arch = Annotated[str | None, typer.Option(help="Only this architecture (sm_90a, sm_100a).")]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim",
+        help="Size as name=value, by the operands' dims or the names of points; repeat it, or separate with commas.",
+    ),
+]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--dim", help="As --dim of other commands; values apart by / are all taken."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 # A column that may wrap keeps at least this many characters.
@@ -216,24 +230,69 @@ def variant(name: str) -> Variant:
     )
 
 
-def dims_of(items: Iterable[str]) -> dict[str, int]:
-    """`name=value` items, several to an item with commas.
+def sizes_of(items: Iterable[str]) -> dict[str, list[Any]]:
+    """`name=value/value` items, several to an item with commas: numbers, or a word that says how inputs are drawn.
 
     Raises:
         InvalidArgumentError: an item of another shape.
     """
-    found: dict[str, int] = {}
+    found: dict[str, list[Any]] = {}
     for part in (part.strip() for item in items for part in item.split(",")):
-        name, _, value = part.partition("=")
-        try:
-            if not name.isidentifier():
-                raise ValueError(name)
-            found[name] = int(value)
-        except ValueError:
+        name, _, values = part.partition("=")
+        texts = values.split("/")
+        if not name.isidentifier() or not all(re.fullmatch(r"[0-9]{1,12}|[a-z_]+", text) for text in texts):
             raise InvalidArgumentError(
-                "--dim",
-                expected="name=integer",
-                got=shown(part),
-                fix="write, for example, --dim t=16 --dim heads=16",
-            ) from None
+                "--dim", expected="name=integer, or name=word of how inputs are drawn", got=shown(part), fix="write, for example, --dim t=16,heads=16"
+            )  # fmt: skip
+        found[name] = [int(text) if text.isdigit() else text for text in texts]
     return found
+
+
+def dims_of(items: Iterable[str]) -> dict[str, Any]:
+    """`sizes_of` with one value each.
+
+    Raises:
+        InvalidArgumentError: an item of another shape, or with several values.
+    """
+    found = sizes_of(items)
+    if several := next((name for name, values in found.items() if len(values) > 1), None):
+        raise InvalidArgumentError(
+            "--dim",
+            expected=f"one value of {several}",
+            got="/".join(map(str, found[several])),
+            fix="give one; `tune` and `bench` take several",
+        )
+    return {name: values[0] for name, values in found.items()}
+
+
+def points_of(op: str, form: str | None, grid: str | None, point: str, dim: Iterable[str]) -> list[Point]:
+    """The points that sizes name, or those of a grid that a regular expression matches.
+
+    Raises:
+        InvalidArgumentError: both or neither, or nothing that matches.
+    """
+    from ..timing import grids, search
+
+    dim = list(dim)
+    if dim and grid is None and not point:
+        return search.named_points(op, form, sizes_of(dim))
+    if grid is None or dim:
+        raise InvalidArgumentError(
+            "what to time",
+            expected="sizes (--dim), or a grid (--grid) with or without --point",
+            got="both" if dim else "none",
+            fix=f"for example --dim {','.join(f'{k}={v}' for k, v in grids.usual(op, form).params.items())}, or --grid core",
+        )
+    wanted = pattern("--point", point)
+    found = [at for at in grids.points(op, grid) if form in (None, at.form) and wanted.search(at.name)]
+    return found
+
+
+def no_points(grid: str | None, point: str) -> InvalidArgumentError:
+    """What is said where a grid has no point that was asked for."""
+    return InvalidArgumentError(
+        "--point",
+        expected=f"a form or sizes of the grid {grid}",
+        got=repr(point),
+        fix="look at `bench` without it",
+    )

@@ -49,7 +49,16 @@ def run_case(
     counters: Annotated[
         bool, typer.Option("--counters/--no-counters", help="Ask Nsight Compute, where it is installed.")
     ] = True,
-    budget: Annotated[float, typer.Option(min=1, help="Seconds after which no further row starts.")] = 60.0,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every size, not only those that the question needs.")
+    ] = False,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="Seconds after which no further row starts, and the counters end: 60, with --full 600.",
+        ),
+    ] = None,
     launch: Annotated[
         str | None,
         typer.Option(
@@ -70,9 +79,9 @@ def run_case(
         bench.require_gpu()
         _counters.launch(case, launch.split(","))
         return
-    found = base.run(case, budget)
+    found = base.run(case, budget, full)
     if counters:
-        _counters.add(found, case)
+        _counters.add(found, case, timeout=base.budget_of(budget, full) - found["seconds"])
     if record is not None:
         base.write(found, record)
     if picture is not None:

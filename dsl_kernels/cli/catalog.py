@@ -243,9 +243,7 @@ def _print_resources(console: Any, record: dict[str, Any]) -> None:
 @app.command()
 def explain(
     op: Annotated[str, typer.Argument(help="Operation.")],
-    dim: Annotated[
-        list[str] | None, typer.Option(help="Size as name=value; repeat it, or separate with commas.")
-    ] = None,
+    dim: out.Dims = None,
     form: Annotated[
         str | None, typer.Option(help="Form of the problem (decode, prefill, bf16, fp8, default).")
     ] = None,
@@ -269,10 +267,10 @@ def explain(
     from .. import env, problems, programs, registry
 
     problem = problems.get(op)
-    chosen_form = form or next(iter(problem.forms))
-    problem.operands(chosen_form)
     out.narrowed(None, backend, arch)
-    given = out.dims_of(dim or [])
+    sizes = out.dims_of(dim or [])
+    chosen_form = form or problem.form_of(sizes)
+    given = problem.dims_of(chosen_form, sizes)
     program = programs.get(op)
     dims, assumed = complete_dims(program, chosen_form, given)
     name, gpu_name, sms = _target(arch, gpu)
@@ -310,36 +308,22 @@ def complete_dims(
     """All runtime dims of a form: those given, and 1 for the rest, which no guard or bucket looks at.
 
     Raises:
-        InvalidArgumentError: a name that the form does not have, or one that the decision needs and lacks.
+        InvalidArgumentError: one that the decision needs is not among them.
     """
     from .. import policies
 
-    specs = program.problem.operands(form)
-    known = {
-        extent: None
-        for spec in specs
-        if spec.kind != "workspace"
-        for extent in spec.shape
-        if isinstance(extent, str)
-    }
-    known |= {name: None for spec in specs for name in spec.layout or () if isinstance(name, str)}
-    known |= {spec.name: None for spec in specs if spec.kind == "scalar" and spec.dtype == "int32"}
+    known = program.problem.dims(form)
     asked = _Asked({**given, "form": form})
     policies.get(program.op).bucket(form, asked)
     knobs = {knob.name: knob.values(0)[0] for knob in program.knobs}
     for guard in program.guards:
         guard.refuse(knobs, asked)
     needed = [name for name in known if name in asked.names]
-    if unknown := [name for name in given if name not in known]:
-        raise InvalidArgumentError(
-            f"--dim {unknown[0]}",
-            expected="one of " + ", ".join(known),
-            got=repr(unknown[0]),
-            fix=f"`{program.op} {form}` has no such size",
-        )
+    called = {alias.dim: f"{alias.dim} (or {alias.name})" for alias in program.problem.names.get(form, ())}
     if missing := [name for name in needed if name not in given]:
         raise InvalidArgumentError(
-            f"sizes of {program.op} {form}", expected=", ".join(needed), got=f"no {', '.join(missing)}",
+            f"sizes of {program.op} {form}", expected=", ".join(called.get(name, name) for name in needed),
+            got=f"no {', '.join(missing)}",
             fix=" ".join(f"--dim {name}=..." for name in missing),
         )  # fmt: skip
     assumed = [name for name in known if name not in given]

@@ -27,9 +27,6 @@ profile_app = typer.Typer(
 app.add_typer(profile_app, name="profile")
 
 Op = Annotated[str, typer.Argument(help="Operation, or sdpa for torch's attention.")]
-Dims = Annotated[
-    list[str] | None, typer.Option("--dim", help="Size as name=value; repeat it, or separate with commas.")
-]
 Impl = Annotated[
     str | None,
     typer.Option("--variant", help="Variant id, triton or torch; by default what the registry selects."),
@@ -40,6 +37,10 @@ Workload = Annotated[
     str | None, typer.Option(help="Workload to begin with; by default the first one that fits.")
 ]
 Executor = Annotated[str | None, typer.Option(help="cuda or emulator; by default cuda where there is a GPU.")]
+Extract = Annotated[
+    Path | None, typer.Option(help="Write what was read as JSON, which holds no code and may be kept.")
+]
+Markdown = Annotated[bool, typer.Option("--markdown", help="A page a kernel, at most 60 lines.")]
 Arch = Annotated[str, typer.Option(help="Architecture to select for, off the GPU.")]
 RECORDS = {"report": profile.KernelReport, "fingerprint": profile.Fingerprint, "diagnosis": profile.Diagnosis, "diff": profile.Diff, "regions": profile.Regions}  # fmt: skip
 
@@ -47,7 +48,7 @@ RECORDS = {"report": profile.KernelReport, "fingerprint": profile.Fingerprint, "
 @profile_app.command()
 def target(
     op: Op,
-    dim: Dims = None,
+    dim: out.Dims = None,
     variant: Impl = None,
     form: Form = None,
     launches: Annotated[int, typer.Option(min=1, help="Launches that the profiler sees.")] = 1,
@@ -77,7 +78,7 @@ def target(
 
 @profile_app.command()
 def kernels(
-    op: Op, dim: Dims = None, variant: Impl = None, form: Form = None, as_json: out.Json = False
+    op: Op, dim: out.Dims = None, variant: Impl = None, form: Form = None, as_json: out.Json = False
 ) -> None:
     """The kernels that one call launches, with their times, by tracing: needs a GPU but no counters."""
     from ..timing.bench import require_gpu
@@ -101,7 +102,7 @@ def kernels(
 @profile_app.command("collect")
 def collect(
     op: Annotated[str | None, typer.Argument(help="Operation, or sdpa; none with --program.")] = None,
-    dim: Dims = None,
+    dim: out.Dims = None,
     variant: Impl = None,
     form: Form = None,
     program: Annotated[
@@ -117,6 +118,8 @@ def collect(
     ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Where the report is written.")] = Path("profiles"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command; run nothing.")] = False,
+    extract: Extract = None,
+    markdown: Markdown = False,
     as_json: out.Json = False,
 ) -> None:
     """Collect the counters of a kernel with Nsight Compute and diagnose it.
@@ -158,8 +161,7 @@ def collect(
         text = collector.raw_csv(report, ncu)
     path = report.with_suffix(".csv")
     path.write_text(text)
-    work = _workload(op, dim, variant, form) if op is not None else None
-    _show(_diagnosed(profile.read(path), work), as_json, False)
+    _diagnose(profile.read(path), op, dim, variant, form, extract, markdown, as_json)
     out.error_console().print(f"kept {report} and {path}", markup=False, soft_wrap=True)
 
 
@@ -172,21 +174,15 @@ def read(
     op: Annotated[
         str | None, typer.Option(help="What the kernel computes: then bytes used are known.")
     ] = None,
-    dim: Dims = None,
+    dim: out.Dims = None,
     variant: Impl = None,
     form: Form = None,
-    extract: Annotated[
-        Path | None, typer.Option(help="Write what was read as JSON, which holds no code and may be kept.")
-    ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="A page a kernel, at most 60 lines.")] = False,
+    extract: Extract = None,
+    markdown: Markdown = False,
     as_json: out.Json = False,
 ) -> None:
     """Diagnose what a profiler wrote: causes, evidence, what to change, and the most that could gain. Needs no GPU."""
-    found = _read(path, kernel)
-    if extract is not None:
-        extract.write_text(profile.dump(found))
-    work = _workload(op, dim, variant, form) if op is not None else None
-    _show(_diagnosed(found, work), as_json, markdown)
+    _diagnose(_read(path, kernel), op, dim, variant, form, extract, markdown, as_json)
 
 
 @profile_app.command("diff")
@@ -246,7 +242,7 @@ def static(
 @profile_app.command("regions")
 def regions(
     what: Annotated[str, typer.Argument(help="Operation, whose selected variant is run, or variant id.")],
-    dim: Dims = None,
+    dim: out.Dims = None,
     form: Form = None,
     workload: Workload = None,
     executor: Executor = None,
@@ -292,7 +288,7 @@ def timeline(
     what: Annotated[str, typer.Argument(help="Operation, whose selected variant is run, or variant id.")],
     path: Annotated[Path, typer.Option("--out", help="Chrome's trace as JSON, which Perfetto loads.")],
     png: Annotated[Path | None, typer.Option(help="A picture of one CTA as well.")] = None,
-    dim: Dims = None,
+    dim: out.Dims = None,
     form: Form = None,
     workload: Workload = None,
     executor: Executor = None,
@@ -430,7 +426,10 @@ def _looked_at(
                 "--program", expected="a command line", got=str(error), fix="close its quotes"
             ) from None
         return argv, re.sub(r"\W+", "_", Path(argv[0]).stem if argv else "program")
+    from ..profile import targets
+
     dims = out.dims_of(dim or [])
+    targets.require_target(op, dims, variant, form=form)
     # ncu 2025.3 fails (LaunchFailed) at the second pass over a kernel whose CTAs have to be resident together.
     argv = [sys.executable, "-m", "dsl_kernels", "profile", "target", op, "--apart"]
     argv += [part for name, value in dims.items() for part in ("--dim", f"{name}={value}")]
@@ -484,6 +483,23 @@ def _diagnosed(
         )
         for report in reports
     ]
+
+
+def _diagnose(
+    reports: Sequence[profile.KernelReport],
+    op: str | None,
+    dim: list[str] | None,
+    variant: str | None,
+    form: str | None,
+    extract: Path | None,
+    markdown: bool,
+    as_json: bool,
+) -> None:
+    """Print the diagnoses of launches, and keep what was read of them where that was asked for."""
+    if extract is not None:
+        extract.write_text(profile.dump(list(reports)))
+    work = _workload(op, dim, variant, form) if op is not None else None
+    _show(_diagnosed(reports, work), as_json, markdown)
 
 
 def _show(found: Sequence[profile.Diagnosis], as_json: bool, markdown: bool) -> None:

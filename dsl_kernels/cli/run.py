@@ -249,7 +249,11 @@ def bench(
             metavar="[OP | RECORDS...]", help="Operation, all by default; the files of a --report."
         ),
     ] = None,
-    grid: Annotated[str, typer.Option(help="core, serving, contest, smoke or wide.")] = "serving",
+    grid: Annotated[
+        str | None, typer.Option(help="core, serving (without --dim), contest, smoke or wide.")
+    ] = None,
+    dim: out.Sizes = None,
+    form: Annotated[str | None, typer.Option(help="Only this form of the problem.")] = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Time every variant and record the tuned table of this GPU.")
     ] = False,
@@ -314,21 +318,21 @@ def bench(
     op = what[0] if what else None
     if op is not None:
         problems.get(op)
+    elif dim:
+        raise InvalidArgumentError("--dim", expected="an operation whose sizes they are", got="none", fix="name it: `bench OP --dim ...`")  # fmt: skip
+    grid = grid or (None if dim else "serving")
     gpu = timing.require_gpu()
     import torch
 
     from ..timing import grids
 
-    points = [at for name in ([op] if op else _generated()) for at in grids.points(name, grid)]
-    wanted = out.pattern("--point", point)
-    points = [at for at in points if wanted.search(at.name)]
+    points = [
+        at
+        for name in ([op] if op else _generated())
+        for at in out.points_of(name, form, grid, point, dim or [])
+    ]
     if not points:
-        raise InvalidArgumentError(
-            "--point",
-            expected=f"a form or sizes of the grid {grid}",
-            got=repr(point),
-            fix="look at `bench` without it",
-        )
+        raise out.no_points(grid, point)
     place = {(at.op, at.name): order for order, at in enumerate(points)}
     held = timing.read_records(output) if output is not None and not again else []
     records = timing.Records(output)

@@ -12,7 +12,6 @@ from ..errors import DslKernelError, InvalidArgumentError, LaunchError
 from . import _output as out
 
 if TYPE_CHECKING:
-    from ..timing.grids import Point
     from ..timing.search import Search
 
 app = typer.Typer()
@@ -23,10 +22,7 @@ UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 @app.command()
 def tune(
     op: Annotated[str, typer.Argument(help="Operation.")],
-    dim: Annotated[
-        list[str] | None,
-        typer.Option(help="Size as name=value or name=value/value; repeat it, or separate with commas."),
-    ] = None,
+    dim: out.Sizes = None,
     form: Annotated[
         str | None, typer.Option(help="Form of the problem (decode, prefill, bf16, fp8).")
     ] = None,
@@ -52,7 +48,9 @@ def tune(
 
     problems.get(op)
     seconds = seconds_of(budget)
-    points = _points(op, form, grid, point, dim or [])
+    points = out.points_of(op, form, grid, point, dim or [])
+    if not points:
+        raise out.no_points(grid, point)
     from ..timing import bench, grids, search
 
     gpu = bench.require_gpu()
@@ -135,50 +133,6 @@ def seconds_of(text: str) -> float:
             fix="pass --budget 120s",
         )
     return seconds
-
-
-def _points(op: str, form: str | None, grid: str | None, point: str, dim: list[str]) -> list[Point]:
-    """The points that the options name."""
-    from ..timing import grids, search
-
-    if grid is not None and not dim:
-        wanted = out.pattern("--point", point)
-        found = [c for c in grids.points(op, grid) if form in (None, c.form) and wanted.search(c.name)]
-    elif dim and grid is None and not point:
-        found = search.named_points(op, form, sizes_of(dim))
-    else:
-        raise InvalidArgumentError(
-            "tune",
-            expected="sizes (--dim), or a grid (--grid) with or without --point",
-            got="both" if grid is not None else "none",
-            fix=f"for example `python -m dsl_kernels tune {op} --grid core`; `explain {op}` names its sizes",
-        )
-    if not found:
-        raise InvalidArgumentError(
-            "--point",
-            expected=f"a form or sizes of the grid {grid}",
-            got=repr(point),
-            fix="look at `bench` without it",
-        )
-    return found
-
-
-def sizes_of(items: list[str]) -> dict[str, list[Any]]:
-    """`name=value/value` items, several to an item with commas: numbers, or the name of a distribution.
-
-    Raises:
-        InvalidArgumentError: an item of another shape.
-    """
-    found: dict[str, list[Any]] = {}
-    for part in (part.strip() for item in items for part in item.split(",")):
-        name, _, values = part.partition("=")
-        texts = values.split("/")
-        if not name.isidentifier() or not all(re.fullmatch(r"[0-9]{1,12}|[a-z_]+", text) for text in texts):
-            raise InvalidArgumentError(
-                "--dim", expected="name=integer or name=integer/integer", got=repr(part), fix="write, for example, --dim t=1/4/16,heads=16"
-            )  # fmt: skip
-        found[name] = [int(text) if text.isdigit() else text for text in texts]
-    return found
 
 
 def _print(gpu: str, rows: list[dict[str, Any]], failed: list[str], path: Any) -> None:

@@ -70,10 +70,11 @@ REQUIRED = {"decode": ("seq_lens", "block_table"), "prefill": ("k_start", "k_end
 OPTIONAL = ("kpe", "attn_sink")
 INDEX_CACHE = {"decode": "k_index_cache", "prefill": "k_index"}
 MOST_SETS = 1 << 10
+_BYTES = tuple(getattr(torch, name) for name in BYTE_DTYPES)
 # Types, dimensions and last extents of each argument, as far as a step's sizes are read off it: the ops check the rest.
 TAKEN: dict[str, tuple[tuple[torch.dtype, ...], tuple[int, ...], tuple[int, ...]]] = {
     "q_index": ((torch.float8_e4m3fn,), (3, 4), (INDEX_DIM,)),
-    "k_index_cache": (BYTE_DTYPES, (2, 3, 4), ()),
+    "k_index_cache": (_BYTES, (2, 3, 4), ()),
     "k_index": ((torch.float8_e4m3fn,), (2,), (INDEX_DIM,)),
     "k_index_scales": ((torch.float32,), (1,), ()),
     "weights": ((torch.float32,), (2, 3), ()),
@@ -83,7 +84,7 @@ TAKEN: dict[str, tuple[tuple[torch.dtype, ...], tuple[int, ...], tuple[int, ...]
     "k_end": ((torch.int32,), (1,), ()),
     "q_nope": ((torch.bfloat16,), (3,), (LATENT_DIM,)),
     "q_pe": ((torch.bfloat16,), (3,), (ROPE_DIM,)),
-    "kv": ((torch.bfloat16, *BYTE_DTYPES), (2, 3, 4), (LATENT_DIM, LATENT_DIM + ROPE_DIM, FP8_TOKEN_BYTES)),
+    "kv": ((torch.bfloat16, *_BYTES), (2, 3, 4), (LATENT_DIM, LATENT_DIM + ROPE_DIM, FP8_TOKEN_BYTES)),
     "kpe": ((torch.bfloat16,), (2, 3, 4), (ROPE_DIM,)),
     "attn_sink": ((torch.float32,), (1,), ()),
 }

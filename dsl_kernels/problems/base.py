@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import checked, finite, integer, is_plain_tensor, require_known, shown
@@ -180,6 +182,26 @@ ROW_GRIDS = {
 
 
 @dataclass(frozen=True)
+class PointName:
+    """A size that points of measuring grids call otherwise than the operands do.
+
+    Attributes:
+        name: what a point calls it.
+        dim: the runtime dim that it gives: the name's value times `each`, rounded up.
+    """
+
+    name: str
+    dim: str
+    each: Fraction | int = 1
+
+    def of_point(self, value: int) -> int:
+        return math.ceil(value * self.each)
+
+    def of_dim(self, value: int) -> int:
+        return math.ceil(Fraction(value) / self.each)
+
+
+@dataclass(frozen=True)
 class Problem:
     """One operation, independent of any kernel.
 
@@ -195,6 +217,7 @@ class Problem:
         forms_share_workloads: a workload of one form can be drawn in any other, as its sizes mean the same there.
         points: name of a measuring grid -> the forms and sizes that `bench` times; by default the workloads of tier
             "real", on every grid.
+        names: form -> the sizes that its points call otherwise than its operands do, of two for one name the finer first.
     """
 
     op: str
@@ -208,6 +231,101 @@ class Problem:
     flops: Callable[[str, Mapping[str, int]], dict[str, float]]
     forms_share_workloads: bool = False
     points: Callable[[str], Iterable[tuple[str, dict[str, Any]]]] | None = None
+    names: Mapping[str, tuple[PointName, ...]] = field(default_factory=dict)
+
+    def grid(self, grid: str) -> list[tuple[str, dict[str, Any]]]:
+        """Forms and sizes of a measuring grid."""
+        if self.points is not None:
+            return list(self.points(grid))
+        real = [workload for workload in self.workloads if workload.tier == "real"]
+        return [(workload.form, dict(workload.params)) for workload in real or self.workloads]
+
+    def dims(self, form: str) -> list[str]:
+        """The runtime dims of a form: extents, strides and whole scalars of its operands."""
+        specs = self.operands(form)
+        found = [extent for spec in specs if spec.kind != "workspace" for extent in spec.shape]
+        found += [stride for spec in specs for stride in spec.layout or ()]
+        found += [spec.name for spec in specs if spec.kind == "scalar" and spec.dtype == "int32"]
+        return list(dict.fromkeys(name for name in found if isinstance(name, str)))
+
+    def point_sizes(self, form: str) -> dict[str, Any]:
+        """What a point of a form may say, each with the value of the first grid's first point that says it."""
+        self.operands(form)
+        found: dict[str, Any] = {}
+        for grid in GRIDS:
+            for name, params in self.grid(grid):
+                found |= {k: v for k, v in params.items() if k not in found} if name == form else {}
+        return found
+
+    def form_of(self, given: Iterable[str]) -> str:
+        """The form that sizes without one are of: the first that knows them all, else the first."""
+        names = set(given)
+        return next(
+            (form for form in self.forms if names <= self._known(form).keys()), next(iter(self.forms))
+        )
+
+    def dims_of(self, form: str, given: Mapping[str, Any]) -> dict[str, int]:
+        """Sizes by either vocabulary as runtime dims; what says how inputs are drawn, and no size, is left out.
+
+        Raises:
+            UnknownNameError: a name of neither; lists the near misses.
+            InvalidArgumentError: a value of another kind, or two names that say different things of one size.
+        """
+        self._check(form, given)
+        dims = set(self.dims(form))
+        found = {name: value for name, value in given.items() if name in dims}
+        for alias in self.names.get(form, ()):
+            if alias.name in given:
+                found.setdefault(alias.dim, alias.of_point(given[alias.name]))
+        return found
+
+    def point_of(self, form: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Sizes by either vocabulary as those of a point.
+
+        Raises:
+            UnknownNameError: a name that no point of the form has; lists the near misses.
+            InvalidArgumentError: a value of another kind, or two names that say different things of one size.
+        """
+        self._check(form, given)
+        sizes = self.point_sizes(form)
+        aliases = {alias.dim: alias for alias in reversed(self.names.get(form, ()))}
+        found = {name: value for name, value in given.items() if name in sizes}
+        for alias in self.names.get(form, ()):
+            if alias.dim in given and alias.dim not in sizes:
+                found.setdefault(alias.name, alias.of_dim(given[alias.dim]))
+        for name in given:
+            require_known(f"size of a point of {self.op} {form}", name, [*sizes, *aliases], "size")
+        self._check(form, {**given, **found})
+        return found
+
+    def _known(self, form: str) -> dict[str, Any]:
+        """Every name of a size of a form, with a value of its kind."""
+        aliases = [name for alias in self.names.get(form, ()) for name in (alias.name, alias.dim)]
+        said = {name: value for name, value in self.point_sizes(form).items() if isinstance(value, int | str)}
+        return {**dict.fromkeys([*self.dims(form), *aliases], 1), **said}
+
+    def _check(self, form: str, given: Mapping[str, Any]) -> None:
+        known = self._known(form)
+        for name, value in given.items():
+            require_known(f"size of {self.op} {form}", name, known, "size")
+            if isinstance(value, str) != isinstance(known[name], str):
+                raise InvalidArgumentError(
+                    f"size {name} of {self.op} {form}",
+                    expected="name=word" if isinstance(known[name], str) else "name=integer",
+                    got=shown(value),
+                    fix=f"for example {name}={known[name]}",
+                )
+        for alias in self.names.get(form, ()):
+            if (
+                alias.name in given
+                and given.get(alias.dim, wanted := alias.of_point(given[alias.name])) != wanted
+            ):
+                raise InvalidArgumentError(
+                    f"sizes of {self.op} {form}",
+                    expected=f"{alias.dim}={wanted} where {alias.name}={given[alias.name]}",
+                    got=f"{alias.dim}={given[alias.dim]}",
+                    fix="give one of the two",
+                )
 
     def operands(self, form: str) -> tuple[OperandSpec, ...]:
         """The operands of a form, in ABI order.

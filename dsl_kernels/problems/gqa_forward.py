@@ -9,11 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from .._discover import later
 from .base import Comparison, OperandSpec, Problem, Workload
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 # Relative errors of `out`. The kernels round the weights before the second product and the result behind it. Rounding to

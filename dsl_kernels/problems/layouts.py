@@ -6,10 +6,16 @@ interleaved: 512 fp8 bytes, four fp32 scales (one per 128 dims), 64 bf16 rope va
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
+from .._discover import later
 from ..arguments import checked, require_range
 from ..errors import ArgumentTypeError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 INDEX_DIM = 128
 LATENT_DIM = 512
@@ -17,9 +23,9 @@ ROPE_DIM = 64
 FP8_TOKEN_BYTES = LATENT_DIM + 4 * 4 + 2 * ROPE_DIM
 E4M3_MAX = 448.0
 
-_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_FLOATS = ("float32", "bfloat16", "float16", "float64")
 # Tokens and keys are bytes; caches come as any type of one byte.
-BYTE_DTYPES = (torch.uint8, torch.int8, torch.float8_e4m3fn)
+BYTE_DTYPES = ("uint8", "int8", "float8_e4m3fn")
 
 
 @checked
@@ -100,14 +106,12 @@ def unpack_fp8_tokens(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
     return (values * scale[..., None]).view(n, LATENT_DIM), tokens[:, 528:].contiguous().view(torch.bfloat16)
 
 
-def _require(
-    name: str, tensor: torch.Tensor, shape: tuple[str | int, ...], dtypes: tuple[torch.dtype, ...]
-) -> None:
+def _require(name: str, tensor: torch.Tensor, shape: tuple[str | int, ...], dtypes: tuple[str, ...]) -> None:
     """The tensor has one of these types, this shape (a string is any extent) and an element of memory for each."""
-    if tensor.dtype not in dtypes:
+    if str(tensor.dtype).removeprefix("torch.") not in dtypes:
         raise ArgumentTypeError(
             name,
-            expected="dtype " + " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes),
+            expected="dtype " + " or ".join(dtypes),
             got=str(tensor.dtype),
             fix="convert it with .to(...), or .view(...) where the bits are meant",
         )

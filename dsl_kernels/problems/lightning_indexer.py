@@ -9,16 +9,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from .._discover import later
 from ..arguments import INT32_MAX
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from .base import ROW_GRIDS, WIDE_SCORES, Comparison, OperandSpec, Problem, Values, Workload, require_dense
+from .base import (
+    ROW_GRIDS,
+    WIDE_SCORES,
+    Comparison,
+    OperandSpec,
+    PointName,
+    Problem,
+    Values,
+    Workload,
+    require_dense,
+)
 from .layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 PAGE = 64
 PAGE_BYTES = PAGE * (INDEX_DIM + 4)
@@ -185,6 +200,15 @@ def _queries(
     return q, normal(*rows, heads)
 
 
+def _lens(p: Mapping[str, Any]) -> list[list[int]]:
+    """Lengths by sequence and query, all alike where the sizes of a point are given."""
+    held: list[list[int]] = p.get("lens", [[PAGE]])
+    if not {"b", "next_n", "len"} & p.keys():
+        return held
+    longest = p.get("len", max(map(max, held)))
+    return [[longest] * p.get("next_n", len(held[0]))] * p.get("b", len(held))
+
+
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     p, device = workload.params, generator.device
     if workload.form == "prefill":
@@ -204,10 +228,10 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
             "q": q, "k": keys.reshape(-1, INDEX_DIM)[:skv].contiguous(), "k_scales": scales.reshape(-1)[:skv].contiguous(),
             "weights": weights, "k_start": starts, "k_end": ends, "skip_below": p.get("skip_below", 0),
         }  # fmt: skip
-    lens = torch.tensor(p["lens"], dtype=torch.int32, device=device)
+    lens = torch.tensor(_lens(p), dtype=torch.int32, device=device)
     b, next_n = lens.shape
     q, weights = _queries((b, next_n), p["heads"], generator)
-    pages = p["pages"]
+    pages = max(p["pages"], -(-int(lens.max()) // PAGE))
     cache = pack_index_keys(_normal(generator)(pages, PAGE, INDEX_DIM)).view(pages, -1)
     max_pages = max(1, -(-int(lens.max()) // PAGE)) + p.get("spare_pages", 1)
     table = torch.randint(
@@ -347,4 +371,5 @@ PROBLEM = Problem(
     bytes=moved_bytes,
     flops=flops,
     points=points,
+    names={"decode": (PointName("len", "stride"), PointName("len", "max_pages", Fraction(1, PAGE)))},
 )

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from .._discover import later
 from .base import Comparison, OperandSpec, Problem, Values, Workload
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 
 def _not_ascending(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:

@@ -12,13 +12,18 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from .._discover import later
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from .base import WIDE, Comparison, OperandSpec, Problem, Values, Workload, require_dense
+from .base import WIDE, Comparison, OperandSpec, PointName, Problem, Values, Workload, require_dense
 from .layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, pack_fp8_tokens, unpack_fp8_tokens
+from .lightning_indexer import PAGE
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 _QUERIES = (
     OperandSpec("q_nope", ("t", "heads", LATENT_DIM), "bfloat16"),
@@ -169,7 +174,8 @@ def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Gener
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     p = workload.params
-    t, heads, topk, n = p["t"], p["heads"], p["topk"], p["n"]
+    t, heads, topk = p["t"], p["heads"], p["topk"]
+    n = p["pages"] * PAGE if "pages" in p else p["n"]
     normal = partial(torch.randn, generator=generator, dtype=torch.float32, device=generator.device)
     inputs: dict[str, Any] = {
         "q_nope": normal(t, heads, LATENT_DIM).bfloat16(),
@@ -365,4 +371,5 @@ PROBLEM = Problem(
     flops=flops,
     forms_share_workloads=True,
     points=points,
+    names=dict.fromkeys(FORMS, (PointName("pages", "n", PAGE),)),
 )

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+from .._discover import later
+from .base import ROW_GRIDS, WIDE_SCORES, Comparison, OperandSpec, PointName, Problem, Values, Workload
 
-from .base import ROW_GRIDS, WIDE_SCORES, Comparison, OperandSpec, Problem, Values, Workload
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 
 def _lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
@@ -154,8 +158,12 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     p = workload.params
     device = generator.device
+    if {"rows", "len"} & p.keys():
+        # Sizes of a point: rows of one length, from column 0.
+        held = p.get("lens", [64])
+        p = {**p, "lens": [p.get("len", max(held))] * p.get("rows", len(held)), "starts": None}
     lens = torch.tensor(p["lens"], dtype=torch.int32, device=device)
-    starts = torch.tensor(p.get("starts", [0] * len(p["lens"])), dtype=torch.int32, device=device)
+    starts = torch.tensor(p.get("starts") or [0] * len(p["lens"]), dtype=torch.int32, device=device)
     rows, ends = len(lens), starts + lens
     stride = -(-(int(ends.max()) + p.get("tail", 37)) // 4) * 4
     logits = draw(p.get("scores", "normal"), rows, stride, generator)
@@ -302,5 +310,6 @@ PROBLEM = Problem(
     bytes=moved_bytes,
     flops=flops,
     points=points,
+    names={"default": (PointName("len", "stride"),)},
     forms_share_workloads=True,
 )

@@ -93,7 +93,7 @@ def rendered(variant: Variant, **changed: Any) -> Variant:
 
 
 def workload_of(
-    op: str, dims: Mapping[str, int], *, variant: Variant | None = None, form: str | None = None,
+    op: str, dims: Mapping[str, Any], *, variant: Variant | None = None, form: str | None = None,
     tier: str = "tiny", name: str | None = None,
 ) -> Workload:  # fmt: skip
     """A workload of an op with these of its parameters.
@@ -103,7 +103,7 @@ def workload_of(
         name: that of the workload to begin with.
 
     Raises:
-        UnknownNameError, InvalidArgumentError: no such workload or parameter, or one that is no number.
+        UnknownNameError, InvalidArgumentError: no such workload or size, or a value of another kind.
     """
     every = problems.get(op).workloads
     if name is not None and all(w.name != name for w in every):
@@ -119,14 +119,11 @@ def workload_of(
             "what to run", expected=f"a workload of {op}" + (f" that {variant.id} takes" if variant else ""),
             got=f"none, {name or tier}, {form or 'any form'}", fix="name one with --workload",
         )  # fmt: skip
-    numbers = [k for k, value in first.params.items() if isinstance(value, int)]
-    if unknown := [name for name in dims if name not in numbers]:
-        raise InvalidArgumentError(
-            "--dim", expected=f"sizes of {op} {first.form}: {', '.join(numbers)}", got=unknown[0],
-            fix="choose among them, or another workload with --workload",
-        )  # fmt: skip
     if not dims:
         return first
+    # A workload's own parameters first, then what the operands and points call them.
+    own = {k: v for k, v in dims.items() if type(first.params.get(k)) is type(v)}
+    dims = {**own, **problems.get(op).point_of(first.form, {k: v for k, v in dims.items() if k not in own})}
     sizes = ",".join(f"{k}={value}" for k, value in dims.items())
     return replace(first, name=f"{first.name} {sizes}", params={**first.params, **dims})
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
-from .. import problems, registry, variants
-from ..errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
-from ..problems.base import GRIDS
+from .. import measured, problems, programs, registry, variants
+from ..arguments import require_known
+from ..errors import InvalidArgumentError, ToolchainError
 from ..problems.sparse_mla import DATASET_SM_SCALE
 from ..timing import grids, measure
+from ..variants import Variant
 from . import metrics
 from .model import KernelReport, Workload
 
@@ -24,6 +25,8 @@ TRITON_SETTING = (32, 4, 3)
 # torch's attention is no operation of this project: what it is looked at with.
 SDPA = "sdpa"
 SDPA_SIZES = {"b": 1, "heads": 32, "n": 2048, "d": 128, "causal": 1}
+# Other implementations than variants: the operations that they are looked at for, each with a form or "" for all.
+OTHERS = {"torch": (("topk_selector", ""), ("sparse_mla", "bf16")), "triton": (("sparse_mla", "bf16"),)}
 WARM_UPS = 2
 
 
@@ -42,7 +45,7 @@ class Target:
 
 
 def target(
-    op: str, dims: Mapping[str, int], impl: str | None = None, *, form: str | None = None, seed: int = 0
+    op: str, dims: Mapping[str, Any], impl: str | None = None, *, form: str | None = None, seed: int = 0
 ) -> Target:
     """The kernel of an op at these sizes.
 
@@ -52,8 +55,9 @@ def target(
 
     Raises:
         UnknownNameError, InvalidArgumentError: no such op, size or implementation.
-        NoVariantError: the variant refuses the sizes.
+        NoVariantError: the variant is of another architecture, or refuses the sizes.
     """
+    require_target(op, dims, impl, form=form)
     label = " ".join(
         [op, *(f"{k}={v}" for k, v in dims.items()), impl.split("__", 1)[-1] if impl else "selected"]
     )
@@ -65,7 +69,7 @@ def target(
         return _torch_topk(label, point.params, seed, work)
     fixture = grids.prepare(point, seed)
     if impl == "torch":
-        return _torch(label, point, fixture, work)
+        return _torch(label, fixture, work)
     if impl == "triton":
         return _triton(label, point, fixture, work)
     chosen, calls = registry.select(grids.call_of(point, fixture), impl), fixture.calls(impl, None)
@@ -121,10 +125,10 @@ def _with(work: Workload, **changes: Any) -> Workload:
     return Workload(**{**vars(work), **changes})
 
 
-def workload(op: str, dims: Mapping[str, int], *, form: str | None = None, variant: str = "") -> Workload:
+def workload(op: str, dims: Mapping[str, Any], *, form: str | None = None, variant: str = "") -> Workload:
     """What an op must read at these sizes, from its arithmetic alone; needs no GPU."""
     if op == SDPA:
-        sizes = _sizes(SDPA, SDPA_SIZES, (), dims)
+        sizes = _sdpa_sizes(dims)
         # Queries, keys and values, each once.
         read = 3.0 * 2.0 * sizes["b"] * sizes["heads"] * sizes["n"] * sizes["d"]
         return Workload(op, "bf16", variant or "torch", sizes, unique_bytes=read)
@@ -132,47 +136,84 @@ def workload(op: str, dims: Mapping[str, int], *, form: str | None = None, varia
     return Workload(op, point.form, variant, point.params, **grids.reads(point, variant))
 
 
-def _point(op: str, dims: Mapping[str, int], form: str | None, variant: str | None) -> grids.Point:
-    """The sizes asked for, the op's usual ones for the others; the form asked for, else the variant's, else the usual one."""
-    known = [*problems.names(), SDPA]
-    if op not in known:
-        raise UnknownNameError(
-            "op", expected="an operation to look at", got=repr(op), fix=did_you_mean(op, known)
-        )
-    if form is None and variant and "__" in variant:
-        values = variants.get(variant).knobs.values()
-        form = next((name for name in problems.get(op).forms if name in values), None)
-    usual = grids.usual(op, form)
-    others = {
-        name
-        for grid in GRIDS
-        for point in grids.points(op, grid)
-        for name, value in point.params.items()
-        if point.form == usual.form and isinstance(value, int)
-    }
-    return grids.Point(op, usual.form, _sizes(f"{op} {usual.form}", usual.params, others, dims))
+def require_target(
+    op: str, dims: Mapping[str, Any], impl: str | None = None, *, form: str | None = None
+) -> None:
+    """What `target` could not launch on any GPU is refused; needs none.
 
-
-def _sizes(
-    what: str, usual: Mapping[str, int], others: Iterable[str], dims: Mapping[str, int]
-) -> dict[str, int]:
-    if unknown := sorted(set(dims) - {*usual, *others}):
+    Raises:
+        UnknownNameError: no such op, form, size or variant.
+        InvalidArgumentError: an implementation that the op does not have, or a variant that refuses the sizes.
+    """
+    if op == SDPA:
+        _sdpa_sizes(dims)
+        if impl not in (None, "torch") or form is not None:
+            got = f"--variant {impl}" if impl not in (None, "torch") else f"--form {form}"
+            raise InvalidArgumentError(
+                got, expected="torch's attention as it is", got=f"{op} with {got}", fix="leave it out"
+            )
+        return
+    point = _point(op, dims, form, impl)
+    if impl is None:
+        return
+    if impl in OTHERS:
+        if not any((op, point.form) == (known, at or point.form) for known, at in OTHERS[impl]):
+            places = " and ".join(f"{known} {at}".strip() for known, at in OTHERS[impl])
+            raise InvalidArgumentError(
+                "--variant",
+                expected=f"a variant of {op}, as {impl} is looked at for {places} alone",
+                got=f"{impl!r} for {op} {point.form}",
+                fix="leave it out, or name a variant that `list` prints",
+            )
+        return
+    variant = measured.added_variants().get(impl) or variants.get(impl)
+    reason = f"it computes {variant.op}" if variant.op != op else _refusal(variant, point)
+    if reason is not None:
         raise InvalidArgumentError(
-            "--dim",
-            expected=f"sizes of {what}: {', '.join([*usual, *sorted(set(others) - set(usual))])}",
-            got=unknown[0],
-            fix="for example --dim " + ",".join(f"{k}={v}" for k, v in usual.items()),
+            "--variant",
+            expected=f"a variant that takes {op} {point.name}",
+            got=f"{impl}: {reason}",
+            fix=f"choose one of `python -m dsl_kernels explain {op}`",
         )
-    return {**usual, **dims}
+
+
+def _refusal(variant: Variant, point: grids.Point) -> str | None:
+    """Why a variant cannot serve a point, as far as the point's own sizes say."""
+    facts = {**problems.get(point.op).dims_of(point.form, point.params), "form": point.form}
+    for guard in programs.get(point.op).guards:
+        try:
+            reason = guard.refuse(variant.knobs, facts)
+        except KeyError:
+            continue
+        if reason is not None:
+            return reason
+    return None
+
+
+def _point(op: str, dims: Mapping[str, Any], form: str | None, variant: str | None) -> grids.Point:
+    """The sizes asked for, the op's usual ones for the others; the form asked for, else the variant's, else the first that has them."""
+    require_known("op", op, [*problems.names(), SDPA], "operation to look at")
+    problem = problems.get(op)
+    if form is None and variant and "__" in variant:
+        held = measured.added_variants().get(variant) or variants.get(variant)
+        form = next((name for name in problem.forms if name in held.knobs.values()), None)
+    usual = grids.usual(op, form or problem.form_of(dims))
+    return grids.Point(op, usual.form, {**usual.params, **problem.point_of(usual.form, dims)})
+
+
+def _sdpa_sizes(dims: Mapping[str, Any]) -> dict[str, int]:
+    for name in dims:
+        require_known(f"size of {SDPA}", name, SDPA_SIZES, "size")
+    return {**SDPA_SIZES, **dims}
 
 
 def _triton(label: str, point: grids.Point, fixture: grids.Fixture, work: Workload) -> Target:
     module = measure.baseline_module()
-    if module is None or not fixture.baseline:
+    if module is None:
         raise ToolchainError(
             f"Triton's {point.op}",
-            expected="a checkout with Triton, and sparse_mla with a bf16 cache",
-            got="none" if module is None else f"{point.op} {point.form}",
+            expected="a checkout with Triton",
+            got="none",
             fix="look at a variant, or at torch",
         )
     setting = module.Setting(*TRITON_SETTING)
@@ -194,15 +235,8 @@ def _triton(label: str, point: grids.Point, fixture: grids.Fixture, work: Worklo
     return Target(label, lambda: call(-1), _with(work, variant="triton"), lambda: call(0), kernels=2)
 
 
-def _torch(label: str, point: grids.Point, fixture: grids.Fixture, work: Workload) -> Target:
+def _torch(label: str, fixture: grids.Fixture, work: Workload) -> Target:
     """Attention as torch does it: gather the rows, then its scaled_dot_product_attention over them."""
-    if point.op != "sparse_mla" or not fixture.baseline:
-        raise InvalidArgumentError(
-            "--variant",
-            expected="a variant of the op",
-            got="'torch'",
-            fix="torch is looked at for topk_selector, for sparse_mla with a bf16 cache, and as sdpa",
-        )
 
     def call(turn: int) -> torch.Tensor:
         c = fixture.baseline[turn]

@@ -7,7 +7,15 @@ values of its own rows or columns, alike in all threads that share them.
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
+
+from .._discover import later
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
+
 
 WARPGROUP = 128
 

@@ -15,16 +15,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from .._discover import later
 from ..device.torch import probes as leaf
 from ..errors import DeclarationError
 from ..expr import evaluate
 from ..problems.base import OperandSpec
 from . import text as t
 from .lang import COARSE, SUMS, TRACE, Role, Schedule, Size
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 WORKSPACE = OperandSpec(
     "probe", ("probe_words",), "int32", "workspace", doc="what probes count, for each warp", align=8

@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from .._discover import later
 from ..errors import DeclarationError, ScheduleError
 from . import text as t
 from .fragments import held
@@ -32,6 +31,11 @@ from .leaf_text import (
     text_of,
 )
 from .text import Expr, Value
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 
 def signed(words: Any) -> Any:
@@ -72,7 +76,8 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.is_floating_point else torch.int64
 
 
-_WIDE = (torch.bool, torch.float32, torch.int64)
+def _is_wide(dtype: torch.dtype) -> bool:
+    return dtype in (torch.bool, torch.float32, torch.int64)
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -177,7 +182,7 @@ class Threads:
 
     def spread(self, value: Any) -> torch.Tensor:
         """A value for each thread, of one for all or for each warp."""
-        if isinstance(value, torch.Tensor) and value.shape == (self.count,) and value.dtype in _WIDE:
+        if isinstance(value, torch.Tensor) and value.shape == (self.count,) and _is_wide(value.dtype):
             return value
         value = number(value)
         if value.numel() == self.count // WARP and value.dim():
@@ -185,7 +190,7 @@ class Threads:
         elif value.numel() == WARP and value.dim():
             value = value.reshape(-1).repeat(self.count // WARP)
         value = value.reshape(-1) if value.dim() else value.expand(self.count)
-        return value if value.dtype in _WIDE else value.to(_wide(value.dtype))
+        return value if _is_wide(value.dtype) else value.to(_wide(value.dtype))
 
     def by_warp(self, value: Any, inactive: int = 0) -> torch.Tensor:
         """A value for each thread, (warps, lanes); threads that take no part have `inactive`."""

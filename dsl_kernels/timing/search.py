@@ -485,27 +485,21 @@ def _keep_modules(root: Path, held: Mapping[str, Variant]) -> None:
 def named_points(op: str, form: str | None, dims: Mapping[str, Sequence[Any]]) -> list[Point]:
     """The points that sizes name: every combination of the values, and the grid's first point for what they leave out.
 
+    Args:
+        dims: sizes by the names of points or of the operands' dims (`Problem.point_of`).
+
     Raises:
-        InvalidArgumentError: a size that no point of the form has.
+        UnknownNameError: a size that no point of the form has.
+        InvalidArgumentError: a value of another kind, or two that say different things of one size.
     """
-    known: dict[str, dict[str, Any]] = {}
-    for grid in grids.GRIDS:
-        for point in grids.points(op, grid):
-            known[point.form] = {**point.params, **known.get(point.form, {})}
-    chosen = form or next(
-        (name for name, sizes in known.items() if dims.keys() <= sizes.keys()), next(iter(known))
-    )
-    programs.get(op).problem.operands(chosen)
-    sizes = known.get(chosen, {})
-    if unknown := [name for name in dims if name not in sizes]:
-        raise InvalidArgumentError(
-            f"--dim {unknown[0]}", expected="one of " + ", ".join(sizes), got=repr(unknown[0]), fix=f"`{op} {chosen}` has no such size"
-        )  # fmt: skip
+    problem = programs.get(op).problem
+    chosen = form or problem.form_of(dims)
+    problem.operands(chosen)
     base = next(
         (point.params for grid in grids.GRIDS for point in grids.points(op, grid) if point.form == chosen), {}
     )
     start = Point(op, chosen, {})
     return [
-        replace(start, params={**base, **dict(zip(dims, values, strict=True))})
+        replace(start, params={**base, **problem.point_of(chosen, dict(zip(dims, values, strict=True)))})
         for values in product(*dims.values())
     ]

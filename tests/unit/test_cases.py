@@ -18,6 +18,7 @@ from dsl_kernels.cases import (
     _counters,
     base,
     claims,
+    dense_sparse,
     gather_occupancy,
     gqa_regions,
     reduction,
@@ -268,6 +269,30 @@ def test_without_ncu_and_without_counters_a_record_says_so(monkeypatch, tmp_path
     monkeypatch.setattr(_counters, "ncu", lambda: str(refusing))
     with pytest.raises(ToolchainError, match="ERR_NVGPUCTRPERM"):
         _counters.collect(case)
+
+
+def test_counters_take_only_what_the_case_left(monkeypatch):
+    case = cases.get("reduction")
+    record = {"counters": {}, "notes": [], "expected": []}
+    monkeypatch.setattr(_counters, "collect", lambda *_, **__: pytest.fail("asked for with no time left"))
+    _counters.add(record, case, timeout=_counters.LEAST_SECONDS - 1)
+    assert "--full" in record["notes"][0]
+    assert base.budget_of(None, False) == 60 < base.budget_of(None, True) and base.budget_of(5, True) == 5
+
+
+def test_a_case_measures_fewer_sizes_unless_all_are_asked_for(monkeypatch):
+    seen = []
+    monkeypatch.setattr(dense_sparse, "measure_point", lambda to, t, length: seen.append((t, length)))
+    monkeypatch.setattr("torch.empty", lambda *_, **__: [])
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
+    monkeypatch.setattr(base.CaseRows, "row", lambda *_, **__: {})
+    for full, count in ((False, 4), (True, 15)):
+        seen.clear()
+        dense_sparse.measure_all(base.CaseRows(full=full))
+        assert len(set(seen)) == len(seen) == count and {(1, 131072), (1, 4096)} <= set(seen)
+    seen.clear()
+    dense_sparse.measure_all(base.CaseRows(budget=-1))
+    assert not seen
 
 
 def test_stall_shares_add_up_and_the_dominant_one_is_a_wait():

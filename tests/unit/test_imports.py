@@ -76,6 +76,47 @@ def test_what_only_reads_declarations_and_records_loads_nothing_heavy(module: st
     assert not loaded & set(HEAVY)
 
 
+RUN = """
+import sys
+sys.argv[0] = "dsl_kernels"
+from dsl_kernels.cli import main
+try:
+    main()
+finally:
+    print(*sorted({name.split(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
+KEPT = "tests/unit/data/planted_h200.json.xz"
+READING = (
+    "case list",
+    "list --op topk_selector",
+    "show VARIANT --describe --source",
+    "explain topk_selector --dim rows=4,len=4096,k=2048 --arch sm_90a",
+    "explain lightning_indexer --dim b=4,len=4096,heads=64,next_n=1 --gpu H200",
+    "explain sparse_mla --dim t=4,heads=16,topk=2048 --arch sm_100a",
+    "explain gqa_forward --dim b=1,sq=64,skv=64,heads=16,kv_heads=8,dim=128,causal=1 --gpu H200",
+    "explain resample_trajectories --dim b=4,n=100,m=100,d=32 --gpu H200",
+    f"profile read {KEPT}",
+    f"profile diff {KEPT} {KEPT}",
+    "profile schema",
+    "cache ls",
+    "env",
+    "doctor",
+)
+
+
+@pytest.mark.parametrize("command", READING)
+def test_commands_that_only_read_load_no_torch(command: str) -> None:
+    if command.startswith("profile"):
+        pytest.importorskip("pydantic")
+    words = command.replace("VARIANT", next((ROOT / "generated/sm_90a/topk_selector").glob("topk*.py")).stem)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *words.split()], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    # `doctor` ends with 1 where something is missing.
+    assert done.returncode == 0 or command == "doctor", done.stderr
+    assert "torch" not in done.stderr.splitlines()[-1].split()
+
+
 def test_importing_the_ops_touches_no_gpu() -> None:
     probe = "import dsl_kernels.dsa, torch; print(torch.cuda.is_initialized())"
     done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True)

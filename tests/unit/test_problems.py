@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from dsl_kernels import problems
-from dsl_kernels.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError
+from dsl_kernels.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError, UnknownNameError
 from dsl_kernels.ops import _operands
 from dsl_kernels.problems import sparse_mla as mla
 from dsl_kernels.problems.base import OperandSpec, bind_dims
 from dsl_kernels.problems.layouts import pack_fp8_tokens, unpack_fp8_tokens
+from dsl_kernels.profile import regions
 from dsl_kernels.verification import trial
 
 # Half a unit in the last of bf16's eight significant bits, relative to the value.
@@ -147,3 +148,75 @@ def test_a_scalar_is_held_to_its_limits(
 def test_limits_that_no_scalar_can_be_held_to_are_refused(spec: dict) -> None:
     with pytest.raises(DeclarationError, match="limits of operand p"):
         OperandSpec(**{"name": "p", "shape": (), "dtype": "float32", "kind": "scalar"} | spec)
+
+
+BOTH_NAMES = [
+    ("topk_selector", "default", {"rows": 200, "len": 8192, "k": 2048}, {"rows": 200, "stride": 8192, "k": 2048}),
+    ("lightning_indexer", "decode", {"b": 4, "len": 4000}, {"b": 4, "stride": 4000, "max_pages": 63}),
+    ("sparse_mla", "bf16", {"t": 4, "pages": 3}, {"t": 4, "n": 192}),
+    ("resample_trajectories", "default", {"b": 4, "n": 8}, {"b": 4, "n": 8}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "form", "point", "dims"), BOTH_NAMES)
+def test_sizes_go_by_the_names_of_operands_and_of_points(op, form, point, dims):
+    problem = problems.get(op)
+    for given in (point, dims, {**point, **dims}):
+        assert problem.point_of(form, given) == point
+        assert problem.dims_of(form, given) == dims
+        assert problem.form_of(given) == form
+
+
+def test_every_name_of_a_point_is_one_of_the_vocabulary():
+    for op in problems.names():
+        problem = problems.get(op)
+        for form in problem.forms:
+            dims = set(problem.dims(form))
+            assert all(alias.dim in dims for alias in problem.names.get(form, ()))
+            for name, value in problem.point_sizes(form).items():
+                known = problem.dims_of(form, {name: value})
+                assert known or isinstance(value, str), f"{op} {form}: {name} gives no dim"
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"lens": 4}, UnknownNameError, "did you mean.*len"),
+        ({"rows": "many"}, InvalidArgumentError, "name=integer"),
+        ({"scores": 3}, InvalidArgumentError, "name=word"),
+        ({"len": 64, "stride": 65}, InvalidArgumentError, "stride=64 where len=64"),
+    ],
+)
+def test_sizes_that_a_form_does_not_have_are_refused(given, error, said):
+    problem = problems.get("topk_selector")
+    for taken in (problem.dims_of, problem.point_of):
+        with pytest.raises(error, match=said):
+            taken("default", given)
+
+
+@pytest.mark.parametrize(
+    ("op", "form", "given", "wanted"),
+    [
+        ("topk_selector", "default", {"rows": 2, "len": 100}, {"rows": 2, "k": 64}),
+        ("topk_selector", "default", {"rows": 2, "stride": 100}, {"rows": 2, "k": 64}),
+        (
+            "lightning_indexer",
+            "decode",
+            {"b": 2, "next_n": 3, "len": 1000},
+            {"b": 2, "next_n": 3, "pages": 16},
+        ),
+        ("sparse_mla", "bf16", {"pages": 3}, {"n": 192}),
+        ("sparse_mla", "bf16", {"n": 100}, {"n": 100}),
+    ],
+)
+def test_a_workload_is_drawn_at_sizes_by_either_name(op, form, given, wanted):
+    workload = regions.workload_of(op, given, form=form)
+    dims = trial.dims_of(op, workload, trial.draw(op, workload, 0))
+    assert {name: dims[name] for name in wanted} == wanted
+    with pytest.raises(UnknownNameError, match="nothing"):
+        regions.workload_of(op, {"nothing": 1}, form=form)
+
+
+def test_a_point_takes_no_dim_that_its_inputs_do_not_follow():
+    with pytest.raises(UnknownNameError, match="next_n"):
+        problems.get("topk_selector").point_of("default", {"next_n": 2})

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from dsl_kernels import problems, profile
+from dsl_kernels import problems, profile, variants
 from dsl_kernels.cli import app
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError, ToolchainError, UnknownNameError
 from dsl_kernels.problems.sparse_mla import DATASET_SM_SCALE
@@ -116,7 +118,8 @@ def test_what_an_op_has_to_read_is_known_without_a_gpu() -> None:
     assert fp8.row_bytes == 656
     assert targets.workload("lightning_indexer", {"b": 1, "len": 4096}).read_bytes == 4096 * 132
     assert targets.workload("sdpa", {}).unique_bytes == 3 * 2 * 32 * 2048 * 128
-    with pytest.raises(InvalidArgumentError, match="sizes of sparse_mla"):
+    assert targets.workload("sparse_mla", {"n": 640}) == targets.workload("sparse_mla", {"pages": 10})
+    with pytest.raises(UnknownNameError, match="size of sparse_mla"):
         targets.workload("sparse_mla", {"rows": 3})
     with pytest.raises(UnknownNameError):
         targets.workload("sparse", {})
@@ -216,3 +219,45 @@ def test_what_torch_does_in_place_of_an_op_is_the_op(monkeypatch: pytest.MonkeyP
     values, _ = targets.target("topk_selector", {"rows": 3, "len": 300, "k": 7}, "torch").call()
     assert values.shape == (3, 7)
     assert targets.target("sdpa", {"n": 8, "heads": 2, "d": 16}).call().shape == (1, 2, 8, 16)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("resample_trajectories", "--variant", "torch"), "INVALID_ARGUMENT", "topk_selector and sparse_mla bf16"),
+        (("sparse_mla", "--form", "fp8", "--variant", "torch"), "INVALID_ARGUMENT", "sparse_mla fp8"),
+        (("topk_selector", "--variant", "triton"), "INVALID_ARGUMENT", "sparse_mla bf16"),
+        (("sdpa", "--variant", "triton"), "INVALID_ARGUMENT", "triton"),
+        (("sdpa", "--dim", "m=3"), "UNKNOWN_NAME", "'m'"),
+        (("sparse_mla", "--variant", "flash"), "UNKNOWN_NAME", "flash"),
+        (("topk_selector", "--variant", "sparse_mla"), "INVALID_ARGUMENT", "it computes sparse_mla"),
+        (("sparse_mla", "--variant", "sparse_mla", "--dim", "heads=24"), "INVALID_ARGUMENT", "heads"),
+        (("sparse_mla", "--form", "fp4"), "UNKNOWN_NAME", "fp4"),
+        (("topk_selector", "--dim", "row=3"), "UNKNOWN_NAME", "rows"),
+        (("topk_select",), "UNKNOWN_NAME", "topk_selector"),
+    ],
+)  # fmt: skip
+def test_a_target_that_no_gpu_could_launch_is_refused(words: tuple[str, ...], code: str, said: str) -> None:
+    some = variants.variants(op="sparse_mla", arch="sm_90a")[0].id
+    given = [some if pair == ("--variant", "sparse_mla") else pair[1] for pair in pairwise(("", *words))]
+    done = invoked("collect", *given, "--dry-run")
+    assert done.exit_code == 2 and code in done.stderr and said in " ".join(done.stderr.split()), done.stderr
+
+
+@pytest.mark.parametrize("op", problems.names())
+def test_variants_are_accepted_at_the_usual_sizes_and_torch_where_it_is_known(op: str) -> None:
+    accepted = []
+    for variant in variants.variants(op=op, arch="sm_90a"):
+        with suppress(InvalidArgumentError):
+            targets.require_target(op, {}, variant.id)
+            accepted.append(variant.id)
+    assert accepted
+    for impl, places in targets.OTHERS.items():
+        for known, form in places:
+            targets.require_target(known, {}, impl, form=form or None)
+
+
+@pytest.mark.parametrize("command", ["collect", "read"])
+def test_what_prints_a_diagnosis_has_the_same_output_options(command: str) -> None:
+    text = invoked(command, "--help").stdout
+    assert all(option in text for option in ("--markdown", "--extract", "--json"))

@@ -15,8 +15,15 @@ from typer.testing import CliRunner
 from dsl_kernels import env, executors, measured, ops, registry, variants
 from dsl_kernels.arch import gpu_row
 from dsl_kernels.cli import app
-from dsl_kernels.cli.tune import seconds_of, sizes_of
-from dsl_kernels.errors import CompileError, InvalidArgumentError, LaunchError, ToolchainError
+from dsl_kernels.cli._output import sizes_of
+from dsl_kernels.cli.tune import seconds_of
+from dsl_kernels.errors import (
+    CompileError,
+    InvalidArgumentError,
+    LaunchError,
+    ToolchainError,
+    UnknownNameError,
+)
 from dsl_kernels.runtime import pool, store
 from dsl_kernels.timing import bench, grids, measure, search
 
@@ -298,7 +305,9 @@ def test_sizes_name_points() -> None:
     found = search.named_points("sparse_mla", None, {"t": [1, 37], "heads": [16]})
     assert [point.params for point in found] == [{"t": t, "heads": 16, "pages": 4096} for t in (1, 37)]
     assert search.named_points("lightning_indexer", None, {"skv": [4096]})[0].form == "prefill"
-    with pytest.raises(InvalidArgumentError, match="one of t, heads"):
+    [by_dim] = search.named_points("topk_selector", None, {"rows": [2], "stride": [4096]})
+    assert by_dim == search.named_points("topk_selector", None, {"rows": [2], "len": [4096]})[0]
+    with pytest.raises(UnknownNameError, match="'rows'"):
         search.named_points("sparse_mla", "bf16", {"rows": [1]})
 
 

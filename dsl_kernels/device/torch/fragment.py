@@ -6,14 +6,18 @@ once, such as its maximum, is a fragment of one dimension.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from ..._discover import later
 from ...tile.fragments import accumulators
 from ...tile.leaf_text import Function
 from ...tile.text import Writes, leaf
 from ...tile.threads import Threads
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 
 def _of_row(registers: torch.Tensor, r: int) -> torch.Tensor:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from ..._discover import later
 from ...tile.text import leaf
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 
 @leaf

@@ -6,13 +6,17 @@ itself is a tensor over the lanes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from ..._discover import later
 from ...tile.leaf_text import Function
 from ...tile.text import leaf
 from ...tile.threads import Place, Threads
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 WARP = 32
 

@@ -5,11 +5,15 @@ Every thread places one target: what it has for itself is a tensor over the thre
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from ..._discover import later
 from ...tile.text import Sets, Writes, leaf
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 PIECES = 4
 """Pieces of rows that a thread has on their way at once."""

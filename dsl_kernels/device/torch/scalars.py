@@ -5,19 +5,22 @@ A uint32 is a 64-bit integer here, and an int32 stands for a word of 32 bits, to
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from ..._discover import later
 from ...tile.leaf_text import Function
 from ...tile.threads import Place, Threads, number, signed, unsigned
 
-_NAN = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 
 def _one_nan(floats: torch.Tensor) -> torch.Tensor:
     """With the one NaN that the hardware makes."""
-    return torch.where(floats.isnan(), _NAN, floats)
+    nan = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)
+    return torch.where(floats.isnan(), nan, floats)
 
 
 def _to_half(x: torch.Tensor) -> torch.Tensor:

@@ -6,13 +6,17 @@ An int32 stands for a word of 32 bits, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from ..._discover import later
 from ...errors import ScheduleError
 from ...tile.leaf_text import WARP, Function
 from ...tile.threads import Inboxes, Place, Threads, elements, number, signed, unsigned
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
 
 
 def _bits(word: Any) -> torch.Tensor:

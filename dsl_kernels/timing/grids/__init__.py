@@ -128,11 +128,7 @@ def points(op: str, grid: str) -> list[Point]:
     """
     require_known("operation", op, problems.names(), "operation")
     require_known("grid", grid, GRIDS, "grid")
-    problem = problems.get(op)
-    if problem.points is not None:
-        return [Point(op, form, params) for form, params in problem.points(grid)]
-    real = [workload for workload in problem.workloads if workload.tier == "real"]
-    return [Point(op, workload.form, dict(workload.params)) for workload in real or problem.workloads]
+    return [Point(op, form, params) for form, params in problems.get(op).grid(grid)]
 
 
 @checked
