@@ -29,7 +29,7 @@ SHARED_LEAVES = "fragment"
 """The module of a DSL whose leaves are for every operation."""
 PROBE_LEAVES = "probes"
 """The module of a DSL with the leaves that read the clock."""
-FUNCTIONS = ("scalars", "warps")
+FUNCTIONS = ("floats", "scalars", "warps")
 """The modules of a DSL with the functions that the text of any leaf may call."""
 MOST_LEVELS = 9
 """A sweep level at which every knob has all of its values."""

@@ -17,7 +17,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import permutations
+from itertools import pairwise, permutations
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,13 +32,14 @@ import draw_pipeline  # noqa: E402
 import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
 
-from codegen.sweep import leaf_modules  # noqa: E402
+from codegen.sweep import FUNCTIONS, leaf_modules  # noqa: E402
 from dsl_kernels import backends, cases, env, measured, profile, programs, registry, variants  # noqa: E402
 from dsl_kernels.arch import get_arch  # noqa: E402
 from dsl_kernels.cases import base as case_records  # noqa: E402
 from dsl_kernels.cases import claims as case_claims  # noqa: E402
 from dsl_kernels.profile import recorded  # noqa: E402
 from dsl_kernels.tile.describe import describe, in_words  # noqa: E402
+from dsl_kernels.tile.leaf_text import Function  # noqa: E402
 from dsl_kernels.tile.plan import barrier_plan  # noqa: E402
 from dsl_kernels.variants import Variant  # noqa: E402
 from dsl_kernels.verification import runs  # noqa: E402
@@ -166,6 +167,31 @@ def body() -> str:
 def leaf_by_text() -> str:
     """A leaf of selection that is declared by its text."""
     return functions((ROOT / "dsl_kernels/device/text/topk_selector.py").read_text(), "count_listed")
+
+
+def _spells(dsl: str, module: str, title: str) -> bool:
+    """Whether a DSL has a name in a module of leaves."""
+    source = (ROOT / "dsl_kernels" / "device" / dsl / f"{module}.py").read_text()
+    return re.search(rf"^(def {title}\(|{title} = )", source, re.MULTILINE) is not None
+
+
+def leaf_functions() -> str:
+    """Every function that the text of a leaf may call: its module, what it takes and gives, and its docstring."""
+    rows = []
+    for module in FUNCTIONS:
+        found = vars(importlib.import_module(f"dsl_kernels.device.torch.{module}"))
+        tree = ast.parse((ROOT / "dsl_kernels" / "device" / "torch" / f"{module}.py").read_text()).body
+        for node, told in pairwise(tree):
+            title = node.targets[0].id if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) else ""  # fmt: skip
+            if not isinstance(function := found.get(title), Function):
+                continue
+            taken = list(inspect.signature(function.torch).parameters.values())[function.joint :]
+            listed = ", ".join(str(p.replace(annotation=p.empty)) for p in taken)
+            doc = ast.literal_eval(told.value) if isinstance(told, ast.Expr) else ""
+            lacking = [dsl for dsl in backends.names() if not _spells(dsl, module, title)]
+            meaning = " ".join([*doc.split(), *([f"Not in {', '.join(lacking)}."] if lacking else [])])
+            rows.append((f"`{module}`", f"`{title}({listed})`", function.dtype, meaning))
+    return table(("module", "function", "gives", "meaning"), rows)
 
 
 def description() -> str:
@@ -529,6 +555,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "barriers": barriers,
     "body": body,
     "leaf_by_text": leaf_by_text,
+    "leaf_functions": leaf_functions,
     "generated": generated,
     "generated_cutedsl": partial(generated, "cutedsl"),
     "newcomer_problem": partial(

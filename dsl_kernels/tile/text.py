@@ -60,6 +60,16 @@ class Expr:
     def __rfloordiv__(self, other: Value) -> Expr:
         return _binary("//", other, self)
 
+    def __truediv__(self, other: Value) -> Expr:
+        raise DeclarationError(
+            "/ on a value of the kernel",
+            expected="// of integers, or a function of floats in the text of a leaf",
+            got=f"a quotient of {self.dtype}",
+            fix="say divide(a, b) of device/torch/floats.py, or a * rcp_approx(b) of device/torch/warps.py",
+        )
+
+    __rtruediv__ = __truediv__
+
     def __mod__(self, other: Value) -> Expr:
         return _binary("%", self, other)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
+import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from codegen import emit, render
 from codegen import sweep as sweeping
-from codegen.sweep import Filter, Instance, leaf_files, sweep
+from codegen.sweep import FUNCTIONS, Filter, Instance, backends, leaf_files, leaf_modules, sweep
 from dsl_kernels import programs
 from dsl_kernels.errors import (
     CacheError,
@@ -24,6 +26,7 @@ from dsl_kernels.errors import (
     UnknownNameError,
 )
 from dsl_kernels.runtime import storage
+from dsl_kernels.tile.leaf_text import Function
 from dsl_kernels.tile.text import Call, Recorder, walk
 
 
@@ -369,3 +372,19 @@ def test_touching_a_template_changes_its_variants_and_no_others(monkeypatch, tmp
     with_template(monkeypatch, mine[0], lambda s: s.rstrip("\n") + "\n# touched\n")
     written = emit.emit(INSTANCES, tmp_path).written
     assert sorted(written) == sorted([*map(emit.relative_path, mine), emit.MANIFEST])
+
+
+@pytest.mark.parametrize("module", FUNCTIONS)
+def test_every_function_of_a_leaf_is_spelled_and_told(module: str) -> None:
+    """The table in docs/declaring.md is all of them: each has a meaning in words, and a DSL that spells it."""
+    meant = importlib.import_module(f"dsl_kernels.device.torch.{module}")
+    functions = {title for title, value in vars(meant).items() if isinstance(value, Function)}
+    modules = (each for dsl in backends() for each in leaf_modules(dsl, "topk_selector", "sm_90"))
+    spelled = [names for alias, _, names in modules if alias == module]
+    assert len(spelled) == len(backends()) and functions and functions <= frozenset().union(*spelled)
+    listed = (Path(emit.ROOT) / "docs" / "declaring.md").read_text()
+    for title in functions:
+        row = re.search(rf"^\| `{module}` \| `{title}\(.*?\| (.+) \|$", listed, re.MULTILINE)
+        assert row, title
+        lacking = [dsl for dsl, names in zip(backends(), spelled, strict=True) if title not in names]
+        assert row[1].endswith("." if not lacking else f"Not in {', '.join(lacking)}."), title

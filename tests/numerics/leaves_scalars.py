@@ -1,10 +1,11 @@
-"""A case of the functions of one thread that the text of any leaf may call."""
+"""Cases of the functions of one thread, and of those of float32, that the text of any leaf may call."""
 
 from __future__ import annotations
 
 import torch
 from leaf_probes import Probe, case, straight
 
+from dsl_kernels.device.torch.floats import divide, max_of_lanes, rsqrt, sqrt, sum_of_lanes
 from dsl_kernels.device.torch.scalars import (
     add_rn,
     bits_of,
@@ -63,3 +64,35 @@ def functions_of_one_thread(p: Probe) -> None:
     bits = p.registers("bits", (THREADS, 2), patterns, places=straight(THREADS, 2), out=False, **kind)
     found = p.registers("found", (THREADS, 8), None, places=straight(THREADS, 8), **kind)
     p.call(bits, found, p.operand("source", p.normal(100)), p.dim("limit", 100), p.thread)
+
+
+@by_text
+def of_floats(m, given, exact, near, thread):
+    """Each function, of two floats of this thread; what is rounded once or not at all apart from what is approximate."""
+    a, b = m.let("a", given[0]), m.let("b", given[1])
+    exact[0] = sqrt(a)
+    exact[1] = divide(b, a)
+    exact[2] = divide(1.0, b)
+    exact[3] = sum_of_lanes(b)
+    exact[4] = sum_of_lanes(b * b, 4)
+    exact[5] = max_of_lanes(b)
+    exact[6] = max_of_lanes(-a, 8)
+    near[0] = rsqrt(a)
+
+
+@case(of_floats)
+def functions_of_floats(p: Probe) -> None:
+    """Of numbers from tiny to huge, of both signs where a root is not taken of them."""
+    p.threads, p.relative = THREADS, 2e-7
+    values = p.normal(THREADS, 2) * 10.0 ** p.integers(-15, 16, THREADS, 2)
+    # Sums of which every order of the lanes rounds otherwise.
+    values[:, 0], values[64:, 1] = values[:, 0].abs(), p.normal(64)
+    values[5, 0], values[7, 0], values[9, 0] = 1e-41, torch.inf, 0.0
+    kind = {"dtype": "float32", "private": True}
+    given = p.registers("given", (THREADS, 2), values, places=straight(THREADS, 2), out=False, **kind)
+    exact, near = (
+        p.registers(title, (THREADS, size), None, places=straight(THREADS, size), **kind)
+        for title, size in (("exact", 7), ("near", 1))
+    )
+    p.exact = ("exact",)
+    p.call(given, exact, near, p.thread)

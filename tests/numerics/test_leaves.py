@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from leaf_probes import CASES, Case, Probe
-from leaves_scalars import of_one_thread
+from leaves_scalars import of_floats, of_one_thread
 
 from codegen.sweep import Filter, leaf_modules, sweep
 from dsl_kernels import backends, programs
@@ -125,9 +125,10 @@ def test_a_leaf_is_what_torch_says(
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
 @pytest.mark.parametrize("dsl", backends.names())
-def test_functions_of_one_thread_are_what_torch_says(dsl: str, arch: str, folder: Path) -> None:
-    (body,) = CASES[of_one_thread].values()
-    _hold(Probe("topk_selector", of_one_thread, dsl, arch), body, folder)
+@pytest.mark.parametrize("leaf", [of_one_thread, of_floats], ids=lambda leaf: leaf.name)
+def test_functions_are_what_torch_says(leaf: Leaf, dsl: str, arch: str, folder: Path) -> None:
+    (body,) = CASES[leaf].values()
+    _hold(Probe("topk_selector", leaf, dsl, arch), body, folder)
 
 
 def _hold(probe: Probe, body: Case, folder: Path) -> None:

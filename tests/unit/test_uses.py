@@ -562,10 +562,12 @@ def test_equality_of_values_is_a_comparison_of_the_kernel(compare: Any, op: str,
         (lambda m: m.buffer("acc") == 0, "== or != on a View.*m.word"),
         (lambda m: m.operand("w") != m.thread, "== or != on a Global"),
         (lambda m: m.wait("ring", 0) == 0, "== or != on a Slot"),
+        (lambda m: m.scalar("scale") / 2, "/ on a value.*divide"),
+        (lambda m: 1.0 / m.scalar("scale"), "/ on a value.*divide"),
         (lambda m: m.thread in (1, 2), "a Python value, known when the kernel is written"),
     ],
 )  # fmt: skip
-def test_what_python_would_decide_is_no_condition_of_the_kernel(
+def test_what_python_would_decide_or_the_kernel_lacks_is_refused(
     say: Callable[[Recorder], Any], got: str
 ) -> None:
     with pytest.raises(DeclarationError, match=got) as error:

@@ -1,0 +1,47 @@
+"""Functions of float32 for the text of any leaf: roots, quotients, and what lanes make of their values together.
+
+What each means is in dsl_kernels/device/torch/floats.py.
+"""
+
+import tilelang.language as T
+
+# As functions: an expression would stand twice in each step over the lanes.
+SOURCE = r"""
+namespace floats {
+template <int LANES> __device__ __forceinline__ float sum_of_lanes(float value) {
+#pragma unroll
+  for (int bits = LANES / 2; bits; bits /= 2) value += __shfl_xor_sync(0xFFFFFFFFu, value, bits);
+  return value;
+}
+template <int LANES> __device__ __forceinline__ float max_of_lanes(float value) {
+#pragma unroll
+  for (int bits = LANES / 2; bits; bits /= 2) value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFu, value, bits));
+  return value;
+}
+}  // namespace floats
+"""
+
+
+def _one(name, *arguments):
+    given = (T.float32(x) if isinstance(x, (int, float)) else x for x in arguments)
+    return T.call_extern("float32", name, *given)
+
+
+def sqrt(x):
+    return _one("__fsqrt_rn", x)
+
+
+def rsqrt(x):
+    return _one("rsqrtf", x)
+
+
+def divide(a, b):
+    return _one("__fdiv_rn", a, b)
+
+
+def sum_of_lanes(value, lanes=32):
+    return _one(f"floats::sum_of_lanes<{lanes}>", value)
+
+
+def max_of_lanes(value, lanes=32):
+    return _one(f"floats::max_of_lanes<{lanes}>", value)
