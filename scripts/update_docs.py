@@ -169,6 +169,12 @@ def leaf_by_text() -> str:
     return functions((ROOT / "dsl_kernels/device/text/topk_selector.py").read_text(), "count_listed")
 
 
+def _spells(dsl: str, module: str, title: str) -> bool:
+    """Whether a DSL has a name in a module of leaves."""
+    source = (ROOT / "dsl_kernels" / "device" / dsl / f"{module}.py").read_text()
+    return re.search(rf"^(def {title}\(|{title} = )", source, re.MULTILINE) is not None
+
+
 def leaf_functions() -> str:
     """Every function that the text of a leaf may call: its module, what it takes and gives, and its docstring."""
     rows = []
@@ -182,7 +188,9 @@ def leaf_functions() -> str:
             taken = list(inspect.signature(function.torch).parameters.values())[function.joint :]
             listed = ", ".join(str(p.replace(annotation=p.empty)) for p in taken)
             doc = ast.literal_eval(told.value) if isinstance(told, ast.Expr) else ""
-            rows.append((f"`{module}`", f"`{title}({listed})`", function.dtype, " ".join(doc.split())))
+            lacking = [dsl for dsl in backends.names() if not _spells(dsl, module, title)]
+            meaning = " ".join([*doc.split(), *([f"Not in {', '.join(lacking)}."] if lacking else [])])
+            rows.append((f"`{module}`", f"`{title}({listed})`", function.dtype, meaning))
     return table(("module", "function", "gives", "meaning"), rows)
 
 

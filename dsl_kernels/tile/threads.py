@@ -559,7 +559,13 @@ def run(
             continue
         tile = threads.scope[formal.name] = memory(argument)
         array = memory_of(formal.name, argument, schedule, LeafRecorder())
-        dealt = array.space == Space.REGISTER.value and not schedule.buffer(argument.buffer).private
+        private = array.space == Space.REGISTER.value and schedule.buffer(argument.buffer).private
+        if private and tuple(tile.shape) != (count, array.size):
+            raise DeclarationError(
+                f"registers {argument.buffer} of leaf {leaf.name}", expected=f"shape ({count}, {array.size}): private registers of a leaf by its text, a row a thread",
+                got=f"shape {tuple(tile.shape)}", fix="declare the buffer with that shape, private=True and per_thread the second of the two",
+            )  # fmt: skip
+        dealt = array.space == Space.REGISTER.value and not private
         places = held(tuple(tile.shape), array.size, count) if dealt else None
         if places is not None:
             threads.scope[formal.name] = tile.view(-1)[places]

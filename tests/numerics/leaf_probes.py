@@ -39,7 +39,7 @@ from dsl_kernels.variants import Variant
 
 NAMES = {torch_dtype: text for text, torch_dtype in TORCH_DTYPES.items() if text != "uint32"}
 ROLE = "probe"
-CUTE_TYPES = {"float32": "Float32", "int32": "Int32", "uint32": "cutlass.Uint32", "int64": "Int64", "bfloat16": "cutlass.BFloat16"}  # fmt: skip
+CUTE_TYPES = {"float32": "Float32", "int32": "Int32", "uint32": "cutlass.Uint32", "int64": "Int64", "bfloat16": "cutlass.BFloat16", "float16": "cutlass.Float16"}  # fmt: skip
 LANDS = {
     # What the barrier plan would do behind a leaf that only issues.
     "cp_async": ("T.ptx_commit_group()\nT.ptx_wait_group(0)", "cute.arch.cp_async_commit_group()\ncute.arch.cp_async_wait_group(0)"),
@@ -352,7 +352,7 @@ class Probe:
         shape: tuple[int, ...],
         value: torch.Tensor | None = None,
         *,
-        dtype: str = "float32",
+        dtype: str = "",
         places: torch.Tensor | None = None,
         out: bool = True,
         private: bool = False,
@@ -365,14 +365,17 @@ class Probe:
 
         Args:
             value: what it holds before, `shape`; None leaves it unset.
+            dtype: by default that of the value, float32 without one.
             places: [threads, per_thread], the element of the tile that each register holds; -1 for one that has no meaning.
-            private: TileLang too has the registers of a thread, not a fragment.
+            private: TileLang too has the registers of a thread, not a fragment. For a leaf by its text `shape` is
+                (threads, each), as the schedule declares it.
             bits: the type as which torch's tile is seen where it is no value of `dtype`.
             partial: "sum" or "amax": each thread has a part of its elements, and `value` is [threads, per_thread]. The
                 elements are what the parts make together.
             by_row: a fragment of TileLang of which each thread has a row, as it has of tensor memory.
             by_product: a fragment of TileLang that lies as a product of 64 rows leaves it, for a leaf that counts on it.
         """
+        dtype = dtype or _dtype_of(value)
         whole = not self.cute and not private and not self.own_registers
         per_thread = None if places is None else places.shape[1]
         buffer = Buffer(
@@ -466,7 +469,7 @@ class Probe:
         shape: tuple[int, ...],
         value: Any = None,
         *,
-        dtype: str = "float32",
+        dtype: str = "",
         swizzle: int = 0,
         out: bool = False,
         slot: bool = False,
@@ -480,6 +483,7 @@ class Probe:
 
         Args:
             value: what it holds before, `shape`, or one a CTA.
+            dtype: by default that of the value, float32 without one.
             swizzle: bytes of the panels' rows; CuTe DSL dumps them as they lie.
             slot: pass the second of two stages.
             places: in CuTe DSL, the element that each place of the buffer holds where that is not the row-major one.
@@ -487,7 +491,7 @@ class Probe:
             ordered: False where the order of the elements that are not zero is nobody's.
             ignored: `shape`, elements without a meaning.
         """
-        count, width = math.prod(shape), shape[-1]
+        count, width, dtype = math.prod(shape), shape[-1], dtype or _dtype_of(value)
         if swizzle and places is None:
             places = swizzled(shape[0], width, swizzle, DTYPES[dtype].bytes)
         places = places if self.cute else None
@@ -776,6 +780,12 @@ class Probe:
         return [
             f"{key}{list(at)}: {got[at].item()} where torch has {expected[at].item()} ({int((~close).sum())} of {close.numel()} differ)"
         ]
+
+
+def _dtype_of(value: Any) -> str:
+    """The dtype of what a buffer holds before, or float32."""
+    first = value[0] if isinstance(value, list) else value
+    return "float32" if first is None else NAMES[first.dtype]
 
 
 def _signed(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from leaf_probes import CASES, Case, Probe
+import torch
+from leaf_probes import CASES, Case, Probe, straight
 from leaves_scalars import of_floats, of_one_thread
 
 from codegen.sweep import Filter, leaf_modules, sweep
 from dsl_kernels import backends, programs
 from dsl_kernels.device.torch import fragment
 from dsl_kernels.errors import DslKernelError
+from dsl_kernels.tile.interpreter import TORCH_DTYPES
 from dsl_kernels.tile.lang import Schedule
 from dsl_kernels.tile.leaf_text import text_of
 from dsl_kernels.tile.text import Call, Leaf, walk
@@ -109,6 +111,17 @@ def test_no_two_leaves_share_a_case() -> None:
         for body in held.values():
             sharing.setdefault(body.func, set()).add(leaf.name)
     assert all(len(names) == 1 for names in sharing.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int32])
+def test_a_buffer_has_the_dtype_of_what_it_holds(dtype: torch.dtype) -> None:
+    probe = Probe("topk_selector", of_floats, "cutedsl", "sm_90a")
+    values = torch.ones(32, 2).to(dtype)
+    probe.shared("in_shared", (32, 2), values)
+    probe.registers("in_registers", (32, 2), [values], places=straight(32, 2))
+    probe.shared("empty", (32, 2))
+    dtypes = [TORCH_DTYPES[buffer.dtype] for argument in probe.held for buffer in argument.buffers]
+    assert dtypes == [dtype, dtype, torch.float32]
 
 
 @pytest.fixture(scope="module")

@@ -112,6 +112,15 @@ def test_registers_have_no_address() -> None:
         run(by_thread, HELD, THREAD, held=torch.zeros(COUNT, 4, dtype=torch.int64))
 
 
+def test_private_registers_are_a_row_a_thread() -> None:
+    """As a tile they would be nobody's: the error names the shape that the schedule declares instead."""
+    with pytest.raises(
+        DeclarationError, match=r"registers held of leaf by_thread.*\(64, 4\).*got shape \(256,\)"
+    ):
+        run(by_thread, HELD, 0, held=torch.zeros(COUNT * 4, dtype=torch.int64))
+    run(by_thread, HELD, 0, held=torch.zeros(COUNT, 4, dtype=torch.int64))
+
+
 @by_text
 def waits(m, words, thread):
     m.cluster_arrive()
