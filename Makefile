@@ -12,7 +12,7 @@ CUDA_OF_TORCH = torch triton cuda-toolkit $(addprefix nvidia-,cublas cuda-cupti 
 	cufft cufile curand cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup generate check compile test test-gpu lint docs bench aot lock clean
+.PHONY: help setup generate check compile test test-all test-gpu lint docs bench aot lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,8 +33,11 @@ check: $(STAMP) ## fail with the list of generated files that are out of step
 compile: $(STAMP) ## compile every committed variant (no GPU needed)
 	@$(PY) -m dsl_kernels compile --all
 
-test: $(STAMP) ## everything that needs no GPU
+test: $(STAMP) ## what needs no GPU: every test, large ones at cases that TEST_SEED draws
 	@$(PY) -m pytest tests -n auto -m "not sm90 and not sm100"
+
+test-all: $(STAMP) ## what needs no GPU, every test at every case (hours)
+	@TEST_ALL=1 $(PY) -m pytest tests -n auto -m "not sm90 and not sm100"
 
 test-gpu: $(STAMP) ## numerics on the GPU that is present
 	@$(PY) -m pytest tests -m "sm90 or sm100"

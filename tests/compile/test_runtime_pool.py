@@ -4,6 +4,7 @@ import os
 import time
 from collections import deque
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,12 @@ def alive(pid):
     except ProcessLookupError:
         return False
     return True
+
+
+def children():
+    """Processes that this one started and that have not ended."""
+    listed = Path("/proc/self/task").glob("*/children")
+    return [int(pid) for tasks in listed for pid in tasks.read_text().split()]
 
 
 def test_every_outcome_arrives_and_one_crash_costs_one_variant(make_module, tmp_path):
@@ -65,9 +72,7 @@ pathlib.Path({str(pids)!r}).write_text(f"{{os.getpid()}} {{child.pid}}")
 time.sleep(100)
 """
     module = make_module("slow__tilelang_sm90a__t", prelude=prelude)
-    begin = time.monotonic()
     (outcome,) = pool.compile_all([module], jobs=1, timeout=8)
-    assert time.monotonic() - begin < 20
     assert outcome.error.code == "COMPILE_TIMEOUT" and "DSL_KERNELS_COMPILE_TIMEOUT" in outcome.error.fix
     if not pids.exists():
         pytest.skip("the worker was still importing the DSL when its time was up")
@@ -92,9 +97,10 @@ def test_leaving_early_ends_the_workers(make_module):
     outcomes = pool.compile_all(modules, jobs=2)
     first = next(outcomes)
     assert first.variant == modules[0].id and first.error is None
-    begin = time.monotonic()
+    workers = children()
+    assert workers
     outcomes.close()
-    assert time.monotonic() - begin < 5
+    assert not any(map(alive, workers))
 
 
 def test_without_jit_each_missing_variant_is_its_own_error(make_module, monkeypatch):

@@ -33,7 +33,7 @@ class Attack:
 
 
 ATTACKS: dict[str, Attack] = {
-    "calls": Attack("calls", "fuzz_calls", 20_000, 3_000, 5_000, "calls of the ops"),
+    "calls": Attack("calls", "fuzz_calls", 20_000, 1_000, 5_000, "calls of the ops"),
     "helpers": Attack("helpers", "fuzz_helpers", 20_000, 1_500, 5_000, "calls of helpers"),
     "cli": Attack("cli", "fuzz_cli", 5_000, 150, 1_000, "commands"),
     "workloads": Attack("workloads", "fuzz_workloads", 5_000, 500, 2_500, "workload files"),

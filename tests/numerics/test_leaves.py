@@ -7,13 +7,13 @@ the error that it allows otherwise: what `ex2.approx`, `lg2.approx`, `rcp.approx
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sampling
 import torch
 from leaf_probes import CASES, Case, Probe, straight
 from leaves_scalars import of_floats, of_one_thread
@@ -28,7 +28,6 @@ from dsl_kernels.tile.leaf_text import text_of
 from dsl_kernels.tile.text import Call, Leaf, walk
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
-FULL = os.environ.get("LEAVES_FULL") == "1"
 
 for path in sorted(Path(__file__).parent.glob("leaves_*.py")):
     importlib.import_module(path.stem)
@@ -75,7 +74,7 @@ def spellings(op: str) -> dict[str, dict[tuple[str, str], str]]:
 
 
 def probes() -> Iterator[Any]:
-    """A parameter set for a case of each spelling of each leaf, in turn; with LEAVES_FULL=1 for each case."""
+    """A parameter set for a case of each spelling of each leaf, in turn; with TEST_ALL=1 for each case."""
     turn = 0
     for op in programs.names():
         try:
@@ -91,7 +90,7 @@ def probes() -> Iterator[Any]:
             for (dsl, home), arch in sorted(calls.get(name, {}).items()):
                 held = list(CASES.get(leaf, {}).items())
                 turn += 1
-                for label, body in held if FULL else held[turn % len(held) :][:1] if held else ():
+                for label, body in held if sampling.ALL else held[turn % len(held) :][:1] if held else ():
                     title = "-".join(x for x in (op, name, home.removeprefix(op).strip("_"), dsl, label) if x)
                     yield pytest.param(op, leaf, dsl, arch, body, id=title)
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
-import os
-import random
 import signal
 import time
 from collections import Counter
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sampling
 
 from codegen.render import render
 from codegen.sweep import Instance, frame
@@ -43,9 +42,8 @@ INTERLEAVINGS = 6
 # Of processor time: a mutant that takes longer goes round for ever, unless the text that is not broken took half as long.
 SECONDS = 6.0
 
-# Mutants of a structure that a run tries, drawn with a fixed seed; MUTANTS_FULL=1 tries all.
+# Mutants of a structure that a run tries; TEST_ALL=1 tries all.
 SAMPLE = 12
-SEED = 7
 DOCS = Path(__file__).parents[2] / "docs" / "declaring.md"
 
 
@@ -446,8 +444,8 @@ class Outcome:
     how: str
 
 
-def outcomes(structure: Structure, folder: Path, sample: int | None) -> Iterator[Outcome]:
-    """The mutants of a structure, at most `sample` of them.
+def outcomes(structure: Structure, folder: Path, most: int) -> Iterator[Outcome]:
+    """The mutants of a structure, a sample of at most `most` of them.
 
     Raises:
         AssertionError: a mutant prints in a DSL as the original does.
@@ -459,10 +457,7 @@ def outcomes(structure: Structure, folder: Path, sample: int | None) -> Iterator
     assert interpreted(program, variant, structure, seconds=20 * SECONDS) is None
     seconds = max(SECONDS, 2 * (time.process_time() - began))
     found = list(mutants(program.text(variant.knobs, arch), program.schedule(variant.knobs, arch)))
-    chosen = range(len(found))
-    if sample is not None and sample < len(found):
-        chosen = sorted(random.Random(SEED).sample(chosen, sample))  # type: ignore[assignment]
-    for number in chosen:
+    for number in sampling.sample(range(len(found)), most, structure.name):
         mutant = found[number]
         broken = written(program, mutant.text)
         try:
@@ -583,11 +578,10 @@ CATCHERS = ("plan", "interpreter", "emulator", "nobody")
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=lambda s: s.name.replace(", ", "-").replace(" ", "_"))
 def test_every_broken_body_is_caught(structure: Structure, tmp_path: Path) -> None:
-    full = os.environ.get("MUTANTS_FULL") == "1"
-    found = list(outcomes(structure, tmp_path, None if full else SAMPLE))
+    found = list(outcomes(structure, tmp_path, SAMPLE))
     unexplained = [o for o in found if o.how == "unexplained"]
     assert not unexplained
-    if full:
+    if sampling.ALL:
         counts = Counter(o.by for o in found)
         numbers = (len(found), *(counts[by] for by in CATCHERS))
         row = f"| {structure.name} | {' | '.join(map(str, numbers))} |"

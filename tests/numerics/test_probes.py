@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import sampling
 import torch
 from typer.testing import CliRunner
 
@@ -47,14 +47,13 @@ CHEAP = {
     ("topk_selector", "sm_100a"): "g1_t512_r8",
 }
 
-# Left to a run with PROBES_FULL=1.
+# Left to a run with TEST_ALL=1.
 SLOW = {
     ("lightning_indexer", "tilelang", "sm_90a"),
     ("sparse_mla", "tilelang", "sm_90a"),
     ("sparse_mla", "tilelang", "sm_100a"),
     ("topk_selector", "tilelang", "sm_90a"),
 }
-FULL = os.environ.get("PROBES_FULL") == "1"
 # Traced too without it: products in flight by wgmma, and tcgen05.
 TRACED = {("sparse_mla", "cutedsl", "sm_90a"), ("lightning_indexer", "cutedsl", "sm_100a")}
 
@@ -116,7 +115,7 @@ def same_bits(variant: Variant, mode: int, folder: Path) -> tuple[probes.Probed,
 @emulated
 @pytest.mark.parametrize(
     ("variant", "mode"),
-    [(v, mode) for v in chosen(FULL) for mode in (probes.SUMS, probes.COARSE) if mode == probes.SUMS or (v.op, v.backend, v.arch) in TRACED],
+    [(v, mode) for v in chosen(sampling.ALL) for mode in (probes.SUMS, probes.COARSE) if mode == probes.SUMS or (v.op, v.backend, v.arch) in TRACED],
     ids=lambda value: getattr(value, "id", value),
 )  # fmt: skip
 def test_probes_change_no_bit_and_lose_no_cycle(variant: Variant, mode: int, tmp_path: Path) -> None:
@@ -145,7 +144,7 @@ def test_sums_leave_the_products_of_a_group_in_flight_together(tmp_path: Path) -
 @emulated
 @pytest.mark.parametrize(
     "variant",
-    [v for v in chosen() if FULL or (v.op, v.backend, v.arch) in TRACED],
+    [v for v in chosen() if sampling.ALL or (v.op, v.backend, v.arch) in TRACED],
     ids=lambda variant: variant.id,
 )
 def test_a_trace_changes_no_bit_and_has_no_gap(variant: Variant, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ import pytest
 from dsl_kernels import backends, env, errors, registry, variants
 from dsl_kernels.cases import gqa_regions
 from dsl_kernels.verification import runs
-from tests.fuzz.attacks import ATTACKS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -152,12 +151,10 @@ def rendered_schedules() -> int:
 # Counts in prose, with what gives the right one.
 HELD = {
     ("gqa_regions.md", "17 variants"): rendered_schedules,
-    ("declaring.md", "24 mutants"): lambda: constant("tests/numerics/test_mutated_texts.py", "SAMPLE"),
-    ("emulator.md", "80 seeded bugs"): lambda: constant("tests/emulator/test_mutations.py", "BUGS"),
+    ("declaring.md", "12 mutants"): lambda: constant("tests/numerics/test_mutated_texts.py", "SAMPLE"),
+    ("emulator.md", "81 seeded bugs"): lambda: constant("tests/emulator/test_mutations.py", "BUGS"),
     ("emulator.md", "600 mutants"): sanitized_mutants,
     ("emulator.md", "four compiled variants"): lambda: constant("tests/fuzz/ptx.py", "VARIANTS"),
-    ("environment.md", "5,000 commands"): lambda: ATTACKS["cli"].runs,
-    ("environment.md", "500 PTX mutants"): lambda: ATTACKS["ptx"].runs,
     ("profiling.md", "Sixteen kernels"): lambda: len(planted_causes.planted(132)),
     ("two_dsls.md", "two generated modules"): lambda: len(backends.names()),
     ("two_dsls.md", "two modules"): lambda: len(backends.names()),

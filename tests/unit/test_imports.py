@@ -14,17 +14,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = sorted((ROOT / "dsl_kernels").rglob("*.py"))
 GENERATOR = sorted((ROOT / "codegen").rglob("*.py"))
-BUDGET_SECONDS = 0.5
 # What only the repository has, and what reading about the kernels must not load.
 GENERATOR_ONLY = ("codegen", "jinja2")
 HEAVY = ("torch", *GENERATOR_ONLY, "cuda", "tilelang", "cutlass", "triton", "numpy")
 
 PROBE = """
-import json, sys, time
-start = time.perf_counter()
+import json, sys
 import {module}
-seconds = time.perf_counter() - start
-print(json.dumps({{"seconds": seconds, "modules": sorted(sys.modules)}}))
+print(json.dumps({{"modules": sorted(sys.modules)}}))
 """
 
 
@@ -60,11 +57,6 @@ def imported(path: Path) -> set[str]:
             if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
                 found.add(node.args[0].value.split(".")[0])
     return found
-
-
-def test_importing_the_package_is_quick() -> None:
-    best = min(fresh_import("dsl_kernels")["seconds"] for _ in range(3))
-    assert best < BUDGET_SECONDS
 
 
 @pytest.mark.parametrize(
