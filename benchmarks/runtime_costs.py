@@ -268,7 +268,7 @@ def op_rows() -> list[dict[str, Any]]:
         "topk_selector(..., out=)": lambda: ops.topk_selector(scores, ends, topk, out=picked),
     }
     driver = launch._driver()
-    kernels = [launcher.__self__ for launcher in _base._launchers.values()]
+    kernels: list[Any] = list(_base._launchers.values())
     slot = kernels[0]._slots.slot
     bare = median_us(
         lambda: driver.api.cuLaunchKernelEx(slot.config, kernels[0]._kernel, slot.parameters, 0),

@@ -18,7 +18,8 @@ from .. import problems
 from ..errors import DeclarationError, DslKernelError, InvalidArgumentError
 from ..expr import compile_expressions, names_in_all
 from ..problems.base import OperandSpec, Problem
-from ._dispatch import Unaddressed, dispatched, watched
+from . import _dispatch
+from ._dispatch import AT_ONCE, Unaddressed, dispatched, watched
 from .workspace import require_workspace, workspace_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -54,7 +55,7 @@ def torch_op(op: str, form: str) -> Callable[[F], F]:
         # Written out: packing and unpacking *args and **kwargs would cost a call half a microsecond.
         text = (
             f"def {function.__name__}{plain}:\n"
-            f"    if watched():\n"
+            f"    if ({AT_ONCE}) and watched():\n"
             f"        return traced({named})\n"
             f"    if {derived.first}.__class__ is not Tensor and dispatched({derived.first}):\n"
             f"        return foreign({named})\n"
@@ -67,6 +68,10 @@ def torch_op(op: str, form: str) -> Callable[[F], F]:
         )
         scope: dict[str, Any] = {
             "watched": watched,
+            "is_compiling": _dispatch.is_compiling,
+            "dispatch_modes": _dispatch.dispatch_modes,
+            "function_modes": _dispatch.function_modes,
+            "transform": _dispatch.transform,
             "traced": derived.traced,
             "Tensor": torch.Tensor,
             "dispatched": dispatched,
