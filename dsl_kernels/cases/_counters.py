@@ -17,6 +17,7 @@ from typing import Any
 
 from ..errors import ToolchainError
 from ..profile import KernelReport, readers
+from ..profile.collect import complete
 from ..profile.metrics import DURATION
 from ._cuda import Source
 from .base import Case, judged
@@ -134,13 +135,7 @@ def collect(
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         try:
-            done = subprocess.run(
-                command(case, names, str(log)),
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=timeout,
-            )
+            done = complete(command(case, names, str(log)), timeout)
             said = "\n".join(part[-800:] for part in (done.stdout, done.stderr) if part)
         except subprocess.TimeoutExpired:
             said = f"no end after {timeout:.0f} s"

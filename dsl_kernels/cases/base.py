@@ -11,13 +11,19 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArtifactError, UnknownNameError, did_you_mean
 from ..problems.base import Comparison
 from ..runtime.storage import write_atomically
 from ..timing import bench
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..timing import calibrate
 
 SCHEMA = 1
 # Seconds after which a case starts no further row, and what is left of which its counters may take; those of every row.
@@ -249,6 +255,17 @@ def times(calls: Sequence[bench.Call], moved: float = 0.0, flops: float = 0.0) -
     if flops:
         found["tflops"] = flops / timing.us / 1e6
     return found
+
+
+def read_times(buffers: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """Figures of reading one of some buffers of a size after the other, by the fastest of the ways there are."""
+    from ..timing import calibrate
+
+    def reads(setting: calibrate.Setting) -> list[bench.Call]:
+        return [partial(calibrate.read, buffer, setting) for buffer in buffers]
+
+    _, setting = calibrate.fastest(reads)
+    return times(reads(setting), float(buffers[0].numel() * buffers[0].element_size()))
 
 
 def rows_of(record: Record, kind: str) -> list[dict[str, Any]]:

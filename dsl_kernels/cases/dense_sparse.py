@@ -19,7 +19,7 @@ from ..problems.layouts import LATENT_DIM, ROPE_DIM
 from ..problems.lightning_indexer import PAGE
 from ..timing import bench
 from . import _figures
-from .base import Case, CaseRows, Launch, Record, rows_of, times
+from .base import Case, CaseRows, Launch, Record, read_times, rows_of, times
 
 if TYPE_CHECKING:
     import torch
@@ -188,11 +188,7 @@ def _dense_triton(to: CaseRows, held: list[Dense], t: int, length: int, moved: f
 
 def measure_all(to: CaseRows) -> None:
     buffer = torch.empty(2, 1 << 30, dtype=torch.uint8, device=DEVICE)
-    to.row(
-        "read 1 GiB",
-        partial(times, [partial(calibrate.read, part) for part in buffer], float(1 << 30)),
-        kind="read",
-    )
+    to.row("read 1 GiB", partial(read_times, list(buffer)), kind="read")
     del buffer
     for t, length in FULL if to.full else POINTS:
         if to.spent:

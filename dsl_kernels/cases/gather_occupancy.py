@@ -21,7 +21,7 @@ from ..problems.sparse_mla import DATASET_SM_SCALE
 from ..timing import bench
 from . import _figures
 from ._cuda import Source, check
-from .base import Case, CaseRows, Expectation, Launch, Record, rows_of, times
+from .base import Case, CaseRows, Expectation, Launch, Record, read_times, rows_of, times
 
 if TYPE_CHECKING:
     import torch
@@ -385,8 +385,8 @@ def _against_sequential(to: CaseRows, cache: torch.Tensor, best: Setting) -> Non
         )
     flat = cache.view(torch.uint8).view(-1)
     half = flat.numel() // 2
-    reads = [partial(calibrate.read, flat[start : start + (256 << 20)]) for start in (0, half)]
-    to.row("read 256 MB", partial(times, reads, float(256 << 20)), kind="order", engine="bulk, 8 KB a copy")
+    reads = [flat[start : start + (256 << 20)] for start in (0, half)]
+    to.row("read 256 MB", partial(read_times, reads), kind="order", engine="bulk, 8 KB a copy")
 
 
 def _against_t(to: CaseRows, cache: torch.Tensor) -> None:
@@ -492,7 +492,7 @@ def _persistence(to: CaseRows, cache: torch.Tensor, best: Setting) -> None:
     for name, call, check_it in cases:
         to.row(
             f"persisting L2, {name}",
-            partial(_persisting, cache, call, partial(calibrate.read, other)),
+            partial(_persisting, cache, call, partial(calibrate.read, other, calibrate.SETTINGS[0])),
             check_it,
             kind="persistence",
             what=name,

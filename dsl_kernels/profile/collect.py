@@ -6,8 +6,10 @@ kernels' code: they stay where they were written, and what is kept of them is ex
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -102,6 +104,26 @@ def command(
     ]  # fmt: skip
 
 
+def complete(argv: Sequence[str], timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a profiler and what it profiles in a session of their own, which ends as a whole when its time is up.
+
+    The program would outlive a profiler that alone is killed, and hold the GPU's counters.
+
+    Raises:
+        subprocess.TimeoutExpired: no end within so many seconds.
+    """
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
 def run(argv: Sequence[str], *, timeout: float | None = None) -> str:
     """Run Nsight Compute; what it and the program printed.
 
@@ -109,7 +131,7 @@ def run(argv: Sequence[str], *, timeout: float | None = None) -> str:
         ToolchainError: NCU_MISSING, NCU_COUNTERS (they do not answer), NCU_NO_KERNEL (none matched), NCU_FAILED.
     """
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=timeout)
+        done = complete(argv, timeout)
     except FileNotFoundError:
         raise ToolchainError(
             argv[0],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
 import sys
 from contextlib import suppress
 from itertools import pairwise
@@ -261,3 +263,15 @@ def test_variants_are_accepted_at_the_usual_sizes_and_torch_where_it_is_known(op
 def test_what_prints_a_diagnosis_has_the_same_output_options(command: str) -> None:
     text = invoked(command, "--help").stdout
     assert all(option in text for option in ("--markdown", "--extract", "--json"))
+
+
+def test_a_profiler_out_of_time_ends_with_what_it_profiles(tmp_path):
+    """The program holds its end of a pipe for as long as any of it is left."""
+    pipe = tmp_path / "alive"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(subprocess.TimeoutExpired):
+        collect.complete(["sh", "-c", f"exec 3> {pipe}; sleep 1000 & wait"], timeout=3)
+    os.set_blocking(reader, True)
+    assert os.read(reader, 1) == b""
+    os.close(reader)
