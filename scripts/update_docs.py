@@ -176,8 +176,8 @@ def leaf_by_text() -> str:
 
 def _spells(dsl: str, module: str, title: str) -> bool:
     """Whether a DSL has a name in a module of leaves."""
-    source = (ROOT / "dsl_kernels" / "device" / dsl / f"{module}.py").read_text()
-    return re.search(rf"^(def {title}\(|{title} = )", source, re.MULTILINE) is not None
+    path = ROOT / "dsl_kernels" / "device" / dsl / f"{module}.py"
+    return path.exists() and bool(re.search(rf"^(def {title}\(|{title} = )", path.read_text(), re.MULTILINE))
 
 
 def leaf_functions() -> str:
