@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -19,12 +21,16 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from dsl_kernels import env
 from dsl_kernels.cli import _output
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.tile.lang import COARSE, SUMS, TRACE
 
 from .emit import GENERATED, emit
-from .sweep import Filter, Sweep, instance_of, sweep
+from .sweep import ROOT, Filter, Sweep, instance_of, sweep
+
+DOCUMENTS = ROOT / "scripts" / "update_docs.py"
+"""A checkout has it: tables, excerpts and pictures of the documents, which follow the committed set."""
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -67,7 +73,10 @@ def generate(
     compile: Annotated[bool, typer.Option(help="Compile what was generated.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Sweep, check, render into generated/, compile every variant, and print one table."""
+    """Sweep, check, render into generated/, compile every variant, and print one table.
+
+    In a checkout the generated parts of its documents follow the committed set.
+    """
     console = Console(stderr=True)
     only = Filter(op, backend, arch, name)
     found = sweep(level, only)
@@ -83,6 +92,7 @@ def generate(
     compiled: dict[str, Any] = {}
     if compile:
         compiled = _compile(found, root, console)
+    documents = _documents(console) if root == GENERATED else []
     rows = _rows(found, compiled)
     if as_json:
         typer.echo(
@@ -92,6 +102,7 @@ def generate(
                     "written": emission.written,
                     "removed": emission.removed,
                     "foreign": emission.foreign,
+                    "documents": documents,
                 },
                 indent=1,
             )
@@ -100,6 +111,8 @@ def generate(
         _show(rows, with_compile=compile)
         changed = f"{len(emission.written)} written, {len(emission.removed)} removed, {len(emission.unchanged)} unchanged"
         Console().print(f"{root.name}: {changed}")
+        if documents:
+            Console().print(f"documents: {', '.join(documents)} brought up to date", soft_wrap=True)
         if emission.foreign:
             Console(stderr=True).print(
                 f"left alone, as no manifest lists them: {', '.join(emission.foreign[:4])}"
@@ -111,6 +124,21 @@ def generate(
         Console(stderr=True).print(f"[red]{variant}[/]: {outcome.error}", soft_wrap=True)
     if failures:
         raise typer.Exit(1)
+
+
+def _documents(console: Console) -> list[str]:
+    """Bring a checkout's documents in step with its committed set; the paths of those that changed.
+
+    A process of its own does it: this one has read the set as it was.
+    """
+    if not DOCUMENTS.exists():
+        return []
+    kept = {name: value for name, value in os.environ.items() if name != env.GENERATED_DIR.name}
+    done = subprocess.run([sys.executable, str(DOCUMENTS)], env=kept, capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        console.print(f"documents are as they were ({reason}); run `make docs`", soft_wrap=True, markup=False)
+    return [line.removeprefix("wrote: ") for line in done.stdout.splitlines()]
 
 
 def _compile(found: Sweep, root: Path, console: Console) -> dict[str, Any]:

@@ -11,14 +11,14 @@ from dsl_kernels.errors import InvalidArgumentError
 from .render import environment
 from .sweep import ROOT, TEMPLATES, backends
 
-_CASES = '''"""Cases of the leaves of {op}: each on its own, as every DSL spells it, against its meaning in torch."""
+_CASES = '''"""Cases of the leaves of {op}: each on its own, as every DSL prints it, against its text in the interpreter."""
 
 from __future__ import annotations
 
 import torch
 from leaf_probes import Probe, case
 
-from dsl_kernels.device.torch import {op} as leaf
+from dsl_kernels.device.text import {op} as leaf
 
 
 @case(leaf.read_row)
@@ -34,7 +34,7 @@ def write_row(p: Probe) -> None:
 '''
 
 LEAVES = "_leaves.py.j2"
-"""In the templates of a DSL, where it has one: the leaves of the program below."""
+"""In the templates of a DSL, where it has one: what it is told of an operation whose leaves have a text."""
 
 _PROBLEM = '''"""{title}: what it computes, its reference and its workloads."""
 
@@ -104,7 +104,7 @@ from types import SimpleNamespace
 
 from .. import problems
 from ..arch import ArchSpec
-from ..device.torch import {op} as leaf
+from ..device.text import {op} as leaf
 from ..tile.lang import START, Body, Buffer, Knob, Role, Schedule, Space
 from ..tile.program import TileProgram
 from ..tile.text import Recorder
@@ -170,25 +170,26 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
 POLICY = Policy(bucket=bucket, counts=counts)
 '''
 
-_TORCH = '''"""Leaf maths of {op}, by name: what each leaf means, in torch."""
+_TEXT = '''"""Leaves of {op}, by their text: what one thread does with numbers, registers and memory."""
 
 from __future__ import annotations
 
-from typing import Any
+from ...tile.leaf_text import by_text
+from ...tile.text import Writes
 
-from ...tile.text import Writes, leaf
 
-
-@leaf
-def read_row(target: Any, x: Any, row: int, columns: int, threads: int, thread: Any) -> None:
+@by_text
+def read_row(m, target, x, row, columns, threads, thread):
     """A row into shared memory."""
-    target[:columns] = x[row]
+    line = x.row("line", row, columns)
+    for i in m.loop("i", columns, begin=thread, step=threads):
+        target[i] = line[i]
 
 
-@leaf
-def write_row(y: Writes, source: Any, row: int, columns: int, threads: int, thread: Any) -> None:
+@by_text
+def write_row(m, y: Writes, source, row, columns, threads, thread):
     """The result of a row."""
-    raise NotImplementedError("write the leaves of {op} in dsl_kernels/device/torch/{op}.py")
+    raise NotImplementedError("write the leaves of {op} in dsl_kernels/device/text/{op}.py")
 '''
 
 _TEST = '''"""{title}: every workload on every executor that can run here. The shared tests cover its variants too."""
@@ -212,7 +213,7 @@ def test_reference_is_written_and_finite(workload) -> None:
 
 
 def leaves(backend: str, op: str) -> str:
-    """The leaves that a new operation begins with in a DSL."""
+    """What a DSL is told of a new operation."""
     return environment().get_template(f"{backend}/{LEAVES}").render(op=op)
 
 
@@ -234,7 +235,7 @@ def scaffold(op: str, root: Path = ROOT) -> list[Path]:
         root / "dsl_kernels" / "problems" / f"{op}.py": _PROBLEM,
         root / "dsl_kernels" / "programs" / f"{op}.py": _PROGRAM,
         root / "dsl_kernels" / "policies" / f"{op}.py": _POLICY,
-        root / "dsl_kernels" / "device" / "torch" / f"{op}.py": _TORCH,
+        root / "dsl_kernels" / "device" / "text" / f"{op}.py": _TEXT,
         root / "tests" / "numerics" / f"test_{op}.py": _TEST,
         root / "tests" / "numerics" / f"leaves_{op}.py": _CASES,
     }

@@ -160,6 +160,11 @@ def newcomer(file: str, *names: str) -> str:
     return code("python", "\n\n\n".join(shown))
 
 
+def newcomer_told() -> str:
+    """What TileLang is told of the example kernel."""
+    return code("python", (NEWCOMER / "dsl_kernels/device/tilelang/row_softmax.py").read_text())
+
+
 def body() -> str:
     return _source("sparse_mla.blackwell", "_gather_rows")
 
@@ -171,8 +176,8 @@ def leaf_by_text() -> str:
 
 def _spells(dsl: str, module: str, title: str) -> bool:
     """Whether a DSL has a name in a module of leaves."""
-    source = (ROOT / "dsl_kernels" / "device" / dsl / f"{module}.py").read_text()
-    return re.search(rf"^(def {title}\(|{title} = )", source, re.MULTILINE) is not None
+    path = ROOT / "dsl_kernels" / "device" / dsl / f"{module}.py"
+    return path.exists() and bool(re.search(rf"^(def {title}\(|{title} = )", path.read_text(), re.MULTILINE))
 
 
 def leaf_functions() -> str:
@@ -585,9 +590,9 @@ def example() -> str:
 
 
 def sizes() -> str:
-    """What commands call the sizes of each operation."""
+    """What commands call the sizes of each operation that has variants: one that is not finished has none."""
     rows = []
-    for op in problems.names():
+    for op in sorted({v.op for v in variants.variants()}):
         problem = problems.get(op)
         for form in problem.forms:
             said = problem.point_sizes(form)
@@ -637,10 +642,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "newcomer_bodies": partial(
         newcomer, "dsl_kernels/programs/row_softmax.py", "_start", "_load", "_weigh", "bodies"
     ),
-    **{
-        f"newcomer_{dsl}": partial(newcomer, f"dsl_kernels/device/{dsl}/row_softmax.py", "exponentials")
-        for dsl in ("torch", "tilelang", "cutedsl")
-    },
+    "newcomer_text": partial(newcomer, "dsl_kernels/device/text/row_softmax.py", "exponentials", "write_row"),
+    "newcomer_told": newcomer_told,
     "newcomer_case": partial(newcomer, "tests/numerics/leaves_row_softmax.py", "_held", "exponentials"),
     "lone_schedules": lone_schedules,
     "twin_declaration": twin_declaration,

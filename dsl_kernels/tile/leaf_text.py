@@ -271,6 +271,13 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
     if leaf.text is not None:
         try:
             leaf.text(m, *passed)
+        except NotImplementedError as error:
+            raise DeclarationError(
+                f"the text of leaf {leaf.name}",
+                expected="what each thread does",
+                got=str(error),
+                fix="write it",
+            ) from error
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
             if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
                 raise t.unknown_attribute(f"the text of leaf {leaf.name}", error) from error

@@ -128,7 +128,7 @@ def time_prompt(inputs: StepInputs) -> dict[str, float]:
     rows, keys = t["q_index"].shape[0], t["k_index"].shape[0]
     logits = torch.empty(rows, -(-keys // 4) * 4, dtype=torch.float32, device=DEVICE)
     ids = torch.empty(rows, inputs.topk, dtype=torch.int32, device=DEVICE)
-    together = partial(dsa._select, *index, ids, None, workspace)
+    together = partial(dsa._select, *index, ids, None, workspace, workspace)
     score = partial(ops.lightning_indexer_prefill, *index, out=logits, skip_below=inputs.topk)
     select = partial(
         ops.topk_selector, logits, t["k_end"], inputs.topk, row_starts=t["k_start"], absolute=True, out=ids

@@ -35,7 +35,9 @@ def instances() -> list[Instance]:
     found = []
     for op in programs.names():
         with suppress(DslKernelError):
-            found += sweep(0, Filter(op=op)).kept
+            kept = sweep(0, Filter(op=op)).kept
+            render.render(kept[0])
+            found += kept
     return found
 
 

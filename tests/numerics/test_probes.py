@@ -411,7 +411,7 @@ def test_two_launches_are_set_side_by_side(tmp_path: Path) -> None:
 def test_what_the_command_refuses() -> None:
     for argv, message in (
         (["topk_selector", "--executor", "interpreter"], "no clock"),
-        (["topk_selector", "--executor", "emulator", "--dim", "nothing=1"], "--dim"),
+        (["topk_selector", "--executor", "emulator", "--dim", "nothing=1"], "UNKNOWN_NAME"),
         (["topk_selector", "--executor", "emulator", "--workload", "nothing"], "--workload"),
         (["nothing"], "variant"),
     ):

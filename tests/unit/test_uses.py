@@ -493,6 +493,17 @@ def test_what_the_text_of_a_leaf_asks_for_and_nobody_has() -> None:
         text_of(asks, (t.Global("w"), t.name("worker")))
 
 
+@by_text
+def unwritten(m, w):
+    """A leaf as the scaffold leaves it."""
+    raise NotImplementedError("write the leaves of asks")
+
+
+def test_a_text_that_is_not_written_yet() -> None:
+    with pytest.raises(DeclarationError, match="text of leaf unwritten.*got write the leaves of asks"):
+        text_of(unwritten, (t.Global("w"),))
+
+
 def _called(say: Callable[[Recorder], None]) -> list[tuple[Any, ...]]:
     """The arguments of each call of a leaf that a body says, values by their text."""
     m = Recorder(SimpleNamespace(threads=128), SCHEDULE, ARCH, "work", OPERANDS)

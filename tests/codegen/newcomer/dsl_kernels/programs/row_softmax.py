@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import problems
 from ..arch import ArchSpec
-from ..device.torch import row_softmax as leaf
+from ..device.text import row_softmax as leaf
 from ..tile.lang import START, Body, Buffer, Engine, Guard, Knob, Pipeline, Reader, Role, Schedule, Space
 from ..tile.program import TileProgram
 from ..tile.text import Recorder, Span, minimum, name
@@ -22,6 +22,7 @@ ROWS = 4
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    each = k.columns // leaf.THREADS
     return Schedule(
         roles=(
             Role("weigh", leaf.WARPS, doc="maximum, exponentials, sum, result"),
@@ -31,7 +32,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer("row_s", Space.SHARED, (k.columns,), "float32", k.stages),
             Buffer("peak_s", Space.SHARED, (leaf.WARPS,), "float32", doc="maximum of each warp"),
             Buffer("sum_s", Space.SHARED, (leaf.WARPS,), "float32", doc="sum of each warp"),
-            Buffer("held", Space.REGISTER, (k.columns,), "float32", role="weigh", per_thread=k.columns // leaf.THREADS, private=True),
+            Buffer("held", Space.REGISTER, (leaf.THREADS, each), "float32", role="weigh", per_thread=each, private=True),
         ),
         pipelines=(Pipeline("rows", ("row_s",), "load", Engine.BULK, (Reader("weigh", Engine.THREADS),), k.stages),),
         mmas=(),

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from leaf_probes import Probe, case
+from leaf_probes import Probe, case, straight
 
-from dsl_kernels.device.torch import row_softmax as leaf
+from dsl_kernels.device.text import row_softmax as leaf
 
 COLUMNS = 1024
-# A thread holds every 128th column.
-PLACES = torch.arange(COLUMNS).view(-1, leaf.THREADS).T
+# A thread has a row of registers, as the schedule declares.
+SHAPE = (leaf.THREADS, COLUMNS // leaf.THREADS)
 
 
 def _held(p: Probe, values: torch.Tensor | None = None, *, out: bool = True) -> Callable[..., Any]:
     p.threads = leaf.THREADS
-    return p.registers("held", (COLUMNS,), values, places=PLACES, private=True, out=out)
+    return p.registers("held", SHAPE, values, places=straight(*SHAPE), private=True, out=out)
 
 
 @case(leaf.read_row)
@@ -27,14 +27,14 @@ def read_row(p: Probe) -> None:
 
 @case(leaf.share_maximum)
 def share_maximum(p: Probe) -> None:
-    held = _held(p, p.normal(COLUMNS), out=False)
+    held = _held(p, p.normal(*SHAPE), out=False)
     p.call(p.shared("peaks", (leaf.WARPS,), out=True), held, p.thread)
 
 
 @case(leaf.exponentials)
 def exponentials(p: Probe) -> None:
     p.relative = 1e-6
-    held, peaks = _held(p, p.normal(COLUMNS)), p.shared("peaks", (leaf.WARPS,), p.normal(leaf.WARPS))
+    held, peaks = _held(p, p.normal(*SHAPE)), p.shared("peaks", (leaf.WARPS,), p.normal(leaf.WARPS))
     p.call(held, p.shared("sums", (leaf.WARPS,), out=True), peaks, p.thread)
 
 
@@ -42,7 +42,7 @@ def exponentials(p: Probe) -> None:
 def write_row(p: Probe) -> None:
     p.relative = 1e-6
     held, sums = (
-        _held(p, p.uniform(COLUMNS), out=False),
+        _held(p, p.uniform(*SHAPE), out=False),
         p.shared("sums", (leaf.WARPS,), p.uniform(leaf.WARPS)),
     )
     p.call(p.operand("y", torch.zeros(3, COLUMNS), out=True), p.dim("row", 1), held, sums, p.thread)
