@@ -17,22 +17,30 @@ class DslKernelError(Exception):
         got: What came instead.
         fix: What the caller can do about it.
         code: Stable identifier; defaults to the class's `default_code`.
+        where: The line of a kernel's declaration that says it, as `file:line: text`.
     """
 
     default_code = "ERROR"
 
-    def __init__(self, subject: str, *, expected: str, got: str, fix: str, code: str | None = None) -> None:
-        self.subject, self.expected, self.got, self.fix = subject, expected, got, fix
+    def __init__(
+        self, subject: str, *, expected: str, got: str, fix: str, code: str | None = None, where: str = ""
+    ) -> None:
+        self.subject, self.expected, self.got, self.fix, self.where = subject, expected, got, fix, where
         self.code = code or self.default_code
-        super().__init__(f"error[{self.code}] {subject}: expected {expected}; got {got}. Fix: {fix}")
+        place = f"{where}: " if where else ""
+        super().__init__(f"{place}error[{self.code}] {subject}: expected {expected}; got {got}. Fix: {fix}")
+
+    def at(self, where: str) -> DslKernelError:
+        """The same error at a line of a declaration."""
+        return _rebuild(type(self), self.subject, self.expected, self.got, self.fix, self.code, where)
 
     def __reduce__(self):
         """Survive the trip back from a compile worker, where keyword-only arguments would be lost."""
-        return _rebuild, (type(self), self.subject, self.expected, self.got, self.fix, self.code)
+        return _rebuild, (type(self), self.subject, self.expected, self.got, self.fix, self.code, self.where)
 
 
-def _rebuild(cls, subject, expected, got, fix, code):
-    return cls(subject, expected=expected, got=got, fix=fix, code=code)
+def _rebuild(cls, subject, expected, got, fix, code, where):
+    return cls(subject, expected=expected, got=got, fix=fix, code=code, where=where)
 
 
 class InvalidArgumentError(DslKernelError, ValueError):

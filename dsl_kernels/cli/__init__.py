@@ -31,7 +31,7 @@ class _Group(typer.core.TyperGroup):
 
 
 def show_error(error: DslKernelError) -> None:
-    """The error's four parts, one a line."""
+    """The error's parts, one a line."""
     console = error_console()
     console.print(
         f"error[{error.code}] {error.subject}",
@@ -40,10 +40,10 @@ def show_error(error: DslKernelError) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    for name in ("expected", "got", "fix"):
-        console.print(
-            f"  {name + ':':<10}{getattr(error, name)}", markup=False, highlight=False, soft_wrap=True
-        )
+    parts = {"at": error.where, "expected": error.expected, "got": error.got, "fix": error.fix}
+    for name, part in parts.items():
+        if part or name != "at":
+            console.print(f"  {name + ':':<10}{part}", markup=False, highlight=False, soft_wrap=True)
 
 
 app = typer.Typer(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from types import ModuleType
 from typing import Any
 
-from ..errors import DeclarationError
+from ..errors import DeclarationError, DslKernelError
+from . import places
 from . import text as t
+from .frontend import recorded
 from .lang import Schedule, Space
 from .text import Expr, Value
 
@@ -182,17 +183,17 @@ class LeafRecorder(t.Recorder):
     """What the text of a leaf is said against; of a recorder it has loops, branches and variables."""
 
     def __init__(self) -> None:
-        self.statements: list[t.Statement] = []
-        self._blocks = [self.statements]
+        self._begin()
         self.given, self.known, self.role = {}, {}, None
 
     def say(self, statement: Any) -> None:
         """Write down a statement that only the text of a leaf has."""
-        self._blocks[-1].append(statement)
+        self._say(statement)
 
     def var(self, text: str, initial: Value = 0, dtype: str = "int32") -> Expr:
         """A scalar that `set` assigns, for each thread by itself."""
         self._say(t.Variable(text, dtype, initial))
+        self.variables.add(text)
         return t.name(text, dtype)
 
     def let(self, text: str, value: Value) -> Any:
@@ -230,6 +231,17 @@ class LeafText:
     statements: tuple[t.Statement, ...]
 
 
+_SPELT_OUT = {
+    "topk_selector",
+    "lightning_indexer",
+    "lightning_indexer_sm90",
+    "lightning_indexer_sm100",
+    "sparse_mla",
+    "sparse_mla_sm100",
+}
+"""Modules of texts that spell the recorder out."""
+
+
 def by_text(function: Callable[..., None]) -> t.Leaf:
     """Declare a leaf by its text: a function over a LeafRecorder, then the leaf's parameters.
 
@@ -237,7 +249,8 @@ def by_text(function: Callable[..., None]) -> t.Leaf:
     assigned by `m.set`.
     """
     declared = t.leaf(function)
-    return replace(declared, parameters=declared.parameters[1:], torch=_by_threads, text=function)
+    text = function if function.__module__.partition(".device.text.")[2] in _SPELT_OUT else recorded(function)
+    return replace(declared, parameters=declared.parameters[1:], torch=_by_threads, text=text)
 
 
 def _by_threads(*_: Any) -> Any:
@@ -257,6 +270,8 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
     for (title, mark), argument in zip(leaf.parameters, arguments, strict=True):
         if isinstance(argument, Expr):
             kind = "variable" if mark in (t.Out, t.InOut) else "value"
+            if kind == "variable":
+                m.variables.add(title)
             formals.append(Formal(title, kind, argument.dtype, mark is t.Out))
             passed.append(t.name(title, argument.dtype))
         elif isinstance(argument, (t.View, t.Global, t.Cluster, t.Sender, Array)):
@@ -271,22 +286,10 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
     if leaf.text is not None:
         try:
             leaf.text(m, *passed)
-        except NotImplementedError as error:
-            raise DeclarationError(
-                f"the text of leaf {leaf.name}",
-                expected="what each thread does",
-                got=str(error),
-                fix="write it",
-            ) from error
-        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-            if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
-                raise t.unknown_attribute(f"the text of leaf {leaf.name}", error) from error
-            raise DeclarationError(
-                f"the arguments of leaf {leaf.name}",
-                expected="numbers where its text counts with them as it is written, values where threads do",
-                got=str(error),
-                fix="compare the call with the leaf's parameters",
-            ) from error
+        except DslKernelError as error:
+            raise places.located(error, error.__traceback__) from error
+        except t.FAILURES as error:
+            raise t.refusal(f"the text of leaf {leaf.name}", error) from error
     return LeafText(tuple(formals), tuple(m.statements))
 
 

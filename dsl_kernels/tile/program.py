@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..abi import Operand
-from ..errors import DeclarationError, did_you_mean
+from ..errors import DeclarationError, DslKernelError, did_you_mean
+from . import places
+from .frontend import State
 from .lang import PROBE, START, Body, Guard, Knob, Schedule, validate
 from .probes import WORKSPACE, Probed, probed
-from .text import Recorder, TearDown, Text, unknown_attribute
+from .text import FAILURES, Recorder, TearDown, Text, refusal
 from .uses import check_uses
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ class TileProgram:
     Attributes:
         declare: (knobs as a namespace, arch) -> Schedule.
         bodies: (knobs, arch) -> a function over a Recorder for each role, and for what every thread does first (START). A
-            role without one is an error.
+            role without one is an error. The State that START's returns is the second argument of the others.
         guards: conditions on the call, checked by the registry.
         constraints: extra (knobs, schedule, arch) rules of this program; each yields (code, figure, limit, fix).
     """
@@ -61,13 +63,20 @@ class TileProgram:
         space, schedule = SimpleNamespace(**knobs), self.schedule(knobs, arch)
         bodies, operands = dict(self.bodies(space, arch)), self.problem.operands(self.form(knobs))
 
-        def record(role: str | None, body: Any) -> tuple[Any, ...]:
+        shared: State | None = None
+        declared: set[str] = set()
+
+        def record(role: str | None, body: Any) -> tuple[tuple[Any, ...], Any]:
             recorder = Recorder(space, schedule, arch, role, operands)
+            recorder.variables |= declared
             try:
-                body(recorder)
-            except AttributeError as error:
-                raise unknown_attribute(f"program {self.op}, body {role or START}", error) from error
-            return tuple(recorder.statements)
+                found = body(recorder, shared.handed(recorder)) if shared is not None else body(recorder)
+            except DslKernelError as error:
+                raise places.located(error, error.__traceback__) from error
+            except FAILURES as error:
+                raise refusal(f"program {self.op}, body {role or START}", error) from error
+            declared.update(recorder.variables if role is None else ())
+            return tuple(recorder.statements), found
 
         for part in (START, *(role.name for role in schedule.roles)):
             if part not in bodies:
@@ -82,10 +91,12 @@ class TileProgram:
                     got=part,
                     fix=did_you_mean(part, [role.name for role in schedule.roles]) or "remove the body",
                 )
-        start = record(None, bodies[START])
+        start, found = record(None, bodies[START])
+        shared = found if isinstance(found, State) else None
         # What is allocated goes back behind the last role: nobody has to say so.
         end = (TearDown(),) if schedule.tmem_columns() else ()
-        text = Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles}, end)
+        roles = {role.name: record(role.name, bodies[role.name])[0] for role in schedule.roles}
+        text = Text(start, roles, end)
         check_uses(self.op, self.spelled(knobs), schedule, text, operands)
         return probed(text, schedule, knobs[PROBE.name]).text if knobs.get(PROBE.name) else text
 

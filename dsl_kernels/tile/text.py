@@ -12,13 +12,15 @@ the same name in `dsl_kernels/device/<dsl>/<op>.py`.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
-from ..errors import DeclarationError, did_you_mean
+from ..errors import DeclarationError, DslKernelError, did_you_mean
+from . import places
 from .lang import Engine, Mma, Pipeline, Schedule, Size
 
 if TYPE_CHECKING:
@@ -128,10 +130,18 @@ class Expr:
             "a condition of a body",
             expected="a Python value, known when the kernel is written",
             got=f"an expression of the kernel ({self.op})",
-            fix="branch on it with `with m.when(condition):`",
+            fix="mark the function @recorded, whose `if` and `while` a kernel can decide",
         )
 
-    __index__ = __iter__ = None
+    def __index__(self) -> int:
+        raise DeclarationError(
+            "a number that Python counts with",
+            expected="one that is known when the kernel is written",
+            got=f"an expression of the kernel ({self.op})",
+            fix="go through it by `for i in range(...)` in a function that is marked @recorded",
+        )
+
+    __iter__ = None
 
 
 Value = int | float | bool | Expr
@@ -452,6 +462,32 @@ class Leaf:
     def inputs(self) -> tuple[int, ...]:
         """Positions of the parameters that are read."""
         return tuple(i for i, (_, mark) in enumerate(self.parameters) if mark is not Out)
+
+
+FAILURES = (ArithmeticError, AttributeError, LookupError, NameError, NotImplementedError, TypeError)
+"""What Python raises of a body or the text of a leaf that says what it cannot."""
+
+
+def refusal(who: str, error: Exception) -> DeclarationError:
+    """What Python has raised of a body or of the text of a leaf, with its line, as an error of the declaration."""
+    made: DslKernelError
+    if isinstance(error, AttributeError) and not isinstance(getattr(error, "obj", None), Expr):
+        made = unknown_attribute(who, error)
+    elif isinstance(error, NameError):
+        made = DeclarationError(
+            who, expected=f"{error.name or 'a name'} to have a value here", got=str(error),
+            fix="a name that a branch or a loop of the kernel binds ends with it: declare a variable before it, `x: Int32 = 0`",
+        )  # fmt: skip
+    elif isinstance(error, NotImplementedError):
+        made = DeclarationError(who, expected="what each thread does", got=str(error), fix="write it")
+    else:
+        made = DeclarationError(
+            who, expected="numbers where Python counts as the text is written, values where threads do", got=str(error),
+            fix="compare the line, or the call of the leaf, with what it is given",
+        )  # fmt: skip
+    found = places.located(made, error.__traceback__)
+    found.__cause__ = error
+    return found  # type: ignore[return-value]
 
 
 def unknown_attribute(who: str, error: AttributeError) -> DeclarationError:
@@ -836,8 +872,38 @@ class Recorder:
         buffers = {text: self.buffer(text) for text in own if text not in staged}
         axes = {axis: name(axis) for axis in schedule.axes}
         self.known = {**axes, **vars(knobs), **schedule.constants, **buffers, "warp": self.warp} | self.given
+        self._begin()
+
+    def _begin(self, variables: Iterable[str] = ()) -> None:
         self.statements: list[Statement] = []
         self._blocks = [self.statements]
+        # The blocks that are gone through with those around them are not among these.
+        self._scopes: list[list[Statement]] = [self.statements]
+        self.variables = set(variables)
+
+    @property
+    def scope(self) -> object:
+        """What statements of now are under: the innermost branch or loop, or the whole text."""
+        return self._scopes[-1]
+
+    def within(self, scope: object) -> bool:
+        """Whether statements of now are under a branch or loop, or are in that text."""
+        return any(scope is each for each in self._scopes)
+
+    def is_variable(self, value: Expr) -> bool:
+        """Whether a name is that of a variable, which has another value later on."""
+        return value.op == "name" and value.args[0] in self.variables
+
+    @contextmanager
+    def _block(self, inner: list[Statement], *, apart: bool = True) -> Iterator[None]:
+        """Statements are said into `inner`, which may be gone through once, never or several times where it is `apart`."""
+        self._blocks.append(inner)
+        if apart:
+            self._scopes.append(inner)
+        yield
+        self._blocks.pop()
+        if apart:
+            self._scopes.pop()
 
     def dim(self, text: str) -> Expr:
         """A runtime size or integer scalar of the call."""
@@ -880,6 +946,7 @@ class Recorder:
                 fix="rename the variable",
             )
         self._say(Variable(text, dtype, initial))
+        self.variables.add(text)
         return name(text, dtype)
 
     def declare(self, variable: Expr, initial: Value = 0) -> Expr:
@@ -900,26 +967,23 @@ class Recorder:
         """`for i in m.loop("i", count):` writes a loop; its body is recorded once."""
         inner: list[Statement] = []
         self._say(Loop(index, begin, end, step, unrolled, inner, at_once))
-        self._blocks.append(inner)
-        yield name(index)
-        self._blocks.pop()
+        with self._block(inner):
+            yield name(index)
 
     def repeat(self, condition: Value) -> Iterator[None]:
         """`for _ in m.repeat(condition):` writes a loop that goes on while the condition holds."""
         inner: list[Statement] = []
         self._say(Repeat(_branch("condition of m.repeat", condition), inner))
-        self._blocks.append(inner)
-        yield
-        self._blocks.pop()
+        with self._block(inner):
+            yield
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
         """`with m.when(condition):` writes a branch."""
         inner: list[Statement] = []
         self._say(If(_branch("condition of m.when", condition), inner, []))
-        self._blocks.append(inner)
-        yield
-        self._blocks.pop()
+        with self._block(inner):
+            yield
 
     @contextmanager
     def otherwise(self) -> Iterator[None]:
@@ -932,18 +996,16 @@ class Recorder:
                 got=type(last).__name__,
                 fix="write the branch first",
             )
-        self._blocks.append(last.orelse)
-        yield
-        self._blocks.pop()
+        with self._block(last.orelse):
+            yield
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
         """`with m.region("softmax"):` has probes count what is said in it as one region of that name."""
         inner: list[Statement] = []
         self._say(Region(name, inner))
-        self._blocks.append(inner)
-        yield
-        self._blocks.pop()
+        with self._block(inner, apart=False):
+            yield
 
     def comment(self, text: str) -> None:
         """A line for the reader of the generated kernel."""
@@ -1185,6 +1247,8 @@ class Recorder:
         )
 
     def _say(self, statement: Statement) -> None:
+        # For errors that come when the text is whole.
+        vars(statement)["place"] = places.current(sys._getframe(1))
         self._blocks[-1].append(statement)
 
 
