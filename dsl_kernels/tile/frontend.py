@@ -18,7 +18,6 @@ import ast
 import copy
 import functools
 import inspect
-import linecache
 import operator
 import sys
 import textwrap
@@ -565,12 +564,11 @@ class _Rewrite(ast.NodeTransformer):
                 return depth
         return 0
 
-    def _refuse(self, node: ast.AST, what: str, fix: str) -> NoReturn:
-        line = getattr(node, "lineno", 0)
-        raise DeclarationError(
-            what, expected="what a kernel can say", got=linecache.getline(self._file, line).strip(), fix=fix,
-            where=f"{self._file}:{line}",
-        )  # fmt: skip
+    def _refuse(self, node: Any, what: str, fix: str) -> NoReturn:
+        where = places.spelled_at(
+            self._file, node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+        )
+        raise DeclarationError(what, expected="what a kernel can say", got="it", fix=fix, where=where)
 
     def _annotation(self, annotation: ast.expr | None) -> Any:
         if annotation is None:

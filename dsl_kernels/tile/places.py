@@ -33,14 +33,19 @@ def current(frame: FrameType | None) -> Place | None:
 
 
 def spelled(place: Place) -> str:
-    """`file:line: text of the expression`."""
+    """`file:line: text of the expression`, the file as the checkout has it."""
     code, instruction = place
     line, end, column, last = list(code.co_positions())[instruction // 2]
-    file = Path(code.co_filename)
+    return spelled_at(code.co_filename, line or code.co_firstlineno, end, column, last)
+
+
+def spelled_at(
+    filename: str, line: int, end: int | None = None, column: int | None = None, last: int | None = None
+) -> str:
+    """The same of a line, and of what is on it between two columns in bytes."""
+    file = Path(filename)
     title = file.relative_to(_ROOT) if file.is_relative_to(_ROOT) else file
-    if line is None:
-        return str(title)
-    whole = linecache.getline(code.co_filename, line)
+    whole = linecache.getline(filename, line)
     text = whole.encode()[column or 0 : last if end == line else None].decode().strip()
     return f"{title}:{line}: {text or whole.strip()}"
 

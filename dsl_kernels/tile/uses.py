@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..dtypes import DTYPES
 from ..errors import DeclarationError, did_you_mean
 from ..expr import names_in
+from . import places
 from . import text as t
 from .lang import Buffer, Engine, Pipeline, Schedule, Space
 
@@ -51,14 +52,18 @@ class _Uses:
         self._statements = [(role, s) for role, part in self._parts.items() for s in t.walk(part)]
         self._values = {id(s): t.values(s) for _, s in self._statements}
 
-    def _fail(self, what: str, expected: str, got: str, fix: str) -> NoReturn:
-        raise DeclarationError(f"{self._who}, {what}", expected=expected, got=got, fix=fix)
+    def _fail(self, what: str, expected: str, got: str, fix: str, by: t.Statement | None = None) -> NoReturn:
+        """Refuse it, at the line of the statement that does it."""
+        place = vars(by).get("place") if by is not None else None
+        where = places.spelled(place) if place else ""
+        raise DeclarationError(f"{self._who}, {what}", expected=expected, got=got, fix=fix, where=where)
 
     def check(self, operands: tuple[OperandSpec, ...]) -> None:
         for role, part in self._text.roles.items():
             if not part:
                 self._fail(f"role {role}", "a body that says something", "an empty one", "write its body, or remove the role")  # fmt: skip
         self._apart(operands)
+        self._visible(operands)
         self._buffers()
         self._barriers()
         self._products()
@@ -89,30 +94,62 @@ class _Uses:
                     f"call it {buffer.name}_s, or whatever else it holds",
                 )  # fmt: skip
 
+    def _visible(self, operands: tuple[OperandSpec, ...]) -> None:
+        """Every name of a value is one of the call, or was declared before in a block that holds its use."""
+        known = {"lane", "worker", "replica", "warp", *self._schedule.axes}
+        for spec in operands:
+            known |= {spec.name}.union(*(names_in(str(e)) for e in (*spec.shape, *(spec.layout or ()))))
+        known = self._names_of_block(self._text.start, known)
+        for role in self._text.roles.values():
+            self._names_of_block(role, known)
+
+    def _names_of_block(self, block: Iterable[t.Statement], around: set[str]) -> set[str]:
+        """The names after a block, in which no other one is used."""
+        known = set(around)
+        for s in block:
+            used = t.names_of(self._values[id(s)])
+            used |= (
+                {s.name} if isinstance(s, t.Assign) else {s.last} if isinstance(s, t.TakeTicket) else set()
+            )
+            if missing := sorted(used - known):
+                self._fail(
+                    f"value {missing[0]}", "a name that is declared before it is used, in the same block or one around it",
+                    "none here", f"declare it before the branch or the loop, as `{missing[0]}: Int32 = 0`", s,
+                )  # fmt: skip
+            inner = self._names_of_block(
+                getattr(s, "body", ()), known | ({s.index} if isinstance(s, t.Loop) else set())
+            )
+            self._names_of_block(getattr(s, "orelse", ()), known)
+            if isinstance(s, t.Region):
+                known = inner
+            elif isinstance(s, (t.Let, t.Variable)):
+                known.add(s.name)
+        return known
+
     def _buffers(self) -> None:
         """Every buffer is touched, registers only by the role that holds them."""
-        touched: dict[str, set[str | None]] = {}
+        touched: dict[str, dict[str | None, t.Statement]] = {}
         for role, s in self._statements:
             for name in self._buffers_of(s):
-                touched.setdefault(name, set()).add(role)
+                touched.setdefault(name, {}).setdefault(role, s)
         for buffer in self._schedule.buffers:
             what = f"buffer {buffer.name}"
             by = touched.get(buffer.name)
             if by is None:
                 self._fail(what, "a body that reads or writes it", "none", "touch it in a body, or remove it from the schedule")  # fmt: skip
-            others = by - {buffer.role}
+            others = [role for role in by if role != buffer.role]
             if buffer.space is Space.REGISTER and others:
                 self._fail(
                     what, f"use by {buffer.role}, whose registers it is", f"use by {_names(others)}",
-                    "declare a buffer for that role, or hand the values over through shared memory",
+                    "declare a buffer for that role, or hand the values over through shared memory", by[others[0]],
                 )  # fmt: skip
 
     def _barriers(self) -> None:
         """Every role of a named barrier comes to it, and no other."""
         for name, members in self._schedule.named_barriers.items():
             comes = {
-                role
-                for role, s in self._statements
+                role: s
+                for role, s in reversed(self._statements)
                 if (
                     isinstance(s, (t.Meet, t.Publish, t.TakeTicket, t.CountIn, t.AwaitCount, t.Store))
                     and s.name == name
@@ -125,27 +162,29 @@ class _Uses:
                     f"named barrier {name}", f"{', '.join(members)} to meet there",
                     f"{role or 'the start'}, which {'never comes' if declared else 'is not declared'}",
                     f"let {role} meet there, or take it out of the barrier" if declared else "declare the role at the barrier",
+                    comes.get(role),
                 )  # fmt: skip
 
     def _products(self) -> None:
         """Every tensor-core operation is issued, by its role."""
-        issued: dict[str, set[str | None]] = {}
+        issued: dict[str, dict[str | None, t.Statement]] = {}
         for role, s in self._statements:
             for product in s.products if isinstance(s, t.Multiply) else ():
-                issued.setdefault(product.mma.name, set()).add(role)
+                issued.setdefault(product.mma.name, {}).setdefault(role, s)
         for mma in self._schedule.mmas:
-            by = issued.get(mma.name, set())
-            if by != {mma.role}:
+            by = issued.get(mma.name, {})
+            if by.keys() != {mma.role}:
                 self._fail(
                     f"product {mma.name}", f"{mma.role} to issue it", _names(by) or "nobody",
                     "multiply by it in that role's body, or correct the declaration",
+                    next((s for role, s in by.items() if role != mma.role), None),
                 )  # fmt: skip
 
     def _pipeline_ops(self, pipe: Pipeline) -> None:
         """Both sides perform every operation that the plan gives them, and nobody else one."""
         taken = {
-            (s.kind, role)
-            for role, s in self._statements
+            (s.kind, role): s
+            for role, s in reversed(self._statements)
             if isinstance(s, t.PipelineOp) and s.slot.pipeline.name == pipe.name
         }
         wanted = {("wait", reader.role) for reader in pipe.readers}
@@ -155,7 +194,7 @@ class _Uses:
             wanted.add(("acquire", pipe.producer))
             if pipe.rounds == "loop":
                 wanted |= {("release", reader.role) for reader in pipe.readers}
-        for kind, role in sorted(wanted - taken):
+        for kind, role in sorted(wanted - taken.keys()):
             self._fail(
                 f"pipeline {pipe.name}", f"{role} to {kind} it", f"no {kind} in its body",
                 "say the operation in the body, or remove the pipeline from the schedule",
@@ -164,11 +203,11 @@ class _Uses:
         may = wanted | {("release", reader.role) for reader in pipe.readers}
         if pipe.fill is not Engine.GRID:
             may.add(("acquire", pipe.producer))
-        for kind, other in sorted(taken - may, key=str):
+        for kind, other in sorted(taken.keys() - may, key=str):
             sides = [r for k, r in sorted(may) if k == kind] or ["nobody"]
             self._fail(
                 f"pipeline {pipe.name}", f"{', '.join(sides)} to {kind} it", other or "the start",
-                "say the operation in that role's body, or correct the declaration",
+                "say the operation in that role's body, or correct the declaration", taken[kind, other],
             )  # fmt: skip
 
     def _counts(self) -> None:
@@ -182,12 +221,13 @@ class _Uses:
             self._fail(
                 "CTAs that await others' counts", "a grid that runs at once", "no `resident` in the schedule",
                 "say in `resident` when CTAs wait for others: the launch then takes all of them, or none",
+                next(iter(by_role.values()))[0],
             )  # fmt: skip
         for role, found in by_role.items():
             if missing := [kind.__name__ for kind in kinds if not any(isinstance(s, kind) for s in found)]:
                 self._fail(
                     f"counts of {role}", "a CTA counted in, the others awaited, and it counted out", f"no {', '.join(missing)}",
-                    "say count_in, await_count and count_out in the body",
+                    "say count_in, await_count and count_out in the body", found[0],
                 )  # fmt: skip
 
     def _copy(self, s: t.Bulk, operands: Mapping[str, OperandSpec]) -> None:
@@ -197,36 +237,36 @@ class _Uses:
         what = f"copy into {buffer.name}"
         if not isinstance(source, t.Span):
             if source.map not in maps:
-                self._fail(what, "a declared tensor map", source.map, did_you_mean(source.map, [*maps]) if maps else "declare it in the schedule")  # fmt: skip
+                self._fail(what, "a declared tensor map", source.map, did_you_mean(source.map, [*maps]) if maps else "declare it in the schedule", s)  # fmt: skip
             rank = len(maps[source.map].box)
             if isinstance(source, t.Box) and len(source.at) != rank:
-                self._fail(f"{what} by {source.map}", f"{rank} coordinates, outermost first", str(len(source.at)), "name one an axis of the map")  # fmt: skip
+                self._fail(f"{what} by {source.map}", f"{rank} coordinates, outermost first", str(len(source.at)), "name one an axis of the map", s)  # fmt: skip
             return
         tensors = {name: spec for name, spec in operands.items() if spec.kind != "scalar"}
         what = f"span of {source.operand} {what}"
         if (spec := tensors.get(source.operand)) is None:
             self._fail(
-                what, "a tensor of the problem", source.operand, did_you_mean(source.operand, [*tensors])
+                what, "a tensor of the problem", source.operand, did_you_mean(source.operand, [*tensors]), s
             )
         if source.dtype not in DTYPES:
-            self._fail(what, "a dtype", source.dtype, did_you_mean(source.dtype, [*DTYPES]))
+            self._fail(what, "a dtype", source.dtype, did_you_mean(source.dtype, [*DTYPES]), s)
         if source.dtype != spec.dtype and spec.dtype != "uint8":
-            self._fail(what, f"the operand's dtype, {spec.dtype}", source.dtype, "only bytes (uint8) are seen as another dtype: correct the span")  # fmt: skip
+            self._fail(what, f"the operand's dtype, {spec.dtype}", source.dtype, "only bytes (uint8) are seen as another dtype: correct the span", s)  # fmt: skip
         if source.dtype != buffer.dtype:
-            self._fail(what, f"the buffer's dtype, {buffer.dtype}", source.dtype, "declare the buffer so, or correct the span")  # fmt: skip
+            self._fail(what, f"the buffer's dtype, {buffer.dtype}", source.dtype, "declare the buffer so, or correct the span", s)  # fmt: skip
         inner = [extent for extent in spec.shape[1:] if isinstance(extent, int)]
         rows: set[int] = set()
         if len(inner) == len(spec.shape) - 1:
             size = DTYPES[spec.dtype].bytes
             rows = {math.prod(inner[i:]) * size // DTYPES[source.dtype].bytes for i in range(len(inner))}
         if rows and source.pitch not in rows:
-            self._fail(what, f"rows of {' or '.join(map(str, sorted(rows)))} elements, as the shape {spec.shape} says", f"a pitch of {source.pitch}", "correct the pitch")  # fmt: skip
+            self._fail(what, f"rows of {' or '.join(map(str, sorted(rows)))} elements, as the shape {spec.shape} says", f"a pitch of {source.pitch}", "correct the pitch", s)  # fmt: skip
         if not 0 <= source.column <= source.column + source.count <= source.pitch:
-            self._fail(what, f"columns within a row of {source.pitch}", f"{source.column} to {source.column + source.count}", "correct column and count, or the pitch")  # fmt: skip
+            self._fail(what, f"columns within a row of {source.pitch}", f"{source.column} to {source.column + source.count}", "correct column and count, or the pitch", s)  # fmt: skip
         height, *others = buffer.shape
         filled = (s.target.rows or height) * (math.prod(others) if s.target.width is None else s.target.width)
         if source.count != filled:
-            self._fail(what, f"{filled} elements, as many as are filled", str(source.count), "name a part of the slot by view.part(first, rows), or correct the count")  # fmt: skip
+            self._fail(what, f"{filled} elements, as many as are filled", str(source.count), "name a part of the slot by view.part(first, rows), or correct the count", s)  # fmt: skip
 
     def _operands(self, operands: tuple[OperandSpec, ...]) -> None:
         """Every tensor map is copied from, every input read and every output written."""
@@ -240,6 +280,7 @@ class _Uses:
             source.operand for source in sources if isinstance(source, t.Span)
         }
         written = {m.operand for m in self._schedule.maps if m.name in stored}
+        writers: dict[str, t.Statement] = {}
         for _, s in self._statements:
             if isinstance(s, (t.TakeTicket, t.CountIn, t.AwaitCount, t.CountOut)):
                 read.add(s.counter)
@@ -251,6 +292,8 @@ class _Uses:
                 for i, argument in enumerate(s.arguments):
                     if isinstance(argument, t.Global):
                         (written if i in s.leaf.written else read).add(argument.name)
+                        if i in s.leaf.written:
+                            writers.setdefault(argument.name, s)
             passed = s.arguments if isinstance(s, t.Call) else ()
             found = (v for v in self._values[id(s)] if isinstance(v, t.Global))
             read |= {v.name for v in found if not any(v is argument for argument in passed)}
@@ -267,7 +310,7 @@ class _Uses:
                     "store into it, and mark the leaf's parameter Writes",
                 )  # fmt: skip
             if operand.kind == "in" and operand.name in written:
-                self._fail(f"input {operand.name}", "leaves that only read it", "one that writes it", "declare it as an output")  # fmt: skip
+                self._fail(f"input {operand.name}", "leaves that only read it", "one that writes it", "declare it as an output", writers.get(operand.name))  # fmt: skip
             # What starts as zeros may be added to by leaves that only write.
             if operand.kind != "out" and operand.name not in read and not operand.zeroed:
                 self._fail(
@@ -293,7 +336,7 @@ class _Uses:
         if early or len(at) > 1:
             self._fail(
                 "the start", "depend once, before the first access to an operand", "an access before it" if early else "several",
-                "move m.depend() to the front",
+                "move m.depend() to the front", early[0] if early else top[at[1]],
             )  # fmt: skip
         launches = sum(isinstance(s, t.LaunchDependents) for _, s in self._statements)
         waits = [s for s in top if isinstance(s, t.Depend)]

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from dsl_kernels.errors import DeclarationError
 from dsl_kernels.problems.base import OperandSpec, Problem
 from dsl_kernels.runtime.artifact import TensorMap
 from dsl_kernels.tile import text as t
+from dsl_kernels.tile.frontend import Int32, recorded
 from dsl_kernels.tile.lang import START, Buffer, Engine, Knob, Mma, Pipeline, Reader, Role, Schedule, Space
 from dsl_kernels.tile.leaf_text import by_text, text_of
 from dsl_kernels.tile.program import TileProgram
@@ -592,3 +594,34 @@ def test_values_are_told_apart_by_what_they_are_where_python_asks() -> None:
     assert len({x, same}) == 2 and {x: 1}[x] == 1
     view = _said(lambda m: m.buffer("acc"))
     assert view in [view] and view not in [_said(lambda m: m.buffer("acc"))]
+
+
+@recorded
+def works_beside(m: Recorder) -> None:
+    if m.thread < 32:
+        m.fill(m.buffer("acc"), 0.0)
+
+
+@recorded
+def uses_another_s_name(m: Recorder) -> None:
+    work(m)
+    if m.thread < 32:
+        own: Int32 = 1
+        own = own + 1
+    m.let("sum", t.name("own") + 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "what", "line"),
+    [
+        (works_beside, "buffer acc", 'm.fill(m.buffer("acc"), 0.0)'),
+        (uses_another_s_name, "value own", 'm.let("sum", t.name("own") + 1)'),
+    ],
+)
+def test_a_refusal_names_the_line_that_does_it(body: Any, what: str, line: str) -> None:
+    role = "load" if body is works_beside else "work"
+    with pytest.raises(DeclarationError, match=what) as error:
+        text(**{role: lambda m: (load(m), body(m)) if role == "load" else body(m)})
+    file, number, said = error.value.where.split(":", 2)
+    assert (file, said.strip()) == ("tests/unit/test_uses.py", line)
+    assert line in Path(__file__).read_text().splitlines()[int(number) - 1]
