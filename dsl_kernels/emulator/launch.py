@@ -21,7 +21,7 @@ from .build import load
 from .errors import EmulatorError, InternalError, LaunchError, UnsupportedInstruction, checked
 from .interleaving import KINDS, POLICIES, Interleaving
 from .isa import Program, decode
-from .ptx import Module, parse
+from .ptx import Entry, Module, parse
 from .report import Finding, Location, Report, WarpCounters
 
 MAX_SMEM = 233472  # 228 KiB: the largest shared memory of a CTA, the system's first KiB included
@@ -64,6 +64,36 @@ def _count(name: str, v: int, most: int) -> int:
     if not 0 <= n <= most:
         raise LaunchError(f"{name} {shown(n)} is outside 0 to {most}")
     return n
+
+
+def _geometry(
+    e: Entry,
+    grid: Sequence[int] | int,
+    block: Sequence[int] | int | None,
+    cluster: Sequence[int] | int | None,
+) -> tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]:
+    """Grid, block and cluster of a launch, as its kernel allows."""
+    grid3 = _three("grid", grid)
+    if block is None:
+        if e.reqntid is None:
+            raise LaunchError(f"kernel {e.name} has no .reqntid: give block=")
+        block = e.reqntid
+    block3 = _three("block", block, MAX_BLOCK)
+    cluster3 = _three("cluster", cluster if cluster is not None else (e.reqcluster or 1))
+    threads = math.prod(block3)
+    if threads > 1024:
+        raise LaunchError(f"block {block3} has {threads} threads, at most 1024 are possible")
+    if e.reqntid and block3 != _three("reqntid", e.reqntid):
+        raise LaunchError(f"block {block3} differs from the kernel's .reqntid {e.reqntid}")
+    if e.maxntid and threads > math.prod(e.maxntid):
+        raise LaunchError(f"block {block3} exceeds the kernel's .maxntid {e.maxntid}")
+    if e.reqcluster and cluster3 != _three("reqnctapercluster", e.reqcluster):
+        raise LaunchError(f"cluster {cluster3} differs from the kernel's .reqnctapercluster {e.reqcluster}")
+    if any(g % c for g, c in zip(grid3, cluster3, strict=True)):
+        raise LaunchError(f"grid {grid3} is not a multiple of the cluster {cluster3}")
+    if math.prod(cluster3) > 16:
+        raise LaunchError(f"cluster {cluster3} has more than 16 CTAs")
+    return grid3, block3, cluster3
 
 
 @checked
@@ -120,26 +150,8 @@ def launch(
     interleaving = interleaving or Interleaving()
     program = _decode(ptx, entry)
     e = program.entry
-    grid3 = _three("grid", grid)
-    if block is None:
-        if e.reqntid is None:
-            raise LaunchError(f"kernel {e.name} has no .reqntid: give block=")
-        block = e.reqntid
-    block3 = _three("block", block, MAX_BLOCK)
-    cluster3 = _three("cluster", cluster if cluster is not None else (e.reqcluster or 1))
-    threads = block3[0] * block3[1] * block3[2]
-    if threads > 1024:
-        raise LaunchError(f"block {block3} has {threads} threads, at most 1024 are possible")
-    if e.reqntid and block3 != _three("reqntid", e.reqntid):
-        raise LaunchError(f"block {block3} differs from the kernel's .reqntid {e.reqntid}")
-    if e.maxntid and threads > math.prod(e.maxntid):
-        raise LaunchError(f"block {block3} exceeds the kernel's .maxntid {e.maxntid}")
-    if e.reqcluster and cluster3 != _three("reqnctapercluster", e.reqcluster):
-        raise LaunchError(f"cluster {cluster3} differs from the kernel's .reqnctapercluster {e.reqcluster}")
-    if any(g % c for g, c in zip(grid3, cluster3, strict=True)):
-        raise LaunchError(f"grid {grid3} is not a multiple of the cluster {cluster3}")
-    if math.prod(cluster3) > 16:
-        raise LaunchError(f"cluster {cluster3} has more than 16 CTAs")
+    grid3, block3, cluster3 = _geometry(e, grid, block, cluster)
+    threads = math.prod(block3)
     dynamic_smem = _count("dynamic shared memory", dynamic_smem, MAX_SMEM)
     registers_per_thread = _count("registers_per_thread", registers_per_thread, 256)
     max_findings = _count("max_findings", max_findings, 1 << 20)

@@ -151,76 +151,52 @@ class Executor:
 
     def _execute(self, statements: Iterable[t.Statement]) -> Generator[Any, None, None]:
         for statement in statements:
-            if isinstance(statement, t.Loop):
-                for index in range(self._value(statement.begin), self._value(statement.end), statement.step):
-                    self._scope[statement.index] = index
-                    yield from self._execute(statement.body)
-            elif isinstance(statement, t.Repeat):
-                while bool(self._value(statement.condition)):
-                    yield from self._execute(statement.body)
-            elif isinstance(statement, t.Region):
-                yield from self._execute(statement.body)
-            elif isinstance(statement, (t.Meet, t.Publish)):
-                yield from self._meet(statement.name)
-            elif isinstance(statement, t.BarriersStand):
-                yield from self._meet_cluster()
-            elif isinstance(statement, t.TearDown):
-                yield from self._meet("")
-            elif isinstance(statement, t.Store):
-                yield from self._meet(statement.name)
-                self._stores.append([self._stored(box, view) for box, view in statement.copies])
-            elif isinstance(statement, t.TakeTicket):
-                yield from self._meet(statement.name)
-                if self.role == self._run.schedule.named_barriers[statement.name][0]:
-                    self._take_ticket(statement)
-                yield from self._meet(statement.name)
-                count = self.cta.storage[statement.buffer].view(-1)[0]
-                self._scope[statement.last] = int(count) == self._value(statement.total) - 1
-            elif isinstance(statement, t.CountIn):
-                yield from self._meet(statement.name)
-                self._count(statement)
-            elif isinstance(statement, t.CountOut):
-                if self._count(statement) == 2 * self._value(statement.total):
-                    self._run.operands[statement.counter][self._value(statement.index)] = 0
-            elif isinstance(statement, t.AwaitCount):
-                yield from self._await_count(statement)
-                yield from self._meet(statement.name)
-            elif isinstance(statement, t.TakeTurn):
-                yield from self._take_turn(statement)
-            elif isinstance(statement, t.ClusterWait):
-                yield from self._cluster_wait()
-            elif isinstance(statement, t.If):
-                taken = bool(self._value(statement.condition))
-                yield from self._execute(statement.body if taken else statement.orelse)
-            elif isinstance(statement, t.PipelineOp):
-                yield from self._pipeline_op(statement)
-            else:
-                self._do(statement)
+            waits = _MEANING[type(statement)](self, statement)
+            if waits is not None:
+                yield from waits
 
-    def _do(self, statement: t.Statement) -> None:
-        if isinstance(statement, (t.Let, t.Assign)):
-            self._scope[statement.name] = self._value(statement.value)
-        elif isinstance(statement, t.Variable):
-            self._scope[statement.name] = self._value(statement.initial)
-        elif isinstance(statement, t.Call):
-            self._call(statement)
-        elif isinstance(statement, t.Bulk):
-            self._bulk(statement)
-        elif isinstance(statement, t.Multiply):
-            self._in_flight.append([self._product(product) for product in statement.products])
-            if all(product.mma.unit == "mma.sync" for product in statement.products):
-                self._land(0)
-        elif isinstance(statement, t.AwaitProducts):
-            self._land(statement.pending)
-        elif isinstance(statement, t.Fill):
-            self._view(statement.target).fill_(statement.value)
-        elif isinstance(statement, t.ClusterArrive):
-            if not self._run.cluster_of(self.block).arrive(self):
-                self._fail("arrives at its cluster's barrier twice", "wait between two arrivals")
-        elif isinstance(statement, t.PassTurn):
-            self._pass_turn(statement.name)
-        elif isinstance(statement, t.AwaitStores):
-            self._land_stores(statement.pending)
+    def _let(self, statement: t.Let | t.Assign) -> None:
+        self._scope[statement.name] = self._value(statement.value)
+
+    def _variable(self, statement: t.Variable) -> None:
+        self._scope[statement.name] = self._value(statement.initial)
+
+    def _loop(self, loop: t.Loop) -> Generator[Any, None, None]:
+        for index in range(self._value(loop.begin), self._value(loop.end), loop.step):
+            self._scope[loop.index] = index
+            yield from self._execute(loop.body)
+
+    def _repeat(self, repeat: t.Repeat) -> Generator[Any, None, None]:
+        while bool(self._value(repeat.condition)):
+            yield from self._execute(repeat.body)
+
+    def _branch(self, branch: t.If) -> Generator[Any, None, None]:
+        taken = bool(self._value(branch.condition))
+        return self._execute(branch.body if taken else branch.orelse)
+
+    def _store(self, store: t.Store) -> Generator[Any, None, None]:
+        yield from self._meet(store.name)
+        self._stores.append([self._stored(box, view) for box, view in store.copies])
+
+    def _count_out(self, out: t.CountOut) -> None:
+        if self._count(out) == 2 * self._value(out.total):
+            self._run.operands[out.counter][self._value(out.index)] = 0
+
+    def _count_in(self, into: t.CountIn) -> Generator[Any, None, None]:
+        yield from self._meet(into.name)
+        self._count(into)
+
+    def _multiply(self, multiply: t.Multiply) -> None:
+        self._in_flight.append([self._product(product) for product in multiply.products])
+        if all(product.mma.unit == "mma.sync" for product in multiply.products):
+            self._land(0)
+
+    def _fill(self, fill: t.Fill) -> None:
+        self._view(fill.target).fill_(fill.value)
+
+    def _cluster_arrive(self, _: t.ClusterArrive) -> None:
+        if not self._run.cluster_of(self.block).arrive(self):
+            self._fail("arrives at its cluster's barrier twice", "wait between two arrivals")
 
     def _bulk(self, bulk: t.Bulk) -> None:
         use = self._value(bulk.slot.use)
@@ -230,12 +206,17 @@ class Executor:
             itemsize = DTYPES[self._run.schedule.buffer(bulk.target.buffer).dtype].bytes
             cta.rings[bulk.slot.pipeline.name].received[use] += target.numel() * itemsize
 
-    def _take_ticket(self, statement: t.TakeTicket) -> None:
+    def _take_ticket(self, ticket: t.TakeTicket) -> Generator[Any, None, None]:
         """Leave how many CTAs came before; the last one resets the counter."""
-        counter, index = self._run.operands[statement.counter], self._value(statement.index)
-        before = int(counter[index])
-        counter[index] = 0 if before == self._value(statement.total) - 1 else before + 1
-        self.cta.storage[statement.buffer].fill_(before)
+        yield from self._meet(ticket.name)
+        total = self._value(ticket.total)
+        if self.role == self._run.schedule.named_barriers[ticket.name][0]:
+            counter, index = self._run.operands[ticket.counter], self._value(ticket.index)
+            before = int(counter[index])
+            counter[index] = 0 if before == total - 1 else before + 1
+            self.cta.storage[ticket.buffer].fill_(before)
+        yield from self._meet(ticket.name)
+        self._scope[ticket.last] = int(self.cta.storage[ticket.buffer].view(-1)[0]) == total - 1
 
     def _count(self, statement: t.CountIn | t.CountOut) -> int:
         """Count this CTA by its first role; how many have been counted, so far as this role knows."""
@@ -249,6 +230,7 @@ class Executor:
         counter, index = self._run.operands[statement.counter], self._value(statement.index)
         total = self._value(statement.total)
         yield Wait(f"{total} CTAs at {statement.counter}[{index}]", lambda: int(counter[index]) >= total)
+        yield from self._meet(statement.name)
 
     def _value(self, value: Any) -> Any:
         return t.evaluate(value, self._scope)
@@ -609,6 +591,45 @@ class Executor:
 
     def _fail(self, got: str, fix: str) -> None:
         self._run.fail(self.role, self.block, got, fix)
+
+
+def _nothing(_: Executor, statement: t.Statement) -> None:
+    """What has no meaning where memory is seen by all at once."""
+
+
+# What each statement means: a generator where it may have to wait.
+_MEANING: dict[type, Callable[[Executor, Any], Generator[Any, None, None] | None]] = {
+    t.Let: Executor._let,
+    t.Assign: Executor._let,
+    t.Variable: Executor._variable,
+    t.Loop: Executor._loop,
+    t.Repeat: Executor._repeat,
+    t.If: Executor._branch,
+    t.Region: lambda at, s: at._execute(s.body),
+    t.Call: Executor._call,
+    t.PipelineOp: Executor._pipeline_op,
+    t.Bulk: Executor._bulk,
+    t.Multiply: Executor._multiply,
+    t.AwaitProducts: lambda at, s: at._land(s.pending),
+    t.Fill: Executor._fill,
+    t.Meet: lambda at, s: at._meet(s.name),
+    t.Publish: lambda at, s: at._meet(s.name),
+    t.BarriersStand: lambda at, s: at._meet_cluster(),
+    t.TearDown: lambda at, s: at._meet(""),
+    t.Store: Executor._store,
+    t.AwaitStores: lambda at, s: at._land_stores(s.pending),
+    t.TakeTicket: Executor._take_ticket,
+    t.CountIn: Executor._count_in,
+    t.AwaitCount: Executor._await_count,
+    t.CountOut: Executor._count_out,
+    t.TakeTurn: Executor._take_turn,
+    t.PassTurn: lambda at, s: at._pass_turn(s.name),
+    t.ClusterArrive: Executor._cluster_arrive,
+    t.ClusterWait: lambda at, s: at._cluster_wait(),
+    t.Comment: _nothing,
+    t.Depend: _nothing,
+    t.LaunchDependents: _nothing,
+}
 
 
 class ClusterBarrier:

@@ -11,10 +11,11 @@ from ..abi import Operand
 from ..errors import DeclarationError, DslKernelError, did_you_mean
 from . import places
 from .frontend import State
-from .lang import PROBE, START, Body, Guard, Knob, Schedule, validate
+from .lang import PROBE, START, Body, Guard, Knob, Schedule
 from .probes import WORKSPACE, Probed, probed
 from .text import FAILURES, Recorder, TearDown, Text, refusal
 from .uses import check_uses
+from .validate import validate
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec

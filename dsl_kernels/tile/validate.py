@@ -1,0 +1,186 @@
+"""What a schedule must say of itself before a body is read: every name is declared, and records fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..dtypes import DTYPES
+from ..errors import DeclarationError
+from .lang import Buffer, Engine, Mma, Pipeline, Schedule, Space
+
+Fault = tuple[str, str, str]
+"""What is at fault, what was expected, what came."""
+
+
+def validate(op: str, schedule: Schedule) -> None:
+    """Hold the records of a schedule to each other.
+
+    Raises:
+        DeclarationError: the first fault, by the program and the record.
+    """
+    for subject, expected, got in _faults(schedule):
+        raise DeclarationError(
+            f"program {op}, {subject}", expected=expected, got=got, fix="correct the declaration in dsl_kernels/programs"
+        )  # fmt: skip
+
+
+def _faults(schedule: Schedule) -> Iterator[Fault]:
+    yield from _names(schedule)
+    for buffer in schedule.buffers:
+        yield from _of_buffer(buffer, schedule)
+    for pipe in schedule.pipelines:
+        yield from _of_pipeline(pipe, schedule)
+        yield from _of_transfer(pipe, schedule)
+    for mma in schedule.mmas:
+        yield from _of_mma(mma, schedule)
+    yield from _of_maps(schedule)
+    yield from _of_barriers(schedule)
+
+
+def _roles(schedule: Schedule) -> set[str]:
+    return {role.name for role in schedule.roles}
+
+
+def _names(schedule: Schedule) -> Iterator[Fault]:
+    for kind, records in (
+        ("role", schedule.roles),
+        ("buffer", schedule.buffers),
+        ("pipeline", schedule.pipelines),
+        ("mma", schedule.mmas),
+        ("turn", schedule.turns),
+    ):
+        names = [record.name for record in records]
+        if len(set(names)) != len(names):
+            yield f"{kind}s", "distinct names", ", ".join(names)
+
+
+def _of_buffer(buffer: Buffer, schedule: Schedule) -> Iterator[Fault]:
+    who = f"buffer {buffer.name}"
+    if buffer.dtype not in DTYPES:
+        yield who, "one of " + ", ".join(DTYPES), buffer.dtype
+    if buffer.alias is not None:
+        owner = next((b for b in schedule.buffers if b.name == buffer.alias), None)
+        if owner is None or owner.alias is not None or owner is buffer:
+            yield who, "an alias of a declared buffer that has storage", buffer.alias
+        elif {owner.space, buffer.space} != {Space.SHARED} or buffer.bytes > owner.bytes:
+            yield (
+                who,
+                f"shared memory of at most as many bytes as {owner.name} has ({owner.bytes})",
+                f"{buffer.bytes} bytes, {buffer.space.value} in {owner.space.value}",
+            )
+    if buffer.space is Space.REGISTER and buffer.role not in _roles(schedule):
+        yield who, "the role that holds it", str(buffer.role)
+    if buffer.stages < 1 or any(extent < 1 for extent in buffer.shape):
+        yield who, "positive extents and stages", f"{buffer.shape} x {buffer.stages}"
+
+
+def _of_pipeline(pipe: Pipeline, schedule: Schedule) -> Iterator[Fault]:
+    """Its sides and its slots."""
+    who, roles = f"pipeline {pipe.name}", _roles(schedule)
+    buffers = {buffer.name: buffer for buffer in schedule.buffers}
+    if pipe.producer not in roles:
+        yield who, "a declared producer role", pipe.producer
+    if not pipe.readers:
+        yield who, "at least one reader", "none"
+    for reader in pipe.readers:
+        if reader.role not in roles:
+            yield who, "a declared reader role", reader.role
+    for name in pipe.buffers:
+        if name not in buffers:
+            yield who, "declared buffers", name
+        elif buffers[name].stages != pipe.stages:
+            yield who, f"buffer {name} with {pipe.stages} stages", f"{buffers[name].stages} stages"
+    if pipe.returned_by is not None:
+        back = next((p for p in schedule.pipelines if p.name == pipe.returned_by), None)
+        readers = {r.role for r in pipe.readers}
+        if (
+            back is None
+            or back.producer not in readers
+            or pipe.producer not in {r.role for r in back.readers}
+        ):
+            yield who, "returned_by a pipeline from its reader to its producer", str(pipe.returned_by)
+    if pipe.rounds not in ("loop", "once"):
+        yield who, "rounds 'loop' or 'once'", pipe.rounds
+    if pipe.rounds == "once" and pipe.stages != 1:
+        yield who, "one stage for a single hand-over", f"{pipe.stages} stages"
+
+
+def _of_transfer(pipe: Pipeline, schedule: Schedule) -> Iterator[Fault]:
+    """How its slots are filled, where not every way fits."""
+    who, engines = f"pipeline {pipe.name}", {reader.engine for reader in pipe.readers}
+    # A warp that arrives announces what the other CTAs send in its place.
+    filled = (Engine.BULK, "thread"), (Engine.THREADS, "warp")
+    if pipe.multicast and (
+        (pipe.fill, pipe.fill_arrive) not in filled or schedule.cluster_ctas == 1 or not schedule.group
+    ):
+        yield (
+            who,
+            "multicast with bulk copies, or by threads of which a warp arrives, in a cluster whose grid axes are the group",
+            f"fill {pipe.fill.value} by {pipe.fill_arrive}, cluster {schedule.cluster}, group {schedule.group}",
+        )
+    if pipe.fill is Engine.GRID and (
+        len(pipe.buffers) != 1
+        or [(r.role, r.engine) for r in pipe.readers] != [(pipe.producer, Engine.THREADS)]
+        or (pipe.rounds, schedule.named_barriers.get(pipe.meets)) != ("once", (pipe.producer,))
+        or not pipe.through
+    ):
+        yield (
+            who,
+            "one buffer, filled once through an operand and read by its producer's threads, who meet at a barrier of theirs",
+            f"{', '.join(pipe.buffers)}, rounds {pipe.rounds!r}, through {pipe.through!r}, meets {pipe.meets!r}",
+        )
+    pairs = (Engine.BULK, {Engine.TCGEN05}), (Engine.TCGEN05, {Engine.TMEM})
+    if pipe.pair and (pipe.fill, engines) not in pairs:
+        yield (
+            who,
+            "pair between bulk copies and tcgen05, or tcgen05 and readers of tensor memory",
+            f"{pipe.fill.value} to {', '.join(sorted(engine.value for engine in engines))}",
+        )
+
+
+def _of_mma(mma: Mma, schedule: Schedule) -> Iterator[Fault]:
+    who = f"mma {mma.name}"
+    if mma.role not in _roles(schedule):
+        yield who, "a declared role", mma.role
+    source = next((b.space for b in schedule.buffers if b.name == mma.a), mma.a_space)
+    if source is not mma.a_space:
+        yield who, f"A in {mma.a_space.value} memory", f"{mma.a} in {source.value} memory"
+    if mma.cta_group not in (1, 2) or (mma.cta_group == 2) != schedule.pairs:
+        yield who, "cta_group 1 or 2, the same for all", str(mma.cta_group)
+    if mma.cta_group == 2:
+        if mma.unit != "tcgen05" or schedule.cluster_ctas != 2 or not schedule.group:
+            yield who, "tcgen05 in clusters of two, the group", f"{mma.unit}, {schedule.cluster}"
+        for pipe in schedule.pipelines:
+            if {mma.a, mma.b, mma.acc} & set(pipe.buffers) and not pipe.pair:
+                yield f"pipeline {pipe.name}", f"pair=True, as {mma.name} is of two CTAs", "pair=False"
+    if mma.a_space is not Space.SHARED and mma.a_major != "k":
+        yield who, "a K-major A outside of shared memory", f"a_major={mma.a_major!r}"
+
+
+def _of_maps(schedule: Schedule) -> Iterator[Fault]:
+    for tensor_map in schedule.maps:
+        longer = [extent > 1 for extent in tensor_map.box]
+        if len(longer) > 2 and longer != sorted(longer, reverse=True):
+            yield (
+                f"map {tensor_map.name}",
+                "a box whose axes of one element are the outer ones",
+                str(tensor_map.box),
+            )
+
+
+def _of_barriers(schedule: Schedule) -> Iterator[Fault]:
+    """Turns and named barriers."""
+    roles = _roles(schedule)
+    for turn in schedule.turns:
+        if not set(turn.roles) <= roles:
+            yield f"turn {turn.name}", "declared roles", ", ".join(turn.roles)
+        members = [schedule.role(role) for role in turn.roles]
+        sizes = [member.warps for member in members for _ in range(member.replicas)]
+        if len(sizes) < 2 or len(set(sizes)) > 1:
+            yield f"turn {turn.name}", "two or more members of as many warps", ", ".join(map(str, sizes))
+    for barrier, names in schedule.named_barriers.items():
+        if not names or not set(names) <= roles:
+            yield f"named barrier {barrier}", "declared roles", ", ".join(names) or "none"
+    for barrier in schedule.apart:
+        if len(schedule.named_barriers.get(barrier, ())) != 1:
+            yield f"apart {barrier}", "a named barrier of one role", str(schedule.named_barriers.get(barrier))
