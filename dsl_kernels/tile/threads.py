@@ -252,7 +252,7 @@ def _operator(value: Expr, first: Meaning, *rest: Meaning) -> Meaning:
     if value.op == "to":
         return (lambda at: unsigned(first(at))) if value.args[0].dtype == "uint32" else first
     (second,) = rest
-    evaluate = _OPERATORS.get(value.op) or t._EVALUATE[value.op]
+    evaluate = _OPERATORS.get(value.op) or t.EVALUATE[value.op]
     return lambda at: evaluate(first(at), second(at))
 
 

@@ -1,0 +1,281 @@
+"""Numbers that a kernel computes: what operators make of names and numbers, and what an expression is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import DeclarationError
+from .lang import Size
+
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+
+
+@dataclass(frozen=True, eq=False)
+class Expr:
+    """A number that the kernel computes: a name, or an operator over numbers and other expressions."""
+
+    op: str
+    args: tuple[Any, ...]
+    dtype: str = "int32"
+
+    def __add__(self, other: Value) -> Expr:
+        return _binary("+", self, other)
+
+    def __radd__(self, other: Value) -> Expr:
+        return _binary("+", other, self)
+
+    def __sub__(self, other: Value) -> Expr:
+        return _binary("-", self, other)
+
+    def __rsub__(self, other: Value) -> Expr:
+        return _binary("-", other, self)
+
+    def __mul__(self, other: Value) -> Expr:
+        return _binary("*", self, other)
+
+    def __rmul__(self, other: Value) -> Expr:
+        return _binary("*", other, self)
+
+    def __floordiv__(self, other: Value) -> Expr:
+        return _binary("//", self, other)
+
+    def __rfloordiv__(self, other: Value) -> Expr:
+        return _binary("//", other, self)
+
+    def __truediv__(self, other: Value) -> Expr:
+        raise DeclarationError(
+            "/ on a value of the kernel",
+            expected="// of integers, or a function of floats in the text of a leaf",
+            got=f"a quotient of {self.dtype}",
+            fix="say divide(a, b) of device/torch/floats.py, or a * rcp_approx(b) of device/torch/warps.py",
+        )
+
+    __rtruediv__ = __truediv__
+
+    def __mod__(self, other: Value) -> Expr:
+        return _binary("%", self, other)
+
+    def __and__(self, other: Value) -> Expr:
+        return _binary("&", self, other)
+
+    def __or__(self, other: Value) -> Expr:
+        return _binary("|", self, other)
+
+    def __lt__(self, other: Value) -> Expr:
+        return _binary("<", self, other)
+
+    def __le__(self, other: Value) -> Expr:
+        return _binary("<=", self, other)
+
+    def __gt__(self, other: Value) -> Expr:
+        return _binary(">", self, other)
+
+    def __ge__(self, other: Value) -> Expr:
+        return _binary(">=", self, other)
+
+    def __xor__(self, other: Value) -> Expr:
+        return _binary("^", self, other)
+
+    def __lshift__(self, other: Value) -> Expr:
+        return Expr("<<", (self, other), self.dtype)
+
+    def __rshift__(self, other: Value) -> Expr:
+        return Expr(">>", (self, other), self.dtype)
+
+    def __rlshift__(self, other: Value) -> Expr:
+        return Expr("<<", (other, self), self.dtype)
+
+    def __neg__(self) -> Expr:
+        return _binary("-", 0, self)
+
+    def __invert__(self) -> Expr:
+        """The complement of every bit; of a condition its opposite."""
+        return self == False if self.dtype == "bool" else Expr("~", (self,), self.dtype)  # noqa: E712
+
+    def to(self, dtype: str) -> Expr:
+        """The same bits as a 32-bit integer with or without a sign; a 64-bit one has zeros above those without."""
+        return Expr("to", (self,), dtype)
+
+    def __eq__(self, other: object) -> Expr:  # type: ignore[override]
+        """The comparison, which the kernel makes; whether two expressions are one object says `is`."""
+        return _comparison("==", self, other)
+
+    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
+        return _comparison("!=", self, other)
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise DeclarationError(
+            "a condition of a body",
+            expected="a Python value, known when the kernel is written",
+            got=f"an expression of the kernel ({self.op})",
+            fix="mark the function @recorded, whose `if` and `while` a kernel can decide",
+        )
+
+    def __index__(self) -> int:
+        raise DeclarationError(
+            "a number that Python counts with",
+            expected="one that is known when the kernel is written",
+            got=f"an expression of the kernel ({self.op})",
+            fix="go through it by `for i in range(...)` in a function that is marked @recorded",
+        )
+
+    __iter__ = None
+
+
+Value = int | float | bool | Expr
+
+
+def _binary(op: str, a: Value, b: Value) -> Expr:
+    if not isinstance(a, (int, float, Expr)) or not isinstance(b, (int, float, Expr)):
+        return NotImplemented
+    for operand in (a, b):
+        if op in ("&", "|", "^") and isinstance(operand, bool):
+            kernel_condition(f"{op} of a condition of the kernel", operand)
+    dtypes = {x.dtype for x in (a, b) if isinstance(x, Expr)}
+    result = "bool" if op in COMPARISONS else "float32" if "float32" in dtypes else min(dtypes)
+    return Expr(op, (a, b), result)
+
+
+def _comparison(op: str, a: Expr, b: Any) -> Expr:
+    if (found := _binary(op, a, b)) is NotImplemented:
+        # Python would compare identities in its place: a branch would be gone.
+        raise DeclarationError(
+            f"{op} on a value of the kernel ({a.op})",
+            expected="a number or another value of the kernel",
+            got=type(b).__name__,
+            fix="compare with the number that is meant; `is` tells whether two are one object",
+        )
+    return found
+
+
+def kernel_condition(what: str, condition: Any) -> Expr:
+    """A condition that the kernel tests.
+
+    Raises:
+        DeclarationError: it is known already when the kernel is written.
+    """
+    if isinstance(condition, Expr):
+        return condition
+    raise DeclarationError(
+        what,
+        expected="a comparison of values of the kernel",
+        got=f"{condition!r}, which Python knows when the kernel is written",
+        fix="branch with a Python `if`, or compare a value of the kernel: m.dim(...), m.thread, an element of a buffer",
+    )
+
+
+def name(text: str, dtype: str = "int32") -> Expr:
+    """A value by its name in the kernel."""
+    return Expr("name", (text,), dtype)
+
+
+def minimum(a: Value, b: Value) -> Any:
+    return min(a, b) if _known(a, b) else Expr("min", (a, b), _dtype(a, b))
+
+
+def maximum(a: Value, b: Value) -> Any:
+    return max(a, b) if _known(a, b) else Expr("max", (a, b), _dtype(a, b))
+
+
+def select(condition: Expr, a: Value, b: Value) -> Expr:
+    """`a` where a condition holds, else `b`; both are worked out."""
+    return Expr("select", (kernel_condition("condition of select", condition), a, b), _dtype(a, b))
+
+
+def _dtype(*values: Value) -> str:
+    return next((value.dtype for value in values if isinstance(value, Expr)), "int32")
+
+
+def ceildiv(a: Value, b: Value) -> Value:
+    """a / b rounded up, both positive or zero."""
+    if isinstance(a, Expr) or isinstance(b, Expr):
+        return Expr("ceildiv", (a, b))
+    return -(-a // b)
+
+
+def _known(*values: Value) -> bool:
+    return not any(isinstance(value, Expr) for value in values)
+
+
+def fold(value: Value, known: Mapping[str, int]) -> Value:
+    """The same value with the names in `known` replaced, and what follows from numbers worked out."""
+    if not isinstance(value, Expr) or value.op in ("in_role", "word"):
+        return value
+    if value.op == "name":
+        return known.get(value.args[0], value)
+    parts = tuple(fold(arg, known) if isinstance(arg, Expr) else arg for arg in value.args)
+    if value.op in OF_THREADS:
+        return Expr(value.op, parts, value.dtype)
+    a, b = parts
+    if _known(a, b):
+        result: Value = EVALUATE[value.op](a, b)
+        return result
+    if value.op == "*" and (_is(a, 0) or _is(b, 0)):
+        return 0
+    if (value.op in ("+", "-", "^", "<<", ">>") and _is(b, 0)) or (value.op in ("*", "//") and _is(b, 1)):
+        return a
+    if (value.op == "+" and _is(a, 0)) or (value.op == "*" and _is(a, 1)):
+        return b
+    return Expr(value.op, (a, b), value.dtype)
+
+
+def _is(value: Value, number: int) -> bool:
+    return not isinstance(value, Expr) and value is not True and value is not False and value == number
+
+
+OF_THREADS = ("~", "to", "select", "element", "group", "apply")
+"""Operators that only the text of a leaf has: `tile.threads` works them out, for all threads at once."""
+
+READ = "[]"
+"""In the scope of `evaluate`: what reads a place in memory."""
+
+
+def _extreme(of: Callable[[Any, Any], Any], limit: str) -> Callable[[Any, Any], Any]:
+    def worked_out(a: Any, b: Any) -> Any:
+        # What each warp has for itself is a tensor.
+        held, other = (a, b) if hasattr(a, "clamp") else (b, a)
+        return held.clamp(**{limit: other}) if hasattr(held, "clamp") else of(a, b)
+
+    return worked_out
+
+
+EVALUATE: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "&": lambda a, b: a & b,
+    "|": lambda a, b: a | b,
+    "^": lambda a, b: a ^ b,
+    "<<": lambda a, b: a << b,
+    ">>": lambda a, b: a >> b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "min": _extreme(min, "max"),
+    "max": _extreme(max, "min"),
+    "ceildiv": lambda a, b: -(-a // b),
+}
+
+
+def evaluate(value: Value, scope: Mapping[str, Any]) -> Any:
+    """The number that an expression has where its names have the values in `scope`."""
+    if not isinstance(value, Expr):
+        return int(value) if isinstance(value, Size) else value
+    if value.op == "name":
+        return scope[value.args[0]]
+    if value.op == "in_role":
+        return scope["role"] == value.args[0]
+    if value.op == "word":
+        memory, index = value.args
+        found = scope[READ](memory, evaluate(index, scope))
+        return found & 0xFFFFFFFF if value.dtype == "uint32" else found
+    return EVALUATE[value.op](*(evaluate(arg, scope) for arg in value.args))
