@@ -31,7 +31,8 @@ from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.executors import Emulator
 from dsl_kernels.runtime.artifact import Operand
-from dsl_kernels.tile.interpreter import TORCH_DTYPES, Interpreter
+from dsl_kernels.tile.cta import TORCH_DTYPES
+from dsl_kernels.tile.interpreter import Interpreter
 from dsl_kernels.tile.lang import START, Body, Buffer, Mma, Pipeline, Role, Schedule, Space
 from dsl_kernels.tile.program import TileProgram
 from dsl_kernels.tile.text import Leaf, Out, Recorder, TearDown, Text, View, name

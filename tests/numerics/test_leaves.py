@@ -22,7 +22,7 @@ from codegen.sweep import Filter, leaf_modules, sweep
 from dsl_kernels import backends, programs
 from dsl_kernels.device.torch import fragment
 from dsl_kernels.errors import DslKernelError
-from dsl_kernels.tile.interpreter import TORCH_DTYPES
+from dsl_kernels.tile.cta import TORCH_DTYPES
 from dsl_kernels.tile.lang import Schedule
 from dsl_kernels.tile.leaf_text import text_of
 from dsl_kernels.tile.text import Call, Leaf, walk

@@ -21,7 +21,9 @@ from test_registry import ARCHS, GRID, decode, gqa, mla, prefill, resample, topk
 from dsl_kernels import policies, programs, registry, variants
 from dsl_kernels.arch import get_arch
 from dsl_kernels.tile import text as text_module
-from dsl_kernels.tile.interpreter import Cta, Executor, Run
+from dsl_kernels.tile.cta import Cta
+from dsl_kernels.tile.executor import Executor
+from dsl_kernels.tile.interpreter import Run
 from dsl_kernels.tile.lang import Engine
 
 
@@ -46,13 +48,6 @@ class CountingExecutor(Executor):
         if call.leaf.results:
             super()._call(call)
 
-    def _execute(self, statements):
-        for statement in statements:
-            if isinstance(statement, text_module.Repeat):
-                yield from self._repeat(statement)
-            else:
-                yield from super()._execute((statement,))
-
     def _repeat(self, statement):
         """While the condition holds; once, where data that nobody computes here decide."""
         names = sorted(text_module.names_of(text_module.values(statement)))
@@ -70,14 +65,17 @@ class CountingExecutor(Executor):
     def _stored(self, box, view):
         return lambda: None
 
-    def _do(self, statement):
-        if isinstance(statement, text_module.Multiply):
-            for each in statement.products:
-                self._run.flops[each.mma.dtype] += each.mma.flops
-        elif isinstance(statement, text_module.TakeTicket):
-            self._scope[statement.last] = True
-        elif not isinstance(statement, (text_module.Bulk, text_module.Fill, text_module.PassTurn)):
-            super()._do(statement)
+    def _multiply(self, statement):
+        for each in statement.products:
+            self._run.flops[each.mma.dtype] += each.mma.flops
+
+    def _take_ticket(self, statement):
+        self._scope[statement.last] = True
+
+    def _nothing(self, statement):
+        pass
+
+    _bulk = _fill = _pass_turn = _nothing
 
     def _take_turn(self, statement):
         return

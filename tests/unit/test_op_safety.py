@@ -30,7 +30,7 @@ from dsl_kernels.ops import (
     topk_selector,
 )
 from dsl_kernels.problems.base import UNDEFINED, Workload
-from dsl_kernels.tile.interpreter import Executor
+from dsl_kernels.tile.executor import Executor
 from dsl_kernels.verification import trial
 
 CPU = {"executor": "interpreter"}

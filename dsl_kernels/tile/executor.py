@@ -1,0 +1,577 @@
+"""What one role of one CTA does in the interpreter: the meaning of each statement in torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..abi import TensorMap
+from ..dtypes import DTYPES
+from ..expr import evaluate as evaluate_extent
+from . import text as t
+from . import threads
+from .cta import TORCH_DTYPES, Cta, Issued, Wait, poison, poisoned, reader_key
+from .lang import Engine, Pipeline, Role, Space
+from .plan import words_of
+from .text import Value
+
+if TYPE_CHECKING:
+    from .interpreter import Run
+
+
+class Executor:
+    """One role (one of its replicas) of one CTA."""
+
+    def __init__(self, run: Run, cta: Cta, role: Role, replica: int) -> None:
+        self._run, self.cta = run, cta
+        self.role, self.block = role.name, cta.block
+        self._key = reader_key(role, replica)
+        self._registers: dict[str, torch.Tensor] = {}
+        # Groups of products that are issued and have not read their operands yet.
+        self._in_flight: list[list[Issued]] = []
+        # Groups of stores that have not read shared memory yet.
+        self._stores: list[list[Callable[[], None]]] = []
+        self._scope: dict[str, Any] = {
+            **run.scalars,
+            **run.dims,
+            **dict(zip(run.schedule.axes, cta.block, strict=True)),
+            "lane": None,
+            "worker": None,
+            # A value that each warp has for itself is a tensor over the warps.
+            "warp": run.schedule.first_thread(role.name) // 32
+            + replica * role.warps
+            + torch.arange(role.warps),
+            "replica": replica,
+            "role": role.name,
+            t.READ: self._word,
+        }
+
+    def run(self, text: t.Text) -> Generator[Any, None, None]:
+        yield from self._execute(text.start)
+        yield from self._execute(text.roles[self.role])
+        yield from self._meet_cluster()
+        yield from self._execute(text.end)
+        if self._in_flight:
+            self._fail(
+                f"ends with {len(self._in_flight)} groups of products in flight",
+                "await them, or commit the slot that they fill",
+            )
+        if self._stores:
+            self._fail(f"ends with {len(self._stores)} groups of stores in flight", "await them")
+        me = (self.role, self._scope["replica"])
+        for name, turn in self.cta.turns.items():
+            if turn.held and turn.members[turn.whose] == me:
+                self._fail(f"ends with the turn of {name}", "pass it on")
+
+        if self._run.cluster_of(self.block).pending(self):
+            self._fail(
+                "ends without a wait for its last arrival at its cluster's barrier",
+                "wait behind every arrival",
+            )
+
+    def _execute(self, statements: Iterable[t.Statement]) -> Generator[Any, None, None]:
+        for statement in statements:
+            waits = getattr(self, _MEANING[type(statement)])(statement)
+            if waits is not None:
+                yield from waits
+
+    def _nothing(self, _: t.Statement) -> None:
+        """What has no meaning where memory is seen by all at once."""
+
+    def _region(self, region: t.Region) -> Generator[Any, None, None]:
+        return self._execute(region.body)
+
+    def _meet_there(self, meet: t.Meet | t.Publish) -> Generator[Any, None, None]:
+        return self._meet(meet.name)
+
+    def _tear_down(self, _: t.TearDown) -> Generator[Any, None, None]:
+        return self._meet("")
+
+    def _await_products(self, products: t.AwaitProducts) -> None:
+        self._land(products.pending)
+
+    def _await_stores(self, stores: t.AwaitStores) -> None:
+        self._land_stores(stores.pending)
+
+    def _let(self, statement: t.Let | t.Assign) -> None:
+        self._scope[statement.name] = self._value(statement.value)
+
+    def _variable(self, statement: t.Variable) -> None:
+        self._scope[statement.name] = self._value(statement.initial)
+
+    def _loop(self, loop: t.Loop) -> Generator[Any, None, None]:
+        for index in range(self._value(loop.begin), self._value(loop.end), loop.step):
+            self._scope[loop.index] = index
+            yield from self._execute(loop.body)
+
+    def _repeat(self, repeat: t.Repeat) -> Generator[Any, None, None]:
+        while bool(self._value(repeat.condition)):
+            yield from self._execute(repeat.body)
+
+    def _branch(self, branch: t.If) -> Generator[Any, None, None]:
+        taken = bool(self._value(branch.condition))
+        return self._execute(branch.body if taken else branch.orelse)
+
+    def _store(self, store: t.Store) -> Generator[Any, None, None]:
+        yield from self._meet(store.name)
+        self._stores.append([self._stored(box, view) for box, view in store.copies])
+
+    def _count_out(self, out: t.CountOut) -> None:
+        if self._count(out) == 2 * self._value(out.total):
+            self._run.operands[out.counter][self._value(out.index)] = 0
+
+    def _count_in(self, into: t.CountIn) -> Generator[Any, None, None]:
+        yield from self._meet(into.name)
+        self._count(into)
+
+    def _multiply(self, multiply: t.Multiply) -> None:
+        self._in_flight.append([self._product(product) for product in multiply.products])
+        if all(product.mma.unit == "mma.sync" for product in multiply.products):
+            self._land(0)
+
+    def _fill(self, fill: t.Fill) -> None:
+        self._view(fill.target).fill_(fill.value)
+
+    def _cluster_arrive(self, _: t.ClusterArrive) -> None:
+        if not self._run.cluster_of(self.block).arrive(self):
+            self._fail("arrives at its cluster's barrier twice", "wait between two arrivals")
+
+    def _bulk(self, bulk: t.Bulk) -> None:
+        use = self._value(bulk.slot.use)
+        for cta in self._run.members(self.block) if bulk.multicast else [self.cta]:
+            target = self._view(bulk.target, cta)
+            target.copy_(self._source(bulk.source, target))
+            itemsize = DTYPES[self._run.schedule.buffer(bulk.target.buffer).dtype].bytes
+            cta.rings[bulk.slot.pipeline.name].received[use] += target.numel() * itemsize
+
+    def _take_ticket(self, ticket: t.TakeTicket) -> Generator[Any, None, None]:
+        """Leave how many CTAs came before; the last one resets the counter."""
+        yield from self._meet(ticket.name)
+        total = self._value(ticket.total)
+        if self.role == self._run.schedule.named_barriers[ticket.name][0]:
+            counter, index = self._run.operands[ticket.counter], self._value(ticket.index)
+            before = int(counter[index])
+            counter[index] = 0 if before == total - 1 else before + 1
+            self.cta.storage[ticket.buffer].fill_(before)
+        yield from self._meet(ticket.name)
+        self._scope[ticket.last] = int(self.cta.storage[ticket.buffer].view(-1)[0]) == total - 1
+
+    def _count(self, statement: t.CountIn | t.CountOut) -> int:
+        """Count this CTA by its first role; how many have been counted, so far as this role knows."""
+        if self.role != self._run.schedule.named_barriers[statement.name][0]:
+            return 0
+        counter, index = self._run.operands[statement.counter], self._value(statement.index)
+        counter[index] += 1
+        return int(counter[index])
+
+    def _await_count(self, statement: t.AwaitCount) -> Generator[Any, None, None]:
+        counter, index = self._run.operands[statement.counter], self._value(statement.index)
+        total = self._value(statement.total)
+        yield Wait(f"{total} CTAs at {statement.counter}[{index}]", lambda: int(counter[index]) >= total)
+        yield from self._meet(statement.name)
+
+    def _value(self, value: Any) -> Any:
+        return t.evaluate(value, self._scope)
+
+    def _word(self, memory: t.View | t.Global, index: int) -> Any:
+        words = self._argument(memory).reshape(-1)
+        if not 0 <= index < len(words):
+            title = memory.name if isinstance(memory, t.Global) else memory.buffer
+            self._fail(f"reads {title} at {index}, of {len(words)} elements", "read a word that it has")
+        return words[index].item()
+
+    def _argument(self, argument: Any) -> Any:
+        if isinstance(argument, t.View):
+            return self._view(argument)
+        if isinstance(argument, t.Global):
+            return self._run.operands[argument.name]
+        if isinstance(argument, t.Cluster):
+            return [cta.storage[argument.buffer][0] for cta in self._run.members(self.block)]
+        return self._value(argument)
+
+    def _memory(self, argument: Any) -> Any:
+        """What the text of a leaf names: of a sender the slots of all CTAs of the group, or of the grid the words of all."""
+        if isinstance(argument, t.Sender):
+            pipe = argument.slot.pipeline
+            if pipe.fill is not Engine.GRID:
+                return self._inboxes(argument)
+            words = self._run.operands[pipe.through].view(-1).view(torch.float32)
+            return words[words_of(self._run.schedule, pipe.through)[1][pipe.name] :]
+        return self._argument(argument)
+
+    def _inboxes(self, sender: t.Sender) -> threads.Inboxes:
+        """The slot in each CTA of the group; the bytes that come to one count towards its barrier."""
+        name, use, members = (
+            sender.slot.pipeline.name,
+            self._value(sender.slot.use),
+            self._run.members(self.block),
+        )
+        view = replace(sender.view, pipeline=None)
+
+        def count(rank: int, size: int) -> None:
+            members[rank].rings[name].received[use] += size
+
+        return threads.Inboxes([self._view(view, cta) for cta in members], count)
+
+    def _meet(self, name: str) -> Generator[Any, None, None]:
+        schedule = self._run.schedule
+        members = schedule.named_barriers[name] if name else tuple(role.name for role in schedule.roles)
+        total = sum(schedule.role(member).replicas for member in members)
+        if name in schedule.apart:
+            # What is one task here meets nobody.
+            return
+        state = self.cta.meetings[name]
+        generation = state[1]
+        state[0] += 1
+        if state[0] == total:
+            state[0], state[1] = 0, generation + 1
+        yield Wait(f"barrier {name or 'of the CTA'}", lambda: state[1] > generation)
+
+    def _stored(self, box: t.Box, view: t.View) -> Callable[[], None]:
+        """A store as issued: where it goes is settled, what it holds is read when it is carried out."""
+        source, tensor_map = self._view(view), self._map(box.map)
+        to = self._mapped(tensor_map, source.dtype)[self._inside(box, tensor_map)]
+
+        def store() -> None:
+            to.copy_(source.reshape(tuple(reversed(tensor_map.box)))[tuple(slice(0, e) for e in to.shape)])
+
+        return store
+
+    def _land_stores(self, pending: int) -> None:
+        """Carry out the oldest groups of stores until `pending` are left."""
+        while len(self._stores) > pending:
+            for store in self._stores.pop(0):
+                store()
+
+    def _map(self, name: str) -> TensorMap:
+        return next(m for m in self._run.schedule.maps if m.name == name)
+
+    def _mapped(self, tensor_map: TensorMap, dtype: torch.dtype) -> torch.Tensor:
+        """The operand as its tensor map describes it, outermost dimension first."""
+        extents = [evaluate_extent(extent, self._scope) for extent in reversed(tensor_map.global_dims)]
+        strides = [
+            evaluate_extent(s, self._scope) // dtype.itemsize for s in reversed(tensor_map.global_strides)
+        ]
+        operand = self._run.operands[tensor_map.operand].view(dtype)
+        return operand.as_strided(extents, [*strides, 1])
+
+    def _inside(self, box: t.Box, tensor_map: TensorMap) -> tuple[slice, ...]:
+        """What of the tensor lies in a box."""
+        extents = [evaluate_extent(extent, self._scope) for extent in reversed(tensor_map.global_dims)]
+        return tuple(
+            slice(at, max(at, min(extent, at + size)))
+            for at, extent, size in zip(
+                map(self._value, box.at), extents, reversed(tensor_map.box), strict=True
+            )
+        )
+
+    def _take_turn(self, statement: t.TakeTurn) -> Generator[Any, None, None]:
+        turn = self.cta.turns[statement.name]
+        me = turn.members.index((self.role, self._scope["replica"]))
+        yield Wait(f"its turn of {statement.name}", lambda: turn.whose == me and not turn.held)
+        turn.held = True
+
+    def _pass_turn(self, statement: t.PassTurn) -> None:
+        name = statement.name
+        turn = self.cta.turns[name]
+        if not turn.held or turn.members[turn.whose] != (self.role, self._scope["replica"]):
+            self._fail(f"passes a turn of {name} that it does not hold", "take the turn before")
+        turn.whose, turn.held = (turn.whose + 1) % len(turn.members), False
+
+    def _meet_cluster(self, _: t.BarriersStand | None = None) -> Generator[Any, None, None]:
+        """Where CTAs fill each other's slots: none starts before the barriers of all stand, and none ends before the others."""
+        if self._run.schedule.multicasts:
+            self._run.cluster_of(self.block).arrive(self)
+            yield from self._cluster_wait()
+
+    def _cluster_wait(self, _: t.ClusterWait | None = None) -> Generator[Any, None, None]:
+        cluster = self._run.cluster_of(self.block)
+        if not cluster.pending(self):
+            self._fail("waits for its cluster without an arrival", "arrive once before each wait")
+        phase = cluster.begin(self)
+        yield Wait("the CTAs of its cluster to arrive", lambda: cluster.passed(phase))
+
+    def _call(self, call: t.Call) -> None:
+        if call.leaf.text is not None:
+            schedule = self._run.schedule
+            count = schedule.role(self.role).warps * threads.WARP
+            self._scope |= threads.run(
+                call.leaf, call.arguments, schedule, count, self._scope, self._memory, self._run.texts
+            )
+            return
+        results = call.leaf.torch(*(self._argument(call.arguments[i]) for i in call.leaf.inputs))
+        positions = call.leaf.results
+        if len(positions) == 1:
+            results = (results,)
+        for position, result in zip(positions, results or (), strict=True):
+            self._scope[call.arguments[position].args[0]] = result
+
+    def _view(self, view: t.View, cta: Cta | None = None) -> torch.Tensor:
+        buffer = self._run.schedule.buffer(view.buffer)
+        if buffer.space is Space.REGISTER:
+            if buffer.name not in self._registers:
+                self._registers[buffer.name] = poisoned(buffer)[0]
+            whole = self._registers[buffer.name]
+        else:
+            use = self._value(view.use) if view.use is not None else 0
+            stage = use % buffer.stages
+            if view.pipeline is not None:
+                self._hold(view.pipeline, use, buffer.name)
+            whole = (cta or self.cta).storage[buffer.name][stage]
+        if view.rows is not None:
+            first = self._value(view.first)
+            whole = whole[first : first + view.rows]
+        if view.width is not None:
+            column = self._value(view.column)
+            whole = whole[:, column : column + view.width]
+        return whole
+
+    def _hold(self, pipeline: str, use: int, buffer: str) -> None:
+        """A slot is touched by its producer from acquire to commit, and by a reader from wait to release."""
+        ring = self.cta.rings[pipeline]
+        fills = self.role == self._run.schedule.pipeline(pipeline).producer and (
+            ring.committed <= use < ring.acquired
+        )
+        # Where there was no use at all a leaf is told so, and does not look.
+        if use >= 0 and not fills and not ring.released[self._key] <= use < ring.waited[self._key]:
+            self._fail(
+                f"touches {buffer} of use {use} of {pipeline}, which it does not hold",
+                "touch a slot between acquire and commit, or between wait and release",
+            )
+
+    def _source(self, source: t.Box | t.Span | t.Rows, target: torch.Tensor) -> torch.Tensor:
+        if isinstance(source, t.Span):
+            flat = self._run.operands[source.operand].reshape(-1).view(torch.uint8)
+            words = flat.view(TORCH_DTYPES[source.dtype])
+            first = self._value(source.row) * source.pitch + source.column
+            return words[first : first + source.count].view(target.shape)
+        tensor_map = next(m for m in self._run.schedule.maps if m.name == source.map)
+        strided = len(tensor_map.box) > 2 or not self._run.operands[tensor_map.operand].is_contiguous()
+        if strided and isinstance(source, t.Box):
+            box = torch.zeros(tuple(reversed(tensor_map.box)), dtype=target.dtype, device=target.device)
+            part = self._mapped(tensor_map, target.dtype)[self._inside(source, tensor_map)]
+            box[tuple(slice(0, extent) for extent in part.shape)] = part
+            return box.view(target.shape)
+        extents = [evaluate_extent(extent, self._scope) for extent in reversed(tensor_map.global_dims)]
+        flat = self._run.operands[tensor_map.operand].reshape(-1).view(torch.uint8).view(target.dtype)
+        whole = flat.view(*extents)
+        if isinstance(source, t.Rows):
+            ids, column = self._view(source.rows)[0], self._value(source.column)
+            inside = (ids >= 0) & (ids < extents[0])
+            picked = whole[torch.where(inside, ids, 0).long(), column : column + target.shape[1]]
+            return torch.where(inside[:, None], picked, 0)
+        box = torch.zeros(target.shape, dtype=target.dtype, device=target.device)
+        origin = [self._value(at) for at in source.at]
+        ends = [
+            min(extent, at + size)
+            for extent, at, size in zip(extents, origin, reversed(tensor_map.box), strict=True)
+        ]
+        part = whole[tuple(slice(at, max(at, end)) for at, end in zip(origin, ends, strict=True))]
+        as_bytes, to = part.view(torch.uint8), box.view(torch.uint8)
+        to[tuple(slice(0, extent) for extent in as_bytes.shape)] = as_bytes
+        return box
+
+    def _land(self, pending: int) -> None:
+        """Carry out the oldest groups of products until `pending` are in flight."""
+        while len(self._in_flight) > pending:
+            for issued in self._in_flight.pop(0):
+                issued.multiply()
+
+    def _product(self, statement: t.Product) -> Issued:
+        """A product as issued: where its operands lie is settled, what they hold is read when it is carried out."""
+        mma = statement.mma
+        # Each CTA of a pair holds half of the rows of everything.
+        pair = self._run.members(self.block) if mma.cta_group == 2 else [self.cta]
+        parts = [tuple(self._view(x, cta) for x in (statement.a, statement.b, statement.acc)) for cta in pair]
+        left = [a if mma.a_major == "k" else a.T for a, _, _ in parts]
+        right = [b.T if mma.b_major == "k" else b for _, b, _ in parts]
+        a_shape = (left[0].shape[0] * len(pair), left[0].shape[1])
+        b_shape = (right[0].shape[0], right[0].shape[1] * len(pair))
+        if a_shape != (mma.m, mma.k) or b_shape != (mma.k, mma.n):
+            self._fail(
+                f"multiplies {a_shape} by {b_shape} as {mma.name}",
+                f"declare m={mma.m}, n={mma.n}, k={mma.k} as the body uses them",
+            )
+        accumulate = self._value(statement.accumulate)
+
+        def multiply() -> None:
+            # In float64, where neither the process's matmul precision nor the number of threads shows in the sum.
+            whole = torch.cat([b.double() for b in right], dim=1)
+            for a, (_, _, acc) in zip(left, parts, strict=True):
+                product = (a.double() @ whole).float()
+                acc.copy_(acc + product if accumulate else product)
+
+        operands = (view for view in (statement.a, statement.b) if view.pipeline is not None)
+        return Issued(multiply, frozenset((str(view.pipeline), self._value(view.use)) for view in operands))
+
+    def _pipeline_op(self, op: t.PipelineOp) -> Generator[Any, None, None]:
+        """An operation of a pipeline by one of its sides, in the order of the uses."""
+        pipe, use = op.slot.pipeline, self._value(op.slot.use)
+        ring = self.cta.rings[pipe.name]
+        producer = op.kind in ("acquire", "commit")
+        allowed = [pipe.producer] if producer else [reader.role for reader in pipe.readers]
+        if self.role not in allowed:
+            self._fail(
+                f"{'fills' if producer else 'reads'} pipeline {pipe.name}",
+                f"let {' or '.join(allowed)} do it, or declare {self.role}",
+            )
+        expected = {
+            "acquire": ring.acquired,
+            "commit": ring.committed,
+            "wait": ring.waited[self._key],
+            "release": ring.released[self._key],
+        }[op.kind]
+        if use != expected:
+            self._fail(
+                f"{op.kind}s use {use} of {pipe.name}, where use {expected} is next",
+                "take the uses of a ring in order, each once",
+            )
+        begun = {
+            "commit": ring.acquired if pipe.fill is not Engine.PEERS else use + 1,
+            "release": ring.waited[self._key],
+        }
+        if begun.get(op.kind, use + 1) <= use:
+            self._fail(
+                f"{op.kind}s use {use} of {pipe.name} before it has it",
+                "acquire before the commit, and wait before the release",
+            )
+        by = pipe.fill if producer else next(r.engine for r in pipe.readers if r.role == self.role)
+        if op.kind in ("commit", "release") and by in (Engine.TCGEN05, Engine.WGMMA):
+            # The commit of tensor memory, or the wait before an arrival, covers all products issued before it.
+            self._land(op.pending)
+            if any((pipe.name, use) in issued.reads for group in self._in_flight for issued in group):
+                self._fail(
+                    f"releases use {use} of {pipe.name} under a product that reads it",
+                    f"leave fewer than {op.pending} groups in flight at that release",
+                )
+        if op.kind == "acquire":
+            yield from self._acquire(pipe, use, op.bytes)
+        elif op.kind == "wait":
+            yield from self._wait(pipe, use, op.at, by)
+        else:
+            # What the products of a pair fill or read is full, or free, in both CTAs.
+            for cta in self._run.members(self.block) if pipe.pair and by is Engine.TCGEN05 else [self.cta]:
+                if op.kind == "release":
+                    cta.rings[pipe.name].released[self._key] += 1
+                else:
+                    self._check_bytes(pipe, use)
+                    cta.rings[pipe.name].committed += 1
+
+    def _acquire(self, pipe: Pipeline, use: int, announced: Value | None) -> Generator[Any, None, None]:
+        ring, members = self.cta.rings[pipe.name], self._run.members(self.block)
+        ring.acquired += 1
+        if use - ring.committed >= pipe.stages:
+            self._fail(
+                f"acquires use {use} of {pipe.name} with {use - ring.committed} uses uncommitted",
+                "commit a slot before acquiring past the ring",
+            )
+        readers = self._run.readers(pipe)
+        filled = members if pipe.multicast else [self.cta]
+        if pipe.fill is Engine.TCGEN05:
+            filled = members if pipe.pair else [self.cta]
+        rings = [cta.rings[pipe.name] for cta in filled]
+        yield Wait(
+            f"a free slot of {pipe.name} (use {use})",
+            lambda: all(each.released[key] > use - pipe.stages for each in rings for key in readers),
+        )
+        # What another CTA sends may be there before this one is ready.
+        if not pipe.accumulates and not (pipe.multicast and ring.received[use]):
+            for cta, buffer in product(filled if pipe.pair else [self.cta], pipe.buffers):
+                poison(cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
+        if pipe.fill is Engine.BULK:
+            ring.announced[use] = self._value(announced) if announced is not None else self._slot_bytes(pipe)
+
+    def _check_bytes(self, pipe: Pipeline, use: int) -> None:
+        """A bulk fill copies what it announces. What a multicast ring announces, the cluster's CTAs fill together."""
+        ring = self.cta.rings[pipe.name]
+        if pipe.fill is not Engine.BULK or pipe.multicast or ring.announced.get(use, 0) == ring.received[use]:
+            return
+        self._fail(
+            f"copies {ring.received[use]} bytes into use {use} of {pipe.name}, which announces {ring.announced[use]}",
+            "copy what is announced: a barrier waits for just so many bytes",
+        )
+
+    def _wait(self, pipe: Pipeline, use: int, at: Value | None, by: Engine) -> Generator[Any, None, None]:
+        ring = self.cta.rings[pipe.name]
+        pair = self._run.members(self.block) if pipe.pair else [self.cta]
+        if pipe.fill is Engine.GRID:
+            ring.committed += 1
+            ring.waited[self._key] += 1
+            words = self._words(pipe, self._value(at))
+            yield Wait(f"the words of {pipe.name} from other CTAs", lambda: bool(words.all()))
+            (buffer,) = pipe.buffers
+            self.cta.storage[buffer][0].view(torch.int32).copy_(words)
+            words.zero_()
+            yield from self._meet(pipe.meets)
+        elif pipe.fill is Engine.PEERS or pipe.multicast:
+            ring.waited[self._key] += 1
+            wanted = self._slot_bytes(pipe)
+            if pipe.fill is Engine.THREADS:
+                # A share is this CTA's own.
+                wanted -= wanted // self._run.schedule.cluster_ctas
+            yield Wait(
+                f"use {use} of {pipe.name} from the other CTAs",
+                lambda: ring.received[use] >= wanted and (ring.committed > use or not pipe.multicast),
+            )
+        else:
+            for cta in pair if by is Engine.TCGEN05 else [self.cta]:
+                cta.rings[pipe.name].waited[self._key] += 1
+            sources = pair if pipe.fill is Engine.BULK else [self.cta]
+            yield Wait(
+                f"slot {use} of {pipe.name} to be filled by {pipe.producer}",
+                lambda: all(cta.rings[pipe.name].committed > use for cta in sources),
+            )
+
+    def _words(self, pipe: Pipeline, cta: int) -> torch.Tensor:
+        """What CTAs of the grid have sent to a CTA, in the shape of the slot."""
+        (buffer,) = pipe.buffers
+        shape = self._run.schedule.buffer(buffer).shape
+        total, first = words_of(self._run.schedule, pipe.through)
+        words: torch.Tensor = self._run.operands[pipe.through].view(-1)[cta * total + first[pipe.name] :]
+        return words[: math.prod(shape)].view(shape)
+
+    def _slot_bytes(self, pipe: Pipeline) -> int:
+        return sum(self._run.schedule.buffer(name).stage_bytes for name in pipe.buffers)
+
+    def _fail(self, got: str, fix: str) -> None:
+        self._run.fail(self.role, self.block, got, fix)
+
+
+# What each statement means: a method, which gives a generator where it may have to wait.
+_MEANING: dict[type, str] = {
+    t.Let: "_let",
+    t.Assign: "_let",
+    t.Variable: "_variable",
+    t.Loop: "_loop",
+    t.Repeat: "_repeat",
+    t.If: "_branch",
+    t.Region: "_region",
+    t.Call: "_call",
+    t.PipelineOp: "_pipeline_op",
+    t.Bulk: "_bulk",
+    t.Multiply: "_multiply",
+    t.AwaitProducts: "_await_products",
+    t.Fill: "_fill",
+    t.Meet: "_meet_there",
+    t.Publish: "_meet_there",
+    t.BarriersStand: "_meet_cluster",
+    t.TearDown: "_tear_down",
+    t.Store: "_store",
+    t.AwaitStores: "_await_stores",
+    t.TakeTicket: "_take_ticket",
+    t.CountIn: "_count_in",
+    t.AwaitCount: "_await_count",
+    t.CountOut: "_count_out",
+    t.TakeTurn: "_take_turn",
+    t.PassTurn: "_pass_turn",
+    t.ClusterArrive: "_cluster_arrive",
+    t.ClusterWait: "_cluster_wait",
+    t.Comment: "_nothing",
+    t.Depend: "_nothing",
+    t.LaunchDependents: "_nothing",
+}
