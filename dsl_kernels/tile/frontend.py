@@ -147,7 +147,7 @@ class State:
                 fix=f"declare a variable: `{name}: Int32`, or another dtype",
             )  # fmt: skip
         else:
-            made = self.m.var(name, value, dtype) if dtype is not None else _named(self.m, name, value)
+            made = _variable(self.m, name, value, dtype) if dtype is not None else _named(self.m, name, value)
             object.__setattr__(self, name, made)
 
     def __getattr__(self, name: str) -> Any:
@@ -174,6 +174,13 @@ def _named(m: Recorder, name: str, value: Any) -> Any:
     if not isinstance(value, Expr) or (value.op == "name" and not m.is_variable(value)):
         return value
     return m.let(name, value)
+
+
+def _variable(m: Recorder, name: str, value: Any, dtype: str) -> Expr:
+    """A variable under a name of the kernel, or the one that `named` gives it."""
+    if isinstance(value, _Named):
+        name, value = value.name, value.value
+    return m.var(name, value.value if isinstance(value, _Inline) else value, dtype)
 
 
 class Branch:
@@ -279,7 +286,7 @@ class Frame:
     def declare(self, name: str, value: Any, dtype: str) -> Any:
         """`name: dtype = value`."""
         self._bound[name] = self.m.scope
-        return self.m.var(name, value.value if isinstance(value, _Inline) else value, dtype)
+        return _variable(self.m, name, value, dtype)
 
     def set(self, variable: Any, value: Any) -> Any:
         """`variable = value`."""
