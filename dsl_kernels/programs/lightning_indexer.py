@@ -10,7 +10,8 @@ on who scores a tile. Prefill gives a CTA a block of query rows and re-uses each
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +19,12 @@ from .. import problems
 from ..abi import TensorMap
 from ..arch import ArchSpec
 from ..device.text import lightning_indexer as walk
-from ..device.text import lightning_indexer_sm90 as said_sm90
-from ..device.text import lightning_indexer_sm100 as said_sm100
+from ..device.text import lightning_indexer_sm90 as sm90
+from ..device.text import lightning_indexer_sm100 as sm100
 from ..device.torch import lightning_indexer as leaf
 from ..problems import layouts
 from ..problems import lightning_indexer as problem
+from ..tile.frontend import Boolean, Int32, State, inline, named, recorded, rolled, unrolled
 from ..tile.lang import (
     START,
     Body,
@@ -39,7 +41,7 @@ from ..tile.lang import (
     Space,
 )
 from ..tile.program import TileProgram
-from ..tile.text import Box, Expr, Recorder, Slot, Span, Value, ceildiv, minimum, name
+from ..tile.text import Box, Changes, Recorder, Slot, Span, Value, ceildiv, minimum
 
 # A page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales: 66 rows of 128 bytes, or so many words.
 INDEX_DIM, PAGE = Size(layouts.INDEX_DIM, "INDEX_DIM"), Size(problem.PAGE, "PAGE")
@@ -320,9 +322,24 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return _hopper_prefill(k) if k.mode == "prefill" else _hopper_decode(k)
 
 
-# The key tiles of a CTA in a decode: the current one, and how the walk goes on. All are variables of the kernel.
-WALK = ("seq", "tile", "step", "need", "turns", "turn")
-SHARE = SimpleNamespace(**{text: name(text) for text in WALK}, fresh=name("fresh", "bool"))
+class Share(State):
+    """The key tiles that a CTA of a decode scores, one after the other, and where it stands.
+
+    Tile `tile` of sequence `seq` is the current one, `fresh` where it is the share's first one of the sequence; the
+    next one is `step` further. `need` keys of the sequence have to be scored. There are `turns` tiles in all, and
+    sequence number `turn` of the share is the current one. The copying role holds page-table entries, one a lane:
+    `entry` of the tiles now, `ahead` of those after them.
+    """
+
+    seq: Int32
+    tile: Int32
+    step: Int32
+    need: Int32
+    turns: Int32
+    turn: Int32
+    fresh: Boolean
+    entry: Int32
+    ahead: Int32
 
 
 def _next_n(m: Recorder) -> Value:
@@ -330,90 +347,86 @@ def _next_n(m: Recorder) -> Value:
     return 1 if m.k.queries == 1 else m.dim("next_n")
 
 
-def _pages_of_warp(m: Recorder) -> int:
+def _tiles_of_entries(m: Recorder) -> int:
     """Tiles whose pages the lanes of a warp hold at once, one table entry each."""
     return leaf.WARP // int(m.c.pages)
 
 
-def _start_decode(m: Recorder) -> None:
-    """What does not depend on a length is fetched and worked out while the lengths are on their way."""
-    for variable, initial in zip(WALK, (0, 0, 1, 0, 0, -1), strict=True):
-        m.var(variable, initial)
-    m.var("fresh", False, "bool")
-    walk.place_when_even(m, SHARE.seq, SHARE.tile, SHARE.step)
+def _products(m: Recorder) -> Any:
+    """Products of a key tile with the queries of a sequence."""
+    return ceildiv(_next_n(m), m.c.rows_per_product)
+
+
+@recorded
+def _start_decode(m: Recorder) -> Share:
+    """What does not depend on a length is fetched and worked out while the lengths are in flight."""
+    s = Share(m, seq=0, tile=0, step=1, need=0, turns=0, turn=-1, fresh=False)
+    walk.place_when_even(m, s.seq, s.tile, s.step)
     m.barriers_stand()
     # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
     dependent = not m.arch.tmem_columns
     if dependent:
         m.depend(launch=False)
     if m.k.queries == 1:
-        length = m.var("early_length")
-        walk.read_lengths(m, length)
-    entry, ahead = m.var("entry"), m.var("ahead")
-    with m.when(m.in_role("load")):
+        early_length: Int32 = 0
+        walk.read_lengths(m, early_length)
+    s.entry = s.ahead = 0
+    if m.in_role("load"):
         m.comment("Garbage past a length: nothing follows an entry before the length is known.")
-        row, last = m.let("row", minimum(SHARE.seq, m.dim("b") - 1)), m.dim("max_pages") - 1
-        for to, tile in ((entry, SHARE.tile), (ahead, SHARE.tile + _pages_of_warp(m) * SHARE.step)):
-            walk.table_entries(m, to, row, tile, SHARE.step, last, pages=m.c.pages)
+        row = minimum(s.seq, m.dim("b") - 1)
+        _read_entries(m, s, row, s.step, last=m.dim("max_pages") - 1)
     if dependent:
         m.launch_dependents()
     if m.k.queries == 1:
-        walk.lengths_to_score(m, SHARE.need, length)
+        walk.lengths_to_score(m, s.need, early_length)
     else:
-        walk.keys_to_score(m, SHARE.need, m.lane)
-    share = (SHARE.seq, SHARE.tile, SHARE.need, SHARE.turns, SHARE.step)
-    walk.find_share(m, *share, m.k.tile, next_n=_next_n(m))
+        walk.keys_to_score(m, s.need, sequence=m.lane)
+    walk.find_share(m, s.seq, s.tile, s.need, s.turns, s.step, keys=m.k.tile, next_n=_next_n(m))
+    return s
 
 
-def _tiles(m: Recorder) -> Iterator[Expr]:
-    """The tiles of this CTA's share, each with its running number."""
-    for it in m.loop("it", SHARE.turns):
-        walk.next_tile(m, SHARE.fresh, it, SHARE.seq, SHARE.tile, SHARE.need, m.k.tile, next_n=_next_n(m))
-        yield it
-        m.set(SHARE.tile, SHARE.tile + SHARE.step)
+@recorded
+def _read_entries(m: Recorder, s: Share, row: Value, step: Value, last: Value) -> None:
+    """The page-table entries of the current tile and those after it, `step` apart, up to entry `last` of a row."""
+    ahead = inline(s.tile + _tiles_of_entries(m) * step)
+    walk.table_entries(m, s.entry, row, first=s.tile, step=step, pages=m.c.pages, last=last)
+    walk.table_entries(m, s.ahead, row, first=ahead, step=step, pages=m.c.pages, last=last)
 
 
-def _load_decode(m: Recorder) -> None:
-    k, pages, heads = m.k, m.c.pages, m.k.heads
-    entry, ahead, held, page = name("entry"), name("ahead"), m.var("held"), m.var("page")
-    for it in _tiles(m):
-        last = m.let("last", ceildiv(SHARE.need, PAGE) - 1)
-        with m.when(SHARE.fresh):
-            m.set(SHARE.turn, SHARE.turn + 1)
-            m.set(held, 0)
-            with m.when(SHARE.step == 1):
-                for to, tile in ((entry, SHARE.tile), (ahead, SHARE.tile + _pages_of_warp(m))):
-                    walk.table_entries(m, to, SHARE.seq, tile, 1, last, pages=pages)
-            count: Value = 1
-            if k.queries > 1:
-                m.comment("The last product of an odd count scores its last query twice.")
-                each = m.c.rows_per_product
-                count = m.let("count", ceildiv(m.dim("next_n"), each) * each)
-            queries = m.acquire("queries", SHARE.turn, bytes=count * (heads * (INDEX_DIM + 4)))
-            for i in m.loop("i", count):
-                query: Value = SHARE.seq
-                if k.queries > 1:
-                    query = m.let("query", SHARE.seq * m.dim("next_n") + minimum(i, m.dim("next_n") - 1))
-                m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (query * heads, 0)), queries)
-                m.bulk(
-                    queries.head_weights.part(i * heads, heads),
-                    Span("weights", "float32", query, heads, 0, heads),
-                    queries,
-                )
-            m.commit(queries)
-        with m.when(held == _pages_of_warp(m)):
-            m.set(held, 0)
-            m.set(entry, ahead)
-            tile = SHARE.tile + _pages_of_warp(m) * SHARE.step
-            walk.table_entries(m, ahead, SHARE.seq, tile, SHARE.step, last, pages=m.c.pages)
+@recorded
+def _begin_tile(m: Recorder, s: Share, it: Value) -> None:
+    """Make tile number `it` of the share the current one."""
+    walk.next_tile(m, s.fresh, it, s.seq, s.tile, s.need, keys=m.k.tile, next_n=_next_n(m))
+
+
+@recorded
+def _load_decode(m: Recorder, s: Share) -> None:
+    """Copies every key tile of the share, and the queries of a sequence before its first one."""
+    pages = m.c.pages
+    held: Int32 = 0
+    page: Int32 = 0
+    for it in range(s.turns):
+        _begin_tile(m, s, it)
+        last = ceildiv(s.need, PAGE) - 1
+        if s.fresh:
+            s.turn += 1
+            held = 0
+            if s.step == 1:
+                _read_entries(m, s, s.seq, 1, last)
+            _load_queries(m, s)
+        if held == _tiles_of_entries(m):
+            held = 0
+            s.entry = s.ahead
+            ahead = inline(s.tile + _tiles_of_entries(m) * s.step)
+            walk.table_entries(m, s.ahead, s.seq, first=ahead, step=s.step, pages=pages, last=last)
         keys = m.acquire("keys", it)
-        for p in m.loop("p", pages, unrolled=True):
-            walk.entry_of(m, page, entry, held * pages + minimum(p, last - SHARE.tile * pages))
+        for p in unrolled(pages):
+            walk.entry_of(m, page, s.entry, held * pages + minimum(p, last - s.tile * pages))
             m.bulk(
                 keys.keys.part(p * PAGE, PAGE),
                 Box("key_map", (page * PAGE_ROWS, 0)),
                 keys,
-                evict_first=bool(k.evict),
+                evict_first=bool(m.k.evict),
             )
             m.bulk(
                 keys.key_scales.part(p * PAGE, PAGE),
@@ -421,164 +434,212 @@ def _load_decode(m: Recorder) -> None:
                 keys,
             )
         m.commit(keys)
-        m.set(held, held + 1)
+        held += 1
+        s.tile += s.step
 
 
-def _follow(m: Recorder, it: Expr) -> Slot:
+@recorded
+def _load_queries(m: Recorder, s: Share) -> None:
+    """Copies the queries of a sequence and the weights of their heads."""
+    heads, each, one = m.k.heads, m.c.rows_per_product, m.k.queries == 1
+    if one:
+        count = 1
+    else:
+        m.comment("The last product of an odd count scores its last query twice.")
+        count = ceildiv(m.dim("next_n"), each) * each
+    queries = m.acquire("queries", s.turn, bytes=count * (heads * (INDEX_DIM + 4)))
+    for i in rolled(count):
+        if one:
+            query = inline(s.seq)
+        else:
+            query = s.seq * m.dim("next_n") + minimum(i, m.dim("next_n") - 1)
+        m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (query * heads, 0)), queries)
+        weights = Span("weights", "float32", query, heads, 0, heads)
+        m.bulk(queries.head_weights.part(i * heads, heads), weights, queries)
+    m.commit(queries)
+
+
+@recorded
+def _next_queries(m: Recorder, s: Share, it: Value) -> None:
     """At the first tile of a sequence, give its predecessor's queries back and wait for its own."""
-    with m.when(it > 0):
-        m.release(m.slot("queries", SHARE.turn))
-    m.set(SHARE.turn, SHARE.turn + 1)
-    return m.wait("queries", SHARE.turn)
+    if it > 0:
+        m.release(m.slot("queries", s.turn))
+    s.turn += 1
+    m.wait("queries", s.turn)
 
 
-def _score_decode(m: Recorder) -> None:
+@recorded
+def _score_decode(m: Recorder, s: Share) -> None:
     """Hopper: one role multiplies and scores, `rows_per_product` queries at a time."""
     each, n = m.c.rows_per_product, _columns(m.k, m.c.rows_per_product)
-    acc, queries = m.buffer("acc"), m.slot("queries", name("turn"))
+    acc, queries = m.buffer("acc"), m.slot("queries", s.turn)
     one = m.k.queries == 1
-    for it in _tiles(m):
-        with m.when(SHARE.fresh):
-            _follow(m, it)
+    for it in range(s.turns):
+        _begin_tile(m, s, it)
+        if s.fresh:
+            _next_queries(m, s, it)
             if one:
-                said_sm90.read_weights(m, queries.head_weights, 0, 1)
+                sm90.read_weights(m, queries.head_weights, 0, 1)
         keys = m.wait("keys", it)
+        key = inline(s.tile * m.k.tile)
         if one:
             m.multiply("score", acc, keys.keys, queries.queries)
-            said_sm90.read_scales(m, keys.key_scales, 0, each)
+            sm90.read_scales(m, keys.key_scales, 0, each)
             m.release(keys)
-            said_sm90.weigh(m, each)
-            said_sm90.one_length(m, SHARE.need)
-            said_sm90.store_logits(m, SHARE.seq, 0, 1, SHARE.tile * m.k.tile, next_n=1)
-            continue
-        said_sm90.read_scales(m, keys.key_scales, 0, each)
-        for product in m.loop("product", ceildiv(m.dim("next_n"), each)):
-            m.multiply("score", acc, keys.keys, queries.queries.part(product * n, n))
-            said_sm90.read_query_lengths(m, SHARE.seq, product * each, each)
-            m.await_products()
-            said_sm90.read_weights(m, queries.head_weights, product * n, each)
-            said_sm90.weigh(m, each)
-            key = SHARE.tile * m.k.tile
-            said_sm90.store_logits(m, SHARE.seq, product * each, each, key)
-        m.release(keys)
+            sm90.weigh(m, each)
+            sm90.one_length(m, s.need)
+            sm90.store_logits(m, s.seq, 0, 1, key, next_n=1)
+        else:
+            sm90.read_scales(m, keys.key_scales, 0, each)
+            for product in range(_products(m)):
+                m.multiply("score", acc, keys.keys, queries.queries.part(product * n, n))
+                sm90.read_query_lengths(m, s.seq, product * each, each)
+                m.await_products()
+                sm90.read_weights(m, queries.head_weights, product * n, each)
+                sm90.weigh(m, each)
+                sm90.store_logits(m, s.seq, product * each, each, key)
+            m.release(keys)
+        s.tile += s.step
 
 
-def _issue_decode(m: Recorder) -> None:
+@recorded
+def _issue_decode(m: Recorder, s: Share) -> None:
     """Blackwell's MMA warp: one accumulator a tile and product, dealt to the scoring groups in turn."""
     groups, n = m.c.groups, _columns(m.k, m.c.rows_per_product)
-    fills = [m.var(f"fill_{g}") for g in range(groups)]
-    queries = m.slot("queries", name("turn"))
+    queries = m.slot("queries", s.turn)
 
-    def issue(product: Value, g: int) -> None:
-        out = m.acquire(f"scores_{g}", fills[g])
+    def none_so_far(g: int) -> Int32:
+        """How many accumulators of a group have been filled."""
+        fill: Int32 = named(f"fill_{g}", 0)
+        return fill
+
+    def issue(keys: Slot, product: Value, g: int, fill: Changes) -> None:
+        out = m.acquire(f"scores_{g}", fill)
         m.multiply("score", out.view(), keys.keys, queries.queries.part(product * n, n))
         m.commit(out)
-        m.set(fills[g], fills[g] + 1)
+        fill += 1
 
-    for it in _tiles(m):
-        with m.when(SHARE.fresh):
-            _follow(m, it)
+    fills = [none_so_far(g) for g in range(groups)]
+    for it in range(s.turns):
+        _begin_tile(m, s, it)
+        if s.fresh:
+            _next_queries(m, s, it)
         keys = m.wait("keys", it)
         if m.k.queries == 1:
-            issue(0, 0)
+            issue(keys, 0, 0, fills[0])
         else:
-            products = m.let("products", ceildiv(m.dim("next_n"), m.c.rows_per_product))
-            for i in m.loop("i", products, step=groups):
+            products = _products(m)
+            for i in range(0, products, groups):
                 for g in range(groups):
-                    with m.when(i + g < products):
-                        issue(i + g, g)
+                    if i + g < products:
+                        issue(keys, i + g, g, fills[g])
         m.release(keys)
+        s.tile += s.step
 
 
-def _epilogue_decode(g: int) -> Body:
-    def body(m: Recorder) -> None:
-        heads, each, one = m.k.heads, m.c.rows_per_product, m.k.queries == 1
-        dots, weight, scale, logit, length = (
-            m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "length")
-        )
-        queries, use = m.slot("queries", name("turn")), m.var("use")
-        for it in _tiles(m):
-            with m.when(SHARE.fresh):
-                _follow(m, it)
-                if one:
-                    said_sm100.load_weights(m, weight, queries.head_weights, 0)
-                said_sm100.load_lengths(m, length, SHARE.seq)
-            keys = m.wait("keys", it)
-            said_sm100.load_scale(m, scale, keys.key_scales)
-            m.release(keys)
-            count = 1 if one else ceildiv(m.dim("next_n"), each)
-            for product in m.loop("product", count, begin=g, step=m.c.groups):
-                scores = m.wait(f"scores_{g}", use)
-                leaf.read_scores(m, dots, scores.view(), 0)
-                m.release(scores)
-                m.set(use, use + 1)
-                for j in range(each):
-                    query = product * each + j
-                    if not one:
-                        said_sm100.load_weights(m, weight, queries.head_weights, query * heads)
-                    leaf.weigh_one(m, logit, dots, j, weight)
-                    said_sm100.store_query(m, logit, scale, length, SHARE.seq, query, SHARE.tile * m.k.tile)
+@recorded
+def _epilogue_decode(m: Recorder, s: Share, g: int) -> None:
+    """Blackwell: the scores of every `groups`-th product from `g` on, a key a thread."""
+    heads, each, one = m.k.heads, m.c.rows_per_product, m.k.queries == 1
+    dots, weight, scale, logit, length = (
+        m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "length")
+    )
+    queries = m.slot("queries", s.turn)
+    use: Int32 = 0
+    for it in range(s.turns):
+        _begin_tile(m, s, it)
+        if s.fresh:
+            _next_queries(m, s, it)
+            if one:
+                sm100.load_weights(m, weight, queries.head_weights, 0)
+            sm100.load_lengths(m, length, s.seq)
+        keys = m.wait("keys", it)
+        sm100.load_scale(m, scale, keys.key_scales)
+        m.release(keys)
+        for product in rolled(g, _products(m), m.c.groups):
+            scores = m.wait(f"scores_{g}", use)
+            leaf.read_scores(m, dots, scores.view(), 0)
+            m.release(scores)
+            use += 1
+            for j in range(each):
+                query = inline(product * each + j)
+                if not one:
+                    sm100.load_weights(m, weight, queries.head_weights, query * heads)
+                leaf.weigh_one(m, logit, dots, j, weight)
+                sm100.store_query(m, logit, scale, length, s.seq, query, s.tile * m.k.tile)
+        s.tile += s.step
 
-    return body
+
+class Block(State):
+    """A block of query rows of a prefill, from `row` on, and its split's `turns` key tiles from tile `first` on."""
+
+    row: Int32
+    first: Int32
+    turns: Int32
 
 
-def _start_prefill(m: Recorder) -> None:
-    row, first, turns = m.var("row"), m.var("first"), m.var("turns")
+@recorded
+def _start_prefill(m: Recorder) -> Block:
+    s = Block(m, row=0, first=0, turns=0)
     m.comment("Later rows see more keys in a causal prefill: the longest blocks start first.")
-    m.set(row, (ceildiv(m.dim("s"), m.k.queries) - 1 - m.block(0)) * m.k.queries)
-    walk.find_tiles(m, first, turns, row, rows=m.k.queries, keys=m.k.tile)
+    s.row = (ceildiv(m.dim("s"), m.k.queries) - 1 - m.block(0)) * m.k.queries
+    walk.find_tiles(m, s.first, s.turns, s.row, rows=m.k.queries, keys=m.k.tile)
     m.barriers_stand()
+    return s
 
 
-def _load_prefill(m: Recorder) -> None:
-    k, first, turns = m.k, name("first"), name("turns")
-    rows = k.queries * k.heads
-    row = m.let("query", name("row") * k.heads)
-    with m.when(turns > 0):
+@recorded
+def _load_prefill(m: Recorder, s: Block) -> None:
+    k, rows = m.k, m.k.queries * m.k.heads
+    query = s.row * k.heads
+    if s.turns > 0:
         queries = m.acquire("queries", 0)
         for part in range(0, rows, 256):
             count = min(256, rows - part)
-            m.bulk(queries.queries.part(part, count), Box("query_map", (row + part, 0)), queries)
-            m.bulk(queries.head_weights.part(part, count), Box("weight_map", (row + part,)), queries)
+            m.bulk(queries.queries.part(part, count), Box("query_map", (query + part, 0)), queries)
+            m.bulk(queries.head_weights.part(part, count), Box("weight_map", (query + part,)), queries)
         m.commit(queries)
-    for it in m.loop("it", turns):
+    for it in range(s.turns):
         keys = m.acquire("keys", it)
-        key = m.let("key", (first + it) * k.tile)
+        key = (s.first + it) * k.tile
         m.bulk(keys.keys, Box("key_map", (key, 0)), keys)
         m.bulk(keys.key_scales, Box("scale_map", (key,)), keys)
         m.commit(keys)
 
 
-def _score_prefill(m: Recorder) -> None:
+@recorded
+def _score_prefill(m: Recorder, s: Block) -> None:
     """Hopper: each replica scores its own rows against every key tile."""
     each, n, block = m.c.rows_per_product, _columns(m.k, m.c.rows_per_product), m.c.block
-    acc, queries, turns = m.buffer("acc"), m.slot("queries", 0), name("turns")
-    own = m.let("own", name("row") + m.replica * each)
-    said_sm90.read_windows(m, own, each)
-    with m.when(turns > 0):
+    acc, queries = m.buffer("acc"), m.slot("queries", 0)
+    own = s.row + m.replica * each
+    sm90.read_windows(m, own, each)
+    if s.turns > 0:
         m.wait("queries", 0)
-        said_sm90.read_weights(m, queries.head_weights, m.replica * n, each)
-    for it in m.loop("it", turns):
+        sm90.read_weights(m, queries.head_weights, m.replica * n, each)
+    for it in range(s.turns):
         keys = m.wait("keys", it)
         for at in range(0, m.k.tile, block):
             m.multiply("score", acc, keys.keys.part(at, block), queries.queries.part(m.replica * n, n))
             if each > 2:
                 m.comment("Two scales a lane are two registers too many while the product runs.")
                 m.await_products()
-            said_sm90.read_scales(m, keys.key_scales, at, each)
+            sm90.read_scales(m, keys.key_scales, at, each)
             if at + block < m.k.tile:
                 m.await_products()
             else:
                 m.release(keys)
-            said_sm90.weigh(m, each)
-            key = (name("first") + it) * m.k.tile + at
-            said_sm90.store_window(m, own, each, key)
+            sm90.weigh(m, each)
+            sm90.store_window(m, own, each, (s.first + it) * m.k.tile + at)
 
 
-def _issue_prefill(m: Recorder) -> None:
-    with m.when(name("turns") > 0):
-        queries = m.wait("queries", 0)
-    for it in m.loop("it", name("turns")):
+@recorded
+def _issue_prefill(m: Recorder, s: Block) -> None:
+    """Blackwell's MMA warp: one accumulator a tile."""
+    queries = m.slot("queries", 0)
+    if s.turns > 0:
+        m.wait("queries", 0)
+    for it in range(s.turns):
         keys = m.wait("keys", it)
         out = m.acquire("scores", it)
         m.multiply("score", out.view(), keys.keys, queries.queries)
@@ -586,38 +647,37 @@ def _issue_prefill(m: Recorder) -> None:
         m.release(keys)
 
 
-def _epilogue_prefill(g: int) -> Body:
-    def body(m: Recorder) -> None:
-        heads, each = m.k.heads, m.c.rows_per_group
-        dots, weight, scale, logit, begin, size = (
-            m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "begin", "size")
-        )
-        queries, turns, own = m.slot("queries", 0), name("turns"), name("row") + g * each
-        said_sm100.load_windows(m, begin, size, own)
-        with m.when(turns > 0):
-            m.wait("queries", 0)
-        for it in m.loop("it", turns):
-            keys = m.wait("keys", it)
-            said_sm100.load_scale(m, scale, keys.key_scales)
-            m.release(keys)
-            scores = m.wait("scores", it)
-            leaf.read_scores(m, dots, scores.view(), g * each * heads)
-            m.release(scores)
-            for j in range(each):
-                said_sm100.load_weights(m, weight, queries.head_weights, (g * each + j) * heads)
-                leaf.weigh_one(m, logit, dots, j, weight)
-                key = (name("first") + it) * m.k.tile
-                said_sm100.store_row(m, logit, scale, begin, size, j, own + j, key)
-
-    return body
+@recorded
+def _epilogue_prefill(m: Recorder, s: Block, g: int) -> None:
+    """Blackwell: the scores of one half of the block's rows, a key a thread."""
+    heads, each = m.k.heads, m.c.rows_per_group
+    dots, weight, scale, logit, begin, size = (
+        m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "begin", "size")
+    )
+    queries = m.slot("queries", 0)
+    own = inline(s.row + g * each)
+    sm100.load_windows(m, begin, size, own)
+    if s.turns > 0:
+        m.wait("queries", 0)
+    for it in range(s.turns):
+        keys = m.wait("keys", it)
+        sm100.load_scale(m, scale, keys.key_scales)
+        m.release(keys)
+        scores = m.wait("scores", it)
+        leaf.read_scores(m, dots, scores.view(), g * each * heads)
+        m.release(scores)
+        for j in range(each):
+            sm100.load_weights(m, weight, queries.head_weights, (g * each + j) * heads)
+            leaf.weigh_one(m, logit, dots, j, weight)
+            sm100.store_row(m, logit, scale, begin, size, j, own + j, (s.first + it) * m.k.tile)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     if arch.tmem_columns and k.mode != "prefill":
-        scorers = {f"score_{g}": _epilogue_decode(g) for g in range(_blackwell_groups(k)[0])}
+        scorers = {f"score_{g}": partial(_epilogue_decode, g=g) for g in range(_blackwell_groups(k)[0])}
         return {START: _start_decode, "load": _load_decode, "mma": _issue_decode, **scorers}
     if arch.tmem_columns:
-        scorers = {f"score_{g}": _epilogue_prefill(g) for g in range(2)}
+        scorers = {f"score_{g}": partial(_epilogue_prefill, g=g) for g in range(2)}
         return {START: _start_prefill, "load": _load_prefill, "mma": _issue_prefill, **scorers}
     if k.mode != "prefill":
         return {START: _start_decode, "load": _load_decode, "score": _score_decode}

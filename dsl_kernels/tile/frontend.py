@@ -139,14 +139,14 @@ class State:
             )  # fmt: skip
         dtype, bound = kinds[name], name in vars(self)
         if dtype is not None and bound:
-            self.m.set(vars(self)[name], value)
+            self.m.set(vars(self)[name], _plain(value))
         elif bound:
             raise DeclarationError(
                 f"{type(self).__name__}.{name}", expected="one assignment", got="another one",
                 fix=f"declare a variable: `{name}: Int32`, or another dtype",
             )  # fmt: skip
         else:
-            made = self.m.var(name, value, dtype) if dtype is not None else _named(self.m, name, value)
+            made = _variable(self.m, name, value, dtype) if dtype is not None else _named(self.m, name, value)
             object.__setattr__(self, name, made)
 
     def __getattr__(self, name: str) -> Any:
@@ -173,6 +173,18 @@ def _named(m: Recorder, name: str, value: Any) -> Any:
     if not isinstance(value, Expr) or (value.op == "name" and not m.is_variable(value)):
         return value
     return m.let(name, value)
+
+
+def _variable(m: Recorder, name: str, value: Any, dtype: str) -> Expr:
+    """A variable under a name of the kernel, or the one that `named` gives it."""
+    if isinstance(value, _Named):
+        name, value = value.name, value.value
+    return m.var(name, _plain(value), dtype)
+
+
+def _plain(value: Any) -> Any:
+    """What a variable is set to, which has a name already."""
+    return value.value if isinstance(value, (_Inline, _Named)) else value
 
 
 class Branch:
@@ -278,11 +290,11 @@ class Frame:
     def declare(self, name: str, value: Any, dtype: str) -> Any:
         """`name: dtype = value`."""
         self._bound[name] = self.m.scope
-        return self.m.var(name, value.value if isinstance(value, _Inline) else value, dtype)
+        return _variable(self.m, name, value, dtype)
 
     def set(self, variable: Any, value: Any) -> Any:
         """`variable = value`."""
-        self.m.set(variable, value)
+        self.m.set(variable, _plain(value))
         return variable
 
     def branch(self, condition: Any, other: bool) -> Branch:

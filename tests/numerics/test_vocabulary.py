@@ -32,6 +32,7 @@ from dsl_kernels.problems.base import OperandSpec, bind_dims
 from dsl_kernels.runtime import store
 from dsl_kernels.runtime.artifact import TensorMap
 from dsl_kernels.tile import text as t
+from dsl_kernels.tile.frontend import Int32, inline, recorded, rolled
 from dsl_kernels.tile.lang import (
     START,
     Body,
@@ -64,6 +65,7 @@ def rows_map(operand: str, columns: int, rows: int, box: int, dtype: str = "FLOA
     )  # fmt: skip
 
 
+@recorded
 def started(m: Recorder) -> None:
     """What every thread of these kernels does first."""
     m.barriers_stand()
@@ -93,14 +95,16 @@ def replicas(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
 
 
+@recorded
 def load_both(m: Recorder) -> None:
-    for i in m.loop("i", TILES):
+    for i in rolled(TILES):
         ab = m.acquire("ab", i)
         m.bulk(ab.a_s, Box("a_map", (0, i * 64)), ab)
         m.bulk(ab.b_s, Box("b_map", (0, i * 64)), ab)
         m.commit(ab)
 
 
+@recorded
 def multiply_rows(m: Recorder) -> None:
     acc = m.buffer("acc")
 
@@ -109,7 +113,7 @@ def multiply_rows(m: Recorder) -> None:
         m.multiply("product", acc, ab.a_s.part(m.replica * 64, 64), ab.b_s, accumulate=not first)
 
     issue(0, True)
-    for i in m.loop("i", TILES, begin=1):
+    for i in rolled(1, TILES):
         issue(i, False)
         m.release(m.slot("ab", i - 1), pending=1)
     m.release(m.slot("ab", TILES - 1))
@@ -145,6 +149,7 @@ def registers(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
 
 
+@recorded
 def load_qkv(m: Recorder) -> None:
     qkv = m.acquire("qkv", 0)
     for name in "qkv":
@@ -152,6 +157,7 @@ def load_qkv(m: Recorder) -> None:
     m.commit(qkv)
 
 
+@recorded
 def attend(m: Recorder) -> None:
     scores, weights, acc, top, total = (m.buffer(x) for x in ("scores", "weights", "acc", "top", "total"))
     qkv = m.wait("qkv", 0)
@@ -180,18 +186,20 @@ def atomics(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return dataclasses.replace(replicas(k, arch), grid=("2",), maps=maps)
 
 
+@recorded
 def load_half(m: Recorder) -> None:
-    for i in m.loop("i", 2):
+    for i in rolled(2):
         ab = m.acquire("ab", i)
-        at = m.let("at", (m.block(0) * 2 + i) * 64)
+        at = (m.block(0) * 2 + i) * 64
         m.bulk(ab.a_s, Box("a_map", (0, at)), ab)
         m.bulk(ab.b_s, Box("b_map", (0, at)), ab)
         m.commit(ab)
 
 
+@recorded
 def add_half(m: Recorder) -> None:
     acc = m.buffer("acc")
-    for i in m.loop("i", 2):
+    for i in rolled(2):
         ab = m.wait("ab", i)
         m.multiply("product", acc, ab.a_s.part(m.replica * 64, 64), ab.b_s, accumulate=i > 0)
         m.release(ab)
@@ -214,22 +222,24 @@ def turns(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )
 
 
+@recorded
 def load_two(m: Recorder) -> None:
-    for i in m.loop("i", 2):
+    for i in rolled(2):
         ab = m.acquire("ab", i)
         m.bulk(ab.a_s, Box("a_map", (0, i * 64)), ab)
         m.bulk(ab.b_s, Box("b_map", (0, i * 64)), ab)
         m.commit(ab)
 
 
+@recorded
 def add_in_turn(m: Recorder) -> None:
     acc, half, state = m.buffer("acc"), m.buffer("half"), m.buffer("state")
     m.fill(half, 0.5)
-    for i in m.loop("i", 2):
+    for i in rolled(2):
         ab = m.wait("ab", i)
         m.take_turn("order")
         m.fill(acc, 0.0)
-        with m.when(i + m.replica > 0):
+        if i + m.replica > 0:
             fragment.read_rows(m, acc, state, 32, 0, 0, m.thread)
         fragment.scale_rows(m, acc, half, m.thread)
         m.multiply("product", acc, ab.a_s.part(m.replica * 64, 64), ab.b_s, accumulate=True)
@@ -274,24 +284,27 @@ def stores(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
 
 
+@recorded
 def load_columns(m: Recorder) -> None:
-    for i in m.loop("i", 2):
+    for i in rolled(2):
         ab = m.acquire("ab", i)
         m.bulk(ab.a_s, Box("a_map", (0, 0)), ab)
         m.bulk(ab.b_s, Box("b_map", (i * 64, 0)), ab)
         m.commit(ab)
 
 
+@recorded
 def store_tiles(m: Recorder) -> None:
-    acc, half, own = m.buffer("acc"), m.buffer("half"), m.replica * 64
-    for i in m.loop("i", 2):
+    acc, half, c_s = m.buffer("acc"), m.buffer("half"), m.buffer("c_s")
+    own = inline(m.replica * 64)
+    for i in rolled(2):
         ab = m.wait("ab", i)
         m.multiply("product", acc, ab.a_s.part(own, 64), ab.b_s)
         m.release(ab)
         fragment.round_to(m, half, acc)
         m.await_stores(barrier="staged")
-        fragment.stage_rows(m, m.buffer("c_s"), own, 128, half, m.thread)
-        m.store("staged", (Box("c_map", (own, i * 64)), m.buffer("c_s").part(own, 64)))
+        fragment.stage_rows(m, c_s, own, 128, half, m.thread)
+        m.store("staged", (Box("c_map", (own, i * 64)), c_s.part(own, 64)))
     m.await_stores()
 
 
@@ -318,18 +331,20 @@ def multicast(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
 
 
+@recorded
 def load_for_both(m: Recorder) -> None:
     rank = m.block(0)
-    for i in m.loop("i", TILES):
+    for i in rolled(TILES):
         ab = m.acquire("ab", i)
         m.bulk(ab.a_s, Box("a_map", (rank * 64, i * 64)), ab)
         m.bulk(ab.b_s.part(rank * 32, 32), Box("b_map", (rank * 32, i * 64)), ab, multicast=True)
         m.commit(ab)
 
 
+@recorded
 def multiply_tiles(m: Recorder) -> None:
     acc = m.buffer("acc")
-    for i in m.loop("i", TILES):
+    for i in rolled(TILES):
         ab = m.wait("ab", i)
         m.multiply("product", acc, ab.a_s, ab.b_s, accumulate=i > 0)
         m.release(ab)
@@ -367,10 +382,12 @@ def strided(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
 
 
+@recorded
 def steps_of(m: Recorder) -> tuple[t.Value, ...]:
     return m.block(2), m.block(1), m.block(0) * 64, 0
 
 
+@recorded
 def load_steps(m: Recorder) -> None:
     aw = m.acquire("aw", 0)
     m.bulk(aw.a_s, Box("a_map", steps_of(m)), aw)
@@ -378,6 +395,7 @@ def load_steps(m: Recorder) -> None:
     m.commit(aw)
 
 
+@recorded
 def store_steps(m: Recorder) -> None:
     acc, half, c_s = m.buffer("acc"), m.buffer("half"), m.buffer("c_s")
     aw = m.wait("aw", 0)
@@ -434,6 +452,7 @@ def tensor_operand(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
 
 
+@recorded
 def issue_both(m: Recorder) -> None:
     qkv, s = m.wait("qkv", 0), m.acquire("s", 0)
     m.multiply("qk", s.view(), qkv.q_s, qkv.k_s)
@@ -443,6 +462,7 @@ def issue_both(m: Recorder) -> None:
     m.commit(o)
 
 
+@recorded
 def weigh_and_store(m: Recorder) -> None:
     scores, weights, top, total = (m.buffer(x) for x in ("scores", "weights", "top", "total"))
     s = m.wait("s", 0)
@@ -482,8 +502,10 @@ def rows(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )
 
 
+@recorded
 def add_rows(m: Recorder) -> None:
-    x, half, first = m.buffer("x_r"), m.buffer("half"), m.block(0) * 128
+    x, half = m.buffer("x_r"), m.buffer("half")
+    first = inline(m.block(0) * 128)
     m.fill(half, 0.5)
     fragment.read_rows(m, x, m.operand("x"), 32, first, 0, m.thread)
     fragment.scale_rows(m, x, half, m.thread)
@@ -521,24 +543,27 @@ def pair(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
 
 
+@recorded
 def load_own(m: Recorder) -> None:
-    for i in m.loop("i", TILES):
+    for i in rolled(TILES):
         ab = m.acquire("ab", i)
         m.bulk(ab.a_s, Box("a_map", (m.block(0) * 128, i * 64)), ab)
         m.bulk(ab.b_s, Box("b_map", (m.block(0) * 32, i * 64)), ab)
         m.commit(ab)
 
 
+@recorded
 def issue_for_both(m: Recorder) -> None:
-    with m.when(m.block(0) == 0):
+    if m.block(0) == 0:
         c = m.acquire("c", 0)
-        for i in m.loop("i", TILES):
+        for i in rolled(TILES):
             ab = m.wait("ab", i)
             m.multiply("product", c.view(), ab.a_s, ab.b_s, accumulate=i > 0)
             m.release(ab)
         m.commit(c)
 
 
+@recorded
 def write_own(m: Recorder) -> None:
     sums = m.buffer("sums")
     c = m.wait("c", 0)
@@ -588,6 +613,7 @@ def counted(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )
 
 
+@recorded
 def pass_on(m: Recorder) -> None:
     x, cta, left = m.buffer("x_r"), m.block(0), m.operand("left")
     fragment.read_rows(m, x, m.operand("x"), 32, cta * 128, 0, m.thread)
@@ -599,13 +625,11 @@ def pass_on(m: Recorder) -> None:
     fragment.write_rows(m, m.operand("c"), 32, cta * 128, 0, x, m.thread)
 
 
+@recorded
 def trade(m: Recorder) -> None:
-    acc, lses, sinks, cta, parts = (
-        *(m.buffer(text) for text in ("acc", "lses", "sinks")),
-        m.block(0),
-        m.slot("parts", 0),
-    )
-    ctas = m.var("ctas", CTAS)
+    acc, lses, sinks = (m.buffer(text) for text in ("acc", "lses", "sinks"))
+    cta, parts = m.block(0), m.slot("parts", 0)
+    ctas: Int32 = CTAS
     m.fill(lses, 1.0)
     m.fill(sinks, -math.inf)
     fragment.read_rows(m, acc, m.operand("x"), 8, cta * 64, 0, m.thread)
@@ -656,13 +680,14 @@ def add_word(m, out: t.Writes, shared_words, total, cta, thread):
     out.row("words", cta, WORDS)[thread] = shared_words[thread] + total
 
 
+@recorded
 def add_words(m: Recorder) -> None:
-    total, limit = t.name("total"), m.let("limit", t.maximum(m.word(m.operand("limits"), m.block(0)), 7))
-    m.declare(total)
+    limit = t.maximum(m.word(m.operand("limits"), m.block(0)), 7)
+    total: Int32 = 0
     leave_word(m, cta=m.block(0))
     m.meet()
-    for i in m.loop("i", limit):
-        m.set(total, total + m.word(m.buffer("shared_words"), i))
+    for i in range(limit):
+        total += m.word(m.buffer("shared_words"), i)
     add_word(m, total, cta=m.block(0))
 
 
@@ -1198,6 +1223,7 @@ def test_a_word_outside_of_memory_is_refused(known: Callable[..., None]) -> None
 def test_a_wait_names_a_cta_where_the_grid_fills_the_slot(case: str, at: int | None) -> None:
     pipe = BY_NAME[case].declare(SimpleNamespace(), get_arch("sm_90a")).pipelines[0]
 
+    @recorded
     def body(m: Recorder) -> None:
         m.wait(pipe.name, 0, at=at)
 
@@ -1208,6 +1234,7 @@ def test_a_wait_names_a_cta_where_the_grid_fills_the_slot(case: str, at: int | N
 
 
 def test_pending_groups_are_for_readers_through_wgmma() -> None:
+    @recorded
     def release(m: Recorder) -> None:
         m.release(m.slot("ab", 0), pending=1)
 
@@ -1219,9 +1246,10 @@ def test_pending_groups_are_for_readers_through_wgmma() -> None:
 
 
 def test_a_product_that_is_awaited_in_the_next_turn_is_fenced_there() -> None:
+    @recorded
     def late(m: Recorder) -> None:
-        for i in m.loop("i", TILES):
-            with m.when(i > 0):
+        for i in rolled(TILES):
+            if i > 0:
                 m.release(m.slot("ab", i - 1))
             ab = m.wait("ab", i)
             m.multiply("product", m.buffer("acc"), ab.a_s.part(m.replica * 64, 64), ab.b_s, accumulate=i > 0)
@@ -1237,6 +1265,7 @@ def test_a_product_that_is_awaited_in_the_next_turn_is_fenced_there() -> None:
 
 
 def test_a_map_for_two_ways_of_copying_is_refused() -> None:
+    @recorded
     def load_result(m: Recorder) -> None:
         load_columns(m)
         ab = m.acquire("ab", 1)

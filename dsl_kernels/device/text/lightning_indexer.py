@@ -5,6 +5,7 @@ Every warp works out for itself which tiles it has, of 32 sequences at a time, s
 
 from __future__ import annotations
 
+from ...tile.frontend import Boolean, Int32, recorded, rolled
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Changes, Sets, ceildiv, maximum, minimum, select
 from ..torch.lightning_indexer import quotient, share_begin, share_size, shuffle_length
@@ -16,40 +17,41 @@ LAST_KEY = 2**31 - 1
 @by_text
 def place_when_even(m, seq: Sets, tile: Sets, step: Sets, b, cta, ctas):
     """Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles in turn."""
-    m.set(tile, cta)
-    m.set(step, ctas)
-    with m.when(b > 1):
-        m.set(step, maximum(quotient(ctas, b), 1))
-        m.set(seq, quotient(cta, step))
-        m.set(tile, cta - seq * step)
+    tile = cta
+    step = ctas
+    if b > 1:
+        step = maximum(quotient(ctas, b), 1)
+        seq = quotient(cta, step)
+        tile = cta - seq * step
 
 
 @by_text
 def read_lengths(m, length: Sets, seq_lens, b, lane):
     """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
-    m.set(length, seq_lens.row("lengths", minimum(lane, b - 1), 1, wide=False)[0])
+    length = seq_lens.row("lengths", minimum(lane, b - 1), 1, wide=False)[0]
 
 
 @by_text
 def lengths_to_score(m, need: Sets, length, b, skip_below, lane):
     """What the lanes' sequences have to score, from their lengths."""
-    known = m.let("known", shuffle_length(length, lane))
-    m.set(need, select((lane < b) & (known > skip_below), known, 0))
+    known = shuffle_length(length, lane)
+    need = select(lane < b and known > skip_below, known, 0)
 
 
+@recorded
 def _keys_to_score(m, seq_lens, b, next_n, skip_below, sequence):
     lengths = seq_lens.row("lengths", minimum(sequence, b - 1), next_n, wide=False)
-    longest = m.var("most_keys")
-    for i in m.loop("i", next_n):
-        length = m.let("length", lengths[i])
-        m.set(longest, maximum(longest, select(length > skip_below, length, 0)))
-    return select(sequence < b, longest, 0)
+    most_keys: Int32 = 0
+    for i in rolled(next_n):
+        length = lengths[i]
+        most_keys = maximum(most_keys, select(length > skip_below, length, 0))
+    return select(sequence < b, most_keys, 0)
 
 
 @by_text
 def keys_to_score(m, need: Sets, seq_lens, b, next_n, skip_below, sequence):
     """Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the batch."""
-    m.set(need, _keys_to_score(m, seq_lens, b, next_n, skip_below, sequence))
+    need = _keys_to_score(m, seq_lens, b, next_n, skip_below, sequence)
 
 
 @by_text
@@ -62,46 +64,48 @@ def find_share(
     Dealt evenly where that leaves no CTA with more tiles than contiguous equal shares of all tiles, end to end, would;
     otherwise in such shares.
     """
-    with m.when(b == 1):
-        m.set(need, shuffle(need, 0))
-        m.set(turns, share_size(ceildiv(need, keys), cta, ctas))
-    with m.otherwise():
-        total = m.var("total", ceildiv(need, keys))
-        longest = m.var("longest", total)
-        for c in m.loop("c", ceildiv(b, WARP), begin=1):
-            more = _keys_to_score(m, seq_lens, b, next_n, skip_below, m.let("sequence", c * WARP + lane))
-            tiles = m.let("tiles", ceildiv(more, keys))
-            m.set(total, total + tiles)
-            m.set(longest, maximum(longest, tiles))
-        m.set(total, warp_sum(total))
-        m.set(longest, warp_max(longest))
-        with m.when((b <= ctas) & (longest <= ceildiv(total, ctas) * step)):
-            with m.when(seq < WARP):
-                m.set(need, shuffle(need, seq))
-            with m.otherwise():
-                m.set(need, _keys_to_score(m, seq_lens, b, next_n, skip_below, seq))
-            m.set(turns, quotient(ceildiv(need, keys) - tile + step - 1, step))
-        with m.otherwise():
-            begin = m.let("begin", share_begin(total, cta, ctas))
-            m.set(turns, share_size(total, cta, ctas))
-            m.set(step, 1)
-            before, c, searching = m.var("before"), m.var("batch"), m.var("searching", turns > 0, "bool")
-            for _ in m.repeat(searching):
-                with m.when(c > 0):
-                    lane_sequence = m.let("sequence", c * WARP + lane)
-                    m.set(need, _keys_to_score(m, seq_lens, b, next_n, skip_below, lane_sequence))
-                tiles = m.let("tiles", ceildiv(need, keys))
-                upto = m.let("upto", before + scan(tiles))
-                hit = m.let("hit", ballot((upto > begin) & (upto - tiles <= begin)))
-                m.set(before, shuffle(upto, WARP - 1))
-                with m.when(hit != 0):
+    if b == 1:
+        need = shuffle(need, 0)
+        turns = share_size(ceildiv(need, keys), cta, ctas)
+    else:
+        total: Int32 = ceildiv(need, keys)
+        longest: Int32 = total
+        for c in range(1, ceildiv(b, WARP)):
+            sequence = c * WARP + lane
+            tiles = ceildiv(_keys_to_score(m, seq_lens, b, next_n, skip_below, sequence), keys)
+            total += tiles
+            longest = maximum(longest, tiles)
+        total = warp_sum(total)
+        longest = warp_max(longest)
+        if b <= ctas and longest <= ceildiv(total, ctas) * step:
+            if seq < WARP:
+                need = shuffle(need, seq)
+            else:
+                need = _keys_to_score(m, seq_lens, b, next_n, skip_below, seq)
+            turns = quotient(ceildiv(need, keys) - tile + step - 1, step)
+        else:
+            begin = share_begin(total, cta, ctas)
+            turns = share_size(total, cta, ctas)
+            step = 1
+            before: Int32 = 0
+            batch: Int32 = 0
+            searching: Boolean = turns > 0
+            while searching:
+                if batch > 0:
+                    sequence = batch * WARP + lane
+                    need = _keys_to_score(m, seq_lens, b, next_n, skip_below, sequence)
+                tiles = ceildiv(need, keys)
+                upto = before + scan(tiles)
+                hit = ballot(upto > begin and upto - tiles <= begin)
+                before = shuffle(upto, WARP - 1)
+                if hit != 0:
                     m.comment("The shares are in order, so one lane at most owns this one's first tile.")
-                    owner = m.let("owner", 31 - clz(hit))
-                    m.set(seq, c * WARP + owner)
-                    m.set(tile, begin - shuffle(upto - tiles, owner))
-                    m.set(need, shuffle(need, owner))
-                    m.set(searching, False)
-                m.set(c, c + 1)
+                    owner = 31 - clz(hit)
+                    seq = batch * WARP + owner
+                    tile = begin - shuffle(upto - tiles, owner)
+                    need = shuffle(need, owner)
+                    searching = False
+                batch += 1
 
 
 @by_text
@@ -112,11 +116,11 @@ def next_tile(
 
     `fresh` tells whether this tile is the share's first one of its sequence.
     """
-    m.set(fresh, (it == 0) | (tile * keys >= need))
-    for _ in m.repeat(tile * keys >= need):
-        m.set(seq, seq + 1)
-        m.set(tile, 0)
-        m.set(need, _keys_to_score(m, seq_lens, b, next_n, skip_below, seq))
+    fresh = it == 0 or tile * keys >= need
+    while tile * keys >= need:
+        seq += 1
+        tile = 0
+        need = _keys_to_score(m, seq_lens, b, next_n, skip_below, seq)
 
 
 @by_text
@@ -125,22 +129,24 @@ def table_entries(m, entry: Sets, block_table, max_pages, row, first, step, page
 
     Entries past `last` are not read; lanes that want one get that of `last`.
     """
-    place = (first + lane // pages * step) * pages + lane % pages
-    m.set(entry, block_table.row("line", row, max_pages, wide=False)[minimum(place, last)])
+    line = block_table.row("line", row, max_pages, wide=False)
+    entry = line[minimum((first + lane // pages * step) * pages + lane % pages, last)]
 
 
 @by_text
 def entry_of(m, page: Sets, entry, place):
     """The entry that lane `place` holds."""
-    m.set(page, shuffle(entry, place))
+    page = shuffle(entry, place)
 
 
+@recorded
 def window_of(m, k_start, k_end, row, s, skv, skip_below):
     """[begin, end) of a row's keys; `end` is 0 for a row past the last one and for a row that selection takes whole."""
-    last = m.let("last_row", minimum(row, s - 1))
-    begin = m.let("first_key", maximum(k_start[last], 0))
-    end = m.let("end_key", minimum(k_end[last], skv))
-    return begin, m.let("end_to_score", select((row < s) & (end - begin > skip_below), end, 0))
+    last_row = minimum(row, s - 1)
+    first_key = maximum(k_start[last_row], 0)
+    end_key = minimum(k_end[last_row], skv)
+    end_to_score = select(row < s and end_key - first_key > skip_below, end_key, 0)
+    return first_key, end_to_score
 
 
 @by_text
@@ -150,11 +156,12 @@ def find_tiles(
     """First key tile and tile count of a split over the union of the windows of a block of rows; a lane looks at one row."""
     begin, end = window_of(m, k_start, k_end, row + lane % rows, s, skv, skip_below)
     m.comment("From the last key that there can be, as the greatest is what a warp finds.")
-    low = m.let("low", LAST_KEY - warp_max(select(end > begin, LAST_KEY - begin, 0)))
-    high = m.let("high", warp_max(select(end > begin, end, 0)))
-    lowest, tiles = m.var("lowest"), m.var("tiles")
-    with m.when(high > 0):
-        m.set(lowest, (low.to("uint32") // keys).to("int32"))
-        m.set(tiles, ceildiv(high, keys) - lowest)
-    m.set(first, lowest + share_begin(tiles, split, splits))
-    m.set(turns, share_size(tiles, split, splits))
+    low = LAST_KEY - warp_max(select(end > begin, LAST_KEY - begin, 0))
+    high = warp_max(select(end > begin, end, 0))
+    lowest: Int32 = 0
+    tiles: Int32 = 0
+    if high > 0:
+        lowest = (low.to("uint32") // keys).to("int32")
+        tiles = ceildiv(high, keys) - lowest
+    first = lowest + share_begin(tiles, split, splits)
+    turns = share_size(tiles, split, splits)

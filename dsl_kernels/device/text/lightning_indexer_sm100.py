@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...tile.frontend import unrolled
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Writes, maximum
 from ..torch.warps import shuffle
@@ -11,7 +12,7 @@ from .lightning_indexer import window_of
 @by_text
 def load_weights(m, weight, head_weights, first):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
-    for quad in m.loop("quad", weight.size // 4, unrolled=True):
+    for quad in unrolled(weight.size // 4):
         head_weights.read(weight.group(4 * quad, 4), first // 4 + quad)
 
 
@@ -24,18 +25,18 @@ def load_scale(m, scale, key_scales, thread):
 @by_text
 def load_lengths(m, length, seq_lens, seq, next_n, skip_below, thread):
     """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
-    query = m.let("query", thread % WARP)
+    query = thread % WARP
     length[0] = 0
-    with m.when(query < next_n):
-        found = m.let("found", seq_lens.row("lengths", seq, next_n, wide=False)[query])
-        with m.when(found > skip_below):
+    if query < next_n:
+        found = seq_lens.row("lengths", seq, next_n, wide=False)[query]
+        if found > skip_below:
             length[0] = found
 
 
 @by_text
 def load_windows(m, begin, size, k_start, k_end, row, s, skv, skip_below):
     """First keys and sizes of the windows of the rows from `row` on."""
-    for i in m.loop("i", begin.size, unrolled=True):
+    for i in unrolled(begin.size):
         low, high = window_of(m, k_start, k_end, row + i, s, skv, skip_below)
         begin[i] = low
         size[i] = maximum(high - low, 0)
@@ -44,15 +45,15 @@ def load_windows(m, begin, size, k_start, k_end, row, s, skv, skip_below):
 @by_text
 def store_query(m, logits: Writes, logit, scale, length, seq, query, next_n, stride, key, thread):
     """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
-    at = m.let("at", key + thread)
-    with m.when(at < shuffle(length[0], query)):
+    at = key + thread
+    if at < shuffle(length[0], query):
         logits.row("row_of_query", (seq, query), (next_n, stride))[at] = logit[0] * scale[0]
 
 
 @by_text
 def store_row(m, logits: Writes, logit, scale, begin, size, j, row, stride, key, thread):
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its window has that key."""
-    at = m.let("at", key + thread)
+    at = key + thread
     m.comment("One comparison: a key before the window is far behind it, too.")
-    with m.when((at - begin[j]).to("uint32") < size[j].to("uint32")):
+    if (at - begin[j]).to("uint32") < size[j].to("uint32"):
         logits.row("row_of_key", row, stride)[at] = logit[0] * scale[0]

@@ -10,6 +10,7 @@ query's. Four: every lane gets one query's, of both keys.
 
 from __future__ import annotations
 
+from ...tile.frontend import Float32, Int32, inline, named, recorded, unrolled
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Writes, maximum, select
 from ..torch.lightning_indexer import store_where
@@ -39,8 +40,8 @@ def read_weights(m, weight, head_weights, first, each, heads, thread):
     """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at a time."""
     own = head_weights.part("own", first)
     for query in range(each):
-        for pair in m.loop("pair", heads // 8, unrolled=True):
-            place = query * (heads // 2) + pair * 4 + thread % 4
+        for pair in unrolled(heads // 8):
+            place = inline(query * (heads // 2) + pair * 4 + thread % 4)
             own.read(weight.group(query * (heads // 4) + pair * 2, 2), place)
 
 
@@ -52,39 +53,39 @@ def read_scales(m, scale, key_scales, first, each, thread):
         scale[i] = own[ROWS * i]
 
 
-def _head_sum(m, acc, weight, row, first, pairs):
+@recorded
+def _head_sum(m, acc, weight, row, query, pairs):
     """This thread's part of sum_h w_h * max(s_h, 0) for its key `row` (0 or 1) and one query of the product."""
-    total = m.var(f"total_{row}_{first // pairs}", 0.0, "float32")
-    for pair in m.loop("pair", pairs, unrolled=True):
+    total: Float32 = named(f"total_{row}_{query}", 0.0)
+    for pair in unrolled(pairs):
         for column in range(2):
-            score = maximum(acc[(first + pair) * 4 + (2 * row + column)], 0.0)
-            m.set(total, total + score * weight[(first + pair) * 2 + column])
+            score = inline(maximum(acc[(query * pairs + pair) * 4 + (2 * row + column)], 0.0))
+            total += score * weight[(query * pairs + pair) * 2 + column]
     return total
 
 
 @by_text
 def weigh(m, logit, acc, weight, each, heads, thread):
     """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys, dealt to its four lanes."""
-    odd = m.let("odd", thread % 2 == 1)
-    upper = m.let("upper", thread // 2 % 2 == 1) if each > 1 else False
+    odd = thread % 2 == 1
+    upper = thread // 2 % 2 == 1 if each > 1 else False
 
-    def dealt(low, high, upper, distance):
-        """Two values added over pairs of lanes: those that are not `upper` get the sum of the first."""
-        return select(upper, high, low) + exchange(select(upper, low, high), distance)
+    def dealt(low, high, takes_high, distance):
+        """Two values added over pairs of lanes: a lane that `takes_high` gets the sum of the second."""
+        return select(takes_high, high, low) + exchange(select(takes_high, low, high), distance)
 
-    pairs = heads // 8
-    sums = [
-        [_head_sum(m, acc, weight, row, query * pairs, pairs) for query in range(each)] for row in range(2)
-    ]
+    sums = [[_head_sum(m, acc, weight, row, query, heads // 8) for query in range(each)] for row in range(2)]
     if each == 1:
-        own = m.let("own", dealt(sums[0][0], sums[1][0], odd, 1))
+        own = dealt(sums[0][0], sums[1][0], odd, 1)
         logit[0] = own + exchange(own, 2)
     elif each == 2:
-        halves = [m.let(f"half_{i}", dealt(sums[0][i], sums[1][i], odd, 1)) for i in range(2)]
-        logit[0] = dealt(halves[0], halves[1], upper, 2)
+        half_0 = dealt(sums[0][0], sums[1][0], odd, 1)
+        half_1 = dealt(sums[0][1], sums[1][1], odd, 1)
+        logit[0] = dealt(half_0, half_1, upper, 2)
     else:
         for row, (a, b, c, d) in enumerate(sums):
-            low, high = m.let(f"low_{row}", dealt(a, b, odd, 1)), m.let(f"high_{row}", dealt(c, d, odd, 1))
+            low = named(f"low_{row}", dealt(a, b, odd, 1))
+            high = named(f"high_{row}", dealt(c, d, odd, 1))
             logit[row] = dealt(low, high, upper, 2)
 
 
@@ -97,22 +98,22 @@ def one_length(m, length, need):
 @by_text
 def read_query_lengths(m, length, seq_lens, seq, query, each, next_n, skip_below, thread):
     """Keys to score of this thread's query of a product; 0 past next_n and for a row that selection takes whole."""
-    own, found = m.let("own", query + _query(thread, each)), m.var("found")
-    with m.when(own < next_n):
-        m.set(found, seq_lens.row("lengths", seq, next_n, wide=False)[own])
-        with m.when(found <= skip_below):
-            m.set(found, 0)
+    own = query + _query(thread, each)
+    found: Int32 = 0
+    if own < next_n:
+        found = seq_lens.row("lengths", seq, next_n, wide=False)[own]
+        if found <= skip_below:
+            found = 0
     length[0] = found
 
 
 @by_text
 def store_logits(m, logits: Writes, logit, scale, length, seq, query, each, next_n, stride, key, thread):
     """Store this thread's logits of a product, times the scales: those of keys that its query has."""
-    at = m.let("at", key + _key(thread, each))
+    at = key + _key(thread, each)
     for i in range(logit.size):
         to = logits.row("to", (seq, query + _query(thread, each)), (next_n, stride), at + ROWS * i)
-        inside = at + ROWS * i < length[0]
-        wanted = (thread % 4 < 2) & inside if each == 1 else inside
+        wanted = inline((each > 1 or thread % 4 < 2) and at + ROWS * i < length[0])
         m.do(store_where(to.at(0), logit[i] * scale[i], wanted))
 
 
@@ -129,7 +130,7 @@ def store_window(m, logits: Writes, logit, scale, begin, size, row, each, stride
     """Store this thread's logits of a product, times the scales: those of keys in its row's window."""
     m.comment("What does not change from product to product comes first, so that it is found once.")
     to = logits.row("to", row + _query(thread, each), stride, _key(thread, each)).part("there", key)
-    place = m.let("place", key - (begin[0] - _key(thread, each)))
+    place = key - (begin[0] - _key(thread, each))
     for i in range(logit.size):
-        inside = (place + ROWS * i).to("uint32") < size[0].to("uint32")
+        inside = inline((place + ROWS * i).to("uint32") < size[0].to("uint32"))
         m.do(store_where(to.at(ROWS * i), logit[i] * scale[i], inside))
