@@ -236,8 +236,6 @@ _SPELT_OUT = {
     "lightning_indexer",
     "lightning_indexer_sm90",
     "lightning_indexer_sm100",
-    "sparse_mla",
-    "sparse_mla_sm100",
 }
 """Modules of texts that spell the recorder out."""
 
