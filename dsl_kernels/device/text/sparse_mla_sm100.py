@@ -17,18 +17,8 @@ from ...tile.text import Sets, Writes, ceildiv, maximum, select
 from ..torch.fragment import load_columns, store_columns
 from ..torch.fragment import read_accumulator as read_accumulator
 from ..torch.warps import any_lane, copy16, exp2, load_vector, shuffle, store_fp8, store_vector
-from .sparse_mla import (
-    SCALE_WORD,
-    THREADS,
-    TOKEN_WORDS,
-    _inverse,
-    _lse,
-    cache_row,
-    column_head,
-    join_maxima,
-    join_sums,
-    kept_beside,
-)
+from .sparse_mla_gather import SCALE_WORD, THREADS, TOKEN_WORDS, cache_row
+from .sparse_mla_softmax import base2_lse, column_head, inverse_sum, join_maxima, join_sums, kept_beside
 
 UNIT = 128
 """Latent dims of an accumulator."""
@@ -132,10 +122,10 @@ def finish_columns(
     if thread < 4:
         for column in unrolled(peak.size):
             head = column_head(column, thread)
-            lse2 = _lse(top[column], peak[column])
+            lse2 = base2_lse(top[column], peak[column])
             if head < head_block:
                 kept = inline(kept_beside(lse2, attn_sink[head0 + head]) if split is None else 1.0)
-                stat_s[head] = _inverse(top[column]) * kept
+                stat_s[head] = inverse_sum(top[column]) * kept
                 of_heads[head] = lse2 * (lse_scale if split is None else 1.0)
 
 
@@ -207,8 +197,8 @@ def merge_heads(
             o_partial.row("partial", (row, other, head), (splits, heads, LATENT_DIM)).read(four, thread)
             for v in range(4):
                 merged[v] = merged[v] + weight * four[v]
-        joined = _lse(total, base)
-        scale = _inverse(total) * kept_beside(joined, attn_sink[head])
+        joined = base2_lse(total, base)
+        scale = inverse_sum(total) * kept_beside(joined, attn_sink[head])
         for v in range(4):
             rounded[v] = (merged[v] * scale).to("bfloat16")
         out.row("to", (row, head), (heads, LATENT_DIM)).write(rounded, thread)
