@@ -98,7 +98,10 @@ class _Named:
 
 
 def named(name: str, value: Any) -> Any:
-    """In `x = named(...)`: the kernel's name of `x`, for a function that is called several times by another."""
+    """In `x = named(...)`: the kernel's name of `x`, for a function that is called several times by another.
+
+    `x = [named(...) for ...]` names each value of a list.
+    """
     return _Named(name, value)
 
 
@@ -168,6 +171,8 @@ def _named(m: Recorder, name: str, value: Any) -> Any:
     """The value under a name of the kernel, where it is one that has none; a variable's value of now."""
     if isinstance(value, _Inline):
         return value.value
+    if isinstance(value, list) and any(isinstance(part, _Named) for part in value):
+        return [_named(m, name, part) if isinstance(part, _Named) else part for part in value]
     if isinstance(value, _Named):
         name, value = value.name, value.value
     if not isinstance(value, Expr) or (value.op == "name" and not m.is_variable(value)):

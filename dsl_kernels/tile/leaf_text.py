@@ -233,8 +233,6 @@ class LeafText:
 
 _SPELT_OUT = {
     "topk_selector",
-    "sparse_mla",
-    "sparse_mla_sm100",
 }
 """Modules of texts that spell the recorder out."""
 

@@ -208,7 +208,8 @@ SYNCHRONISATION = re.compile(
 )
 # What stands elsewhere, and why it is no statement of a text.
 BY_HAND = {
-    ("device/text/sparse_mla.py", "sync_warp"): "keeps a thread's loads where they are written; no data passes",
+    ("device/text/sparse_mla.py", "sync_warp"): "a warp reads back rows of shared memory that it alone writes",
+    ("device/text/sparse_mla_gather.py", "sync_warp"): "keeps a thread's loads where they are written; no data passes",
     ("device/cutedsl/inbox.py", "st.relaxed"): "what a leaf sends through the grid with, and wait_words is spelled with",
     ("device/cutedsl/inbox.py", "ld.relaxed"): "what wait_words is spelled with",
     ("device/cutedsl/fragment_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",

@@ -11,37 +11,28 @@ from __future__ import annotations
 import math
 
 from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
+from ...tile.frontend import Boolean, Float32, inline, recorded, rolled, unrolled
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Sets, Writes, ceildiv, maximum, select
 from ..torch.fragment import load_columns, store_columns
 from ..torch.fragment import read_accumulator as read_accumulator
 from ..torch.warps import any_lane, copy16, exp2, load_vector, shuffle, store_fp8, store_vector
-from .sparse_mla import (
-    SCALE_WORD,
-    THREADS,
-    TOKEN_WORDS,
-    _inverse,
-    _lse,
-    column_head,
-    join_maxima,
-    join_sums,
-    kept_beside,
-    named,
-)
+from .sparse_mla_gather import SCALE_WORD, THREADS, TOKEN_WORDS, cache_row
+from .sparse_mla_softmax import base2_lse, column_head, inverse_sum, join_maxima, join_sums, kept_beside
 
 UNIT = 128
 """Latent dims of an accumulator."""
 AT_ONCE = 8
-"""Splits whose partials are on their way together."""
+"""Splits whose partials are in flight together."""
 
 
 @by_text
 def copy_block(m, target, q, row, head0, heads, head_block, columns, thread):
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
     of_block, pieces = q.row("of_block", (row, head0), (heads, columns)), columns // 8
-    for i in m.loop("i", target.shape[0] * pieces // THREADS, unrolled=True):
-        item = m.let("item", i * THREADS + thread)
-        to = target.group_at(item // pieces, item % pieces * 8, 8)
+    for i in unrolled(target.shape[0] * pieces // THREADS):
+        item = i * THREADS + thread
+        to = inline(target.group_at(item // pieces, item % pieces * 8, 8))
         m.do(copy16(to, of_block.at(item * 8), item < head_block * pieces))
 
 
@@ -60,7 +51,7 @@ UNIT_WORDS = 8
 def load_words(m, words, at, kv_cache, first, pieces, low, high, n, thread):
     """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is a single piece."""
     for half, ids in enumerate((low, high)):
-        place, inside = named(m, ids, thread // 4, n)
+        place, inside = cache_row(m, ids, thread // 4, n)
         token = kv_cache.row("token", place, FP8_TOKEN_BYTES, first + (thread % 4 * 16 if pieces > 1 else 0))
         for piece in range(pieces):
             m.do(load_vector(words, half * TOKEN_WORDS + (at + piece * 4), 4, token.at(piece * 64), inside))
@@ -73,7 +64,7 @@ def write_unit(m, target, words, unit, thread):
     for half in range(2):
         row, own = half * WARP + thread // 4, half * TOKEN_WORDS
         for piece in range(2):
-            at = own + (unit * UNIT_WORDS + piece * 4)
+            at = inline(own + (unit * UNIT_WORDS + piece * 4))
             if rope:
                 m.do(store_vector(words, at, target.group_at(row, piece * 32 + lane * 8, 8)))
             else:
@@ -88,29 +79,29 @@ def take_maxima(m, grown: Sets, top, peak, red, rise, thread):
     `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every warp.
     """
     join_maxima(m, top, red, thread)
-    above = m.var("above", False, "bool")
-    for column in m.loop("column", top.size, unrolled=True):
-        m.set(above, above | (top[column] > peak[column] + float(rise)))
-    m.set(grown, any_lane(above))
+    above: Boolean = False
+    for column in unrolled(top.size):
+        above |= top[column] > peak[column] + float(rise)
+    grown = any_lane(above)
 
 
 @by_text
 def raise_reference(m, peak, top, sums, stat_s, thread):
     """Move the reference up to the maximum: rescale the running sums, and leave each head's factor for O."""
-    for column in m.loop("column", peak.size, unrolled=True):
-        highest = m.let("highest", maximum(top[column], peak[column]))
-        factor = m.let("factor", exp2(peak[column] - highest))
+    for column in unrolled(peak.size):
+        highest = maximum(top[column], peak[column])
+        factor = exp2(peak[column] - highest)
         sums[column] = sums[column] * factor
         peak[column] = highest
-        with m.when(thread < 4):
+        if thread < 4:
             stat_s[column_head(column, thread)] = factor
 
 
 @by_text
 def weigh_tokens(m, scores, sums, peak):
     """P = exp2(S - reference) in place of S, and the running sums of this thread's own weights."""
-    for i in m.loop("i", scores.size, unrolled=True):
-        column = i // 4 * 2 + i % 2
+    for i in unrolled(scores.size):
+        column = inline(i // 4 * 2 + i % 2)
         scores[i] = exp2(scores[i] - peak[column])
         sums[column] = sums[column] + scores[i]
 
@@ -128,33 +119,39 @@ def finish_columns(
     line, pitch = _line(row, split, splits)
     of_heads = lses.row("of_heads", line, (*pitch, heads), head0)
     join_sums(m, top, red, thread)
-    with m.when(thread < 4):
-        for column in m.loop("column", peak.size, unrolled=True):
-            head = m.let("head", column_head(column, thread))
-            lse2 = m.let("lse2", _lse(top[column], peak[column]))
-            with m.when(head < head_block):
-                kept = kept_beside(lse2, attn_sink[head0 + head]) if split is None else 1.0
-                stat_s[head] = _inverse(top[column]) * kept
+    if thread < 4:
+        for column in unrolled(peak.size):
+            head = column_head(column, thread)
+            lse2 = base2_lse(top[column], peak[column])
+            if head < head_block:
+                kept = inline(kept_beside(lse2, attn_sink[head0 + head]) if split is None else 1.0)
+                stat_s[head] = inverse_sum(top[column]) * kept
                 of_heads[head] = lse2 * (lse_scale if split is None else 1.0)
 
 
-def _by_columns(m, held, stat_s, heads):
-    """Steps through the four accumulators, some of so many heads at a time: which accumulator, from which head on, and the factors."""
-    parts, count = ceildiv(heads, held.size), min(heads, held.size)
-    for step in m.loop("step", LATENT_DIM // UNIT * parts):
-        first = m.let("first", step % parts * held.size if parts > 1 else 0)
-        factors = m.local("factors", count, "float32")
-        for quad in m.loop("quad", count // 4, unrolled=True):
-            stat_s.read(factors.group(quad * 4, 4), first // 4 + quad)
-        yield step, step // parts, first, factors
+def _parts(held, heads):
+    """In how many parts a thread holds so many heads of an accumulator, one after the other."""
+    return ceildiv(heads, held.size)
+
+
+@recorded
+def _load_factors(m, held, stat_s, heads, step):
+    """Of a step through the four accumulators, part after part: its first head, and the factors of its heads."""
+    parts = _parts(held, heads)
+    first = step % parts * held.size if parts > 1 else 0
+    factors = m.local("factors", min(heads, held.size), "float32")
+    for quad in unrolled(factors.size // 4):
+        stat_s.read(factors.group(quad * 4, 4), first // 4 + quad)
+    return first, factors
 
 
 @by_text
 def rescale_output(m, acc, held, stat_s, padded, thread):
     """O^T times each head's factor."""
-    for step, _, _, factors in _by_columns(m, held, stat_s, padded):
+    for step in rolled(LATENT_DIM // UNIT * _parts(held, padded)):
+        _, factors = _load_factors(m, held, stat_s, padded, step)
         load_columns(m, held, acc, step * held.size, thread)
-        for i in m.loop("i", held.size, unrolled=True):
+        for i in unrolled(held.size):
             held[i] = held[i] * factors[i]
         store_columns(m, held, acc, step * held.size, thread)
 
@@ -165,11 +162,13 @@ def write_output(
 ):
     """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     line, pitch = _line(row, split, splits)
-    for step, unit, first, factors in _by_columns(m, held, stat_s, head_block):
-        with m.when(some):
+    parts = _parts(held, head_block)
+    for step in rolled(LATENT_DIM // UNIT * parts):
+        first, factors = _load_factors(m, held, stat_s, head_block, step)
+        if some:
             load_columns(m, held, acc, step * held.size, thread)
-        d = m.let("d", unit * UNIT + thread)
-        for i in m.loop("i", factors.size, unrolled=True):
+        d = step // parts * UNIT + thread
+        for i in unrolled(factors.size):
             of_head = to.row("of_head", (*line, head0 + first + i), (*pitch, heads, LATENT_DIM))
             of_head[d] = (factors[i] * select(some, held[i], 0.0)).to(to.dtype)
 
@@ -181,26 +180,27 @@ def merge_heads(
     """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives 0 and -inf."""
     four, merged = m.local("four", 4, "float32"), m.local("merged", 4, "float32")
     rounded = m.local("rounded", 4, "bfloat16")
-    for turn in m.loop("turn", (head_block - share + shares - 1) // shares):
-        head = m.let("head", head0 + share + turn * shares)
-        top, total = m.var("top", -math.inf, "float32"), m.var("total", 0.0, "float32")
-        for other in m.loop("other", splits, at_once=AT_ONCE):
+    for turn in range((head_block - share + shares - 1) // shares):
+        head = head0 + share + turn * shares
+        top: Float32 = -math.inf
+        total: Float32 = 0.0
+        for other in rolled(splits, at_once=AT_ONCE):
             lses = lse_partial.row("lses", (row, other), (splits, heads))
-            m.set(top, maximum(top, lses[head]))
-        base = m.let("base", select(top > -math.inf, top, 0.0))
+            top = maximum(top, lses[head])
+        base = select(top > -math.inf, top, 0.0)
         for v in range(4):
             merged[v] = 0.0
-        for other in m.loop("other", splits, at_once=AT_ONCE):
+        for other in rolled(splits, at_once=AT_ONCE):
             lses = lse_partial.row("lses", (row, other), (splits, heads))
-            weight = m.let("weight", exp2(lses[head] - base))
-            m.set(total, total + weight)
+            weight = exp2(lses[head] - base)
+            total += weight
             o_partial.row("partial", (row, other, head), (splits, heads, LATENT_DIM)).read(four, thread)
             for v in range(4):
                 merged[v] = merged[v] + weight * four[v]
-        joined = m.let("joined", _lse(total, base))
-        scale = m.let("scale", _inverse(total) * kept_beside(joined, attn_sink[head]))
+        joined = base2_lse(total, base)
+        scale = inverse_sum(total) * kept_beside(joined, attn_sink[head])
         for v in range(4):
             rounded[v] = (merged[v] * scale).to("bfloat16")
         out.row("to", (row, head), (heads, LATENT_DIM)).write(rounded, thread)
-        with m.when(thread == 0):
+        if thread == 0:
             lse.row("of_row", row, heads)[head] = joined * lse_scale

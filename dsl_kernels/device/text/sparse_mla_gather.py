@@ -1,0 +1,285 @@
+"""Leaves that read the ids of sparse MLA on Hopper and gather the rows that they name, and queries, by their text.
+
+A tile has TILE tokens, of which a lane has two ids: `low` of the first 32, `high` of the next.
+"""
+
+from __future__ import annotations
+
+from ...problems.layouts import FP8_TOKEN_BYTES
+from ...tile.frontend import inline, named, recorded, rolled, unrolled
+from ...tile.lang import Size
+from ...tile.leaf_text import WARP, by_text
+from ...tile.text import Sets, ceildiv, minimum, select
+from ..torch.warps import (
+    ballot,
+    copy16,
+    copy_row16,
+    load_vector,
+    prefetch,
+    send_rows,
+    show_copies,
+    shuffle,
+    store_fp8,
+    store_vector,
+    sync_warp,
+)
+
+TILE, THREADS = 64, 128
+HEADS = Size(64, "HEADS_OF_SIDE")
+"""Heads of a side, where they lie on M."""
+
+
+@by_text
+def read_ids(m, low: Sets, high: Sets, indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = -1
+    high = -1
+    if turn < turns:
+        ids = indices.row("ids", row, topk)
+        first = (split + turn * splits) * TILE + lane
+        low = ids[first]
+        high = ids[first + WARP]
+
+
+def _valid(token, n):
+    """Whether an id names one of `n` rows; -1 is padding."""
+    return (token >= 0) & (token < n)
+
+
+@by_text
+def vote(m, in_low: Sets, in_high: Sets, live: Sets, low, high, n):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
+    in_low = ballot(_valid(low, n))
+    in_high = ballot(_valid(high, n))
+    live = (in_low | in_high) != 0
+
+
+@recorded
+def cache_row(m, ids, lane, n, which=""):
+    """The cache row that a lane's id names, the first one where it names none of `n`, and whether it names one."""
+    token = named(f"token{which}", shuffle(ids, lane))
+    inside = named(f"inside{which}", _valid(token, n))
+    return select(inside, token, 0), inside
+
+
+@by_text
+def load_queries(m, target, q, row, head0, heads, head_block, width, first, columns, thread):
+    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    pieces, rounds = columns // 8, ceildiv(head_block * columns // 8, THREADS)
+    held, most = m.local("held", rounds * 8, "bfloat16"), head_block * pieces
+    of_block = q.row("of_block", (row, head0), (heads, width), first)
+    m.comment("All reads before the first write, which a compiler would not move them past.")
+    for i in unrolled(rounds):
+        item = minimum(i * THREADS + thread, most - 1)
+        of_block.part("mine", item // pieces * width).read(held.group(i * 8, 8), item % pieces)
+    for i in unrolled(rounds):
+        item = i * THREADS + thread
+        if item < most:
+            target.write(held.group(i * 8, 8), (item // pieces, item % pieces * 8))
+
+
+@by_text
+def copy_query_rows(m, target, q, row, head0, heads, columns, thread):
+    """Start the copies of a block of 64 heads of one query."""
+    of_block, pieces = q.row("of_block", row, heads * columns, head0 * columns), columns // 8
+    for i in rolled(HEADS * pieces // THREADS, at_once=8):
+        own, piece = thread // pieces + i * (THREADS // pieces), thread % pieces
+        m.do(copy16(target.group_at(own, piece * 8, 8), of_block.at((i * THREADS + thread) * 8), True))
+
+
+@by_text
+def copy_rows(m, target, cache, first, columns, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
+    """
+    lanes = min(columns // 8, 8)
+    at_once, piece = THREADS // lanes, thread % lanes
+    for begin in range(0, TILE, at_once):
+        row = thread // lanes + begin
+        ids = inline(
+            low if begin + at_once <= WARP else high if begin >= WARP else select(row < WARP, low, high)
+        )
+        token = shuffle(ids, row % WARP)
+        for c in unrolled(columns // (lanes * 8)):
+            to = inline(target.group_at(row, (c * lanes + piece) * 8, 8))
+            m.do(copy_row16(to, cache, first + piece * 8, token, c * (lanes * 8), n))
+
+
+# Half a tile of 656-byte tokens in registers: a token lies in four lanes, 16 fp8 values of each panel of 64, two pieces of rope,
+# and of its four scales one, which the others read from there. Where `shares` CTAs share out the half, each has so many
+# of the panels, and rope of four tokens in eight, which a warp unpacks: eight lanes a token.
+
+ROPE_WORD, SCALE_WORD, TOKEN_WORDS = 32, 40, 44
+SCALES_AT, ROPE_AT = 512, 528
+
+
+@by_text
+def fetch_half(m, kv_cache, rank, shares, ids, n, thread):
+    """Have the L2 fetch this CTA's share of the tokens of half a tile, a line at a time."""
+    lanes = 4 * shares
+    token = shuffle(ids, thread // lanes + rank * (WARP // shares))
+    line = inline(thread % lanes * 128)
+    inside = _valid(token, n)
+    of_token = kv_cache.row("of_token", token, FP8_TOKEN_BYTES, line)
+    for more in range(0, FP8_TOKEN_BYTES, lanes * 128):
+        m.do(prefetch(of_token.at(more), inside & (line + more < FP8_TOKEN_BYTES)))
+
+
+@by_text
+def load_half(m, words, kv_cache, rank, shares, ids, n, thread):
+    """Read this CTA's share of half a tile into registers."""
+    _half(m, words, kv_cache, rank, shares, ids, n, thread)
+
+
+@by_text
+def renew_half(m, words, ckv, kpe, to_ckv, to_kpe, kv_cache, rank, shares, ids, n, thread):
+    """Write this CTA's share of the half tile as bf16 rows and, as room is made, read the share of these ids; then send the other CTA what was written."""
+    first = inline(thread & WARP - 4)
+    scales = [
+        named(f"scale_{i}", shuffle(words[SCALE_WORD // shares], first + i)) for i in range(4 // shares)
+    ]
+
+    def send():
+        if shares == 1:
+            return
+        m.comment("Of each panel a warp has eight rows, 1 KB that lie together.")
+        m.do(show_copies())
+        own = inline((thread >> 5) * 8)
+        m.do(send_rows(kpe.group_at(own + rank * 4, 0, 8), to_kpe, rank ^ 1, 4, 1, WARP))
+        m.do(send_rows(ckv.group_at(own, 0, 8), to_ckv, rank ^ 1, 8, 4, WARP))
+
+    def write(at, row, column):
+        if at >= ROPE_WORD // shares:
+            m.do(store_vector(words, at, kpe.group_at(row, column, 8)))
+        else:
+            halves = (ckv.group_at(row, column + e, 8) for e in (0, 8))
+            m.do(store_fp8(*halves, words, at, scales[at // 8]))
+
+    _half(m, words, kv_cache, rank, shares, ids, n, thread, write, send)
+
+
+def _nothing(*_):
+    """In place of a function that writes or sends, where the words hold nothing yet."""
+
+
+@recorded
+def _read_words(m, words, at, count, place, wanted):
+    """Read `count` words at `place` into the thread's words from number `at` on.
+
+    What follows the warp's barrier stays there, and ptxas does not put all of the loads after the last arithmetic.
+    """
+    m.do(load_vector(words, at, count, place, wanted))
+    m.do(sync_warp())
+
+
+@recorded
+def _half(m, words, kv_cache, rank, shares, ids, n, thread, write=_nothing, send=_nothing):
+    """Read a share of half a tile, 16 bytes at a time, each once `write` has made room for it; `send` once all is written."""
+    panels, lanes, lane = 8 // shares, 4 * shares, thread & 3
+    row = thread >> 2
+    place, inside = cache_row(m, ids, row, n)
+    own, of_rope, rope_inside = row, place, inside
+    if shares > 1:
+        own = (thread >> 5) * 8 + rank * 4 + (thread >> 3 & 3)
+        of_rope, rope_inside = cache_row(m, ids, own, n, "_of_rope")
+    token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, lane * 16 + rank * (panels * 64))
+    rope = kv_cache.row("rope", of_rope, FP8_TOKEN_BYTES, (thread & lanes - 1) * 16)
+    for u in range(2 // shares):
+        at = ROPE_WORD // shares + u * 4
+        write(at, own, u * 32 + (thread & lanes - 1) * 8)
+        _read_words(m, words, at, 4, rope.at(ROPE_AT + u * 64), rope_inside)
+    for panel in range(panels):
+        write(panel * 4, row, panel * 64 + lane * 16)
+        _read_words(m, words, panel * 4, 4, token.at(panel * 64), inside)
+    send()
+    m.comment("Behind all uses of the one before, so that it can take its register.")
+    scale = inline((lane & panels // 2 - 1) * 4 + rank * (panels * 2) - lane * 16 - rank * (panels * 64))
+    m.do(load_vector(words, SCALE_WORD // shares, 1, token.at(SCALES_AT + scale), inside))
+
+
+@recorded
+def _tokens(m, words, kv_cache, which, dims, low, high, n, thread, write=_nothing):
+    """Read a quarter of slice `which` of two tokens, 16 bytes at a time, and its scales, each once `write` has made room for it.
+
+    Four threads share a row and the next four its neighbour, so that their stores fall into distinct banks.
+    """
+    panels, groups, lane = int(dims) // 64, int(dims) // 128, thread & 3
+    for half, ids in enumerate((low, high)):
+        place, inside = cache_row(m, ids, thread >> 2 & WARP - 1, n)
+        # From the lane's own bytes on: registers for another address are not to be had.
+        token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, lane * 16)
+        first, scales = half * (panels + 1) * 4, (panels + 1) * 8 + half * groups
+        for panel in unrolled(panels):
+            at = inline(first + panel * 4)
+            write(half, panel, at, words[scales + panel // 2])
+            _read_words(m, words, at, 4, token.at(which * dims + panel * 64), inside)
+        rope, rope_at = (half * (panels + 1) + panels) * 4, (_rope_piece(lane, panels) - lane) * 16
+        write(half, None, rope, None)
+        _read_words(m, words, rope, 4, token.at(ROPE_AT + which * (dims // 4) + rope_at), inside)
+        _read_words(m, words, scales, groups, token.at(SCALES_AT + which * (groups * 4) - lane * 16), inside)
+
+
+def _rope_piece(lane, panels):
+    """Which 16 bytes of a slice's rope dims a lane moves; where there are fewer than four, some are moved twice."""
+    return lane & panels - 1
+
+
+@by_text
+def copy_tokens(m, raw, raw_pe, scales, kv_cache, ids, n, thread):
+    """Start the copies of half a tile's 656-byte tokens as they are, eight threads a token; zeros where an id names no row."""
+    lane = inline(thread & 7)
+    for r in unrolled(2):
+        row = r * (WARP // 2) + (thread >> 3)
+        place, inside = cache_row(m, ids, row, n)
+        token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, lane * 16)
+        for panel in unrolled(4):
+            m.do(copy16(raw.group_at(row, panel * 32 + lane * 4, 4), token.at(panel * 128), inside))
+        m.do(copy16(raw_pe.group_at(row, lane * 8, 8), token.at(ROPE_AT), inside))
+        if lane == 0:
+            m.do(copy16(scales.group_at(row, 0, 4), token.at(SCALES_AT), inside))
+
+
+@by_text
+def unpack_tokens(m, ckv, kpe, raw, raw_pe, scales, half, thread):
+    """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of the tile's or the second.
+
+    Of eight lanes four have pieces of one row and four of the row whose number differs in bits 0 and 2, so that what they
+    read falls into distinct banks, and so does what they write.
+    """
+    pair = inline(thread >> 4)
+    piece = thread & 3 | (thread >> 1 & 4)
+    own = (pair & 12) * 2 + (pair & 3 ^ (thread >> 2 & 1) * 5)
+    row = half * WARP + own
+    words, factors, beside = m.local("words", 16), m.local("factors", 4), m.local("beside", 8, "bfloat16")
+    scales.read(factors, (own, 0))
+    m.comment("All reads before the first write, which a compiler would not move them past.")
+    for panel in unrolled(4):
+        raw.read(words.group(panel * 4, 4), (own, panel * 32 + piece * 4))
+    raw_pe.read(beside, (own, piece * 8))
+    for panel in unrolled(4):
+        halves = (ckv.group_at(row, panel * 128 + piece * 16 + e, 8) for e in (0, 8))
+        m.do(store_fp8(*halves, words, panel * 4, factors[panel]))
+    kpe.write(beside, (row, piece * 8))
+
+
+@by_text
+def load_tokens(m, words, kv_cache, which, dims, low, high, n, thread):
+    """Read slice `which`, `dims` latent dims and its rope dims, of a tile's 656-byte tokens into registers; zeros where an id names no row."""
+    _tokens(m, words, kv_cache, which, dims, low, high, n, thread)
+
+
+@by_text
+def renew_tokens(m, words, target, rope, kv_cache, which, dims, low, high, n, thread):
+    """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens` does."""
+    lane = inline(thread & 3)
+
+    def write(half, panel, at, scale):
+        row = inline(half * WARP + (thread >> 2))
+        if panel is None:
+            m.do(store_vector(words, at, rope.group_at(row, _rope_piece(lane, int(dims) // 64) * 8, 8)))
+        else:
+            halves = (target.group_at(row, panel * 64 + lane * 16 + e, 8) for e in (0, 8))
+            m.do(store_fp8(*halves, words, at, scale))
+
+    _tokens(m, words, kv_cache, which, dims, low, high, n, thread, write)
