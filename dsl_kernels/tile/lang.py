@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate
 
 from ..abi import TensorMap
 from ..dtypes import DTYPES
@@ -498,7 +498,8 @@ class Policy:
     useful: Callable[[SimpleNamespace, ArchSpec, int], bool] = lambda k, arch, level: True
 
 
-Body = Callable[["Recorder"], None]
+Body = Callable[Concatenate["Recorder", ...], Any]
+"""What a role does, said against a Recorder, then the State that START's body has returned, if it has."""
 # The body, among those of the roles, of what every thread does first.
 START = "start"
 
