@@ -3,8 +3,8 @@
     S[rows, keys] = Q K^T;   P = exp2(scale * (S - top)) in 16 bits;   O[rows, dim] += P V
 
 A CTA takes a block of query rows of one head. One warp copies: the queries once, keys and values through a ring each.
-Tiles go from the last key to the first, so that those with a mask come first, and in front of them those that only the
-later rows of the block see: who has no such row leaves them out.
+Tiles go from the last key to the first. So the first tiles are those that only the later rows of the block see, which a
+warpgroup without such rows skips; then come the masked tiles, then those that all rows see whole.
 
 On Hopper two or three warpgroups have 64 rows each and run one text, with scores and result in registers. Each issues
 the scores of the next tile, then the second product of this one, and works out the next weights while that runs; with
@@ -13,9 +13,9 @@ the scores of the next tile, then the second product of this one, and works out 
 On Blackwell a block has two sides of 128 rows, each with a warpgroup for its softmax; scores, weights and result lie in
 tensor memory. One warp issues all products: while a side is at its softmax, those of the other run.
 
-Work items are (head, block of rows). Heads that share keys lie next to each other, and blocks of a causal call come
-heaviest first. A CTA takes one of each `ctas`, to and fro, and copies the next one's tiles under its epilogue. The CTAs
-of a cluster take the same block of heads that share keys: each copies its part of every tile for all of them.
+Work items are (head, block of rows). Heads that share keys are adjacent, and blocks of a causal call come heaviest first.
+Each round of `ctas` items gives a CTA one, in alternating direction; it copies the next item's tiles during its epilogue.
+The CTAs of a cluster take the same block of heads that share keys: each copies its part of every tile for all of them.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _hopper(k: SimpleNamespace) -> Schedule:
 
 
 def _blackwell(k: SimpleNamespace) -> Schedule:
-    """Two warpgroups with 128 rows each in tensor memory: scores, their weights behind them, and the result."""
+    """Two warpgroups with 128 rows each in tensor memory: scores, then their weights, and the result."""
     dtype = DTYPES[k.dtype]
     mma = (Reader("mma", Engine.TCGEN05),)
 
@@ -311,7 +311,8 @@ class Work(State):
     all_items: Value
     items: Int32
     shift: Int32
-    # Of the item, in steps of the sequence, heads and tiles of keys; the first row sees keys up to `seen`.
+    # The item that the role is at. A bundle has a head for each CTA of the cluster. Rows begin at `row`, which sees keys
+    # 0 to `seen`, and its rows see keys of the first `tiles` tiles.
     bundle: Value
     row: Int32
     seen: Value
@@ -335,7 +336,7 @@ def _start(m: Recorder) -> Work:
 
 @recorded
 def _turned(m: Recorder, item: Any) -> Any:
-    """This CTA's place in a round of items: rounds go to and fro, so that none always has the heavier one."""
+    """This CTA's place in a round of items: rounds alternate in direction, so that no CTA always has the heavier one."""
     return m.block(0) + item % 2 * (m.dim("ctas") - 1 - 2 * m.block(0))
 
 
