@@ -105,6 +105,7 @@ from types import SimpleNamespace
 from .. import problems
 from ..arch import ArchSpec
 from ..device.text import {op} as leaf
+from ..tile.frontend import recorded
 from ..tile.lang import START, Body, Buffer, Knob, Role, Schedule, Space
 from ..tile.program import TileProgram
 from ..tile.text import Recorder
@@ -123,12 +124,15 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )
 
 
+@recorded
 def _start(m: Recorder) -> None:
     """What every thread does first."""
     m.barriers_stand()
 
 
+@recorded
 def _work(m: Recorder) -> None:
+    """A row in, a row out."""
     leaf.read_row(m, m.buffer("row_s"), m.operand("x"), m.block(0), m.dim("columns"), m.k.threads, m.thread)
     m.meet()
     leaf.write_row(m, m.operand("y"), m.buffer("row_s"), m.block(0), m.dim("columns"), m.k.threads, m.thread)
@@ -182,7 +186,7 @@ from ...tile.text import Writes
 def read_row(m, target, x, row, columns, threads, thread):
     """A row into shared memory."""
     line = x.row("line", row, columns)
-    for i in m.loop("i", columns, begin=thread, step=threads):
+    for i in range(thread, columns, threads):
         target[i] = line[i]
 
 

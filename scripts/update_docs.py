@@ -150,11 +150,11 @@ NEWCOMER = ROOT / "tests" / "codegen" / "newcomer"
 
 
 def newcomer(file: str, *names: str) -> str:
-    """Functions of a file of the example kernel, with their decorators."""
+    """Functions and classes of a file of the example kernel, with their decorators."""
     text = (NEWCOMER / file).read_text()
     lines, shown = text.splitlines(), []
     for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef) and node.name in names:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in names:
             first = min((d.lineno for d in node.decorator_list), default=node.lineno)
             shown.append("\n".join(lines[first - 1 : node.end_lineno]))
     return code("python", "\n\n\n".join(shown))
@@ -640,7 +640,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     ),
     "newcomer_schedule": partial(newcomer, "dsl_kernels/programs/row_softmax.py", "declare"),
     "newcomer_bodies": partial(
-        newcomer, "dsl_kernels/programs/row_softmax.py", "_start", "_load", "_weigh", "bodies"
+        newcomer, "dsl_kernels/programs/row_softmax.py", "Rows", "_start", "_load", "_weigh", "bodies"
     ),
     "newcomer_text": partial(newcomer, "dsl_kernels/device/text/row_softmax.py", "exponentials", "write_row"),
     "newcomer_told": newcomer_told,

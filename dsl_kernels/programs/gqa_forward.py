@@ -3,8 +3,8 @@
     S[rows, keys] = Q K^T;   P = exp2(scale * (S - top)) in 16 bits;   O[rows, dim] += P V
 
 A CTA takes a block of query rows of one head. One warp copies: the queries once, keys and values through a ring each.
-Tiles go from the last key to the first, so that those with a mask come first, and in front of them those that only the
-later rows of the block see: who has no such row leaves them out.
+Tiles go from the last key to the first. So the first tiles are those that only the later rows of the block see, which a
+warpgroup without such rows skips; then come the masked tiles, then those that all rows see whole.
 
 On Hopper two or three warpgroups have 64 rows each and run one text, with scores and result in registers. Each issues
 the scores of the next tile, then the second product of this one, and works out the next weights while that runs; with
@@ -13,9 +13,9 @@ the scores of the next tile, then the second product of this one, and works out 
 On Blackwell a block has two sides of 128 rows, each with a warpgroup for its softmax; scores, weights and result lie in
 tensor memory. One warp issues all products: while a side is at its softmax, those of the other run.
 
-Work items are (head, block of rows). Heads that share keys lie next to each other, and blocks of a causal call come
-heaviest first. A CTA takes one of each `ctas`, to and fro, and copies the next one's tiles under its epilogue. The CTAs
-of a cluster take the same block of heads that share keys: each copies its part of every tile for all of them.
+Work items are (head, block of rows). Heads that share keys are adjacent, and blocks of a causal call come heaviest first.
+Each round of `ctas` items gives a CTA one, in alternating direction; it copies the next item's tiles during its epilogue.
+The CTAs of a cluster take the same block of heads that share keys: each copies its part of every tile for all of them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from ..device.torch import fragment
 from ..device.torch import gqa_forward as leaf
 from ..device.torch import gqa_forward_sm100 as leaf_sm100
 from ..problems.gqa_forward import DTYPES
+from ..tile.frontend import Int32, State, inline, recorded
 from ..tile.lang import (
     START,
     Body,
@@ -50,7 +51,7 @@ from ..tile.lang import (
     Turn,
 )
 from ..tile.program import TileProgram
-from ..tile.text import Box, Recorder, Slot, Value, ceildiv, maximum, minimum, name
+from ..tile.text import Box, Recorder, Slot, Value, View, ceildiv, maximum, minimum
 
 SHARED, REGISTER, TENSOR = Space.SHARED, Space.REGISTER, Space.TENSOR
 GROUP_ROWS = Size(64, "GROUP_ROWS")
@@ -189,7 +190,7 @@ def _hopper(k: SimpleNamespace) -> Schedule:
 
 
 def _blackwell(k: SimpleNamespace) -> Schedule:
-    """Two warpgroups with 128 rows each in tensor memory: scores, their weights behind them, and the result."""
+    """Two warpgroups with 128 rows each in tensor memory: scores, then their weights, and the result."""
     dtype = DTYPES[k.dtype]
     mma = (Reader("mma", Engine.TCGEN05),)
 
@@ -302,60 +303,86 @@ def _blackwell(k: SimpleNamespace) -> Schedule:
     )  # fmt: skip
 
 
-def _start(m: Recorder) -> None:
+class Work(State):
+    """What a role knows of its CTA's work items, and of the one that it is at."""
+
+    blocks: Value
+    bundles: Value
+    all_items: Value
+    items: Int32
+    shift: Int32
+    # The item that the role is at. A bundle has a head for each CTA of the cluster. Rows begin at `row`, which sees keys
+    # 0 to `seen`, and its rows see keys of the first `tiles` tiles.
+    bundle: Value
+    row: Int32
+    seen: Value
+    tiles: Int32
+    batch: Value
+    head: Value
+
+
+@recorded
+def _start(m: Recorder) -> Work:
     """What every thread does first: the barriers, and this CTA's number of items."""
-    m.let("blocks", ceildiv(m.dim("sq"), query_rows(m.k)))
-    m.let("bundles", m.dim("b") * m.dim("heads") // m.k.cluster)
-    m.let("all_items", name("blocks") * name("bundles"))
-    m.var("items", ceildiv(name("all_items") - _turned(m, name("all_items") // m.dim("ctas")), m.dim("ctas")))
-    m.var("shift", m.dim("skv") - m.dim("causal") * m.dim("sq"))
+    s = Work(m)
+    s.blocks = ceildiv(m.dim("sq"), query_rows(m.k))
+    s.bundles = m.dim("b") * m.dim("heads") // m.k.cluster
+    s.all_items = s.blocks * s.bundles
+    s.items = ceildiv(s.all_items - _turned(m, s.all_items // m.dim("ctas")), m.dim("ctas"))
+    s.shift = m.dim("skv") - m.dim("causal") * m.dim("sq")
     m.barriers_stand()
+    return s
 
 
+@recorded
 def _turned(m: Recorder, item: Any) -> Any:
-    """This CTA's place in a round of items: rounds go to and fro, so that none always has the heavier one."""
+    """This CTA's place in a round of items: rounds alternate in direction, so that no CTA always has the heavier one."""
     return m.block(0) + item % 2 * (m.dim("ctas") - 1 - 2 * m.block(0))
 
 
-def _place(m: Recorder, item: Any, rows: int | None = None) -> SimpleNamespace:
-    """Where the item lies, and the tiles of keys that its first `rows` rows see, or all; the first sees those up to `seen`.
+@recorded
+def _place(s: Work, item: Value, rows: int | None = None) -> None:
+    """Where the item lies, and how many tiles of keys its first `rows` rows see, by default all of its rows.
 
     `abreast` heads (one a CTA of the cluster) are worked on side by side, the last block of rows of each first.
     """
-    blocks, abreast = name("blocks"), m.dim("abreast")
-    number = m.var("number", _turned(m, item) + item * m.dim("ctas"))
-    first = m.var("first", number // (abreast * blocks) * abreast)
-    within = m.var("within", number - first * blocks)
-    width = m.var("width", minimum(abreast, name("bundles") - first))
-    bundle: Any = first + within % width
-    row = m.var("row", (blocks - 1 - within // width) * query_rows(m.k))
-    seen = row + name("shift")
-    tiles = m.var("tiles", ceildiv(minimum(m.dim("skv"), seen + (rows or query_rows(m.k))), m.k.tile))
-    return SimpleNamespace(bundle=bundle, row=row, tiles=tiles, seen=seen)
+    m, abreast = s.m, s.m.dim("abreast")
+    number: Int32 = _turned(m, item) + item * m.dim("ctas")
+    first: Int32 = number // (abreast * s.blocks) * abreast
+    within: Int32 = number - first * s.blocks
+    width: Int32 = minimum(abreast, s.bundles - first)
+    s.bundle = inline(first + within % width)
+    s.row = (s.blocks - 1 - within // width) * query_rows(m.k)
+    s.seen = inline(s.row + s.shift)
+    s.tiles = ceildiv(minimum(m.dim("skv"), s.seen + (rows or query_rows(m.k))), m.k.tile)
 
 
-def _head(m: Recorder, at: SimpleNamespace) -> None:
+@recorded
+def _head(s: Work) -> None:
     """The sequence and the head of an item."""
-    pair = m.var("pair", at.bundle * m.k.cluster + m.block(1) if m.k.cluster > 1 else at.bundle)
-    at.batch = m.let("batch", pair // m.dim("heads"))
-    at.head = m.let("head", pair - at.batch * m.dim("heads"))
+    m, cluster = s.m, s.m.k.cluster
+    pair: Int32 = s.bundle * cluster + m.block(1) if cluster > 1 else s.bundle
+    s.batch = pair // m.dim("heads")
+    s.head = pair - s.batch * m.dim("heads")
 
 
 def _panels(m: Recorder) -> range:
     return range(0, m.k.dim, PANEL)
 
 
-def _load(m: Recorder) -> None:
-    done = m.var("done", 0)
-    for item in m.loop("item", name("items")):
-        at = _place(m, item)
-        _head(m, at)
-        kv_head = m.let("kv_head", at.head * m.dim("kv_heads") // m.dim("heads"))
+@recorded
+def _load(m: Recorder, s: Work) -> None:
+    """Queries, and tiles of keys and values from the last to the first; `done` tiles belong to earlier items."""
+    done: Int32 = 0
+    for item in range(s.items):
+        _place(s, item)
+        _head(s)
+        kv_head = s.head * m.dim("kv_heads") // m.dim("heads")
 
         def copy(slot: Slot, operand: str, rows: int, *place: Value, shared: bool) -> None:
             """`rows` rows of one head at `place`; a part of them by each CTA of the cluster where all take them."""
             share = rows // m.k.cluster if shared else rows
-            part = m.block(1) * share if share < rows else 0
+            part = inline(m.block(1) * share if share < rows else 0)
             batch, head, row = place
             for column in _panels(m):
                 box = Box(f"{operand}_map", (batch, head, row + part, column))
@@ -363,61 +390,60 @@ def _load(m: Recorder) -> None:
                 m.bulk(view, box, slot, multicast=share < rows)
             m.commit(slot)
 
-        def tile(operand: str, i: Value, at: SimpleNamespace = at, head: Value = kv_head) -> None:
-            slot = m.acquire(operand, name("done") + i)
-            copy(slot, operand, m.k.tile, at.batch, head, (at.tiles - 1 - i) * m.k.tile, shared=True)
+        def copy_tile(operand: str, i: Value) -> None:
+            slot = m.acquire(operand, done + i)
+            copy(slot, operand, m.k.tile, s.batch, kv_head, (s.tiles - 1 - i) * m.k.tile, shared=True)
 
-        tile("k", 0)
+        copy_tile("k", 0)
         queries = m.schedule.buffer("q_s")
         for part in range(queries.stages):
             rows = queries.shape[0]
             slot = m.acquire("q", item * queries.stages + part)
-            copy(slot, "q", rows, at.batch, at.head, at.row + part * rows, shared=False)
-        for i in m.loop("i", at.tiles, begin=1):
-            tile("k", i)
-            tile("v", i - 1)
-        tile("v", at.tiles - 1)
-        m.set(done, done + at.tiles)
+            copy(slot, "q", rows, s.batch, s.head, s.row + part * rows, shared=False)
+        for i in range(1, s.tiles):
+            copy_tile("k", i)
+            copy_tile("v", i - 1)
+        copy_tile("v", s.tiles - 1)
+        done += s.tiles
 
 
-def _attend(m: Recorder) -> None:
+@recorded
+def _attend(m: Recorder, s: Work) -> None:
+    """A warpgroup of Hopper: its 64 rows' scores, softmax and result, all in registers."""
     scores, weights, acc = m.buffer("scores"), m.buffer("weights"), m.buffer("acc")
     top, total, soft = m.buffer("top"), m.buffer("total"), m.k.ablation != "nosoftmax"
-    scale = m.let("scale", m.scalar("sm_scale") * LOG2E)
-    first_row = m.replica * GROUP_ROWS if m.k.groups > 1 else 0
-    done = m.var("done", 0)
-    for item in m.loop("item", name("items")):
-        at = _place(m, item)
-        _head(m, at)
-        row = m.let("own_row", at.row + first_row)
-        # Its rows see fewer keys than those of the warpgroups behind it: the tiles of the others come first.
-        own: Any = ceildiv(minimum(m.dim("skv"), at.seen + (first_row + GROUP_ROWS)), m.k.tile)
-        first: Any = m.var("others", at.tiles - own)
+    scale = m.scalar("sm_scale") * LOG2E
+    first_row = inline(m.replica * GROUP_ROWS if m.k.groups > 1 else 0)
+    done: Int32 = 0
+    for item in range(s.items):
+        _place(s, item)
+        _head(s)
+        own_row = s.row + first_row
+        # Its rows see fewer keys than those of the warpgroups after it: the tiles of the others come first.
+        others: Int32 = s.tiles - ceildiv(minimum(m.dim("skv"), s.seen + (first_row + GROUP_ROWS)), m.k.tile)
 
         def score(i: Value) -> Slot:
-            slot = m.wait("k", name("done") + i)
-            m.multiply("qk", scores, m.slot("q", name("item")).q_s.part(first_row, GROUP_ROWS), slot.k_s)
+            slot = m.wait("k", done + i)
+            m.multiply("qk", scores, m.slot("q", item).q_s.part(first_row, GROUP_ROWS), slot.k_s)
             return slot
 
         def weigh(i: Value) -> Slot:
-            slot = m.wait("v", name("done") + i)
+            slot = m.wait("v", done + i)
             m.multiply("pv", acc, weights, slot.v_s, accumulate=True)
             return slot
 
-        def soften(i: Value, hidden: bool, at: SimpleNamespace = at, row: Value = row) -> None:
+        def softmax(i: Value, hidden: bool) -> None:
             if not soft:
                 return
             if hidden:
-                key = (at.tiles - 1 - i) * m.k.tile
-                leaf.hide_keys(m, scores, row, key, m.dim("skv"), name("shift"), m.thread)
+                key = inline((s.tiles - 1 - i) * m.k.tile)
+                leaf.hide_keys(m, scores, own_row, key, m.dim("skv"), s.shift, m.thread)
             rows = (scores, top, total, m.buffer("factor"))
             if m.k.lazy:
                 limit, bits = m.buffer("limit"), m.k.lazy == 2
-                leaf.online_softmax_lazily(
-                    m, *rows, limit, name("scale", "float32"), RESCALE_LOG2, hidden, bits, m.thread
-                )
+                leaf.online_softmax_lazily(m, *rows, limit, scale, RESCALE_LOG2, hidden, bits, m.thread)
             else:
-                leaf.online_softmax(m, *rows, name("scale", "float32"), hidden, m.thread)
+                leaf.online_softmax(m, *rows, scale, hidden, m.thread)
 
         def step(i: Value, hidden: bool) -> None:
             """The scores of tile i and its weights, while the second product of the tile before runs."""
@@ -430,7 +456,7 @@ def _attend(m: Recorder) -> None:
             m.release(keys, pending=1)
             if m.k.ablation == "nooverlap":
                 m.release(values)
-            soften(i, hidden)
+            softmax(i, hidden)
             if m.k.ablation != "nooverlap":
                 m.release(values)
             fragment.round_to(m, weights, scores)
@@ -443,85 +469,86 @@ def _attend(m: Recorder) -> None:
         if soft and m.k.lazy:
             m.fill(m.buffer("limit"), -0.0)
         q = m.wait("q", item)
-        for i in m.loop("i", first):
+        for i in range(others):
             if m.k.order:
                 m.take_turn("issue")
                 m.pass_turn("issue")
-            m.release(m.wait("k", name("done") + i))
-            m.release(m.wait("v", name("done") + i))
-        m.release(score(first))
-        soften(first, True)
+            m.release(m.wait("k", done + i))
+            m.release(m.wait("v", done + i))
+        m.release(score(others))
+        softmax(others, True)
         fragment.round_to(m, weights, scores)
         # The last tiles come first: those that some row does not see whole.
-        whole: Any = minimum(m.dim("skv"), at.seen + (first_row + 1))
-        masked = m.var("masked", maximum(first + 1, at.tiles - whole // m.k.tile))
-        for i in m.loop("i", masked, begin=first + 1):
+        whole = inline(minimum(m.dim("skv"), s.seen + (first_row + 1)) // m.k.tile)
+        masked: Int32 = maximum(others + 1, s.tiles - whole)
+        for i in range(others + 1, masked):
             step(i, True)
-        for i in m.loop("i", at.tiles, begin=masked):
+        for i in range(masked, s.tiles):
             step(i, False)
-        values = weigh(at.tiles - 1)
+        values = weigh(s.tiles - 1)
         m.release(q, pending=1)
         m.release(values)
         leaf.divide_by_total(m, acc, top, total, scale, m.thread)
         leaf.store_lse(
-            m, m.operand("lse"), top, at.batch, at.head, m.dim("heads"), row, m.dim("sq"), m.thread
+            m, m.operand("lse"), top, s.batch, s.head, m.dim("heads"), own_row, m.dim("sq"), m.thread
         )
         fragment.round_to(m, m.buffer("rounded"), acc)
         m.await_stores(barrier="staged")
         o_s = m.buffer("o_s")
         fragment.stage_rows(m, o_s, first_row, query_rows(m.k), m.buffer("rounded"), m.thread)
-        m.store(
-            "staged",
-            *(
-                (
-                    Box("out_map", (at.batch, at.head, row, column)),
-                    o_s.part(first_row, GROUP_ROWS).columns(column, PANEL),
-                )
-                for column in _panels(m)
-            ),
-        )
-        m.set(done, done + at.tiles)
+        _store(s, "staged", o_s.part(first_row, GROUP_ROWS), own_row)
+        done += s.tiles
     m.await_stores()
 
 
-def _issue(m: Recorder) -> None:
+@recorded
+def _store(s: Work, barrier: str, staged: View, row: Value) -> None:
+    """What a warpgroup has staged, to the output from `row` on."""
+    boxes = [(column, Box("out_map", (s.batch, s.head, row, column))) for column in _panels(s.m)]
+    s.m.store(barrier, *((box, staged.columns(column, PANEL)) for column, box in boxes))
+
+
+@recorded
+def _issue(m: Recorder, s: Work) -> None:
     """Scores of the next tile before the second product of this one, of one side after the other.
 
     The first side leaves out the tiles whose keys none of its rows sees: they come first.
     """
-    done, own_done, groups = m.var("done", 0), m.var("own_done", 0), len(SIDES)
-    for item in m.loop("item", name("items")):
-        at = _place(m, item)
-        others = m.var("others", at.tiles - ceildiv(minimum(m.dim("skv"), at.seen + LANES), m.k.tile))
+    groups = len(SIDES)
+    done: Int32 = 0
+    own_done: Int32 = 0
+    for item in range(s.items):
+        _place(s, item)
+        others: Int32 = s.tiles - ceildiv(minimum(m.dim("skv"), s.seen + LANES), m.k.tile)
 
         def use(side: int, i: Value) -> Value:
-            return name("own_done") + (i - name("others")) if side == 0 else name("done") + i
+            return own_done + (i - others) if side == 0 else done + i
 
-        def score(side: int, i: Value, keys: Slot, item: Value = item) -> None:
-            s = m.acquire(f"s_{side}", use(side, i))
-            m.multiply(f"qk_{side}", s.view(), m.slot("q", item * groups + side).q_s, keys.k_s)
-            m.commit(s)
+        def score(side: int, i: Value, keys: Slot) -> None:
+            scores = m.acquire(f"s_{side}", use(side, i))
+            m.multiply(f"qk_{side}", scores.view(), m.slot("q", item * groups + side).q_s, keys.k_s)
+            m.commit(scores)
 
         def weigh(side: int, i: Value, values: Slot) -> None:
             p, o = m.wait(f"p_{side}", use(side, i)), m.acquire(f"o_{side}", use(side, i))
-            later = i > (name("others") if side == 0 else 0)
+            later = inline(i > (others if side == 0 else 0))
             m.multiply(f"pv_{side}", o.view(), p.view(), values.v_s, accumulate=later)
             m.release(p)
             m.commit(o)
 
-        keys = m.wait("k", done)
+        first_keys = m.wait("k", done)
         for side in SIDES:
             m.wait("q", item * groups + side)
-        with m.when(others == 0):
-            score(0, 0, keys)
-        score(1, 0, keys)
-        m.release(keys)
-        for i in m.loop("i", at.tiles, begin=1):
+        if others == 0:
+            score(0, 0, first_keys)
+        score(1, 0, first_keys)
+        m.release(first_keys)
+        for i in range(1, s.tiles):
             keys = m.wait("k", done + i)
-            with m.when(i >= others):
+            if i >= others:
                 score(0, i, keys)
             values = m.wait("v", done + (i - 1))
-            with m.when(i > others):
+            if i > others:
                 weigh(0, i - 1, values)
             score(1, i, keys)
             m.release(keys)
@@ -529,16 +556,17 @@ def _issue(m: Recorder) -> None:
             m.release(values)
         for side in SIDES:
             m.release(m.slot("q", item * groups + side))
-        values = m.wait("v", done + (at.tiles - 1))
+        last_values = m.wait("v", done + (s.tiles - 1))
         for side in SIDES:
-            weigh(side, at.tiles - 1, values)
-        m.release(values)
-        m.set(done, done + at.tiles)
-        m.set(own_done, own_done + (at.tiles - others))
+            weigh(side, s.tiles - 1, last_values)
+        m.release(last_values)
+        done += s.tiles
+        own_done += s.tiles - others
 
 
-def _soften(m: Recorder, side: int) -> None:
-    """The weights of a tile while the scores of the next one are on their way; the result stays in tensor memory.
+@recorded
+def _softmax(m: Recorder, s: Work, side: int) -> None:
+    """The weights of a tile while the scores of the next one are in flight; the result stays in tensor memory.
 
     Tiles are those that its rows see. Where a maximum rises it is rescaled, before the weights are handed on.
     """
@@ -546,29 +574,28 @@ def _soften(m: Recorder, side: int) -> None:
         m.buffer(f"{text}_{side}")
         for text in ("scores", "weights", "part", "rounded", "top", "total", "factor", "limit")
     )
-    scale = m.let("scale", m.scalar("sm_scale") * LOG2E)
-    done, first_row = m.var("done", 0), side * LANES
-    for item in m.loop("item", name("items")):
-        at = _place(m, item, first_row + LANES)
-        _head(m, at)
-        row = m.let("own_row", at.row + first_row)
+    scale = m.scalar("sm_scale") * LOG2E
+    done: Int32 = 0
+    first_row = side * LANES
+    for item in range(s.items):
+        _place(s, item, first_row + LANES)
+        _head(s)
+        own_row = s.row + first_row
 
-        def step(i: Value, hidden: bool, first: bool, at: SimpleNamespace = at, row: Value = row) -> None:
-            s = m.wait(f"s_{side}", name("done") + i)
-            fragment.read_tensor(m, scores, s.view(), m.thread)
-            m.release(s)
+        def step(i: Value, hidden: bool, first: bool) -> None:
+            handed = m.wait(f"s_{side}", done + i)
+            fragment.read_tensor(m, scores, handed.view(), m.thread)
+            m.release(handed)
             if hidden:
-                key = (at.tiles - 1 - i) * m.k.tile
-                leaf.hide_keys(m, scores, row, key, m.dim("skv"), name("shift"), m.thread)
+                key = inline((s.tiles - 1 - i) * m.k.tile)
+                leaf.hide_keys(m, scores, own_row, key, m.dim("skv"), s.shift, m.thread)
             rows = (scores, top, total, factor, limit)
-            leaf.online_softmax_lazily(
-                m, *rows, name("scale", "float32"), RESCALE_LOG2, hidden, m.k.lazy == 2, m.thread
-            )
+            leaf.online_softmax_lazily(m, *rows, scale, RESCALE_LOG2, hidden, m.k.lazy == 2, m.thread)
             fragment.round_to(m, weights, scores)
-            p = m.acquire(f"p_{side}", name("done") + i)
+            p = m.acquire(f"p_{side}", done + i)
             fragment.write_tensor(m, p.view(), weights, m.thread)
             if not first:
-                o = m.wait(f"o_{side}", name("done") + (i - 1))
+                o = m.wait(f"o_{side}", done + (i - 1))
                 leaf_sm100.rescale_output(m, o.view(), m.k.dim, factor, part, m.thread)
                 m.release(o)
             m.commit(p)
@@ -578,29 +605,23 @@ def _soften(m: Recorder, side: int) -> None:
         m.fill(limit, -0.0)
         step(0, True, True)
         # The last tiles come first: those that some row does not see whole.
-        whole: Any = minimum(m.dim("skv"), at.seen + (first_row + 1))
-        masked = m.var("masked", maximum(1, at.tiles - whole // m.k.tile))
-        for i in m.loop("i", masked, begin=1):
+        whole = inline(minimum(m.dim("skv"), s.seen + (first_row + 1)) // m.k.tile)
+        masked: Int32 = maximum(1, s.tiles - whole)
+        for i in range(1, masked):
             step(i, True, False)
-        for i in m.loop("i", at.tiles, begin=masked):
+        for i in range(masked, s.tiles):
             step(i, False, False)
         leaf_sm100.finish_rows(m, top, total, scale, m.thread)
         leaf.store_lse(
-            m, m.operand("lse"), top, at.batch, at.head, m.dim("heads"), row, m.dim("sq"), m.thread
+            m, m.operand("lse"), top, s.batch, s.head, m.dim("heads"), own_row, m.dim("sq"), m.thread
         )
         m.await_stores(barrier=f"staged_{side}")
         o_s = m.buffer(f"o_s_{side}")
-        o = m.wait(f"o_{side}", done + (at.tiles - 1))
+        o = m.wait(f"o_{side}", done + (s.tiles - 1))
         leaf_sm100.stage_output(m, o_s, o.view(), m.k.dim, total, part, rounded, m.thread)
         m.release(o)
-        m.store(
-            f"staged_{side}",
-            *(
-                (Box("out_map", (at.batch, at.head, row, column)), o_s.columns(column, PANEL))
-                for column in _panels(m)
-            ),
-        )
-        m.set(done, done + at.tiles)
+        _store(s, f"staged_{side}", o_s, own_row)
+        done += s.tiles
     m.await_stores()
 
 
@@ -610,7 +631,7 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
             START: _start,
             "load": _load,
             "mma": _issue,
-            **{f"soften_{side}": partial(_soften, side=side) for side in SIDES},
+            **{f"soften_{side}": partial(_softmax, side=side) for side in SIDES},
         }
     return {START: _start, "load": _load, "attend": _attend}
 

@@ -15,9 +15,10 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec
 from ..device.torch import resample_trajectories as leaf
+from ..tile.frontend import Boolean, Float32, Int32, State, inline, recorded
 from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space
 from ..tile.program import TileProgram
-from ..tile.text import Recorder, Value, minimum, name
+from ..tile.text import Changes, Recorder, Value, minimum
 
 STAGED = Size(8192, "STAGED")
 """Times that a CTA stages: 32 KiB, so that several CTAs share an SM."""
@@ -78,122 +79,139 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
 
 
+class Tile(State):
+    """What the functions of `sample` know of the CTA's tile of targets."""
+
+    first: Value
+    # The thread's target, NaN past the last one.
+    t: Float32
+    # The rows whose times decide the tile's targets.
+    window: Int32
+    count: Int32
+
+
+@recorded
 def _start(m: Recorder) -> None:
     m.barriers_stand()
 
 
-def _place(m: Recorder, first: Value, count: Value) -> None:
+@recorded
+def _place(s: Tile, first: Value, count: Value) -> None:
     """Stage `count` times from row `first` on and find every thread's target among them."""
+    m = s.m
     row, n, times = m.block(0), m.dim("n"), m.buffer("times")
-    found, t = (m.buffer("place"), m.buffer("weight")), name("t", "float32")
+    placed = m.buffer("place"), m.buffer("weight")
     leaf.stage_times(m, times, m.operand("src_times"), row, n, first, count, m.thread, m.k.targets)
     m.meet()
     if m.k.search == "warp":
-        leaf.place_by_warp(m, *found, times, count, t, m.thread, m.lane)
+        leaf.place_by_warp(m, *placed, times, count, s.t, m.thread, m.lane)
     else:
-        leaf.place_staged(m, *found, times, first, count, t, m.thread)
+        leaf.place_staged(m, *placed, times, first, count, s.t, m.thread)
 
 
-def _place_in_global(m: Recorder) -> None:
+@recorded
+def _place_in_global(s: Tile) -> None:
+    m = s.m
     leaf.place_in_global(
-        m, m.buffer("place"), m.buffer("weight"), m.operand("src_times"), m.block(0), m.dim("n"), name("t", "float32"), m.thread,
+        m, m.buffer("place"), m.buffer("weight"), m.operand("src_times"), m.block(0), m.dim("n"), s.t, m.thread,
     )  # fmt: skip
 
 
-def _find_window(m: Recorder) -> tuple[Value, Value]:
-    """The first of the rows whose times decide the tile's targets, and their count."""
-    first, count = m.var("window"), m.var("count")
+@recorded
+def _find_window(s: Tile) -> None:
+    """The rows whose times decide the tile's targets: those between its least and its largest."""
+    m = s.m
+    s.window = 0
+    s.count = 0
     leaf.find_window(
-        m, first, count, m.buffer("bounds"), m.c.warps, m.operand("src_times"), m.block(0), m.dim("n"), m.lane,
+        m, s.window, s.count, m.buffer("bounds"), m.c.warps, m.operand("src_times"), m.block(0), m.dim("n"), m.lane,
     )  # fmt: skip
-    return first, count
 
 
-def _place_in_window(m: Recorder) -> None:
-    """Only the times between the tile's least and largest target decide; a window that is too long stays where it is."""
-    leaf.bound_warps(m, m.buffer("bounds"), name("t", "float32"), m.warp, m.c.warps, m.lane)
+@recorded
+def _place_in_window(s: Tile) -> None:
+    """Only the times between the tile's least and largest target decide; a window that is too long is not staged."""
+    m = s.m
+    leaf.bound_warps(m, m.buffer("bounds"), s.t, m.warp, m.c.warps, m.lane)
     m.meet()
-    first, count = _find_window(m)
-    with m.when(count <= STAGED):
-        _place(m, first, count)
-    with m.otherwise():
-        _place_in_global(m)
+    _find_window(s)
+    if s.count <= STAGED:
+        _place(s, s.window, s.count)
+    else:
+        _place_in_global(s)
 
 
-def _blend(m: Recorder) -> None:
+@recorded
+def _blend(s: Tile) -> None:
+    m = s.m
     m.meet()
     leaf.blend(
-        m, m.operand("out"), m.operand("data"), m.block(0), m.dim("n"), m.dim("m"), m.dim("d"), name("first"), m.buffer("place"),
+        m, m.operand("out"), m.operand("data"), m.block(0), m.dim("n"), m.dim("m"), m.dim("d"), s.first, m.buffer("place"),
         m.buffer("weight"), m.k.targets, m.k.vector, m.thread, m.k.targets,
     )  # fmt: skip
 
 
-def _merge(m: Recorder) -> None:
-    """Ascending targets and the rows of their window go by together; targets in another order are searched for one by one."""
-    t, marks, left = name("t", "float32"), m.buffer("marks"), m.let("left", m.dim("m") - name("first"))
-    leaf.bound_warps(m, m.buffer("bounds"), t, m.warp, m.c.warps, m.lane)
-    leaf.keep_targets(m, marks, t, m.thread)
+@recorded
+def _merge(s: Tile) -> None:
+    """Ascending targets are merged with the rows of their window; targets in another order are searched for one by one."""
+    m, marks = s.m, s.m.buffer("marks")
+    left = m.dim("m") - s.first
+    leaf.bound_warps(m, m.buffer("bounds"), s.t, m.warp, m.c.warps, m.lane)
+    leaf.keep_targets(m, marks, s.t, m.thread)
     m.meet()
-    ascend = m.var("ascend", False, "bool")
+    ascend: Boolean = False
     leaf.see_order(m, ascend, marks, left, m.lane, m.k.targets)
-    with m.when(ascend):
-        first, count = _find_window(m)
+    if ascend:
+        _find_window(s)
         # The last row of a stretch is the first of the next.
-        steps = m.let("steps", minimum(STRETCH, STRETCH_ELEMENTS // m.dim("d")) - 1)
-        done, upto = m.var("done"), m.var("upto")
-        for stretch in m.loop("stretch", (count - 2 + steps) // steps):
-            _merge_stretch(
-                m, first + stretch * steps, minimum(steps + 1, count - stretch * steps), left, done, upto
-            )
-            m.set(done, upto)
-    with m.otherwise():
-        _place_in_global(m)
-        _blend(m)
+        steps = minimum(STRETCH, STRETCH_ELEMENTS // m.dim("d")) - 1
+        done: Int32 = 0
+        upto: Int32 = 0
+        for stretch in range((s.count - 2 + steps) // steps):
+            begin = s.window + stretch * steps
+            held = minimum(steps + 1, s.count - stretch * steps)
+            _merge_stretch(s, begin, held, left, done, upto)
+            done = upto
+    else:
+        _place_in_global(s)
+        _blend(s)
 
 
-def _merge_stretch(m: Recorder, begin: Value, rows: Value, left: Value, done: Value, upto: Value) -> None:
-    """Stage `rows` rows from `begin` on and give the targets before the last one's time."""
+@recorded
+def _merge_stretch(s: Tile, begin: Value, rows: Value, left: Value, done: Value, upto: Changes) -> None:
+    """Stage `rows` rows from `begin` on and give the targets before the last one's time, those from `done` up to `upto`."""
+    m, threads = s.m, s.m.k.targets
     row, n, d, times, staged = m.block(0), m.dim("n"), m.dim("d"), m.buffer("times"), m.buffer("rows")
-    m.let("begin", begin)
-    m.let("held", rows)
-    begin, rows = name("begin"), name("held")
-    found, threads = (m.buffer("place"), m.buffer("weight")), m.k.targets
+    placed = m.buffer("place"), m.buffer("weight")
+    last = inline(begin + rows == s.window + s.count)
     m.meet()
     leaf.stage_times(m, times, m.operand("src_times"), row, n, begin, rows, m.thread, threads)
     leaf.stage_rows(m, staged, m.operand("data"), row, n, d, begin, rows, m.k.vector, m.thread, threads)
     m.meet()
-    leaf.pass_targets(
-        m,
-        upto,
-        m.buffer("marks"),
-        left,
-        times,
-        rows,
-        begin + rows == name("window") + name("count"),
-        m.lane,
-        threads,
-    )
-    leaf.place_staged(m, *found, times, 0, rows, name("t", "float32"), m.thread)
+    leaf.pass_targets(m, upto, m.buffer("marks"), left, times, rows, last, m.lane, threads)
+    leaf.place_staged(m, *placed, times, 0, rows, s.t, m.thread)
     m.meet()
     leaf.blend_staged(
-        m, m.operand("out"), staged, row, m.dim("m"), d, name("first"), done, upto, *found, m.k.vector, m.thread, threads,
+        m, m.operand("out"), staged, row, m.dim("m"), d, s.first, done, upto, *placed, m.k.vector, m.thread, threads,
     )  # fmt: skip
 
 
+@recorded
 def _sample(m: Recorder) -> None:
-    first = m.let("first", m.block(1) * m.k.targets)
-    t = m.var("t", 0.0, "float32")
-    leaf.read_target(m, t, m.operand("tgt_times"), m.block(0), m.dim("m"), first, m.thread, m.k.targets)
+    s = Tile(m)
+    s.first = m.block(1) * m.k.targets
+    s.t = 0.0
+    leaf.read_target(m, s.t, m.operand("tgt_times"), m.block(0), m.dim("m"), s.first, m.thread, m.k.targets)
     if m.k.search == "merge":
-        _merge(m)
+        _merge(s)
         return
     if m.k.search == "global":
-        _place_in_global(m)
+        _place_in_global(s)
     elif m.k.search == "window":
-        _place_in_window(m)
+        _place_in_window(s)
     else:
-        _place(m, 0, m.dim("n"))
-    _blend(m)
+        _place(s, 0, m.dim("n"))
+    _blend(s)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:

@@ -175,7 +175,10 @@ def _named(m: Recorder, name: str, value: Any) -> Any:
         return [_named(m, name, part) if isinstance(part, _Named) else part for part in value]
     if isinstance(value, _Named):
         name, value = value.name, value.value
-    if not isinstance(value, Expr) or (value.op == "name" and not m.is_variable(value)):
+    if not isinstance(value, Expr):
+        return value
+    # A value that has a name keeps it, and so does a variable under its own.
+    if value.op == "name" and (not m.is_variable(value) or value.args[0] == name):
         return value
     return m.let(name, value)
 

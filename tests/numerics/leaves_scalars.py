@@ -39,7 +39,8 @@ HARD = (
 @by_text
 def of_one_thread(m, bits, found, source, limit, thread):
     """Each function, of two bit patterns of this thread."""
-    low, high = m.let("low", float_of(bits[0])), m.let("high", float_of(bits[1]))
+    low = float_of(bits[0])
+    high = float_of(bits[1])
     found[0] = bits_of(add_rn(low, high))
     found[1] = bits_of(add_rn(low, 0.0))
     found[2] = halves(low, high)
@@ -69,7 +70,8 @@ def functions_of_one_thread(p: Probe) -> None:
 @by_text
 def of_floats(m, given, exact, near, thread):
     """Each function, of two floats of this thread; what is rounded once or not at all apart from what is approximate."""
-    a, b = m.let("a", given[0]), m.let("b", given[1])
+    a = given[0]
+    b = given[1]
     exact[0] = sqrt(a)
     exact[1] = divide(b, a)
     exact[2] = divide(1.0, b)

@@ -30,6 +30,7 @@ from dsl_kernels.profile import regions, timeline
 from dsl_kernels.runtime import pool, toolkit
 from dsl_kernels.tile import probes
 from dsl_kernels.tile import text as t
+from dsl_kernels.tile.frontend import recorded
 from dsl_kernels.tile.lang import START, Body
 from dsl_kernels.variants import Variant
 from dsl_kernels.verification import trial
@@ -190,21 +191,25 @@ def test_a_body_names_a_region_and_neighbours_of_one_name_are_one() -> None:
     def second(x: object) -> None:
         """Two."""
 
+    @recorded
+    def body(m: t.Recorder) -> None:
+        first(m, 1)
+        for _ in range(m.dim("n")):
+            first(m, 1)
+            twice = m.dim("n") * 2
+            first(m, twice)
+            with m.region("both"):
+                first(m, 3)
+                second(m, 3)
+        second(m, 4)
+
     arch = get_arch("sm_90a")
     variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
     assert variant is not None
     schedule = programs.get(variant.op).schedule(variant.knobs, arch)
     (role,) = schedule.roles
     m = t.Recorder(SimpleNamespace(), schedule, arch, role.name)
-    first(m, 1)
-    for _ in m.loop("i", m.dim("n")):
-        first(m, 1)
-        m.let("twice", m.dim("n") * 2)
-        first(m, 2)
-        with m.region("both"):
-            first(m, 3)
-            second(m, 3)
-    second(m, 4)
+    body(m)
     found = probes.probed(t.Text((), {role.name: tuple(m.statements)}), schedule, probes.SUMS)
     assert found.regions == {role.name: ("start", "first", "both", "second")}
     names = [name.split("_")[-1] for name in marks(found.text.roles[role.name])]

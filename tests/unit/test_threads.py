@@ -21,6 +21,7 @@ from dsl_kernels.device.torch.warps import (
 from dsl_kernels.errors import DeclarationError, ScheduleError
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile import threads
+from dsl_kernels.tile.frontend import Int32, rolled, unrolled
 from dsl_kernels.tile.lang import Buffer, Role, Schedule, Space
 from dsl_kernels.tile.leaf_text import by_text
 from dsl_kernels.tile.text import select
@@ -51,16 +52,16 @@ def run(leaf: t.Leaf, *arguments: Any, **memory: torch.Tensor) -> dict[str, Any]
 @by_text
 def count_down(m, out: t.Sets, thread):
     """Each thread goes round as often as its number says, in steps of three, but for the odd ones."""
-    turns = m.var("turns")
-    with m.when((thread & 1) == 0):
-        for i in m.loop("i", thread, begin=0, step=3):
-            m.set(turns, turns + i)
-    with m.otherwise():
-        left = m.var("left", thread)
-        for _ in m.repeat(left > 40):
-            m.set(left, left - 1)
-            m.set(turns, turns - 1)
-    m.set(out, turns)
+    turns: Int32 = 0
+    if (thread & 1) == 0:
+        for i in range(0, thread, 3):
+            turns += i
+    else:
+        left: Int32 = thread
+        while left > 40:
+            left -= 1
+            turns -= 1
+    out = turns
 
 
 def test_each_thread_loops_and_branches_by_itself() -> None:
@@ -72,12 +73,12 @@ def test_each_thread_loops_and_branches_by_itself() -> None:
 def of_warps(m, out: t.Sets, words, held, thread, lane):
     """What a warp works out together, where only some of its threads take part in a part of it."""
     held[1] = thread.to("uint32") - 5
-    with m.when((held[1] > 40) & (lane < 8)):
+    if held[1] > 40 and lane < 8:
         words[thread] = scan(lane)
-    taken = m.var("taken")
-    with m.when(lane == 3):
-        m.set(taken, fetch_add(words.at(0), 10))
-    m.set(out, shuffle(taken, 3) * 100 + popc(ballot(lane > 20)))
+    taken: Int32 = 0
+    if lane == 3:
+        taken = fetch_add(words.at(0), 10)
+    out = shuffle(taken, 3) * 100 + popc(ballot(lane > 20))
 
 
 def test_warps_words_and_unsigned_numbers() -> None:
@@ -145,7 +146,7 @@ def in_floats(m, words, table, thread):
     table.read(four, (thread, 0))
     half[0] = (exp2(four[1]) + exchange(four[0], 1)).to("bfloat16")
     four[2] = half[0] * rcp_approx(four[0])
-    with m.when((thread & 1) == 0):
+    if (thread & 1) == 0:
         four[3] = log2(four[0])
     table.write(four.group(2, 2), (thread, 2))
     table[thread, 0] = -1.0
@@ -193,8 +194,8 @@ def doubled(table: Any, row: int) -> None:
 
 @by_text
 def calls(m, table, thread, alone):
-    with m.when(thread < alone):
-        for row in m.loop("row", 2):
+    if thread < alone:
+        for row in rolled(2):
             doubled(m, table, row)
 
 
@@ -222,9 +223,9 @@ TILE = Schedule(
 @by_text
 def scale_rows(m, acc, rows, thread, wrong):
     for r in range(2):
-        for j in m.loop("j", acc.size // 4, unrolled=True):
+        for j in unrolled(acc.size // 4):
             for e in range(2):
-                acc[j * 4 + (2 * r + e)] = acc[j * 4 + (2 * r + e)] * rows[r]
+                acc[j * 4 + (2 * r + e)] *= rows[r]
         rows[r] = select(thread % 4 == wrong, 0.5, exp2(rows[r]))
 
 

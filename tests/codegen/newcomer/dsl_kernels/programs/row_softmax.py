@@ -9,9 +9,10 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec
 from ..device.text import row_softmax as leaf
+from ..tile.frontend import State, recorded
 from ..tile.lang import START, Body, Buffer, Engine, Guard, Knob, Pipeline, Reader, Role, Schedule, Space
 from ..tile.program import TileProgram
-from ..tile.text import Recorder, Span, minimum, name
+from ..tile.text import Recorder, Span, Value, minimum
 
 KNOBS = (
     Knob("columns", "n", ((1024,), (2048, 4096)), "columns of a row"),
@@ -42,25 +43,37 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
 
 
-def _start(m: Recorder) -> None:
+class Rows(State):
     """Which rows are this CTA's."""
-    m.let("first", m.block(0) * ROWS)
-    m.let("count", minimum(m.dim("rows") - name("first"), ROWS))
+
+    first: Value
+    count: Value
+
+
+@recorded
+def _start(m: Recorder) -> Rows:
+    """What every thread does first. The roles get what is returned."""
+    s = Rows(m)
+    s.first = m.block(0) * ROWS
+    s.count = minimum(m.dim("rows") - s.first, ROWS)
     m.barriers_stand()
+    return s
 
 
-def _load(m: Recorder) -> None:
+@recorded
+def _load(m: Recorder, s: Rows) -> None:
     """A row a slot."""
-    for it in m.loop("it", name("count")):
+    for it in range(s.count):
         slot = m.acquire("rows", it)
-        m.bulk(slot.row_s, Span("x", "float32", name("first") + it, m.k.columns, 0, m.k.columns), slot)
+        m.bulk(slot.row_s, Span("x", "float32", s.first + it, m.k.columns, 0, m.k.columns), slot)
         m.commit(slot)
 
 
-def _weigh(m: Recorder) -> None:
-    """Two meetings a row: behind the maxima, and behind the sums."""
+@recorded
+def _weigh(m: Recorder, s: Rows) -> None:
+    """Two meetings a row: after the maxima, and after the sums."""
     held, peaks, sums = m.buffer("held"), m.buffer("peak_s"), m.buffer("sum_s")
-    for it in m.loop("it", name("count")):
+    for it in range(s.count):
         slot = m.wait("rows", it)
         leaf.read_row(m, held, slot.row_s, m.thread)
         m.release(slot)
@@ -68,7 +81,7 @@ def _weigh(m: Recorder) -> None:
         m.meet("weigh")
         leaf.exponentials(m, held, sums, peaks, m.thread)
         m.meet("weigh")
-        leaf.write_row(m, m.operand("y"), name("first") + it, held, sums, m.thread)
+        leaf.write_row(m, m.operand("y"), s.first + it, held, sums, m.thread)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
