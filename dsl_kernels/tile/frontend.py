@@ -128,7 +128,8 @@ class State:
     def handed(self, m: Recorder) -> Self:
         """The same values for another role, which says what it does against a recorder of its own."""
         other = copy.copy(self)
-        object.__setattr__(other, "m", m)
+        inner = {name: held.handed(m) for name, held in vars(self).items() if isinstance(held, State)}
+        vars(other).update(inner, m=m)
         return other
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -147,7 +148,7 @@ class State:
                 fix=f"declare a variable: `{name}: Int32`, or another dtype",
             )  # fmt: skip
         else:
-            made = self.m.var(name, value, dtype) if dtype is not None else _named(self.m, name, value)
+            made = _variable(self.m, name, value, dtype) if dtype is not None else _named(self.m, name, value)
             object.__setattr__(self, name, made)
 
     def __getattr__(self, name: str) -> Any:
@@ -174,6 +175,13 @@ def _named(m: Recorder, name: str, value: Any) -> Any:
     if not isinstance(value, Expr) or (value.op == "name" and not m.is_variable(value)):
         return value
     return m.let(name, value)
+
+
+def _variable(m: Recorder, name: str, value: Any, dtype: str) -> Expr:
+    """A variable under a name of the kernel, or under the one that `named` gives it."""
+    if isinstance(value, _Named):
+        name, value = value.name, value.value
+    return m.var(name, value.value if isinstance(value, _Inline) else value, dtype)
 
 
 class Branch:
@@ -279,7 +287,7 @@ class Frame:
     def declare(self, name: str, value: Any, dtype: str) -> Any:
         """`name: dtype = value`."""
         self._bound[name] = self.m.scope
-        return self.m.var(name, value.value if isinstance(value, _Inline) else value, dtype)
+        return _variable(self.m, name, value, dtype)
 
     def set(self, variable: Any, value: Any) -> Any:
         """`variable = value`."""
