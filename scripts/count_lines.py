@@ -42,11 +42,12 @@ def bodies(source: str) -> int:
     """Lines of a program's functions and classes that speak to the recorder."""
     nodes = [n for n in ast.parse(source).body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
     lines = source.splitlines()
+    spoken = ("m: Recorder", "@recorded", "(State)", "-> Body", "[str, Body]")
     count = 0
     for node in nodes:
         first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)]) - 1
         last = node.end_lineno or node.lineno
-        if any(word in "\n".join(lines[first:last]) for word in ("m: Recorder", "-> Body", "[str, Body]")):
+        if any(word in "\n".join(lines[first:last]) for word in spoken):
             count += last - first
     return count
 
