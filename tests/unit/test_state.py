@@ -1,11 +1,14 @@
-"""What functions of a body share: variables and values by the attributes of a State, also of one within another."""
+"""What functions of a body share by the attributes of a State, and what `inline` and `named` say of a name."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from dsl_kernels.arch import get_arch
-from dsl_kernels.tile.frontend import Int32, State, named, recorded
+from dsl_kernels.errors import DeclarationError
+from dsl_kernels.tile.frontend import Int32, State, inline, named, recorded
 from dsl_kernels.tile.lang import Role, Schedule
 from dsl_kernels.tile.text import Assign, Recorder, Variable
 
@@ -67,3 +70,13 @@ def test_a_state_within_another_is_handed_on_with_it() -> None:
         "high",
     ]
     assert s.pair.m is first
+
+
+@recorded
+def several(m: Recorder) -> None:
+    _first, _second = inline(m.dim("a") + 1), 2
+
+
+def test_inline_among_several_targets_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="inline in an assignment that names nothing"):
+        several(recorder("one"))
