@@ -33,7 +33,7 @@ def sliced_ctas_per_sm(k: SimpleNamespace) -> int:
 
 
 def merged_rows(k: SimpleNamespace) -> int:
-    """Rows of 16 dims by 8 heads that a slice of O has: what CTAs send one another, and into how many shares it falls apart."""
+    """Rows of 16 dims by 8 heads that a slice of O has. CTAs send one another whole rows, and merge whole rows."""
     return LATENT_DIM // k.slices * head_block(k) // 128
 
 

@@ -249,7 +249,7 @@ def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
         while walk.live:
             walk.next_live(ids)
             if shares > 1:
-                # Behind the loads of tokens, to wait for ids would be to wait for those as well.
+                # Before the loads of tokens: a wait for the ids after those would wait for them as well.
                 leaf.fetch_half(m, rank=rank, shares=shares, ids=ids)
             kv = m.acquire(f"kv_{own}", walk.it)
             ckv, kpe = _rows_of(kv, side)
