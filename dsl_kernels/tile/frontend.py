@@ -130,7 +130,8 @@ class State:
     def handed(self, m: Recorder) -> Self:
         """The same values for another role, which says what it does against a recorder of its own."""
         other = copy.copy(self)
-        object.__setattr__(other, "m", m)
+        inner = {name: held.handed(m) for name, held in vars(self).items() if isinstance(held, State)}
+        vars(other).update(inner, m=m)
         return other
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -751,9 +752,21 @@ class _Rewrite(ast.NodeTransformer):
                         f"several targets, of which {part.id} is a variable",
                         "assign one variable at a time",
                     )
+        if len(node.targets) > 1 or not isinstance(node.targets[0], ast.Attribute):
+            self._no_mark(node)
         node.value = value
         node.targets = [self.visit(target) for target in node.targets]
         return node
+
+    def _no_mark(self, node: ast.Assign) -> None:
+        """Refuse `inline` and `named` where no name is given: their marks would go into the kernel."""
+        for part in ast.walk(node.value):
+            if isinstance(part, ast.Name) and any(
+                self._scope.get(part.id) is mark for mark in (inline, named)
+            ):
+                self._refuse(
+                    node, f"{part.id} in an assignment that names nothing", "leave it out, or assign one name"
+                )
 
     def _store(self, name: str, value: ast.expr, node: ast.stmt) -> ast.stmt:
         frame = self._frame_of(name)

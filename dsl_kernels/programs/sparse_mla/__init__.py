@@ -8,8 +8,8 @@ operation is one launch: each CTA merges a share where those of a row may wait f
 merges. With 64 heads on M (Hopper) the products are the other way round, and a CTA takes consecutive tiles, of one query or of
 several.
 
-Each structure has a module with its schedules and the bodies of its roles; here are the knobs and what they need
-of a call.
+Each structure has a module with its schedules and the bodies of its roles (`blackwell`, `on_n`, `on_m`); the walks over
+tiles that the bodies make are in `common` and `shares`. Here are the knobs and what they need of a call.
 """
 
 from __future__ import annotations

@@ -7,20 +7,20 @@ from types import SimpleNamespace
 
 from ...abi import TensorMap
 from ...arch import ArchSpec
-from ...device.text import sparse_mla as said
-from ...device.text import sparse_mla_sm100 as said_sm100
+from ...device.text import sparse_mla as leaf
+from ...device.text import sparse_mla_sm100 as leaf_sm100
 from ...device.text.sparse_mla import ROPE_AT, ROPE_WORD, SCALE_WORD, SCALES_AT, TOKEN_WORDS
 from ...device.text.sparse_mla_sm100 import UNIT_WORDS
+from ...tile.frontend import Boolean, recorded, rolled, unrolled
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ...tile.text import Recorder, Rows, Slot, Value, name
+from ...tile.text import Expr, Recorder, Rows, Slot, Value
 from .common import (
     LATENT_DIM,
     RESCALE_LOG2,
     ROPE_DIM,
     Walk,
     head_block,
-    joined_shares,
-    live_tiles,
+    merge_splits,
     queries,
     start,
 )
@@ -66,7 +66,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         )
 
     rows = own("rows", k.tile, "int32", "producer", "ids of the rows to copy, alike in all lanes", 32)
-    words = own("words", 2 * TOKEN_WORDS, "uint32", "producer", "tokens on their way")
+    words = own("words", 2 * TOKEN_WORDS, "uint32", "producer", "tokens in flight")
     fill = Engine.BULK if bulk else Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
     return Schedule(
         roles=(
@@ -87,7 +87,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             own("scores", n // 2, "float32", "softmax"),
             own("sums", n // 4, "float32", "softmax", "of its tokens"),
             *(own(text, n // 4, "float32", "softmax") for text in ("top", "peak")),
-            own("held", 16, "float32", "softmax", "columns of O^T on their way through"),
+            own("held", 16, "float32", "softmax", "columns of O^T that are rescaled or stored"),
             *((rows,) if bulk else (words,) if k.kv == "fp8" else ()),
         ),
         pipelines=(
@@ -116,69 +116,82 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
 
 
-def _gather_rows(m: Recorder) -> None:
-    """bf16 rows: a tile is four units of 128 latent dims and one of rope. Threads copy 16 bytes, or the copy engine rows by number."""
-    it, ids, bulk = name("it"), (name("now_low"), name("now_high")), m.k.gather == "gather4"
+@recorded
+def _gather_rows(m: Recorder, walk: Walk) -> None:
+    """bf16 rows: a tile is four units of 128 latent dims and one of rope dims.
+
+    Threads copy 16 bytes each, or the copy engine copies rows by number.
+    """
+    bulk = m.k.gather == "gather4"
 
     def fill(slot: Slot, cache: str, first: Value, columns: int) -> None:
         if bulk:
             m.bulk(slot.view(), Rows(f"{cache}_map", m.buffer("rows"), first), slot)
         else:
-            said.copy_rows(m, slot.view(), m.operand(cache, f"{cache}_stride"), first, columns, *ids)
+            rows, ids = m.operand(cache, f"{cache}_stride"), (walk.now_low, walk.now_high)
+            leaf.copy_rows(m, slot.view(), rows, first, columns, *ids)
         m.commit(slot)
 
-    for _ in live_tiles(m):
-        with m.when(name("live", "bool")):
+    for turn in range(walk.turns):
+        walk.enter(turn, keep_ids=True)
+        if walk.live:
             if bulk:
-                said_sm100.spread_ids(m, *ids)
-            for c in m.loop("c", UNITS):
-                fill(m.acquire("kv", it * UNITS + c), "ckv", c * UNIT, UNIT)
-            fill(m.acquire("pe", it), "kpe", 0, ROPE_DIM)
-            m.set(it, it + 1)
+                leaf_sm100.spread_ids(m, walk.now_low, walk.now_high)
+            for c in rolled(UNITS):
+                fill(m.acquire("kv", walk.it * UNITS + c), "ckv", c * UNIT, UNIT)
+            fill(m.acquire("pe", walk.it), "kpe", 0, ROPE_DIM)
+            walk.it += 1
 
 
-def _gather_tokens(m: Recorder) -> None:
+@recorded
+def _gather_tokens(m: Recorder, walk: Walk) -> None:
     """fp8 tokens: a tile waits in registers, and each unit that is written makes room for the next tile's."""
-    it, ids = name("it"), {"low": name("now_low"), "high": name("now_high")}
-    for turn in live_tiles(m, more=1):
-        with m.when(name("live", "bool") | (turn == name("turns"))):
-            for c in m.loop("c", UNITS, unrolled=True):
-                with m.when(it > 0):
-                    kv = m.acquire("kv", (it - 1) * UNITS + c)
-                    said_sm100.write_unit(m, kv.kv_s, c)
+
+    def load(at: int | Expr, first: int | Expr, pieces: int) -> None:
+        leaf_sm100.load_words(m, at, first, pieces, low=walk.now_low, high=walk.now_high)
+
+    for turn in range(walk.turns + 1):
+        walk.enter(turn, keep_ids=True)
+        if walk.live or turn == walk.turns:
+            for c in unrolled(UNITS):
+                if walk.it > 0:
+                    kv = m.acquire("kv", (walk.it - 1) * UNITS + c)
+                    leaf_sm100.write_unit(m, kv.kv_s, c)
                     m.commit(kv)
-                said_sm100.load_words(m, c * UNIT_WORDS, c * UNIT, 2, **ids)
-            with m.when(it > 0):
-                pe = m.acquire("pe", it - 1)
-                said_sm100.write_unit(m, pe.pe_s, UNITS)
+                load(c * UNIT_WORDS, c * UNIT, 2)
+            if walk.it > 0:
+                pe = m.acquire("pe", walk.it - 1)
+                leaf_sm100.write_unit(m, pe.pe_s, UNITS)
                 m.commit(pe)
-            said_sm100.load_words(m, ROPE_WORD, ROPE_AT, 2, **ids)
-            said_sm100.load_words(m, SCALE_WORD, SCALES_AT, 1, **ids)
-            m.set(it, it + 1)
+            load(ROPE_WORD, ROPE_AT, 2)
+            load(SCALE_WORD, SCALES_AT, 1)
+            walk.it += 1
 
 
-def _issue(m: Recorder) -> None:
+@recorded
+def _issue(m: Recorder, walk: Walk) -> None:
     """The MMA warp: scores of tile i + 1 are issued before the values of tile i, so that softmax never idles."""
-    it, live, n = name("it"), name("live", "bool"), m.c.n
+    n = m.c.n
     q = m.wait("q", 0)
-    for turn in live_tiles(m, more=1):
-        m.let("late", it > 0)
-        done = m.let("done", it - 1)
-        with m.when(live):
-            s = m.acquire("s", it)
-            for c in m.loop("c", UNITS):
-                kv = m.wait("kv", it * UNITS + c)
+    for turn in range(walk.turns + 1):
+        walk.enter(turn)
+        late = walk.it > 0
+        done = walk.it - 1
+        if walk.live:
+            s = m.acquire("s", walk.it)
+            for c in rolled(UNITS):
+                kv = m.wait("kv", walk.it * UNITS + c)
                 m.multiply("qk_nope", s.view(), kv.kv_s, q.q_s.columns(c * UNIT, UNIT), accumulate=c > 0)
-            pe = m.wait("pe", it)
+            pe = m.wait("pe", walk.it)
             m.multiply("qk_pe", s.view(), pe.pe_s, q.qpe_s, accumulate=True)
             m.release(pe)
             m.commit(s)
-            m.set(it, it + 1)
+            walk.it += 1
         m.comment("The values of a tile follow the scores of the next one, so that softmax never idles.")
-        with m.when(name("late", "bool") & (live | (turn == name("turns")))):
+        if late and (walk.live or turn == walk.turns):
             p = m.wait("p", done)
             o = m.acquire("o", done)
-            for c in m.loop("c", UNITS):
+            for c in rolled(UNITS):
                 kv = m.slot("kv", done * UNITS + c)
                 m.multiply("pv", o.o_t.columns(c * n, n), kv.kv_s, p.p_s, accumulate=done > 0)
                 m.release(kv)
@@ -186,62 +199,71 @@ def _issue(m: Recorder) -> None:
             m.commit(o)
 
 
-def _softmax(m: Recorder) -> None:
-    """Blackwell: queries, then tile by tile P in place of S; O stays in tensor memory and is rescaled only when a maximum has grown."""
-    c, walk, it = m.c, Walk.named(m), name("it")
-    row, head0, splits = walk.row, walk.head0, m.dim("splits")
+@recorded
+def _softmax(m: Recorder, walk: Walk) -> None:
+    """Queries, then tile by tile P in place of S. O stays in tensor memory and is rescaled only when a maximum has grown."""
     scores, sums, peak = (m.buffer(text) for text in ("scores", "sums", "peak"))
     q = m.acquire("q", 0)
     for target, operand, width in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
-        said_sm100.copy_block(m, target, m.operand(operand), row, head0, columns=width)
+        leaf_sm100.copy_block(m, target, m.operand(operand), walk.row, walk.head0, columns=width)
     m.commit(q)
     m.fill(sums, 0.0)
     m.fill(peak, -math.inf)
-    grown = m.var("grown", False, "bool")
-    for _ in live_tiles(m):
-        with m.when(name("live", "bool")):
-            red = m.buffer("red_s", it)
-            s = m.wait("s", it)
-            said_sm100.read_accumulator(m, scores, s.view())
+    grown: Boolean = False
+    for turn in range(walk.turns):
+        walk.enter(turn)
+        if walk.live:
+            maxima = m.buffer("red_s", walk.it)
+            s = m.wait("s", walk.it)
+            leaf_sm100.read_accumulator(m, scores, s.view())
             m.release(s)
-            said.mask_scores(m, name("in_low"), name("in_high"))
-            said.leave_maxima(m, red)
+            leaf.mask_scores(m, walk.in_low, walk.in_high)
+            leaf.leave_maxima(m, maxima)
             m.meet("softmax")
-            said_sm100.take_maxima(m, grown, red, RESCALE_LOG2)
-            with m.when(grown):
-                said_sm100.raise_reference(m)
+            leaf_sm100.take_maxima(m, grown, maxima, RESCALE_LOG2)
+            if grown:
+                leaf_sm100.raise_reference(m)
                 m.meet("softmax")
-                with m.when(it > 0):
-                    o = m.wait("o", it - 1)
-                    said_sm100.rescale_output(m, o.o_t, c.n)
+                if walk.it > 0:
+                    o = m.wait("o", walk.it - 1)
+                    leaf_sm100.rescale_output(m, o.o_t, m.c.n)
                     m.release(o)
-            p = m.acquire("p", it)
-            said_sm100.weigh_tokens(m)
-            said.store_weights(m, p.p_s)
+            p = m.acquire("p", walk.it)
+            leaf_sm100.weigh_tokens(m)
+            leaf.store_weights(m, p.p_s)
             m.comment(
                 "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
             )
-            with m.when((it > 0) & ~grown):
-                m.release(m.wait("o", it - 1))
+            if walk.it > 0 and not grown:
+                m.release(m.wait("o", walk.it - 1))
             m.commit(p)
-            m.set(it, it + 1)
-    red, o = m.buffer("red_s", it), m.slot("o", it - 1)
-    said.leave_sums(m, red)
+            walk.it += 1
+    _leave_output(walk)
+
+
+@recorded
+def _leave_output(walk: Walk) -> None:
+    """Normalise O and write it with its lse: the result, or a split's part, and then this CTA's share of the merged parts."""
+    m, row, head0 = walk.m, walk.row, walk.head0
+    totals, last = m.buffer("red_s", walk.it), m.slot("o", walk.it - 1)
+    leaf.leave_sums(m, totals)
     m.meet("softmax")
-    with m.when(it > 0):
-        m.wait("o", it - 1)
+    if walk.it > 0:
+        m.wait("o", walk.it - 1)
 
     def write(to: str, lses: str, split: Value | None) -> None:
-        said_sm100.finish_columns(m, red, m.operand(lses), row, head0, split=split)
+        leaf_sm100.finish_columns(m, totals, m.operand(lses), row, head0, split=split)
         m.meet("softmax")
-        said_sm100.write_output(m, m.operand(to), o.o_t, row, head0, it > 0, split=split)
+        leaf_sm100.write_output(m, m.operand(to), last.o_t, row, head0, walk.it > 0, split=split)
 
-    with m.when(splits == 1):
+    def merge(share: Value, shares: Value) -> None:
+        leaf_sm100.merge_heads(m, row, head0, share=share, shares=shares)
+
+    if m.dim("splits") == 1:
         write("out", "lse", None)
-    with m.otherwise():
+    else:
         write("o_partial", "lse_partial", walk.split)
-        for share, shares in joined_shares(m, "softmax"):
-            said_sm100.merge_heads(m, row, head0, share=share, shares=shares)
+        merge_splits(walk, "softmax", merge)
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 
-from ...device.text import sparse_mla as said
+from ...device.text import sparse_mla as leaf
 from ...problems import layouts
+from ...tile.frontend import Boolean, Int32, State, inline, named, recorded
 from ...tile.lang import Buffer, Size, Space
-from ...tile.text import Expr, Recorder, Value, name
+from ...tile.text import Expr, Recorder, Value
 
 LATENT_DIM, ROPE_DIM = Size(layouts.LATENT_DIM, "LATENT_DIM"), Size(layouts.ROPE_DIM, "ROPE_DIM")
 # The running maximum is raised only when it grew by this many powers of two, so most tiles need no rescaling.
@@ -33,7 +33,7 @@ def sliced_ctas_per_sm(k: SimpleNamespace) -> int:
 
 
 def merged_rows(k: SimpleNamespace) -> int:
-    """Rows of 16 dims by 8 heads that a slice of O has: what CTAs send one another, and into how many shares it falls apart."""
+    """Rows of 16 dims by 8 heads that a slice of O has. CTAs send one another whole rows, and merge whole rows."""
     return LATENT_DIM // k.slices * head_block(k) // 128
 
 
@@ -45,118 +45,146 @@ def queries(hb: int, dims: int, rope: int) -> tuple[Buffer, Buffer]:
     )
 
 
-@dataclass(frozen=True)
-class Walk:
-    """This CTA's query, heads and tiles: every role walks the tiles that hold a valid id, on its own reading of the ids."""
+class Ids(State):
+    """A lane's ids of one tile, and which ids of that tile are valid.
+
+    Attributes:
+        low, high: ids `lane` and `lane` + 32 of the tile that was read last; -1 past the last tile.
+        in_low, in_high: the valid ids of the tile that `vote` looked at, a bit a lane.
+        live: whether one of these is valid.
+    """
+
+    low: Int32
+    high: Int32
+    in_low: Int32
+    in_high: Int32
+    live: Boolean
+
+    @recorded
+    def declare(self, suffix: str = "") -> None:
+        """Declare the variables, whose names in the kernel end with `suffix`."""
+        self.low = named(f"low{suffix}", 0)
+        self.high = named(f"high{suffix}", 0)
+        self.in_low = named(f"in_low{suffix}", 0)
+        self.in_high = named(f"in_high{suffix}", 0)
+        self.live = named(f"live{suffix}", False)
+
+    @recorded
+    def vote(self) -> None:
+        """Find out which of the ids that were read last are valid."""
+        leaf.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high)
+
+
+class Walk(Ids):
+    """This CTA's query, heads and tiles. Every role walks the tiles that hold a valid id, on its own reading of the ids.
+
+    Attributes:
+        row, head0: the query, and the first head.
+        which: the slice of the dims.
+        split, splits_of_row: the CTA takes tiles `split`, `split + splits_of_row`, ...
+        turns: the number of these tiles.
+        it: live tiles so far.
+        now_low, now_high: in a role that gathers, the ids of the tile that it is at.
+    """
 
     row: Value
     head0: Value
+    which: Value
     split: Value
-    splits: Value
-    turns: Value
+    splits_of_row: Value
+    turns: Expr
+    it: Int32
+    now_low: Value
+    now_high: Value
 
-    @classmethod
-    def named(cls, m: Recorder) -> Walk:
-        """As the kernel's start has named them."""
-        blocks = m.c.head_blocks
-        row = name("row") if blocks > 1 else m.block(0)
-        head0: Value = name("head0") if blocks > 1 else 0
-        whole = len(m.schedule.axes) == 2
-        return cls(
-            row, head0, name("split"), m.dim("splits") if whole else name("splits_of_row"), name("turns")
-        )
+    @recorded
+    def read_ids(self, turn: Value) -> None:
+        """Read the ids of the tile of a turn."""
+        split, splits = self.split, self.splits_of_row
+        leaf.read_ids(self.m, self.low, self.high, self.row, turn, self.turns, split=split, splits=splits)
+
+    @recorded
+    def enter(self, turn: Value, *, keep_ids: bool = False) -> None:
+        """Go to the tile of a turn: `live` says whether it has a valid id. The ids of the next tile are read meanwhile.
+
+        Args:
+            keep_ids: keep this tile's ids as `now_low` and `now_high`.
+        """
+        self.vote()
+        if keep_ids:
+            self.now_low = self.low
+            self.now_high = self.high
+        self.read_ids(turn + 1)
 
 
-def start(m: Recorder) -> None:
-    """Where this CTA is and its first ids; on Hopper before that nothing that a kernel before this one has written."""
-    blocks, hb, slices = m.c.head_blocks, m.c.head_block, slices_of(m)
-    if blocks > 1:
-        m.let("row", m.block(0) // blocks)
-        m.let("head0", m.block(0) % blocks * hb)
-    splits: Value = m.dim("splits")
-    if len(m.schedule.axes) == 3:
-        if slices > 1:
-            m.comment("The CTAs of a slice group have consecutive ranks and walk the same tiles.")
-            m.let("which", m.block(1) % slices)
-        m.let("split", m.block(2) * (m.k.cluster // slices) + m.block(1) // slices)
-        splits = m.let("splits_of_row", m.dim("splits") // slices)
-    m.let("turns", (m.dim("topk") // m.k.tile - name("split") + splits - 1) // splits)
-    m.var("it")
-    low, high = m.var("low"), m.var("high")
-    for text in ("in_low", "in_high"):
-        m.var(text)
-    m.var("live", False, "bool")
+@recorded
+def start(m: Recorder) -> Walk:
+    """Find this CTA's place, and read its first ids. On Hopper nothing before that reads what the previous kernel wrote."""
+    blocks, slices, splits = m.c.head_blocks, slices_of(m), m.dim("splits")
+    walk = Walk(m)
+    walk.row = m.block(0) // blocks if blocks > 1 else m.block(0)
+    walk.head0 = m.block(0) % blocks * m.c.head_block if blocks > 1 else 0
+    if slices > 1:
+        m.comment("The CTAs of a slice group have consecutive ranks and walk the same tiles.")
+    walk.which = m.block(1) % slices if slices > 1 else 0
+    clustered = len(m.schedule.axes) == 3
+    walk.split = m.block(2) * (m.k.cluster // slices) + m.block(1) // slices if clustered else m.block(1)
+    walk.splits_of_row = splits // slices if clustered else splits
+    walk.turns = (m.dim("topk") // m.k.tile - walk.split + walk.splits_of_row - 1) // walk.splits_of_row
+    walk.it = 0
+    walk.declare()
     m.barriers_stand()
     if slices > 1:
         m.comment("The other CTAs' barriers must stand before anything is sent to them.")
         m.cluster_arrive(relaxed=True)
     if not m.arch.tmem_columns:
         m.depend()
-    walk = Walk.named(m)
-    said.read_ids(m, low, high, walk.row, 0, walk.turns, split=walk.split, splits=walk.splits)
+    walk.read_ids(0)
+    return walk
 
 
-def live_tiles(m: Recorder, walk: Walk | None = None, *, more: int = 0) -> Iterator[Expr]:
-    """Turns of the walk; ids are read one turn ahead, and `in_low`, `in_high`, `live` tell which are valid."""
-    walk, low, high = walk or Walk.named(m), name("low"), name("high")
-    for turn in m.loop("turn", walk.turns + more):
-        said.vote(m, name("in_low"), name("in_high"), name("live", "bool"), low, high)
-        if str(m.role).startswith(("gather", "producer")):
-            m.let("now_low", low)
-            m.let("now_high", high)
-        said.read_ids(m, low, high, walk.row, turn + 1, walk.turns, split=walk.split, splits=walk.splits)
-        yield turn
-
-
-def until_live(m: Recorder, walk: Walk, turn: Expr) -> Iterator[None]:
-    """Turns up to the next tile with a valid id: `live` says whether there is one. Ids are read one turn ahead."""
-    low, high, live = name("low"), name("high"), name("live", "bool")
-    m.set(live, False)
-    for _ in m.repeat(~live & (turn < walk.turns)):
-        said.vote(m, name("in_low"), name("in_high"), live, low, high)
-        yield
-        m.set(turn, turn + 1)
-        said.read_ids(m, low, high, walk.row, turn, walk.turns, split=walk.split, splits=walk.splits)
-
-
+@recorded
 def end_of_cluster(m: Recorder) -> None:
-    """The roles that do not merge come to the cluster's meetings all the same."""
+    """A role that does not merge arrives at the cluster's barriers all the same."""
     if m.k.cluster > 1:
         if slices_of(m) == 1:
             m.cluster_arrive()
         m.cluster_wait()
 
 
-def joined_shares(m: Recorder, barrier: str) -> Iterator[tuple[Value, Value]]:
-    """Behind what the splits of a query leave: the share of the result that this CTA joins, and how many shares there are.
+@recorded
+def merge_splits(walk: Walk, barrier: str, merge: Callable[[Value, Value], None]) -> None:
+    """After the splits of a query have left their parts: `merge(share, shares)` joins this CTA's share of the result.
 
-    Splits of a cluster meet by its barrier, all of a query by a counter. Where there are more clusters, or CTAs than run at
-    once (a counter more says so), nobody waits: the last to come joins alone.
+    Splits of a cluster meet by its barrier, all splits of a query by a counter. Where there are more clusters, or CTAs than
+    run at once (one more counter says so), nobody waits: the last CTA to come merges alone.
     """
-    splits, cluster, query = m.dim("splits"), m.k.cluster, m.block(0)
-    merges = m.var("merges", True, "bool")
+    m, cluster = walk.m, walk.m.k.cluster
+    splits, query = m.dim("splits"), m.block(0)
+    merges: Boolean = True
     if cluster > 1:
         m.cluster_arrive()
         m.cluster_wait()
-        with m.when(splits > cluster):
-            counter = query * cluster + m.block(1)
+        if splits > cluster:
+            counter = inline(query * cluster + m.block(1))
             m.take_ticket(merges, "last_s", "arrivals", counter, splits // cluster, barrier)
-        with m.when(merges):
-            yield m.block(1), cluster
-        return
-    share, shares = m.var("share", name("split")), m.var("shares", splits)
-    together = m.let("together", m.dim("arrival_slots") == m.dim("t") * m.c.head_blocks)
-    with m.when(together):
-        m.count_in("arrivals", query, barrier)
-        m.await_count("arrivals", query, splits, barrier)
-    with m.otherwise():
-        m.take_ticket(merges, "last_s", "arrivals", query, splits, barrier)
-        m.set(share, 0)
-        m.set(shares, 1)
-    with m.when(merges):
-        yield share, shares
-    with m.when(together):
-        m.count_out("arrivals", query, splits, barrier)
+        if merges:
+            merge(m.block(1), cluster)
+    else:
+        share: Int32 = walk.split
+        shares: Int32 = splits
+        together = m.dim("arrival_slots") == m.dim("t") * m.c.head_blocks
+        if together:
+            m.count_in("arrivals", query, barrier)
+            m.await_count("arrivals", query, splits, barrier)
+        else:
+            m.take_ticket(merges, "last_s", "arrivals", query, splits, barrier)
+            share = 0
+            shares = 1
+        if merges:
+            merge(share, shares)
+        if together:
+            m.count_out("arrivals", query, splits, barrier)
 
 
 def slices_of(m: Recorder) -> int:

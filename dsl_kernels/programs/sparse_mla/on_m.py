@@ -10,11 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...arch import ArchSpec
-from ...device.text import sparse_mla as said
+from ...device.text import sparse_mla as leaf
 from ...device.torch import fragment
+from ...tile.frontend import inline, recorded
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ...tile.text import Recorder, Slot, Value, View, minimum, name
-from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM, Walk, queries, until_live
+from ...tile.text import Recorder, Slot, Value, View
+from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM, queries
+from .shares import Pairs, Tiles, Units, each_query, parts_of_query, place_of_cta, start, units_of_query
 
 # The two warpgroups that attend where heads lie on M, each with half of the dims of O.
 HALF = Size(LATENT_DIM // 2, "HALF")
@@ -92,7 +94,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
     readers = tuple(side.reader() for side, _ in sides)
 
     def of_side(side: _Side) -> tuple[Buffer, ...]:
-        gather, each = side.of("gather"), said.SCALE_WORD // k.exchange + 1
+        gather, each = side.of("gather"), leaf.SCALE_WORD // k.exchange + 1
         doc = "half a tile; read K-major for scores, MN-major for values"
         return (
             side.rows("ckv_s", tokens, LATENT_DIM, doc, stages=k.stages),
@@ -100,7 +102,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
             side.rows("p_s", hb, tokens, swizzle=64),
             side.peaks(),
             *side.registers(tokens),
-            Buffer(side.of("words"), registers, (128, each), "uint32", role=gather, per_thread=each, private=True, doc="tokens on their way"),
+            Buffer(side.of("words"), registers, (128, each), "uint32", role=gather, per_thread=each, private=True, doc="tokens in flight"),
         )  # fmt: skip
 
     def products(side: _Side, other: _Side) -> tuple[Mma, ...]:
@@ -170,7 +172,7 @@ def _paired(k: SimpleNamespace) -> Schedule:
             side.rows("near_s", tile, HALF, near),
             side.rows("far_s", tile, HALF, "the other side's"),
             side.rows("rope_s", tile, ROPE_DIM, "then P, heads by tokens"),
-            side.rows("out_s", hb, 32, "rows of O on their way out", swizzle=64),
+            side.rows("out_s", hb, 32, "rows of O before they are stored", swizzle=64),
             *side.registers(tile, weights=True),
         )
 
@@ -216,115 +218,12 @@ def _paired(k: SimpleNamespace) -> Schedule:
     )  # fmt: skip
 
 
-def _start_of_share(m: Recorder) -> None:
-    """Heads on M: this CTA's block of heads and, while the kernel before this one ends, its share."""
-    if m.c.head_blocks > 1:
-        m.let("head0", _which(m)[1] * m.c.head_block)
-    if not _found_late(m):
-        _find_share(m)
-    m.var("done")
-    m.var("it")
-    sides = [f"_{side}" for side in SIDES] if m.c.unit == 2 else [""]
-    for side in sides:
-        for text in ("low", "high", "in_low", "in_high"):
-            m.var(text + side)
-        if side:
-            m.var(f"live{side}", False, "bool")
-    m.var("live", False, "bool")
-    m.barriers_stand()
-    m.depend()
-
-
-def _units(m: Recorder) -> Value:
-    """What is dealt out of a query: tiles, or pairs of them."""
-    tiles = m.dim("topk") // m.k.tile
-    return (tiles + 1) // 2 if m.c.unit == 2 else tiles
-
-
-def _which(m: Recorder) -> tuple[Value, Value]:
-    """Heads on M: which of those with other units a CTA is, and its block of heads, by which the CTAs of a cluster differ."""
-    blocks = m.c.head_blocks
-    if m.schedule.cluster_ctas > 1:
-        return m.block(0), m.block(1)
-    return m.block(0) // blocks if blocks > 1 else m.block(0), m.block(0) % blocks
-
-
-def _found_late(m: Recorder) -> bool:
-    """Whether each role finds its share for itself: with fp8, ptxas spills what the start hands on."""
-    return m.k.kv == "fp8"
-
-
-def _find_share(m: Recorder) -> None:
-    """Which of all queries' units are this CTA's, from `unit` to `end`.
-
-    A query has `span` of them, of which those past its last are empty. CTAs side by side have the same units, each for its
-    own block of heads.
-    """
-    blocks, t, splits = m.c.head_blocks, m.dim("t"), m.dim("splits")
-    m.comment("Behind the counters that are used there is one more for each CTA: so many CTAs there are.")
-    m.let("ctas", m.dim("arrival_slots") // blocks - t)
-    ctas, units = name("ctas"), _units(m)
-    share = m.var("share", (units + splits - 1) // splits)
-    span = m.var("span", share * splits)
-    m.comment("Not so many parts of each query: whole queries, or units regardless of queries.")
-    with m.when(~(ctas == t * splits)):
-        m.set(span, units)
-        m.set(share, (t * units + ctas - 1) // ctas)
-        with m.when(splits == 1):
-            m.set(share, (t + ctas - 1) // ctas * units)
-    m.var("unit", _which(m)[0] * share)
-    m.let("end", name("unit") + share)
-
-
-def _segments(m: Recorder) -> Iterator[Walk]:
-    """The queries of which this CTA has units, with those units; `done` counts them. Behind the last query there is none."""
-    if _found_late(m):
-        _find_share(m)
-    unit, end, span = name("unit"), name("end"), name("span")
-    t, head0 = m.dim("t"), name("head0") if m.c.head_blocks > 1 else 0
-    for _ in m.repeat(unit < end):
-        row = m.let("row", unit // span)
-        first: Value = unit - row * span
-        if m.c.unit == 2:
-            first = m.let("first", first)
-            turns = m.let("turns", minimum(end - unit, _units(m) - first))
-            walk, some = Walk(row, head0, first, 1, turns), turns > 0
-        else:
-            turn = name("turn")
-            m.set(turn, first)
-            turns = m.let("turns", minimum(end - row * span, _units(m)))
-            walk, some = Walk(row, head0, 0, 1, turns), turn < turns
-        with m.when((row < t) & some):
-            if m.c.unit == 2:
-                m.let("tiles", minimum(turns * 2, m.dim("topk") // m.k.tile - first * 2))
-                _read_pair(m, walk, 0)
-            else:
-                said.read_ids(m, name("low"), name("high"), row, turn, turns, split=0, splits=1)
-            yield walk
-            m.set(name("done"), name("done") + 1)
-        m.set(unit, row * span + span)
-
-
-def _read_pair(m: Recorder, walk: Walk, turn: Value) -> None:
-    """The ids of a pair of tiles."""
-    for number, side in enumerate(SIDES):
-        low, high = name(f"low_{side}"), name(f"high_{side}")
-        tile = turn * 2 + number
-        said.read_ids(m, low, high, walk.row, tile, name("tiles"), split=walk.split * 2, splits=1)
-
-
-def _vote_pair(m: Recorder) -> None:
-    """Which ids of a pair are valid, and `live`, whether one is."""
-    for side in SIDES:
-        in_low, in_high, low, high = (name(f"{text}_{side}") for text in ("in_low", "in_high", "low", "high"))
-        said.vote(m, in_low, in_high, name(f"live_{side}", "bool"), low, high)
-    m.set(name("live", "bool"), name("live_left", "bool") | name("live_right", "bool"))
-
-
-def _copy_queries(m: Recorder, walk: Walk) -> None:
-    q = m.acquire("q", name("done"))
+@recorded
+def _copy_queries(walk: Units) -> None:
+    m = walk.m
+    q = m.acquire("q", walk.done)
     for target, operand, columns in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
-        said.copy_query_rows(m, target, m.operand(operand), walk.row, walk.head0, columns)
+        leaf.copy_query_rows(m, target, m.operand(operand), walk.row, walk.head0, columns)
     m.commit(q)
 
 
@@ -333,72 +232,73 @@ def _rows_of(kv: Slot, side: int) -> tuple[View, View]:
     return getattr(kv, f"ckv_s_{SIDES[side]}"), getattr(kv, f"kpe_s_{SIDES[side]}")
 
 
-def _gather_side(m: Recorder, side: int) -> None:
-    """Heads on M, fp8: the queries, by the first side, and half of each tile. As its words are written, the next one's take their place."""
+@recorded
+def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
+    """fp8: half of each tile, and by the first side the queries. As the words of a half are written, the next half's come in."""
     own, shares = SIDES[side], m.k.exchange
     rank: Value = m.block(1) if shares > 1 else 0
-    it, words, turn, now = name("it"), m.buffer(f"words_{own}"), m.var("turn"), m.var("now")
-    ids = (name("low"), name("high"))[side]
+    words, ids = m.buffer(f"words_{own}"), (walk.low, walk.high)[side]
+    walk.turn = 0
+    walk.now = 0
 
-    def walk_on(walk: Walk) -> None:
-        """To the next tile with a valid id, and its ids; behind the last one they name no row."""
-        m.set(now, ids)
-        for _ in until_live(m, walk, turn):
-            m.set(now, ids)
-
-    for walk in _segments(m):
-        walk_on(walk)
+    def gather() -> None:
+        walk.next_live(ids)
         if side == 0:
-            _copy_queries(m, walk)
-        said.load_half(m, words, rank=rank, shares=shares, ids=now)
-        for _ in m.repeat(name("live", "bool")):
-            walk_on(walk)
+            _copy_queries(walk)
+        leaf.load_half(m, words, rank=rank, shares=shares, ids=walk.now)
+        while walk.live:
+            walk.next_live(ids)
             if shares > 1:
-                # Behind the loads of tokens, to wait for ids would be to wait for those as well.
-                said.fetch_half(m, rank=rank, shares=shares, ids=ids)
-            kv = m.acquire(f"kv_{own}", it)
+                # Before the loads of tokens: a wait for the ids after those would wait for them as well.
+                leaf.fetch_half(m, rank=rank, shares=shares, ids=ids)
+            kv = m.acquire(f"kv_{own}", walk.it)
             ckv, kpe = _rows_of(kv, side)
-            ckv = ckv.columns(rank * (LATENT_DIM // shares), LATENT_DIM // shares)
-            peers = (m.sender(rows, kv) for rows in (ckv, kpe))
-            said.renew_half(m, words, ckv, kpe, *peers, rank=rank, shares=shares, ids=now)
+            part = ckv.columns(rank * (LATENT_DIM // shares), LATENT_DIM // shares)
+            peers = (m.sender(part, kv), m.sender(kpe, kv))
+            leaf.renew_half(m, words, part, kpe, *peers, rank=rank, shares=shares, ids=walk.now)
             m.commit(kv)
             if shares == 1:
                 m.comment("By now the ids behind the next ones are here.")
-                said.fetch_half(m, rank=rank, shares=shares, ids=ids)
-            m.set(it, it + 1)
+                leaf.fetch_half(m, rank=rank, shares=shares, ids=ids)
+            walk.it += 1
+
+    each_query(walk, gather)
 
 
-def _gather_pairs(m: Recorder) -> None:
-    """Heads on M, bf16: the queries, and pairs of tiles. The first rows of a query are on their way before the last one is done."""
-    it, done, half = name("it"), name("done"), m.c.half
+@recorded
+def _gather_pairs(m: Recorder, walk: Pairs) -> None:
+    """bf16: the queries, and pairs of tiles. The first rows of a query are in flight before the query before it is done."""
+    half = m.c.half
     ckv, kpe = m.operand("ckv", "ckv_stride"), m.operand("kpe", "kpe_stride")
 
-    def copy(side: int) -> None:
-        text = SIDES[side]
-        ids = (name(f"now_low_{text}"), name(f"now_high_{text}"))
-        near = m.acquire(f"near_{text}", it)
-        said.copy_rows(m, near.view(), ckv, side * half, half, *ids)
+    def copy(side: int, low: Value, high: Value) -> None:
+        own = SIDES[side]
+        near = m.acquire(f"near_{own}", walk.it)
+        leaf.copy_rows(m, near.view(), ckv, side * half, half, low, high)
         m.commit(near)
-        far = m.acquire(f"far_{text}", it)
-        said.copy_rows(m, getattr(far, f"far_s_{text}"), ckv, (1 - side) * half, half, *ids)
-        said.copy_rows(m, getattr(far, f"rope_s_{text}"), kpe, 0, ROPE_DIM, *ids)
+        far = m.acquire(f"far_{own}", walk.it)
+        leaf.copy_rows(m, getattr(far, f"far_s_{own}"), ckv, (1 - side) * half, half, low, high)
+        leaf.copy_rows(m, getattr(far, f"rope_s_{own}"), kpe, 0, ROPE_DIM, low, high)
         m.commit(far)
 
-    for walk in _segments(m):
-        with m.when(done == 0):
-            _copy_queries(m, walk)
-        for turn in m.loop("turn", walk.turns):
-            _vote_pair(m)
-            for side in SIDES:
-                for text in ("low", "high"):
-                    m.let(f"now_{text}_{side}", name(f"{text}_{side}"))
-            _read_pair(m, walk, turn + 1)
-            with m.when(name("live", "bool")):
-                copy(0)
-                copy(1)
-                m.set(it, it + 1)
-            with m.when((done > 0) & (turn == 0)):
-                _copy_queries(m, walk)
+    def gather() -> None:
+        if walk.done == 0:
+            _copy_queries(walk)
+        for turn in range(walk.turns):
+            walk.vote()
+            now_low_left = walk.left.low
+            now_high_left = walk.left.high
+            now_low_right = walk.right.low
+            now_high_right = walk.right.high
+            walk.read_ids(turn + 1)
+            if walk.live:
+                copy(0, now_low_left, now_high_left)
+                copy(1, now_low_right, now_high_right)
+                walk.it += 1
+            if walk.done > 0 and turn == 0:
+                _copy_queries(walk)
+
+    each_query(walk, gather)
 
 
 def _of_side(m: Recorder, side: int, *texts: str) -> Iterator[View]:
@@ -406,55 +306,58 @@ def _of_side(m: Recorder, side: int, *texts: str) -> Iterator[View]:
     return (m.buffer(f"{text}_{SIDES[side]}") for text in texts)
 
 
+@recorded
 def _release(m: Recorder, *slots: Slot) -> None:
     for slot in slots:
         m.release(slot)
 
 
+@recorded
 def _attend_queries(
-    m: Recorder, side: int, walk_on: Callable[[Walk], None], scratch: View | None = None
-) -> Iterator[tuple[Walk, Slot]]:
-    """Heads on M: the queries of which this CTA has units. What is yielded attends; then both sides' sums and O become the result.
+    walk: Units, side: int, attend: Callable[[Slot], None], scratch: View | None = None
+) -> None:
+    """For each query of which this CTA has units: `attend(q)`, then both sides' sums and O become the result.
 
-    That passes through `scratch`, or where there is none through the queries.
+    The result passes through `scratch`, or where there is none through the memory of the query itself.
     """
+    m = walk.m
     acc, sums, peak, factor, sinks = _of_side(m, side, "acc", "sums", "peak", "factor", "sinks")
     red = m.buffer("red_s")
-    for walk in _segments(m):
+
+    def at_query() -> None:
         if scratch is not None:
-            said.load_row_sinks(m, sinks, walk.head0)
-            m.set(name("turn"), 0)
+            leaf.load_row_sinks(m, sinks, walk.head0)
+            walk.turn = 0
         m.fill(acc, 0.0)
         m.fill(sums, 0.0)
         m.fill(peak, -math.inf)
-        walk_on(walk)
-        q = m.wait("q", name("done"))
-        yield walk, q
+        walk.next_live()
+        q = m.wait("q", walk.done)
+        attend(q)
         if scratch is not None:
             m.release(q)
         else:
             m.comment("Not before: over the whole query they would be spilled.")
-            said.load_row_sinks(m, sinks, walk.head0)
-        said.share_sums(m, sums, red, side)
+            leaf.load_row_sinks(m, sinks, walk.head0)
+        leaf.share_sums(m, sums, red, side)
         m.meet("attend")
-        said.total_rows(m, sums, peak, factor, red, side)
-        _end_of_segment(m, walk, scratch or q.q_s.columns(side * HALF, HALF), side)
+        leaf.total_rows(m, sums, peak, factor, red, side)
+        _end_of_query(walk, scratch or q.q_s.columns(side * HALF, HALF), side)
         m.comment("What the sides have left for one another is read.")
         m.meet("attend")
         if scratch is None:
             m.release(q)
-    _merge(m, side)
+
+    each_query(walk, at_query)
+    _merge(walk, side)
 
 
-def _attend_half(m: Recorder, side: int) -> None:
-    """Heads on M, fp8: half of each tile is scored here and half by the other warpgroup, and each adds both to its half of the dims."""
-    it, own, other = name("it"), SIDES[side], SIDES[1 - side]
+@recorded
+def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
+    """fp8: half of each tile is scored here and half by the other warpgroup, and each adds both to its half of the dims."""
+    own, other = SIDES[side], SIDES[1 - side]
     scores, acc, sums, peak, factor = _of_side(m, side, "scores", "acc", "sums", "peak", "factor")
-    live, turn = name("live", "bool"), m.var("turn")
-
-    def walk_on(walk: Walk) -> None:
-        for _ in until_live(m, walk, turn):
-            pass
+    walk.turn = 0
 
     def add(product: str, weights: View, values: View) -> None:
         m.multiply(product, acc, weights, values.columns(side * HALF, HALF), accumulate=True)
@@ -462,141 +365,130 @@ def _attend_half(m: Recorder, side: int) -> None:
     def join(tile: Value) -> tuple[Slot, Slot]:
         """Add the other's half of a tile."""
         kv, p = m.wait(f"kv_{other}", tile), m.wait(f"p_{other}", tile)
-        said.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
+        leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
         add(f"pv_other_{own}", getattr(p, f"p_s_{other}"), _rows_of(kv, 1 - side)[0])
         return p, kv
 
-    def score(walk: Walk, q: Slot, first: bool) -> None:
-        """This side's half. The other's before it is added while the scores are on their way, or the softmax works on them."""
-        kv = m.wait(f"kv_{own}", it)
+    def score(q: Slot, first: bool) -> None:
+        """This side's half. The other's before it is added while these scores are in flight, or while the softmax works on them."""
+        kv = m.wait(f"kv_{own}", walk.it)
         ckv, kpe = _rows_of(kv, side)
         nope = m.multiply(f"qk_nope_{own}", scores, q.q_s, ckv)
         m.multiply(f"qk_pe_{own}", scores, q.qpe_s, kpe, accumulate=True, before=nope)
-        joined = () if first else join(it - 1 if side == 0 else it)
+        joined = () if first else join(walk.it - 1 if side == 0 else walk.it)
         m.await_products(0 if first else 1)
-        valid = name(("in_low", "in_high")[side])
-        said.mask_columns(m, scores, valid, valid)
-        said.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
-        p = m.acquire(f"p_{own}", it)
+        valid = inline((walk.in_low, walk.in_high)[side])
+        leaf.mask_columns(m, scores, valid, valid)
+        leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
+        p = m.acquire(f"p_{own}", walk.it)
         weights = getattr(p, f"p_s_{own}")
-        said.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
-        said.store_weights(m, weights, scores)
+        leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
+        leaf.store_weights(m, weights, scores)
         m.commit(p)
         _release(m, *joined)
-        said.rescale_rows(m, acc, factor)
-        m.wait(f"p_{own}", it)
+        leaf.rescale_rows(m, acc, factor)
+        m.wait(f"p_{own}", walk.it)
         add(f"pv_{own}", weights, ckv)
-        walk_on(walk)
+        walk.next_live()
         _release(m, p, kv)
-        m.set(it, it + 1)
+        walk.it += 1
 
-    for walk, q in _attend_queries(m, side, walk_on):
+    def attend(q: Slot) -> None:
         if side == 0:
-            begin = m.let("begin", it)
-            with m.when(live):
-                score(walk, q, first=True)
-        for _ in m.repeat(live):
-            score(walk, q, first=False)
-        if side == 0:
-            with m.when(it > begin):
-                _release(m, *join(it - 1))
+            begin = walk.it
+            if walk.live:
+                score(q, first=True)
+        while walk.live:
+            score(q, first=False)
+        if side == 0 and walk.it > begin:
+            _release(m, *join(walk.it - 1))
+
+    _attend_queries(walk, side, attend)
 
 
-def _attend_pair(m: Recorder, side: int) -> None:
-    """Heads on M, bf16: one tile of each pair is scored here and one by the other warpgroup, and each adds both to its half of the dims."""
-    it, own, other = name("it"), SIDES[side], SIDES[1 - side]
-    scores, weights, acc, sums, peak, factor = _of_side(
-        m, side, "scores", "weights", "acc", "sums", "peak", "factor"
-    )
-    live, turn = name("live", "bool"), m.var("turn")
-
-    def walk_on(walk: Walk) -> None:
-        """To the next pair with a valid id; `live` says whether there is one."""
-        m.set(live, False)
-        for _ in m.repeat(~live & (turn < walk.turns)):
-            _vote_pair(m)
-            m.set(turn, turn + 1)
-            _read_pair(m, walk, turn)
+@recorded
+def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
+    """bf16: one tile of each pair is scored here and one by the other warpgroup, and each adds both to its half of the dims."""
+    own, other = SIDES[side], SIDES[1 - side]
+    scores, weights, acc = _of_side(m, side, "scores", "weights", "acc")
+    sums, peak, factor = _of_side(m, side, "sums", "peak", "factor")
+    ids = (walk.left, walk.right)[side]
+    walk.turn = 0
 
     def join() -> tuple[Slot, Slot]:
         """Add the other's tile."""
-        p, far = m.wait(f"p_{other}", it), m.wait(f"far_{other}", it)
-        said.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
+        p, far = m.wait(f"p_{other}", walk.it), m.wait(f"far_{other}", walk.it)
+        leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
         rows = (getattr(far, f"rope_s_{other}"), getattr(far, f"far_s_{other}"))
         m.multiply(f"pv_other_{own}", acc, *rows, accumulate=True)
         return p, far
 
-    def attend(walk: Walk, q: Slot) -> None:
-        """The second side adds the other's tile while it works out its own weights, the first one behind its own tile."""
-        near = m.wait(f"near_{own}", it)
+    def score(q: Slot) -> None:
+        """This side's tile. The second side adds the other's while it works out its own weights, the first one after its own."""
+        near = m.wait(f"near_{own}", walk.it)
         rows = getattr(near, f"near_s_{own}")
         near_q, far_q = (q.q_s.columns(which * HALF, HALF) for which in (side, 1 - side))
         m.multiply(f"qk_near_{own}", scores, near_q, rows)
-        far = m.wait(f"far_{own}", it)
+        far = m.wait(f"far_{own}", walk.it)
         far_rows, rope = getattr(far, f"far_s_{own}"), getattr(far, f"rope_s_{own}")
         farther = m.multiply(f"qk_far_{own}", scores, far_q, far_rows, accumulate=True)
         m.multiply(f"qk_rope_{own}", scores, q.qpe_s, rope, accumulate=True, before=farther)
         joined = join() if side else ()
         m.await_products(side)
-        said.mask_columns(m, scores, name(f"in_low_{own}"), name(f"in_high_{own}"))
-        said.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
+        leaf.mask_columns(m, scores, ids.in_low, ids.in_high)
+        leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
         fragment.pack_to(m, weights, scores)
-        p = m.acquire(f"p_{own}", it)
-        said.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
+        p = m.acquire(f"p_{own}", walk.it)
+        leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
         m.comment("All of the tile's rope dims are read.")
         m.meet(own)
         fragment.stage_rows(m, rope, 0, m.c.head_block, weights, m.thread)
         m.commit(p)
         _release(m, *joined)
-        said.rescale_rows(m, acc, factor)
+        leaf.rescale_rows(m, acc, factor)
         m.multiply(f"pv_{own}", acc, weights, rows, accumulate=True)
-        walk_on(walk)
+        walk.next_live()
         _release(m, near, far)
         if side == 0:
             _release(m, *join())
-        m.set(it, it + 1)
+        walk.it += 1
 
-    for walk, q in _attend_queries(m, side, walk_on, m.buffer(f"out_s_{own}")):
-        for _ in m.repeat(live):
-            attend(walk, q)
+    def attend(q: Slot) -> None:
+        while walk.live:
+            score(q)
 
-
-def _parts_of(m: Recorder, row: Value) -> tuple[Value, Value, Value]:
-    """Which part of a query this CTA has, how many there are, and the number of its counter."""
-    share, span = name("share"), name("span")
-    which, block = _which(m)
-    from_cta = m.let("from_cta", row * span // share)
-    parts = m.let("parts", (row * span + _units(m) - 1) // share - from_cta + 1)
-    return which - from_cta, parts, row * m.c.head_blocks + block
+    _attend_queries(walk, side, attend, m.buffer(f"out_s_{own}"))
 
 
-def _end_of_segment(m: Recorder, walk: Walk, scratch: View, side: int) -> None:
-    """Heads on M: the result, which passes through `scratch`, or a part of it, left for the CTAs that have the others."""
+@recorded
+def _end_of_query(walk: Units, scratch: View, side: int) -> None:
+    """Store the result through `scratch`, or leave this CTA's part for those that have the query's other parts."""
+    m = walk.m
     acc, sums, factor, sinks = _of_side(m, side, "acc", "sums", "factor", "sinks")
-    part, parts, counter = _parts_of(m, walk.row)
-    with m.when(parts > 1):
-        said.rescale_rows(m, acc, factor)
-        said.leave_part(m, acc, sums, walk.row, walk.head0, side, split=part)
+    part, parts, counter = parts_of_query(walk, walk.row)
+    if parts > 1:
+        leaf.rescale_rows(m, acc, factor)
+        leaf.leave_part(m, acc, sums, walk.row, walk.head0, side, split=part)
         m.count_in("arrivals", counter, "attend")
-    with m.otherwise():
+    else:
         width = scratch.width or m.schedule.buffer(scratch.buffer).shape[1]
-        said.store_result_rows(m, acc, factor, sums, sinks, walk.row, walk.head0, scratch, width, side)
+        leaf.store_result_rows(m, acc, factor, sums, sinks, walk.row, walk.head0, scratch, width, side)
 
 
-def _merge(m: Recorder, side: int) -> None:
-    """Heads on M: of each query that this CTA has a part of, its share of the result. By now all of its own parts are left."""
-    unit, span = name("unit"), name("span")
-    head0: Value = name("head0") if m.c.head_blocks > 1 else 0
-    with m.when(m.dim("splits") > 1):
-        m.set(unit, _which(m)[0] * name("share"))
-        for _ in m.repeat(unit < name("end")):
-            row = m.let("row", unit // span)
-            part, parts, counter = _parts_of(m, row)
-            with m.when((row < m.dim("t")) & (unit - row * span < _units(m)) & (parts > 1)):
+@recorded
+def _merge(walk: Units, side: int) -> None:
+    """Merge this CTA's share of each query that it has a part of. By now it has left all of its own parts."""
+    m = walk.m
+    if m.dim("splits") > 1:
+        walk.unit = place_of_cta(m)[0] * walk.share
+        while walk.unit < walk.end:
+            row = walk.unit // walk.span
+            part, parts, counter = parts_of_query(walk, row)
+            if row < m.dim("t") and walk.unit - row * walk.span < units_of_query(m) and parts > 1:
                 m.await_count("arrivals", counter, parts, "attend")
-                said.merge_parts(m, row, head0, parts, part, parts, 2, side)
+                leaf.merge_parts(m, row, walk.head0, parts, part, parts, 2, side)
                 m.count_out("arrivals", counter, parts, "attend")
-            m.set(unit, row * span + span)
+            walk.unit = row * walk.span + walk.span
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -607,6 +499,6 @@ def bodies(k: SimpleNamespace) -> dict[str, Body]:
     attend = _attend_pair if k.kv == "bf16" else _attend_half
     both = {role: partial(attend, side=side) for side, role in enumerate(SIDES)}
     if k.kv == "bf16":
-        return {START: _start_of_share, **both, "gather": _gather_pairs}
+        return {START: start, **both, "gather": _gather_pairs}
     apart = {f"gather_{role}": partial(_gather_side, side=side) for side, role in enumerate(SIDES)}
-    return {START: _start_of_share, **both, **apart}
+    return {START: start, **both, **apart}

@@ -1,7 +1,7 @@
 """Sparse MLA on Hopper with heads on N: whole rows, or CTAs that share out the dims and add their partial scores.
 
-The fp8 tokens of whole rows are copied as they are, half a tile at a time, and unpacked from shared memory: so many more of them are
-on their way than a warpgroup's registers hold.
+The fp8 tokens of whole rows are copied as they are, half a tile at a time, and unpacked from shared memory: more of them are
+in flight that way than a warpgroup's registers hold.
 """
 
 from __future__ import annotations
@@ -11,26 +11,25 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 from ...arch import ArchSpec
-from ...device.text import sparse_mla as said
+from ...device.text import sparse_mla as leaf
 from ...problems import layouts
+from ...tile.frontend import Boolean, recorded
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ...tile.text import Recorder, Slot, Value, name
+from ...tile.text import Recorder, Value
 from .common import (
     LATENT_DIM,
     ROPE_DIM,
     Walk,
     end_of_cluster,
     head_block,
-    joined_shares,
-    live_tiles,
+    merge_splits,
     merged_rows,
     queries,
     sliced_ctas_per_sm,
-    slices_of,
     start,
 )
 
-# Half tiles of fp8 tokens on their way at most, and what barriers and small buffers take beside the tiles.
+# The most half tiles of fp8 tokens in flight, and the bytes of barriers and small buffers beside the tiles.
 MOST_STAGED, SMALL_BYTES = 4, 512
 
 
@@ -131,7 +130,7 @@ def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
         )
     if k.kv == "fp8" and not _staged(k):
         each = 8 + dims * 9 // 64
-        yield Buffer("words", Space.REGISTER, (128, each), "uint32", role="gather", per_thread=each, private=True, doc="tokens on their way")  # fmt: skip
+        yield Buffer("words", Space.REGISTER, (128, each), "uint32", role="gather", per_thread=each, private=True, doc="tokens in flight")  # fmt: skip
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -167,155 +166,174 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
 
 
-def _gather(m: Recorder) -> None:
-    slices, it, live = slices_of(m), name("it"), name("live", "bool")
-    dims, rope = m.c.dims, m.c.rope
-    which: Value = name("which") if slices > 1 else 0
-    low, high = name("now_low"), name("now_high")
-    if _staged(m.k):
-        for _ in live_tiles(m):
-            with m.when(live):
-                for half, ids in enumerate((low, high)):
-                    raw = m.acquire("raw", it * 2 + half)
-                    said.copy_tokens(m, raw.raw_s, raw.raw_pe_s, raw.scale_s, ids=ids)
-                    m.commit(raw)
-                m.set(it, it + 1)
-    elif m.k.kv == "bf16":
-        for _ in live_tiles(m):
-            with m.when(live):
-                kv = m.acquire("kv", it)
-                for target, cache, columns in ((kv.ckv_s, "ckv", dims), (kv.kpe_s, "kpe", rope)):
-                    said.copy_rows(
-                        m, target, m.operand(cache, f"{cache}_stride"), which * columns, columns, low, high
-                    )
-                m.commit(kv)
-                m.set(it, it + 1)
-    else:
-        m.comment("As the words of a tile are written, those of the next one take their place.")
-        holds = m.var("holds", False, "bool")
-        for turn in live_tiles(m, more=1):
-            with m.when(live | (turn == name("turns"))):
-                with m.when(holds):
-                    kv = m.acquire("kv", it)
-                    said.renew_tokens(m, kv.ckv_s, which, rope=kv.kpe_s, low=low, high=high)
-                    m.commit(kv)
-                    m.set(it, it + 1)
-                with m.otherwise():
-                    said.load_tokens(m, which, low=low, high=high)
-                m.set(holds, live)
+@recorded
+def _gather_rows(m: Recorder, walk: Walk) -> None:
+    """bf16 rows into the ring."""
+    for turn in range(walk.turns):
+        walk.enter(turn, keep_ids=True)
+        if walk.live:
+            kv = m.acquire("kv", walk.it)
+            for target, cache, columns in ((kv.ckv_s, "ckv", m.c.dims), (kv.kpe_s, "kpe", m.c.rope)):
+                rows, ids = m.operand(cache, f"{cache}_stride"), (walk.now_low, walk.now_high)
+                leaf.copy_rows(m, target, rows, walk.which * columns, columns, *ids)
+            m.commit(kv)
+            walk.it += 1
     end_of_cluster(m)
 
 
-def _unpack(m: Recorder) -> None:
-    """Whole rows of fp8 tokens: each half tile from where it was staged to its place in the ring."""
-    it = name("it")
-    for _ in live_tiles(m):
-        with m.when(name("live", "bool")):
-            kv = m.acquire("kv", it)
+@recorded
+def _gather_tokens(m: Recorder, walk: Walk) -> None:
+    """A slice of fp8 tokens into the ring, unpacked in registers."""
+    m.comment("As the words of a tile are written, those of the next one take their place.")
+    holds: Boolean = False
+    for turn in range(walk.turns + 1):
+        walk.enter(turn, keep_ids=True)
+        if walk.live or turn == walk.turns:
+            ids = {"low": walk.now_low, "high": walk.now_high}
+            if holds:
+                kv = m.acquire("kv", walk.it)
+                leaf.renew_tokens(m, kv.ckv_s, walk.which, rope=kv.kpe_s, **ids)
+                m.commit(kv)
+                walk.it += 1
+            else:
+                leaf.load_tokens(m, walk.which, **ids)
+            holds = walk.live
+    end_of_cluster(m)
+
+
+@recorded
+def _stage_tokens(m: Recorder, walk: Walk) -> None:
+    """Whole fp8 tokens as they are, half a tile at a time."""
+    for turn in range(walk.turns):
+        walk.enter(turn, keep_ids=True)
+        if walk.live:
+            for half, ids in enumerate((walk.now_low, walk.now_high)):
+                raw = m.acquire("raw", walk.it * 2 + half)
+                leaf.copy_tokens(m, raw.raw_s, raw.raw_pe_s, raw.scale_s, ids=ids)
+                m.commit(raw)
+            walk.it += 1
+    end_of_cluster(m)
+
+
+@recorded
+def _unpack(m: Recorder, walk: Walk) -> None:
+    """Whole fp8 tokens: each half tile from where it was staged to its place in the ring."""
+    for turn in range(walk.turns):
+        walk.enter(turn)
+        if walk.live:
+            kv = m.acquire("kv", walk.it)
             for half in range(2):
-                raw = m.wait("raw", it * 2 + half)
-                said.unpack_tokens(m, kv.ckv_s, kv.kpe_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half)
+                raw = m.wait("raw", walk.it * 2 + half)
+                leaf.unpack_tokens(m, kv.ckv_s, kv.kpe_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half)
                 m.release(raw)
             m.commit(kv)
-            m.set(it, it + 1)
+            walk.it += 1
     end_of_cluster(m)
 
 
-def _attend_tiles(m: Recorder, which: Value = 0) -> Iterator[Slot]:
-    """Heads on N: O and its lse. What is yielded in between is each live tile's scores, not yet scaled."""
-    c, walk, it = m.c, Walk.named(m), name("it")
+@recorded
+def _attend_tiles(walk: Walk) -> None:
+    """Both products and the softmax, tile by tile. Leaves O normalised, and its lse in `top`."""
+    m, c = walk.m, walk.m.c
     scores, acc, sums, peak = (m.buffer(text) for text in ("scores", "acc", "sums", "peak"))
     parts = (("q_s", "q_nope", LATENT_DIM, c.dims), ("qpe_s", "q_pe", ROPE_DIM, c.rope))
     for target, q, width, columns in parts:
-        place = (walk.row, walk.head0, width, which * columns, columns)
-        said.load_queries(m, m.buffer(target), m.operand(q), *place)
+        place = (walk.row, walk.head0, width, walk.which * columns, columns)
+        leaf.load_queries(m, m.buffer(target), m.operand(q), *place)
     m.publish("attend", "q_s", "qpe_s")
     m.fill(acc, 0.0)
     m.fill(sums, 0.0)
     m.fill(peak, -math.inf)
     if m.k.slices > 1:
         m.cluster_wait()
-    for _ in live_tiles(m):
-        with m.when(name("live", "bool")):
-            kv = m.wait("kv", it)
+    for turn in range(walk.turns):
+        walk.enter(turn)
+        if walk.live:
+            kv = m.wait("kv", walk.it)
             nope = m.multiply("qk_nope", scores, kv.ckv_s, m.buffer("q_s"))
             m.multiply("qk_pe", scores, kv.kpe_s, m.buffer("qpe_s"), accumulate=True, before=nope)
             m.await_products()
-            yield kv
-            said.mask_scores(m, name("in_low"), name("in_high"))
+            if m.k.slices > 1:
+                _add_partial_scores(walk)
+            leaf.mask_scores(m, walk.in_low, walk.in_high)
             _softmax_of_tile(m)
             m.multiply("pv", acc, kv.ckv_s, m.buffer("p_s"), accumulate=True)
             m.release(kv)
-            m.set(it, it + 1)
-    _total(m)
+            walk.it += 1
+    _normalise(m)
 
 
+@recorded
+def _add_partial_scores(walk: Walk) -> None:
+    """Exchange the partial scores of a tile with the other CTAs of the slice group, and add them."""
+    m = walk.m
+    x = m.slot("x", walk.it)
+    m.commit(x)
+    leaf.send_scores(m, m.buffer("x_s", walk.it), m.sender(x.x_s, x))
+    m.wait("x", walk.it)
+    leaf.add_scores(m, x.x_s)
+
+
+@recorded
 def _softmax_of_tile(m: Recorder) -> None:
     """From masked scores to P in shared memory: the maxima of the columns cross the warps, the sums do not."""
     red = m.buffer("red_s")
-    said.leave_maxima(m, red)
+    leaf.leave_maxima(m, red)
     m.meet("attend")
-    said.join_maxima(m, red)
-    said.online_softmax(m)
-    said.store_weights(m, m.buffer("p_s"))
+    leaf.join_maxima(m, red)
+    leaf.online_softmax(m)
+    leaf.store_weights(m, m.buffer("p_s"))
     m.publish("attend", "p_s")
 
 
-def _total(m: Recorder) -> None:
-    """O normalised, and its lse in `top`."""
+@recorded
+def _normalise(m: Recorder) -> None:
+    """Normalise O, and leave its lse in `top`."""
     red = m.buffer("red_s")
-    said.leave_sums(m, red)
+    leaf.leave_sums(m, red)
     m.meet("attend")
-    said.join_sums(m, red)
-    said.normalise(m)
+    leaf.join_sums(m, red)
+    leaf.normalise(m)
 
 
-def _attend_whole(m: Recorder) -> None:
-    """Heads on N, the whole row, or a part of it that is joined with those of other splits."""
-    walk, top = Walk.named(m), m.buffer("top")
-    for _ in _attend_tiles(m):
-        pass
+@recorded
+def _attend_whole(m: Recorder, walk: Walk) -> None:
+    """Whole rows: all tiles of a query, or some that are merged with those of other splits."""
+    splits, row, head0 = m.dim("splits"), walk.row, walk.head0
     columns = m.schedule.buffer("top").per_thread
 
-    def join() -> None:
-        said.leave_part(m, top, walk.row, walk.head0, said.ON_N, split=walk.split)
-        for share, shares in joined_shares(m, "attend"):
-            said.merge_parts(m, walk.row, walk.head0, m.dim("splits"), share, shares, columns, said.ON_N)
+    def merge(share: Value, shares: Value) -> None:
+        leaf.merge_parts(m, row, head0, splits, share, shares, columns, leaf.ON_N)
 
-    if m.k.cluster > 1:
-        join()
-        return
-    with m.when(m.dim("splits") == 1):
-        said.write_outputs(m, walk.row, walk.head0)
-    with m.otherwise():
-        join()
+    _attend_tiles(walk)
+    if m.k.cluster == 1 and splits == 1:
+        leaf.write_outputs(m, row, head0)
+    else:
+        leaf.leave_part(m, m.buffer("top"), row, head0, leaf.ON_N, split=walk.split)
+        merge_splits(walk, "attend", merge)
 
 
-def _attend(m: Recorder) -> None:
-    """Heads on N: one warpgroup multiplies, keeps the softmax and merges; slices add their partial scores."""
-    walk, it, slices = Walk.named(m), name("it"), m.k.slices
-    top = m.buffer("top")
-    which, part, parts = name("which"), walk.split, walk.splits
-    said.load_sinks(m, walk.head0)
-    for _ in _attend_tiles(m, which):
-        x = m.slot("x", it)
-        m.commit(x)
-        said.send_scores(m, m.buffer("x_s", it), m.sender(x.x_s, x))
-        m.wait("x", it)
-        said.add_scores(m, x.x_s)
-    rows, first = m.slot("o", 0), m.let("first", m.block(0) * parts * slices + which)
-    with m.when(parts > 1):
+@recorded
+def _attend_slice(m: Recorder, walk: Walk) -> None:
+    """A slice of the dims: the CTAs of a slice group add their partial scores, and all that hold a slice merge its rows."""
+    which, part, parts = walk.which, walk.split, walk.splits_of_row
+    leaf.load_sinks(m, walk.head0)
+    _attend_tiles(walk)
+    top, kept, rows = m.buffer("top"), m.buffer("o_s"), m.slot("o", 0)
+    first = m.block(0) * parts * m.k.slices + which
+    if parts > 1:
         m.comment("The CTAs that hold this slice trade rows of O, so that each merges its share of them.")
         words = m.schedule.buffer("o_s").stage_elements
-        said.send_parts(m, top, m.sender(rows.o_s, rows), words, first, parts, part=part)
-        m.wait("o", 0, at=first + part * slices)
-    with m.otherwise():
-        said.keep_parts(m, m.buffer("o_s"), top)
+        leaf.send_parts(m, top, m.sender(rows.o_s, rows), words, first, parts, part=part)
+        m.wait("o", 0, at=first + part * m.k.slices)
+    else:
+        leaf.keep_parts(m, kept, top)
         m.meet("attend")
-    share = {"part": part, "block": m.c.head_block}
-    said.merge_rows(m, m.buffer("o_s"), walk.row, walk.head0, parts, which, **share)
+    leaf.merge_rows(m, kept, walk.row, walk.head0, parts, which, part=part, block=m.c.head_block)
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
     unpack: dict[str, Body] = {"unpack": _unpack} if _staged(k) else {}
-    return {START: start, "gather": _gather, **unpack, "attend": _attend if k.slices > 1 else _attend_whole}
+    gather = _gather_rows if k.kv == "bf16" else _stage_tokens if _staged(k) else _gather_tokens
+    attend = _attend_slice if k.slices > 1 else _attend_whole
+    return {START: start, "gather": gather, **unpack, "attend": attend}

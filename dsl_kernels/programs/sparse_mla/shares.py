@@ -1,0 +1,224 @@
+"""How CTAs with 64 heads on M share out the tiles of all queries, and a CTA's walk over its share, from query to query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...device.text import sparse_mla as leaf
+from ...tile.frontend import Boolean, Int32, State, inline, recorded
+from ...tile.text import Expr, Recorder, Value, minimum
+from .common import Ids
+
+
+class Units(State):
+    """A CTA's walk over its share of the units. A unit is what is dealt out: a tile, or with bf16 a pair of tiles.
+
+    The units of all queries are numbered in a row, `span` for each query; those past a query's last one are empty.
+
+    Attributes:
+        head0: the first of this CTA's heads.
+        ctas: how many CTAs share out the units.
+        share: units of a CTA. This CTA has those from `unit` up to `end`; `unit` moves on with the walk.
+        done: queries that are done.
+        it: live units so far.
+        row: the query that the walk is at.
+        turn, turns: the unit of that query that is read next, and where this CTA's units of it end.
+        live: whether the unit that `vote` looked at has a valid id.
+        now: in a role that gathers a side of each tile, that side's ids of that unit.
+    """
+
+    head0: Value
+    ctas: Value
+    share: Int32
+    span: Int32
+    unit: Int32
+    end: Value
+    done: Int32
+    it: Int32
+    row: Expr
+    turn: Int32
+    turns: Expr
+    live: Boolean
+    now: Int32
+
+    def declare(self) -> None:
+        """Declare the variables of the ids."""
+        raise NotImplementedError
+
+    def enter_query(self) -> Expr:
+        """Find out which units of the query `row` this CTA has: whether there is one."""
+        raise NotImplementedError
+
+    def read_first(self) -> None:
+        """Read the ids of the query's first unit."""
+        raise NotImplementedError
+
+    def read_ids(self, turn: Value) -> None:
+        """Read the ids of the unit of a turn."""
+        raise NotImplementedError
+
+    def vote(self) -> None:
+        """Find out which of the ids that were read last are valid."""
+        raise NotImplementedError
+
+    @recorded
+    def next_live(self, ids: Value | None = None) -> None:
+        """Go to the next unit with a valid id: `live` says whether there is one. Ids are read one unit ahead.
+
+        Args:
+            ids: `low` or `high`, to be kept in `now` as those of that unit; past the last unit they name no row.
+        """
+        if ids is not None:
+            self.now = ids
+        self.live = False
+        while not self.live and self.turn < self.turns:
+            self.vote()
+            if ids is not None:
+                self.now = ids
+            self.turn += 1
+            self.read_ids(self.turn)
+
+
+class Tiles(Ids, Units):
+    """Units are tiles. Turns count a query's tiles from its first one on, so that this CTA's begin at some `turn`."""
+
+    @recorded
+    def enter_query(self) -> Expr:
+        self.turn = self.unit - self.row * self.span
+        self.turns = minimum(self.end - self.row * self.span, units_of_query(self.m))
+        return self.turn < self.turns
+
+    @recorded
+    def read_first(self) -> None:
+        self.read_ids(self.turn)
+
+    @recorded
+    def read_ids(self, turn: Value) -> None:
+        leaf.read_ids(self.m, self.low, self.high, self.row, turn, self.turns, split=0, splits=1)
+
+
+class Pairs(Units):
+    """Units are pairs of tiles. Turns count this CTA's pairs of a query from 0 on.
+
+    Attributes:
+        first: the first of these pairs, among all of the query.
+        tiles: how many tiles these pairs have: the last tile of a query may have none beside it.
+        left, right: the ids of both tiles of a pair.
+    """
+
+    first: Value
+    tiles: Value
+    left: Ids
+    right: Ids
+
+    @recorded
+    def declare(self) -> None:
+        self.left, self.right = Ids(self.m), Ids(self.m)
+        self.left.declare("_left")
+        self.right.declare("_right")
+        self.live = False
+
+    @recorded
+    def enter_query(self) -> Expr:
+        self.first = self.unit - self.row * self.span
+        self.turns = minimum(self.end - self.unit, units_of_query(self.m) - self.first)
+        return self.turns > 0
+
+    @recorded
+    def read_first(self) -> None:
+        self.tiles = minimum(self.turns * 2, self.m.dim("topk") // self.m.k.tile - self.first * 2)
+        self.read_ids(0)
+
+    @recorded
+    def read_ids(self, turn: Value) -> None:
+        for number, ids in enumerate((self.left, self.right)):
+            tile, first = turn * 2 + number, self.first * 2
+            leaf.read_ids(self.m, ids.low, ids.high, self.row, tile, self.tiles, split=first, splits=1)
+
+    @recorded
+    def vote(self) -> None:
+        self.left.vote()
+        self.right.vote()
+        self.live = self.left.live | self.right.live
+
+
+@recorded
+def start(m: Recorder) -> Units:
+    """Find this CTA's block of heads and, while the kernel before this one ends, its share."""
+    walk: Units = Pairs(m) if m.c.unit == 2 else Tiles(m)
+    walk.head0 = place_of_cta(m)[1] * m.c.head_block if m.c.head_blocks > 1 else 0
+    if not _found_late(m):
+        _find_share(walk)
+    walk.done = 0
+    walk.it = 0
+    walk.declare()
+    m.barriers_stand()
+    m.depend()
+    return walk
+
+
+@recorded
+def units_of_query(m: Recorder) -> Value:
+    """Units of a query: tiles, or pairs of them."""
+    tiles = inline(m.dim("topk") // m.k.tile)
+    return (tiles + 1) // 2 if m.c.unit == 2 else tiles
+
+
+@recorded
+def place_of_cta(m: Recorder) -> tuple[Value, Value]:
+    """The number of this CTA's share, and its block of heads. The CTAs of a cluster have one share and different blocks."""
+    blocks = m.c.head_blocks
+    if m.schedule.cluster_ctas > 1:
+        return m.block(0), m.block(1)
+    return m.block(0) // blocks if blocks > 1 else m.block(0), m.block(0) % blocks
+
+
+def _found_late(m: Recorder) -> bool:
+    """Whether each role finds its share for itself: with fp8, ptxas spills what the start hands on."""
+    return m.k.kv == "fp8"
+
+
+@recorded
+def _find_share(walk: Units) -> None:
+    """Find which of all queries' units are this CTA's. Neighbouring CTAs have the same units, each for its own block of heads."""
+    m = walk.m
+    blocks, t, splits = m.c.head_blocks, m.dim("t"), m.dim("splits")
+    m.comment("Behind the counters that are used there is one more for each CTA: so many CTAs there are.")
+    walk.ctas = m.dim("arrival_slots") // blocks - t
+    units = inline(units_of_query(m))
+    walk.share = (units + splits - 1) // splits
+    walk.span = walk.share * splits
+    m.comment("Not so many parts of each query: whole queries, or units regardless of queries.")
+    split_alike = inline(walk.ctas == t * splits)
+    if not split_alike:
+        walk.span = units
+        walk.share = (t * units + walk.ctas - 1) // walk.ctas
+        if splits == 1:
+            walk.share = (t + walk.ctas - 1) // walk.ctas * units
+    walk.unit = place_of_cta(m)[0] * walk.share
+    walk.end = walk.unit + walk.share
+
+
+@recorded
+def each_query(walk: Units, at_query: Callable[[], None]) -> None:
+    """Call `at_query` for each query of which this CTA has units."""
+    m = walk.m
+    if _found_late(m):
+        _find_share(walk)
+    while walk.unit < walk.end:
+        walk.row = walk.unit // walk.span
+        some = inline(walk.enter_query())
+        if walk.row < m.dim("t") and some:
+            walk.read_first()
+            at_query()
+            walk.done += 1
+        walk.unit = walk.row * walk.span + walk.span
+
+
+@recorded
+def parts_of_query(walk: Units, row: Value) -> tuple[Value, Value, Value]:
+    """The number of this CTA's part of a query, how many parts the query has, and the number of its counter."""
+    which, block = place_of_cta(walk.m)
+    from_cta = row * walk.span // walk.share
+    parts = (row * walk.span + units_of_query(walk.m) - 1) // walk.share - from_cta + 1
+    return which - from_cta, parts, row * walk.m.c.head_blocks + block
