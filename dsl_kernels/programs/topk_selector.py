@@ -358,7 +358,7 @@ def _list_row(m: Recorder) -> None:
     with m.when(TIED != 0):
         leaf.clear(m, m.buffer("equal"), 0, c.reach // WORD)
     m.meet()
-    m.set(INSIDE, _counter(m, leaf.LISTED))
+    m.set(INSIDE, _counter(m, leaf.Counter.LISTED))
     m.set(UNLISTED, (INSIDE < NEED) | (INSIDE > c.listed))
     with m.when(TIED != 0):
         _mark_ties(m)
@@ -373,7 +373,7 @@ def _list_row(m: Recorder) -> None:
         m.meet()
         with m.when(TIED == 0):
             m.comment("From the threshold on: to look for the smallest key as well takes 0.9 us.")
-            m.set(END, _counter(m, leaf.LARGEST, "uint32"))
+            m.set(END, _counter(m, leaf.Counter.LARGEST, "uint32"))
             m.set(SPAN, END - bottom)
         with m.otherwise():
             m.set(END, TIED)
@@ -394,7 +394,7 @@ def _mark_ties(m: Recorder) -> None:
         leaf.make_keys(m, keys, column, FIRST, LAST, digits=0)
         leaf.mark_equal(m, keys, word, TIED)
         m.meet()
-        m.set(found, _counter(m, leaf.KEPT))
+        m.set(found, _counter(m, leaf.Counter.KEPT))
         m.meet()
         m.set(turn, turn + 1)
     m.set(UNLISTED, (INSIDE + found < NEED) | (INSIDE > c.listed))
@@ -445,11 +445,11 @@ def _collect(m: Recorder) -> None:
             leaf.rank_entries(m, ranked, INSIDE, NEED, WORDS, rank=_rank(m))
         m.meet()
         m.comment("Lower ranks select of the list as well, and take equal ones.")
-        lower_equal = m.let("lower_equal", _counter(m, leaf.LOWER_EQUAL))
+        lower_equal = m.let("lower_equal", _counter(m, leaf.Counter.LOWER_EQUAL))
         m.set(ties, 0)
         with m.when(INSIDE > RANKED):
             m.set(ties, maximum(NEED - lower_equal, 0))
-        m.set(skip, LOWER + _counter(m, leaf.LOWER_ABOVE) + minimum(lower_equal, NEED))
+        m.set(skip, LOWER + _counter(m, leaf.Counter.LOWER_ABOVE) + minimum(lower_equal, NEED))
     before = m.var("before")
     with m.when(ties > 0):
         leaf.count_marks(m, before, m.buffer("equal"), first, WORDS)

@@ -232,7 +232,6 @@ class LeafText:
 
 
 _SPELT_OUT = {
-    "topk_selector",
     "lightning_indexer",
     "lightning_indexer_sm90",
     "lightning_indexer_sm100",
