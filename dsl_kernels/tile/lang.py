@@ -20,7 +20,6 @@ from ..errors import DeclarationError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec, GpuSpec
-    from .text import Recorder
 
 
 class Size(int):
@@ -498,7 +497,7 @@ class Policy:
     useful: Callable[[SimpleNamespace, ArchSpec, int], bool] = lambda k, arch, level: True
 
 
-Body = Callable[["Recorder"], None]
+Body = Callable[..., Any]
 # The body, among those of the roles, of what every thread does first.
 START = "start"
 

@@ -208,7 +208,7 @@ def _dtype(*values: Value) -> str:
     return next((value.dtype for value in values if isinstance(value, Expr)), "int32")
 
 
-def ceildiv(a: Value, b: Value) -> Value:
+def ceildiv(a: Value, b: Value) -> Any:
     """a / b rounded up, both positive or zero."""
     if isinstance(a, Expr) or isinstance(b, Expr):
         return Expr("ceildiv", (a, b))
