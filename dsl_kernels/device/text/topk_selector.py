@@ -21,15 +21,15 @@ COARSE = Size(32, "COARSE")
 """Coarse bins of a round in a cluster: one a lane."""
 
 OFFSET_BITS = Size(22, "OFFSET_BITS")
-"""Low bits of the position in a list entry: the column within its warp's run. The bits above them name the owning warp."""
+"""Low bits of the position in a list entry: the column within a warp's run. The bits above name the warp."""
 
 
 class Counter:
     """Words of the buffer `counters`.
 
-    LISTED and KEPT count the entries that are listed, and those that are kept for ranking. LOWER_ABOVE and LOWER_EQUAL
-    count the entries of CTAs of lower rank that are above the range, and in it. LARGEST is the largest key of the list.
-    UPPER is the largest undecided key of it, UNDER the complement of the smallest.
+    LISTED and KEPT count the entries that are listed, and those that are kept for ranking. LOWER_ABOVE and
+    LOWER_EQUAL count the entries of CTAs of lower rank that are above the range, and in it. LARGEST is the
+    largest key of the list, UPPER its largest undecided key, UNDER the complement of its smallest one.
     """
 
     LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL, LARGEST, UPPER, UNDER = range(7)
@@ -54,7 +54,7 @@ SIGN = Size(-(1 << 31), "SIGN")
 ZERO = 1 << 31
 # A selector of permute_bytes: each half of a word is filled with its sign.
 EACH_SIGN = 0xBB99
-# First digits by fp16 split keys that are at least 2**18 apart. Digits of the distance split keys within CLOSE better.
+# First digits by fp16 split keys that are 2**18 apart. Keys within CLOSE are split better by their distance.
 CLOSE = Size(1 << 26, "CLOSE")
 
 
@@ -107,7 +107,7 @@ def page_row(m, inverse: Sets, line: Sets, row, next_n, page_size):
 
 @recorded
 def _page_of(m, title: str, inverse, size, position):
-    """Page and offset of a position. The product with `inverse`, (2**32 - 1) // size, is at most one page too low."""
+    """Page and offset of a position. By `inverse`, (2**32 - 1) // size, the page is at most one too low."""
     at = named(f"{title}_position", position)
     or_less = named(f"{title}_or_less", warps.mul_hi(at.to("uint32"), inverse).to("int32"))
     rest = named(f"{title}_rest", at - or_less * size)
@@ -173,7 +173,7 @@ def _set_token(m, id: Sets, position, table, size, inverse, pages=0, first_page=
 
 
 def _canonical(bits):
-    """The bit pattern of the same float; of 0 for -0. That of a NaN is above every number, as torch.topk ranks it."""
+    """The same float's bit pattern, but 0 for -0; a NaN's is above every number, as torch.topk ranks it."""
     return scalars.bits_of(scalars.add_rn(scalars.float_of(bits), 0.0))
 
 
@@ -378,7 +378,7 @@ def pick_bin(m, state, mine, through, sums, need, end, span, half, thread, warp,
 
 @recorded
 def _bin_of(m, first, counts, need):
-    """Which bin has the `need`-th key, of bins from `first` on; the keys in that bin, and those in the bins before it."""
+    """The bin with the `need`-th key, of bins from `first` on; the keys in it, and in the bins before it."""
     digit: Int32 = first
     inside: Int32 = counts[0]
     before: Int32 = 0
@@ -395,10 +395,10 @@ def _bin_of(m, first, counts, need):
 
 @recorded
 def _narrow(m, digit, need, inside, end, span, half, near=0, grain=0):
-    """The undecided range after a round that found `digit`: its end and span, the keys still needed of it, those in it.
+    """The undecided range after a round that found `digit`: end, span, keys still needed of it, keys in it.
 
-    `half`: the digit is the first one, rounded to fp16, unless `near` is not 0: it is then the distance from `near`, from
-    bit `grain` on.
+    `half`: the digit is the first one: of the score rounded to fp16, or if `near` is not 0, of the distance
+    from `near`, whose lowest bit in the digit is `grain`.
     """
     top, width = _first_range(m, digit, near, grain) if half else _next_range(m, digit, end, span)
     _close_if_all_are_needed(m, top, width, need, inside)
@@ -437,7 +437,7 @@ def _next_range(m, digit, end, span):
 
 @recorded
 def _close_if_all_are_needed(m, top: Changes, width: Changes, need: Changes, inside: Changes):
-    """Leave nothing undecided if all keys of the range are needed: every key above its new end is selected."""
+    """If all keys of the range are needed, none stays undecided: every key above the new end is selected."""
     if need == inside:
         top = top - width - 1
         width = 0
@@ -532,7 +532,10 @@ def pick_bin_of_group(
 
 @recorded
 def _find(m, title: str, count, need):
-    """The lane that has the `need`-th key, of the lanes' counts: whether it is this lane, its number, the keys of lower lanes."""
+    """Find the lane with the `need`-th key from the lanes' counts.
+
+    Returns whether it is this lane, its number, and how many keys the lanes lower than this one have.
+    """
     through = named(f"through_{title}", warps.scan(count))
     over = named(f"over_{title}", through - count)
     hit = named(f"hit_{title}", over < need and through >= need)
@@ -564,7 +567,7 @@ def collect(m, bits, above, equal, word, counters, entries, first, end, span, li
 
 @recorded
 def _take_room(m, counters, through, lane):
-    """Take a warp's next entries of the list: the first one. `through` counts those of this lane and of lower lanes."""
+    """The first of a warp's next entries of the list; `through` counts those of this and of lower lanes."""
     room: Int32 = 0
     if lane == LAST_LANE:
         room = warps.fetch_add(counters.at(Counter.LISTED), through)
@@ -581,7 +584,7 @@ def _pick(registers, j, half=1):
 
 @recorded
 def _mark_words(m, bitmap, word, bits, marked, lane):
-    """Write a batch's words of a bitmap, from `word` on: a bit for each of the warp's keys for which `marked(key)` holds."""
+    """Write a batch's words of a bitmap, from `word` on: a bit for each of the warp's keys: `marked(key)`."""
     words, own_words = m.local("words", bits.size), bitmap.part("own_words", word)
     for j in unrolled(bits.size):
         words[j] = warps.ballot(marked(bits[j]))
@@ -604,7 +607,7 @@ def send_entries(m, peers, entries, first, counters, group, rank, warp, cta_warp
 
 @recorded
 def _mark(m, entry, bitmap, counters, which, rank, cta_warps, words):
-    """Set the bit of a list entry that this CTA owns; count an entry that a CTA of lower rank owns in counter `which`."""
+    """Set a list entry's bit if this CTA owns it; count it in counter `which` if a CTA of lower rank does."""
     place = ~warps.pair_low(entry)
     offset = place & ((1 << OFFSET_BITS) - 1)
     owner = (place >> OFFSET_BITS) - rank * cta_warps
