@@ -144,6 +144,7 @@ class Selection(State):
     ones `need` are still to be selected.
     """
 
+    # Buffers and an operand; the schedule says what each buffer holds.
     hist: View
     above: View
     equal: View
