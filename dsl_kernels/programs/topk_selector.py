@@ -1,27 +1,28 @@
 """Exact top-k as a tile program: a radix select over ordered 32-bit keys, one cluster of CTAs a row.
 
-The undecided keys are always those at most `span` below `end`. A round counts the next digit of them in shared memory,
-2048 bins with the largest key's first; the CTAs of a row read each other's counts and agree on the bin that holds the
-k-th largest key. The first digit is the score rounded to fp16, which splits scores of ordinary size better than the
-leading bits of the key; after at most three more digits the key is exact to its last bit, whatever the distribution.
-In a cluster, where a round costs several barriers, 32 scores of the row are looked at first: if they lie close together,
-the first digit is the distance from a key above them.
-As soon as few keys are undecided, one pass over the row marks the columns above them in a bitmap and lists them for
-all CTAs; the remaining digits are counted over the list, and the last few entries are ranked against each other. Ties
-go to the lower position. Every CTA then writes its own share in ascending position, at an offset that follows from the
-counts of lower ranks: no atomics on the output, the same bits in every run.
+The undecided keys are always those at most `span` below `end`. A round counts the next digit of these keys in
+shared memory, in 2048 bins with the largest key's first; the CTAs of a row read each other's counts and agree
+on the bin that holds the k-th largest key. The first digit is the score rounded to fp16, which splits scores
+of ordinary size better than the leading bits of the key; after at most three more digits the key is exact to
+its last bit, whatever the distribution. In a cluster, where a round costs several barriers, 32 scores of the
+row are looked at first: if they are close together, the first digit is the distance from a key above them.
+As soon as few keys are undecided, one pass over the row marks the columns above the range in a bitmap and
+lists the undecided ones for all CTAs; the remaining digits are counted over the list, and the last few
+entries are ranked against each other. Ties go to the lower position. Every CTA then writes its own share in
+ascending position, at an offset that follows from the counts of lower ranks: no atomics on the output, the
+same bits in every run.
 
-Where a CTA has a long row, `sample` spares it the histogram of the row. The key that a few more than k are expected to
-reach is taken from the histogram of a sample, and the row is streamed once: what reaches that key is listed. When the
-list holds at least k keys and did not overflow, the k largest keys of the row are in it, whatever the sample was like, and
-the rounds over the list do the rest. When the sample's keys are equal, what lies above them is listed, and the first
-columns that equal them are taken until there are k. Else the row goes through the histogram after all.
+Where a CTA has a long row, `sample` replaces the histogram of the row. The histogram of a sample gives the
+key that a few more than k keys are expected to reach, and the row is streamed once: every key that reaches it
+is listed. If the list holds at least k keys and did not overflow, the k largest keys of the row are in it,
+whatever the sample was like, and the rounds over the list do the rest. If the keys of the sample are equal,
+the larger keys are listed, and the first columns that equal the sample's key are taken until there are k.
+Otherwise the row goes through the histogram after all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,19 +30,20 @@ from .. import problems
 from ..arch import ArchSpec
 from ..device.text import topk_selector as leaf
 from ..device.text.topk_selector import BINS, COARSE, INFINITE, LOWEST, WORD
+from ..tile.frontend import Boolean, Int32, State, Uint32, inline, recorded
 from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space
 from ..tile.program import TileProgram
-from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name
+from ..tile.text import Expr, Global, Recorder, Value, View, ceildiv, maximum, minimum
 
 MAX_K = 2048
-# A row of up to so many scores for each one selected places its marks a word at a time, a longer one a mark at a time.
+# If a row has at most DENSE scores per selected one, marks are placed a word at a time; otherwise one by one.
 DENSE = Size(8, "DENSE")
-# Keys of a list that are ranked without another round.
+# At most RANKED undecided keys of a list are ranked without another round.
 RANKED = Size(64, "RANKED")
-# Keys of a list that are first bounded: ties, more likely than a bin of different keys.
+# Above MANY listed keys the range is narrowed first: they are probably ties, not different keys of one bin.
 MANY = Size(384, "MANY")
-# Of the sample, keys beyond k's share that are to reach the threshold: that fewer than k of the row do is then as rare as
-# four standard deviations of what a sample of 1/16 finds.
+# Extra keys of the sample to take beyond its share of k. With 28 and a sample of 1/16, the list falls short
+# of k about as often as a four-sigma event.
 SPARE = Size(28, "SPARE")
 
 KNOBS = (
@@ -58,107 +60,173 @@ KNOBS = (
 )
 
 
-def sizes(k: SimpleNamespace) -> dict[str, int]:
+def sizes(knobs: SimpleNamespace) -> dict[str, int]:
     """Numbers that follow from the knobs."""
-    long = k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4
-    listed, few = Size(11 * k.threads if k.sample else 2048, "LISTED"), Size(k.keep // 2, "FEW")
+    long = knobs.threads * knobs.keep == 16384 and knobs.resident == 1 and knobs.group <= 4
+    listed, few = Size(11 * knobs.threads if knobs.sample else 2048, "LISTED"), Size(knobs.keep // 2, "FEW")
     return {
-        # Batches of keys that stay in shared memory between the passes: where one CTA has an SM for a long share.
-        "stashed": Size(2 if long and not k.sample else 0, "STASHED"),
-        # Keys that a list holds: undecided ones of a histogram, or those that reach a sample's threshold.
+        # Batches of keys that stay in shared memory between passes: where a CTA has an SM and a long share.
+        "stashed": Size(2 if long and not knobs.sample else 0, "STASHED"),
+        # Keys that a list holds: the undecided ones of a histogram, or those that reach a sample's threshold.
         "listed": listed,
-        # Keys of the sample that a thread has: half as many as it holds of a row, the registers of one of two batches.
+        # Keys of the sample that a thread has: half as many as it holds of a row.
         "few": few,
-        # Keys of it that may lie between its threshold and the one that was asked for: a quarter of what is listed.
-        "between": Size(listed // (4 * k.sample) if k.sample else 0, "BETWEEN"),
-        "cta_warps": Size(k.threads // 32, "WARPS"),
-        "batch": Size(WORD * k.keep, "BATCH"),
-        # Columns that a CTA can mark in its bitmaps: those that its sample stands for; a cluster of 16 serves a million.
-        "reach": Size(k.sample * k.threads * few if k.sample else 81920, "SPAN"),
+        # Undecided keys of the sample at which its rounds end: they stand for a quarter of the list.
+        "between": Size(listed // (4 * knobs.sample) if knobs.sample else 0, "BETWEEN"),
+        "cta_warps": Size(knobs.threads // 32, "WARPS"),
+        "batch": Size(WORD * knobs.keep, "BATCH"),
+        # Columns that a CTA can mark in its bitmaps: as many as its sample stands for, or enough for a cluster
+        # of 16 to serve a million.
+        "reach": Size(knobs.sample * knobs.threads * few if knobs.sample else 81920, "SPAN"),
     }
 
 
-def min_ctas_per_sm_of(k: SimpleNamespace, arch: ArchSpec) -> int:
-    """CTAs an SM has registers for. A thread with 8 keys does with 64, and where a CTA has a row with 40: a third CTA of
-    512 threads then fills the waits of the others when thousands of rows are in line."""
-    if k.keep > 8:
-        return int(k.resident)
-    return max(k.resident, arch.registers_per_sm // (k.threads * (40 if k.group == 1 else 64)))
+def min_ctas_per_sm_of(knobs: SimpleNamespace, arch: ArchSpec) -> int:
+    """CTAs that the registers of an SM are divided among.
+
+    64 registers suffice a thread with 8 keys, and 40 where a CTA has a row for itself: with thousands of rows
+    in line, a third CTA of 512 threads then runs while the others wait.
+    """
+    if knobs.keep > 8:
+        return int(knobs.resident)
+    return max(knobs.resident, arch.registers_per_sm // (knobs.threads * (40 if knobs.group == 1 else 64)))
 
 
-def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    c = SimpleNamespace(**sizes(k))
+def declare(knobs: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    c = SimpleNamespace(**sizes(knobs))
     stashed, words, few = c.stashed, c.reach // WORD, c.few
 
     def shared(buffer: str, count: int, doc: str, dtype: str = "int32") -> Buffer:
         return Buffer(buffer, Space.SHARED, (count,), dtype, doc=doc)
 
     def private(buffer: str, each: int, dtype: str, doc: str) -> Buffer:
-        shape = (k.threads, each)
+        shape = (knobs.threads, each)
         return Buffer(
             buffer, Space.REGISTER, shape, dtype, role="select", private=True, per_thread=each, doc=doc
         )
 
     return Schedule(
-        roles=(Role("select", k.threads // 32, doc="every warp owns a run of words of 32 columns"),),
+        roles=(Role("select", knobs.threads // 32, doc="every warp owns a run of words of 32 columns"),),
         buffers=(
             shared("hist", 2 * BINS, "the bins of a round, of even and odd rounds"),
             shared("entries", c.listed + RANKED, "undecided keys of the row with their positions", "int64"),
             shared("above", words, "a bit a column: above the threshold"),
             shared("equal", words, "a bit a column: equal to the threshold"),
-            *((shared("coarse", 2 * k.group * COARSE, "coarse sums of all CTAs, by round"),) if k.group > 1 else ()),
-            *((shared("stash", stashed * k.threads * k.keep, "keys of a row's first batches, between passes"),) if stashed else ()),
-            *(() if k.sample else (shared("pages", k.threads, "the first entries of this CTA's part of the page table"),)),
+            *((shared("coarse", 2 * knobs.group * COARSE, "coarse sums of all CTAs, by round"),) if knobs.group > 1 else ()),
+            *((shared("stash", stashed * knobs.threads * knobs.keep, "keys of a row's first batches, between passes"),) if stashed else ()),
+            *(() if knobs.sample else (shared("pages", knobs.threads, "the first entries of this CTA's part of the page table"),)),
             shared("sums", 32, "of each warp, within a scan"),
             shared("state", 8, "what a round found, for all threads"),
             shared("counters", 8, "entries listed, entries kept, lower ranks' above and equal"),
-            private("keys", k.keep, "uint32", "a batch of the row: a column a lane, a word of 32 a key"),
-            private("digits", k.keep // 2, "uint32", "first digits of the batch, two a word"),
-            private("mine", BINS // k.threads, "int32", "bins of a round"),
-            *((private("ahead", k.keep, "uint32", "the next batch of the row: four columns a lane, 128 a row of them"),
+            private("keys", knobs.keep, "uint32", "a batch of the row: a column a lane, a word of 32 a key"),
+            private("digits", knobs.keep // 2, "uint32", "first digits of the batch, two a word"),
+            private("mine", BINS // knobs.threads, "int32", "bins of a round"),
+            *((private("ahead", knobs.keep, "uint32", "the next batch of the row: four columns a lane, 128 a row of them"),
                private("few", few, "uint32", "keys of the sample"), private("few_digits", few // 2, "uint32", "their first digits"))
-              if k.sample else ()),
+              if knobs.sample else ()),
         ),
         pipelines=(),
         mmas=(),
-        grid=("rows", str(k.group)),
+        grid=("rows", str(knobs.group)),
         axes=("row", "rank"),
-        cluster=(1, k.group, 1),
-        group=(1,) if k.group > 1 else (),
+        cluster=(1, knobs.group, 1),
+        group=(1,) if knobs.group > 1 else (),
         constants=vars(c),
-        ctas_per_sm=k.resident,
-        min_ctas_per_sm=min_ctas_per_sm_of(k, arch),
+        ctas_per_sm=knobs.resident,
+        min_ctas_per_sm=min_ctas_per_sm_of(knobs, arch),
     )  # fmt: skip
 
 
-# The kernel's variables. Undecided are the keys at most SPAN below END: INSIDE of them there are, NEED are still to be selected;
-# LOWER keys of CTAs of lower rank lie above the range, and WITHIN in it.
-END, SPAN = name("end", "uint32"), name("span", "uint32")
-NEED, INSIDE, LOWER, WITHIN, ROUNDS = map(name, ("need", "inside", "lower", "within", "rounds"))
-THROUGH = name("through")
-# A row's columns are those from FIRST on before LAST. A warp has BATCHES batches of them from BASE on, WORDS words, none of them past HI.
-FIRST, LAST, BASE, BATCHES, WORDS, HI = map(name, ("start", "last", "base", "batches", "words", "hi"))
-# Of a sampled row: the key that its list leaves out for being equal too often, or 0; whether the list will not do.
-TIED, UNLISTED = name("tied", "uint32"), name("unlisted", "bool")
-LINE, INVERSE = name("line"), name("inverse", "uint32")
-# The key from which a cluster's first digits count down, or 0, and their lowest bit.
-NEAR, GRAIN = name("near_key", "uint32"), name("grain", "uint32")
+class Selection(State):
+    """What the threads of a CTA know of their row.
+
+    The undecided keys are those at most `span` below `end`. Keys above `end` are selected; of the undecided
+    ones `need` are still to be selected.
+    """
+
+    # Buffers and an operand; the schedule says what each buffer holds.
+    hist: View
+    above: View
+    equal: View
+    state: View
+    counters: View
+    keys: View
+    digits: View
+    logits: Global
+
+    row: Expr
+    rank: Value
+    """Rank of this CTA among those of the row. A lone CTA need not read a register for it: it is 0."""
+    owner: Expr
+    """Number of this warp among those of the row's CTAs."""
+    stride: Expr
+    top_k: Expr
+    """Scores of the row to select."""
+
+    inverse: Uint32
+    """(2**32 - 1) // page_size"""
+    line: Int32
+    """The row's line of the page table."""
+    first_page: Int32
+    """The page table's entry that thread 0 has fetched, or -1."""
+    entry: Int32
+    """The page table's entry that this thread has fetched."""
+
+    start: Expr
+    last: Expr
+    """The row has the columns [start, last)."""
+    origin: Int32
+    """Column of the first word of the bitmaps."""
+    batches: Expr
+    """Batches of keys that a warp has."""
+    words: Expr
+    """Words of the bitmaps that a warp has."""
+    base: Expr
+    hi: Expr
+    """This warp has the columns [base, hi)."""
+
+    end: Uint32
+    span: Uint32
+    need: Int32
+    inside: Int32
+    """Undecided keys."""
+    lower: Int32
+    """Keys above the range in CTAs of lower rank."""
+    within: Int32
+    """Undecided keys in CTAs of lower rank."""
+    rounds: Int32
+    through: Int32
+    """Of a round: keys in the bins of this thread and those of lower lanes."""
+
+    few: Uint32
+    """In a cluster: one of the 32 scores that are looked at first."""
+    near_key: Uint32
+    """In a cluster: the key from which the first digits count down, or 0."""
+    grain: Uint32
+    """In a cluster: the lowest bit of the first digit, if `near_key` is not 0."""
+
+    unlisted: Boolean
+    """With a sample: whether the row has to go through the histogram."""
+    tied: Uint32
+    """With a sample: the key that is not listed because it is equal too often, or 0."""
 
 
-def _bins(ahead: int = 0) -> Expr:
-    """First bin of this round, or of the one `ahead`, whose half of the histogram is free."""
-    return ((ROUNDS + ahead) & 1) * BINS
+@recorded
+def _start(m: Recorder) -> Selection:
+    """Where this warp is among those of the row.
 
-
-def _rank(m: Recorder) -> Value:
-    """This CTA's place among those of the row; a lone one need not read a register for it."""
-    return m.block(1) if m.k.group > 1 else 0
-
-
-def _start(m: Recorder) -> None:
-    """Where this warp stands among those of the row. A row that the group's registers can hold is laid out by its
-    stride, so that its loads wait for nothing."""
-    m.let("owner", _rank(m) * m.c.cta_warps + m.warp)
+    A row that the group's registers can hold is laid out by its stride, so that its loads wait for nothing.
+    """
+    s = Selection(m)
+    s.hist, s.above, s.equal = m.buffer("hist"), m.buffer("above"), m.buffer("equal")
+    s.state, s.counters = m.buffer("state"), m.buffer("counters")
+    s.keys, s.digits = m.buffer("keys"), m.buffer("digits")
+    s.logits = m.operand("logits")
+    s.row = m.block(0)
+    s.rank = m.block(1) if m.k.group > 1 else 0
+    s.stride, s.top_k = m.dim("stride"), m.dim("k")
+    s.owner = s.rank * m.c.cta_warps + m.warp
+    return s
 
 
 def _held(m: Recorder) -> int:
@@ -166,325 +234,377 @@ def _held(m: Recorder) -> int:
     return Size(m.k.group * m.k.threads * m.k.keep, "HELD")
 
 
-def _select(m: Recorder) -> None:
+def _bins(s: Selection, ahead: int = 0) -> Expr:
+    """First bin of this round; of the next one with `ahead=1`, which has the other half of the histogram."""
+    return ((s.rounds + ahead) & 1) * BINS
+
+
+def _counter(m: Recorder, s: Selection, which: int, dtype: str = "int32") -> Expr:
+    return m.word(s.counters, which, dtype)
+
+
+@recorded
+def _select(m: Recorder, s: Selection) -> None:
     together = m.k.group > 1
-    leaf.clear(m, m.buffer("hist"), 0, 2 * BINS)
-    leaf.clear(m, m.buffer("counters"), 0, 8)
+    leaf.clear(m, s.hist, 0, 2 * BINS)
+    leaf.clear(m, s.counters, 0, 8)
     if together:
         m.cluster_arrive(relaxed=True)
-    leaf.page_row(m, m.declare(INVERSE), m.declare(LINE))
+    s.inverse = 0
+    s.line = 0
+    leaf.page_row(m, s.inverse, s.line, s.row, m.dim("next_n"), m.dim("page_size"))
     m.depend(launch=False)
+    column = inline(s.owner * m.c.batch)
     if together:
-        leaf.load_few(m, m.var("few", 0, "uint32"))
-        with m.when(m.dim("stride") <= _held(m)):
-            leaf.load_words(m, m.buffer("keys"), name("owner") * m.c.batch, m.dim("stride"))
+        s.few = 0
+        leaf.load_few(m, s.few, s.logits, s.row, s.stride, m.lane)
+        if s.stride <= _held(m):
+            leaf.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.stride, m.lane)
     else:
-        # By their limit, as others' loads would wait for a branch; in a cluster TileLang spills them so.
-        fits = m.var("fits")
-        with m.when(m.dim("stride") <= _held(m)):
-            m.set(fits, m.dim("stride"))
-        leaf.load_words(m, m.buffer("keys"), name("owner") * m.c.batch, fits)
-    m.let("start", maximum(m.word(m.operand("row_starts"), m.block(0)), 0))
-    m.let("last", minimum(m.word(m.operand("row_ends"), m.block(0)), m.dim("stride")))
+        # Bound the loads with `fits` rather than branch around them, so that they need not wait for the
+        # branch. In a cluster this makes TileLang spill.
+        fits: Int32 = 0
+        if s.stride <= _held(m):
+            fits = s.stride
+        leaf.load_words(m, s.keys, s.logits, s.row, s.stride, column, fits, m.lane)
+    s.start = maximum(m.word(m.operand("row_starts"), s.row), 0)
+    s.last = minimum(m.word(m.operand("row_ends"), s.row), s.stride)
     m.launch_dependents()
     m.meet()
-    with m.when(LAST - FIRST <= m.dim("k")):
-        leaf.take_all(m, LAST - FIRST, FIRST * m.dim("absolute"), LINE, INVERSE, rank=_rank(m))
+    if s.last - s.start <= s.top_k:
+        leaf.take_all(
+            m, length=s.last - s.start, first=s.start * m.dim("absolute"), rank=s.rank,
+            line=s.line, inverse=s.inverse,
+        )  # fmt: skip
         if together:
             m.cluster_wait()
-    with m.otherwise():
-        _select_some(m)
+    else:
+        _select_some(m, s)
 
 
-def _share(m: Recorder) -> None:
+@recorded
+def _select_some(m: Recorder, s: Selection) -> None:
+    """A row of more than k scores."""
+    _share(m, s)
+    s.end = 0
+    s.span = 0
+    s.need = s.top_k
+    s.inside = 0
+    s.lower = 0
+    s.within = 0
+    s.rounds = 0
+    s.through = 0
+    if m.k.group > 1:
+        s.near_key = 0
+        s.grain = 0
+    if m.k.sample:
+        s.unlisted = True
+        s.tied = 0
+        if s.stride > _held(m):
+            _list_row(m, s)
+    if not m.k.sample or s.unlisted:
+        _count_row(m, s)
+    _collect(m, s)
+
+
+@recorded
+def _share(m: Recorder, s: Selection) -> None:
     """Which columns of the row each warp has."""
-    stride, origin, run = m.dim("stride"), m.var("origin"), m.var("run", m.k.keep)
-    with m.when(stride > _held(m)):
-        m.set(origin, FIRST >> 5 << 5)
-        m.set(run, ceildiv(LAST - origin, WORD * m.c.cta_warps * m.k.group))
-    m.let("batches", ceildiv(run, m.k.keep))
-    m.let("words", BATCHES * m.k.keep)
+    s.origin = 0
+    run: Int32 = m.k.keep
+    if s.stride > _held(m):
+        s.origin = s.start >> 5 << 5
+        run = ceildiv(s.last - s.origin, WORD * m.c.cta_warps * m.k.group)
+    s.batches = ceildiv(run, m.k.keep)
+    s.words = s.batches * m.k.keep
     if m.k.sample:
         m.comment("Runs of whole batches, so that a word of the bitmaps is one of the row.")
-        m.set(run, WORDS)
-    m.let("base", origin + name("owner") * run * WORD)
-    m.let("hi", minimum(LAST, BASE + run * WORD))
-    if m.k.sample:
-        return
-    m.comment(
-        "The page-table entries that this CTA may need, one a thread, on their way while keys are counted."
-    )
-    first_page, entry, own = m.var("first_page"), m.var("entry"), run * (WORD * m.c.cta_warps)
-    leaf.fetch_pages(m, first_page, entry, origin + _rank(m) * own, own, FIRST, LAST, LINE, INVERSE)
+        run = s.words
+    s.base = s.origin + s.owner * run * WORD
+    s.hi = minimum(s.last, s.base + run * WORD)
+    if not m.k.sample:
+        m.comment(
+            "The page-table entries that this CTA may need, one a thread, on their way while keys are counted."
+        )
+        s.first_page = 0
+        s.entry = 0
+        columns = inline(run * (WORD * m.c.cta_warps))
+        leaf.fetch_pages(
+            m, first_page=s.first_page, entry=s.entry, first=s.origin + s.rank * columns, columns=columns,
+            start=s.start, last=s.last, line=s.line, inverse=s.inverse,
+        )  # fmt: skip
 
 
-def _load_again(m: Recorder, batch: Value) -> None:
-    """The keys of a batch once more: from shared memory where it is one of the first (the last is never there)."""
-    column = m.let("column", BASE + batch * m.c.batch)
-    if m.c.stashed:
-        with m.when(batch < minimum(m.c.stashed, BATCHES - 1)):
-            leaf.stash_keys(m, m.buffer("keys"), batch, back=True)
-    with m.otherwise() if m.c.stashed else nullcontext():
-        leaf.load_words(m, m.buffer("keys"), column, HI)
-        leaf.make_keys(m, m.buffer("keys"), column, FIRST, HI, digits=0)
+@recorded
+def _count_row(m: Recorder, s: Selection) -> None:
+    """Count digits of the row until the undecided keys fit the list; the last batch stays in registers."""
+    c, together = m.c, m.k.group > 1
+    close_round = _close_round_of_group if together else _close_round
+    for step in range(s.batches):
+        column = s.base + step * c.batch
+        if step > 0 or s.stride > _held(m):
+            leaf.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.hi, m.lane)
+        if together and step == 0:
+            # Another round costs several barriers: a few scores decide how the first digits are counted.
+            leaf.guess_digits(m, s.near_key, s.grain, s.few)
+        if not together or s.near_key == 0:
+            leaf.make_keys(m, s.keys, s.digits, column, s.start, s.hi, m.lane)
+            leaf.count_first(m, s.hist, s.digits, column, s.start, s.hi)
+        else:
+            leaf.make_keys(m, s.keys, 0, column, s.start, s.hi, m.lane)
+            leaf.count_near(m, s.hist, s.keys, s.near_key, s.grain, column, s.start, s.hi)
+        if c.stashed and step < minimum(c.stashed, s.batches - 1):
+            leaf.stash_keys(m, bits=s.keys, number=step, back=False)
+    close_round(m, s, first=True)
+    s.rounds += 1
+    if not m.k.sample:
+        m.comment("By now the entries have come.")
+        if m.dim("page_size") > 0:
+            leaf.keep_entry(m, m.buffer("pages"), s.entry, m.thread)
+
+    m.comment("More digits over the row while the undecided keys are too many to list.")
+    while s.inside > c.listed and s.span != 0:
+        for step in range(s.batches):
+            if s.batches > 1:
+                _load_again(m, s, step)
+            leaf.count_keys(m, s.hist, _bins(s), s.keys, s.end, s.span)
+        close_round(m, s)
+        s.rounds += 1
 
 
-def _settle(m: Recorder, first: bool = False) -> None:
+@recorded
+def _load_again(m: Recorder, s: Selection, batch: Value) -> None:
+    """The keys of a batch once more. The first batches may be in shared memory; the last one never is."""
+    column = s.base + batch * m.c.batch
+    if m.c.stashed and batch < minimum(m.c.stashed, s.batches - 1):
+        leaf.stash_keys(m, bits=s.keys, number=batch, back=True)
+    else:
+        leaf.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.hi, m.lane)
+        leaf.make_keys(m, s.keys, 0, column, s.start, s.hi, m.lane)
+
+
+@recorded
+def _close_round(m: Recorder, s: Selection, first: bool = False) -> None:
     """Close a round within a CTA: keep the bin that holds the `need`-th largest undecided key."""
-    bins = 0 if first else _bins()
+    bins = inline(0 if first else _bins(s))
     if not first:
-        leaf.clear(m, m.buffer("hist"), _bins(1), BINS)
+        leaf.clear(m, s.hist, _bins(s, ahead=1), BINS)
     m.meet()
-    leaf.sum_bins(m, THROUGH, bins)
+    leaf.sum_bins(m, through=s.through, first=bins)
     m.meet()
-    leaf.pick_bin(m, THROUGH, NEED, END, SPAN, first)
+    leaf.pick_bin(m, through=s.through, need=s.need, end=s.end, span=s.span, half=first)
     m.meet()
-    leaf.read_state(m, END, SPAN, NEED, INSIDE)
+    leaf.read_state(m, s.end, s.span, s.need, s.inside, s.state)
 
 
-def _settle_group(m: Recorder, first: bool = False) -> None:
+@recorded
+def _close_round_of_group(m: Recorder, s: Selection, first: bool = False) -> None:
     """Close a round of a cluster: its CTAs send each other coarse counts, and read the fine counts of one coarse bin."""
-    bins, sums = (0, 0) if first else (_bins(), (ROUNDS & 1) * (m.k.group * COARSE))
+    bins = inline(0 if first else _bins(s))
+    sums = inline(0 if first else (s.rounds & 1) * (m.k.group * COARSE))
     m.meet()
     if first:
         m.comment("A peer's shared memory may be written only once the peer runs.")
         m.cluster_wait()
-    leaf.send_sums(m, m.cluster("coarse"), sums, bins)
+    leaf.send_sums(m, peers=m.cluster("coarse"), at=sums, first=bins)
     m.cluster_arrive()
     m.cluster_wait()
     if not first:
         m.comment("Now every peer has read the counts of the round before.")
-        leaf.clear(m, m.buffer("hist"), _bins(1), BINS)
-    near, grain = (NEAR, GRAIN) if first else (0, 0)
-    leaf.pick_bin_of_group(m, m.cluster("hist"), bins, sums, NEED, LOWER, END, SPAN, first, near, grain)
+        leaf.clear(m, s.hist, _bins(s, ahead=1), BINS)
+    leaf.pick_bin_of_group(
+        m, peers=m.cluster("hist"), bins=bins, at=sums, need=s.need, lower=s.lower, end=s.end, span=s.span,
+        half=first, near=s.near_key if first else 0, grain=s.grain if first else 0,
+    )  # fmt: skip
     m.meet()
-    leaf.read_state(m, END, SPAN, NEED, INSIDE)
-    m.set(LOWER, m.word(m.buffer("state"), 4))
-    m.set(WITHIN, m.word(m.buffer("state"), 5))
+    leaf.read_state(m, s.end, s.span, s.need, s.inside, s.state)
+    s.lower = m.word(s.state, leaf.StateWord.LOWER)
+    s.within = m.word(s.state, leaf.StateWord.WITHIN)
 
 
-def _undecided(m: Recorder, most: int) -> Iterator[None]:
-    """Rounds until at most `most` keys are undecided, or all of them are equal."""
-    for _ in m.repeat((INSIDE > most) & (SPAN != 0)):
-        yield
-        m.set(ROUNDS, ROUNDS + 1)
-
-
-def _select_some(m: Recorder) -> None:
-    """A row of more than k scores."""
-    k = m.k
-    _share(m)
-    m.declare(END)
-    m.declare(SPAN)
-    m.declare(NEED, m.dim("k"))
-    for variable in (INSIDE, LOWER, WITHIN, ROUNDS, THROUGH, *((NEAR, GRAIN) if k.group > 1 else ())):
-        m.declare(variable)
-    if k.sample:
-        m.declare(UNLISTED, True)
-        m.declare(TIED)
-        with m.when(m.dim("stride") > _held(m)):
-            _list_row(m)
-    with _unlisted(m):
-        _bound_row(m)
-    _collect(m)
-
-
-def _bound_row(m: Recorder) -> None:
-    """Count digits of the row until few enough keys are undecided to be listed; the last batch stays in registers."""
-    k, c, together = m.k, m.c, m.k.group > 1
-    settle = _settle_group if together else _settle
-    for step in m.loop("step", BATCHES):
-        column = m.let("column", BASE + step * c.batch)
-        with m.when((step > 0) | (m.dim("stride") > _held(m))):
-            leaf.load_words(m, m.buffer("keys"), column, HI)
-        if together:
-            # Another round costs several barriers: a few scores of the row decide how its first digits are counted.
-            with m.when(step == 0):
-                leaf.guess_digits(m, NEAR, GRAIN, name("few", "uint32"))
-        with m.when(NEAR == 0) if together else nullcontext():
-            leaf.make_keys(m, m.buffer("keys"), column, FIRST, HI)
-            leaf.count_first(m, column, FIRST, HI)
-        if together:
-            with m.otherwise():
-                leaf.make_keys(m, m.buffer("keys"), column, FIRST, HI, digits=0)
-                leaf.count_near(m, m.buffer("keys"), NEAR, GRAIN, column, FIRST, HI)
-        if c.stashed:
-            with m.when(step < minimum(c.stashed, BATCHES - 1)):
-                leaf.stash_keys(m, m.buffer("keys"), step, back=False)
-    settle(m, first=True)
-    m.set(ROUNDS, ROUNDS + 1)
-    if not k.sample:
-        m.comment("By now the entries have come.")
-        with m.when(m.dim("page_size") > 0):
-            leaf.keep_entry(m, name("entry"))
-
-    m.comment("More digits over the row while the undecided keys are too many to list.")
-    for _ in _undecided(m, c.listed):
-        for step in m.loop("step", BATCHES):
-            with m.when(BATCHES > 1):
-                _load_again(m, step)
-            leaf.count_keys(m, _bins(), m.buffer("keys"), END, SPAN)
-        settle(m)
-
-
-def _unlisted(m: Recorder) -> AbstractContextManager[Any]:
-    """Around what a row needs unless its keys that reach the sample's threshold are listed."""
-    return m.when(UNLISTED) if m.k.sample else nullcontext()
-
-
-def _list_row(m: Recorder) -> None:
+@recorded
+def _list_row(m: Recorder, s: Selection) -> None:
     """List the keys that reach a threshold from a sample; the list will do if it holds k keys and all of these."""
-    k, c = m.k, m.c
-    few, digits = m.buffer("few"), m.buffer("few_digits")
-    sampled, wanted = k.threads * c.few, m.dim("k") // k.sample
-    leaf.load_sample(m, few, FIRST, LAST, k.sample)
-    leaf.clear(m, m.buffer("above"), 0, c.reach // WORD)
-    own = m.warp * (c.few * WORD)
-    leaf.make_keys(m, few, own, 0, sampled, digits=digits)
-    leaf.count_first(m, own, 0, sampled, digits=digits)
-    m.set(NEED, wanted + wanted // 4 + SPARE)
-    _settle(m, first=True)
-    m.set(ROUNDS, ROUNDS + 1)
-    for _ in _undecided(m, c.between):
-        leaf.count_keys(m, _bins(), few, END, SPAN)
-        _settle(m)
+    c, sample, digits = m.c, m.buffer("few"), m.buffer("few_digits")
+    sampled = m.k.threads * c.few
+    leaf.load_sample(m, bits=sample, start=s.start, last=s.last, every=m.k.sample)
+    leaf.clear(m, s.above, 0, c.reach // WORD)
+    own = inline(m.warp * (c.few * WORD))
+    leaf.make_keys(m, sample, digits, own, 0, sampled, m.lane)
+    leaf.count_first(m, s.hist, digits, own, 0, sampled)
+    share = inline(s.top_k // m.k.sample)
+    s.need = share + share // 4 + SPARE
+    _close_round(m, s, first=True)
+    s.rounds += 1
+    while s.inside > c.between and s.span != 0:
+        leaf.count_keys(m, s.hist, _bins(s), sample, s.end, s.span)
+        _close_round(m, s)
+        s.rounds += 1
     m.comment("More equal keys than are listed: what lies above them is, and the first of them are taken.")
-    with m.when((INSIDE > c.between) & (SPAN == 0) & (END < INFINITE)):
-        m.set(TIED, END)
-        m.set(END, END + 1)
-    bottom = m.var("bottom", minimum(maximum(END - SPAN, LOWEST), INFINITE), "uint32")
-    leaf.list_row(m, bottom, name("origin"), FIRST, LAST, BATCHES, room=c.listed)
-    m.set(NEED, m.dim("k"))
-    with m.when(TIED != 0):
-        leaf.clear(m, m.buffer("equal"), 0, c.reach // WORD)
+    if s.inside > c.between and s.span == 0 and s.end < INFINITE:
+        s.tied = s.end
+        s.end += 1
+    bottom: Uint32 = minimum(maximum(s.end - s.span, LOWEST), INFINITE)
+    leaf.list_row(
+        m, bottom=bottom, origin=s.origin, start=s.start, last=s.last, batches=s.batches, room=c.listed
+    )
+    s.need = s.top_k
+    if s.tied != 0:
+        leaf.clear(m, s.equal, 0, c.reach // WORD)
     m.meet()
-    m.set(INSIDE, _counter(m, leaf.LISTED))
-    m.set(UNLISTED, (INSIDE < NEED) | (INSIDE > c.listed))
-    with m.when(TIED != 0):
-        _mark_ties(m)
-    with m.when(UNLISTED):
+    s.inside = _counter(m, s, leaf.Counter.LISTED)
+    s.unlisted = s.inside < s.need or s.inside > c.listed
+    if s.tied != 0:
+        _mark_ties(m, s)
+    if s.unlisted:
         m.meet()
-        m.set(ROUNDS, 0)
-        leaf.clear(m, m.buffer("hist"), 0, 2 * BINS)
-        leaf.clear(m, m.buffer("counters"), 0, 8)
+        s.rounds = 0
+        leaf.clear(m, s.hist, 0, 2 * BINS)
+        leaf.clear(m, s.counters, 0, 8)
         m.meet()
-    with m.otherwise():
-        leaf.key_entries(m, INSIDE)
+    else:
+        leaf.key_entries(m, total=s.inside)
         m.meet()
-        with m.when(TIED == 0):
+        if s.tied == 0:
             m.comment("From the threshold on: to look for the smallest key as well takes 0.9 us.")
-            m.set(END, _counter(m, leaf.LARGEST, "uint32"))
-            m.set(SPAN, END - bottom)
-        with m.otherwise():
-            m.set(END, TIED)
-            m.set(SPAN, 0)
-            m.set(NEED, NEED - INSIDE)
-            leaf.sift(m, INSIDE, c.listed, END, SPAN, INSIDE, RANKED, WORDS, rank=_rank(m))
-            m.set(INSIDE, 0)
+            s.end = _counter(m, s, leaf.Counter.LARGEST, "uint32")
+            s.span = s.end - bottom
+        else:
+            s.end = s.tied
+            s.span = 0
+            s.need -= s.inside
+            _sift(m, s, s.inside)
+            s.inside = 0
 
 
-def _mark_ties(m: Recorder) -> None:
-    """Mark keys that equal TIED from the row's first on until those and the listed ones are k; TIED is 0 where they are
-    not, or where the list holds k by itself."""
-    c, keys, found, turn = m.c, m.buffer("keys"), m.var("found"), m.var("turn")
-    for _ in m.repeat((turn < BATCHES) & (INSIDE + found < NEED)):
-        word = m.let("word", (turn * c.cta_warps + m.warp) * m.k.keep)
-        column = m.let("column", name("origin") + word * WORD)
-        leaf.load_words(m, keys, column, m.dim("stride"))
-        leaf.make_keys(m, keys, column, FIRST, LAST, digits=0)
-        leaf.mark_equal(m, keys, word, TIED)
+@recorded
+def _mark_ties(m: Recorder, s: Selection) -> None:
+    """Mark keys that equal `tied`, from the row's first on, until the marked and the listed ones are k.
+
+    `tied` becomes 0 if they are fewer than k, or if the list holds k keys by itself.
+    """
+    found: Int32 = 0
+    turn: Int32 = 0
+    while turn < s.batches and s.inside + found < s.need:
+        word = (turn * m.c.cta_warps + m.warp) * m.k.keep
+        column = s.origin + word * WORD
+        leaf.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.stride, m.lane)
+        leaf.make_keys(m, s.keys, 0, column, s.start, s.last, m.lane)
+        leaf.mark_equal(m, s.keys, s.equal, word, s.counters, s.tied, m.lane)
         m.meet()
-        m.set(found, _counter(m, leaf.KEPT))
+        found = _counter(m, s, leaf.Counter.KEPT)
         m.meet()
-        m.set(turn, turn + 1)
-    m.set(UNLISTED, (INSIDE + found < NEED) | (INSIDE > c.listed))
-    with m.when(UNLISTED | (INSIDE >= NEED)):
-        m.set(TIED, 0)
+        turn += 1
+    s.unlisted = s.inside + found < s.need or s.inside > m.c.listed
+    if s.unlisted or s.inside >= s.need:
+        s.tied = 0
 
 
-def _collect(m: Recorder) -> None:
-    """Mark what is above the range and list what is in it; the last batch is still in registers."""
-    k, c, keys = m.k, m.c, m.buffer("keys")
+@recorded
+def _collect(m: Recorder, s: Selection) -> None:
+    """Mark the keys above the range, list those in it, and write what is selected."""
+    c = m.c
     m.comment("One pass marks what is above the range and lists what is in it; the last batch is still held.")
-    listing = m.let("listing", (INSIDE > 0) & (INSIDE <= c.listed))
-    with _unlisted(m):
-        for step in m.loop("step", BATCHES):
-            batch = m.let("batch", BATCHES - 1 - step)
-            with m.when(step > 0):
-                _load_again(m, batch)
-            word = (m.warp * BATCHES + batch) * k.keep
-            leaf.collect(m, keys, word, WITHIN, END, SPAN, listing, name("owner"), batch * c.batch)
+    listing = s.inside > 0 and s.inside <= c.listed
+    if not m.k.sample or s.unlisted:
+        for step in range(s.batches):
+            batch = s.batches - 1 - step
+            if step > 0:
+                _load_again(m, s, batch)
+            leaf.collect(
+                m, bits=s.keys, word=(m.warp * s.batches + batch) * m.k.keep, first=s.within,
+                end=s.end, span=s.span, listing=listing, owner=s.owner, offset=batch * c.batch,
+            )  # fmt: skip
     m.meet()
-    if k.group > 1:
+    if m.k.group > 1:
         m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")
-        leaf.send_entries(m, m.cluster("entries"), WITHIN)
+        leaf.send_entries(m, peers=m.cluster("entries"), first=s.within)
         m.cluster_arrive()
         m.cluster_wait()
-    first = m.let("first", m.warp * WORDS)
-    ties = m.var("ties", maximum(NEED - WITHIN, 0))
-    skip = m.var("skip", LOWER + minimum(WITHIN, NEED))
-    with m.when(listing):
-        ranked = m.var("ranked", 0)
-        with m.when(INSIDE > RANKED):
-            total = m.var("total", INSIDE)
-            if not k.sample:
-                with m.when(INSIDE > MANY):
-                    _bound(m, total)
-            for _ in _undecided(m, RANKED):
-                leaf.count_listed(m, _bins(), total, END, SPAN)
-                _settle(m)
-                with m.when(INSIDE > RANKED):
-                    _bound(m, total)
-            with m.when(INSIDE > RANKED):
-                leaf.clear(m, m.buffer("equal"), 0, c.reach // WORD)
-                m.meet()
-            leaf.sift(m, total, c.listed, END, SPAN, INSIDE, RANKED, WORDS, rank=_rank(m))
-            m.set(ranked, c.listed)
-            m.meet()
-        with m.when(INSIDE <= RANKED):
-            leaf.rank_entries(m, ranked, INSIDE, NEED, WORDS, rank=_rank(m))
-        m.meet()
+    # The warp's first word of the bitmaps; how many columns of `equal` to select; the first output slot.
+    first = m.warp * s.words
+    ties: Int32 = maximum(s.need - s.within, 0)
+    skip: Int32 = s.lower + minimum(s.within, s.need)
+    if listing:
+        _rank_list(m, s)
         m.comment("Lower ranks select of the list as well, and take equal ones.")
-        lower_equal = m.let("lower_equal", _counter(m, leaf.LOWER_EQUAL))
-        m.set(ties, 0)
-        with m.when(INSIDE > RANKED):
-            m.set(ties, maximum(NEED - lower_equal, 0))
-        m.set(skip, LOWER + _counter(m, leaf.LOWER_ABOVE) + minimum(lower_equal, NEED))
-    before = m.var("before")
-    with m.when(ties > 0):
-        leaf.count_marks(m, before, m.buffer("equal"), first, WORDS)
+        lower_equal = _counter(m, s, leaf.Counter.LOWER_EQUAL)
+        ties = 0
+        if s.inside > RANKED:
+            ties = maximum(s.need - lower_equal, 0)
+        skip = s.lower + _counter(m, s, leaf.Counter.LOWER_ABOVE) + minimum(lower_equal, s.need)
+    before: Int32 = 0
+    if ties > 0:
+        leaf.count_marks(m, before=before, bitmap=s.equal, first=first, words=s.words)
         m.meet()
-        leaf.take_ties(m, before, ties, first, WORDS)
+        leaf.take_ties(m, before=before, take=ties, first=first, words=s.words)
         m.meet()
-    leaf.count_marks(m, before, m.buffer("above"), first, WORDS)
+    leaf.count_marks(m, before=before, bitmap=s.above, first=first, words=s.words)
     m.meet()
-    _write(m, before, skip, first)
+    _write(m, s, before, skip, first)
 
 
-def _counter(m: Recorder, which: int, dtype: str = "int32") -> Expr:
-    return m.word(m.buffer("counters"), which, dtype)
+@recorded
+def _rank_list(m: Recorder, s: Selection) -> None:
+    """Mark the selected keys of the list. If more than RANKED equal keys are left, mark these as equal."""
+    ranked: Int32 = 0
+    if s.inside > RANKED:
+        total: Int32 = s.inside
+        if not m.k.sample and s.inside > MANY:
+            _bound(m, s, total)
+        while s.inside > RANKED and s.span != 0:
+            leaf.count_listed(m, first=_bins(s), total=total, end=s.end, span=s.span)
+            _close_round(m, s)
+            if s.inside > RANKED:
+                _bound(m, s, total)
+            s.rounds += 1
+        if s.inside > RANKED:
+            leaf.clear(m, s.equal, 0, m.c.reach // WORD)
+            m.meet()
+        _sift(m, s, total)
+        ranked = m.c.listed
+        m.meet()
+    if s.inside <= RANKED:
+        leaf.rank_entries(m, first=ranked, count=s.inside, need=s.need, rank=s.rank, words=s.words)
+    m.meet()
 
 
-def _bound(m: Recorder, total: Expr) -> None:
+@recorded
+def _bound(m: Recorder, s: Selection, total: Expr) -> None:
     """Narrow the range to the undecided keys of the list: ties are then known to be ties."""
-    leaf.bound_listed(m, total, END, SPAN)
+    leaf.bound_listed(m, total=total, end=s.end, span=s.span)
     m.meet()
-    leaf.read_bounded(m, END, SPAN)
+    leaf.read_bounded(m, s.end, s.span, s.counters)
 
 
-def _write(m: Recorder, before: Expr, skip: Expr, first: Value) -> None:
-    """The positions of each warp's marked columns, ascending, behind those of lower warps, and then the ids of all."""
-    placed = m.buffer("hist")
-    position = m.let("position", BASE + FIRST * (m.dim("absolute") - 1))
+@recorded
+def _sift(m: Recorder, s: Selection, total: Expr) -> None:
+    """Mark the list's keys above the range; keep those in it apart to be ranked, or mark them as equal."""
+    leaf.sift(
+        m, total=total, target=m.c.listed, end=s.end, span=s.span, inside=s.inside, ranked=RANKED,
+        rank=s.rank, words=s.words,
+    )  # fmt: skip
+
+
+@recorded
+def _write(m: Recorder, s: Selection, before: Expr, skip: Expr, first: Value) -> None:
+    """Place the positions of the marked columns in ascending order over all warps, and write their ids."""
+    # The histogram is not needed any more.
+    placed = s.hist
+    position = s.base + s.start * (m.dim("absolute") - 1)
     # Only a long row is sampled.
-    dense: Value = 0 if m.k.sample else m.let("dense", (LAST - FIRST <= m.dim("k") * DENSE) & (WORDS <= WORD))
-    leaf.place_marks(m, placed, before, first, WORDS, position, dense)
+    dense = 0 if m.k.sample else s.last - s.start <= s.top_k * DENSE and s.words <= WORD
+    leaf.place_marks(
+        m, placed=placed, before=before, first=first, words=s.words, position=position, dense=dense
+    )
     m.meet()
-    first_page, pages = (-1, {"pages": 0}) if m.k.sample else (name("first_page"), {})
-    leaf.write_ids(m, skip, placed, LINE, INVERSE, first_page, **pages)
+    first_page, pages = (-1, 0) if m.k.sample else (s.first_page, m.buffer("pages"))
+    leaf.write_ids(
+        m, skip=skip, placed=placed, line=s.line, inverse=s.inverse, pages=pages, first_page=first_page
+    )
 
 
-def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+def bodies(knobs: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {START: _start, "select": _select}
 
 
@@ -497,12 +617,12 @@ def _vector_rows(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | Non
     return None if stride % 4 == 0 else f"stride = {stride} is no multiple of 4 (16-byte loads)"
 
 
-def _span(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+def _bitmaps_hold_row(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     """A CTA's bitmaps hold whole batches of every warp."""
-    k, stride = SimpleNamespace(**knobs), call["stride"]
-    batches, held = ceildiv(stride, k.group * k.threads * k.keep), sizes(k)["reach"]
-    columns = batches * k.threads * k.keep
-    return None if columns <= held else f"stride = {stride} gives a CTA {columns} columns; it marks {held}"
+    stride, held = call["stride"], knobs["threads"] * knobs["keep"]
+    columns = ceildiv(stride, knobs["group"] * held) * held
+    reach = sizes(SimpleNamespace(**knobs))["reach"]
+    return None if columns <= reach else f"stride = {stride} gives a CTA {columns} columns; it marks {reach}"
 
 
 PROGRAM = TileProgram(
@@ -511,5 +631,5 @@ PROGRAM = TileProgram(
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
-    guards=(Guard("k", _small_k), Guard("stride", _vector_rows), Guard("span", _span)),
+    guards=(Guard("k", _small_k), Guard("stride", _vector_rows), Guard("span", _bitmaps_hold_row)),
 )

@@ -231,21 +231,14 @@ class LeafText:
     statements: tuple[t.Statement, ...]
 
 
-_SPELT_OUT = {
-    "topk_selector",
-}
-"""Modules of texts that spell the recorder out."""
-
-
 def by_text(function: Callable[..., None]) -> t.Leaf:
     """Declare a leaf by its text: a function over a LeafRecorder, then the leaf's parameters.
 
-    Memory comes as an Array, a number as itself, everything else as an expression by its name; `Sets` and `Changes` are
-    assigned by `m.set`.
+    Memory comes as an Array, a number as itself, everything else as an expression by its name; assignments to `Sets` and
+    `Changes` set what was passed.
     """
     declared = t.leaf(function)
-    text = function if function.__module__.partition(".device.text.")[2] in _SPELT_OUT else recorded(function)
-    return replace(declared, parameters=declared.parameters[1:], torch=_by_threads, text=text)
+    return replace(declared, parameters=declared.parameters[1:], torch=_by_threads, text=recorded(function))
 
 
 def _by_threads(*_: Any) -> Any:
