@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,8 @@ from dsl_kernels.tile.lang import Role, Schedule
 from dsl_kernels.tile.leaf_text import by_text, text_of
 from dsl_kernels.tile.text import Changes, Recorder, Sets, Value
 
-DOCS = Path(__file__).parents[2] / "docs" / "declaring.md"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "declaring.md"
 SCHEDULE = Schedule(
     roles=(Role("work", 4, doc="all of it"),), buffers=(), pipelines=(), mmas=(), grid=("rows",), axes=("row",)
 )  # fmt: skip
@@ -503,3 +505,36 @@ def test_an_unmarked_function_says_what_to_mark() -> None:
 
     with pytest.raises(DeclarationError, match="mark the function @recorded"):
         body(recorder())
+
+
+# What a body in plain Python has no use for.
+SPELT_OUT = re.compile(
+    r"\b(?:m|self\.m|s\.m)\.(?:when|otherwise|set|let|var|declare|repeat|loop)\(|(?<![\w.])name\(\"|nullcontext"
+)
+BODIES = [
+    path for folder in ("programs", "device/text") for path in sorted((ROOT / "dsl_kernels" / folder).rglob("*.py"))
+]  # fmt: skip
+BODIES += sorted((ROOT / "tests" / "codegen").glob("*/dsl_kernels/**/text/*.py"))
+BODIES += sorted((ROOT / "tests" / "codegen").glob("*/dsl_kernels/programs/*.py"))
+BODIES += [ROOT / "tests" / "numerics" / "test_vocabulary.py"]
+
+
+@pytest.mark.parametrize("path", BODIES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_body_spells_the_recorder_out(path: Path) -> None:
+    found = [line for line in path.read_text().splitlines() if SPELT_OUT.search(line)]
+    assert not found
+
+
+@pytest.mark.parametrize("path", BODIES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_function_over_a_recorder_is_recorded(path: Path) -> None:
+    """An unmarked helper would run an annotated assignment as Python's, and lose the variable."""
+    for node in ast.parse(path.read_text()).body:
+        functions = node.body if isinstance(node, ast.ClassDef) else [node]
+        for function in (f for f in functions if isinstance(f, ast.FunctionDef)):
+            first = function.args.args[0].arg if function.args.args else ""
+            marks = {ast.unparse(mark) for mark in function.decorator_list}
+            branches = any(
+                isinstance(inner, (ast.If, ast.For, ast.While, ast.AnnAssign)) for inner in ast.walk(function)
+            )
+            if first in ("m", "s") and branches:
+                assert marks & {"recorded", "by_text"}, f"{path.name}: {function.name}"

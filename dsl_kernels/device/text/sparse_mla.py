@@ -381,22 +381,11 @@ def leave_part(
             of_split[part.head(column)] = lses[column]
 
 
-@by_text
-def merge_parts(
-    m, row, head0, parts, share, shares, columns, side, out: Writes, lse: Writes, o_partial, lse_partial, attn_sink, splits, heads, lse_scale,
-    thread,
-):  # fmt: skip
-    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep beside its sink, and store it; and the lse.
-
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
-    """
-    part, size = _part(side, columns, thread), 2 * columns
-    base, scale, joined = (m.local(text, columns, "float32") for text in ("base", "scale", "joined"))
+@recorded
+def _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, lse_scale):
+    """Of each head the base of all parts' lses, what the weighted sum is scaled by, and the lse of all of them."""
+    columns = part.columns
     own_parts = rolled(part.lane, parts, 1 << len(part.alike), at_once=AT_ONCE)
-
-    def lses_of(p):
-        return lse_partial.row("lses", (row, p), (splits, heads), head0)
-
     for column in unrolled(columns):
         base[column], scale[column] = -INF, 0.0
     m.comment("Each of the lanes that have the same heads looks at some parts.")
@@ -417,6 +406,24 @@ def merge_parts(
         joined[column] = of_all * lse_scale
         sink = inline(attn_sink[head0 + part.head(column)])
         scale[column] = inverse_sum(total) * kept_beside(of_all, sink)
+
+
+@by_text
+def merge_parts(
+    m, row, head0, parts, share, shares, columns, side, out: Writes, lse: Writes, o_partial, lse_partial, attn_sink, splits, heads, lse_scale,
+    thread,
+):  # fmt: skip
+    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep beside its sink, and store it; and the lse.
+
+    An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
+    """
+    part, size = _part(side, columns, thread), 2 * columns
+    base, scale, joined = (m.local(text, columns, "float32") for text in ("base", "scale", "joined"))
+
+    def lses_of(p):
+        return lse_partial.row("lses", (row, p), (splits, heads), head0)
+
+    _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, lse_scale)
     if side != 1 and share == 0 and part.leaves:
         of_heads = lse.row("of_heads", row, heads, head0)
         for column in unrolled(columns):

@@ -79,7 +79,7 @@ void fill_outside(u8* row, const Row& r, u64 n, const TensorMapRow& t) {
 
 }  // namespace
 
-// PTX ISA, cp.reduce.async.bulk and its tensor form: each reduction operation has individually .relaxed.gpu semantics.
+// PTX ISA, cp.reduce.async.bulk and its tensor form: each reduction is by itself relaxed, at the scope of the GPU.
 static constexpr u8 REDUCTION = EV_ASYNC | EV_ATOMIC;
 
 u32 Machine::take_slot(Cluster& c, u32& clk) {

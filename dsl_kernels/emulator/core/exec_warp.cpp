@@ -4,8 +4,8 @@
 namespace emu {
 
 // Lanes of a warp are threads: PTX orders what one does before what another does by synchronisation alone, of which
-// bar.warp.sync is one and shfl, vote or elect are none (PTX ISA, bar.warp.sync: "guarantees memory ordering among
-// threads participating in this barrier"). Lane 32: every lane.
+// bar.warp.sync is one and shfl, vote or elect are none: of these the PTX ISA says of bar.warp.sync alone that it orders
+// memory among the threads that take part. Lane 32: every lane.
 void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char* what) {
   if (l.cta != &c) return;
   LaneMark* marks = c.lane_marks.get() + l.offset;
