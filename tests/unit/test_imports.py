@@ -123,8 +123,8 @@ def test_the_library_knows_nothing_of_the_generator(path: Path) -> None:
 # Layers that serve any operation: what is special about one is declared by its problem.
 GENERIC = (
     "arguments", "dtypes", "executors", "ops/_base", "ops/_library", "ops/_operands", "ops/_views",
-    "ops/workspace", "problems/base", "registry", "runtime/driver", "runtime/launch", "tile/interpreter", "tile/lang", "tile/plan",
-    "timing/bench", "verification/runs", "verification/trial",
+    "ops/workspace", "problems/base", "registry", "runtime/driver", "runtime/launch", "tile/interpreter",
+    "tile/lang", "tile/plan", "timing/bench", "verification/runs", "verification/trial",
 )  # fmt: skip
 
 
