@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dsl_kernels import profile, registry, variants
+from dsl_kernels import measured, profile, variants
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.profile import collect
 
@@ -362,7 +362,7 @@ def looked_at() -> dict[str, profile.Diagnosis]:
 def tuned_entry(work: profile.Workload) -> Mapping[str, Any] | None:
     """The entry of the tuned table whose sizes those of the work are."""
     sizes = {"max_len": work.dims.get("len"), **work.dims}
-    for entry in registry.tuned_table(GPU):
+    for entry in measured.tuned_table(GPU):
         same = all(sizes.get(name) == value for name, value in entry["bucket"].items())
         if same and (entry["op"], entry["form"]) == (work.op, work.form):
             return entry

@@ -70,11 +70,11 @@ def implementation(wanted: str | None, op: str, form: str, bucket: dict[str, int
     """A variant's id by its measured time in the tuned table of this card."""
     import torch
 
-    from dsl_kernels import registry, variants
+    from dsl_kernels import measured, variants
 
     if wanted in (None, "triton", "torch"):
         return wanted
-    for entry in registry.tuned_table(torch.cuda.get_device_name()):
+    for entry in measured.tuned_table(torch.cuda.get_device_name()):
         if entry["op"] == op and entry["form"] == form and entry["bucket"] == bucket:
             times = {us: name for name, us in entry["us"].items()}
             if wanted == "slowest":
@@ -136,11 +136,11 @@ def tuned_winners(only: str, missing: bool) -> list[Wanted]:
 
     With `missing` those of which nothing is recorded.
     """
-    from dsl_kernels import registry
+    from dsl_kernels import measured
     from dsl_kernels.profile import recorded
 
     found: list[Wanted] = []
-    for entry in registry.tuned_table(GPU):
+    for entry in measured.tuned_table(GPU):
         b = entry["bucket"]
         if missing and recorded.of(GPU, entry["op"], entry["form"], b, entry["variant"]) is not None:
             continue

@@ -27,6 +27,7 @@ from dsl_kernels.arch import arch_for_capability, get_arch  # noqa: E402
 from dsl_kernels.errors import DslKernelError, ExecutorUnavailableError  # noqa: E402
 from dsl_kernels.runtime import cache, launch  # noqa: E402
 from dsl_kernels.runtime.artifact import Artifact, Operand, Param, Resources, TensorMap  # noqa: E402
+from dsl_kernels.runtime.driver import get_driver  # noqa: E402
 
 TENSORS = (
     "q_nope",
@@ -125,7 +126,7 @@ def cache_rows(wanted: str | None) -> list[dict[str, Any]]:
         },
     ]
     try:
-        launch._driver()
+        get_driver()
         prepared = [kernel for kernel in map(_loaded, compiled) if _fits(kernel)]
         if prepared:
             moved = [_ms(lambda k=k: k.prepare(0)) for k in prepared]
@@ -143,7 +144,7 @@ def cache_rows(wanted: str | None) -> list[dict[str, Any]]:
 
 def launch_rows() -> list[dict[str, Any]]:
     try:
-        driver = launch._driver()
+        driver = get_driver()
         import torch
 
         arch = arch_for_capability(*torch.cuda.get_device_capability()).name
@@ -267,7 +268,7 @@ def op_rows() -> list[dict[str, Any]]:
         "sparse_mla(...)": lambda: ops.sparse_mla(q, pe, kv, ids, sm_scale=0.1),
         "topk_selector(..., out=)": lambda: ops.topk_selector(scores, ends, topk, out=picked),
     }
-    driver = launch._driver()
+    driver = get_driver()
     kernels: list[Any] = list(_base._launchers.values())
     slot = kernels[0]._slots.slot
     bare = median_us(

@@ -36,7 +36,8 @@ from dsl_kernels.tile.text import (
     walk,
 )
 
-from .printer import INDENT, Printer, mma_facts, role_facts
+from .facts import mma_facts, role_facts
+from .printer import INDENT, Printer
 from .sweep import FUNCTIONS, PROBE_LEAVES, SHARED_LEAVES, TEMPLATES, Instance, leaf_modules
 
 WIDTH = 110

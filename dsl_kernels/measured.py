@@ -25,12 +25,17 @@ from typing import Any
 
 from . import env, variants
 from ._discover import module_files
+from .arch import GPUS, GpuSpec, siblings
 from .arguments import checked, is_path
-from .errors import DslKernelError
+from .errors import ArtifactError, DslKernelError, InvalidArgumentError
+from .runtime import storage
 from .variants import Variant
 
 log = logging.getLogger(__name__)
 
+TUNED = Path(__file__).resolve().parent / "tuned"
+TUNED_SCHEMA = 1
+# Of the user's tables.
 SCHEMA = 1
 MODULES = "variants"
 # Measured points that speak for a call, at most.
@@ -100,7 +105,6 @@ def _stamp(path: Path) -> int | None:
 @lru_cache(maxsize=8)
 def _read(path: Path, stamps: tuple[int | None, ...], generated: str) -> UserTable:
     from . import __version__
-    from .runtime import storage
 
     again = f"tune again with `python -m dsl_kernels tune`, or delete {path}"
     try:
@@ -166,8 +170,6 @@ def _numbers(values: Any, kind: Any) -> bool:
 
 def _added(folder: Path) -> dict[str, Variant]:
     """The variants in a user's folder whose modules are what the manifest says."""
-    from .runtime import storage
-
     root = folder / MODULES
     if _stamp(root / variants.MANIFEST) is None:
         return {}
@@ -188,6 +190,67 @@ def _added(folder: Path) -> dict[str, Variant]:
 @lru_cache(maxsize=64)
 def warn_once(text: str) -> None:
     log.warning("%s", text)
+
+
+@lru_cache(maxsize=32)
+def entries_of(path: Path) -> tuple[Entry, ...]:
+    """Entries of a shipped table.
+
+    Raises:
+        ArtifactError: the file is damaged or of another schema.
+    """
+    try:
+        content = json.loads(storage.read_file(path).decode())
+        if content["schema"] != TUNED_SCHEMA:
+            raise InvalidArgumentError(
+                str(path),
+                expected=f"schema {TUNED_SCHEMA}",
+                got=str(content["schema"]),
+                fix="record it again with `bench --tune`",
+            )
+        return tuple(content["entries"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ArtifactError(
+            str(path),
+            expected="a tuned table",
+            got=f"{type(error).__name__}: {error}",
+            fix="restore it or record it again",
+        ) from error
+
+
+@checked
+def tuned_table(gpu: str) -> tuple[Entry, ...]:
+    """Entries of the shipped table of a GPU; empty when none were recorded."""
+    path = TUNED / f"{slug(gpu)}.json"
+    return entries_of(path) if is_path(str(path)) and path.exists() else ()
+
+
+@checked
+def points(gpu: GpuSpec, op: str, form: str, *, own: bool = True) -> tuple[list[Entry], GpuSpec | None]:
+    """The measured points of an operation's form that speak for a GPU, and the sibling that they were measured on.
+
+    Its own alone where it has any, then no sibling is returned; else those of the nearest sibling that has some.
+
+    Args:
+        own: False leaves the GPU's own tables out.
+    """
+    if own and (found := _points_of(gpu, op, form)):
+        return found, None
+    for sibling in siblings(gpu):
+        try:
+            if found := _points_of(sibling, op, form):
+                return found, sibling
+        except ArtifactError as error:
+            warn_once(f"ignoring the tuned table of the {sibling.name}: {error}")
+    return [], None
+
+
+def _points_of(gpu: GpuSpec, op: str, form: str) -> list[Entry]:
+    """What a GPU's own tables hold of an operation's form. A product's shipped table is of all its SMs."""
+    rows = [row for row in GPUS.values() if row.device == gpu.device]
+    shipped = tuned_table(gpu.device) if gpu in rows or not rows else ()
+    entries = merged(user_table(gpu.device).entries, shipped)
+    return [entry for entry in entries if entry["op"] == op and entry["form"] == form]
 
 
 def merged(user: Sequence[Entry], shipped: Sequence[Entry]) -> list[Entry]:

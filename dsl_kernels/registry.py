@@ -10,7 +10,6 @@ Nothing ever falls back to another dtype or to the reference.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import re
@@ -18,23 +17,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import takewhile
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from . import env, measured, policies, programs, variants
-from .arch import GPUS, GpuSpec, get_arch, gpu_row, siblings
-from .arguments import checked, is_path, require_known, require_range
-from .errors import ArtifactError, DslKernelError, InvalidArgumentError, NoVariantError, UnknownNameError
-from .measured import Entry, Near, slug
-from .runtime.storage import read_file
+from .arch import GpuSpec, get_arch, gpu_row
+from .arguments import checked, require_known, require_range
+from .errors import DslKernelError, InvalidArgumentError, NoVariantError, UnknownNameError
+from .measured import Near
 from .tile.cost import predict
 from .tile.lang import PROBE, Schedule
 from .variants import Variant
 
 log = logging.getLogger(__name__)
-TUNED = Path(__file__).resolve().parent / "tuned"
-TUNED_SCHEMA = 1
 # Predicted times closer than this are a tie, not a ranking.
 TIE = 1e-9
 # Groups of refusals that an error spells out, and characters of what tells the reasons of a group apart.
@@ -205,7 +200,7 @@ def clear() -> None:
     """Forget cached selections and tuned tables (after the generated set or a tuned file changed)."""
     global _selected
     _selected = {}
-    _table.cache_clear()
+    measured.entries_of.cache_clear()
     _predict.cache_clear()
     _schedule.cache_clear()
 
@@ -315,38 +310,10 @@ def _rank(row: Candidate) -> tuple[float, float, str]:
     return estimated, predicted, row.variant.id
 
 
-@checked
-def points(gpu: GpuSpec, op: str, form: str, *, own: bool = True) -> tuple[list[Entry], GpuSpec | None]:
-    """The measured points of an operation's form that speak for a GPU, and the sibling that they were measured on.
-
-    Its own alone where it has any, then no sibling is returned; else those of the nearest sibling that has some.
-
-    Args:
-        own: False leaves the GPU's own tables out.
-    """
-    if own and (found := _points_of(gpu, op, form)):
-        return found, None
-    for sibling in siblings(gpu):
-        try:
-            if found := _points_of(sibling, op, form):
-                return found, sibling
-        except ArtifactError as error:
-            measured.warn_once(f"ignoring the tuned table of the {sibling.name}: {error}")
-    return [], None
-
-
-def _points_of(gpu: GpuSpec, op: str, form: str) -> list[Entry]:
-    """What a GPU's own tables hold of an operation's form. A product's shipped table is of all its SMs."""
-    rows = [row for row in GPUS.values() if row.device == gpu.device]
-    shipped = tuned_table(gpu.device) if gpu in rows or not rows else ()
-    entries = measured.merged(measured.user_table(gpu.device).entries, shipped)
-    return [entry for entry in entries if entry["op"] == op and entry["form"] == form]
-
-
 def _look_up(result: Explanation, open_rows: list[Candidate]) -> None:
     """Find the points that speak for a call: this GPU's own of its sizes, or those near it."""
     call = result.call
-    table, sibling = points(call.row, call.op, call.form, own=call.own)
+    table, sibling = measured.points(call.row, call.op, call.form, own=call.own)
     known = (row.variant.id for row in open_rows)
     result.near = measured.near(table, call.op, call.form, deciding(call), known)
     if result.near and sibling is not None:
@@ -615,31 +582,3 @@ _warned: set[str] = set()
 def _schedule(op: str, arch_name: str, knobs: tuple[tuple[str, Any], ...]) -> Schedule:
     """A variant's schedule as declared; generating the variant has checked it."""
     return programs.get(op).declare(SimpleNamespace(**dict(knobs)), get_arch(arch_name))
-
-
-@lru_cache(maxsize=32)
-def _table(path: Path) -> tuple[Mapping[str, Any], ...]:
-    try:
-        content = json.loads(read_file(path).decode())
-        if content["schema"] != TUNED_SCHEMA:
-            raise InvalidArgumentError(
-                str(path),
-                expected=f"schema {TUNED_SCHEMA}",
-                got=str(content["schema"]),
-                fix="record it again with `bench --tune`",
-            )
-        return tuple(content["entries"])
-    except (OSError, ValueError, KeyError) as error:
-        raise ArtifactError(
-            str(path),
-            expected="a tuned table",
-            got=f"{type(error).__name__}: {error}",
-            fix="restore it or record it again",
-        ) from error
-
-
-@checked
-def tuned_table(gpu: str) -> tuple[Mapping[str, Any], ...]:
-    """Entries of the shipped table of a GPU; empty when none were recorded."""
-    path = TUNED / f"{slug(gpu)}.json"
-    return _table(path) if is_path(str(path)) and path.exists() else ()

@@ -33,7 +33,7 @@ import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
 
 from codegen.sweep import FUNCTIONS, leaf_modules  # noqa: E402
-from dsl_kernels import backends, cases, env, measured, problems, profile, programs, registry, variants  # noqa: E402
+from dsl_kernels import backends, cases, env, measured, problems, profile, programs, variants  # noqa: E402
 from dsl_kernels.arch import get_arch  # noqa: E402
 from dsl_kernels.cases import base as case_records  # noqa: E402
 from dsl_kernels.cases import claims as case_claims  # noqa: E402
@@ -517,7 +517,7 @@ def looks() -> str:
 def tuned_fingerprints() -> str:
     """Every tuned winner of the H200 that was looked at: units, dominant stall, first finding."""
     rows = []
-    winners = {(*measured.point_of(e), e["variant"]) for e in registry.tuned_table(planted_causes.GPU)}
+    winners = {(*measured.point_of(e), e["variant"]) for e in measured.tuned_table(planted_causes.GPU)}
     looked = [
         e for e in recorded.entries(planted_causes.GPU) if (*measured.point_of(e), e["variant"]) in winners
     ]

@@ -119,7 +119,7 @@ def _chosen(
     Raises:
         InvalidArgumentError: no architecture, no tuned table of that GPU, or nothing left.
     """
-    from ..registry import tuned_table
+    from ..measured import tuned_table
 
     chosen = [out.variant(name) for name in names] if names else list(variants.variants())
     if tuned is not None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import typer
 
-from .. import __version__, env, problems, registry, variants
+from .. import __version__, env, measured, problems, variants
 from ..arch import GpuSpec, gpu_row
 from ..errors import DslKernelError
 from ..profile import collect as profiler
@@ -265,7 +265,7 @@ def _tables(check: str, gpu: GpuSpec) -> dict[str, str]:
     try:
         for op in problems.names():
             for form in problems.get(op).forms:
-                entries, sibling = registry.points(gpu, op, form)
+                entries, sibling = measured.points(gpu, op, form)
                 found = (
                     f"the {sibling.name}'s, with scaled times"
                     if sibling

@@ -23,12 +23,10 @@ from ..problems.layouts import (
     INDEX_DIM,
     LATENT_DIM,
     ROPE_DIM,
-    pack_fp8_tokens,
-    pack_index_keys,
-    unpack_index_keys,
 )
 from ..problems.lightning_indexer import PAGE
 from ..problems.sparse_mla import DATASET_SM_SCALE, split_cache
+from .drawing import decode_caches, decode_queries, prefill_caches, prefill_queries
 
 KINDS = ("decode", "prefill")
 HEADS = (8, 16, 32, 64, 128)
@@ -262,8 +260,7 @@ class StepInputs:
                 "prefill", rows=t["q_index"].shape[0], context=t["k_index"].shape[0], kv=kv, **shared
             )
         b, next_n = t["seq_lens"].shape
-        lens = t["seq_lens"]
-        longest = int(lens.max()) if lens.numel() else 0
+        lens, longest = t["seq_lens"], _most(t["seq_lens"])
         return StepSize(
             "decode", batch=b, next_n=next_n, context=longest, kv=kv, pages=t["k_index_cache"].shape[0],
             ragged=bool((lens.amax(dim=1) < longest).any()), **shared,
@@ -307,7 +304,7 @@ def _check_values(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:
                 "give a window a row",
             )
         between("k_end", ends, keys, "ends of windows")
-        between("k_start", starts, int(ends.max()) if ends.numel() else 0, "starts of windows")
+        between("k_start", starts, _most(ends), "starts of windows")
         if bool((starts > ends).any()):
             raise _bad(
                 "k_start", "starts at or before the ends of their rows", "one after it", "correct the values"
@@ -325,6 +322,11 @@ def _check_values(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:
 def _pages(name: str, cache: torch.Tensor) -> int:
     """Pages of 64 tokens that a cache of a decode step holds."""
     return cache.shape[0] if name == "k_index_cache" else cache.numel() // cache.shape[-1] // PAGE
+
+
+def _most(values: torch.Tensor) -> int:
+    """The largest of some lengths, ends or ids; 0 where there are none."""
+    return int(values.max()) if values.numel() else 0
 
 
 def _used(lens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
@@ -364,15 +366,15 @@ def draw(
     subject = f"sizes of the {size.kind} step ({size.describe()})"
     require_memory(subject, wanted, place, "choose a smaller batch, context or number of pages")
     generator = torch.Generator(place).manual_seed(int(seed))
-    make = _decode_caches if size.kind == "decode" else _prefill_caches
+    make = decode_caches if size.kind == "decode" else prefill_caches
     caches = {**make(size, place, generator, held), **held}
     found = []
     order = torch.randperm(size.pool, generator=generator, device=place) if size.kind == "decode" else None
     for turn in range(sets):
         if order is None:
-            queries = _prefill_queries(size, place, generator)
+            queries = prefill_queries(size, place, generator)
         else:
-            queries = _decode_queries(size, place, generator, order, turn)
+            queries = decode_queries(size, place, generator, order, turn)
         tensors = {**caches, **queries, **held}
         found.append(
             StepInputs(
@@ -382,120 +384,6 @@ def draw(
             )
         )
     return found
-
-
-def _decode_caches(
-    size: StepSize, device: torch.device, generator: torch.Generator, held: Mapping[str, Any]
-) -> dict[str, torch.Tensor]:
-    pages, made = size.pool, {}
-    if "k_index_cache" not in held:
-        made["k_index_cache"] = _index_cache(pages, device, generator)
-    if "kv" not in held:
-        made |= {
-            name: rows.view(pages, PAGE, -1)
-            for name, rows in _latent_cache(size.kv, pages * PAGE, device, generator).items()
-        }
-    return made
-
-
-def _index_cache(pages: int, device: torch.device, generator: torch.Generator) -> torch.Tensor:
-    cache = torch.empty(pages, PAGE, 1, INDEX_DIM + 4, dtype=torch.uint8, device=device)
-    for first in range(0, pages, 4096):
-        count = min(4096, pages - first)
-        cache[first : first + count] = pack_index_keys(
-            torch.randn(count, PAGE, INDEX_DIM, generator=generator, device=device, dtype=torch.float32)
-        )
-    return cache
-
-
-def _latent_cache(
-    kv: str, n: int, device: torch.device, generator: torch.Generator
-) -> dict[str, torch.Tensor]:
-    def normal(count: int, width: int) -> torch.Tensor:
-        return torch.randn(count, width, generator=generator, device=device, dtype=torch.bfloat16)
-
-    if kv == "joined":
-        return {"kv": normal(n, LATENT_DIM + ROPE_DIM)}
-    if kv == "bf16":
-        return {"kv": normal(n, LATENT_DIM), "kpe": normal(n, ROPE_DIM)}
-    tokens = torch.empty(n, FP8_TOKEN_BYTES, dtype=torch.uint8, device=device)
-    for first in range(0, n, 1 << 18):
-        count = min(1 << 18, n - first)
-        tokens[first : first + count] = pack_fp8_tokens(normal(count, LATENT_DIM), normal(count, ROPE_DIM))
-    return {"kv": tokens}
-
-
-def _attention_queries(
-    size: StepSize, device: torch.device, generator: torch.Generator
-) -> dict[str, torch.Tensor]:
-    rows, bf16 = size.queries, torch.bfloat16
-    return {
-        "q_nope": torch.randn(rows, size.heads, LATENT_DIM, generator=generator, device=device, dtype=bf16),
-        "q_pe": torch.randn(rows, size.heads, ROPE_DIM, generator=generator, device=device, dtype=bf16),
-    }
-
-
-def _index_queries(
-    shape: tuple[int, ...], device: torch.device, generator: torch.Generator
-) -> dict[str, torch.Tensor]:
-    q = torch.randn(*shape, INDEX_DIM, generator=generator, device=device, dtype=torch.float32).clamp(-2, 2)
-    return {
-        "q_index": q.to(torch.float8_e4m3fn),
-        "weights": torch.randn(*shape, generator=generator, device=device, dtype=torch.float32),
-    }
-
-
-def part_of(order: torch.Tensor, turn: int, count: int) -> torch.Tensor:
-    """The next `count` elements of an order for each turn, [count]; from the front again where it ends."""
-    return order[(turn * count + torch.arange(count, device=order.device)) % len(order)]
-
-
-def _decode_queries(
-    size: StepSize, device: torch.device, generator: torch.Generator, order: torch.Tensor, turn: int
-) -> dict[str, torch.Tensor]:
-    b, each = size.batch, size.pages_per_sequence
-    if size.pool >= b * each:
-        table = part_of(order, turn, b * each).view(b, each)
-    else:
-        rows = [torch.randperm(size.pool, generator=generator, device=device)[:each] for _ in range(b)]
-        table = torch.stack(rows)
-    longest = torch.full((b,), size.context, dtype=torch.int64, device=device)
-    if size.ragged and b > 1:
-        longest = longest >> torch.arange(b, device=device).clamp(max=31)
-        longest[-1] = 0
-    lens = (longest[:, None] - size.next_n + 1 + torch.arange(size.next_n, device=device)).clamp(min=0)
-    lens = torch.where(longest[:, None] == 0, 0, lens)
-    return {
-        **_index_queries((b, size.next_n, size.index_heads), device, generator),
-        **_attention_queries(size, device, generator),
-        "seq_lens": lens.to(torch.int32),
-        "block_table": table.to(torch.int32),
-    }
-
-
-def _prefill_caches(
-    size: StepSize, device: torch.device, generator: torch.Generator, held: Mapping[str, Any]
-) -> dict[str, torch.Tensor]:
-    n, made = size.context, {}
-    if "k_index" not in held:
-        keys, scales = unpack_index_keys(_index_cache(-(-n // PAGE), device, generator))
-        made["k_index"] = keys.reshape(-1, INDEX_DIM)[:n].contiguous()
-        made["k_index_scales"] = scales.reshape(-1)[:n].contiguous()
-    if "kv" not in held:
-        made |= _latent_cache(size.kv, n, device, generator)
-    return made
-
-
-def _prefill_queries(
-    size: StepSize, device: torch.device, generator: torch.Generator
-) -> dict[str, torch.Tensor]:
-    ends = size.context - size.rows + 1 + torch.arange(size.rows, device=device)
-    return {
-        **_index_queries((size.rows, size.index_heads), device, generator),
-        **_attention_queries(size, device, generator),
-        "k_start": torch.zeros(size.rows, dtype=torch.int32, device=device),
-        "k_end": ends.to(torch.int32),
-    }
 
 
 @checked
@@ -582,24 +470,19 @@ def _size_of(size: StepSize, held: Mapping[str, torch.Tensor]) -> StepSize:
     facts: dict[str, Any] = {}
     if size.kind == "decode":
         lens, table = held["seq_lens"], held["block_table"]
-        longest = int(lens.max()) if lens.numel() else 0
         facts = {
             "batch": lens.shape[0],
             "next_n": lens.shape[1],
-            "context": max(1, longest),
+            "context": max(1, _most(lens)),
             "ragged": False,
         }
         used = _used(lens, table)
-        needed = int(table[used].max()) + 1 if bool(used.any()) else 1
+        needed = _most(table[used]) + 1
         facts["pages"] = max(size.pages, needed, -(-facts["context"] // PAGE))
     else:
         ends = held["k_end"]
         facts = {"rows": ends.shape[0]}
-        facts["context"] = (
-            held["k_index"].shape[0]
-            if "k_index" in held
-            else max(int(ends.max()) if ends.numel() else 0, facts["rows"])
-        )
+        facts["context"] = held["k_index"].shape[0] if "k_index" in held else max(_most(ends), facts["rows"])
     for name, field, axis in (("q_nope", "heads", 1), ("q_index", "index_heads", -2)):
         if name in held:
             facts[field] = held[name].shape[axis]

@@ -21,7 +21,8 @@ from .build import load
 from .errors import EmulatorError, InternalError, LaunchError, UnsupportedInstruction, checked
 from .interleaving import KINDS, POLICIES, Interleaving
 from .isa import Program, decode
-from .ptx import Entry, Module, parse
+from .parser import parse
+from .ptx import Entry, Module
 from .report import Finding, Location, Report, WarpCounters
 
 MAX_SMEM = 233472  # 228 KiB: the largest shared memory of a CTA, the system's first KiB included

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentTypeError, InvalidArgumentError, LaunchError
-from ..runtime.launch import capture_id
+from ..runtime.driver import capture_id
 from ._dispatch import of_its_own
 
 # Words that captures share out, in elements: 16 MiB. Attention whose CTAs send one another parts takes up to 5 MiB of them.

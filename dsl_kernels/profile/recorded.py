@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArtifactError
-from ..registry import TUNED, slug
+from ..measured import TUNED, slug
 from ..runtime.storage import read_file
 from .model import Diagnosis
 

@@ -15,16 +15,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dsl_kernels.arch import get_arch
 from dsl_kernels.arguments import checked
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import (
     ArgumentTypeError,
-    ExecutorUnavailableError,
     InvalidArgumentError,
     LaunchError,
     ResidencyError,
@@ -32,6 +30,7 @@ from dsl_kernels.errors import (
 from dsl_kernels.expr import SCOPE, compile_expressions, names_in_all, tuple_text
 
 from .artifact import SCALAR_FORMATS, Artifact, Operand, TensorMap, read
+from .driver import Driver, get_driver
 from .storage import read_file
 
 # gridDimX/Y/Z, blockDimX/Y/Z, sharedMemBytes and hStream at the start of CUlaunchConfig.
@@ -218,14 +217,14 @@ class LoadedKernel:
 
     def prepare(self, device: int = 0) -> None:
         """Load the code onto `device` now, so that the first launch there does not pay for it."""
-        driver = _driver()
+        driver = get_driver()
         context = driver.primary_context(device)
         with driver.current(context):
             self._ensure_loaded(device)
             driver.check(driver.api.cuKernelGetFunction(self._kernel_object), f"load {self.name}")
 
     def _new_slot(self) -> _Slot:
-        driver = _driver()
+        driver = get_driver()
         device = driver.enter_any_context()
         self._ensure_loaded(device)
         slot = _Slot(self.artifact, self._values.size, driver, self._kernel)
@@ -236,7 +235,7 @@ class LoadedKernel:
         """Load the library once, and set the kernel's attributes once per device."""
         if device in self._ready:
             return
-        artifact, driver = self.artifact, _driver()
+        artifact, driver = self.artifact, get_driver()
         with self._lock:
             if device in self._ready:
                 return
@@ -265,7 +264,7 @@ class LoadedKernel:
 
     def _launch_on_its_device(self, operands: Mapping[str, Any], slot: _Slot) -> None:
         """With several devices, launch in the context of the operands' device whatever context is current."""
-        driver = _driver()
+        driver = get_driver()
         device = operands[self._anchor].get_device() if self._anchor else driver.current_device()
         self._ensure_loaded(device)
         with driver.current(driver.primary_context(device)):
@@ -345,7 +344,7 @@ class LoadedKernel:
         return (ResidencyError if crowded else LaunchError)(
             self.name,
             expected="the driver to accept the launch",
-            got=f"{_driver().describe(result)} for grid {grid}, block {a.block}, cluster {a.cluster}, {a.dynamic_smem} B dynamic shared memory",
+            got=f"{get_driver().describe(result)} for grid {grid}, block {a.block}, cluster {a.cluster}, {a.dynamic_smem} B dynamic shared memory",
             fix="pass fewer splits: these CTAs wait for one another, so all must run at once on the stream's SMs"
             if crowded
             else "check grid limits (y and z: 65535), the stream's device, and earlier asynchronous errors",
@@ -355,7 +354,7 @@ class LoadedKernel:
 class _Slot:
     """One thread's launch configuration and argument buffer, laid out once."""
 
-    def __init__(self, artifact: Artifact, size: int, driver: _DriverApi, kernel: int) -> None:
+    def __init__(self, artifact: Artifact, size: int, driver: Driver, kernel: int) -> None:
         api = driver.api
         self.devices = driver.devices
         self.config = api.CUlaunchConfig()
@@ -518,7 +517,7 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _encode_tensor_map(
     spec: TensorMap, address: int, dims: tuple[int, ...], strides: tuple[int, ...], variant: str
 ) -> Any:
-    driver = _driver()
+    driver = get_driver()
     api = driver.api
     u64, u32 = api.cuuint64_t, api.cuuint32_t
     result = api.cuTensorMapEncodeTiled(
@@ -543,111 +542,3 @@ def _encode_tensor_map(
             fix="pass a contiguous, aligned tensor that is not empty",
         )
     return result[1]
-
-
-class _DriverApi:
-    """The few driver calls besides the launch, with typed errors; one per process."""
-
-    def __init__(self) -> None:
-        try:
-            from cuda.bindings import driver as api
-        except ImportError as error:
-            raise _unavailable(
-                "the package cuda-bindings", str(error), "`pip install cuda-bindings`"
-            ) from error
-        self.api = api
-        try:
-            self.check(api.cuInit(0), "cuInit")
-            self.devices: int = self.check(api.cuDeviceGetCount(), "cuDeviceGetCount")
-        except (RuntimeError, LaunchError) as error:
-            raise _unavailable(
-                "an NVIDIA driver and a GPU", str(error), "run on a machine with a GPU, or another executor"
-            ) from error
-        self._contexts: dict[int, Any] = {}
-
-    def check(self, result: tuple[Any, ...], what: str) -> Any:
-        if result[0]:
-            raise LaunchError(
-                what,
-                expected="success",
-                got=self.describe(result[0]),
-                fix="see the CUDA driver's error; `doctor` checks it",
-            )
-        return result[1] if len(result) == 2 else None
-
-    def describe(self, result: Any) -> str:
-        _, text = self.api.cuGetErrorString(result)
-        return f"{result.name} ({text.decode() if text else 'no description'})"
-
-    def primary_context(self, device: int) -> Any:
-        """The context that torch and the runtime use on `device`; retained for the life of the process."""
-        if device not in self._contexts:
-            handle = self.check(self.api.cuDeviceGet(device), f"device {device}")
-            self._contexts[device] = self.check(
-                self.api.cuDevicePrimaryCtxRetain(handle), f"context of device {device}"
-            )
-        return self._contexts[device]
-
-    def enter_any_context(self) -> int:
-        """Device of this thread's context; a thread without one gets that of device 0."""
-        context = self.check(self.api.cuCtxGetCurrent(), "cuCtxGetCurrent")
-        if not int(context):
-            self.check(self.api.cuCtxSetCurrent(self.primary_context(0)), "cuCtxSetCurrent")
-        return self.current_device()
-
-    def current_device(self) -> int:
-        return int(self.check(self.api.cuCtxGetDevice(), "cuCtxGetDevice"))
-
-    def current(self, context: Any) -> _Current:
-        return _Current(self, context)
-
-    def require_arch(self, device: int, arch: str, variant: str) -> None:
-        handle = self.check(self.api.cuDeviceGet(device), f"device {device}")
-        kinds = self.api.CUdevice_attribute
-        major, minor = (
-            self.check(self.api.cuDeviceGetAttribute(kind, handle), "compute capability")
-            for kind in (
-                kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-            )
-        )
-        if get_arch(arch).compute_capability != (major, minor):
-            raise _unavailable(
-                f"a GPU of {arch} for {variant}",
-                f"compute capability {major}.{minor}",
-                "compile or select a variant for this GPU",
-            )
-
-
-class _Current:
-    """Make a context current for a block, and the previous one afterwards."""
-
-    def __init__(self, driver: _DriverApi, context: Any) -> None:
-        self._driver, self._context = driver, context
-
-    def __enter__(self) -> None:
-        self._driver.check(self._driver.api.cuCtxPushCurrent(self._context), "cuCtxPushCurrent")
-
-    def __exit__(self, *_: object) -> None:
-        self._driver.check(self._driver.api.cuCtxPopCurrent(), "cuCtxPopCurrent")
-
-
-@lru_cache(maxsize=1)
-def _driver() -> _DriverApi:
-    return _DriverApi()
-
-
-def capture_id(stream: int) -> int:
-    """What tells the capture that `stream` is part of from every other of the process.
-
-    Raises:
-        LaunchError: the driver does not answer.
-    """
-    driver = _driver()
-    status, *rest = driver.api.cuStreamGetCaptureInfo(stream)
-    driver.check((status,), "cuStreamGetCaptureInfo")
-    return int(rest[1])
-
-
-def _unavailable(expected: str, got: str, fix: str) -> ExecutorUnavailableError:
-    return ExecutorUnavailableError("executor cuda", expected=expected, got=got, fix=fix)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .._discover import later
 from ..errors import DeclarationError, ScheduleError
 from . import text as t
+from .arithmetic import FLOATS, IN_RANGE, OPERATORS, is_wide, number, stored, unsigned, wide
 from .fragments import held
 from .lang import Schedule, Space
 from .leaf_text import (
@@ -36,59 +37,6 @@ if TYPE_CHECKING:
     import torch
 else:
     torch = later("torch", globals())
-
-
-def signed(words: Any) -> Any:
-    """The number that an int32 of the same bits is."""
-    if isinstance(words, torch.Tensor):
-        return words.int().long()
-    return ((words + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
-
-
-def unsigned(words: Any) -> Any:
-    """The number that a uint32 of the same bits is."""
-    return words & 0xFFFFFFFF
-
-
-def number(value: Any) -> torch.Tensor:
-    """A number as a tensor, fractions in float32 whatever a process has for its default."""
-    return torch.as_tensor(value, dtype=torch.float32 if isinstance(value, float) else None)
-
-
-def _rounded(value: Any) -> torch.Tensor:
-    return number(value).to(torch.bfloat16).float()
-
-
-_IN_RANGE: dict[str, Callable[[Any], Any]] = {"int32": signed, "uint32": unsigned, "bfloat16": _rounded}
-FLOATS = ("float32", "bfloat16")
-
-
-def _as(dtype: torch.dtype, value: torch.Tensor) -> torch.Tensor:
-    return (signed(value) if dtype is torch.int32 else value).to(dtype)
-
-
-def _either(a: Any, b: Any, pick: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
-    return pick(number(a), number(b))
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """What numbers are worked out in."""
-    return torch.float32 if dtype.is_floating_point else torch.int64
-
-
-def _is_wide(dtype: torch.dtype) -> bool:
-    return dtype in (torch.bool, torch.float32, torch.int64)
-
-
-_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "min": lambda a, b: _either(a, b, torch.minimum),
-    "max": lambda a, b: _either(a, b, torch.maximum),
-    # Both positive or zero.
-    "//": lambda a, b: a // (b if isinstance(b, int) else b.clamp(min=1)),
-    "%": lambda a, b: a % (b if isinstance(b, int) else b.clamp(min=1)),
-    "<<": lambda a, b: a << b,
-    ">>": lambda a, b: a >> b,
-}
 
 
 def _begin(name: str) -> str:
@@ -182,7 +130,7 @@ class Threads:
 
     def spread(self, value: Any) -> torch.Tensor:
         """A value for each thread, of one for all or for each warp."""
-        if isinstance(value, torch.Tensor) and value.shape == (self.count,) and _is_wide(value.dtype):
+        if isinstance(value, torch.Tensor) and value.shape == (self.count,) and is_wide(value.dtype):
             return value
         value = number(value)
         if value.numel() == self.count // WARP and value.dim():
@@ -190,7 +138,7 @@ class Threads:
         elif value.numel() == WARP and value.dim():
             value = value.reshape(-1).repeat(self.count // WARP)
         value = value.reshape(-1) if value.dim() else value.expand(self.count)
-        return value if _is_wide(value.dtype) else value.to(_wide(value.dtype))
+        return value if is_wide(value.dtype) else value.to(wide(value.dtype))
 
     def by_warp(self, value: Any, inactive: int = 0) -> torch.Tensor:
         """A value for each thread, (warps, lanes); threads that take no part have `inactive`."""
@@ -252,13 +200,13 @@ def _operator(value: Expr, first: Meaning, *rest: Meaning) -> Meaning:
     if value.op == "to":
         return (lambda at: unsigned(first(at))) if value.args[0].dtype == "uint32" else first
     (second,) = rest
-    evaluate = _OPERATORS.get(value.op) or t.EVALUATE[value.op]
+    evaluate = OPERATORS.get(value.op) or t.EVALUATE[value.op]
     return lambda at: evaluate(first(at), second(at))
 
 
 def _fitted(dtype: str, meaning: Meaning) -> Meaning:
     """The same in the range of its dtype."""
-    fit = _IN_RANGE.get(dtype)
+    fit = IN_RANGE.get(dtype)
     if fit is None:
         return meaning
 
@@ -275,7 +223,7 @@ def _element(array: Array, index: Iterable[Value]) -> Meaning:
 
         def read(at: Threads) -> torch.Tensor:
             registers = at.scope[array.name]
-            return registers[:, register(at)].to(_wide(registers.dtype), copy=True)
+            return registers[:, register(at)].to(wide(registers.dtype), copy=True)
 
         return read
     place_of = _place(array, index)
@@ -283,7 +231,7 @@ def _element(array: Array, index: Iterable[Value]) -> Meaning:
     def load(at: Threads) -> torch.Tensor:
         place = place_of(at)
         found = place.memory[place.of(at.active)]
-        return found.to(_wide(found.dtype))
+        return found.to(wide(found.dtype))
 
     return load
 
@@ -370,14 +318,14 @@ def _put(s: Put) -> Step:
         def write(at: Threads) -> None:
             registers, value = at.scope[s.array.name], at.spread(value_of(at))
             taken = slice(None) if at.all else at.active
-            registers[taken, register(at)] = _as(registers.dtype, value[taken])
+            registers[taken, register(at)] = stored(registers.dtype, value[taken])
 
         return write
     place_of = _place(s.array, s.index)
 
     def store(at: Threads) -> None:
         place, value = place_of(at), at.spread(value_of(at))
-        place.memory[place.of(at.active)[at.active]] = _as(place.memory.dtype, value[at.active])
+        place.memory[place.of(at.active)[at.active]] = stored(place.memory.dtype, value[at.active])
 
     return store
 
@@ -442,11 +390,11 @@ def _vector(s: Vector) -> Step:
         places = place.of(at.active, count)[:, None] + torch.arange(count)
         held = registers[:, first : first + count]
         if s.store:
-            values = _as(place.memory.dtype, held.to(_wide(held.dtype)))
+            values = stored(place.memory.dtype, held.to(wide(held.dtype)))
             place.memory[places[at.active]] = values[at.active]
         else:
             values = place.memory[places]
-            values = _as(registers.dtype, values.to(_wide(values.dtype)))
+            values = stored(registers.dtype, values.to(wide(values.dtype)))
             registers[:, first : first + count] = torch.where(at.active[:, None], values, held)
 
     return move

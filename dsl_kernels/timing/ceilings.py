@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArtifactError
-from ..registry import TUNED, slug
+from ..measured import TUNED, slug
 
 SCHEMA = 1
 METHODS = ("bulk_rows", "bulk_pieces", "cp_async", "loads")

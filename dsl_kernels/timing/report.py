@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import registry
 from ..arguments import checked
 from ..errors import ArtifactError, CacheError, InvalidArgumentError, ToolchainError
-from ..registry import slug
+from ..measured import TUNED, slug
 from ..runtime.storage import write_atomically
 from . import bench, grids
 
@@ -84,7 +83,7 @@ def peers_of(gpu: str, folder: Path | None = None) -> Peers:
     Raises:
         ArtifactError: the file is damaged or of another schema.
     """
-    path = (folder or registry.TUNED) / f"{slug(gpu)}_peers.json"
+    path = (folder or TUNED) / f"{slug(gpu)}_peers.json"
     if not path.exists():
         return Peers()
     try:
@@ -133,7 +132,7 @@ def _is_record(row: Mapping[str, Any]) -> bool:
 
 def _of_tuned_tables() -> list[dict[str, Any]]:
     found = []
-    for path in sorted(registry.TUNED.glob("*.json")):
+    for path in sorted(TUNED.glob("*.json")):
         content = json.loads(path.read_text())
         for entry in content.get("entries", ()):
             if "us" in entry and isinstance(entry["us"], dict):

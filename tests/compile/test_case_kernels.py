@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import torch
 
-from dsl_kernels.cases import gather_occupancy, reduction
+from dsl_kernels.cases import _gather, reduction
 from dsl_kernels.errors import ToolchainError
 from dsl_kernels.runtime import toolkit
 
@@ -52,7 +52,7 @@ def test_every_reduction_is_exact(ptx, version, n):
     assert total[0] == data.sum()
 
 
-@pytest.mark.parametrize("engine", gather_occupancy.ENGINES)
+@pytest.mark.parametrize("engine", _gather.ENGINES)
 @pytest.mark.parametrize(("depth", "warps"), [(1, 1), (2, 2), (8, 3)])
 @pytest.mark.parametrize("rows", [5, 203])
 def test_every_gather_adds_up_the_rows_it_was_given(ptx, engine, depth, warps, rows):
@@ -61,11 +61,11 @@ def test_every_gather_adds_up_the_rows_it_was_given(ptx, engine, depth, warps, r
     ids = torch.randint(64, (rows,), generator=generator, dtype=torch.int32)
     sums = np.zeros(rows, dtype=np.int32)
     emulator.launch(
-        ptx(gather_occupancy.source(depth)),
+        ptx(_gather.source(depth)),
         grid=2,
         block=32 * warps,
         args=[cache.numpy(), ids.numpy(), sums, rows],
         entry=f"gather_{engine}",
-        dynamic_smem=warps * depth * (gather_occupancy.ROW + 8),
+        dynamic_smem=warps * depth * (_gather.ROW + 8),
     )
-    assert sums.tolist() == gather_occupancy.word_sums(cache, ids).tolist()
+    assert sums.tolist() == _gather.word_sums(cache, ids).tolist()

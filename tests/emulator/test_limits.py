@@ -15,9 +15,9 @@ from dsl_kernels.emulator import (
     TensorMap,
     UnsupportedInstruction,
     launch,
-    ptx,
+    parser,
 )
-from dsl_kernels.emulator.ptx import MAX_REGISTERS
+from dsl_kernels.emulator.parser import MAX_REGISTERS
 from dsl_kernels.errors import DslKernelError
 
 from .kernels import REDUCE, elementwise, simple
@@ -232,12 +232,12 @@ def test_an_endless_loop_ends_by_default(monkeypatch):
 def test_nested_blocks_are_looked_through_once(monkeypatch):
     """However deep blocks are nested, the text is searched once, and a name is found without a walk outwards."""
     searched, walked = [], []
-    find = ptx._Parser.find_labels
-    monkeypatch.setattr(ptx._Parser, "find_labels", lambda self: searched.append(0) or find(self))
-    monkeypatch.setattr(ptx._Parser, "matching_brace", lambda self, start: searched.append(start))
-    monkeypatch.setattr(ptx._Registers, "hidden", property(lambda self: walked.append(0), lambda self, x: None), raising=False)  # fmt: skip
+    find = parser._Parser.find_labels
+    monkeypatch.setattr(parser._Parser, "find_labels", lambda self: searched.append(0) or find(self))
+    monkeypatch.setattr(parser._Parser, "matching_brace", lambda self, start: searched.append(start))
+    monkeypatch.setattr(parser._Registers, "hidden", property(lambda self: walked.append(0), lambda self, x: None), raising=False)  # fmt: skip
     levels = "{ .reg .b32 %r<1>;\n.reg .b32 one;\nL: mov.b32 %r0, one; mov.b32 %d1, %d2; bra L;\n"
-    program = ptx.parse(simple("mov.b32 %r63, %r0;" + levels * 5000 + "}" * 5000)).entries["k"]
+    program = parser.parse(simple("mov.b32 %r63, %r0;" + levels * 5000 + "}" * 5000)).entries["k"]
     assert len(program.body) == 2 + 3 * 5000 and len(program.labels) == 5000
     assert len(searched) == 1 and len(walked) <= 3 * 5000
 
@@ -251,7 +251,7 @@ L: { bra L; L: bra L; }
   bra L; }
 mov.b32 %r0, %r1; bra L; L: ret;
 """
-    entry = ptx.parse(simple(text)).entries["k"]
+    entry = parser.parse(simple(text)).entries["k"]
     sources = [(s.operands[1].slot, s.operands[1].name) for s in entry.body if s.opcode == "mov.b32"]
     outer = {name: slot for slot, name in sources}["%r2"] - 2  # of the kernel's own %r0
     slots = [slot for slot, _ in sources]
@@ -264,7 +264,7 @@ mov.b32 %r0, %r1; bra L; L: ret;
 @pytest.mark.parametrize("text", ["/*" * 3 + "ret;}", "{" * 3 + "ret;}", "ret;", "{ mov.b32 %q0, 1; }"])
 def test_blocks_and_comments_that_do_not_end_are_refused(text):
     with pytest.raises(PtxSyntaxError):
-        ptx.parse(simple("")[: -len("ret;\n}\n")] + text)
+        parser.parse(simple("")[: -len("ret;\n}\n")] + text)
 
 
 @pytest.mark.parametrize("guard", ["@%r1", "@!%r1", "@%laneid", "@%d1"])

@@ -70,6 +70,7 @@ def helpers(folder: Path) -> list[Helper]:
         env,
         executors,
         expr,
+        measured,
         ops,
         prepare,
         problems,
@@ -164,8 +165,8 @@ def helpers(folder: Path) -> list[Helper]:
     add("registry.explain", registry.explain, lambda r: r.selection, call=call, variant=None, predict=False)
     add("registry.bucket", registry.bucket, len, call=call)
     add("registry.refusal", registry.refusal, call=call, variant=selector)
-    add("registry.tuned_table", registry.tuned_table, len, gpu="NVIDIA H200")
-    add("registry.slug", registry.slug, lambda r: r == "nvidia_h200", gpu="NVIDIA H200")
+    add("measured.tuned_table", measured.tuned_table, len, gpu="NVIDIA H200")
+    add("measured.slug", measured.slug, lambda r: r == "nvidia_h200", gpu="NVIDIA H200")
     add("steps.StepSize", steps.StepSize, **vars(size))
     add("steps.StepSize.validate", lambda **fields: steps.StepSize(**fields).validate(), **vars(size))
     add("steps.named_size", steps.named_size, lambda r: r.topk == 64, kind="decode", name="tiny")
@@ -444,7 +445,7 @@ def isolated() -> Iterator[Path]:
 
     Records of runs and tuned tables that a helper or a command writes go there too.
     """
-    from dsl_kernels import registry
+    from dsl_kernels import measured
     from dsl_kernels.verification import runs
 
     kept = {key: value for key, value in os.environ.items() if not key.startswith("DSL_KERNELS_")}
@@ -452,7 +453,7 @@ def isolated() -> Iterator[Path]:
         folder = Path(name)
         tuned = folder / "tuned"
         tuned.mkdir()
-        for table in registry.TUNED.glob("*.json"):
+        for table in measured.TUNED.glob("*.json"):
             (tuned / table.name).write_bytes(table.read_bytes())
         settings = {
             "DSL_KERNELS_DISABLE_JIT": "1", "DSL_KERNELS_CACHE_DIR": str(folder / "cache"), "TERM": "dumb",
@@ -460,7 +461,7 @@ def isolated() -> Iterator[Path]:
         with (
             mock.patch.dict(os.environ, {**kept, **settings}, clear=True),
             mock.patch.object(runs, "PATH", folder / "runs.json"),
-            mock.patch.object(registry, "TUNED", tuned),
+            mock.patch.object(measured, "TUNED", tuned),
         ):
             yield folder
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from dsl_kernels import cases, cli
 from dsl_kernels.cases import (
     _counters,
+    _gather,
     base,
     claims,
     dense_sparse,
@@ -145,7 +146,7 @@ def test_word_sums_wrap_like_unsigned_words():
     cache = torch.full((2, 576), -1, dtype=torch.int16)
     cache[1] = torch.arange(576, dtype=torch.int16)
     words = struct.unpack("<288I", cache[1].numpy().tobytes())
-    got = gather_occupancy.word_sums(cache, torch.tensor([0, 1, 0], dtype=torch.int32)).tolist()
+    got = _gather.word_sums(cache, torch.tensor([0, 1, 0], dtype=torch.int32)).tolist()
     assert [value % 2**32 for value in got] == [288 * 0xFFFFFFFF % 2**32, sum(words) % 2**32] + [
         288 * 0xFFFFFFFF % 2**32
     ]
@@ -166,12 +167,12 @@ def test_selected_rows_are_distinct_and_in_their_order(order):
 
 
 def test_settings_fit_an_sm_and_reach_the_same_bytes_with_few_and_many_warps():
-    found = gather_occupancy.settings()
+    found = _gather.settings()
     assert all(one.blocks_per_sm * one.warps_per_block == one.warps for one in found)
     assert all(one.shared * one.blocks_per_sm <= 227 << 10 for one in found)
     names = {(one.engine, one.warps, one.depth) for one in found}
     assert {("bulk", 8, 8), ("bulk", 32, 2), ("loads", 8, 1), ("loads", 32, 1), ("loads", 8, 4)} <= names
-    few, many = (gather_occupancy.Setting("bulk", w, d) for w, d in ((8, 8), (32, 2)))
+    few, many = (_gather.Setting("bulk", w, d) for w, d in ((8, 8), (32, 2)))
     assert few.in_flight == many.in_flight
 
 

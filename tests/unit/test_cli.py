@@ -19,7 +19,7 @@ import dsl_kernels
 from codegen.check import check
 from codegen.emit import GENERATED, entry, relative_path
 from codegen.sweep import Instance, combinations
-from dsl_kernels import backends, env, problems, programs, registry, variants
+from dsl_kernels import backends, env, measured, problems, programs, registry, variants
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.cli import app
 from dsl_kernels.errors import CompileError, ToolchainError
@@ -61,7 +61,7 @@ def isolated(declared, tmp_path, monkeypatch):
     monkeypatch.setenv("DSL_KERNELS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("DSL_KERNELS_TUNED_DIR", str(tmp_path / "own"))
     monkeypatch.setattr(runs, "PATH", tmp_path / "runs.json")
-    monkeypatch.setattr(registry, "TUNED", tmp_path / "tuned")
+    monkeypatch.setattr(measured, "TUNED", tmp_path / "tuned")
     registry.clear()
     yield
     registry.clear()
@@ -317,7 +317,7 @@ def test_explain_says_which_tuned_entry_decided(tmp_path):
 
 def test_explain_says_whose_points_decided(monkeypatch):
     monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(GENERATED))
-    monkeypatch.setattr(registry, "TUNED", Path(registry.__file__).parent / "tuned")
+    monkeypatch.setattr(measured, "TUNED", Path(measured.__file__).parent / "tuned")
     said = "the points are the H200's (NVIDIA H200, 132 SMs), with scaled times"
     for gpu_name in ("H100", "NVIDIA GH200 480GB"):
         found = data(*TOPK, "--gpu", gpu_name)
@@ -695,10 +695,10 @@ def test_doctor_says_whose_tuned_table_chooses(monkeypatch, tmp_path):
         for name, sms, arch in (("NVIDIA H200", 132, "sm_90a"), ("NVIDIA H20", 78, "sm_90a"), ("NVIDIA B200", 148, "sm_100a"))
     ]  # fmt: skip
     monkeypatch.setattr("dsl_kernels.cli.machine.gpus", lambda: found)
-    monkeypatch.setattr(registry, "TUNED", Path(registry.__file__).parent / "tuned")
+    monkeypatch.setattr(measured, "TUNED", Path(measured.__file__).parent / "tuned")
     rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
     # An operation that no card has a table of is no fault of the doctor's.
-    tuned = sorted({entry["op"] for entry in registry.tuned_table("NVIDIA H200")})
+    tuned = sorted({entry["op"] for entry in measured.tuned_table("NVIDIA H200")})
     monkeypatch.setattr(problems, "names", lambda: tuned)
     whole = ", ".join(tuned)
     assert [(rows[f"tuned table {i}"]["status"], rows[f"tuned table {i}"]["found"]) for i in range(3)] == [
@@ -709,7 +709,7 @@ def test_doctor_says_whose_tuned_table_chooses(monkeypatch, tmp_path):
     damaged = tmp_path / "tuned"
     damaged.mkdir()
     (damaged / "nvidia_h200.json").write_text("{")
-    monkeypatch.setattr(registry, "TUNED", damaged)
+    monkeypatch.setattr(measured, "TUNED", damaged)
     rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
     # It breaks the card that it is of, and no other.
     assert [rows[f"tuned table {i}"]["status"] for i in range(3)] == ["broken", "note", "note"]
@@ -863,9 +863,9 @@ def test_listings_look_into_the_bundle_before_the_cache(compile_by_writing, tmp_
 def test_bundle_holds_what_a_tuned_table_chooses(compile_by_writing, tmp_path, monkeypatch):
     winners = [some_variant("sparse_mla").id, some_variant("topk_selector").id]
     entries = [{"variant": winner} for winner in [*winners, winners[0]]]
-    registry.TUNED.mkdir()
-    (registry.TUNED / "nvidia_h200.json").write_text(
-        json.dumps({"schema": registry.TUNED_SCHEMA, "entries": entries})
+    measured.TUNED.mkdir()
+    (measured.TUNED / "nvidia_h200.json").write_text(
+        json.dumps({"schema": measured.TUNED_SCHEMA, "entries": entries})
     )
     assert data("bundle", "write", str(tmp_path / "b"), "--tuned", "NVIDIA H200")["variants"] == 2
     assert sorted(compile_by_writing) == sorted(winners)

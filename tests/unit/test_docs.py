@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dsl_kernels import backends, env, errors, registry, variants
+from dsl_kernels import backends, env, errors, measured, variants
 from dsl_kernels.cases import gqa_regions
 from dsl_kernels.verification import runs
 
@@ -196,7 +196,7 @@ def test_counts_are_found(text: str, found: list[str]) -> None:
 
 def test_records_name_variants_that_exist() -> None:
     known = {v.id for v in variants.variants()}
-    for path in (runs.PATH, *sorted(registry.TUNED.glob("*.json"))):
+    for path in (runs.PATH, *sorted(measured.TUNED.glob("*.json"))):
         named = set(re.findall(r'"(\w+__(?:tilelang|cutedsl)_sm\w+?__\w+)"', path.read_text()))
         assert named <= known, path.name
 

@@ -16,7 +16,7 @@ import torch
 from codegen.check import check
 from codegen.emit import entry, relative_path
 from codegen.sweep import Instance, combinations
-from dsl_kernels import executors, ops, problems, programs, registry, variants
+from dsl_kernels import executors, measured, ops, problems, programs, registry, variants
 from dsl_kernels._discover import module_names
 from dsl_kernels.arch import GPUS, get_arch, gpu_row
 from dsl_kernels.cli import run as cli_run
@@ -49,7 +49,7 @@ def on_cpu(tmp_path, monkeypatch):
     (tmp_path / "manifest.json").write_text(json.dumps({"schema": variants.SCHEMA, "variants": records}))
     monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(tmp_path))
     monkeypatch.setenv("DSL_KERNELS_EXECUTOR", "interpreter")
-    monkeypatch.setattr(registry, "TUNED", tmp_path / "tuned")
+    monkeypatch.setattr(measured, "TUNED", tmp_path / "tuned")
     monkeypatch.setattr(measure, "DEVICE", "cpu")
     monkeypatch.setattr(measure, "CONTEST_PAGES", 8)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -273,7 +273,7 @@ def test_the_bench_command_writes_records_and_the_tuned_table(on_cpu, monkeypatc
     assert len(report["records"]) == len(report["tuned"]) == len(POINTS) == len(path.read_text().splitlines())
     assert {record["rule"] for record in report["records"]} == {"fastest of a sweep"}
     table = json.loads((tmp_path / "tuned" / "nvidia_h200.json").read_text())
-    assert table["schema"] == registry.TUNED_SCHEMA and len(table["entries"]) == len(POINTS)
+    assert table["schema"] == measured.TUNED_SCHEMA and len(table["entries"]) == len(POINTS)
     text = bench_command(monkeypatch, "topk_selector", "--no-baseline").stdout
     assert "topk_selector on NVIDIA H200" in text and "ceiling us" in text
 
@@ -508,21 +508,21 @@ def test_the_regret_command_hides_this_cards_own_table(on_cpu, monkeypatch, tmp_
     path = tmp_path / "rows.jsonl"
     args = ("topk_selector", "--regret", "--json", "--out", str(path))
     bench_command(monkeypatch, "topk_selector", "--tune", "--no-baseline")
-    table = registry.TUNED / f"{registry.slug(GPU)}.json"
+    table = measured.TUNED / f"{measured.slug(GPU)}.json"
     before = table.read_bytes()
     assert json.loads(bench_command(monkeypatch, *args).stdout)["records"] == []
     hidden = json.loads(bench_command(monkeypatch, *args, "--sibling").stdout)
     assert hidden["records"] and not any(row["own"] for row in hidden["records"])
     assert all(row["rule"].startswith("cost model") for row in hidden["records"])
     # Renamed, it is a sibling's.
-    table.rename(registry.TUNED / f"{registry.slug(GPUS['H100'].device)}.json")
+    table.rename(measured.TUNED / f"{measured.slug(GPUS['H100'].device)}.json")
     registry.clear()
     args = (*args[:-1], str(tmp_path / "other.jsonl"))
     plain = json.loads(bench_command(monkeypatch, *args).stdout)
     assert {row["rule"] for row in plain["records"]} == {"tuned table of the H100"}
     again = json.loads(bench_command(monkeypatch, *args, "--sibling").stdout)
     assert again["skipped"] == 0 and len(again["records"]) == len(plain["records"])
-    assert not table.exists() and (registry.TUNED / "nvidia_h100_80gb_hbm3.json").read_bytes() == before
+    assert not table.exists() and (measured.TUNED / "nvidia_h100_80gb_hbm3.json").read_bytes() == before
     refused = bench_command(monkeypatch, "topk_selector", "--sibling")
     assert refused.exit_code and "--regret" in refused.output
 

@@ -274,7 +274,7 @@ def test_leaving_a_point_out_the_rest_nearly_finds_its_winner() -> None:
     known = {v.id: v for v in variants.variants()}
     lost: dict[str, list[float]] = {}
     blind: dict[str, list[float]] = {}
-    table = registry.tuned_table(GPU)
+    table = measured.tuned_table(GPU)
     for held in table:
         us = {name: time for name, time in held["us"].items() if name in known}
         if len(us) < 2:
@@ -321,14 +321,14 @@ H20 = "NVIDIA H20"
 def held_at(op: str, form: str, **sizes: int) -> dict[str, Any]:
     """The H200's entry of these sizes."""
     return next(
-        e for e in registry.tuned_table(GPU)
+        e for e in measured.tuned_table(GPU)
         if (e["op"], e["form"]) == (op, form) and sizes.items() <= e["bucket"].items()
     )  # fmt: skip
 
 
 def test_a_card_without_a_table_takes_what_its_siblings_points_say() -> None:
     """At every point of the H200 an H100 takes the winner there with the launch dims recorded, and says whose table it was."""
-    for held in registry.tuned_table(GPU):
+    for held in measured.tuned_table(GPU):
         call = call_of(held)
         own, other = registry.select(call), registry.select(replace(call, gpu=H100))
         assert other.variant == own.variant and held["launch"].items() <= other.launch.items(), held["bucket"]
@@ -354,7 +354,7 @@ def test_where_the_model_alone_lost_most_an_h100_takes_what_an_h200_does(op, for
 
 
 def test_launch_dims_that_other_sms_were_tuned_for_are_worked_out_anew() -> None:
-    held = next(e for e in registry.tuned_table(GPU) if e["launch"].get("splits") == 4)
+    held = next(e for e in measured.tuned_table(GPU) if e["launch"].get("splits") == 4)
     call = call_of(held)
     assert registry.select(replace(call, gpu=H100)).launch["splits"] == 4
     # By the winner there alone, as the scaled times may prefer another.
@@ -426,7 +426,7 @@ def test_a_shipped_table_is_its_products_own_and_of_all_its_sms() -> None:
     for gpu in ("NVIDIA H200", "H200"):
         assert registry.select(topk(gpu=gpu)).rule == "tuned table"
     assert registry.select(topk(gpu=GPU, sms=60)).rule == "tuned table of the H200"
-    assert registry.points(gpu_row("sm_100a", GPU), "topk_selector", "default") == ([], None)
+    assert measured.points(gpu_row("sm_100a", GPU), "topk_selector", "default") == ([], None)
 
 
 def test_no_table_of_another_architecture_speaks() -> None:
@@ -438,7 +438,7 @@ def test_no_table_of_another_architecture_speaks() -> None:
 
 
 def test_a_damaged_table_of_a_sibling_costs_a_warning(tmp_path, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(registry, "TUNED", tmp_path)
+    monkeypatch.setattr(measured, "TUNED", tmp_path)
     (tmp_path / "nvidia_h200.json").write_text("{")
     clear()
     with caplog.at_level(logging.WARNING, "dsl_kernels"):

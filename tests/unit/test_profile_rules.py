@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dsl_kernels import profile, registry, variants
+from dsl_kernels import measured, profile, variants
 from dsl_kernels.cli import app
 from dsl_kernels.errors import ArtifactError
 from dsl_kernels.profile import (
@@ -177,7 +177,7 @@ def test_explain_shows_what_the_tuned_winner_looked_like(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = next(
-        e for e in registry.tuned_table("NVIDIA H200") if e["op"] == "sparse_mla" and e["form"] == "bf16"
+        e for e in measured.tuned_table("NVIDIA H200") if e["op"] == "sparse_mla" and e["form"] == "bf16"
     )
     seen = recorded.summary(profile.diagnose(gathering(70.0, sol={"dram": 0.41}), CEILINGS))
     kept = {**{name: entry[name] for name in ("op", "form", "bucket", "variant")}, **seen}

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from dsl_kernels import policies, programs, registry, variants
+from dsl_kernels import measured, policies, programs, registry, variants
 from dsl_kernels.errors import ArtifactError, NoVariantError, UnknownNameError
 
 ARCHS = ("sm_90a", "sm_100a")
@@ -199,8 +199,8 @@ def test_an_override_that_refuses_is_an_error_not_a_fallback(monkeypatch) -> Non
         registry.select(mla())
 
 
-def write_table(monkeypatch, tmp_path, entries, schema=registry.TUNED_SCHEMA) -> None:
-    monkeypatch.setattr(registry, "TUNED", tmp_path)
+def write_table(monkeypatch, tmp_path, entries, schema=measured.TUNED_SCHEMA) -> None:
+    monkeypatch.setattr(measured, "TUNED", tmp_path)
     content = {"schema": schema, "gpu": "Test GPU", "metadata": {}, "entries": entries}
     (tmp_path / "test_gpu.json").write_text(json.dumps(content))
 
@@ -253,7 +253,7 @@ def test_a_winner_that_cannot_serve_leaves_the_fastest_that_can(monkeypatch, tmp
 
 
 def test_a_broken_tuned_table_is_reported(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(registry, "TUNED", tmp_path)
+    monkeypatch.setattr(measured, "TUNED", tmp_path)
     (tmp_path / "test_gpu.json").write_text("{")
     with pytest.raises(ArtifactError, match="tuned table"):
         registry.select(mla(gpu="Test GPU"))

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from dsl_kernels import problems, registry
+from dsl_kernels import measured, problems
 from dsl_kernels.cli import app
 from dsl_kernels.errors import ArtifactError, InvalidArgumentError
 from dsl_kernels.timing import grids, report
@@ -156,4 +156,4 @@ def test_the_tables_of_a_gpu_are_told_apart(tmp_path) -> None:
     other = {**RECORDS[0], "environment": {"gpu": "NVIDIA B200"}}
     text = report.page([RECORDS[0], other]).markdown()
     assert text.count("Where a peer is faster") == 1 and "NVIDIA B200. 1 records" in text
-    assert registry.slug(GPU) == "nvidia_h200"
+    assert measured.slug(GPU) == "nvidia_h200"

@@ -13,6 +13,7 @@ from test_runtime_artifact import example
 from dsl_kernels.errors import ArgumentTypeError, ExecutorUnavailableError, InvalidArgumentError, LaunchError
 from dsl_kernels.runtime import launch
 from dsl_kernels.runtime.artifact import Operand, Param
+from dsl_kernels.runtime.driver import Driver, get_driver
 
 real = pytest.importorskip("cuda.bindings.driver")
 
@@ -126,9 +127,9 @@ def driver(monkeypatch):
 
 
 def use(monkeypatch, fake):
-    api = object.__new__(launch._DriverApi)
+    api = object.__new__(Driver)
     api.api, api.devices, api._contexts = fake, fake.count, {}
-    monkeypatch.setattr(launch, "_driver", lambda: api)
+    monkeypatch.setattr(launch, "get_driver", lambda: api)
     return fake
 
 
@@ -299,10 +300,10 @@ def test_a_machine_without_a_driver_is_refused(monkeypatch):
     fake = FakeDriver()
     fake.cuInit = lambda flags: (real.CUresult.CUDA_ERROR_NO_DEVICE,)
     monkeypatch.setattr("cuda.bindings.driver", fake)
-    launch._driver.cache_clear()
+    get_driver.cache_clear()
     with pytest.raises(ExecutorUnavailableError, match="CUDA_ERROR_NO_DEVICE"):
         launch.LoadedKernel(example(), b"cubin").launch(operands())
-    launch._driver.cache_clear()
+    get_driver.cache_clear()
 
 
 @pytest.mark.parametrize(

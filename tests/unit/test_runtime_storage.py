@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dsl_kernels import registry
+from dsl_kernels import measured
 from dsl_kernels.errors import ArtifactError, CacheError
 from dsl_kernels.runtime import storage
 
@@ -158,8 +158,8 @@ def test_only_regular_files_of_bounded_size_are_read(no_file, tmp_path):
 
 
 def test_a_tuned_table_that_is_no_file_is_refused(no_file, monkeypatch):
-    monkeypatch.setattr(registry, "TUNED", no_file.parent)
+    monkeypatch.setattr(measured, "TUNED", no_file.parent)
     no_file.rename(no_file.parent / "some_gpu.json")
-    registry._table.cache_clear()
+    measured.entries_of.cache_clear()
     with pytest.raises(ArtifactError, match="a tuned table"):
-        registry.tuned_table("some gpu")
+        measured.tuned_table("some gpu")

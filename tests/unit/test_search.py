@@ -38,7 +38,7 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setenv("DSL_KERNELS_TUNED_DIR", str(tmp_path / "own"))
     monkeypatch.setenv("DSL_KERNELS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("DSL_KERNELS_EXECUTOR", "interpreter")
-    monkeypatch.setattr(registry, "TUNED", tmp_path / "tuned")
+    monkeypatch.setattr(measured, "TUNED", tmp_path / "tuned")
     monkeypatch.setattr(measure, "DEVICE", "cpu")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

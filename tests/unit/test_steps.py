@@ -17,6 +17,7 @@ from dsl_kernels import ops, programs, variants
 from dsl_kernels.arch import get_arch
 from dsl_kernels.dsa import steps
 from dsl_kernels.dsa.check import check
+from dsl_kernels.dsa.drawing import part_of
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError
 
 SIZE = steps.StepSize(batch=3, context=300, topk=64, heads=8, index_heads=32, next_n=2, ragged=True)
@@ -199,5 +200,5 @@ def test_sets_of_inputs_share_no_page_while_there_are_others() -> None:
 
 def test_a_part_of_an_order_begins_again_at_its_end() -> None:
     order = torch.tensor([5, 1, 4, 2, 3])
-    assert steps.part_of(order, 0, 3).tolist() == [5, 1, 4]
-    assert steps.part_of(order, 1, 3).tolist() == [2, 3, 5]
+    assert part_of(order, 0, 3).tolist() == [5, 1, 4]
+    assert part_of(order, 1, 3).tolist() == [2, 3, 5]

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from ...tile.arithmetic import number
 from ...tile.leaf_text import WARP, Function
-from ...tile.threads import Threads, number
+from ...tile.threads import Threads
 
 
 def _of_lanes(combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:

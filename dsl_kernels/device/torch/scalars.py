@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._discover import later
+from ...tile.arithmetic import number, signed, unsigned
 from ...tile.leaf_text import Function
-from ...tile.threads import Place, Threads, number, signed, unsigned
+from ...tile.threads import Place, Threads
 
 if TYPE_CHECKING:
     import torch

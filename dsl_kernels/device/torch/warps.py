@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..._discover import later
 from ...errors import ScheduleError
+from ...tile.arithmetic import number, signed, unsigned
 from ...tile.leaf_text import WARP, Function
-from ...tile.threads import Inboxes, Place, Threads, elements, number, signed, unsigned
+from ...tile.threads import Inboxes, Place, Threads, elements
 
 if TYPE_CHECKING:
     import torch

@@ -538,8 +538,8 @@ def write_tuned(
         ArtifactError: the table that is there is damaged.
         CacheError: it cannot be written.
     """
-    path = (folder or registry.TUNED) / f"{registry.slug(gpu)}.json"
-    if not registry.slug(gpu) or not is_path(str(path)):
+    path = (folder or measured.TUNED) / f"{measured.slug(gpu)}.json"
+    if not measured.slug(gpu) or not is_path(str(path)):
         raise InvalidArgumentError(
             "gpu", expected="a name with a letter, as files have", got=shown(gpu), fix="pass 'NVIDIA H200'"
         )
@@ -551,7 +551,7 @@ def write_tuned(
         ) from None
     merged = {bucket_of(entry): entry for entry in [*held, *entries]}
     content = {
-        "schema": registry.TUNED_SCHEMA,
+        "schema": measured.TUNED_SCHEMA,
         "metadata": dict(environment),
         "entries": [merged[k] for k in sorted(merged)],
     }

@@ -11,7 +11,8 @@ import torch
 
 from ... import ops
 from ...dsa import check as sampling
-from ...dsa.steps import StepInputs, StepSize, draw, part_of
+from ...dsa.drawing import part_of
+from ...dsa.steps import StepInputs, StepSize, draw
 from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
 from ...problems.lightning_indexer import PAGE
 from ...problems.sparse_mla import DATASET_SM_SCALE, FORMS, draw_indices

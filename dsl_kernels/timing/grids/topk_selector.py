@@ -13,7 +13,7 @@ import torch
 
 from ... import ops
 from ...dsa import check as sampling
-from ...dsa.steps import part_of
+from ...dsa.drawing import part_of
 from ...problems.lightning_indexer import PAGE
 from ...problems.topk_selector import draw
 from .. import bench, calibrate, measure

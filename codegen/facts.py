@@ -1,0 +1,50 @@
+"""What templates and macros see of a role and of a tensor-core operation."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from dsl_kernels.tile.lang import Mma, Role, Schedule, Space
+
+# ptxas wants the accumulators of an instruction, its A and its addresses within what a thread has at launch, whatever
+# setmaxnreg gives it later.
+LAUNCH_REGISTERS, BESIDE_ACCUMULATORS = 65536, 32
+
+
+def _issued_n(schedule: Schedule, n: int) -> int:
+    """Columns of one wgmma, of those of a product."""
+    while n // 2 + BESIDE_ACCUMULATORS > LAUNCH_REGISTERS // schedule.threads and n % 16 == 0:
+        n //= 2
+    return n
+
+
+def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
+    """What templates and macros see of a tensor-core operation: it, and what one warpgroup takes of it."""
+    role = schedule.role(mma.role)
+    groups = role.warps // 4 if mma.unit == "wgmma" else 1
+    m, n = mma.m // groups, mma.n
+    own_m, own_n = m // mma.cta_group, n // mma.cta_group
+    first = int(schedule.first_thread(role.name)) // 32
+    which = f"(warp - {first}) // 4" if first else "warp // 4"
+    if role.replicas > 1:
+        which += f" % {groups}"
+    return SimpleNamespace(
+        **{**vars(mma), "m": m, "n": n}, issued_n=_issued_n(schedule, n) if mma.unit == "wgmma" else n, whole=mma, groups=groups, which=which if groups > 1 else None,
+        rows_a=own_m if mma.a_major == "k" else mma.k, rows_b=own_n if mma.b_major == "k" else mma.k,
+        columns_a=mma.k if mma.a_major == "k" else own_m, columns_b=mma.k if mma.b_major == "k" else own_n,
+        a_shared=mma.a_space is Space.SHARED,
+        home=mma.unit + (f"_{mma.a_space.value}" if mma.a_space is not Space.SHARED else "_pair" if mma.cta_group == 2 else ""),
+    )  # fmt: skip
+
+
+def role_facts(schedule: Schedule, role: Role) -> SimpleNamespace:
+    """What templates and macros see of a role: its threads and warps, and those that work."""
+    # Where a role's threads lie is written in figures: a sum over all roles before it would say less.
+    first, threads = int(schedule.first_thread(role.name)), int(role.threads)
+    active = role.active or role.warps
+    budget = role.registers or 0
+    return SimpleNamespace(
+        name=role.name, doc=role.doc, warps=int(role.warps), threads=threads // role.replicas, replicas=role.replicas, first=first,
+        end=first + threads, first_warp=first // 32, end_warp=(first + threads) // 32, registers=role.registers,
+        raises=budget * schedule.threads * schedule.ctas_per_sm > 65536, active=active, idle=active < role.warps,
+    )  # fmt: skip

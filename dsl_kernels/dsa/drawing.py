@@ -1,0 +1,136 @@
+"""Random inputs of a DSA step: caches that hold something, and queries with the lengths, pages or windows of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..problems.layouts import (
+    FP8_TOKEN_BYTES,
+    INDEX_DIM,
+    LATENT_DIM,
+    ROPE_DIM,
+    pack_fp8_tokens,
+    pack_index_keys,
+    unpack_index_keys,
+)
+from ..problems.lightning_indexer import PAGE
+
+if TYPE_CHECKING:
+    from .steps import StepSize
+
+
+def decode_caches(
+    size: StepSize, device: torch.device, generator: torch.Generator, held: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    pages, made = size.pool, {}
+    if "k_index_cache" not in held:
+        made["k_index_cache"] = _index_cache(pages, device, generator)
+    if "kv" not in held:
+        made |= {
+            name: rows.view(pages, PAGE, -1)
+            for name, rows in _latent_cache(size.kv, pages * PAGE, device, generator).items()
+        }
+    return made
+
+
+def _index_cache(pages: int, device: torch.device, generator: torch.Generator) -> torch.Tensor:
+    cache = torch.empty(pages, PAGE, 1, INDEX_DIM + 4, dtype=torch.uint8, device=device)
+    for first in range(0, pages, 4096):
+        count = min(4096, pages - first)
+        cache[first : first + count] = pack_index_keys(
+            torch.randn(count, PAGE, INDEX_DIM, generator=generator, device=device, dtype=torch.float32)
+        )
+    return cache
+
+
+def _latent_cache(
+    kv: str, n: int, device: torch.device, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    def normal(count: int, width: int) -> torch.Tensor:
+        return torch.randn(count, width, generator=generator, device=device, dtype=torch.bfloat16)
+
+    if kv == "joined":
+        return {"kv": normal(n, LATENT_DIM + ROPE_DIM)}
+    if kv == "bf16":
+        return {"kv": normal(n, LATENT_DIM), "kpe": normal(n, ROPE_DIM)}
+    tokens = torch.empty(n, FP8_TOKEN_BYTES, dtype=torch.uint8, device=device)
+    for first in range(0, n, 1 << 18):
+        count = min(1 << 18, n - first)
+        tokens[first : first + count] = pack_fp8_tokens(normal(count, LATENT_DIM), normal(count, ROPE_DIM))
+    return {"kv": tokens}
+
+
+def _attention_queries(
+    size: StepSize, device: torch.device, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    rows, bf16 = size.queries, torch.bfloat16
+    return {
+        "q_nope": torch.randn(rows, size.heads, LATENT_DIM, generator=generator, device=device, dtype=bf16),
+        "q_pe": torch.randn(rows, size.heads, ROPE_DIM, generator=generator, device=device, dtype=bf16),
+    }
+
+
+def _index_queries(
+    shape: tuple[int, ...], device: torch.device, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    q = torch.randn(*shape, INDEX_DIM, generator=generator, device=device, dtype=torch.float32).clamp(-2, 2)
+    return {
+        "q_index": q.to(torch.float8_e4m3fn),
+        "weights": torch.randn(*shape, generator=generator, device=device, dtype=torch.float32),
+    }
+
+
+def part_of(order: torch.Tensor, turn: int, count: int) -> torch.Tensor:
+    """The next `count` elements of an order for each turn, [count]; from the front again where it ends."""
+    return order[(turn * count + torch.arange(count, device=order.device)) % len(order)]
+
+
+def decode_queries(
+    size: StepSize, device: torch.device, generator: torch.Generator, order: torch.Tensor, turn: int
+) -> dict[str, torch.Tensor]:
+    b, each = size.batch, size.pages_per_sequence
+    if size.pool >= b * each:
+        table = part_of(order, turn, b * each).view(b, each)
+    else:
+        rows = [torch.randperm(size.pool, generator=generator, device=device)[:each] for _ in range(b)]
+        table = torch.stack(rows)
+    longest = torch.full((b,), size.context, dtype=torch.int64, device=device)
+    if size.ragged and b > 1:
+        longest = longest >> torch.arange(b, device=device).clamp(max=31)
+        longest[-1] = 0
+    lens = (longest[:, None] - size.next_n + 1 + torch.arange(size.next_n, device=device)).clamp(min=0)
+    lens = torch.where(longest[:, None] == 0, 0, lens)
+    return {
+        **_index_queries((b, size.next_n, size.index_heads), device, generator),
+        **_attention_queries(size, device, generator),
+        "seq_lens": lens.to(torch.int32),
+        "block_table": table.to(torch.int32),
+    }
+
+
+def prefill_caches(
+    size: StepSize, device: torch.device, generator: torch.Generator, held: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    n, made = size.context, {}
+    if "k_index" not in held:
+        keys, scales = unpack_index_keys(_index_cache(-(-n // PAGE), device, generator))
+        made["k_index"] = keys.reshape(-1, INDEX_DIM)[:n].contiguous()
+        made["k_index_scales"] = scales.reshape(-1)[:n].contiguous()
+    if "kv" not in held:
+        made |= _latent_cache(size.kv, n, device, generator)
+    return made
+
+
+def prefill_queries(
+    size: StepSize, device: torch.device, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    ends = size.context - size.rows + 1 + torch.arange(size.rows, device=device)
+    return {
+        **_index_queries((size.rows, size.index_heads), device, generator),
+        **_attention_queries(size, device, generator),
+        "k_start": torch.zeros(size.rows, dtype=torch.int32, device=device),
+        "k_end": ends.to(torch.int32),
+    }
