@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from ..arch import ArchSpec, GpuSpec
-from ..programs.gqa_forward import DTYPES, group_rows, measures, query_rows
+from ..problems.gqa_forward import DTYPES
+from ..programs.gqa_forward import measures
+from ..programs.gqa_forward.common import group_rows, query_rows
 from ..tile.lang import Counts, Policy, Schedule
 
 # (dim, tile, stages, order, cluster, groups, lazy) of the committed set: the fastest of full and of causal calls, one for

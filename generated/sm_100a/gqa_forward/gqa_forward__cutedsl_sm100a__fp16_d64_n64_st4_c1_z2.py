@@ -1,6 +1,6 @@
 """gqa_forward__cutedsl_sm100a__fp16_d64_n64_st4_c1_z2
 
-Generated from dsl_kernels/programs/gqa_forward.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/programs/gqa_forward and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: dtype=fp16, dim=64, tile=64, stages=4, cluster=1, lazy=2.
 
   load         mma          soften_0     soften_1

@@ -1,6 +1,6 @@
 """gqa_forward__cutedsl_sm90a__fp16_d128_n128_st2_o0_c1_z2
 
-Generated from dsl_kernels/programs/gqa_forward.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/programs/gqa_forward and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: dtype=fp16, dim=128, tile=128, stages=2, order=0, cluster=1, lazy=2.
 
   load          attend

@@ -1,6 +1,6 @@
 """gqa_forward__tilelang_sm90a__fp16_d128_n80_st2_o0_c2_w3_z2
 
-Generated from dsl_kernels/programs/gqa_forward.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/programs/gqa_forward and the leaves in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: dtype=fp16, dim=128, tile=80, stages=2, order=0, cluster=2, groups=3, lazy=2.
 
   load           attend

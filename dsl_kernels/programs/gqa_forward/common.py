@@ -1,0 +1,164 @@
+"""What the schedules of attention share: sizes, the walk over work items, the role that loads, the store of a result."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+from ...abi import TensorMap
+from ...problems.gqa_forward import DTYPES
+from ...tile.frontend import Int32, State, inline, recorded
+from ...tile.lang import (
+    Size,
+    Space,
+)
+from ...tile.text import Box, Recorder, Slot, Value, View, ceildiv, minimum
+
+SHARED, REGISTER, TENSOR = Space.SHARED, Space.REGISTER, Space.TENSOR
+GROUP_ROWS = Size(64, "GROUP_ROWS")
+# On Blackwell a warpgroup has a row a lane of tensor memory.
+LANES = Size(128, "GROUP_ROWS")
+SIDES = (0, 1)
+# Columns of the result that it has in registers at once.
+HELD = Size(32, "HELD")
+# Registers of a thread by the number of warpgroups that attend: of those, and of the one that loads.
+REGISTERS = {1: (232, 40), 2: (232, 40), 3: (160, 32)}
+# Columns of one copy: 128 bytes, what a swizzled row of shared memory has.
+PANEL = Size(64, "PANEL")
+# A maximum rises when a score exceeds it by this many powers of two; float16 holds weights up to 2^15.
+RESCALE_LOG2 = Size(8, "RESCALE_LOG2")
+LOG2E = math.log2(math.e)
+
+
+def group_rows(k: SimpleNamespace) -> Size:
+    """Query rows of a warpgroup."""
+    return GROUP_ROWS if hasattr(k, "groups") else LANES
+
+
+def query_rows(k: SimpleNamespace) -> Size:
+    """Query rows of a CTA."""
+    return Size(group_rows(k) * getattr(k, "groups", len(SIDES)), "ROWS")
+
+
+def tensor_map(operand: str, rows: int, k: SimpleNamespace) -> TensorMap:
+    """Boxes of `rows` steps of one head, a panel of its elements wide; zeros past the end of the sequence."""
+    steps, heads = ("sq", "heads") if operand in ("q", "out") else ("skv", "kv_heads")
+    strides = tuple(f"{operand}_stride_{axis} * 2" for axis in "shb")
+    if operand == "out":
+        strides = (f"heads * {k.dim} * 2", f"{k.dim} * 2", f"sq * heads * {k.dim} * 2")
+    return TensorMap(
+        f"{operand}_map", operand, DTYPES[k.dtype].upper(), (str(k.dim), steps, heads, "b"), strides, (PANEL, rows, 1, 1),
+        (1,) * 4, swizzle="128B", l2_promotion="L2_128B",
+    )  # fmt: skip
+
+
+class Work(State):
+    """What a role knows of its CTA's work items, and of the one that it is at."""
+
+    blocks: Value
+    bundles: Value
+    all_items: Value
+    items: Int32
+    shift: Int32
+    # The item that the role is at. A bundle has a head for each CTA of the cluster. Rows begin at `row`, which sees keys
+    # 0 to `seen`, and its rows see keys of the first `tiles` tiles.
+    bundle: Value
+    row: Int32
+    seen: Value
+    tiles: Int32
+    batch: Value
+    head: Value
+
+
+@recorded
+def start(m: Recorder) -> Work:
+    """What every thread does first: the barriers, and this CTA's number of items."""
+    s = Work(m)
+    s.blocks = ceildiv(m.dim("sq"), query_rows(m.k))
+    s.bundles = m.dim("b") * m.dim("heads") // m.k.cluster
+    s.all_items = s.blocks * s.bundles
+    s.items = ceildiv(s.all_items - _turned(m, s.all_items // m.dim("ctas")), m.dim("ctas"))
+    s.shift = m.dim("skv") - m.dim("causal") * m.dim("sq")
+    m.barriers_stand()
+    return s
+
+
+@recorded
+def _turned(m: Recorder, item: Any) -> Any:
+    """This CTA's place in a round of items: rounds alternate in direction, so that no CTA always has the heavier one."""
+    return m.block(0) + item % 2 * (m.dim("ctas") - 1 - 2 * m.block(0))
+
+
+@recorded
+def place_item(s: Work, item: Value, rows: int | None = None) -> None:
+    """Where the item lies, and how many tiles of keys its first `rows` rows see, by default all of its rows.
+
+    `abreast` heads (one a CTA of the cluster) are worked on side by side, the last block of rows of each first.
+    """
+    m, abreast = s.m, s.m.dim("abreast")
+    number: Int32 = _turned(m, item) + item * m.dim("ctas")
+    first: Int32 = number // (abreast * s.blocks) * abreast
+    within: Int32 = number - first * s.blocks
+    width: Int32 = minimum(abreast, s.bundles - first)
+    s.bundle = inline(first + within % width)
+    s.row = (s.blocks - 1 - within // width) * query_rows(m.k)
+    s.seen = inline(s.row + s.shift)
+    s.tiles = ceildiv(minimum(m.dim("skv"), s.seen + (rows or query_rows(m.k))), m.k.tile)
+
+
+@recorded
+def place_head(s: Work) -> None:
+    """The sequence and the head of an item."""
+    m, cluster = s.m, s.m.k.cluster
+    pair: Int32 = s.bundle * cluster + m.block(1) if cluster > 1 else s.bundle
+    s.batch = pair // m.dim("heads")
+    s.head = pair - s.batch * m.dim("heads")
+
+
+def panels(m: Recorder) -> range:
+    return range(0, m.k.dim, PANEL)
+
+
+@recorded
+def load(m: Recorder, s: Work) -> None:
+    """Queries, and tiles of keys and values from the last to the first; `done` tiles belong to earlier items."""
+    done: Int32 = 0
+    for item in range(s.items):
+        place_item(s, item)
+        place_head(s)
+        kv_head = s.head * m.dim("kv_heads") // m.dim("heads")
+
+        def copy(slot: Slot, operand: str, rows: int, *place: Value, shared: bool) -> None:
+            """`rows` rows of one head at `place`; a part of them by each CTA of the cluster where all take them."""
+            share = rows // m.k.cluster if shared else rows
+            part = inline(m.block(1) * share if share < rows else 0)
+            batch, head, row = place
+            for column in panels(m):
+                box = Box(f"{operand}_map", (batch, head, row + part, column))
+                view = slot.view().part(part, share).columns(column, PANEL)
+                m.bulk(view, box, slot, multicast=share < rows)
+            m.commit(slot)
+
+        def copy_tile(operand: str, i: Value) -> None:
+            slot = m.acquire(operand, done + i)
+            copy(slot, operand, m.k.tile, s.batch, kv_head, (s.tiles - 1 - i) * m.k.tile, shared=True)
+
+        copy_tile("k", 0)
+        queries = m.schedule.buffer("q_s")
+        for part in range(queries.stages):
+            rows = queries.shape[0]
+            slot = m.acquire("q", item * queries.stages + part)
+            copy(slot, "q", rows, s.batch, s.head, s.row + part * rows, shared=False)
+        for i in range(1, s.tiles):
+            copy_tile("k", i)
+            copy_tile("v", i - 1)
+        copy_tile("v", s.tiles - 1)
+        done += s.tiles
+
+
+@recorded
+def store_rows(s: Work, barrier: str, staged: View, row: Value) -> None:
+    """What a warpgroup has staged, to the output from `row` on."""
+    boxes = [(column, Box("out_map", (s.batch, s.head, row, column))) for column in panels(s.m)]
+    s.m.store(barrier, *((box, staged.columns(column, PANEL)) for column, box in boxes))

@@ -1,0 +1,198 @@
+"""Attention on Hopper: two or three warpgroups of 64 rows, with scores and result in registers."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+from ...device.torch import fragment
+from ...device.torch import gqa_forward as leaf
+from ...problems.gqa_forward import DTYPES
+from ...tile.frontend import Int32, inline, recorded
+from ...tile.lang import (
+    START,
+    Body,
+    Buffer,
+    Engine,
+    Mma,
+    Pipeline,
+    Reader,
+    Role,
+    Schedule,
+    Turn,
+)
+from ...tile.text import Recorder, Slot, Value, ceildiv, maximum, minimum
+from .common import (
+    GROUP_ROWS,
+    LOG2E,
+    REGISTER,
+    REGISTERS,
+    RESCALE_LOG2,
+    SHARED,
+    Work,
+    load,
+    place_head,
+    place_item,
+    query_rows,
+    start,
+    store_rows,
+    tensor_map,
+)
+
+
+def declare(k: SimpleNamespace) -> Schedule:
+    dtype, soft = DTYPES[k.dtype], k.ablation != "nosoftmax"
+    reader = (Reader("attend", Engine.WGMMA, "warp"),)
+
+    def shared(text: str, rows: int, stages: int = 1) -> Buffer:
+        return Buffer(text, SHARED, (rows, k.dim), dtype, stages, swizzle=128)
+
+    def rows(text: str, doc: str) -> Buffer:
+        return Buffer(
+            text, REGISTER, (GROUP_ROWS,), "float32", role="attend", per_thread=2, private=True, doc=doc
+        )
+
+    def held(text: str, columns: int, of: str) -> Buffer:
+        return Buffer(text, REGISTER, (GROUP_ROWS, columns), of, role="attend")
+
+    return Schedule(
+        roles=(
+            Role("attend", 4, registers=REGISTERS[k.groups][0], doc="64 rows each: products, softmax, epilogue", replicas=k.groups),
+            Role("load", 4, registers=REGISTERS[k.groups][1], doc="queries, keys and values", active=1),
+        ),
+        buffers=(
+            shared("q_s", query_rows(k)),
+            shared("k_s", k.tile, k.stages),
+            shared("v_s", k.tile, k.stages),
+            shared("o_s", query_rows(k)),
+            held("scores", k.tile, "float32"),
+            held("weights", k.tile, dtype),
+            held("acc", k.dim, "float32"),
+            held("rounded", k.dim, dtype),
+            rows("top", "running maximum of a row's scores"),
+            rows("total", "running sum of a row's weights"),
+            *((rows("factor", "what earlier weights of a row shrink by"),) if soft else ()),
+            *((rows("limit", "the score from which on a row's maximum rises"),) if soft and k.lazy else ()),
+        ),
+        pipelines=(
+            Pipeline("q", ("q_s",), "load", Engine.BULK, reader),
+            Pipeline("k", ("k_s",), "load", Engine.BULK, reader, k.stages, multicast=k.cluster > 1),
+            Pipeline("v", ("v_s",), "load", Engine.BULK, reader, k.stages, multicast=k.cluster > 1),
+        ),
+        mmas=(
+            Mma("qk", "wgmma", "attend", GROUP_ROWS, k.tile, k.dim, dtype, a="q_s", b="k_s", acc="scores", doc="S = Q K^T"),
+            Mma(
+                "pv", "wgmma", "attend", GROUP_ROWS, k.dim, k.tile, dtype, b_major="mn", a_space=REGISTER, a="weights", b="v_s",
+                acc="acc", doc="O += P V",
+            ),
+        ),
+        grid=("ctas", str(k.cluster)),
+        axes=("cta", "rank"),
+        cluster=(1, k.cluster, 1),
+        group=(1,) if k.cluster > 1 else (),
+        named_barriers={"staged": ("attend",)},
+        apart=("staged",),
+        turns=(Turn("issue", ("attend",)),) if k.order else (),
+        maps=(
+            tensor_map("q", query_rows(k), k), tensor_map("k", k.tile // k.cluster, k), tensor_map("v", k.tile // k.cluster, k), tensor_map("out", GROUP_ROWS, k),
+        ),
+        min_ctas_per_sm=1,
+    )  # fmt: skip
+
+
+@recorded
+def _attend(m: Recorder, s: Work) -> None:
+    """A warpgroup of Hopper: its 64 rows' scores, softmax and result, all in registers."""
+    scores, weights, acc = m.buffer("scores"), m.buffer("weights"), m.buffer("acc")
+    top, total, soft = m.buffer("top"), m.buffer("total"), m.k.ablation != "nosoftmax"
+    scale = m.scalar("sm_scale") * LOG2E
+    first_row = inline(m.replica * GROUP_ROWS if m.k.groups > 1 else 0)
+    done: Int32 = 0
+    for item in range(s.items):
+        place_item(s, item)
+        place_head(s)
+        own_row = s.row + first_row
+        # Its rows see fewer keys than those of the warpgroups after it: the tiles of the others come first.
+        others: Int32 = s.tiles - ceildiv(minimum(m.dim("skv"), s.seen + (first_row + GROUP_ROWS)), m.k.tile)
+
+        def score(i: Value) -> Slot:
+            slot = m.wait("k", done + i)
+            m.multiply("qk", scores, m.slot("q", item).q_s.part(first_row, GROUP_ROWS), slot.k_s)
+            return slot
+
+        def weigh(i: Value) -> Slot:
+            slot = m.wait("v", done + i)
+            m.multiply("pv", acc, weights, slot.v_s, accumulate=True)
+            return slot
+
+        def softmax(i: Value, hidden: bool) -> None:
+            if not soft:
+                return
+            if hidden:
+                key = inline((s.tiles - 1 - i) * m.k.tile)
+                leaf.hide_keys(m, scores, own_row, key, m.dim("skv"), s.shift, m.thread)
+            rows = (scores, top, total, m.buffer("factor"))
+            if m.k.lazy:
+                limit, bits = m.buffer("limit"), m.k.lazy == 2
+                leaf.online_softmax_lazily(m, *rows, limit, scale, RESCALE_LOG2, hidden, bits, m.thread)
+            else:
+                leaf.online_softmax(m, *rows, scale, hidden, m.thread)
+
+        def step(i: Value, hidden: bool) -> None:
+            """The scores of tile i and its weights, while the second product of the tile before runs."""
+            if m.k.order:
+                m.take_turn("issue")
+            keys = score(i)
+            values = weigh(i - 1)
+            if m.k.order:
+                m.pass_turn("issue")
+            m.release(keys, pending=1)
+            if m.k.ablation == "nooverlap":
+                m.release(values)
+            softmax(i, hidden)
+            if m.k.ablation != "nooverlap":
+                m.release(values)
+            fragment.round_to(m, weights, scores)
+            if soft:
+                leaf.rescale_rows(m, acc, m.buffer("factor"), m.thread)
+
+        m.fill(acc, 0.0)
+        m.fill(top, -math.inf)
+        m.fill(total, 0.0)
+        if soft and m.k.lazy:
+            m.fill(m.buffer("limit"), -0.0)
+        q = m.wait("q", item)
+        for i in range(others):
+            if m.k.order:
+                m.take_turn("issue")
+                m.pass_turn("issue")
+            m.release(m.wait("k", done + i))
+            m.release(m.wait("v", done + i))
+        m.release(score(others))
+        softmax(others, True)
+        fragment.round_to(m, weights, scores)
+        # The last tiles come first: those that some row does not see whole.
+        whole = inline(minimum(m.dim("skv"), s.seen + (first_row + 1)) // m.k.tile)
+        masked: Int32 = maximum(others + 1, s.tiles - whole)
+        for i in range(others + 1, masked):
+            step(i, True)
+        for i in range(masked, s.tiles):
+            step(i, False)
+        values = weigh(s.tiles - 1)
+        m.release(q, pending=1)
+        m.release(values)
+        leaf.divide_by_total(m, acc, top, total, scale, m.thread)
+        leaf.store_lse(
+            m, m.operand("lse"), top, s.batch, s.head, m.dim("heads"), own_row, m.dim("sq"), m.thread
+        )
+        fragment.round_to(m, m.buffer("rounded"), acc)
+        m.await_stores(barrier="staged")
+        o_s = m.buffer("o_s")
+        fragment.stage_rows(m, o_s, first_row, query_rows(m.k), m.buffer("rounded"), m.thread)
+        store_rows(s, "staged", o_s.part(first_row, GROUP_ROWS), own_row)
+        done += s.tiles
+    m.await_stores()
+
+
+def bodies() -> dict[str, Body]:
+    return {START: start, "load": load, "attend": _attend}
