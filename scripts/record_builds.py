@@ -2,7 +2,8 @@
 
     python scripts/record_builds.py
 
-Only variants that are in the cache are read; records of others stay as long as their source has not changed.
+Only variants that are in the cache are read; records of others stay as long as what their program says has not
+changed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def build(variant: Variant) -> dict[str, Any] | None:
     found = artifact.read(folder, verify=False)
     seconds = json.loads((folder / artifact.BUILD).read_text())["seconds"]
     return {
-        "source": runs.source_of(variant),
+        "program": runs.program_of(variant),
         "seconds": round(sum(value for step, value in seconds.items() if step not in ASIDE), 2),
         "registers": found.resources.registers,
         "shared": found.resources.static_smem + found.resources.dynamic_smem,
@@ -47,13 +48,13 @@ def build(variant: Variant) -> dict[str, Any] | None:
 
 
 def builds() -> dict[str, dict[str, Any]]:
-    """The records whose variants still have the source they were made from, by variant id."""
+    """The records whose variants still say what they were made from, by variant id."""
     held = json.loads(PATH.read_text()) if PATH.exists() else {}
     known = {v.id: v for v in variants.variants()}
     return {
         name: record
         for name, record in held.items()
-        if name in known and record["source"] == runs.source_of(known[name])
+        if name in known and record["program"] == runs.program_of(known[name])
     }
 
 
