@@ -266,7 +266,7 @@ TWIN = "prefill_h64_q4_t128_st6_c1_e0"
 
 
 def twin_declaration() -> str:
-    return _source("lightning_indexer", "_blackwell_prefill")
+    return _source("lightning_indexer.prefill", "blackwell")
 
 
 def twin(backend: str) -> str:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from ..arch import ArchSpec, GpuSpec
 from ..problems.layouts import INDEX_DIM
 from ..problems.lightning_indexer import PAGE
-from ..programs.lightning_indexer import BLACKWELL_N, FP8, HOPPER_N, SPLITS, START_TILES, hopper_groups
+from ..programs.lightning_indexer.common import BLACKWELL_N, FP8, HOPPER_N, SPLITS, START_TILES, hopper_groups
 from ..tile.lang import Counts, Policy, Schedule
 
 

@@ -1,6 +1,6 @@
 """lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1
 
-Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: mode=decode, heads=64, queries=1, tile=64, stages=3, resident=4, evict=1.
 
   load            score

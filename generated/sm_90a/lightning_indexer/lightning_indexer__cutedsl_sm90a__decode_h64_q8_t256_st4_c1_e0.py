@@ -1,6 +1,6 @@
 """lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0
 
-Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: mode=decode, heads=64, queries=8, tile=256, stages=4, resident=1, evict=0.
 
   load            score

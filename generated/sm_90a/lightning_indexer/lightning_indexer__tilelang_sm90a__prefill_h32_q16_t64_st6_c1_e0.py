@@ -1,6 +1,6 @@
 """lightning_indexer__tilelang_sm90a__prefill_h32_q16_t64_st6_c1_e0
 
-Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: mode=prefill, heads=32, queries=16, tile=64, stages=6, resident=1, evict=0.
 
   load            score

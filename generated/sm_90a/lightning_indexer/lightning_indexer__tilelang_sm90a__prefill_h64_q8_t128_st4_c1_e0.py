@@ -1,6 +1,6 @@
 """lightning_indexer__tilelang_sm90a__prefill_h64_q8_t128_st4_c1_e0
 
-Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: mode=prefill, heads=64, queries=8, tile=128, stages=4, resident=1, evict=0.
 
   load            score

@@ -1,0 +1,69 @@
+"""The lightning indexer as a tile program: keys on M, query heads on N, the head sum in the epilogue.
+
+    S[keys, heads] = K Q^T (fp8, fp32 accumulators);   logit[key] = scale[key] * sum_h w_h * relu(S[key, h])
+
+Decode deals the key tiles of a batch of like lengths in turn to as many CTAs a sequence, so that a CTA knows its
+sequence before any length. The tiles of ragged sequences, end to end, are dealt in contiguous equal shares. Every CTA
+works out from seq_lens which of the two it is and where it starts: nothing is planned on the host, and nothing depends
+on who scores a tile. Prefill gives a CTA a block of query rows and re-uses each key tile for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from ... import problems
+from ...arch import ArchSpec
+from ...tile.lang import Body, Guard, Knob, Schedule
+from ...tile.program import TileProgram
+from . import decode, prefill
+
+KNOBS = (
+    Knob(
+        "mode",
+        "",
+        (("decode", "prefill"),),
+        "paged decode; flat keys with a window per row",
+    ),
+    Knob("heads", "h", ((64, 32),), "index heads"),
+    Knob("queries", "q", ((1, 4, 8, 16), (2,)), "decode: most queries a sequence; prefill: query rows a CTA"),
+    Knob("tile", "t", ((64, 128, 256),), "keys a tile"),
+    Knob("stages", "st", ((2, 3, 4, 5, 6, 8), (11,)), "key tiles in flight"),
+    Knob("resident", "c", ((1, 2, 4), (3,)), "CTAs an SM"),
+    Knob("evict", "e", ((0, 1),), "keys leave the L2 first"),
+)
+
+
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    mode = prefill if k.mode == "prefill" else decode
+    return (mode.blackwell if arch.tmem_columns else mode.hopper)(k)
+
+
+def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+    return (prefill if k.mode == "prefill" else decode).bodies(k, arch)
+
+
+def _heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    return None if knobs["heads"] == call["heads"] else f"heads = {call['heads']}, built for {knobs['heads']}"
+
+
+def _mode(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    return None if knobs["mode"] == call["form"] else f"form {call['form']}, built for {knobs['mode']}"
+
+
+def _queries(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    if knobs["mode"] == "prefill" or call["next_n"] <= knobs["queries"]:
+        return None
+    return f"next_n = {call['next_n']}, built for at most {knobs['queries']} queries a sequence"
+
+
+PROGRAM = TileProgram(
+    op="lightning_indexer",
+    problem=problems.get("lightning_indexer"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+    guards=(Guard("form", _mode), Guard("heads", _heads), Guard("next_n", _queries)),
+)

@@ -1,0 +1,130 @@
+"""What scoring of decode and of prefill share: sizes, buffers of inputs, tensor maps and products."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from ...abi import TensorMap
+from ...problems import layouts
+from ...problems import lightning_indexer as problem
+from ...tile.lang import (
+    Buffer,
+    Engine,
+    Mma,
+    Pipeline,
+    Reader,
+    Size,
+    Space,
+)
+
+# A page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales: 66 rows of 128 bytes, or so many words.
+INDEX_DIM, PAGE = Size(layouts.INDEX_DIM, "INDEX_DIM"), Size(problem.PAGE, "PAGE")
+PAGE_ROWS = Size(PAGE + 2, "PAGE_ROWS")
+PAGE_WORDS = Size(PAGE_ROWS * INDEX_DIM // 4, "PAGE_WORDS")
+SCALE_WORD = Size(PAGE * INDEX_DIM // 4, "SCALE_WORD")
+
+SHARED, TENSOR, REGISTER = Space.SHARED, Space.TENSOR, Space.REGISTER
+FP8 = "float8_e4m3"
+# N of one product. Hopper: 128, 2 query rows of 64 heads or 4 of 32, and four consumer warpgroups in all.
+# Blackwell prefill: 256, half of it a scoring group. Blackwell decode of several queries: 128. A product of 128 keys
+# reads (128 + N) * 128 bytes of shared memory at 128 bytes a cycle and multiplies for 2 N cycles: below N = 128 the
+# reads take longer. Four accumulators of 128 columns fill the tensor memory.
+HOPPER_N = 128
+HOPPER_WARPGROUPS = 4
+BLACKWELL_N = 256
+BLACKWELL_DECODE_N = 128
+
+# What a CTA of a prefill takes to begin, in key tiles; how many more splits of a block are weighed than fill the SMs once.
+START_TILES, SPLITS = 2, 8
+
+
+def columns(k: SimpleNamespace, rows: int) -> Size:
+    """Columns of a product: the heads of so many query rows."""
+    return Size(rows * k.heads, "COLUMNS")
+
+
+def input_buffers(k: SimpleNamespace, query_stages: int) -> tuple[Buffer, ...]:
+    return (
+        Buffer("keys", SHARED, (k.tile, INDEX_DIM), FP8, k.stages, swizzle=128),
+        Buffer("key_scales", SHARED, (k.tile,), "float32", k.stages),
+        Buffer("queries", SHARED, (k.queries * k.heads, INDEX_DIM), FP8, query_stages, swizzle=128),
+        Buffer("head_weights", SHARED, (k.queries * k.heads,), "float32", query_stages),
+    )
+
+
+def inputs(
+    k: SimpleNamespace, readers: tuple[Reader, ...], query_stages: int = 1, rounds: str = "loop"
+) -> tuple[Pipeline, ...]:
+    """Key tiles, and the queries that score them: one use of these a sequence of a decode, one in all of a prefill."""
+    return (
+        Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages),
+        Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, query_stages, rounds),
+    )
+
+
+def rows_map(name: str, operand: str, rows: str, box: int) -> TensorMap:
+    """Boxes of `box` rows of 128 bytes; the keys of a page are 64 of its 66 such rows."""
+    return TensorMap(
+        name, operand, "UINT8", ("128", rows), ("128",), (INDEX_DIM, box), (1, 1),
+        swizzle="128B", l2_promotion="L2_128B",
+    )  # fmt: skip
+
+
+def vector_map(name: str, operand: str, count: str, box: int) -> TensorMap:
+    """Boxes of `box` floats; zeros past the end."""
+    return TensorMap(name, operand, "FLOAT32", (count,), (), (box,), (1,))
+
+
+def score_product(unit: str, role: str, m: int, n: int, acc: str) -> Mma:
+    """S = K Q^T of a tile."""
+    return Mma(
+        "score",
+        unit,
+        role,
+        m,
+        n,
+        INDEX_DIM,
+        FP8,
+        a="keys",
+        b="queries",
+        acc=acc,
+        doc="S[keys, heads] = K Q^T",
+    )
+
+
+def hopper_registers(k: SimpleNamespace, keys: int, each: int, *more: str) -> tuple[Buffer, ...]:
+    """What the threads of a scoring role hold, and `more` int32. The four lanes of a quad end with one logit each, or two."""
+    logits = max(1, each // 2)
+    held = (
+        ("weight", each * k.heads // 4, "float32"),
+        ("scale", logits, "float32"),
+        ("logit", logits, "float32"),
+        *((text, 1, "int32") for text in more),
+    )
+    return (
+        Buffer("acc", REGISTER, (keys, columns(k, each)), "float32", role="score"),
+        *(Buffer(text, REGISTER, (2 * keys, count), dtype, role="score", per_thread=count, private=True) for text, count, dtype in held),
+    )  # fmt: skip
+
+
+def hopper_groups(k: SimpleNamespace) -> tuple[int, int]:
+    """Prefill's scoring groups, each with its own query rows, all reading the same key tile; keys of one product."""
+    groups = min(HOPPER_WARPGROUPS, max(1, k.queries * k.heads // HOPPER_N))
+    return groups, Size(HOPPER_WARPGROUPS // groups * 64, "BLOCK")
+
+
+def blackwell_groups(k: SimpleNamespace) -> tuple[int, int]:
+    """Scoring groups of a decode and the queries of one product; where one product holds them all, one group."""
+    each = Size(min(k.queries, BLACKWELL_DECODE_N // k.heads), "ROWS_PER_PRODUCT")
+    return (1 if each == k.queries else 2), each
+
+
+def blackwell_registers(k: SimpleNamespace, role: str, columns: int, **more: int) -> tuple[Buffer, ...]:
+    """What each thread of a scoring role has: one key, `columns` of its scores, the weights of one query, and `more` int32."""
+    g = role.removeprefix("score_")
+    floats = {"dots": columns, "weight": k.heads, "scale": 1, "logit": 1}
+    return tuple(
+        Buffer(f"{text}_{g}", REGISTER, (128, each), dtype, role=role, per_thread=each, private=True)
+        for dtype, held in (("float32", floats), ("int32", more))
+        for text, each in held.items()
+    )

@@ -1,0 +1,368 @@
+"""Scoring of decode: keys by page, for few queries of each sequence."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from ...abi import TensorMap
+from ...arch import ArchSpec
+from ...device.text import lightning_indexer as walk
+from ...device.text import lightning_indexer_sm90 as sm90
+from ...device.text import lightning_indexer_sm100 as sm100
+from ...device.torch import lightning_indexer as leaf
+from ...tile.frontend import Boolean, Int32, State, inline, named, recorded, rolled, unrolled
+from ...tile.lang import (
+    START,
+    Body,
+    Buffer,
+    Engine,
+    Pipeline,
+    Reader,
+    Role,
+    Schedule,
+    Size,
+)
+from ...tile.text import Box, Changes, Recorder, Slot, Span, Value, ceildiv, minimum
+from .common import (
+    HOPPER_N,
+    INDEX_DIM,
+    PAGE,
+    PAGE_ROWS,
+    PAGE_WORDS,
+    SCALE_WORD,
+    TENSOR,
+    blackwell_groups,
+    blackwell_registers,
+    columns,
+    hopper_registers,
+    inputs,
+    input_buffers,
+    rows_map,
+    score_product,
+)
+
+
+def _maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
+    return (
+        rows_map("query_map", "q", f"b * next_n * {k.heads}", k.heads),
+        rows_map("key_map", "k_cache", f"pages * {PAGE + 2}", PAGE),
+    )
+
+
+def hopper(k: SimpleNamespace) -> Schedule:
+    query_stages = 2 if k.queries == 1 else 1
+    each = Size(min(k.queries, HOPPER_N // k.heads), "ROWS_PER_PRODUCT")
+    # 64 accumulators and 32 weights a thread need registers that idle copy warps hand over; one product does not. The
+    # copying warp keeps what that leaves: with 24 the walk and the pages ahead of it spill, in the other role too.
+    score_registers, load_warps, load_registers = (None, 1, None) if k.queries == 1 else (104, 4, 64)
+    score = (Reader("score", Engine.WGMMA, "warp"),)
+    return Schedule(
+        roles=(
+            Role("score", k.tile // 16, score_registers, doc="products and epilogue, 64 keys a warpgroup"),
+            Role("load", load_warps, load_registers, "block table, key pages, queries", active=1),
+        ),
+        buffers=(
+            *input_buffers(k, query_stages),
+            *hopper_registers(k, k.tile, each, "length"),
+        ),
+        pipelines=inputs(k, score, query_stages),
+        mmas=(score_product("wgmma", "score", k.tile, columns(k, each), "acc"),),
+        grid=("ctas",),
+        axes=("cta",),
+        constants={"pages": Size(k.tile // PAGE, "TILE_PAGES"), "rows_per_product": each},
+        ctas_per_sm=k.resident,
+        max_ctas_per_sm=k.resident,
+        maps=_maps(k),
+    )
+
+
+def blackwell(k: SimpleNamespace) -> Schedule:
+    groups, each = blackwell_groups(k)
+    accumulators = 4 // groups
+    query_stages = 2 if k.queries == 1 else 1
+    scorers = tuple(f"score_{g}" for g in range(groups))
+    readers = (Reader("mma", Engine.TCGEN05), *(Reader(role, Engine.THREADS, "warp") for role in scorers))
+    return Schedule(
+        roles=(
+            *(Role(role, 4, doc=f"epilogue of products i with i % {groups} == {g}") for g, role in enumerate(scorers)),
+            Role("load", 1, doc="block table, key pages, queries"),
+            Role("mma", 1, doc="issues every tcgen05.mma and commit"),
+        ),
+        buffers=(
+            *input_buffers(k, query_stages),
+            *(Buffer(f"scores_{g}", TENSOR, (128, columns(k, each)), "float32", accumulators) for g in range(groups)),
+            *(b for role in scorers for b in blackwell_registers(k, role, columns(k, each), length=1)),
+        ),
+        pipelines=(
+            *inputs(k, readers, query_stages),
+            *(
+                Pipeline(
+                    f"scores_{g}", (f"scores_{g}",), "mma", Engine.TCGEN05,
+                    (Reader(f"score_{g}", Engine.TMEM, "warp"),), accumulators, doc="one use a tile and product of the group",
+                )
+                for g in range(groups)
+            ),
+        ),
+        mmas=(score_product("tcgen05", "mma", k.tile, columns(k, each), "scores_0"),),
+        grid=("ctas",),
+        axes=("cta",),
+        constants={"pages": Size(k.tile // PAGE, "TILE_PAGES"), "groups": groups, "rows_per_product": each},
+        maps=_maps(k),
+    )  # fmt: skip
+
+
+class Share(State):
+    """The key tiles that a CTA of a decode scores, one after the other, and where it stands.
+
+    Tile `tile` of sequence `seq` is the current one, `fresh` where it is the share's first one of the sequence; the
+    next one is `step` further. `need` keys of the sequence have to be scored. There are `turns` tiles in all, and
+    sequence number `turn` of the share is the current one. The copying role holds page-table entries, one a lane:
+    `entry` of the tiles now, `ahead` of those after them.
+    """
+
+    seq: Int32
+    tile: Int32
+    step: Int32
+    need: Int32
+    turns: Int32
+    turn: Int32
+    fresh: Boolean
+    entry: Int32
+    ahead: Int32
+
+
+def _next_n(m: Recorder) -> Value:
+    """Queries of a sequence; a kernel for one does not read how many there are."""
+    return 1 if m.k.queries == 1 else m.dim("next_n")
+
+
+def _tiles_of_entries(m: Recorder) -> int:
+    """Tiles whose pages the lanes of a warp hold at once, one table entry each."""
+    return leaf.WARP // int(m.c.pages)
+
+
+def _products(m: Recorder) -> Any:
+    """Products of a key tile with the queries of a sequence."""
+    return ceildiv(_next_n(m), m.c.rows_per_product)
+
+
+@recorded
+def _start(m: Recorder) -> Share:
+    """What does not depend on a length is fetched and worked out while the lengths are in flight."""
+    s = Share(m, seq=0, tile=0, step=1, need=0, turns=0, turn=-1, fresh=False)
+    walk.place_when_even(m, s.seq, s.tile, s.step)
+    m.barriers_stand()
+    # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
+    dependent = not m.arch.tmem_columns
+    if dependent:
+        m.depend(launch=False)
+    if m.k.queries == 1:
+        early_length: Int32 = 0
+        walk.read_lengths(m, early_length)
+    s.entry = s.ahead = 0
+    if m.in_role("load"):
+        m.comment("Garbage past a length: nothing follows an entry before the length is known.")
+        row = minimum(s.seq, m.dim("b") - 1)
+        _read_entries(m, s, row, s.step, last=m.dim("max_pages") - 1)
+    if dependent:
+        m.launch_dependents()
+    if m.k.queries == 1:
+        walk.lengths_to_score(m, s.need, early_length)
+    else:
+        walk.keys_to_score(m, s.need, sequence=m.lane)
+    walk.find_share(m, s.seq, s.tile, s.need, s.turns, s.step, keys=m.k.tile, next_n=_next_n(m))
+    return s
+
+
+@recorded
+def _read_entries(m: Recorder, s: Share, row: Value, step: Value, last: Value) -> None:
+    """The page-table entries of the current tile and those after it, `step` apart, up to entry `last` of a row."""
+    ahead = inline(s.tile + _tiles_of_entries(m) * step)
+    walk.table_entries(m, s.entry, row, first=s.tile, step=step, pages=m.c.pages, last=last)
+    walk.table_entries(m, s.ahead, row, first=ahead, step=step, pages=m.c.pages, last=last)
+
+
+@recorded
+def _begin_tile(m: Recorder, s: Share, it: Value) -> None:
+    """Make tile number `it` of the share the current one."""
+    walk.next_tile(m, s.fresh, it, s.seq, s.tile, s.need, keys=m.k.tile, next_n=_next_n(m))
+
+
+@recorded
+def _load(m: Recorder, s: Share) -> None:
+    """Copies every key tile of the share, and the queries of a sequence before its first one."""
+    pages = m.c.pages
+    held: Int32 = 0
+    page: Int32 = 0
+    for it in range(s.turns):
+        _begin_tile(m, s, it)
+        last = ceildiv(s.need, PAGE) - 1
+        if s.fresh:
+            s.turn += 1
+            held = 0
+            if s.step == 1:
+                _read_entries(m, s, s.seq, 1, last)
+            _load_queries(m, s)
+        if held == _tiles_of_entries(m):
+            held = 0
+            s.entry = s.ahead
+            ahead = inline(s.tile + _tiles_of_entries(m) * s.step)
+            walk.table_entries(m, s.ahead, s.seq, first=ahead, step=s.step, pages=pages, last=last)
+        keys = m.acquire("keys", it)
+        for p in unrolled(pages):
+            walk.entry_of(m, page, s.entry, held * pages + minimum(p, last - s.tile * pages))
+            m.bulk(
+                keys.keys.part(p * PAGE, PAGE),
+                Box("key_map", (page * PAGE_ROWS, 0)),
+                keys,
+                evict_first=bool(m.k.evict),
+            )
+            m.bulk(
+                keys.key_scales.part(p * PAGE, PAGE),
+                Span("k_cache", "float32", page, PAGE_WORDS, SCALE_WORD, PAGE),
+                keys,
+            )
+        m.commit(keys)
+        held += 1
+        s.tile += s.step
+
+
+@recorded
+def _load_queries(m: Recorder, s: Share) -> None:
+    """Copies the queries of a sequence and the weights of their heads."""
+    heads, each, one = m.k.heads, m.c.rows_per_product, m.k.queries == 1
+    if one:
+        count = 1
+    else:
+        m.comment("The last product of an odd count scores its last query twice.")
+        count = ceildiv(m.dim("next_n"), each) * each
+    queries = m.acquire("queries", s.turn, bytes=count * (heads * (INDEX_DIM + 4)))
+    for i in rolled(count):
+        if one:
+            query = inline(s.seq)
+        else:
+            query = s.seq * m.dim("next_n") + minimum(i, m.dim("next_n") - 1)
+        m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (query * heads, 0)), queries)
+        weights = Span("weights", "float32", query, heads, 0, heads)
+        m.bulk(queries.head_weights.part(i * heads, heads), weights, queries)
+    m.commit(queries)
+
+
+@recorded
+def _next_queries(m: Recorder, s: Share, it: Value) -> None:
+    """At the first tile of a sequence, give its predecessor's queries back and wait for its own."""
+    if it > 0:
+        m.release(m.slot("queries", s.turn))
+    s.turn += 1
+    m.wait("queries", s.turn)
+
+
+@recorded
+def _score(m: Recorder, s: Share) -> None:
+    """Hopper: one role multiplies and scores, `rows_per_product` queries at a time."""
+    each, n = m.c.rows_per_product, columns(m.k, m.c.rows_per_product)
+    acc, queries = m.buffer("acc"), m.slot("queries", s.turn)
+    one = m.k.queries == 1
+    for it in range(s.turns):
+        _begin_tile(m, s, it)
+        if s.fresh:
+            _next_queries(m, s, it)
+            if one:
+                sm90.read_weights(m, queries.head_weights, 0, 1)
+        keys = m.wait("keys", it)
+        key = inline(s.tile * m.k.tile)
+        if one:
+            m.multiply("score", acc, keys.keys, queries.queries)
+            sm90.read_scales(m, keys.key_scales, 0, each)
+            m.release(keys)
+            sm90.weigh(m, each)
+            sm90.one_length(m, s.need)
+            sm90.store_logits(m, s.seq, 0, 1, key, next_n=1)
+        else:
+            sm90.read_scales(m, keys.key_scales, 0, each)
+            for product in range(_products(m)):
+                m.multiply("score", acc, keys.keys, queries.queries.part(product * n, n))
+                sm90.read_query_lengths(m, s.seq, product * each, each)
+                m.await_products()
+                sm90.read_weights(m, queries.head_weights, product * n, each)
+                sm90.weigh(m, each)
+                sm90.store_logits(m, s.seq, product * each, each, key)
+            m.release(keys)
+        s.tile += s.step
+
+
+@recorded
+def _issue(m: Recorder, s: Share) -> None:
+    """Blackwell's MMA warp: one accumulator a tile and product, dealt to the scoring groups in turn."""
+    groups, n = m.c.groups, columns(m.k, m.c.rows_per_product)
+    queries = m.slot("queries", s.turn)
+
+    def none_so_far(g: int) -> Int32:
+        """How many accumulators of a group have been filled."""
+        fill: Int32 = named(f"fill_{g}", 0)
+        return fill
+
+    def issue(keys: Slot, product: Value, g: int, fill: Changes) -> None:
+        out = m.acquire(f"scores_{g}", fill)
+        m.multiply("score", out.view(), keys.keys, queries.queries.part(product * n, n))
+        m.commit(out)
+        fill += 1
+
+    fills = [none_so_far(g) for g in range(groups)]
+    for it in range(s.turns):
+        _begin_tile(m, s, it)
+        if s.fresh:
+            _next_queries(m, s, it)
+        keys = m.wait("keys", it)
+        if m.k.queries == 1:
+            issue(keys, 0, 0, fills[0])
+        else:
+            products = _products(m)
+            for i in range(0, products, groups):
+                for g in range(groups):
+                    if i + g < products:
+                        issue(keys, i + g, g, fills[g])
+        m.release(keys)
+        s.tile += s.step
+
+
+@recorded
+def _epilogue(m: Recorder, s: Share, g: int) -> None:
+    """Blackwell: the scores of every `groups`-th product from `g` on, a key a thread."""
+    heads, each, one = m.k.heads, m.c.rows_per_product, m.k.queries == 1
+    dots, weight, scale, logit, length = (
+        m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "length")
+    )
+    queries = m.slot("queries", s.turn)
+    use: Int32 = 0
+    for it in range(s.turns):
+        _begin_tile(m, s, it)
+        if s.fresh:
+            _next_queries(m, s, it)
+            if one:
+                sm100.load_weights(m, weight, queries.head_weights, 0)
+            sm100.load_lengths(m, length, s.seq)
+        keys = m.wait("keys", it)
+        sm100.load_scale(m, scale, keys.key_scales)
+        m.release(keys)
+        for product in rolled(g, _products(m), m.c.groups):
+            scores = m.wait(f"scores_{g}", use)
+            leaf.read_scores(m, dots, scores.view(), 0)
+            m.release(scores)
+            use += 1
+            for j in range(each):
+                query = inline(product * each + j)
+                if not one:
+                    sm100.load_weights(m, weight, queries.head_weights, query * heads)
+                leaf.weigh_one(m, logit, dots, j, weight)
+                sm100.store_query(m, logit, scale, length, s.seq, query, s.tile * m.k.tile)
+        s.tile += s.step
+
+
+def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+    if not arch.tmem_columns:
+        return {START: _start, "load": _load, "score": _score}
+    scorers = {f"score_{g}": partial(_epilogue, g=g) for g in range(blackwell_groups(k)[0])}
+    return {START: _start, "load": _load, "mma": _issue, **scorers}

@@ -1,0 +1,223 @@
+"""Scoring of prefill: blocks of queries over their windows of keys."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+from ...abi import TensorMap
+from ...arch import ArchSpec
+from ...device.text import lightning_indexer as walk
+from ...device.text import lightning_indexer_sm90 as sm90
+from ...device.text import lightning_indexer_sm100 as sm100
+from ...device.torch import lightning_indexer as leaf
+from ...tile.frontend import Int32, State, inline, recorded
+from ...tile.lang import (
+    START,
+    Body,
+    Buffer,
+    Engine,
+    Pipeline,
+    Reader,
+    Role,
+    Schedule,
+    Size,
+)
+from ...tile.text import Box, Recorder, ceildiv
+from .common import (
+    TENSOR,
+    blackwell_registers,
+    columns,
+    hopper_groups,
+    hopper_registers,
+    inputs,
+    input_buffers,
+    rows_map,
+    score_product,
+    vector_map,
+)
+
+
+def _maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
+    return (
+        rows_map("query_map", "q", f"s * {k.heads}", min(256, k.queries * k.heads)),
+        vector_map("weight_map", "weights", f"s * {k.heads}", min(256, k.queries * k.heads)),
+        rows_map("key_map", "k", "skv", k.tile),
+        vector_map("scale_map", "k_scales", "skv", k.tile),
+    )
+
+
+def hopper(k: SimpleNamespace) -> Schedule:
+    groups, block = hopper_groups(k)
+    each = Size(k.queries // groups, "ROWS_PER_PRODUCT")
+    readers = (Reader("score", Engine.WGMMA, "warp"),)
+    return Schedule(
+        roles=(
+            Role(
+                "score",
+                block // 16,
+                112,
+                f"products and epilogue, {each} query rows a replica",
+                replicas=groups,
+            ),
+            Role("load", 4, 24, "key tiles, queries", active=1),
+        ),
+        buffers=(
+            *input_buffers(k, 1),
+            *hopper_registers(k, block, each, "begin", "size"),
+        ),
+        pipelines=inputs(k, readers, rounds="once"),
+        mmas=(score_product("wgmma", "score", block, columns(k, each), "acc"),),
+        grid=(f"ceildiv(s, {k.queries})", "splits"),
+        axes=("block", "split"),
+        constants={"rows_per_product": each, "block": block},
+        maps=_maps(k),
+    )
+
+
+def blackwell(k: SimpleNamespace) -> Schedule:
+    groups = 2
+    rows = Size(k.queries // groups, "ROWS_PER_GROUP")
+    scorers = tuple(f"score_{g}" for g in range(groups))
+    readers = (Reader("mma", Engine.TCGEN05), *(Reader(role, Engine.THREADS, "warp") for role in scorers))
+    return Schedule(
+        roles=(
+            *(Role(role, 4, doc=f"epilogue of half {g} of the rows") for g, role in enumerate(scorers)),
+            Role("load", 1, doc="key tiles, queries"),
+            Role("mma", 1, doc="issues every tcgen05.mma and commit"),
+        ),
+        buffers=(
+            *input_buffers(k, 1),
+            Buffer("scores", TENSOR, (128, columns(k, k.queries)), "float32", 2),
+            *(
+                b
+                for role in scorers
+                for b in blackwell_registers(k, role, rows * k.heads, begin=rows, size=rows)
+            ),
+        ),
+        pipelines=(
+            *inputs(k, readers, rounds="once"),
+            Pipeline(
+                "scores",
+                ("scores",),
+                "mma",
+                Engine.TCGEN05,
+                tuple(Reader(r, Engine.TMEM, "warp") for r in scorers),
+                2,
+            ),
+        ),
+        mmas=(score_product("tcgen05", "mma", k.tile, columns(k, k.queries), "scores"),),
+        grid=(f"ceildiv(s, {k.queries})", "splits"),
+        axes=("block", "split"),
+        constants={"groups": groups, "rows_per_group": rows, "rows_per_product": k.queries},
+        maps=_maps(k),
+    )
+
+
+class Block(State):
+    """A block of query rows of a prefill, from `row` on, and its split's `turns` key tiles from tile `first` on."""
+
+    row: Int32
+    first: Int32
+    turns: Int32
+
+
+@recorded
+def _start(m: Recorder) -> Block:
+    s = Block(m, row=0, first=0, turns=0)
+    m.comment("Later rows see more keys in a causal prefill: the longest blocks start first.")
+    s.row = (ceildiv(m.dim("s"), m.k.queries) - 1 - m.block(0)) * m.k.queries
+    walk.find_tiles(m, s.first, s.turns, s.row, rows=m.k.queries, keys=m.k.tile)
+    m.barriers_stand()
+    return s
+
+
+@recorded
+def _load(m: Recorder, s: Block) -> None:
+    k, rows = m.k, m.k.queries * m.k.heads
+    query = s.row * k.heads
+    if s.turns > 0:
+        queries = m.acquire("queries", 0)
+        for part in range(0, rows, 256):
+            count = min(256, rows - part)
+            m.bulk(queries.queries.part(part, count), Box("query_map", (query + part, 0)), queries)
+            m.bulk(queries.head_weights.part(part, count), Box("weight_map", (query + part,)), queries)
+        m.commit(queries)
+    for it in range(s.turns):
+        keys = m.acquire("keys", it)
+        key = (s.first + it) * k.tile
+        m.bulk(keys.keys, Box("key_map", (key, 0)), keys)
+        m.bulk(keys.key_scales, Box("scale_map", (key,)), keys)
+        m.commit(keys)
+
+
+@recorded
+def _score(m: Recorder, s: Block) -> None:
+    """Hopper: each replica scores its own rows against every key tile."""
+    each, n, block = m.c.rows_per_product, columns(m.k, m.c.rows_per_product), m.c.block
+    acc, queries = m.buffer("acc"), m.slot("queries", 0)
+    own = s.row + m.replica * each
+    sm90.read_windows(m, own, each)
+    if s.turns > 0:
+        m.wait("queries", 0)
+        sm90.read_weights(m, queries.head_weights, m.replica * n, each)
+    for it in range(s.turns):
+        keys = m.wait("keys", it)
+        for at in range(0, m.k.tile, block):
+            m.multiply("score", acc, keys.keys.part(at, block), queries.queries.part(m.replica * n, n))
+            if each > 2:
+                m.comment("Two scales a lane are two registers too many while the product runs.")
+                m.await_products()
+            sm90.read_scales(m, keys.key_scales, at, each)
+            if at + block < m.k.tile:
+                m.await_products()
+            else:
+                m.release(keys)
+            sm90.weigh(m, each)
+            sm90.store_window(m, own, each, (s.first + it) * m.k.tile + at)
+
+
+@recorded
+def _issue(m: Recorder, s: Block) -> None:
+    """Blackwell's MMA warp: one accumulator a tile."""
+    queries = m.slot("queries", 0)
+    if s.turns > 0:
+        m.wait("queries", 0)
+    for it in range(s.turns):
+        keys = m.wait("keys", it)
+        out = m.acquire("scores", it)
+        m.multiply("score", out.view(), keys.keys, queries.queries)
+        m.commit(out)
+        m.release(keys)
+
+
+@recorded
+def _epilogue(m: Recorder, s: Block, g: int) -> None:
+    """Blackwell: the scores of one half of the block's rows, a key a thread."""
+    heads, each = m.k.heads, m.c.rows_per_group
+    dots, weight, scale, logit, begin, size = (
+        m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "begin", "size")
+    )
+    queries = m.slot("queries", 0)
+    own = inline(s.row + g * each)
+    sm100.load_windows(m, begin, size, own)
+    if s.turns > 0:
+        m.wait("queries", 0)
+    for it in range(s.turns):
+        keys = m.wait("keys", it)
+        sm100.load_scale(m, scale, keys.key_scales)
+        m.release(keys)
+        scores = m.wait("scores", it)
+        leaf.read_scores(m, dots, scores.view(), g * each * heads)
+        m.release(scores)
+        for j in range(each):
+            sm100.load_weights(m, weight, queries.head_weights, (g * each + j) * heads)
+            leaf.weigh_one(m, logit, dots, j, weight)
+            sm100.store_row(m, logit, scale, begin, size, j, own + j, (s.first + it) * m.k.tile)
+
+
+def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+    if not arch.tmem_columns:
+        return {START: _start, "load": _load, "score": _score}
+    scorers = {f"score_{g}": partial(_epilogue, g=g) for g in range(2)}
+    return {START: _start, "load": _load, "mma": _issue, **scorers}
