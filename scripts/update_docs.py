@@ -171,7 +171,7 @@ def body() -> str:
 
 def leaf_by_text() -> str:
     """A leaf of selection that is declared by its text."""
-    return functions((ROOT / "dsl_kernels/device/text/topk_selector.py").read_text(), "count_listed")
+    return functions((ROOT / "dsl_kernels/device/text/topk_selector_row.py").read_text(), "count_listed")
 
 
 def _spells(dsl: str, module: str, title: str) -> bool:

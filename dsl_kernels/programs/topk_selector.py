@@ -28,8 +28,10 @@ from typing import Any
 
 from .. import problems
 from ..arch import ArchSpec
-from ..device.text import topk_selector as leaf
-from ..device.text.topk_selector import BINS, COARSE, INFINITE, LOWEST, WORD
+from ..device.text import topk_selector as leaf_list
+from ..device.text import topk_selector_rounds as leaf_rounds
+from ..device.text import topk_selector_row as leaf_row
+from ..device.text.topk_selector_row import BINS, COARSE, INFINITE, LOWEST, WORD
 from ..tile.frontend import Boolean, Int32, State, Uint32, inline, recorded
 from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space
 from ..tile.program import TileProgram
@@ -246,33 +248,33 @@ def _counter(m: Recorder, s: Selection, which: int, dtype: str = "int32") -> Exp
 @recorded
 def _select(m: Recorder, s: Selection) -> None:
     together = m.k.group > 1
-    leaf.clear(m, s.hist, 0, 2 * BINS)
-    leaf.clear(m, s.counters, 0, 8)
+    leaf_row.clear(m, s.hist, 0, 2 * BINS)
+    leaf_row.clear(m, s.counters, 0, 8)
     if together:
         m.cluster_arrive(relaxed=True)
     s.inverse = 0
     s.line = 0
-    leaf.page_row(m, s.inverse, s.line, s.row, m.dim("next_n"), m.dim("page_size"))
+    leaf_row.page_row(m, s.inverse, s.line, s.row, m.dim("next_n"), m.dim("page_size"))
     m.depend(launch=False)
     column = inline(s.owner * m.c.batch)
     if together:
         s.few = 0
-        leaf.load_few(m, s.few, s.logits, s.row, s.stride, m.lane)
+        leaf_row.load_few(m, s.few, s.logits, s.row, s.stride, m.lane)
         if s.stride <= _held(m):
-            leaf.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.stride, m.lane)
+            leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.stride, m.lane)
     else:
         # Bound the loads with `fits` rather than branch around them, so that they need not wait for the
         # branch. In a cluster this makes TileLang spill.
         fits: Int32 = 0
         if s.stride <= _held(m):
             fits = s.stride
-        leaf.load_words(m, s.keys, s.logits, s.row, s.stride, column, fits, m.lane)
+        leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, fits, m.lane)
     s.start = maximum(m.word(m.operand("row_starts"), s.row), 0)
     s.last = minimum(m.word(m.operand("row_ends"), s.row), s.stride)
     m.launch_dependents()
     m.meet()
     if s.last - s.start <= s.top_k:
-        leaf.take_all(
+        leaf_row.take_all(
             m, length=s.last - s.start, first=s.start * m.dim("absolute"), rank=s.rank,
             line=s.line, inverse=s.inverse,
         )  # fmt: skip
@@ -329,7 +331,7 @@ def _share(m: Recorder, s: Selection) -> None:
         s.first_page = 0
         s.entry = 0
         columns = inline(run * (WORD * m.c.cta_warps))
-        leaf.fetch_pages(
+        leaf_row.fetch_pages(
             m, first_page=s.first_page, entry=s.entry, first=s.origin + s.rank * columns, columns=columns,
             start=s.start, last=s.last, line=s.line, inverse=s.inverse,
         )  # fmt: skip
@@ -343,31 +345,31 @@ def _count_row(m: Recorder, s: Selection) -> None:
     for step in range(s.batches):
         column = s.base + step * c.batch
         if step > 0 or s.stride > _held(m):
-            leaf.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.hi, m.lane)
+            leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.hi, m.lane)
         if together and step == 0:
             # Another round costs several barriers: a few scores decide how the first digits are counted.
-            leaf.guess_digits(m, s.near_key, s.grain, s.few)
+            leaf_row.guess_digits(m, s.near_key, s.grain, s.few)
         if not together or s.near_key == 0:
-            leaf.make_keys(m, s.keys, s.digits, column, s.start, s.hi, m.lane)
-            leaf.count_first(m, s.hist, s.digits, column, s.start, s.hi)
+            leaf_row.make_keys(m, s.keys, s.digits, column, s.start, s.hi, m.lane)
+            leaf_row.count_first(m, s.hist, s.digits, column, s.start, s.hi)
         else:
-            leaf.make_keys(m, s.keys, 0, column, s.start, s.hi, m.lane)
-            leaf.count_near(m, s.hist, s.keys, s.near_key, s.grain, column, s.start, s.hi)
+            leaf_row.make_keys(m, s.keys, 0, column, s.start, s.hi, m.lane)
+            leaf_row.count_near(m, s.hist, s.keys, s.near_key, s.grain, column, s.start, s.hi)
         if c.stashed and step < minimum(c.stashed, s.batches - 1):
-            leaf.stash_keys(m, bits=s.keys, number=step, back=False)
+            leaf_row.stash_keys(m, bits=s.keys, number=step, back=False)
     close_round(m, s, first=True)
     s.rounds += 1
     if not m.k.sample:
         m.comment("By now the entries have come.")
         if m.dim("page_size") > 0:
-            leaf.keep_entry(m, m.buffer("pages"), s.entry, m.thread)
+            leaf_row.keep_entry(m, m.buffer("pages"), s.entry, m.thread)
 
     m.comment("More digits over the row while the undecided keys are too many to list.")
     while s.inside > c.listed and s.span != 0:
         for step in range(s.batches):
             if s.batches > 1:
                 _load_again(m, s, step)
-            leaf.count_keys(m, s.hist, _bins(s), s.keys, s.end, s.span)
+            leaf_row.count_keys(m, s.hist, _bins(s), s.keys, s.end, s.span)
         close_round(m, s)
         s.rounds += 1
 
@@ -377,10 +379,10 @@ def _load_again(m: Recorder, s: Selection, batch: Value) -> None:
     """The keys of a batch once more. The first batches may be in shared memory; the last one never is."""
     column = s.base + batch * m.c.batch
     if m.c.stashed and batch < minimum(m.c.stashed, s.batches - 1):
-        leaf.stash_keys(m, bits=s.keys, number=batch, back=True)
+        leaf_row.stash_keys(m, bits=s.keys, number=batch, back=True)
     else:
-        leaf.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.hi, m.lane)
-        leaf.make_keys(m, s.keys, 0, column, s.start, s.hi, m.lane)
+        leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.hi, m.lane)
+        leaf_row.make_keys(m, s.keys, 0, column, s.start, s.hi, m.lane)
 
 
 @recorded
@@ -388,13 +390,13 @@ def _close_round(m: Recorder, s: Selection, first: bool = False) -> None:
     """Close a round within a CTA: keep the bin that holds the `need`-th largest undecided key."""
     bins = inline(0 if first else _bins(s))
     if not first:
-        leaf.clear(m, s.hist, _bins(s, ahead=1), BINS)
+        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS)
     m.meet()
-    leaf.sum_bins(m, through=s.through, first=bins)
+    leaf_rounds.sum_bins(m, through=s.through, first=bins)
     m.meet()
-    leaf.pick_bin(m, through=s.through, need=s.need, end=s.end, span=s.span, half=first)
+    leaf_rounds.pick_bin(m, through=s.through, need=s.need, end=s.end, span=s.span, half=first)
     m.meet()
-    leaf.read_state(m, s.end, s.span, s.need, s.inside, s.state)
+    leaf_rounds.read_state(m, s.end, s.span, s.need, s.inside, s.state)
 
 
 @recorded
@@ -406,20 +408,20 @@ def _close_round_of_group(m: Recorder, s: Selection, first: bool = False) -> Non
     if first:
         m.comment("A peer's shared memory may be written only once the peer runs.")
         m.cluster_wait()
-    leaf.send_sums(m, peers=m.cluster("coarse"), at=sums, first=bins)
+    leaf_rounds.send_sums(m, peers=m.cluster("coarse"), at=sums, first=bins)
     m.cluster_arrive()
     m.cluster_wait()
     if not first:
         m.comment("Now every peer has read the counts of the round before.")
-        leaf.clear(m, s.hist, _bins(s, ahead=1), BINS)
-    leaf.pick_bin_of_group(
+        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS)
+    leaf_rounds.pick_bin_of_group(
         m, peers=m.cluster("hist"), bins=bins, at=sums, need=s.need, lower=s.lower, end=s.end, span=s.span,
         half=first, near=s.near_key if first else 0, grain=s.grain if first else 0,
     )  # fmt: skip
     m.meet()
-    leaf.read_state(m, s.end, s.span, s.need, s.inside, s.state)
-    s.lower = m.word(s.state, leaf.StateWord.LOWER)
-    s.within = m.word(s.state, leaf.StateWord.WITHIN)
+    leaf_rounds.read_state(m, s.end, s.span, s.need, s.inside, s.state)
+    s.lower = m.word(s.state, leaf_row.StateWord.LOWER)
+    s.within = m.word(s.state, leaf_row.StateWord.WITHIN)
 
 
 @recorded
@@ -427,17 +429,17 @@ def _list_row(m: Recorder, s: Selection) -> None:
     """List the keys that reach a threshold from a sample; the list will do if it holds k keys and all of these."""
     c, sample, digits = m.c, m.buffer("few"), m.buffer("few_digits")
     sampled = m.k.threads * c.few
-    leaf.load_sample(m, bits=sample, start=s.start, last=s.last, every=m.k.sample)
-    leaf.clear(m, s.above, 0, c.reach // WORD)
+    leaf_row.load_sample(m, bits=sample, start=s.start, last=s.last, every=m.k.sample)
+    leaf_row.clear(m, s.above, 0, c.reach // WORD)
     own = inline(m.warp * (c.few * WORD))
-    leaf.make_keys(m, sample, digits, own, 0, sampled, m.lane)
-    leaf.count_first(m, s.hist, digits, own, 0, sampled)
+    leaf_row.make_keys(m, sample, digits, own, 0, sampled, m.lane)
+    leaf_row.count_first(m, s.hist, digits, own, 0, sampled)
     share = inline(s.top_k // m.k.sample)
     s.need = share + share // 4 + SPARE
     _close_round(m, s, first=True)
     s.rounds += 1
     while s.inside > c.between and s.span != 0:
-        leaf.count_keys(m, s.hist, _bins(s), sample, s.end, s.span)
+        leaf_row.count_keys(m, s.hist, _bins(s), sample, s.end, s.span)
         _close_round(m, s)
         s.rounds += 1
     m.comment("More equal keys than are listed: what lies above them is, and the first of them are taken.")
@@ -445,29 +447,29 @@ def _list_row(m: Recorder, s: Selection) -> None:
         s.tied = s.end
         s.end += 1
     bottom: Uint32 = minimum(maximum(s.end - s.span, LOWEST), INFINITE)
-    leaf.list_row(
+    leaf_list.list_row(
         m, bottom=bottom, origin=s.origin, start=s.start, last=s.last, batches=s.batches, room=c.listed
     )
     s.need = s.top_k
     if s.tied != 0:
-        leaf.clear(m, s.equal, 0, c.reach // WORD)
+        leaf_row.clear(m, s.equal, 0, c.reach // WORD)
     m.meet()
-    s.inside = _counter(m, s, leaf.Counter.LISTED)
+    s.inside = _counter(m, s, leaf_row.Counter.LISTED)
     s.unlisted = s.inside < s.need or s.inside > c.listed
     if s.tied != 0:
         _mark_ties(m, s)
     if s.unlisted:
         m.meet()
         s.rounds = 0
-        leaf.clear(m, s.hist, 0, 2 * BINS)
-        leaf.clear(m, s.counters, 0, 8)
+        leaf_row.clear(m, s.hist, 0, 2 * BINS)
+        leaf_row.clear(m, s.counters, 0, 8)
         m.meet()
     else:
-        leaf.key_entries(m, total=s.inside)
+        leaf_list.key_entries(m, total=s.inside)
         m.meet()
         if s.tied == 0:
             m.comment("From the threshold on: to look for the smallest key as well takes 0.9 us.")
-            s.end = _counter(m, s, leaf.Counter.LARGEST, "uint32")
+            s.end = _counter(m, s, leaf_row.Counter.LARGEST, "uint32")
             s.span = s.end - bottom
         else:
             s.end = s.tied
@@ -488,11 +490,11 @@ def _mark_ties(m: Recorder, s: Selection) -> None:
     while turn < s.batches and s.inside + found < s.need:
         word = (turn * m.c.cta_warps + m.warp) * m.k.keep
         column = s.origin + word * WORD
-        leaf.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.stride, m.lane)
-        leaf.make_keys(m, s.keys, 0, column, s.start, s.last, m.lane)
-        leaf.mark_equal(m, s.keys, s.equal, word, s.counters, s.tied, m.lane)
+        leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.stride, m.lane)
+        leaf_row.make_keys(m, s.keys, 0, column, s.start, s.last, m.lane)
+        leaf_list.mark_equal(m, s.keys, s.equal, word, s.counters, s.tied, m.lane)
         m.meet()
-        found = _counter(m, s, leaf.Counter.KEPT)
+        found = _counter(m, s, leaf_row.Counter.KEPT)
         m.meet()
         turn += 1
     s.unlisted = s.inside + found < s.need or s.inside > m.c.listed
@@ -511,14 +513,14 @@ def _collect(m: Recorder, s: Selection) -> None:
             batch = s.batches - 1 - step
             if step > 0:
                 _load_again(m, s, batch)
-            leaf.collect(
+            leaf_list.collect(
                 m, bits=s.keys, word=(m.warp * s.batches + batch) * m.k.keep, first=s.within,
                 end=s.end, span=s.span, listing=listing, owner=s.owner, offset=batch * c.batch,
             )  # fmt: skip
     m.meet()
     if m.k.group > 1:
         m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")
-        leaf.send_entries(m, peers=m.cluster("entries"), first=s.within)
+        leaf_list.send_entries(m, peers=m.cluster("entries"), first=s.within)
         m.cluster_arrive()
         m.cluster_wait()
     # The warp's first word of the bitmaps; how many columns of `equal` to select; the first output slot.
@@ -528,18 +530,18 @@ def _collect(m: Recorder, s: Selection) -> None:
     if listing:
         _rank_list(m, s)
         m.comment("Lower ranks select of the list as well, and take equal ones.")
-        lower_equal = _counter(m, s, leaf.Counter.LOWER_EQUAL)
+        lower_equal = _counter(m, s, leaf_row.Counter.LOWER_EQUAL)
         ties = 0
         if s.inside > RANKED:
             ties = maximum(s.need - lower_equal, 0)
-        skip = s.lower + _counter(m, s, leaf.Counter.LOWER_ABOVE) + minimum(lower_equal, s.need)
+        skip = s.lower + _counter(m, s, leaf_row.Counter.LOWER_ABOVE) + minimum(lower_equal, s.need)
     before: Int32 = 0
     if ties > 0:
-        leaf.count_marks(m, before=before, bitmap=s.equal, first=first, words=s.words)
+        leaf_list.count_marks(m, before=before, bitmap=s.equal, first=first, words=s.words)
         m.meet()
-        leaf.take_ties(m, before=before, take=ties, first=first, words=s.words)
+        leaf_list.take_ties(m, before=before, take=ties, first=first, words=s.words)
         m.meet()
-    leaf.count_marks(m, before=before, bitmap=s.above, first=first, words=s.words)
+    leaf_list.count_marks(m, before=before, bitmap=s.above, first=first, words=s.words)
     m.meet()
     _write(m, s, before, skip, first)
 
@@ -553,34 +555,34 @@ def _rank_list(m: Recorder, s: Selection) -> None:
         if not m.k.sample and s.inside > MANY:
             _bound(m, s, total)
         while s.inside > RANKED and s.span != 0:
-            leaf.count_listed(m, first=_bins(s), total=total, end=s.end, span=s.span)
+            leaf_row.count_listed(m, first=_bins(s), total=total, end=s.end, span=s.span)
             _close_round(m, s)
             if s.inside > RANKED:
                 _bound(m, s, total)
             s.rounds += 1
         if s.inside > RANKED:
-            leaf.clear(m, s.equal, 0, m.c.reach // WORD)
+            leaf_row.clear(m, s.equal, 0, m.c.reach // WORD)
             m.meet()
         _sift(m, s, total)
         ranked = m.c.listed
         m.meet()
     if s.inside <= RANKED:
-        leaf.rank_entries(m, first=ranked, count=s.inside, need=s.need, rank=s.rank, words=s.words)
+        leaf_list.rank_entries(m, first=ranked, count=s.inside, need=s.need, rank=s.rank, words=s.words)
     m.meet()
 
 
 @recorded
 def _bound(m: Recorder, s: Selection, total: Expr) -> None:
     """Narrow the range to the undecided keys of the list: ties are then known to be ties."""
-    leaf.bound_listed(m, total=total, end=s.end, span=s.span)
+    leaf_rounds.bound_listed(m, total=total, end=s.end, span=s.span)
     m.meet()
-    leaf.read_bounded(m, s.end, s.span, s.counters)
+    leaf_rounds.read_bounded(m, s.end, s.span, s.counters)
 
 
 @recorded
 def _sift(m: Recorder, s: Selection, total: Expr) -> None:
     """Mark the list's keys above the range; keep those in it apart to be ranked, or mark them as equal."""
-    leaf.sift(
+    leaf_list.sift(
         m, total=total, target=m.c.listed, end=s.end, span=s.span, inside=s.inside, ranked=RANKED,
         rank=s.rank, words=s.words,
     )  # fmt: skip
@@ -594,12 +596,12 @@ def _write(m: Recorder, s: Selection, before: Expr, skip: Expr, first: Value) ->
     position = s.base + s.start * (m.dim("absolute") - 1)
     # Only a long row is sampled.
     dense = 0 if m.k.sample else s.last - s.start <= s.top_k * DENSE and s.words <= WORD
-    leaf.place_marks(
+    leaf_list.place_marks(
         m, placed=placed, before=before, first=first, words=s.words, position=position, dense=dense
     )
     m.meet()
     first_page, pages = (-1, 0) if m.k.sample else (s.first_page, m.buffer("pages"))
-    leaf.write_ids(
+    leaf_list.write_ids(
         m, skip=skip, placed=placed, line=s.line, inverse=s.inverse, pages=pages, first_page=first_page
     )
 

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from leaf_probes import Probe, case, straight
 
-from dsl_kernels.device.text import topk_selector as text
+from dsl_kernels.device.text import topk_selector as lists
+from dsl_kernels.device.text import topk_selector_rounds as rounds
+from dsl_kernels.device.text import topk_selector_row as row
 
 THREADS, WARPS, KEEP = 128, 4, 8
 BATCH = 32 * KEEP
@@ -38,7 +40,7 @@ def _bounds(p: Probe) -> tuple[Any, Any]:
     return p.var("lo", lo, each="warp"), p.var("hi", hi, each="warp")
 
 
-@case(text.load_words)
+@case(row.load_words)
 def load_words(p: Probe) -> None:
     p.threads = THREADS
     limit = p.var("limit", torch.tensor([256, 400, 768, 900]), each="warp")
@@ -46,7 +48,7 @@ def load_words(p: Probe) -> None:
     p.call(_keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 900), _column(p), limit, p.lane)
 
 
-@case(text.clear, count=(8, 640))
+@case(row.clear, count=(8, 640))
 def clear(p: Probe, count: int) -> None:
     p.threads = THREADS
     words = p.shared("words", (1024,), p.integers(1, 99, 1024), dtype="int32", out=True)
@@ -64,7 +66,7 @@ def _first(words: int) -> Callable[[Any], Any]:
     return lambda m: m.warp * words
 
 
-@case(text.page_row, page_size=(0, 48))
+@case(row.page_row, page_size=(0, 48))
 def page_row(p: Probe, page_size: int) -> None:
     p.call(
         p.var("inverse", None, dtype="uint32", out=True),
@@ -86,7 +88,7 @@ def _table(p: Probe, page_size: int, pages: int = 40) -> tuple[Any, ...]:
     )
 
 
-@case(text.take_all, page_size=(0, 48))
+@case(row.take_all, page_size=(0, 48))
 def take_all(p: Probe, page_size: int) -> None:
     p.threads = THREADS
     p.call(
@@ -103,7 +105,7 @@ def take_all(p: Probe, page_size: int) -> None:
     )
 
 
-@case(text.fetch_pages, page_size=(0, 8, 48))
+@case(row.fetch_pages, page_size=(0, 8, 48))
 def fetch_pages(p: Probe, page_size: int) -> None:
     p.threads = THREADS
     p.call(
@@ -119,14 +121,14 @@ def fetch_pages(p: Probe, page_size: int) -> None:
     )
 
 
-@case(text.make_keys, paired=(True, False))
+@case(row.make_keys, paired=(True, False))
 def make_keys(p: Probe, paired: bool) -> None:
     p.threads = THREADS
     digits = _keys(p, "digits", None, KEEP // 2) if paired else 0
     p.call(_keys(p, "bits", _bits_of(p, THREADS, KEEP)), digits, _column(p), *_bounds(p), p.lane)
 
 
-@case(text.stash_keys, back=(False, True))
+@case(row.stash_keys, back=(False, True))
 def stash_keys(p: Probe, back: bool) -> None:
     p.threads = THREADS
     count = THREADS * KEEP
@@ -136,7 +138,7 @@ def stash_keys(p: Probe, back: bool) -> None:
 
 
 def _hist(p: Probe, out: bool = True, **kind: Any) -> Any:
-    return p.shared("hist", (2 * text.BINS,), p.integers(0, 9, 2 * text.BINS), dtype="int32", out=out, **kind)
+    return p.shared("hist", (2 * row.BINS,), p.integers(0, 9, 2 * row.BINS), dtype="int32", out=out, **kind)
 
 
 def _some_keys(p: Probe, *shape: int) -> torch.Tensor:
@@ -151,14 +153,14 @@ def _range(p: Probe, end: int = END, span: int = SPAN, out: bool = False) -> tup
     return p.var("end", end, dtype="uint32", out=out), p.var("span", span, dtype="uint32", out=out)
 
 
-@case(text.count_first)
+@case(row.count_first)
 def count_first(p: Probe) -> None:
     p.threads = THREADS
     digits = p.integers(0, 1 << 32, THREADS, KEEP // 2, dtype=torch.int64)
     p.call(_hist(p), _keys(p, "digits", digits, KEEP // 2, out=False), _column(p), *_bounds(p))
 
 
-@case(text.load_few)
+@case(row.load_few)
 def load_few(p: Probe) -> None:
     logits = p.operand("logits", p.normal(2, 900))
     p.call(
@@ -170,14 +172,14 @@ def load_few(p: Probe) -> None:
     )
 
 
-@case(text.guess_digits, apart=(0.0, 1e-3, 1.0))
+@case(row.guess_digits, apart=(0.0, 1e-3, 1.0))
 def guess_digits(p: Probe, apart: float) -> None:
     scores = 1.0 + apart * p.normal(32)
     few = p.var("few", scores.view(torch.int32).long() & ALL, dtype="uint32", each="lane")
     p.call(p.var("near", None, dtype="uint32", out=True), p.var("grain", None, dtype="uint32", out=True), few)
 
 
-@case(text.count_near, near=(END, 1 << 19))
+@case(row.count_near, near=(END, 1 << 19))
 def count_near(p: Probe, near: int) -> None:
     p.threads = THREADS
     keys = _some_keys(p, THREADS, KEEP)
@@ -186,16 +188,16 @@ def count_near(p: Probe, near: int) -> None:
     p.call(_hist(p), _keys(p, "bits", keys, out=False), top, grain, _column(p), *_bounds(p))
 
 
-@case(text.count_keys, span=(SPAN, 1000))
+@case(row.count_keys, span=(SPAN, 1000))
 def count_keys(p: Probe, span: int) -> None:
     p.threads = THREADS
     keys = _keys(p, "bits", _some_keys(p, THREADS, KEEP), out=False)
-    p.call(_hist(p), p.dim("first", text.BINS), keys, *_range(p, END, span))
+    p.call(_hist(p), p.dim("first", row.BINS), keys, *_range(p, END, span))
 
 
 def _entries(p: Probe, count: int, warps: int, words: int) -> torch.Tensor:
     """List entries: a key over the complement of a position, of the warps from 0 up to `warps`."""
-    place = p.integers(0, warps, count) << text.OFFSET_BITS | p.integers(0, 32 * words, count)
+    place = p.integers(0, warps, count) << lists.OFFSET_BITS | p.integers(0, 32 * words, count)
     place = torch.unique(place)[torch.randperm(len(torch.unique(place)), generator=p.generator)]
     keys = _some_keys(p, len(place)) // 1000 * 1000
     found = torch.zeros(count, dtype=torch.int64)
@@ -203,28 +205,28 @@ def _entries(p: Probe, count: int, warps: int, words: int) -> torch.Tensor:
     return found
 
 
-@case(text.count_listed)
+@case(row.count_listed)
 def count_listed(p: Probe) -> None:
     p.threads = THREADS
     entries = p.shared("entries", (512,), _entries(p, 512, 8, 20), dtype="int64")
     p.call(_hist(p), p.dim("first", 0), entries, p.dim("total", 300), *_range(p), p.thread, THREADS)
 
 
-@case(text.bound_listed)
+@case(rounds.bound_listed)
 def bound_listed(p: Probe) -> None:
     p.threads = THREADS
     entries = p.shared("entries", (512,), _entries(p, 512, 8, 20), dtype="int64")
     p.call(entries, p.dim("total", 300), _counters(p, [300, 0, 0, 0]), *_range(p), p.thread, THREADS, p.lane)
 
 
-@case(text.read_bounded, lower=(END - 1000, END - 2 * SPAN))
+@case(rounds.read_bounded, lower=(END - 1000, END - 2 * SPAN))
 def read_bounded(p: Probe, lower: int) -> None:
     bounds = [END - 10 - (1 << 32), ~lower & ALL]
     counters = torch.tensor([300, 0, 0, 0, 0, *bounds, 0], dtype=torch.int64).to(torch.int32)
     p.call(*_range(p, out=True), p.shared("counters", (8,), counters, dtype="int32"))
 
 
-@case(text.key_entries, total=(1, 300))
+@case(lists.key_entries, total=(1, 300))
 def key_entries(p: Probe, total: int) -> None:
     p.threads = THREADS
     found = _bits_of(p, 512) << 32 | p.integers(0, 1 << 31, 512, dtype=torch.int64)
@@ -233,23 +235,23 @@ def key_entries(p: Probe, total: int) -> None:
 
 
 def _mine(p: Probe, threads: int, value: torch.Tensor | None, **kind: Any) -> Any:
-    each = text.BINS // threads
+    each = row.BINS // threads
     return p.registers("mine", (threads, each), value, dtype="int32", places=straight(threads, each), private=True, **kind)  # fmt: skip
 
 
-@case(text.sum_bins)
+@case(rounds.sum_bins)
 def sum_bins(p: Probe) -> None:
     p.threads = 512
     sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
     through = p.var("through", None, out=True, each="thread")
-    p.call(_mine(p, 512, None), through, _hist(p, False), p.dim("first", text.BINS), sums, p.thread, p.warp, p.lane)  # fmt: skip
+    p.call(_mine(p, 512, None), through, _hist(p, False), p.dim("first", row.BINS), sums, p.thread, p.warp, p.lane)  # fmt: skip
 
 
 def _state(p: Probe, out: bool) -> Any:
     return p.shared("state", (8,), p.integers(-(2**31), 2**31 - 1, 8), dtype="int32", out=out)
 
 
-@case(text.pick_bin, half=(True, False), need=(1, 4000))
+@case(rounds.pick_bin, half=(True, False), need=(1, 4000))
 def pick_bin(p: Probe, half: bool, need: int) -> None:
     p.threads = 512
     mine = p.integers(0, 6, 512, 4)
@@ -277,33 +279,33 @@ def _results(p: Probe, *more: str) -> list[Any]:
     return unsigned + [p.var(title, None, out=True) for title in ("need", "inside", *more)]
 
 
-@case(text.read_state)
+@case(rounds.read_state)
 def read_state(p: Probe) -> None:
     p.call(*_results(p), _state(p, False))
 
 
-@case(text.send_sums, group=(2, 4))
+@case(rounds.send_sums, group=(2, 4))
 def send_sums(p: Probe, group: int) -> None:
     p.threads, p.cluster = THREADS, group
-    hist = [p.integers(0, 9, 2 * text.BINS) for _ in range(group)]
-    coarse = p.shared("coarse", (2 * group * text.COARSE,), p.integers(0, 9, 2 * group * text.COARSE), dtype="int32", out=True, cluster=True)  # fmt: skip
-    held = p.shared("hist", (2 * text.BINS,), hist, dtype="int32")
-    at, first = p.dim("at", group * text.COARSE), p.dim("first", text.BINS)
+    hist = [p.integers(0, 9, 2 * row.BINS) for _ in range(group)]
+    coarse = p.shared("coarse", (2 * group * row.COARSE,), p.integers(0, 9, 2 * group * row.COARSE), dtype="int32", out=True, cluster=True)  # fmt: skip
+    held = p.shared("hist", (2 * row.BINS,), hist, dtype="int32")
+    at, first = p.dim("at", group * row.COARSE), p.dim("first", row.BINS)
     p.call(coarse, at, held, first, group, p.rank, p.warp, WARPS, p.lane)
 
 
-@case(text.pick_bin_of_group, half=(True, False), need=(1, 4000, 9001), near=(0, END, 1 << 13))
+@case(rounds.pick_bin_of_group, half=(True, False), need=(1, 4000, 9001), near=(0, END, 1 << 13))
 def pick_bin_of_group(p: Probe, half: bool, need: int, near: int) -> None:
     p.threads, p.cluster = 64, 4
-    hist = torch.stack([p.integers(0, 6, 2 * text.BINS) for _ in range(4)])
+    hist = torch.stack([p.integers(0, 6, 2 * row.BINS) for _ in range(4)])
     # One key on top, in the second CTA.
-    hist[:, text.BINS] = torch.tensor([0, 1, 0, 0])
+    hist[:, row.BINS] = torch.tensor([0, 1, 0, 0])
     coarse = torch.zeros(256, dtype=torch.int32)
-    coarse[128:] = hist[:, text.BINS :].view(4, text.COARSE, -1).sum(dim=2).flatten().int()
+    coarse[128:] = hist[:, row.BINS :].view(4, row.COARSE, -1).sum(dim=2).flatten().int()
     p.call(
         _state(p, True),
-        p.shared("hist", (2 * text.BINS,), list(hist), dtype="int32", cluster=True),
-        p.dim("bins", text.BINS),
+        p.shared("hist", (2 * row.BINS,), list(hist), dtype="int32", cluster=True),
+        p.dim("bins", row.BINS),
         p.shared("coarse", (256,), coarse, dtype="int32"),
         p.dim("at", 128),
         p.dim("need", need),
@@ -324,7 +326,7 @@ def _counters(p: Probe, value: list[int], out: bool = True) -> Any:
     return p.shared("counters", (8,), tensors if len(tensors) > 1 else tensors[0], dtype="int32", out=out)
 
 
-@case(text.collect, listing=(True, False))
+@case(lists.collect, listing=(True, False))
 def collect(p: Probe, listing: bool) -> None:
     p.threads = THREADS
     words = 2 * KEEP
@@ -344,25 +346,25 @@ def collect(p: Probe, listing: bool) -> None:
     )  # fmt: skip
 
 
-@case(text.keep_entry)
+@case(row.keep_entry)
 def keep_entry(p: Probe) -> None:
     p.threads = THREADS
     entry = p.var("entry", p.integers(0, 99, THREADS), each="thread")
     p.call(p.shared("pages", (THREADS,), dtype="int32", out=True), entry, p.thread)
 
 
-@case(text.send_entries)
+@case(lists.send_entries)
 def send_entries(p: Probe) -> None:
     p.threads, p.cluster = THREADS, 2
     # Each CTA has its part of the list behind the other's.
-    lists = [p.integers(0, 1 << 62, 256, dtype=torch.int64) for _ in range(2)]
-    entries = p.shared("entries", (256,), lists, dtype="int64", out=True, cluster=True)
+    held = [p.integers(0, 1 << 62, 256, dtype=torch.int64) for _ in range(2)]
+    entries = p.shared("entries", (256,), held, dtype="int64", out=True, cluster=True)
     counters = _counters(p, [[70, 0, 0, 0], [101, 0, 0, 0]])
     own = lambda m: m.buffer("entries")  # noqa: E731
     p.call(entries, own, lambda m: m.block(1) * 70, counters, 2, p.rank, p.warp, WARPS, p.lane)
 
 
-@case(text.sift, inside=(0, 50, 300))
+@case(lists.sift, inside=(0, 50, 300))
 def sift(p: Probe, inside: int) -> None:
     p.threads = THREADS
     words = 20
@@ -386,7 +388,7 @@ def sift(p: Probe, inside: int) -> None:
     )
 
 
-@case(text.rank_entries, count=(20, 64))
+@case(lists.rank_entries, count=(20, 64))
 def rank_entries(p: Probe, count: int) -> None:
     p.threads = THREADS
     words = 20
@@ -405,7 +407,7 @@ def rank_entries(p: Probe, count: int) -> None:
     )
 
 
-@case(text.count_marks, words=(16, 40))
+@case(lists.count_marks, words=(16, 40))
 def count_marks(p: Probe, words: int) -> None:
     p.threads = THREADS
     before = p.var("before", None, out=True, each="thread")
@@ -427,7 +429,7 @@ def _counted(p: Probe, title: str, words: int) -> tuple[Any, Any, Any]:
     )
 
 
-@case(text.take_ties, words=(20, 40), take=(30, 600))
+@case(lists.take_ties, words=(20, 40), take=(30, 600))
 def take_ties(p: Probe, words: int, take: int) -> None:
     p.threads = THREADS
     equal, before, sums = _counted(p, "equal", words)
@@ -452,7 +454,7 @@ def _ids_out(p: Probe, k: int) -> tuple[Any, ...]:
 EVERY = 16
 
 
-@case(text.load_sample)
+@case(row.load_sample)
 def load_sample(p: Probe) -> None:
     p.threads = THREADS
     # The last words of the sample lie past the row's columns.
@@ -472,7 +474,7 @@ def _bits_key(score: float) -> int:
     return bits ^ (1 << 31) if bits < 1 << 31 else bits ^ ALL
 
 
-@case(text.list_row, score=(0.0, -3.5, INF), room=(4000, 60))
+@case(lists.list_row, score=(0.0, -3.5, INF), room=(4000, 60))
 def list_row(p: Probe, score: float, room: int) -> None:
     p.threads = THREADS
     # What a warp finds before it stops for want of room is only known of a single batch.
@@ -501,7 +503,7 @@ def list_row(p: Probe, score: float, room: int) -> None:
     )  # fmt: skip
 
 
-@case(text.mark_equal)
+@case(lists.mark_equal)
 def mark_equal(p: Probe) -> None:
     p.threads = THREADS
     keys = (1 << 31) + p.integers(0, 3, THREADS, KEEP, dtype=torch.int64)
@@ -516,7 +518,7 @@ def mark_equal(p: Probe) -> None:
     )
 
 
-@case(text.place_marks, words=(16, 40), dense=(True, False, 0))
+@case(lists.place_marks, words=(16, 40), dense=(True, False, 0))
 def place_marks(p: Probe, words: int, dense: bool | int) -> None:
     p.threads = THREADS
     above, before, sums = _counted(p, "above", words)
@@ -536,7 +538,7 @@ def place_marks(p: Probe, words: int, dense: bool | int) -> None:
     )
 
 
-@case(text.write_ids, pages=("none", "far", "near"), group=(1, 4))
+@case(lists.write_ids, pages=("none", "far", "near"), group=(1, 4))
 def write_ids(p: Probe, pages: str, group: int) -> None:
     p.threads = THREADS
     p.call(

@@ -37,8 +37,8 @@ from .common import (
     blackwell_registers,
     columns,
     hopper_registers,
-    inputs,
     input_buffers,
+    inputs,
     rows_map,
     score_product,
 )
