@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from ..arch import ArchSpec, GpuSpec
-from ..programs.topk_selector import MAX_K, min_ctas_per_sm_of, sizes
+from ..programs.topk_selector.schedule import MAX_K, min_ctas_per_sm_of, sizes
 from ..tile.lang import Counts, Policy, Schedule
 
 # (group, threads, keep, resident, sample) of the committed set: short rows, a few long rows, many long rows.

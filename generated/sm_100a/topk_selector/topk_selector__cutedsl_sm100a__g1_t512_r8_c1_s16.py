@@ -1,6 +1,6 @@
 """topk_selector__cutedsl_sm100a__g1_t512_r8_c1_s16
 
-Generated from dsl_kernels/programs/topk_selector.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/programs/topk_selector and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: group=1, threads=512, keep=8, resident=1, sample=16.
 
 roles

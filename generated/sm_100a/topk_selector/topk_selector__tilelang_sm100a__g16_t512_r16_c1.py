@@ -1,6 +1,6 @@
 """topk_selector__tilelang_sm100a__g16_t512_r16_c1
 
-Generated from dsl_kernels/programs/topk_selector.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/programs/topk_selector and the leaves in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: group=16, threads=512, keep=16, resident=1.
 
 roles

@@ -1,6 +1,6 @@
 """topk_selector__cutedsl_sm90a__g1_t1024_r16_c1_s16
 
-Generated from dsl_kernels/programs/topk_selector.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/programs/topk_selector and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: group=1, threads=1024, keep=16, resident=1, sample=16.
 
 roles

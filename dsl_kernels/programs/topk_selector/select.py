@@ -1,142 +1,26 @@
-"""Exact top-k as a tile program: a radix select over ordered 32-bit keys, one cluster of CTAs a row.
-
-The undecided keys are always those at most `span` below `end`. A round counts the next digit of these keys in
-shared memory, in 2048 bins with the largest key's first; the CTAs of a row read each other's counts and agree
-on the bin that holds the k-th largest key. The first digit is the score rounded to fp16, which splits scores
-of ordinary size better than the leading bits of the key; after at most three more digits the key is exact to
-its last bit, whatever the distribution. In a cluster, where a round costs several barriers, 32 scores of the
-row are looked at first: if they are close together, the first digit is the distance from a key above them.
-As soon as few keys are undecided, one pass over the row marks the columns above the range in a bitmap and
-lists the undecided ones for all CTAs; the remaining digits are counted over the list, and the last few
-entries are ranked against each other. Ties go to the lower position. Every CTA then writes its own share in
-ascending position, at an offset that follows from the counts of lower ranks: no atomics on the output, the
-same bits in every run.
-
-Where a CTA has a long row, `sample` replaces the histogram of the row. The histogram of a sample gives the
-key that a few more than k keys are expected to reach, and the row is streamed once: every key that reaches it
-is listed. If the list holds at least k keys and did not overflow, the k largest keys of the row are in it,
-whatever the sample was like, and the rounds over the list do the rest. If the keys of the sample are equal,
-the larger keys are listed, and the first columns that equal the sample's key are taken until there are k.
-Otherwise the row goes through the histogram after all.
-"""
+"""The body of selection: what the threads of a CTA do with a row."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
 
-from .. import problems
-from ..arch import ArchSpec
-from ..device.text import topk_selector as leaf_list
-from ..device.text import topk_selector_rounds as leaf_rounds
-from ..device.text import topk_selector_row as leaf_row
-from ..device.text.topk_selector_row import BINS, COARSE, INFINITE, LOWEST, WORD
-from ..tile.frontend import Boolean, Int32, State, Uint32, inline, recorded
-from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space
-from ..tile.program import TileProgram
-from ..tile.text import Expr, Global, Recorder, Value, View, ceildiv, maximum, minimum
+from ...arch import ArchSpec
+from ...device.text import topk_selector as leaf_list
+from ...device.text import topk_selector_rounds as leaf_rounds
+from ...device.text import topk_selector_row as leaf_row
+from ...device.text.topk_selector_row import BINS, COARSE, INFINITE, LOWEST, WORD
+from ...tile.frontend import Boolean, Int32, State, Uint32, inline, recorded
+from ...tile.lang import START, Body, Size
+from ...tile.text import Expr, Global, Recorder, Value, View, ceildiv, maximum, minimum
+from .schedule import RANKED
 
-MAX_K = 2048
 # If a row has at most DENSE scores per selected one, marks are placed a word at a time; otherwise one by one.
 DENSE = Size(8, "DENSE")
-# At most RANKED undecided keys of a list are ranked without another round.
-RANKED = Size(64, "RANKED")
 # Above MANY listed keys the range is narrowed first: they are probably ties, not different keys of one bin.
 MANY = Size(384, "MANY")
 # Extra keys of the sample to take beyond its share of k. With 28 and a sample of 1/16, the list falls short
 # of k about as often as a four-sigma event.
 SPARE = Size(28, "SPARE")
-
-KNOBS = (
-    Knob("group", "g", ((1, 2, 4, 8, 16),), "CTAs a row, one cluster"),
-    Knob("threads", "t", ((1024, 512), (), (256,)), "threads a CTA"),
-    Knob(
-        "keep",
-        "r",
-        ((4, 8, 16), (32,)),
-        "keys a thread keeps in registers; longer rows are read again in every pass",
-    ),
-    Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
-    Knob("sample", "s", ((0, 16),), "words of 32 columns for each one sampled; 0: no sample", plain=0),
-)
-
-
-def sizes(knobs: SimpleNamespace) -> dict[str, int]:
-    """Numbers that follow from the knobs."""
-    long = knobs.threads * knobs.keep == 16384 and knobs.resident == 1 and knobs.group <= 4
-    listed, few = Size(11 * knobs.threads if knobs.sample else 2048, "LISTED"), Size(knobs.keep // 2, "FEW")
-    return {
-        # Batches of keys that stay in shared memory between passes: where a CTA has an SM and a long share.
-        "stashed": Size(2 if long and not knobs.sample else 0, "STASHED"),
-        # Keys that a list holds: the undecided ones of a histogram, or those that reach a sample's threshold.
-        "listed": listed,
-        # Keys of the sample that a thread has: half as many as it holds of a row.
-        "few": few,
-        # Undecided keys of the sample at which its rounds end: they stand for a quarter of the list.
-        "between": Size(listed // (4 * knobs.sample) if knobs.sample else 0, "BETWEEN"),
-        "cta_warps": Size(knobs.threads // 32, "WARPS"),
-        "batch": Size(WORD * knobs.keep, "BATCH"),
-        # Columns that a CTA can mark in its bitmaps: as many as its sample stands for, or enough for a cluster
-        # of 16 to serve a million.
-        "reach": Size(knobs.sample * knobs.threads * few if knobs.sample else 81920, "SPAN"),
-    }
-
-
-def min_ctas_per_sm_of(knobs: SimpleNamespace, arch: ArchSpec) -> int:
-    """CTAs that the registers of an SM are divided among.
-
-    64 registers suffice a thread with 8 keys, and 40 where a CTA has a row for itself: with thousands of rows
-    in line, a third CTA of 512 threads then runs while the others wait.
-    """
-    if knobs.keep > 8:
-        return int(knobs.resident)
-    return max(knobs.resident, arch.registers_per_sm // (knobs.threads * (40 if knobs.group == 1 else 64)))
-
-
-def declare(knobs: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    c = SimpleNamespace(**sizes(knobs))
-    stashed, words, few = c.stashed, c.reach // WORD, c.few
-
-    def shared(buffer: str, count: int, doc: str, dtype: str = "int32") -> Buffer:
-        return Buffer(buffer, Space.SHARED, (count,), dtype, doc=doc)
-
-    def private(buffer: str, each: int, dtype: str, doc: str) -> Buffer:
-        shape = (knobs.threads, each)
-        return Buffer(
-            buffer, Space.REGISTER, shape, dtype, role="select", private=True, per_thread=each, doc=doc
-        )
-
-    return Schedule(
-        roles=(Role("select", knobs.threads // 32, doc="every warp owns a run of words of 32 columns"),),
-        buffers=(
-            shared("hist", 2 * BINS, "the bins of a round, of even and odd rounds"),
-            shared("entries", c.listed + RANKED, "undecided keys of the row with their positions", "int64"),
-            shared("above", words, "a bit a column: above the threshold"),
-            shared("equal", words, "a bit a column: equal to the threshold"),
-            *((shared("coarse", 2 * knobs.group * COARSE, "coarse sums of all CTAs, by round"),) if knobs.group > 1 else ()),
-            *((shared("stash", stashed * knobs.threads * knobs.keep, "keys of a row's first batches, between passes"),) if stashed else ()),
-            *(() if knobs.sample else (shared("pages", knobs.threads, "the first entries of this CTA's part of the page table"),)),
-            shared("sums", 32, "of each warp, within a scan"),
-            shared("state", 8, "what a round found, for all threads"),
-            shared("counters", 8, "entries listed, entries kept, lower ranks' above and equal"),
-            private("keys", knobs.keep, "uint32", "a batch of the row: a column a lane, a word of 32 a key"),
-            private("digits", knobs.keep // 2, "uint32", "first digits of the batch, two a word"),
-            private("mine", BINS // knobs.threads, "int32", "bins of a round"),
-            *((private("ahead", knobs.keep, "uint32", "the next batch of the row: four columns a lane, 128 a row of them"),
-               private("few", few, "uint32", "keys of the sample"), private("few_digits", few // 2, "uint32", "their first digits"))
-              if knobs.sample else ()),
-        ),
-        pipelines=(),
-        mmas=(),
-        grid=("rows", str(knobs.group)),
-        axes=("row", "rank"),
-        cluster=(1, knobs.group, 1),
-        group=(1,) if knobs.group > 1 else (),
-        constants=vars(c),
-        ctas_per_sm=knobs.resident,
-        min_ctas_per_sm=min_ctas_per_sm_of(knobs, arch),
-    )  # fmt: skip
 
 
 class Selection(State):
@@ -608,30 +492,3 @@ def _write(m: Recorder, s: Selection, before: Expr, skip: Expr, first: Value) ->
 
 def bodies(knobs: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {START: _start, "select": _select}
-
-
-def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    return None if call["k"] <= MAX_K else f"k = {call['k']} exceeds {MAX_K}"
-
-
-def _vector_rows(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    stride = call["stride"]
-    return None if stride % 4 == 0 else f"stride = {stride} is no multiple of 4 (16-byte loads)"
-
-
-def _bitmaps_hold_row(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    """A CTA's bitmaps hold whole batches of every warp."""
-    stride, held = call["stride"], knobs["threads"] * knobs["keep"]
-    columns = ceildiv(stride, knobs["group"] * held) * held
-    reach = sizes(SimpleNamespace(**knobs))["reach"]
-    return None if columns <= reach else f"stride = {stride} gives a CTA {columns} columns; it marks {reach}"
-
-
-PROGRAM = TileProgram(
-    op="topk_selector",
-    problem=problems.get("topk_selector"),
-    knobs=KNOBS,
-    declare=declare,
-    bodies=bodies,
-    guards=(Guard("k", _small_k), Guard("stride", _vector_rows), Guard("span", _bitmaps_hold_row)),
-)

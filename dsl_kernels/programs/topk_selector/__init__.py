@@ -1,0 +1,61 @@
+"""Exact top-k as a tile program: a radix select over ordered 32-bit keys, one cluster of CTAs a row.
+
+The undecided keys are always those at most `span` below `end`. A round counts the next digit of these keys in
+shared memory, in 2048 bins with the largest key's first; the CTAs of a row read each other's counts and agree
+on the bin that holds the k-th largest key. The first digit is the score rounded to fp16, which splits scores
+of ordinary size better than the leading bits of the key; after at most three more digits the key is exact to
+its last bit, whatever the distribution. In a cluster, where a round costs several barriers, 32 scores of the
+row are looked at first: if they are close together, the first digit is the distance from a key above them.
+As soon as few keys are undecided, one pass over the row marks the columns above the range in a bitmap and
+lists the undecided ones for all CTAs; the remaining digits are counted over the list, and the last few
+entries are ranked against each other. Ties go to the lower position. Every CTA then writes its own share in
+ascending position, at an offset that follows from the counts of lower ranks: no atomics on the output, the
+same bits in every run.
+
+Where a CTA has a long row, `sample` replaces the histogram of the row. The histogram of a sample gives the
+key that a few more than k keys are expected to reach, and the row is streamed once: every key that reaches it
+is listed. If the list holds at least k keys and did not overflow, the k largest keys of the row are in it,
+whatever the sample was like, and the rounds over the list do the rest. If the keys of the sample are equal,
+the larger keys are listed, and the first columns that equal the sample's key are taken until there are k.
+Otherwise the row goes through the histogram after all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from ... import problems
+from ...tile.lang import Guard
+from ...tile.program import TileProgram
+from ...tile.text import ceildiv
+from .schedule import KNOBS, MAX_K, declare, sizes
+from .select import bodies
+
+
+def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    return None if call["k"] <= MAX_K else f"k = {call['k']} exceeds {MAX_K}"
+
+
+def _vector_rows(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    stride = call["stride"]
+    return None if stride % 4 == 0 else f"stride = {stride} is no multiple of 4 (16-byte loads)"
+
+
+def _bitmaps_hold_row(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    """A CTA's bitmaps hold whole batches of every warp."""
+    stride, held = call["stride"], knobs["threads"] * knobs["keep"]
+    columns = ceildiv(stride, knobs["group"] * held) * held
+    reach = sizes(SimpleNamespace(**knobs))["reach"]
+    return None if columns <= reach else f"stride = {stride} gives a CTA {columns} columns; it marks {reach}"
+
+
+PROGRAM = TileProgram(
+    op="topk_selector",
+    problem=problems.get("topk_selector"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+    guards=(Guard("k", _small_k), Guard("stride", _vector_rows), Guard("span", _bitmaps_hold_row)),
+)

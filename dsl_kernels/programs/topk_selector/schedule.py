@@ -1,0 +1,103 @@
+"""The schedule of selection: knobs, sizes that follow from them, and the buffers of a CTA."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from ...arch import ArchSpec
+from ...device.text.topk_selector_row import BINS, COARSE, WORD
+from ...tile.lang import Buffer, Knob, Role, Schedule, Size, Space
+
+MAX_K = 2048
+# At most RANKED undecided keys of a list are ranked without another round.
+RANKED = Size(64, "RANKED")
+
+KNOBS = (
+    Knob("group", "g", ((1, 2, 4, 8, 16),), "CTAs a row, one cluster"),
+    Knob("threads", "t", ((1024, 512), (), (256,)), "threads a CTA"),
+    Knob(
+        "keep",
+        "r",
+        ((4, 8, 16), (32,)),
+        "keys a thread keeps in registers; longer rows are read again in every pass",
+    ),
+    Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
+    Knob("sample", "s", ((0, 16),), "words of 32 columns for each one sampled; 0: no sample", plain=0),
+)
+
+
+def sizes(knobs: SimpleNamespace) -> dict[str, int]:
+    """Numbers that follow from the knobs."""
+    long = knobs.threads * knobs.keep == 16384 and knobs.resident == 1 and knobs.group <= 4
+    listed, few = Size(11 * knobs.threads if knobs.sample else 2048, "LISTED"), Size(knobs.keep // 2, "FEW")
+    return {
+        # Batches of keys that stay in shared memory between passes: where a CTA has an SM and a long share.
+        "stashed": Size(2 if long and not knobs.sample else 0, "STASHED"),
+        # Keys that a list holds: the undecided ones of a histogram, or those that reach a sample's threshold.
+        "listed": listed,
+        # Keys of the sample that a thread has: half as many as it holds of a row.
+        "few": few,
+        # Undecided keys of the sample at which its rounds end: they stand for a quarter of the list.
+        "between": Size(listed // (4 * knobs.sample) if knobs.sample else 0, "BETWEEN"),
+        "cta_warps": Size(knobs.threads // 32, "WARPS"),
+        "batch": Size(WORD * knobs.keep, "BATCH"),
+        # Columns that a CTA can mark in its bitmaps: as many as its sample stands for, or enough for a cluster
+        # of 16 to serve a million.
+        "reach": Size(knobs.sample * knobs.threads * few if knobs.sample else 81920, "SPAN"),
+    }
+
+
+def min_ctas_per_sm_of(knobs: SimpleNamespace, arch: ArchSpec) -> int:
+    """CTAs that the registers of an SM are divided among.
+
+    64 registers suffice a thread with 8 keys, and 40 where a CTA has a row for itself: with thousands of rows
+    in line, a third CTA of 512 threads then runs while the others wait.
+    """
+    if knobs.keep > 8:
+        return int(knobs.resident)
+    return max(knobs.resident, arch.registers_per_sm // (knobs.threads * (40 if knobs.group == 1 else 64)))
+
+
+def declare(knobs: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    c = SimpleNamespace(**sizes(knobs))
+    stashed, words, few = c.stashed, c.reach // WORD, c.few
+
+    def shared(buffer: str, count: int, doc: str, dtype: str = "int32") -> Buffer:
+        return Buffer(buffer, Space.SHARED, (count,), dtype, doc=doc)
+
+    def private(buffer: str, each: int, dtype: str, doc: str) -> Buffer:
+        shape = (knobs.threads, each)
+        return Buffer(
+            buffer, Space.REGISTER, shape, dtype, role="select", private=True, per_thread=each, doc=doc
+        )
+
+    return Schedule(
+        roles=(Role("select", knobs.threads // 32, doc="every warp owns a run of words of 32 columns"),),
+        buffers=(
+            shared("hist", 2 * BINS, "the bins of a round, of even and odd rounds"),
+            shared("entries", c.listed + RANKED, "undecided keys of the row with their positions", "int64"),
+            shared("above", words, "a bit a column: above the threshold"),
+            shared("equal", words, "a bit a column: equal to the threshold"),
+            *((shared("coarse", 2 * knobs.group * COARSE, "coarse sums of all CTAs, by round"),) if knobs.group > 1 else ()),
+            *((shared("stash", stashed * knobs.threads * knobs.keep, "keys of a row's first batches, between passes"),) if stashed else ()),
+            *(() if knobs.sample else (shared("pages", knobs.threads, "the first entries of this CTA's part of the page table"),)),
+            shared("sums", 32, "of each warp, within a scan"),
+            shared("state", 8, "what a round found, for all threads"),
+            shared("counters", 8, "entries listed, entries kept, lower ranks' above and equal"),
+            private("keys", knobs.keep, "uint32", "a batch of the row: a column a lane, a word of 32 a key"),
+            private("digits", knobs.keep // 2, "uint32", "first digits of the batch, two a word"),
+            private("mine", BINS // knobs.threads, "int32", "bins of a round"),
+            *((private("ahead", knobs.keep, "uint32", "the next batch of the row: four columns a lane, 128 a row of them"),
+               private("few", few, "uint32", "keys of the sample"), private("few_digits", few // 2, "uint32", "their first digits"))
+              if knobs.sample else ()),
+        ),
+        pipelines=(),
+        mmas=(),
+        grid=("rows", str(knobs.group)),
+        axes=("row", "rank"),
+        cluster=(1, knobs.group, 1),
+        group=(1,) if knobs.group > 1 else (),
+        constants=vars(c),
+        ctas_per_sm=knobs.resident,
+        min_ctas_per_sm=min_ctas_per_sm_of(knobs, arch),
+    )  # fmt: skip
