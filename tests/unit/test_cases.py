@@ -7,6 +7,7 @@ import shlex
 import struct
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -590,3 +591,28 @@ def test_running_a_case_without_a_gpu_says_why_not():
         done = command("case", "run", "reduction", *more)
         assert done.exit_code == 2 and "GPU" in done.stderr
     assert command("case", "run", "reduction", "--launch", "none").exit_code == 2
+
+
+def test_the_time_of_a_case_holds_for_all_of_the_command(monkeypatch):
+    from dsl_kernels.cases import _counters
+    from dsl_kernels.cli import case as commands
+
+    clock, given = [100.0], {}
+
+    def run(case, budget, full):
+        given["rows"] = budget
+        clock[0] += 40.0
+        return {"rows": [], "counters": {}, "expected": [], "notes": [], "environment": {}, "seconds": 12.0}
+
+    def read(case):
+        clock[0] += 5.0
+        return case
+
+    monkeypatch.setattr(commands, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(cases, "get", lambda name, get=cases.get: read(get(name)))
+    monkeypatch.setattr(base, "run", run)
+    monkeypatch.setattr(_counters, "add", lambda found, case, timeout: given.update(counters=timeout))
+    done = command("case", "run", "reduction", "--json")
+    assert done.exit_code == 0, done.output
+    # Five seconds went by before a row could start, and forty with the rows.
+    assert given == {"rows": 55.0, "counters": 15.0}
