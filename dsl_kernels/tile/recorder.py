@@ -59,7 +59,9 @@ if TYPE_CHECKING:
     from ..arch import ArchSpec
     from ..problems.base import OperandSpec
 
-FAILURES = (ArithmeticError, AttributeError, LookupError, NameError, NotImplementedError, TypeError)
+FAILURES = (
+    ArithmeticError, AttributeError, LookupError, NameError, NotImplementedError, TypeError, ValueError,
+)  # fmt: skip
 """What Python raises of a body or the text of a leaf that says what it cannot."""
 
 

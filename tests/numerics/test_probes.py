@@ -11,6 +11,7 @@ from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import sampling
@@ -222,9 +223,9 @@ def test_a_region_that_a_body_names_changes_nothing_else() -> None:
     program, arch = programs.get(variant.op), get_arch(variant.arch)
 
     def named(body: Body) -> Body:
-        def whole(m: t.Recorder) -> None:
+        def whole(m: t.Recorder, *shared: Any) -> None:
             with m.region("all of it"):
-                body(m)
+                body(m, *shared)
 
         return whole
 

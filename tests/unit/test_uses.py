@@ -625,3 +625,15 @@ def test_a_refusal_names_the_line_that_does_it(body: Any, what: str, line: str) 
     file, number, said = error.value.where.split(":", 2)
     assert (file, said.strip()) == ("tests/unit/test_uses.py", line)
     assert line in Path(__file__).read_text().splitlines()[int(number) - 1]
+
+
+def test_what_python_raises_of_a_text_is_a_refusal_of_the_declaration() -> None:
+    @by_text
+    def unpacks(m: Any, w: Any, thread: Any) -> None:
+        """Takes two of three."""
+        first, second = (thread, thread, thread)
+        w[0] = first + second
+
+    with pytest.raises(DeclarationError, match="too many values to unpack") as error:
+        text_of(unpacks, (t.Global("w"), t.name("worker")))
+    assert error.value.where.endswith(": first, second")
