@@ -60,7 +60,7 @@ def cases():
     return found
 
 
-@pytest.mark.sample(300)
+@pytest.mark.sample(200)
 @pytest.mark.parametrize("variant,workload,interleaving", cases())
 def test_emulated_ptx_matches_the_reference(variant, workload, interleaving) -> None:
     result = trial.run(

@@ -51,7 +51,7 @@ def test_an_operation_has_variants_and_small_workloads(op: str) -> None:
     assert pairs(op)
 
 
-@pytest.mark.sample(300)
+@pytest.mark.sample(200)
 @pytest.mark.parametrize("variant,workload", all_pairs())
 def test_matches_the_reference(variant: Variant, workload) -> None:
     result = trial.run(

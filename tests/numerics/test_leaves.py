@@ -128,7 +128,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("leaves")
 
 
-@pytest.mark.sample(120)
+@pytest.mark.sample(90)
 @pytest.mark.parametrize(("op", "leaf", "dsl", "arch", "body"), list(probes()))
 def test_a_leaf_is_what_torch_says(
     op: str, leaf: Leaf, dsl: str, arch: str, body: Case, folder: Path

@@ -43,7 +43,7 @@ INTERLEAVINGS = 6
 SECONDS = 6.0
 
 # Mutants of a structure that a run tries; TEST_ALL=1 tries all.
-SAMPLE = 12
+SAMPLE = 8
 DOCS = Path(__file__).parents[2] / "docs" / "declaring.md"
 
 

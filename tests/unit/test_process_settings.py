@@ -191,7 +191,7 @@ def forget() -> None:
     ops._views._kept.clear()
 
 
-@pytest.mark.sample(80)
+@pytest.mark.sample(48)
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.filterwarnings("ignore:In CPU autocast")
 @pytest.mark.parametrize("name", NAMES)
