@@ -278,7 +278,7 @@ class Frame:
         """`name = value`.
 
         Raises:
-            DeclarationError: it stays bound behind a branch or a loop that may not be gone through.
+            DeclarationError: the name would stay bound after a branch or a loop that the kernel may skip.
         """
         before, now = self._bound.get(name), self.m.scope
         if before is not None and before is not now and self.m.within(before):

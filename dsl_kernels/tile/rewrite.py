@@ -290,7 +290,7 @@ class _Rewrite(ast.NodeTransformer):
         return f"_{what}_{self._count}"
 
     def _gone(self, block: Sequence[ast.AST], node: ast.stmt) -> list[str]:
-        """Names that a block binds and that are read outside of it: behind a recorded one nobody knows them."""
+        """Names that a block binds and that are read outside of it. After a recorded block nobody knows their values."""
         inside = _Names(block)
         bound = {n for n in inside.bound if not self._is_variable(n) and n not in self._outer[-1]}
         if not bound:
@@ -322,7 +322,7 @@ class _Rewrite(ast.NodeTransformer):
         if whole:
             deleted: list[ast.stmt] = []
             for name in names:
-                # Bound in one of the branches, or in none: to read it behind them is Python's NameError.
+                # Perhaps no branch binds the name: to read it after them is a NameError, as Python says it.
                 deleted += [_assign(name, ast.Constant(None)), ast.Delete([ast.Name(name, ast.Del())])]
             made.append(ast.If(ast.Attribute(_load(whole), "recorded", ast.Load()), deleted, []))
         for part in made:
