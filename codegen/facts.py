@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 from dsl_kernels.tile.lang import Mma, Role, Schedule, Space
@@ -48,3 +49,12 @@ def role_facts(schedule: Schedule, role: Role) -> SimpleNamespace:
         end=first + threads, first_warp=first // 32, end_warp=(first + threads) // 32, registers=role.registers,
         raises=budget * schedule.threads * schedule.ctas_per_sm > 65536, active=active, idle=active < role.warps,
     )  # fmt: skip
+
+
+_SILENT = re.compile(r"#.*|\"{3}.*?\"{3}|\"[^\"\n]*\"")
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!=(?!=))")
+
+
+def names_in_python(source: str) -> set[str]:
+    """The names that generated Python text reads or assigns."""
+    return set(_NAME.findall(_SILENT.sub("", source)))

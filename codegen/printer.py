@@ -17,7 +17,7 @@ from dsl_kernels.tile import text as t
 from dsl_kernels.tile.lang import Engine, Role, Schedule, Size
 from dsl_kernels.tile.plan import Action, BarrierPlan, named_plans, turn_plans
 
-from .facts import mma_facts, role_facts
+from .facts import mma_facts, names_in_python, role_facts
 from .values import Values, plus
 
 INDENT = "    "
@@ -136,37 +136,49 @@ class Printer(Values):
             "call",
             module=self._leaf_module(s.leaf.name),
             name=s.leaf.name,
-            all=[self._argument(argument) for argument in s.arguments],
-            inputs=[self._argument(s.arguments[i]) for i in s.leaf.inputs],
+            all=[self._argument(s.arguments[i]) for i in self._spelled(s)],
+            inputs=[self._argument(s.arguments[i]) for i in self._spelled(s) if i in s.leaf.inputs],
             results=[self._argument(s.arguments[i]) for i in s.leaf.results],
         )
 
+    def _spelled(self, s: t.Call) -> list[int]:
+        """Which arguments a leaf takes that a DSL spells: all, but of what is ambient only what its text asks for."""
+        ambient: set[str] = set()
+        if s.leaf.text is not None:
+            text = leaf_text.text_of(s.leaf, s.arguments, self._schedule)
+            asked = set().union(*(t.names_of(t.values(inner)) for inner in t.walk(text.statements)))
+            ambient = set(t.AMBIENT) - asked
+        return [i for i, p in enumerate(s.leaf.parameters) if p.name not in ambient]
+
     def _call_text(self, s: t.Call) -> Iterator[str]:
         text = leaf_text.text_of(s.leaf, s.arguments, self._schedule)
-        passed = [(f, self._argument(a)) for f, a in zip(text.parameters, s.arguments, strict=True) if f]
+        name, parameters = self._function(s.leaf, text)
+        given = dict(zip(text.parameters, s.arguments, strict=True))
+        passed = [(formal, self._argument(given[formal])) for formal in parameters]
         yield from self._spell(
-            "call_text", name=self._function(s.leaf, text), all=[a for _, a in passed], inputs=[a for f, a in passed if not f.fresh],
+            "call_text", name=name, all=[a for _, a in passed], inputs=[a for f, a in passed if not f.fresh],
             results=[self._argument(s.arguments[i]) for i in s.leaf.results],
         )  # fmt: skip
 
-    def _function(self, leaf: t.Leaf, text: leaf_text.LeafText) -> str:
-        """The name of the function that is this text, which is printed when it comes up first."""
+    def _function(self, leaf: t.Leaf, text: leaf_text.LeafText) -> tuple[str, list[leaf_text.Formal]]:
+        """The function that is this text, which is printed when it comes up first: its name, and the parameters that it uses."""
         before, self._in_leaf, self._explained = (self._in_leaf, self._explained), True, set()
         body = list(self._block(text.statements))
         self._in_leaf, self._explained = before
-        key = (leaf.name, *(f.name if f else "" for f in text.parameters), *body)
+        results = [f for f in (text.parameters[i] for i in leaf.results) if f]
+        used = names_in_python("\n".join(body))
+        parameters = [f for f in text.parameters if f and (f in results or f.name in used)]
+        key = (leaf.name, *(f.name for f in parameters), *body)
         if key not in self._functions:
             others = sum(k[0] == leaf.name for k in self._functions)
             self._functions[key] = leaf.name + (f"_{others + 1}" if others else "")
-            parameters = [f for f in text.parameters if f]
             sure = {s.name for s in text.statements if isinstance(s, t.Assign)}
             facts = SimpleNamespace(
                 name=self._functions[key], parameters=parameters, doc=_paragraphs(leaf.doc), body=body,
-                unset=[f for f in parameters if f.fresh and f.name not in sure],
-                results=[parameters[i].name for i in _where(text.parameters, leaf.results)],
+                unset=[f for f in parameters if f.fresh and f.name not in sure], results=[f.name for f in results],
             )  # fmt: skip
             self.functions.append(str(self._spelling.function(facts)).strip())
-        return self._functions[key]
+        return self._functions[key], parameters
 
     def _put(self, s: leaf_text.Put) -> Iterator[str]:
         place = self._phrase("element", **self._place_in(s.array, s.index))
@@ -436,8 +448,3 @@ def _paragraphs(doc: str) -> list[str]:
     paragraphs = (textwrap.wrap(" ".join(part.split()), DOC_WIDTH) for part in doc.split("\n\n"))
     first, *others = paragraphs
     return [*first, *(line for part in others for line in ("", *part))]
-
-
-def _where(parameters: tuple[leaf_text.Formal | None, ...], positions: tuple[int, ...]) -> Iterator[int]:
-    """Where the parameters at these positions are among those that are passed."""
-    return (sum(f is not None for f in parameters[:i]) for i in positions)

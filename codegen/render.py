@@ -36,7 +36,7 @@ from dsl_kernels.tile.text import (
     walk,
 )
 
-from .facts import mma_facts, role_facts
+from .facts import mma_facts, names_in_python, role_facts
 from .printer import INDENT, Printer
 from .sweep import FUNCTIONS, PROBE_LEAVES, SHARED_LEAVES, TEMPLATES, Instance, leaf_modules
 
@@ -346,15 +346,6 @@ def extent(printer: Printer, buffer: Buffer) -> str:
 
 
 # Comments and strings; and names, but no attributes and no keywords of a call.
-_SILENT = re.compile(r"#.*|\"{3}.*?\"{3}|\"[^\"\n]*\"")
-_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!=(?!=))")
-
-
-def names_in_python(source: str) -> set[str]:
-    """The names that generated Python text reads or assigns."""
-    return set(_NAME.findall(_SILENT.sub("", source)))
-
-
 def fragment_facts(buffer: Buffer, schedule: Schedule) -> SimpleNamespace:
     threads = schedule.role(buffer.role or "").warps * 32
     share = buffer.stage_elements if buffer.private else -(-buffer.stage_elements // threads)

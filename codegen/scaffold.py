@@ -24,13 +24,13 @@ from dsl_kernels.device.text import {op} as leaf
 @case(leaf.read_row)
 def read_row(p: Probe) -> None:
     target, x = p.shared("target", (256,), out=True), p.operand("x", p.normal(3, 256))
-    p.call(target, x, p.dim("row", 1), p.dim("columns", 256), p.threads, p.thread)
+    p.call(target, x, p.dim("row", 1), p.dim("columns", 256), p.threads)
 
 
 @case(leaf.write_row)
 def write_row(p: Probe) -> None:
     y, source = p.operand("y", torch.zeros(3, 256), out=True), p.shared("source", (256,), p.normal(256))
-    p.call(y, source, p.dim("row", 1), p.dim("columns", 256), p.threads, p.thread)
+    p.call(y, source, p.dim("row", 1), p.dim("columns", 256), p.threads)
 '''
 
 LEAVES = "_leaves.py.j2"
@@ -105,10 +105,10 @@ from types import SimpleNamespace
 from .. import problems
 from ..arch import ArchSpec
 from ..device.text import {op} as leaf
-from ..tile.frontend import recorded
+from ..tile.frontend import Int32, Names, recorded
 from ..tile.lang import START, Body, Buffer, Knob, Role, Schedule, Space
 from ..tile.program import TileProgram
-from ..tile.text import Recorder
+from ..tile.text import Global, Recorder, View
 
 KNOBS = (Knob("threads", "t", ((128,), (256,)), "threads a CTA"),)
 
@@ -124,6 +124,15 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )
 
 
+class Kernel(Names):
+    """Operands, sizes and buffers by name."""
+
+    x: Global
+    y: Global
+    columns: Int32
+    row_s: View
+
+
 @recorded
 def _start(m: Recorder) -> None:
     """What every thread does first."""
@@ -133,9 +142,10 @@ def _start(m: Recorder) -> None:
 @recorded
 def _work(m: Recorder) -> None:
     """A row in, a row out."""
-    leaf.read_row(m, m.buffer("row_s"), m.operand("x"), m.block(0), m.dim("columns"), m.k.threads, m.thread)
+    kernel = Kernel(m)
+    leaf.read_row(m, kernel.row_s, kernel.x, m.block(0), kernel.columns, m.k.threads)
     m.meet()
-    leaf.write_row(m, m.operand("y"), m.buffer("row_s"), m.block(0), m.dim("columns"), m.k.threads, m.thread)
+    leaf.write_row(m, kernel.y, kernel.row_s, m.block(0), kernel.columns, m.k.threads)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
@@ -178,20 +188,29 @@ _TEXT = '''"""Leaves of {op}, by their text: what one thread does with numbers, 
 
 from __future__ import annotations
 
+from ...tile.kinds import Float32, Global, Int32, LeafRecorder, Shared, Writes
 from ...tile.leaf_text import by_text
-from ...tile.text import Writes
 
 
 @by_text
-def read_row(m, target, x, row, columns, threads, thread):
+def read_row(
+    m: LeafRecorder, target: Shared[Float32], x: Global[Float32], row: Int32, columns: Int32, threads: int
+) -> None:
     """A row into shared memory."""
     line = x.row("line", row, columns)
-    for i in range(thread, columns, threads):
+    for i in range(m.thread, columns, threads):
         target[i] = line[i]
 
 
 @by_text
-def write_row(m, y: Writes, source, row, columns, threads, thread):
+def write_row(
+    m: LeafRecorder,
+    y: Writes[Global[Float32]],
+    source: Shared[Float32],
+    row: Int32,
+    columns: Int32,
+    threads: int,
+) -> None:
     """The result of a row."""
     raise NotImplementedError("write the leaves of {op} in dsl_kernels/device/text/{op}.py")
 '''

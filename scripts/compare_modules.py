@@ -37,7 +37,7 @@ from dsl_kernels.runtime.pool import compile_all
 found = {}
 for done in compile_all([variants.get(name) for name in json.load(sys.stdin)]):
     r = done.artifact.resources if done.artifact else None
-    found[done.id] = {"error": str(done.error)} if r is None else {
+    found[done.variant] = {"error": str(done.error)} if r is None else {
         "ptx": (done.folder / "kernel.ptx").read_text(), "registers": r.registers,
         "spills": r.spill_stores + r.spill_loads}
 json.dump(found, sys.stdout)

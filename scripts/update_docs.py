@@ -640,7 +640,14 @@ BLOCKS: dict[str, Callable[[], str]] = {
     ),
     "newcomer_schedule": partial(newcomer, "dsl_kernels/programs/row_softmax.py", "declare"),
     "newcomer_bodies": partial(
-        newcomer, "dsl_kernels/programs/row_softmax.py", "Rows", "_start", "_load", "_weigh", "bodies"
+        newcomer,
+        "dsl_kernels/programs/row_softmax.py",
+        "Kernel",
+        "Rows",
+        "_start",
+        "_load",
+        "_weigh",
+        "bodies",
     ),
     "newcomer_text": partial(newcomer, "dsl_kernels/device/text/row_softmax.py", "exponentials", "write_row"),
     "newcomer_told": newcomer_told,

@@ -15,10 +15,10 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec
 from ..device.torch import resample_trajectories as leaf
-from ..tile.frontend import Boolean, Float32, Int32, State, inline, recorded
+from ..tile.frontend import Boolean, Float32, Int32, Names, State, inline, recorded
 from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space
 from ..tile.program import TileProgram
-from ..tile.text import Changes, Recorder, Value, minimum
+from ..tile.text import Changes, Global, Recorder, Value, View, minimum
 
 STAGED = Size(8192, "STAGED")
 """Times that a CTA stages: 32 KiB, so that several CTAs share an SM."""
@@ -41,6 +41,24 @@ KNOBS = (
     Knob("targets", "n", ((128, 512), (64, 256)), "targets a CTA, one a thread"),
     Knob("vector", "v", ((8, 1),), "elements of a row that a thread moves at once"),
 )
+
+
+class Kernel(Names):
+    """Operands, sizes, scalars and buffers of resampling; which buffers there are depends on the schedule."""
+
+    data: Global
+    out: Global
+    src_times: Global
+    tgt_times: Global
+    d: Int32
+    m: Int32
+    n: Int32
+    bounds: View
+    marks: View
+    place: View
+    rows: View
+    times: View
+    weight: View
 
 
 def resident_ctas(k: SimpleNamespace, arch: ArchSpec) -> int:
@@ -98,10 +116,11 @@ def _start(m: Recorder) -> None:
 @recorded
 def _place(s: Tile, first: Value, count: Value) -> None:
     """Stage `count` times from row `first` on and find every thread's target among them."""
+    kernel = Kernel(s)
     m = s.m
-    row, n, times = m.block(0), m.dim("n"), m.buffer("times")
-    placed = m.buffer("place"), m.buffer("weight")
-    leaf.stage_times(m, times, m.operand("src_times"), row, n, first, count, m.thread, m.k.targets)
+    row, n, times = m.block(0), kernel.n, kernel.times
+    placed = kernel.place, kernel.weight
+    leaf.stage_times(m, times, kernel.src_times, row, n, first, count, m.thread, m.k.targets)
     m.meet()
     if m.k.search == "warp":
         leaf.place_by_warp(m, *placed, times, count, s.t, m.thread, m.lane)
@@ -111,28 +130,31 @@ def _place(s: Tile, first: Value, count: Value) -> None:
 
 @recorded
 def _place_in_global(s: Tile) -> None:
+    kernel = Kernel(s)
     m = s.m
     leaf.place_in_global(
-        m, m.buffer("place"), m.buffer("weight"), m.operand("src_times"), m.block(0), m.dim("n"), s.t, m.thread,
+        m, kernel.place, kernel.weight, kernel.src_times, m.block(0), kernel.n, s.t, m.thread,
     )  # fmt: skip
 
 
 @recorded
 def _find_window(s: Tile) -> None:
     """The rows whose times decide the tile's targets: those between its least and its largest."""
+    kernel = Kernel(s)
     m = s.m
     s.window = 0
     s.count = 0
     leaf.find_window(
-        m, s.window, s.count, m.buffer("bounds"), m.c.warps, m.operand("src_times"), m.block(0), m.dim("n"), m.lane,
+        m, s.window, s.count, kernel.bounds, m.c.warps, kernel.src_times, m.block(0), kernel.n, m.lane,
     )  # fmt: skip
 
 
 @recorded
 def _place_in_window(s: Tile) -> None:
     """Only the times between the tile's least and largest target decide; a window that is too long is not staged."""
+    kernel = Kernel(s)
     m = s.m
-    leaf.bound_warps(m, m.buffer("bounds"), s.t, m.warp, m.c.warps, m.lane)
+    leaf.bound_warps(m, kernel.bounds, s.t, m.warp, m.c.warps, m.lane)
     m.meet()
     _find_window(s)
     if s.count <= STAGED:
@@ -143,20 +165,22 @@ def _place_in_window(s: Tile) -> None:
 
 @recorded
 def _blend(s: Tile) -> None:
+    kernel = Kernel(s)
     m = s.m
     m.meet()
     leaf.blend(
-        m, m.operand("out"), m.operand("data"), m.block(0), m.dim("n"), m.dim("m"), m.dim("d"), s.first, m.buffer("place"),
-        m.buffer("weight"), m.k.targets, m.k.vector, m.thread, m.k.targets,
+        m, kernel.out, kernel.data, m.block(0), kernel.n, kernel.m, kernel.d, s.first, kernel.place,
+        kernel.weight, m.k.targets, m.k.vector, m.thread, m.k.targets,
     )  # fmt: skip
 
 
 @recorded
 def _merge(s: Tile) -> None:
     """Ascending targets are merged with the rows of their window; targets in another order are searched for one by one."""
-    m, marks = s.m, s.m.buffer("marks")
-    left = m.dim("m") - s.first
-    leaf.bound_warps(m, m.buffer("bounds"), s.t, m.warp, m.c.warps, m.lane)
+    kernel = Kernel(s)
+    m, marks = s.m, kernel.marks
+    left = kernel.m - s.first
+    leaf.bound_warps(m, kernel.bounds, s.t, m.warp, m.c.warps, m.lane)
     leaf.keep_targets(m, marks, s.t, m.thread)
     m.meet()
     ascend: Boolean = False
@@ -164,7 +188,7 @@ def _merge(s: Tile) -> None:
     if ascend:
         _find_window(s)
         # The last row of a stretch is the first of the next.
-        steps = minimum(STRETCH, STRETCH_ELEMENTS // m.dim("d")) - 1
+        steps = minimum(STRETCH, STRETCH_ELEMENTS // kernel.d) - 1
         done: Int32 = 0
         upto: Int32 = 0
         for stretch in range((s.count - 2 + steps) // steps):
@@ -180,28 +204,30 @@ def _merge(s: Tile) -> None:
 @recorded
 def _merge_stretch(s: Tile, begin: Value, rows: Value, left: Value, done: Value, upto: Changes) -> None:
     """Stage `rows` rows from `begin` on and give the targets before the last one's time, those from `done` up to `upto`."""
+    kernel = Kernel(s)
     m, threads = s.m, s.m.k.targets
-    row, n, d, times, staged = m.block(0), m.dim("n"), m.dim("d"), m.buffer("times"), m.buffer("rows")
-    placed = m.buffer("place"), m.buffer("weight")
+    row, n, d, times, staged = m.block(0), kernel.n, kernel.d, kernel.times, kernel.rows
+    placed = kernel.place, kernel.weight
     last = inline(begin + rows == s.window + s.count)
     m.meet()
-    leaf.stage_times(m, times, m.operand("src_times"), row, n, begin, rows, m.thread, threads)
-    leaf.stage_rows(m, staged, m.operand("data"), row, n, d, begin, rows, m.k.vector, m.thread, threads)
+    leaf.stage_times(m, times, kernel.src_times, row, n, begin, rows, m.thread, threads)
+    leaf.stage_rows(m, staged, kernel.data, row, n, d, begin, rows, m.k.vector, m.thread, threads)
     m.meet()
-    leaf.pass_targets(m, upto, m.buffer("marks"), left, times, rows, last, m.lane, threads)
+    leaf.pass_targets(m, upto, kernel.marks, left, times, rows, last, m.lane, threads)
     leaf.place_staged(m, *placed, times, 0, rows, s.t, m.thread)
     m.meet()
     leaf.blend_staged(
-        m, m.operand("out"), staged, row, m.dim("m"), d, s.first, done, upto, *placed, m.k.vector, m.thread, threads,
+        m, kernel.out, staged, row, kernel.m, d, s.first, done, upto, *placed, m.k.vector, m.thread, threads,
     )  # fmt: skip
 
 
 @recorded
 def _sample(m: Recorder) -> None:
+    kernel = Kernel(m)
     s = Tile(m)
     s.first = m.block(1) * m.k.targets
     s.t = 0.0
-    leaf.read_target(m, s.t, m.operand("tgt_times"), m.block(0), m.dim("m"), s.first, m.thread, m.k.targets)
+    leaf.read_target(m, s.t, kernel.tgt_times, m.block(0), kernel.m, s.first, m.thread, m.k.targets)
     if m.k.search == "merge":
         _merge(s)
         return
@@ -210,7 +236,7 @@ def _sample(m: Recorder) -> None:
     elif m.k.search == "window":
         _place_in_window(s)
     else:
-        _place(s, 0, m.dim("n"))
+        _place(s, 0, kernel.n)
     _blend(s)
 
 

@@ -24,7 +24,7 @@ from typing import Annotated, Any, NoReturn, ParamSpec, Self, TypeVar, cast, get
 
 from ..errors import DeclarationError
 from .rewrite import rewritten
-from .text import Expr, Recorder, Value
+from .text import Expr, Global, Recorder, Value, View
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -159,8 +159,7 @@ class State:
 
 @functools.cache
 def _kinds(kind: Any) -> dict[str, str | None]:
-    hints = get_type_hints(kind, include_extras=True)
-    return {name: dtype_of(hint) for name, hint in hints.items() if name != "m"}
+    return {name: dtype_of(hint) for name, hint in _hints(kind).items() if name != "m"}
 
 
 def _named(m: Recorder, name: str, value: Any) -> Any:
@@ -189,6 +188,32 @@ def _variable(m: Recorder, name: str, value: Any, dtype: str) -> Expr:
 def _plain(value: Any) -> Any:
     """What a variable is set to, which has a name already."""
     return value.value if isinstance(value, (_Inline, _Named)) else value
+
+
+class Names:
+    """What a kernel declares, under its name: a class for each program, which annotates what there is.
+
+    `x: View` is a buffer, `x: Global` an operand, `x: Int32` a runtime size or an integer of the call, `x: Float32` a scalar.
+    """
+
+    def __init__(self, owner: Recorder | State) -> None:
+        self._recorder = owner if isinstance(owner, Recorder) else owner.m
+
+    def __getattr__(self, name: str) -> Any:
+        hints = _hints(cast(Any, type(self)))
+        if name not in hints:
+            raise AttributeError(name, name=name, obj=self)
+        m, kind = self._recorder, hints[name]
+        if kind is View:
+            return m.buffer(name)
+        if kind is Global:
+            return m.operand(name)
+        return m.dim(name) if dtype_of(kind) == "int32" else m.scalar(name)
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
 
 
 class Branch:

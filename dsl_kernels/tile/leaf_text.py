@@ -7,6 +7,7 @@ its name, as it does a leaf. The interpreter runs such texts by `tile.threads`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -184,7 +185,13 @@ class LeafRecorder(t.Recorder):
 
     def __init__(self) -> None:
         self._begin()
-        self.given, self.known, self.role = {}, {}, None
+        self.role = None
+        self.thread, self.lane, self.warp = t.name("thread"), t.name("lane"), t.name("warp")
+
+    def _kind(self, argument: Any) -> t.Kind:
+        if isinstance(argument, Array):
+            return t.Kind("peers" if argument.space == "cluster" else argument.space, argument.dtype)
+        return super()._kind(argument)
 
     def say(self, statement: Any) -> None:
         """Write down a statement that only the text of a leaf has."""
@@ -232,13 +239,14 @@ class LeafText:
 
 
 def by_text(function: Callable[..., None]) -> t.Leaf:
-    """Declare a leaf by its text: a function over a LeafRecorder, then the leaf's parameters.
+    """Declare a leaf by its text: a function over a LeafRecorder, then the leaf's parameters, annotated by their kinds.
 
-    Memory comes as an Array, a number as itself, everything else as an expression by its name; assignments to `Sets` and
+    What every leaf has is the recorder's: `m.thread` (within the role), `m.lane`, `m.warp` (within the CTA). Memory comes as an Array, a number as itself, everything else as an expression by its name; assignments to `Sets` and
     `Changes` set what was passed.
     """
-    declared = t.leaf(function)
-    return replace(declared, parameters=declared.parameters[1:], torch=_by_threads, text=recorded(function))
+    parameters = (*t.parameters_of(function, "number")[1:], *map(t.Parameter, t.AMBIENT))
+    doc = inspect.cleandoc(function.__doc__ or "")
+    return t.Leaf(function.__name__, parameters, _by_threads, doc, recorded(function))
 
 
 def _by_threads(*_: Any) -> Any:
@@ -255,7 +263,7 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
     m = LeafRecorder()
     formals: list[Formal | None] = []
     passed: list[Any] = []
-    for (title, mark), argument in zip(leaf.parameters, arguments, strict=True):
+    for (title, mark, _), argument in zip(leaf.parameters, arguments, strict=True):
         if isinstance(argument, Expr):
             kind = "variable" if mark in (t.Out, t.InOut) else "value"
             if kind == "variable":
@@ -273,7 +281,7 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
             passed.append(argument)
     if leaf.text is not None:
         try:
-            leaf.text(m, *passed)
+            leaf.text(m, *passed[: len(leaf.passed)])
         except DslKernelError as error:
             raise places.located(error, error.__traceback__) from error
         except t.FAILURES as error:

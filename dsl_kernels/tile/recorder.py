@@ -12,7 +12,7 @@ from ..errors import DeclarationError, DslKernelError, did_you_mean
 from . import places
 from .expressions import Expr, Value, kernel_condition, name
 from .lang import Engine, Schedule
-from .leaf import Leaf
+from .leaf import AMBIENT, Kind, Leaf
 from .statements import (
     Assign,
     AwaitCount,
@@ -99,6 +99,10 @@ def unknown_attribute(who: str, error: AttributeError) -> DeclarationError:
         kind, known = f"buffer of pipeline {owner.pipeline.name}", list(owner.pipeline.buffers)
     elif isinstance(owner, SimpleNamespace):
         kind, known = "knob or constant", list(vars(owner))
+    elif annotated := [
+        name for base in type(owner).__mro__ for name in vars(base).get("__annotations__", ())
+    ]:
+        kind, known = f"name that {type(owner).__name__} declares", annotated
     return DeclarationError(
         who, expected=f"a {kind}" if asked else "what is there", got=asked or str(error), fix=did_you_mean(asked, known)
     )  # fmt: skip
@@ -113,9 +117,6 @@ class Recorder:
         lane, thread: this thread's lane, and its number within the role (within its replica).
         warp: this thread's warp within the CTA; one text runs for all of them, so no branch may depend on it.
         replica: which of the role's replicas this is.
-        given: by name, what a call of a leaf may leave out: operands, sizes and scalars of the kernel, `thread`, `lane`.
-        known: what a call of a leaf by its text may leave out too: knobs, constants, buffers outside of pipelines, `warp`;
-            not what the leaf sets.
     """
 
     def __init__(
@@ -130,22 +131,9 @@ class Recorder:
         self.c = SimpleNamespace(**schedule.constants)
         self.lane, self.thread, self.replica = name("lane"), name("worker"), name("replica")
         self.warp = name("warp")
-        self.given: dict[str, Any] = {"thread": self.thread, "lane": self.lane}
+        operands = tuple(operands)
         self._dtypes = {spec.name: spec.dtype for spec in operands}
-        for spec in operands:
-            extents = {extent for extent in (*spec.shape, *(spec.layout or ())) if isinstance(extent, str)}
-            self.given |= {extent: getattr(knobs, extent, self.dim(extent)) for extent in extents}
-            if spec.kind != "scalar":
-                self.given[spec.name] = self.operand(spec.name)
-            else:
-                self.given[spec.name] = (
-                    self.dim(spec.name) if spec.dtype == "int32" else self.scalar(spec.name)
-                )
-        staged = {name for pipe in schedule.pipelines for name in pipe.buffers}
-        own = (b.name for b in schedule.buffers if b.role in (None, role))
-        buffers = {text: self.buffer(text) for text in own if text not in staged}
-        axes = {axis: name(axis) for axis in schedule.axes}
-        self.known = {**axes, **vars(knobs), **schedule.constants, **buffers, "warp": self.warp} | self.given
+        self._pitches = {spec.name: spec.row_stride for spec in operands if spec.row_stride}
         self._begin()
 
     def _begin(self, variables: Iterable[str] = ()) -> None:
@@ -184,8 +172,8 @@ class Recorder:
         return name(text)
 
     def operand(self, text: str, pitch: str | None = None) -> Global:
-        """A global-memory operand, for a leaf."""
-        return Global(text, pitch, self._dtypes.get(text, "int32"))
+        """A global-memory operand, for a leaf; its rows are `pitch` apart, by default as the problem says."""
+        return Global(text, pitch or self._pitches.get(text), self._dtypes.get(text, "int32"))
 
     def block(self, axis: int) -> Expr:
         """This CTA's coordinate on a grid axis."""
@@ -481,27 +469,36 @@ class Recorder:
         return text
 
     def call(self, called: Leaf, arguments: tuple[Any, ...], named: Mapping[str, Any] | None = None) -> None:
-        """Call a leaf with an argument a parameter, or without those that are `named` or `given`."""
-        parameters = [parameter for parameter, _ in called.parameters]
-        known = dict(named or {})
-        if known or len(arguments) != len(parameters):
-            own = {parameters[position] for position in called.results}
-            wide = {key: value for key, value in self.known.items() if key not in own}
-            known = {**(self.given if called.text is None else wide), **known}
-        rest = [parameter for parameter in parameters if parameter not in known]
-        wrong = [parameter for parameter in named or () if parameter not in parameters]
-        if wrong or len(arguments) != len(rest):
-            raise DeclarationError(
-                f"leaf {called.name} in {self.role or 'the start'}",
-                expected=f"{', '.join(rest)}; the rest of {', '.join(parameters)} by name",
-                got=f"no parameter {wrong[0]}" if wrong else f"{len(arguments)} arguments",
-                fix="pass one argument a parameter; one called like an operand or size of the kernel may be left out",
-            )
-        by_order = dict(zip(rest, arguments, strict=True))
-        arguments = tuple(known[p] if p in known else by_order[p] for p in parameters)
+        """Call a leaf with an argument a parameter.
+
+        Raises:
+            DeclarationError: an argument is missing, or of another kind or dtype than the parameter's annotation says.
+        """
+        by = self.role or "the start"
+        passed = called.bound(arguments, named or {}, by)
+        for parameter, argument in zip(called.passed, passed, strict=True):
+            kind = self._kind(argument)
+            if parameter.takes and not any(taken.accepts(kind) for taken in parameter.takes):
+                raise DeclarationError(
+                    f"argument {parameter.name} of leaf {called.name} in {by}", expected=" or ".join(map(str, parameter.takes)),
+                    got=f"{kind}: {_title(argument)}", fix="compare the arguments of the call with the leaf's parameters",
+                )  # fmt: skip
+        if called.text is not None:
+            passed += tuple(getattr(self, name) for name in AMBIENT)
         for position in called.results:
-            self._variable(arguments[position])
-        self._say(Call(called, arguments))
+            self._variable(passed[position])
+        self._say(Call(called, passed))
+
+    def _kind(self, argument: Any) -> Kind:
+        """What an argument of a leaf is."""
+        if isinstance(argument, Expr):
+            return Kind("value", argument.dtype)
+        if isinstance(argument, (View, Cluster)):
+            buffer = self.schedule.buffer(argument.buffer)
+            return Kind("peers" if isinstance(argument, Cluster) else str(buffer.space.value), buffer.dtype)
+        if isinstance(argument, Global):
+            return Kind("global", argument.dtype)
+        return Kind("sender" if isinstance(argument, Sender) else "none" if argument is None else "number")
 
     def slot(self, pipeline: str, use: Value) -> Slot:
         """A slot that this role holds, by the number of its use."""
@@ -524,3 +521,10 @@ class Recorder:
         # For errors that come when the text is whole.
         vars(statement)["place"] = places.current(sys._getframe(1))
         self._blocks[-1].append(statement)
+
+
+def _title(argument: Any) -> str:
+    """An argument by its name in the kernel."""
+    if isinstance(argument, (View, Cluster)):
+        return argument.buffer
+    return argument.name if isinstance(argument, Global) else str(argument)

@@ -41,6 +41,10 @@ class View(Memory):
     column: Value = 0
     width: int | None = None
 
+    def stage(self, use: Value) -> View:
+        """The stage that use `use` has, of a buffer outside of pipelines."""
+        return replace(self, use=use)
+
     def part(self, first: Value, rows: int) -> View:
         """`rows` rows from `first` on."""
         return replace(self, first=first, rows=rows)

@@ -27,14 +27,18 @@ from .expressions import (
     select,
 )
 from .leaf import (
+    AMBIENT,
     Changes,
     InOut,
+    Kind,
     Leaf,
     Out,
+    Parameter,
     Sets,
     Stored,
     Writes,
     leaf,
+    parameters_of,
 )
 from .recorder import (
     FAILURES,
@@ -91,6 +95,7 @@ from .statements import (
 )
 
 __all__ = [
+    "AMBIENT",
     "COMPARISONS",
     "EVALUATE",
     "FAILURES",
@@ -117,6 +122,7 @@ __all__ = [
     "Global",
     "If",
     "InOut",
+    "Kind",
     "LaunchDependents",
     "Leaf",
     "Let",
@@ -125,6 +131,7 @@ __all__ = [
     "Memory",
     "Multiply",
     "Out",
+    "Parameter",
     "PassTurn",
     "PipelineOp",
     "Product",
@@ -157,6 +164,7 @@ __all__ = [
     "minimum",
     "name",
     "names_of",
+    "parameters_of",
     "refusal",
     "select",
     "unknown_attribute",

@@ -35,7 +35,7 @@ from dsl_kernels.tile.cta import TORCH_DTYPES
 from dsl_kernels.tile.interpreter import Interpreter
 from dsl_kernels.tile.lang import START, Body, Buffer, Mma, Pipeline, Role, Schedule, Space
 from dsl_kernels.tile.program import TileProgram
-from dsl_kernels.tile.text import Leaf, Out, Recorder, TearDown, Text, View, name
+from dsl_kernels.tile.text import Leaf, Out, Parameter, Recorder, TearDown, Text, View, name
 from dsl_kernels.variants import Variant
 
 NAMES = {torch_dtype: text for text, torch_dtype in TORCH_DTYPES.items() if text != "uint32"}
@@ -71,7 +71,7 @@ def case(leaf: Leaf, **choices: tuple[Any, ...]) -> Callable[[Callable[..., None
 def _leaf(
     title: str, parameters: Sequence[str], meaning: Callable[..., Any], sets: type | None = None
 ) -> Leaf:
-    return Leaf(title, tuple((p, sets if p == "to" else None) for p in parameters), meaning, "")
+    return Leaf(title, tuple(Parameter(p, sets if p == "to" else None) for p in parameters), meaning, "")
 
 
 def _source(decorator: str, title: str, parameters: str, lines: str) -> str:

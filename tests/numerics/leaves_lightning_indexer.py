@@ -28,13 +28,13 @@ def place_when_even(p: Probe, b: int) -> None:
 @case(walk.read_lengths, b=(20, 40))
 def read_lengths(p: Probe, b: int) -> None:
     lens = p.operand("seq_lens", p.integers(0, 99, b, 1))
-    p.call(p.var("length", None, out=True, each="lane"), lens, p.dim("b", b), p.lane)
+    p.call(p.var("length", None, out=True, each="lane"), lens, p.dim("b", b))
 
 
 @case(walk.lengths_to_score)
 def lengths_to_score(p: Probe) -> None:
     length = p.var("length", p.integers(0, 99, 32), each="lane")
-    p.call(p.var("need", None, out=True, each="lane"), length, p.dim("b", 20), p.dim("skip_below", 30), p.lane)  # fmt: skip
+    p.call(p.var("need", None, out=True, each="lane"), length, p.dim("b", 20), p.dim("skip_below", 30))  # fmt: skip
 
 
 @case(walk.keys_to_score)
@@ -59,7 +59,7 @@ def find_share(p: Probe, deal: str) -> None:
     ]
     p.call(
         *given, p.operand("seq_lens", lens), p.dim("b", b), p.dim("next_n", next_n), p.dim("skip_below", 30), keys,
-        p.dim("cta", cta), p.dim("ctas", ctas), p.lane,
+        p.dim("cta", cta), p.dim("ctas", ctas),
     )  # fmt: skip
 
 
@@ -89,7 +89,6 @@ def table_entries(p: Probe) -> None:
         *sizes,
         2,
         p.dim("last", 90),
-        p.lane,
     )
 
 
@@ -119,5 +118,4 @@ def find_tiles(p: Probe, row: int, split: int) -> None:
         64,
         p.dim("split", split),
         p.dim("splits", 3),
-        p.lane,
     )

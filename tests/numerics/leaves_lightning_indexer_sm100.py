@@ -37,14 +37,14 @@ def load_weights(p: Probe) -> None:
 
 @case(text.load_scale)
 def load_scale(p: Probe) -> None:
-    p.call(_own(p, "scale", None), p.shared("key_scales", (128,), p.normal(128), slot=True), p.thread)
+    p.call(_own(p, "scale", None), p.shared("key_scales", (128,), p.normal(128), slot=True))
 
 
 @case(text.load_lengths)
 def load_lengths(p: Probe) -> None:
     lens = p.operand("seq_lens", p.integers(0, 99, 6, 5))
     sizes = (p.dim("seq", 4), p.dim("next_n", 5), p.dim("skip_below", 40))
-    p.call(_integers(p, "length", None), lens, *sizes, p.thread)
+    p.call(_integers(p, "length", None), lens, *sizes)
 
 
 @case(text.load_windows)
@@ -80,7 +80,7 @@ def store_query(p: Probe, query: int) -> None:
         p.dim("stride", 260),
         p.dim("key", 128),
     )
-    p.call(_logits(p, 3, 3), _given(p, "logit"), _given(p, "scale"), lengths, *sizes, p.thread)
+    p.call(_logits(p, 3, 3), _given(p, "logit"), _given(p, "scale"), lengths, *sizes)
 
 
 @case(text.store_row)
@@ -89,4 +89,4 @@ def store_row(p: Probe) -> None:
         _integers(p, text, value, 2, out=False) for text, value in (("begin", [0, 140]), ("size", [260, 70]))
     )
     sizes = (p.dim("row", 5), p.dim("stride", 260), p.dim("key", 128))
-    p.call(_logits(p, 9), _given(p, "logit"), _given(p, "scale"), *windows, 1, *sizes, p.thread)
+    p.call(_logits(p, 9), _given(p, "logit"), _given(p, "scale"), *windows, 1, *sizes)

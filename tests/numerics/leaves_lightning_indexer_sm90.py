@@ -24,21 +24,21 @@ def _held(each: int) -> int:
 def read_weights(p: Probe, each: int) -> None:
     p.threads, first = 128, HEADS * each
     weights = p.shared("head_weights", (2 * first,), p.normal(2 * first), slot=True)
-    p.call(_own(p, "weight", None, HEADS * each // 4), weights, first, each, HEADS, p.thread)
+    p.call(_own(p, "weight", None, HEADS * each // 4), weights, first, each, HEADS)
 
 
 @case(text.read_scales, each=EACH)
 def read_scales(p: Probe, each: int) -> None:
     p.threads = 128
     scales = p.shared("key_scales", (256,), p.normal(256), slot=True)
-    p.call(_own(p, "scale", None, _held(each)), scales, 128, each, p.thread)
+    p.call(_own(p, "scale", None, _held(each)), scales, 128, each)
 
 
 @case(text.weigh, each=EACH)
 def weigh(p: Probe, each: int) -> None:
     p.relative, p.absolute = 1e-5, 1e-5
     acc, weight = _given(p, "acc", HEADS * each // 2), _given(p, "weight", HEADS * each // 4)
-    p.call(_own(p, "logit", None, _held(each)), acc, weight, each, HEADS, p.thread)
+    p.call(_own(p, "logit", None, _held(each)), acc, weight, each, HEADS)
 
 
 @case(text.one_length)
@@ -51,7 +51,7 @@ def read_query_lengths(p: Probe, each: int) -> None:
     lens = p.operand("seq_lens", p.integers(0, 99, 6, 5))
     first = p.dim("query", 5 - each + each // 4)
     p.call(
-        _integers(p, "length", None), lens, p.dim("seq", 4), first, each, p.dim("next_n", 5), p.dim("skip_below", 40), p.thread
+        _integers(p, "length", None), lens, p.dim("seq", 4), first, each, p.dim("next_n", 5), p.dim("skip_below", 40)
     )  # fmt: skip
 
 
@@ -70,14 +70,14 @@ def store_logits(p: Probe, each: int) -> None:
         p.dim("stride", 260),
         p.dim("key", 128),
     )
-    p.call(_logits(p, 3, 5), *_stored(p, each), lengths, *sizes, p.thread)
+    p.call(_logits(p, 3, 5), *_stored(p, each), lengths, *sizes)
 
 
 @case(text.read_windows, each=(2, 4))
 def read_windows(p: Probe, each: int) -> None:
     held = (_integers(p, text, None) for text in ("begin", "size"))
     sizes = (p.dim("s", 21), p.dim("skv", 300), p.dim("skip_below", 40))
-    p.call(*held, *_windows(p), p.dim("row", 20 - each // 2), each, *sizes, p.thread)
+    p.call(*held, *_windows(p), p.dim("row", 20 - each // 2), each, *sizes)
 
 
 @case(text.store_window, each=(2, 4))
@@ -87,4 +87,4 @@ def store_window(p: Probe, each: int) -> None:
         for text, value in (("begin", [130, 100, 150, 0]), ("size", [40, 60, 100, 0]))
     )
     sizes = (p.dim("row", 3), each, p.dim("stride", 260), p.dim("key", 128))
-    p.call(_logits(p, 9), *_stored(p, each), begin, size, *sizes, p.thread)
+    p.call(_logits(p, 9), *_stored(p, each), begin, size, *sizes)

@@ -37,7 +37,7 @@ HARD = (
 
 
 @by_text
-def of_one_thread(m, bits, found, source, limit, thread):
+def of_one_thread(m, bits, found, source, limit):
     """Each function, of two bit patterns of this thread."""
     low = float_of(bits[0])
     high = float_of(bits[1])
@@ -48,7 +48,7 @@ def of_one_thread(m, bits, found, source, limit, thread):
     found[4] = permute_bytes(bits[0], bits[1], 0xBB99)
     found[5] = permute_bytes(bits[0], bits[1], 0x3715)
     found[6] = funnel_left(bits[0], bits[1].to("int32"), 5).to("uint32")
-    found[7] = load_below(source.at(thread), thread, limit)
+    found[7] = load_below(source.at(m.thread), m.thread, limit)
 
 
 @case(of_one_thread)
@@ -64,11 +64,11 @@ def functions_of_one_thread(p: Probe) -> None:
     kind = {"dtype": "uint32", "private": True}
     bits = p.registers("bits", (THREADS, 2), patterns, places=straight(THREADS, 2), out=False, **kind)
     found = p.registers("found", (THREADS, 8), None, places=straight(THREADS, 8), **kind)
-    p.call(bits, found, p.operand("source", p.normal(100)), p.dim("limit", 100), p.thread)
+    p.call(bits, found, p.operand("source", p.normal(100)), p.dim("limit", 100))
 
 
 @by_text
-def of_floats(m, given, exact, near, thread):
+def of_floats(m, given, exact, near):
     """Each function, of two floats of this thread; what is rounded once or not at all apart from what is approximate."""
     a = given[0]
     b = given[1]
@@ -97,4 +97,4 @@ def functions_of_floats(p: Probe) -> None:
         for title, size in (("exact", 7), ("near", 1))
     )
     p.exact = ("exact",)
-    p.call(given, exact, near, p.thread)
+    p.call(given, exact, near)

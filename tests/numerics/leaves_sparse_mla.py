@@ -47,7 +47,6 @@ def read_ids(p: Probe, turn: int) -> None:
         p.dim("turns", 3),
         p.dim("split", 1),
         p.dim("splits", 3),
-        p.lane,
     )
 
 
@@ -77,14 +76,13 @@ def load_queries(p: Probe, heads: int, columns: int) -> None:
         256,
         128,
         columns,
-        p.thread,
     )
 
 
 @case(said.load_sinks)
 def load_sinks(p: Probe) -> None:
     p.threads = 128
-    p.call(_sinks(p), p.operand("attn_sink", p.normal(40)), p.dim("head0", 16), p.thread)
+    p.call(_sinks(p), p.operand("attn_sink", p.normal(40)), p.dim("head0", 16))
 
 
 @case(said.copy_rows, columns=(32, 64, 128))
@@ -102,7 +100,6 @@ def copy_rows(p: Probe, columns: int) -> None:
         columns,
         *_low_high(p, _ids(p, 40)),
         p.dim("n", 40),
-        p.thread,
     )
 
 
@@ -125,7 +122,7 @@ def load_tokens(p: Probe, dims: int) -> None:
     p.threads = 128
     words = _own_words(p, 8 + dims * 9 // 64)
     ids = _low_high(p, _ids(p, 40))
-    p.call(words, p.operand("kv_cache", _tokens(p, 40)), 1, dims, *ids, p.dim("n", 40), p.thread)
+    p.call(words, p.operand("kv_cache", _tokens(p, 40)), 1, dims, *ids, p.dim("n", 40))
 
 
 @case(said.renew_tokens, dims=(128, 256))
@@ -140,7 +137,7 @@ def renew_tokens(p: Probe, dims: int) -> None:
         for text, width in (("target", dims), ("rope", dims // 8))
     )
     p.before = _calling(said.load_tokens, (words, cache, 1, dims, low, high, n, p.thread))
-    p.call(words, *rows, cache, 1, dims, high, low, n, p.thread)
+    p.call(words, *rows, cache, 1, dims, high, low, n)
 
 
 def _calling(leaf: Leaf, arguments: tuple[Any, ...]) -> Callable[[Any], None]:
@@ -154,7 +151,7 @@ def fetch_half(p: Probe, shares: int) -> None:
     p.var("kept", 7, out=True)
     ids = p.var("low", _ids(p, 40)[:32], each="lane")
     rank = p.rank if shares > 1 else 0
-    p.call(p.operand("kv_cache", _tokens(p, 40)), rank, shares, ids, p.dim("n", 40), p.thread)
+    p.call(p.operand("kv_cache", _tokens(p, 40)), rank, shares, ids, p.dim("n", 40))
 
 
 def _halves(p: Probe, rows: int, *texts: str) -> list[Any]:
@@ -171,7 +168,7 @@ def load_half(p: Probe, shares: int) -> None:
     words = _own_words(p, 40 // shares + 1)
     ids = p.var("ids", _ids(p, 40)[:32], each="lane")
     rank = p.rank if shares > 1 else 0
-    p.call(words, p.operand("kv_cache", _tokens(p, 40)), rank, shares, ids, p.dim("n", 40), p.thread)
+    p.call(words, p.operand("kv_cache", _tokens(p, 40)), rank, shares, ids, p.dim("n", 40))
 
 
 def _held(p: Probe) -> torch.Tensor:
@@ -211,14 +208,14 @@ def _staged(p: Probe, tokens: torch.Tensor | None = None) -> list[Any]:
 def copy_tokens(p: Probe) -> None:
     p.threads, p.lands = 128, "cp_async"
     ids = p.var("ids", _ids(p, 40)[:32], each="lane")
-    p.call(*_staged(p), p.operand("kv_cache", _tokens(p, 40)), ids, p.dim("n", 40), p.thread)
+    p.call(*_staged(p), p.operand("kv_cache", _tokens(p, 40)), ids, p.dim("n", 40))
 
 
 @case(said.unpack_tokens, half=(0, 1))
 def unpack_tokens(p: Probe, half: int) -> None:
     p.threads = 256
     neighbours(p)
-    p.call(*_halves(p, 64, "ckv", "kpe"), *_staged(p, _tokens(p, 32)), half, p.thread)
+    p.call(*_halves(p, 64, "ckv", "kpe"), *_staged(p, _tokens(p, 32)), half)
 
 
 @case(said.renew_half, shares=(1, 2))
@@ -247,7 +244,7 @@ def renew_half(p: Probe, shares: int) -> None:
             lambda m: m.sender(ckv(m), m.slot("kv", use)),
             lambda m: m.sender(kpe(m), m.slot("kv", use)),
         )
-        return (words, ckv, kpe, *senders, cache, rank, shares, ids, n, p.thread)
+        return (words, ckv, kpe, *senders, cache, rank, shares, ids, n)
 
     def behind(m: Any, use: int) -> None:
         m.commit(m.slot("kv", use))
@@ -255,7 +252,7 @@ def renew_half(p: Probe, shares: int) -> None:
 
     def before(m: Any) -> None:
         if several:
-            _calling(said.load_half, (words, cache, rank, shares, low, n, p.thread))(m)
+            _calling(said.load_half, (words, cache, rank, shares, low, n))(m)
         m.acquire("kv", 0)
         _calling(said.renew_half, renewed(0, high))(m)
         behind(m, 0)
@@ -309,39 +306,39 @@ def send_scores(p: Probe, slices: int) -> None:
     p.threads, p.cluster = 128, slices
     scores = _scores(p, value=[p.normal(64, HEADS) for _ in range(slices)], out=False)
     slots = p.shared("x_s", (slices - 1, HEADS // 8, 128, 4), out=True, stages=2)
-    p.call(scores, slots, _peers(p, "x", "x_s", "loop", 2), p.rank, slices, p.thread)
+    p.call(scores, slots, _peers(p, "x", "x_s", "loop", 2), p.rank, slices)
 
 
 @case(said.add_scores, slices=(2, 4))
 def add_scores(p: Probe, slices: int) -> None:
     p.threads = 128
     shape = (slices - 1, HEADS // 8, 128, 4)
-    p.call(_scores(p), p.shared("x_s", shape, p.normal(*shape)), slices, p.thread)
+    p.call(_scores(p), p.shared("x_s", shape, p.normal(*shape)), slices)
 
 
 @case(said.mask_scores)
 def mask_scores(p: Probe) -> None:
     p.threads, p.relative = 128, APPROXIMATE
     inside = p.integers(0, 2, 64).bool()
-    p.call(_scores(p), *_bits(p, inside), p.scalar("sm_scale", 0.0625 * 1.37), p.thread)
+    p.call(_scores(p), *_bits(p, inside), p.scalar("sm_scale", 0.0625 * 1.37))
 
 
 @case(said.leave_maxima)
 def leave_maxima(p: Probe) -> None:
     p.threads = 128
-    p.call(_red(p, None, True), _scores(p, out=False), p.thread)
+    p.call(_red(p, None, True), _scores(p, out=False))
 
 
 @case(said.join_maxima)
 def join_maxima(p: Probe) -> None:
     p.threads = 128
-    p.call(_columns(p, "top"), _red(p, p.normal(HEADS, 4), False), p.thread)
+    p.call(_columns(p, "top"), _red(p, p.normal(HEADS, 4), False))
 
 
 @case(said.join_sums)
 def join_sums(p: Probe) -> None:
     p.threads = 128
-    p.call(_columns(p, "top"), _red(p, p.normal(HEADS, 4), False), p.thread)
+    p.call(_columns(p, "top"), _red(p, p.normal(HEADS, 4), False))
 
 
 def _acc(p: Probe, dims: int = 128, **kind: Any) -> Any:
@@ -368,7 +365,7 @@ def store_weights(p: Probe, heads: int) -> None:
     p.threads = 128
     shape = (64, heads) if heads > 8 else (heads, 64)
     target = p.shared("p_s", shape, dtype="bfloat16", swizzle=min(128, 2 * shape[1]), out=True)
-    p.call(target, _scores(p, heads, out=False), p.thread)
+    p.call(target, _scores(p, heads, out=False))
 
 
 @case(said.store_weights)
@@ -376,7 +373,7 @@ def store_rows(p: Probe) -> None:
     """Heads on M."""
     p.threads = 128
     target = p.shared("p_s", (64, 32), dtype="bfloat16", swizzle=64, out=True)
-    p.call(target, _wide(p, "scores", p.normal(64, 32), 32, out=False), p.thread)
+    p.call(target, _wide(p, "scores", p.normal(64, 32), 32, out=False))
 
 
 @case(said.rescale_rows, changed=(False, True))
@@ -390,7 +387,7 @@ def rescale_rows(p: Probe, changed: bool) -> None:
 @case(said.leave_sums)
 def leave_sums(p: Probe) -> None:
     p.threads, p.relative = 128, APPROXIMATE
-    p.call(_red(p, None, True), _sums(p, out=False), p.thread)
+    p.call(_red(p, None, True), _sums(p, out=False))
 
 
 @case(said.normalise)
@@ -438,7 +435,7 @@ def send_parts(p: Probe, heads: int) -> None:
         return m.sender(slot.view(), slot)
 
     which, part = (lambda m: m.block(1) % slices), (lambda m: m.block(1) // slices)
-    p.call(acc, lses, sender, rows[0] * rows[1], which, slices, part, p.dim("parts", 2), p.thread)
+    p.call(acc, lses, sender, rows[0] * rows[1], which, slices, part, p.dim("parts", 2))
 
 
 @case(said.keep_parts, heads=(8, 16, 32))
@@ -448,7 +445,6 @@ def keep_parts(p: Probe, heads: int) -> None:
         p.shared("o_s", (dims * heads // 128, 128 + heads), out=True),
         p.registers("acc", (dims, heads), p.normal(dims, heads), places=accumulators(dims, heads), out=False),
         _own(p, "top", p.normal(heads)[_own_heads(heads)], heads, out=False),
-        p.thread,
     )
 
 
@@ -480,7 +476,6 @@ def merge_rows(p: Probe, which: int, parts: int) -> None:
         dims,
         HEADS,
         p.scalar("lse_scale", 0.7),
-        p.thread,
     )
 
 
@@ -499,7 +494,6 @@ def write_outputs(p: Probe) -> None:
         p.dim("head0", 16),
         32,
         p.scalar("lse_scale", 0.7),
-        p.thread,
     )
 
 
@@ -513,7 +507,7 @@ def leave_part_on_n(p: Probe) -> None:
 def _call_leave_part(p: Probe, acc: Any, lses: Any, head0: int, heads: int, side: int) -> None:
     scratch = _scratch(p, True, splits=3, heads=heads)
     p.call(
-        acc, lses, p.dim("row", 1), p.dim("head0", head0), side, p.dim("split", 2), *scratch, p.dim("splits", 3), heads, p.thread,
+        acc, lses, p.dim("row", 1), p.dim("head0", head0), side, p.dim("split", 2), *scratch, p.dim("splits", 3), heads,
     )  # fmt: skip
 
 
@@ -534,7 +528,7 @@ def _call_merge_parts(
         p.operand("out", torch.full((2, heads, 512), -77.0).bfloat16(), out=True),
         p.operand("lse", torch.full((2, heads), -77.0), out=True),
         p.operand("o_partial", p.normal(2, parts + 1, heads, 512)), p.operand("lse_partial", lses),
-        p.operand("attn_sink", p.normal(heads)), p.dim("splits", parts + 1), heads, p.scalar("lse_scale", 0.7), p.thread,
+        p.operand("attn_sink", p.normal(heads)), p.dim("splits", parts + 1), heads, p.scalar("lse_scale", 0.7),
     )  # fmt: skip
 
 
@@ -563,7 +557,6 @@ def copy_query_rows(p: Probe, columns: int) -> None:
         p.dim("head0", 64),
         128,
         columns,
-        p.thread,
     )
 
 
@@ -573,7 +566,7 @@ def mask_columns(p: Probe, some: bool, columns: int) -> None:
     valid = p.integers(0, 2, 64).bool() if some else torch.ones(64, dtype=torch.bool)
     low, high = p.var("in_low", valid[:32], each="bits"), p.var("in_high", valid[32:], each="bits")
     scores = _wide(p, "scores", p.normal(64, columns), columns)
-    p.call(scores, low, high if columns == 64 else low, p.scalar("sm_scale", 0.0625 * 1.37), p.thread)
+    p.call(scores, low, high if columns == 64 else low, p.scalar("sm_scale", 0.0625 * 1.37))
 
 
 @case(fragment.pack_to)
@@ -599,14 +592,13 @@ def softmax_rows(p: Probe, tops: str) -> None:
         _of_heads(p, "peak", peak),
         _of_heads(p, "factor", None),
         8,
-        p.thread,
     )
 
 
 @case(said.share_peak)
 def share_peak(p: Probe) -> None:
     p.threads = 128
-    p.call(p.shared("peak_s", (64,), out=True), _of_heads(p, "peak", p.normal(64), out=False), p.thread)
+    p.call(p.shared("peak_s", (64,), out=True), _of_heads(p, "peak", p.normal(64), out=False))
 
 
 @case(said.follow_peak, risen=(True, False))
@@ -621,7 +613,6 @@ def follow_peak(p: Probe, risen: bool) -> None:
         _of_thread(p, "sums", p.uniform(128, 2)),
         _wide(p, "acc", p.normal(64, 256), 256),
         p.shared("peak_s", (64,), other),
-        p.thread,
     )
 
 
@@ -629,7 +620,7 @@ def follow_peak(p: Probe, risen: bool) -> None:
 def share_sums(p: Probe, side: int) -> None:
     p.threads, p.relative = 128, APPROXIMATE
     sums = _of_thread(p, "sums", p.uniform(128, 2))
-    p.call(sums, p.shared("red", (2, 64), p.normal(2, 64), out=True), side, p.thread)
+    p.call(sums, p.shared("red", (2, 64), p.normal(2, 64), out=True), side)
 
 
 @case(said.total_rows, side=(0, 1))
@@ -643,7 +634,6 @@ def total_rows(p: Probe, side: int) -> None:
         _of_heads(p, "factor", None),
         p.shared("red", (2, 64), sums),
         side,
-        p.thread,
     )
 
 
@@ -682,11 +672,10 @@ def store_result_rows(p: Probe, side: int, width: int) -> None:
         width,
         p.scalar("lse_scale", 0.7),
         side,
-        p.thread,
     )
 
 
 @case(said.load_row_sinks)
 def load_row_sinks(p: Probe) -> None:
     p.threads = 128
-    p.call(_of_heads(p, "sinks", None), p.operand("attn_sink", p.normal(128)), p.dim("head0", 64), p.thread)
+    p.call(_of_heads(p, "sinks", None), p.operand("attn_sink", p.normal(128)), p.dim("head0", 64))

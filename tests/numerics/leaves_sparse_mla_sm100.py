@@ -38,7 +38,6 @@ def copy_block(p: Probe, block: int) -> None:
         32,
         block,
         128,
-        p.thread,
     )
 
 
@@ -64,7 +63,7 @@ def load_words(p: Probe, part: tuple[int, int, int]) -> None:
     at, first, pieces = part
     words = _token_words(p, _tokens(p, 64))
     cache = p.operand("kv_cache", _tokens(p, 40))
-    p.call(words, at, cache, first, pieces, *_low_high(p, _ids(p, 40)), p.dim("n", 40), p.thread)
+    p.call(words, at, cache, first, pieces, *_low_high(p, _ids(p, 40)), p.dim("n", 40))
 
 
 @case(text.write_unit, unit=(0, 2, 4))
@@ -73,7 +72,7 @@ def write_unit(p: Probe, unit: int) -> None:
     neighbours(p)
     columns = 128 if unit < 4 else 64
     target = p.shared("target", (64, columns), dtype="bfloat16", swizzle=128, out=True, slot=True)
-    p.call(target, _token_words(p, _tokens(p, 64), out=False), unit, p.thread)
+    p.call(target, _token_words(p, _tokens(p, 64), out=False), unit)
 
 
 @case(text.read_accumulator)
@@ -85,7 +84,7 @@ def read_accumulator(p: Probe) -> None:
         p.shared("a_s", (64, 64), dtype="bfloat16", swizzle=128)
         p.shared("b_s", (HEADS, 64), dtype="bfloat16", swizzle=128)
         p.mmas = (Mma("qk", "tcgen05", "probe", 64, HEADS, 64, "bfloat16", a="a_s", b="b_s", acc="s_t"),)
-    p.call(scores, p.tensor("s_t", (64, HEADS), p.normal(64, HEADS)), p.thread)
+    p.call(scores, p.tensor("s_t", (64, HEADS), p.normal(64, HEADS)))
 
 
 @case(text.take_maxima, rise=(8.0, 8.5))
@@ -95,7 +94,7 @@ def take_maxima(p: Probe, rise: float) -> None:
     red[13] = rise
     peak = torch.zeros(128, HEADS // 4)
     grown = p.var("grown", None, dtype="bool", out=True)
-    p.call(grown, _own(p, "top", None), _own(p, "peak", peak, out=False), _red(p, red), 8, p.thread)
+    p.call(grown, _own(p, "top", None), _own(p, "peak", peak, out=False), _red(p, red), 8)
 
 
 @case(text.raise_reference)
@@ -105,7 +104,7 @@ def raise_reference(p: Probe) -> None:
     peak[::3] = -INF
     p.call(
         _own(p, "peak", peak), _own(p, "top", p.normal(128, HEADS // 4), out=False), _own(p, "sums", p.uniform(128, HEADS // 4)),
-        p.shared("stat_s", (HEADS,), out=True), p.thread,
+        p.shared("stat_s", (HEADS,), out=True),
     )  # fmt: skip
 
 
@@ -145,7 +144,6 @@ def finish_columns(p: Probe, split: int | None, block: int) -> None:
         block,
         p.dim("splits", 3),
         p.scalar("lse_scale", 0.7),
-        p.thread,
     )
 
 
@@ -156,7 +154,7 @@ def _held(p: Probe, value: torch.Tensor | None = None, out: bool = False) -> Any
 @case(text.load_columns)
 def load_columns(p: Probe) -> None:
     p.threads = 128
-    p.call(_held(p, out=True), p.tensor("o_t", (128, 64), p.normal(128, 64)), p.dim("column", 32), p.thread)
+    p.call(_held(p, out=True), p.tensor("o_t", (128, 64), p.normal(128, 64)), p.dim("column", 32))
 
 
 @case(text.store_columns)
@@ -174,7 +172,6 @@ def rescale_output(p: Probe, heads: int) -> None:
         _held(p),
         p.shared("stat_s", (heads,), p.normal(heads)),
         heads,
-        p.thread,
     )
 
 
@@ -193,7 +190,6 @@ def write_output(p: Probe, split: int | None, some: bool, block: int) -> None:
         32,
         block,
         p.dim("splits", 3),
-        p.thread,
     )
 
 
@@ -216,5 +212,4 @@ def merge_heads(p: Probe, splits: int, alone: bool) -> None:
         HEADS,
         p.dim("splits", splits),
         p.scalar("lse_scale", 0.7),
-        p.thread,
     )

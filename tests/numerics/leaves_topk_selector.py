@@ -45,14 +45,14 @@ def load_words(p: Probe) -> None:
     p.threads = THREADS
     limit = p.var("limit", torch.tensor([256, 400, 768, 900]), each="warp")
     logits = p.operand("logits", p.normal(2, 900))
-    p.call(_keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 900), _column(p), limit, p.lane)
+    p.call(_keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 900), _column(p), limit)
 
 
 @case(row.clear, count=(8, 640))
 def clear(p: Probe, count: int) -> None:
     p.threads = THREADS
     words = p.shared("words", (1024,), p.integers(1, 99, 1024), dtype="int32", out=True)
-    p.call(words, p.dim("first", 64), count, p.thread, THREADS)
+    p.call(words, p.dim("first", 64), count, THREADS)
 
 
 def _bitmap(p: Probe, title: str, words: int, out: bool = False, density: int = 2) -> Any:
@@ -100,7 +100,6 @@ def take_all(p: Probe, page_size: int) -> None:
         p.dim("rank", 1),
         2,
         *_table(p, page_size),
-        p.thread,
         THREADS,
     )
 
@@ -116,7 +115,6 @@ def fetch_pages(p: Probe, page_size: int) -> None:
         p.dim("start", 64),
         p.dim("last", 1500),
         *_table(p, page_size, pages=200),
-        p.thread,
         THREADS,
     )
 
@@ -124,8 +122,8 @@ def fetch_pages(p: Probe, page_size: int) -> None:
 @case(row.make_keys, paired=(True, False))
 def make_keys(p: Probe, paired: bool) -> None:
     p.threads = THREADS
-    digits = _keys(p, "digits", None, KEEP // 2) if paired else 0
-    p.call(_keys(p, "bits", _bits_of(p, THREADS, KEEP)), digits, _column(p), *_bounds(p), p.lane)
+    digits = _keys(p, "digits", None, KEEP // 2) if paired else None
+    p.call(_keys(p, "bits", _bits_of(p, THREADS, KEEP)), digits, _column(p), *_bounds(p))
 
 
 @case(row.stash_keys, back=(False, True))
@@ -134,7 +132,7 @@ def stash_keys(p: Probe, back: bool) -> None:
     count = THREADS * KEEP
     stash = p.shared("stash", (2 * count,), p.integers(-(2**31), 2**31 - 1, 2 * count), dtype="int32", out=not back)  # fmt: skip
     bits = _keys(p, "bits", None if back else _bits_of(p, THREADS, KEEP), out=back)
-    p.call(bits, stash, p.dim("number", 1), back, p.thread, THREADS)
+    p.call(bits, stash, p.dim("number", 1), back, THREADS)
 
 
 def _hist(p: Probe, out: bool = True, **kind: Any) -> Any:
@@ -168,7 +166,6 @@ def load_few(p: Probe) -> None:
         logits,
         p.dim("row", 1),
         p.dim("stride", 900),
-        p.lane,
     )
 
 
@@ -209,14 +206,14 @@ def _entries(p: Probe, count: int, warps: int, words: int) -> torch.Tensor:
 def count_listed(p: Probe) -> None:
     p.threads = THREADS
     entries = p.shared("entries", (512,), _entries(p, 512, 8, 20), dtype="int64")
-    p.call(_hist(p), p.dim("first", 0), entries, p.dim("total", 300), *_range(p), p.thread, THREADS)
+    p.call(_hist(p), p.dim("first", 0), entries, p.dim("total", 300), *_range(p), THREADS)
 
 
 @case(rounds.bound_listed)
 def bound_listed(p: Probe) -> None:
     p.threads = THREADS
     entries = p.shared("entries", (512,), _entries(p, 512, 8, 20), dtype="int64")
-    p.call(entries, p.dim("total", 300), _counters(p, [300, 0, 0, 0]), *_range(p), p.thread, THREADS, p.lane)
+    p.call(entries, p.dim("total", 300), _counters(p, [300, 0, 0, 0]), *_range(p), THREADS)
 
 
 @case(rounds.read_bounded, lower=(END - 1000, END - 2 * SPAN))
@@ -231,7 +228,7 @@ def key_entries(p: Probe, total: int) -> None:
     p.threads = THREADS
     found = _bits_of(p, 512) << 32 | p.integers(0, 1 << 31, 512, dtype=torch.int64)
     entries = p.shared("entries", (512,), found, dtype="int64", out=True)
-    p.call(entries, p.dim("total", total), _counters(p, [total, 0, 0, 0]), p.thread, THREADS, p.lane)
+    p.call(entries, p.dim("total", total), _counters(p, [total, 0, 0, 0]), THREADS)
 
 
 def _mine(p: Probe, threads: int, value: torch.Tensor | None, **kind: Any) -> Any:
@@ -244,7 +241,7 @@ def sum_bins(p: Probe) -> None:
     p.threads = 512
     sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
     through = p.var("through", None, out=True, each="thread")
-    p.call(_mine(p, 512, None), through, _hist(p, False), p.dim("first", row.BINS), sums, p.thread, p.warp, p.lane)  # fmt: skip
+    p.call(_mine(p, 512, None), through, _hist(p, False), p.dim("first", row.BINS), sums)  # fmt: skip
 
 
 def _state(p: Probe, out: bool) -> Any:
@@ -268,9 +265,6 @@ def pick_bin(p: Probe, half: bool, need: int) -> None:
         p.dim("need", need),
         *_range(p, END, (1 << 29) - 12345),
         half,
-        p.thread,
-        p.warp,
-        p.lane,
     )
 
 
@@ -291,7 +285,7 @@ def send_sums(p: Probe, group: int) -> None:
     coarse = p.shared("coarse", (2 * group * row.COARSE,), p.integers(0, 9, 2 * group * row.COARSE), dtype="int32", out=True, cluster=True)  # fmt: skip
     held = p.shared("hist", (2 * row.BINS,), hist, dtype="int32")
     at, first = p.dim("at", group * row.COARSE), p.dim("first", row.BINS)
-    p.call(coarse, at, held, first, group, p.rank, p.warp, WARPS, p.lane)
+    p.call(coarse, at, held, first, group, p.rank, WARPS)
 
 
 @case(rounds.pick_bin_of_group, half=(True, False), need=(1, 4000, 9001), near=(0, END, 1 << 13))
@@ -316,8 +310,6 @@ def pick_bin_of_group(p: Probe, half: bool, need: int, near: int) -> None:
         p.var("grain", 3, dtype="uint32"),
         4,
         p.rank,
-        p.warp,
-        p.lane,
     )
 
 
@@ -342,7 +334,6 @@ def collect(p: Probe, listing: bool) -> None:
         p.var("listing", listing, dtype="bool"),
         lambda m: m.warp + 8,
         p.dim("offset", 512),
-        p.lane,
     )  # fmt: skip
 
 
@@ -350,7 +341,7 @@ def collect(p: Probe, listing: bool) -> None:
 def keep_entry(p: Probe) -> None:
     p.threads = THREADS
     entry = p.var("entry", p.integers(0, 99, THREADS), each="thread")
-    p.call(p.shared("pages", (THREADS,), dtype="int32", out=True), entry, p.thread)
+    p.call(p.shared("pages", (THREADS,), dtype="int32", out=True), entry)
 
 
 @case(lists.send_entries)
@@ -361,7 +352,7 @@ def send_entries(p: Probe) -> None:
     entries = p.shared("entries", (256,), held, dtype="int64", out=True, cluster=True)
     counters = _counters(p, [[70, 0, 0, 0], [101, 0, 0, 0]])
     own = lambda m: m.buffer("entries")  # noqa: E731
-    p.call(entries, own, lambda m: m.block(1) * 70, counters, 2, p.rank, p.warp, WARPS, p.lane)
+    p.call(entries, own, lambda m: m.block(1) * 70, counters, 2, p.rank, WARPS)
 
 
 @case(lists.sift, inside=(0, 50, 300))
@@ -383,7 +374,6 @@ def sift(p: Probe, inside: int) -> None:
         p.dim("rank", 1),
         WARPS,
         p.dim("words", words),
-        p.thread,
         THREADS,
     )
 
@@ -402,8 +392,6 @@ def rank_entries(p: Probe, count: int) -> None:
         p.dim("rank", 1),
         WARPS,
         p.dim("words", words),
-        p.warp,
-        p.lane,
     )
 
 
@@ -412,7 +400,7 @@ def count_marks(p: Probe, words: int) -> None:
     p.threads = THREADS
     before = p.var("before", None, out=True, each="thread")
     sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
-    p.call(before, _bitmap(p, "bitmap", words), sums, _first(words), p.dim("words", words), p.warp, p.lane)
+    p.call(before, _bitmap(p, "bitmap", words), sums, _first(words), p.dim("words", words))
 
 
 def _counted(p: Probe, title: str, words: int) -> tuple[Any, Any, Any]:
@@ -434,9 +422,7 @@ def take_ties(p: Probe, words: int, take: int) -> None:
     p.threads = THREADS
     equal, before, sums = _counted(p, "equal", words)
     above = _bitmap(p, "above", words, out=True)
-    p.call(
-        before, above, equal, sums, p.dim("take", take), _first(words), p.dim("words", words), p.warp, p.lane
-    )
+    p.call(before, above, equal, sums, p.dim("take", take), _first(words), p.dim("words", words))
 
 
 def _pages(p: Probe, near: bool) -> tuple[Any, ...]:
@@ -461,7 +447,7 @@ def load_sample(p: Probe) -> None:
     logits = p.operand("logits", p.normal(2, 9004))
     p.call(
         _keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 9004), p.dim("start", 700), p.dim("last", 8555), EVERY,
-        p.warp, WARPS, p.lane,
+        WARPS,
     )  # fmt: skip
 
 
@@ -497,9 +483,7 @@ def list_row(p: Probe, score: float, room: int) -> None:
         p.dim("last", stride - 70),
         p.dim("batches", batches),
         room,
-        p.warp,
         WARPS,
-        p.lane,
     )  # fmt: skip
 
 
@@ -514,7 +498,6 @@ def mark_equal(p: Probe) -> None:
         lambda m: (m.warp * 2 + 1) * KEEP,
         _counters(p, [3, 70, 0, 0]),
         tied,
-        p.lane,
     )
 
 
@@ -533,8 +516,6 @@ def place_marks(p: Probe, words: int, dense: bool | int) -> None:
         # Of more words than lanes none is dense.
         p.var("dense", dense and words <= 32, dtype="bool") if isinstance(dense, bool) else 0,
         KEEP,
-        p.warp,
-        p.lane,
     )
 
 
@@ -550,7 +531,5 @@ def write_ids(p: Probe, pages: str, group: int) -> None:
         *_pages(p, pages == "near"),
         group,
         WARPS,
-        p.thread,
         THREADS,
-        p.lane,
     )

@@ -634,10 +634,10 @@ def trade(m: Recorder) -> None:
     m.fill(sinks, -math.inf)
     fragment.read_rows(m, acc, m.operand("x"), 8, cta * 64, 0, m.thread)
     words = m.schedule.buffer("parts_s").stage_elements
-    sparse_mla.send_parts(m, acc, lses, m.sender(parts.parts_s, parts), words, 0, 1, cta, ctas, m.thread)
+    sparse_mla.send_parts(m, acc, lses, m.sender(parts.parts_s, parts), words, 0, 1, cta, ctas)
     m.wait("parts", 0, at=cta)
     sparse_mla.merge_rows(
-        m, m.operand("out"), m.operand("lse"), m.buffer("parts_s"), sinks, 0, 0, 8, cta, ctas, 0, 64, 8, 1.0, m.thread
+        m, m.operand("out"), m.operand("lse"), m.buffer("parts_s"), sinks, 0, 0, 8, cta, ctas, 0, 64, 8, 1.0
     )  # fmt: skip
 
 
@@ -669,26 +669,27 @@ def words(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 
 @by_text
-def leave_word(m, shared_words, x, cta, thread):
+def leave_word(m, shared_words, x, cta):
     """A thread's word of x, in shared memory."""
-    shared_words[thread] = x.row("words", cta, WORDS)[thread]
+    shared_words[m.thread] = x.row("words", cta, WORDS)[m.thread]
 
 
 @by_text
-def add_word(m, out: t.Writes, shared_words, total, cta, thread):
+def add_word(m, out: t.Writes, shared_words, total, cta):
     """A thread's word of the output."""
-    out.row("words", cta, WORDS)[thread] = shared_words[thread] + total
+    out.row("words", cta, WORDS)[m.thread] = shared_words[m.thread] + total
 
 
 @recorded
 def add_words(m: Recorder) -> None:
     limit = t.maximum(m.word(m.operand("limits"), m.block(0)), 7)
     total: Int32 = 0
-    leave_word(m, cta=m.block(0))
+    words = m.buffer("shared_words")
+    leave_word(m, words, m.operand("x"), m.block(0))
     m.meet()
     for i in range(limit):
-        total += m.word(m.buffer("shared_words"), i)
-    add_word(m, total, cta=m.block(0))
+        total += m.word(words, i)
+    add_word(m, m.operand("out"), words, total, m.block(0))
 
 
 def sums_of_words(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

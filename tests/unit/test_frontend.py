@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dsl_kernels import programs
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.errors import DeclarationError, DslKernelError
 from dsl_kernels.problems.base import OperandSpec
@@ -474,7 +476,7 @@ def test_a_text_of_a_leaf_sets_what_it_is_marked_to_set() -> None:
         if found > 3:
             more += found
 
-    arguments = (t.name("a"), t.name("b"), t.name("c"))
+    arguments = tuple(map(t.name, ("a", "b", "c", "worker", "warp", "lane")))
     assert lines(text_of(halve, arguments).statements) == [
         "found = (// count 2)", "if (> found 3)", "  more = (+ more found)",
     ]  # fmt: skip
@@ -523,6 +525,29 @@ BODIES += [ROOT / "tests" / "numerics" / "test_vocabulary.py"]
 def test_no_body_spells_the_recorder_out(path: Path) -> None:
     found = [line for line in path.read_text().splitlines() if SPELT_OUT.search(line)]
     assert not found
+
+
+LOOKED_UP = re.compile(r"\.(?:operand|buffer|dim|scalar)\(\"")
+
+
+@pytest.mark.parametrize("op", programs.names())
+def test_programs_read_what_the_kernel_has_from_its_class(op: str) -> None:
+    """A name that is a string is found by no editor; those that a loop puts together are left."""
+    lines = [line for path in programs.files(op) for line in path.read_text().splitlines()]
+    assert not [line for line in lines if LOOKED_UP.search(line) and "m.schedule." not in line]
+
+
+TEXTS = {
+    f"{path.stem}.{name}": value
+    for path in sorted((ROOT / "dsl_kernels" / "device" / "text").glob("[a-z]*.py"))
+    for name, value in vars(importlib.import_module(f"dsl_kernels.device.text.{path.stem}")).items()
+    if isinstance(value, t.Leaf) and value.text is not None
+}
+
+
+@pytest.mark.parametrize("leaf", TEXTS.values(), ids=list(TEXTS))
+def test_every_parameter_of_a_leaf_says_what_it_takes(leaf: t.Leaf) -> None:
+    assert [parameter.name for parameter in leaf.passed if not parameter.takes] == []
 
 
 @pytest.mark.parametrize("path", BODIES, ids=lambda path: str(path.relative_to(ROOT)))

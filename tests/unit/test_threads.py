@@ -39,25 +39,27 @@ SCHEDULE = Schedule(
     grid=("1",),
     axes=("cta",),
 )
-THREAD, LANE, OUT = t.name("worker"), t.name("lane"), t.name("out")
+OUT = t.name("out")
+# What a recorder adds to a call: thread, warp, lane.
+AMBIENT = (t.name("worker"), t.name("warp"), t.name("lane"))
 TABLE = t.View("table", None, 1)
 WORDS, HELD = t.View("words", None, None), t.View("held", None, None)
 
 
 def run(leaf: t.Leaf, *arguments: Any, **memory: torch.Tensor) -> dict[str, Any]:
     scope = {"warp": torch.arange(COUNT // 32), "out": 0}
-    return threads.run(leaf, arguments, SCHEDULE, COUNT, scope, lambda view: memory[view.buffer])
+    return threads.run(leaf, (*arguments, *AMBIENT), SCHEDULE, COUNT, scope, lambda view: memory[view.buffer])
 
 
 @by_text
-def count_down(m, out: t.Sets, thread):
+def count_down(m, out: t.Sets):
     """Each thread goes round as often as its number says, in steps of three, but for the odd ones."""
     turns: Int32 = 0
-    if (thread & 1) == 0:
-        for i in range(0, thread, 3):
+    if (m.thread & 1) == 0:
+        for i in range(0, m.thread, 3):
             turns += i
     else:
-        left: Int32 = thread
+        left: Int32 = m.thread
         while left > 40:
             left -= 1
             turns -= 1
@@ -66,24 +68,24 @@ def count_down(m, out: t.Sets, thread):
 
 def test_each_thread_loops_and_branches_by_itself() -> None:
     expected = [sum(range(0, i, 3)) if i % 2 == 0 else min(0, 40 - i) for i in range(COUNT)]
-    assert run(count_down, OUT, THREAD)["out"].tolist() == expected
+    assert run(count_down, OUT)["out"].tolist() == expected
 
 
 @by_text
-def of_warps(m, out: t.Sets, words, held, thread, lane):
+def of_warps(m, out: t.Sets, words, held):
     """What a warp works out together, where only some of its threads take part in a part of it."""
-    held[1] = thread.to("uint32") - 5
-    if held[1] > 40 and lane < 8:
-        words[thread] = scan(lane)
+    held[1] = m.thread.to("uint32") - 5
+    if held[1] > 40 and m.lane < 8:
+        words[m.thread] = scan(m.lane)
     taken: Int32 = 0
-    if lane == 3:
+    if m.lane == 3:
         taken = fetch_add(words.at(0), 10)
-    out = shuffle(taken, 3) * 100 + popc(ballot(lane > 20))
+    out = shuffle(taken, 3) * 100 + popc(ballot(m.lane > 20))
 
 
 def test_warps_words_and_unsigned_numbers() -> None:
     words, held = torch.zeros(COUNT, dtype=torch.int32), torch.zeros(COUNT, 4, dtype=torch.int64)
-    out = run(of_warps, OUT, WORDS, HELD, THREAD, LANE, words=words, held=held)["out"]
+    out = run(of_warps, OUT, WORDS, HELD, words=words, held=held)["out"]
     assert held[:, 1].tolist() == [(i - 5) & 0xFFFFFFFF for i in range(COUNT)]
     # Below five the difference wraps around, and is no small number.
     expected = [i * (i + 1) // 2 if i < 5 else 0 for i in range(COUNT)]
@@ -92,46 +94,46 @@ def test_warps_words_and_unsigned_numbers() -> None:
 
 
 @by_text
-def outside(m, words, thread, behind):
-    words[thread + behind] = 1
+def outside(m, words, behind):
+    words[m.thread + behind] = 1
 
 
 @by_text
-def by_thread(m, held, thread):
-    held[thread] = 1
+def at_number(m, held, number):
+    held[number] = 1
 
 
 def test_what_lies_outside_is_refused_unless_no_thread_touches_it() -> None:
     words = torch.zeros(COUNT, dtype=torch.int32)
-    run(outside, WORDS, THREAD, 0, words=words)
+    run(outside, WORDS, 0, words=words)
     with pytest.raises(ScheduleError, match="words.*below 64.*1 to 64"):
-        run(outside, WORDS, THREAD, 1, words=words)
+        run(outside, WORDS, 1, words=words)
 
 
 def test_registers_have_no_address() -> None:
     with pytest.raises(DeclarationError, match="registers held.*unrolled"):
-        run(by_thread, HELD, THREAD, held=torch.zeros(COUNT, 4, dtype=torch.int64))
+        run(at_number, HELD, t.name("worker"), held=torch.zeros(COUNT, 4, dtype=torch.int64))
 
 
 def test_private_registers_are_a_row_a_thread() -> None:
     """As a tile they would be nobody's: the error names the shape that the schedule declares instead."""
     with pytest.raises(
-        DeclarationError, match=r"registers held of leaf by_thread.*\(64, 4\).*got shape \(256,\)"
+        DeclarationError, match=r"registers held of leaf at_number.*\(64, 4\).*got shape \(256,\)"
     ):
-        run(by_thread, HELD, 0, held=torch.zeros(COUNT * 4, dtype=torch.int64))
-    run(by_thread, HELD, 0, held=torch.zeros(COUNT, 4, dtype=torch.int64))
+        run(at_number, HELD, 0, held=torch.zeros(COUNT * 4, dtype=torch.int64))
+    run(at_number, HELD, 0, held=torch.zeros(COUNT, 4, dtype=torch.int64))
 
 
 @by_text
-def waits(m, words, thread):
+def waits(m, words):
     m.cluster_arrive()
-    words[thread] = 1
+    words[m.thread] = 1
 
 
 def test_what_a_body_says_is_refused_in_the_text_of_a_leaf() -> None:
     """It would be printed, and the interpreter would pass over it."""
     with pytest.raises(DeclarationError, match="ClusterArrive in the text of a leaf"):
-        run(waits, WORDS, THREAD, words=torch.zeros(COUNT, dtype=torch.int32))
+        run(waits, WORDS, words=torch.zeros(COUNT, dtype=torch.int32))
 
 
 def test_the_text_is_the_only_meaning() -> None:
@@ -140,22 +142,22 @@ def test_the_text_is_the_only_meaning() -> None:
 
 
 @by_text
-def in_floats(m, words, table, thread):
+def in_floats(m, words, table):
     """Each row of a table in shared memory, of which every other lane has the logarithm, by groups of registers."""
     four, half = m.local("four", 4, "float32"), m.local("half", 2, "bfloat16")
-    table.read(four, (thread, 0))
+    table.read(four, (m.thread, 0))
     half[0] = (exp2(four[1]) + exchange(four[0], 1)).to("bfloat16")
     four[2] = half[0] * rcp_approx(four[0])
-    if (thread & 1) == 0:
+    if (m.thread & 1) == 0:
         four[3] = log2(four[0])
-    table.write(four.group(2, 2), (thread, 2))
-    table[thread, 0] = -1.0
+    table.write(four.group(2, 2), (m.thread, 2))
+    table[m.thread, 0] = -1.0
 
 
 def test_matrices_floats_and_groups_of_registers() -> None:
     table = torch.rand(COUNT, 4) + 1
     before = table.clone()
-    run(in_floats, WORDS, TABLE, THREAD, words=torch.zeros(COUNT), table=table)
+    run(in_floats, WORDS, TABLE, words=torch.zeros(COUNT), table=table)
     other = before[torch.arange(COUNT) ^ 1, 0]
     rounded = (torch.exp2(before[:, 1]) + other).bfloat16().float()
     torch.testing.assert_close(table[:, 2], rounded * (1 / before[:, 0]))
@@ -165,14 +167,16 @@ def test_matrices_floats_and_groups_of_registers() -> None:
 
 
 @by_text
-def of_operand(m, out, thread, row):
+def of_operand(m, out, row):
     """A thread's element of a row of an operand with three dimensions."""
-    out.row("line", (row, thread // 8), (8, 4), 1)[thread % 3] = thread
+    out.row("line", (row, m.thread // 8), (8, 4), 1)[m.thread % 3] = m.thread
 
 
 def test_rows_of_an_operand_with_more_dimensions() -> None:
     out = torch.zeros(3, 8, 4, dtype=torch.int32)
-    text = threads.run(of_operand, (t.Global("out"), THREAD, 2), SCHEDULE, COUNT, {}, lambda _: out)
+    text = threads.run(
+        of_operand, (t.Global("out"), 2, *AMBIENT), SCHEDULE, COUNT, {"warp": 0}, lambda _: out
+    )
     expected = torch.zeros(3, 8, 4, dtype=torch.int32)
     for i in range(COUNT):
         expected[2, i // 8, 1 + i % 3] = i
@@ -183,7 +187,9 @@ def test_extents_other_than_the_operands_are_refused() -> None:
     """Memory is found by its own shape here: without the check, swapped extents would make no difference."""
     swapped = torch.zeros(3, 4, 8, dtype=torch.int32)
     with pytest.raises(ScheduleError, match=r"row line of out.*\[4, 8\]; got \[8, 4\]"):
-        threads.run(of_operand, (t.Global("out"), THREAD, 2), SCHEDULE, COUNT, {}, lambda _: swapped)
+        threads.run(
+            of_operand, (t.Global("out"), 2, *AMBIENT), SCHEDULE, COUNT, {"warp": 0}, lambda _: swapped
+        )
 
 
 @t.leaf
@@ -193,18 +199,18 @@ def doubled(table: Any, row: int) -> None:
 
 
 @by_text
-def calls(m, table, thread, alone):
-    if thread < alone:
+def calls(m, table, alone):
+    if m.thread < alone:
         for row in rolled(2):
             doubled(m, table, row)
 
 
 def test_a_text_calls_a_leaf_that_has_none_by_all_threads_at_once() -> None:
     table = torch.ones(COUNT, 4)
-    run(calls, TABLE, THREAD, COUNT, table=table)
+    run(calls, TABLE, COUNT, table=table)
     assert table[:3, 0].tolist() == [2, 2, 1]
     with pytest.raises(DeclarationError, match="leaf doubled.*by all threads.*8 of 64"):
-        run(calls, TABLE, THREAD, 8, table=table)
+        run(calls, TABLE, 8, table=table)
 
 
 TILE = Schedule(
@@ -221,20 +227,22 @@ TILE = Schedule(
 
 
 @by_text
-def scale_rows(m, acc, rows, thread, wrong):
+def scale_rows(m, acc, rows, wrong):
     for r in range(2):
         for j in unrolled(acc.size // 4):
             for e in range(2):
                 acc[j * 4 + (2 * r + e)] *= rows[r]
-        rows[r] = select(thread % 4 == wrong, 0.5, exp2(rows[r]))
+        rows[r] = select(m.thread % 4 == wrong, 0.5, exp2(rows[r]))
 
 
 def test_registers_are_the_share_of_a_tile_that_a_product_leaves_a_thread() -> None:
     acc, rows = torch.randn(64, 16), torch.randn(64)
     expected = acc * rows[:, None], torch.exp2(rows)
     held = {"acc": acc, "rows": rows}
-    arguments = (t.View("acc", None, None), t.View("rows", None, None), THREAD)
-    threads.run(scale_rows, (*arguments, 4), TILE, 128, {}, lambda view: held[view.buffer])
+    arguments = (t.View("acc", None, None), t.View("rows", None, None))
+    threads.run(scale_rows, (*arguments, 4, *AMBIENT), TILE, 128, {"warp": 0}, lambda view: held[view.buffer])
     assert torch.equal(acc, expected[0]) and torch.equal(rows, expected[1])
     with pytest.raises(ScheduleError, match="registers rows of leaf scale_rows.*several"):
-        threads.run(scale_rows, (*arguments, 3), TILE, 128, {}, lambda view: held[view.buffer])
+        threads.run(
+            scale_rows, (*arguments, 3, *AMBIENT), TILE, 128, {"warp": 0}, lambda view: held[view.buffer]
+        )

@@ -18,6 +18,7 @@ from dsl_kernels.problems.base import OperandSpec, Problem
 from dsl_kernels.runtime.artifact import TensorMap
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile.frontend import Int32, recorded
+from dsl_kernels.tile.kinds import Bfloat16, Float32, Global, LeafRecorder, Registers, Shared
 from dsl_kernels.tile.lang import START, Buffer, Engine, Knob, Mma, Pipeline, Reader, Role, Schedule, Space
 from dsl_kernels.tile.leaf_text import by_text, text_of
 from dsl_kernels.tile.program import TileProgram
@@ -25,6 +26,8 @@ from dsl_kernels.tile.text import Box, Call, Expr, If, Recorder, Span, Writes, l
 
 SHARED, REGISTER = Space.SHARED, Space.REGISTER
 ARCH = ARCHS["sm_90a"]
+# What a recorder adds to the call of a leaf by its text: thread, warp, lane.
+AMBIENT = (t.name("worker"), t.name("warp"), t.name("lane"))
 SCHEDULE = Schedule(
     roles=(Role("work", 4, doc="all of it"), Role("load", 1, doc="rows into the ring")),
     buffers=(
@@ -483,7 +486,7 @@ def test_what_a_body_asks_for_and_nobody_has(say: Callable[[Recorder], Any], got
 
 
 @by_text
-def asks(m, w, thread):
+def asks(m, w):
     """A leaf whose text calls one that is not there."""
     LEAVES.read_tile(m, w)
 
@@ -492,7 +495,7 @@ def test_what_the_text_of_a_leaf_asks_for_and_nobody_has() -> None:
     with pytest.raises(
         DeclarationError, match=r"text of leaf asks.*got read_tile. Fix: did you mean read_tiles"
     ):
-        text_of(asks, (t.Global("w"), t.name("worker")))
+        text_of(asks, (t.Global("w"), *AMBIENT))
 
 
 @by_text
@@ -503,7 +506,7 @@ def unwritten(m, w):
 
 def test_a_text_that_is_not_written_yet() -> None:
     with pytest.raises(DeclarationError, match="text of leaf unwritten.*got write the leaves of asks"):
-        text_of(unwritten, (t.Global("w"),))
+        text_of(unwritten, (t.Global("w"), *AMBIENT))
 
 
 def _called(say: Callable[[Recorder], None]) -> list[tuple[Any, ...]]:
@@ -513,23 +516,20 @@ def _called(say: Callable[[Recorder], None]) -> list[tuple[Any, ...]]:
     return [tuple(map(repr, s.arguments)) for s in m.statements if isinstance(s, Call)]
 
 
-@leaf
-def shift(rows: int, source: Any, threads: int, thread: Any, scale: float) -> None:
-    """Takes a size, a thread and a scalar of the kernel by their names, and what only the call knows."""
-
-
-def test_a_call_may_leave_out_what_is_called_like_the_kernels_own() -> None:
+def test_a_call_binds_its_arguments_as_python_does() -> None:
     full = _called(lambda m: write(m, m.operand("y"), m.buffer("acc"), m.buffer("red_s"), m.scalar("scale")))
-    assert _called(lambda m: write(m, m.buffer("acc"), m.buffer("red_s"))) == full
-    short = _called(lambda m: shift(m, m.buffer("acc"), 128, rows=1))
-    assert short == _called(lambda m: shift(m, 1, m.buffer("acc"), 128, m.thread, m.scalar("scale")))
+    named = {"scale": lambda m: m.scalar("scale"), "scratch": lambda m: m.buffer("red_s")}
+    assert full == _called(
+        lambda m: write(m, m.operand("y"), m.buffer("acc"), **{k: v(m) for k, v in named.items()})
+    )
 
 
 @pytest.mark.parametrize(
     ("say", "got"),
     [
-        (lambda m: write(m, m.buffer("acc")), "expected source, scratch; the rest of y, source, scratch, scale by name; got 1 arguments"),
-        (lambda m: write(m, m.buffer("acc"), m.buffer("red_s"), rows=2), "got no parameter rows"),
+        (lambda m: write(m, m.operand("y"), m.buffer("acc")), "one argument a parameter: y, source, scratch, scale; got nothing for scratch, scale"),
+        (lambda m: write(m, *[m.buffer("acc")] * 4, rows=2), "got no parameter rows"),
+        (lambda m: write(m, *[m.buffer("acc")] * 4, y=m.operand("y")), "got y twice"),
         (lambda m: write(m, *[m.buffer("acc")] * 5), "got 5 arguments"),
     ],
 )  # fmt: skip
@@ -537,6 +537,72 @@ def test_a_call_that_does_not_fit_its_leaf_is_refused(say: Callable[[Recorder], 
     with pytest.raises(DeclarationError) as error:
         _called(say)
     assert got in str(error.value) and "leaf write in work" in str(error.value)
+
+
+@by_text
+def takes(
+    m: LeafRecorder,
+    tile: Shared[Bfloat16],
+    held: Registers[Float32] | int,
+    row: Int32,
+    count: int,
+    y: Writes[Global[Any]],
+) -> None:
+    """Takes some of each kind."""
+
+
+def _takes(m: Recorder, **other: Any) -> None:
+    right = {
+        "tile": m.buffer("red_s"),
+        "held": m.buffer("acc"),
+        "row": m.thread,
+        "count": 3,
+        "y": m.operand("y"),
+    }
+    takes(m, **right | other)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{}, {"held": lambda m: 0}, {"row": lambda m: 5}, {"row": lambda m: m.dim("rows")}, {"y": lambda m: m.operand("w")}],
+    ids=("all", "a number for registers", "a number for a value", "a size", "another operand"),
+)  # fmt: skip
+def test_arguments_of_the_annotated_kinds_are_taken(other: dict[str, Any]) -> None:
+    assert _called(lambda m: _takes(m, **{k: v(m) for k, v in other.items()}))
+
+
+@pytest.mark.parametrize(
+    ("parameter", "argument", "got"),
+    [
+        ("tile", lambda m: m.buffer("acc"), "expected shared memory of bfloat16; got registers of float32: acc"),
+        ("tile", lambda m: m.thread, "expected shared memory of bfloat16; got a value of int32: "),
+        ("held", lambda m: m.buffer("red_s"), "expected registers of float32 or a number of Python; got shared memory of bfloat16: red_s"),
+        ("held", lambda m: m.thread, "expected registers of float32 or a number of Python; got a value of int32"),
+        ("row", lambda m: m.operand("y"), "expected a value of int32; got an operand of "),
+        ("row", lambda m: m.scalar("scale"), "expected a value of int32; got a value of float32"),
+        ("row", lambda m: m.thread < 3, "expected a value of int32; got a value of bool"),
+        ("count", lambda m: m.thread, "expected a number of Python; got a value of int32"),
+        ("y", lambda m: m.buffer("red_s"), "expected an operand; got shared memory of bfloat16: red_s"),
+    ],
+)  # fmt: skip
+def test_an_argument_of_another_kind_or_dtype_is_refused(parameter: str, argument: Any, got: str) -> None:
+    with pytest.raises(DeclarationError) as error:
+        _called(lambda m: _takes(m, **{parameter: argument(m)}))
+    assert f"argument {parameter} of leaf takes in work" in str(error.value) and got in str(error.value)
+
+
+@recorded
+def exchanges(m: Recorder) -> None:
+    work(m)
+    takes(m, m.buffer("red_s"), m.thread, m.buffer("acc"), 3, m.operand("y"))
+
+
+def test_exchanged_arguments_are_refused_at_their_line() -> None:
+    with pytest.raises(DeclarationError, match="argument held of leaf takes") as error:
+        text(work=exchanges)
+    assert error.value.where.endswith(
+        'takes(m, m.buffer("red_s"), m.thread, m.buffer("acc"), 3, m.operand("y"))'
+    )
 
 
 def _said(say: Callable[[Recorder], Any]) -> Any:
@@ -629,11 +695,11 @@ def test_a_refusal_names_the_line_that_does_it(body: Any, what: str, line: str) 
 
 def test_what_python_raises_of_a_text_is_a_refusal_of_the_declaration() -> None:
     @by_text
-    def unpacks(m: Any, w: Any, thread: Any) -> None:
+    def unpacks(m: Any, w: Any) -> None:
         """Takes two of three."""
-        first, second = (thread, thread, thread)
+        first, second = (m.thread, m.thread, m.thread)
         w[0] = first + second
 
     with pytest.raises(DeclarationError, match="too many values to unpack") as error:
-        text_of(unpacks, (t.Global("w"), t.name("worker")))
+        text_of(unpacks, (t.Global("w"), *AMBIENT))
     assert error.value.where.endswith(": first, second")

@@ -5,9 +5,10 @@ Every warp works out for itself which tiles it has, of 32 sequences at a time, s
 
 from __future__ import annotations
 
-from ...tile.frontend import Boolean, Int32, recorded, rolled
+from ...tile.frontend import recorded, rolled
+from ...tile.kinds import Boolean, Changes, Global, Int32, LeafRecorder, Sets
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import Changes, Sets, ceildiv, maximum, minimum, select
+from ...tile.text import ceildiv, maximum, minimum, select
 from ..torch.lightning_indexer import quotient, share_begin, share_size, shuffle_length
 from ..torch.warps import ballot, clz, scan, shuffle, warp_max, warp_sum
 
@@ -15,7 +16,10 @@ LAST_KEY = 2**31 - 1
 
 
 @by_text
-def place_when_even(m, seq: Sets, tile: Sets, step: Sets, b, cta, ctas):
+def place_when_even(
+    m: LeafRecorder, seq: Sets[Int32], tile: Sets[Int32], step: Sets[Int32], b: Int32, cta: Int32,
+    ctas: Int32,
+) -> None:  # fmt: skip
     """Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles in turn."""
     tile = cta
     step = ctas
@@ -26,16 +30,16 @@ def place_when_even(m, seq: Sets, tile: Sets, step: Sets, b, cta, ctas):
 
 
 @by_text
-def read_lengths(m, length: Sets, seq_lens, b, lane):
+def read_lengths(m: LeafRecorder, length: Sets[Int32], seq_lens: Global[Int32], b: Int32) -> None:
     """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
-    length = seq_lens.row("lengths", minimum(lane, b - 1), 1, wide=False)[0]
+    length = seq_lens.row("lengths", minimum(m.lane, b - 1), 1, wide=False)[0]
 
 
 @by_text
-def lengths_to_score(m, need: Sets, length, b, skip_below, lane):
+def lengths_to_score(m: LeafRecorder, need: Sets[Int32], length: Int32, b: Int32, skip_below: Int32) -> None:
     """What the lanes' sequences have to score, from their lengths."""
-    known = shuffle_length(length, lane)
-    need = select(lane < b and known > skip_below, known, 0)
+    known = shuffle_length(length, m.lane)
+    need = select(m.lane < b and known > skip_below, known, 0)
 
 
 @recorded
@@ -49,15 +53,20 @@ def _keys_to_score(m, seq_lens, b, next_n, skip_below, sequence):
 
 
 @by_text
-def keys_to_score(m, need: Sets, seq_lens, b, next_n, skip_below, sequence):
+def keys_to_score(
+    m: LeafRecorder, need: Sets[Int32], seq_lens: Global[Int32], b: Int32, next_n: Int32, skip_below: Int32,
+    sequence: Int32,
+) -> None:  # fmt: skip
     """Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the batch."""
     need = _keys_to_score(m, seq_lens, b, next_n, skip_below, sequence)
 
 
 @by_text
 def find_share(
-    m, seq: Changes, tile: Changes, need: Changes, turns: Sets, step: Changes, seq_lens, b, next_n, skip_below, keys, cta, ctas, lane
-):  # fmt: skip
+    m: LeafRecorder, seq: Changes[Int32], tile: Changes[Int32], need: Changes[Int32], turns: Sets[Int32],
+    step: Changes[Int32], seq_lens: Global[Int32], b: Int32, next_n: Int32, skip_below: Int32, keys: int,
+    cta: Int32, ctas: Int32,
+) -> None:  # fmt: skip
     """Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
 
     Given are place_when_even and keys_to_score of the first 32 sequences, one a lane; what comes back is that of `seq`.
@@ -71,7 +80,7 @@ def find_share(
         total: Int32 = ceildiv(need, keys)
         longest: Int32 = total
         for c in range(1, ceildiv(b, WARP)):
-            sequence = c * WARP + lane
+            sequence = c * WARP + m.lane
             tiles = ceildiv(_keys_to_score(m, seq_lens, b, next_n, skip_below, sequence), keys)
             total += tiles
             longest = maximum(longest, tiles)
@@ -92,7 +101,7 @@ def find_share(
             searching: Boolean = turns > 0
             while searching:
                 if batch > 0:
-                    sequence = batch * WARP + lane
+                    sequence = batch * WARP + m.lane
                     need = _keys_to_score(m, seq_lens, b, next_n, skip_below, sequence)
                 tiles = ceildiv(need, keys)
                 upto = before + scan(tiles)
@@ -110,8 +119,9 @@ def find_share(
 
 @by_text
 def next_tile(
-    m, fresh: Sets, it, seq: Changes, tile: Changes, need: Changes, seq_lens, b, next_n, skip_below, keys
-):
+    m: LeafRecorder, fresh: Sets[Boolean], it: Int32, seq: Changes[Int32], tile: Changes[Int32],
+    need: Changes[Int32], seq_lens: Global[Int32], b: Int32, next_n: Int32, skip_below: Int32, keys: int,
+) -> None:  # fmt: skip
     """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to score.
 
     `fresh` tells whether this tile is the share's first one of its sequence.
@@ -124,17 +134,20 @@ def next_tile(
 
 
 @by_text
-def table_entries(m, entry: Sets, block_table, max_pages, row, first, step, pages, last, lane):
+def table_entries(
+    m: LeafRecorder, entry: Sets[Int32], block_table: Global[Int32], max_pages: Int32, row: Int32,
+    first: Int32, step: Int32, pages: int, last: Int32,
+) -> None:  # fmt: skip
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on, `step` apart.
 
     Entries past `last` are not read; lanes that want one get that of `last`.
     """
     line = block_table.row("line", row, max_pages, wide=False)
-    entry = line[minimum((first + lane // pages * step) * pages + lane % pages, last)]
+    entry = line[minimum((first + m.lane // pages * step) * pages + m.lane % pages, last)]
 
 
 @by_text
-def entry_of(m, page: Sets, entry, place):
+def entry_of(m: LeafRecorder, page: Sets[Int32], entry: Int32, place: Int32) -> None:
     """The entry that lane `place` holds."""
     page = shuffle(entry, place)
 
@@ -151,10 +164,11 @@ def window_of(m, k_start, k_end, row, s, skv, skip_below):
 
 @by_text
 def find_tiles(
-    m, first: Sets, turns: Sets, k_start, k_end, row, rows, s, skv, skip_below, keys, split, splits, lane
-):
+    m: LeafRecorder, first: Sets[Int32], turns: Sets[Int32], k_start: Global[Int32], k_end: Global[Int32],
+    row: Int32, rows: int, s: Int32, skv: Int32, skip_below: Int32, keys: int, split: Int32, splits: Int32,
+) -> None:  # fmt: skip
     """First key tile and tile count of a split over the union of the windows of a block of rows; a lane looks at one row."""
-    begin, end = window_of(m, k_start, k_end, row + lane % rows, s, skv, skip_below)
+    begin, end = window_of(m, k_start, k_end, row + m.lane % rows, s, skv, skip_below)
     m.comment("From the last key that there can be, as the greatest is what a warp finds.")
     low = LAST_KEY - warp_max(select(end > begin, LAST_KEY - begin, 0))
     high = warp_max(select(end > begin, end, 0))

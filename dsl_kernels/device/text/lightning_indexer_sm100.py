@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from ...tile.frontend import unrolled
+from ...tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Writes
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import Writes, maximum
+from ...tile.text import maximum
 from ..torch.warps import shuffle
 from .lightning_indexer import window_of
 
 
 @by_text
-def load_weights(m, weight, head_weights, first):
+def load_weights(
+    m: LeafRecorder, weight: Registers[Float32], head_weights: Shared[Float32], first: Int32,
+) -> None:  # fmt: skip
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
     for quad in unrolled(weight.size // 4):
         head_weights.read(weight.group(4 * quad, 4), first // 4 + quad)
 
 
 @by_text
-def load_scale(m, scale, key_scales, thread):
+def load_scale(m: LeafRecorder, scale: Registers[Float32], key_scales: Shared[Float32]) -> None:
     """The scale of this thread's key."""
-    scale[0] = key_scales[thread]
+    scale[0] = key_scales[m.thread]
 
 
 @by_text
-def load_lengths(m, length, seq_lens, seq, next_n, skip_below, thread):
+def load_lengths(
+    m: LeafRecorder, length: Registers[Int32], seq_lens: Global[Int32], seq: Int32, next_n: Int32,
+    skip_below: Int32,
+) -> None:  # fmt: skip
     """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
-    query = thread % WARP
+    query = m.thread % WARP
     length[0] = 0
     if query < next_n:
         found = seq_lens.row("lengths", seq, next_n, wide=False)[query]
@@ -34,7 +40,10 @@ def load_lengths(m, length, seq_lens, seq, next_n, skip_below, thread):
 
 
 @by_text
-def load_windows(m, begin, size, k_start, k_end, row, s, skv, skip_below):
+def load_windows(
+    m: LeafRecorder, begin: Registers[Int32], size: Registers[Int32], k_start: Global[Int32],
+    k_end: Global[Int32], row: Int32, s: Int32, skv: Int32, skip_below: Int32,
+) -> None:  # fmt: skip
     """First keys and sizes of the windows of the rows from `row` on."""
     for i in unrolled(begin.size):
         low, high = window_of(m, k_start, k_end, row + i, s, skv, skip_below)
@@ -43,17 +52,23 @@ def load_windows(m, begin, size, k_start, k_end, row, s, skv, skip_below):
 
 
 @by_text
-def store_query(m, logits: Writes, logit, scale, length, seq, query, next_n, stride, key, thread):
+def store_query(
+    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
+    length: Registers[Int32], seq: Int32, query: Int32, next_n: Int32, stride: Int32, key: Int32,
+) -> None:  # fmt: skip
     """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
-    at = key + thread
+    at = key + m.thread
     if at < shuffle(length[0], query):
         logits.row("row_of_query", (seq, query), (next_n, stride))[at] = logit[0] * scale[0]
 
 
 @by_text
-def store_row(m, logits: Writes, logit, scale, begin, size, j, row, stride, key, thread):
+def store_row(
+    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
+    begin: Registers[Int32], size: Registers[Int32], j: int, row: Int32, stride: Int32, key: Int32,
+) -> None:  # fmt: skip
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its window has that key."""
-    at = key + thread
+    at = key + m.thread
     m.comment("One comparison: a key before the window is far behind it, too.")
     if (at - begin[j]).to("uint32") < size[j].to("uint32"):
         logits.row("row_of_key", row, stride)[at] = logit[0] * scale[0]

@@ -10,9 +10,10 @@ query's. Four: every lane gets one query's, of both keys.
 
 from __future__ import annotations
 
-from ...tile.frontend import Float32, Int32, inline, named, recorded, unrolled
+from ...tile.frontend import inline, named, recorded, unrolled
+from ...tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Writes
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import Writes, maximum, select
+from ...tile.text import maximum, select
 from ..torch.lightning_indexer import store_where
 from ..torch.warps import exchange
 from .lightning_indexer import window_of
@@ -36,19 +37,24 @@ def _query(thread, each):
 
 
 @by_text
-def read_weights(m, weight, head_weights, first, each, heads, thread):
+def read_weights(
+    m: LeafRecorder, weight: Registers[Float32], head_weights: Shared[Float32], first: Int32, each: int,
+    heads: int,
+) -> None:  # fmt: skip
     """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at a time."""
     own = head_weights.part("own", first)
     for query in range(each):
         for pair in unrolled(heads // 8):
-            place = inline(query * (heads // 2) + pair * 4 + thread % 4)
+            place = inline(query * (heads // 2) + pair * 4 + m.thread % 4)
             own.read(weight.group(query * (heads // 4) + pair * 2, 2), place)
 
 
 @by_text
-def read_scales(m, scale, key_scales, first, each, thread):
+def read_scales(
+    m: LeafRecorder, scale: Registers[Float32], key_scales: Shared[Float32], first: Int32, each: int,
+) -> None:  # fmt: skip
     """Scales of this thread's keys of one product, from key `first` of the tile on."""
-    own = key_scales.part("own", first + _key(thread, each))
+    own = key_scales.part("own", first + _key(m.thread, each))
     for i in range(scale.size):
         scale[i] = own[ROWS * i]
 
@@ -65,10 +71,13 @@ def _head_sum(m, acc, weight, row, query, pairs):
 
 
 @by_text
-def weigh(m, logit, acc, weight, each, heads, thread):
+def weigh(
+    m: LeafRecorder, logit: Registers[Float32], acc: Registers[Float32], weight: Registers[Float32],
+    each: int, heads: int,
+) -> None:  # fmt: skip
     """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys, dealt to its four lanes."""
-    odd = thread % 2 == 1
-    upper = thread // 2 % 2 == 1 if each > 1 else False
+    odd = m.thread % 2 == 1
+    upper = m.thread // 2 % 2 == 1 if each > 1 else False
 
     def dealt(low, high, takes_high, distance):
         """Two values added over pairs of lanes: a lane that `takes_high` gets the sum of the second."""
@@ -90,15 +99,18 @@ def weigh(m, logit, acc, weight, each, heads, thread):
 
 
 @by_text
-def one_length(m, length, need):
+def one_length(m: LeafRecorder, length: Registers[Int32], need: Int32) -> None:
     """The length of the only query of a sequence."""
     length[0] = need
 
 
 @by_text
-def read_query_lengths(m, length, seq_lens, seq, query, each, next_n, skip_below, thread):
+def read_query_lengths(
+    m: LeafRecorder, length: Registers[Int32], seq_lens: Global[Int32], seq: Int32, query: Int32, each: int,
+    next_n: Int32, skip_below: Int32,
+) -> None:  # fmt: skip
     """Keys to score of this thread's query of a product; 0 past next_n and for a row that selection takes whole."""
-    own = query + _query(thread, each)
+    own = query + _query(m.thread, each)
     found: Int32 = 0
     if own < next_n:
         found = seq_lens.row("lengths", seq, next_n, wide=False)[own]
@@ -108,29 +120,38 @@ def read_query_lengths(m, length, seq_lens, seq, query, each, next_n, skip_below
 
 
 @by_text
-def store_logits(m, logits: Writes, logit, scale, length, seq, query, each, next_n, stride, key, thread):
+def store_logits(
+    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
+    length: Registers[Int32], seq: Int32, query: Int32, each: int, next_n: Int32, stride: Int32, key: Int32,
+) -> None:  # fmt: skip
     """Store this thread's logits of a product, times the scales: those of keys that its query has."""
-    at = key + _key(thread, each)
+    at = key + _key(m.thread, each)
     for i in range(logit.size):
-        to = logits.row("to", (seq, query + _query(thread, each)), (next_n, stride), at + ROWS * i)
-        wanted = inline((each > 1 or thread % 4 < 2) and at + ROWS * i < length[0])
+        to = logits.row("to", (seq, query + _query(m.thread, each)), (next_n, stride), at + ROWS * i)
+        wanted = inline((each > 1 or m.thread % 4 < 2) and at + ROWS * i < length[0])
         m.do(store_where(to.at(0), logit[i] * scale[i], wanted))
 
 
 @by_text
-def read_windows(m, begin, size, k_start, k_end, row, each, s, skv, skip_below, thread):
+def read_windows(
+    m: LeafRecorder, begin: Registers[Int32], size: Registers[Int32], k_start: Global[Int32],
+    k_end: Global[Int32], row: Int32, each: int, s: Int32, skv: Int32, skip_below: Int32,
+) -> None:  # fmt: skip
     """First key and size of the window of this thread's row."""
-    low, high = window_of(m, k_start, k_end, row + _query(thread, each), s, skv, skip_below)
+    low, high = window_of(m, k_start, k_end, row + _query(m.thread, each), s, skv, skip_below)
     begin[0] = low
     size[0] = maximum(high - low, 0)
 
 
 @by_text
-def store_window(m, logits: Writes, logit, scale, begin, size, row, each, stride, key, thread):
+def store_window(
+    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
+    begin: Registers[Int32], size: Registers[Int32], row: Int32, each: int, stride: Int32, key: Int32,
+) -> None:  # fmt: skip
     """Store this thread's logits of a product, times the scales: those of keys in its row's window."""
     m.comment("What does not change from product to product comes first, so that it is found once.")
-    to = logits.row("to", row + _query(thread, each), stride, _key(thread, each)).part("there", key)
-    place = key - (begin[0] - _key(thread, each))
+    to = logits.row("to", row + _query(m.thread, each), stride, _key(m.thread, each)).part("there", key)
+    place = key - (begin[0] - _key(m.thread, each))
     for i in range(logit.size):
         inside = inline((place + ROWS * i).to("uint32") < size[0].to("uint32"))
         m.do(store_where(to.at(ROWS * i), logit[i] * scale[i], inside))

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import add
 
-from ...tile.frontend import Float32, inline, named, recorded, rolled, unrolled
+from ...tile.frontend import inline, named, recorded, rolled, unrolled
+from ...tile.kinds import Bfloat16, Float32, Global, Int32, LeafRecorder, Registers, Sender, Shared, Writes
 from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import Value, Writes, ceildiv, maximum, minimum, select
+from ...tile.text import Value, ceildiv, maximum, minimum, select
 from ..torch.warps import clz, exchange, exp2, push, store_matrices, store_pair, sync_warp
 from .sparse_mla_gather import (  # noqa: F401
     ROPE_AT,
@@ -79,19 +80,23 @@ def _own_dim(block, thread):
 
 
 @by_text
-def write_outputs(m, acc, top, attn_sink, out: Writes, lse: Writes, row, head0, heads, lse_scale, thread):
+def write_outputs(
+    m: LeafRecorder, acc: Registers[Float32], top: Registers[Float32], attn_sink: Global[Float32],
+    out: Writes[Global[Bfloat16]], lse: Writes[Global[Float32]], row: Int32, head0: Int32, heads: int,
+    lse_scale: Float32,
+) -> None:  # fmt: skip
     """The result of a row that one CTA holds whole."""
     each = top.size * 2
     for group in unrolled(each // FOUR):
         for column, i in columns_of(group):
-            head = head0 + column_head(column, thread)
+            head = head0 + column_head(column, m.thread)
             to = out.row("to", (row, head), (heads, LATENT_DIM))
             kept = kept_beside(top[column], attn_sink[head])
             for block in unrolled(acc.size // each):
                 for r in range(2):
                     value = inline(acc[block * each + i + 2 * r] * kept)
-                    to[_own_dim(block, thread) + 8 * r] = value.to("bfloat16")
-            if thread < 4:
+                    to[_own_dim(block, m.thread) + 8 * r] = value.to("bfloat16")
+            if m.thread < 4:
                 lse.row("of_row", row, heads)[head] = top[column] * lse_scale
 
 
@@ -108,35 +113,38 @@ def _share_head(thread):
 
 
 @by_text
-def load_sinks(m, sinks, attn_sink, head0, thread):
+def load_sinks(m: LeafRecorder, sinks: Registers[Float32], attn_sink: Global[Float32], head0: Int32) -> None:
     """The sink logits of a thread's heads, one of each row's, read long before they are wanted."""
-    head, _ = _share_head(thread)
+    head, _ = _share_head(m.thread)
     mine = attn_sink.part("mine", head0 + head)
     for c in range(sinks.size):
         sinks[c] = mine[c * COLUMN]
 
 
 @recorded
-def _rows_of_parts(m, acc, lses, thread, put):
+def _rows_of_parts(m, acc, lses, put):
     """Hand all of a thread's part of O and lses to `put(row, place in it, floats)`."""
     four, few = m.local("four", FOUR, "float32"), m.local("few", min(FOUR, lses.size), "float32")
-    place = ((thread & 3) * 8 + (thread >> 2 & 7)) * FOUR
+    place = ((m.thread & 3) * 8 + (m.thread >> 2 & 7)) * FOUR
     for u in unrolled(acc.size // FOUR):
         for e in range(FOUR):
             four[e] = acc[u * FOUR + e]
-        put(u * FOUR + (thread >> 5), place, four)
+        put(u * FOUR + (m.thread >> 5), place, four)
     m.comment("Four threads a row: those that hold all heads' lses between them.")
     for i in unrolled(ceildiv(acc.size * 4, THREADS)):
-        row = i * (THREADS // 4) + (thread >> 2)
+        row = i * (THREADS // 4) + (m.thread >> 2)
         if row < acc.size:
             for v in range(0, lses.size, few.size):
                 for e in range(few.size):
                     few[e] = lses[v + e]
-                put(row, (thread & 3) * lses.size + (ROW + v), few)
+                put(row, (m.thread & 3) * lses.size + (ROW + v), few)
 
 
 @by_text
-def send_parts(m, acc, lses, inbox, words, first, slices, part, parts, thread):
+def send_parts(
+    m: LeafRecorder, acc: Registers[Float32], lses: Registers[Float32], inbox: Sender, words: int,
+    first: Int32, slices: int, part: Int32, parts: Int32,
+) -> None:  # fmt: skip
     """Send each CTA that holds this slice its share of O, this one included; a CTA receives so many `words`.
 
     A CTA's share are the rows of its number, one part behind the other; CTA `first` merges the first share, and every
@@ -150,29 +158,33 @@ def send_parts(m, acc, lses, inbox, words, first, slices, part, parts, thread):
         share = inbox.row("share", first + owner * slices, words, within * (ROW + 4 * lses.size) + place)
         m.do(push(share.at(0), floats))
 
-    _rows_of_parts(m, acc, lses, thread, put)
+    _rows_of_parts(m, acc, lses, put)
 
 
 @by_text
-def keep_parts(m, target, acc, lses, thread):
+def keep_parts(
+    m: LeafRecorder, target: Shared[Float32], acc: Registers[Float32], lses: Registers[Float32],
+) -> None:  # fmt: skip
     """Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it."""
 
     def put(row, place, floats):
         target.part("to", row * (ROW + 4 * lses.size) + place).write(floats, 0)
 
-    _rows_of_parts(m, acc, lses, thread, put)
+    _rows_of_parts(m, acc, lses, put)
 
 
 @by_text
 def merge_rows(
-    m, out: Writes, lse: Writes, received, sinks, row, head0, heads, part, parts, which, dims, block, lse_scale, thread
-):  # fmt: skip
+    m: LeafRecorder, out: Writes[Global[Bfloat16]], lse: Writes[Global[Float32]], received: Shared[Float32],
+    sinks: Registers[Float32], row: Int32, head0: Int32, heads: int, part: Int32, parts: Int32, which: Int32,
+    dims: int, block: int, lse_scale: Float32,
+) -> None:  # fmt: skip
     """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store it; and the lse.
 
     A thread has one dim of one head of a row; neighbours store a word together. The number of parts is a constant of each
     branch, so that what it reads is in flight at once.
     """
-    rows, (head, dim) = dims * block // ROW, _share_head(thread)
+    rows, (head, dim) = dims * block // ROW, _share_head(m.thread)
     lses = received.part("lses", ROW + ((head >> 1) * 2 * sinks.size + (head & 1)))
     values = received.part("values", ((head >> 1) * 8 + (dim & 7)) * FOUR + (dim >> 3) * 2 + (head & 1))
     place = row * heads + head0 + head
@@ -247,17 +259,21 @@ def _weigh(m, weights, sink):
 
 
 @by_text
-def load_row_sinks(m, sinks, attn_sink, head0, thread):
+def load_row_sinks(
+    m: LeafRecorder, sinks: Registers[Float32], attn_sink: Global[Float32], head0: Int32,
+) -> None:  # fmt: skip
     """The sink logits of the heads, read long before they are wanted."""
-    mine = attn_sink.part("mine", head0 + first_head(thread))
+    mine = attn_sink.part("mine", head0 + first_head(m.thread))
     for r in range(2):
         sinks[r] = mine[HALF_ROWS * r]
 
 
 @by_text
 def store_result_rows(
-    m, out: Writes, lse: Writes, acc, factor, lses, sinks, row, head0, heads, scratch, width, lse_scale, side, thread
-):  # fmt: skip
+    m: LeafRecorder, out: Writes[Global[Bfloat16]], lse: Writes[Global[Float32]], acc: Registers[Float32],
+    factor: Registers[Float32], lses: Registers[Float32], sinks: Registers[Float32], row: Int32, head0: Int32,
+    heads: int, scratch: Shared[Bfloat16], width: int, lse_scale: Float32, side: int,
+) -> None:  # fmt: skip
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
 
     The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
@@ -265,8 +281,8 @@ def store_result_rows(
     line = row * heads + head0
     joined = m.local("joined", 2, "float32")
     scale = [named(f"scale_{r}", factor[r] * kept_beside(lses[r], sinks[r])) for r in range(2)]
-    own = thread // WARP * 16
-    lane = thread % WARP
+    own = m.thread // WARP * 16
+    lane = m.thread % WARP
     pieces = width // 8
     eight, held = m.local("eight", 8, "float32"), m.local("held", 8, "bfloat16")
     for block in unrolled(FOURS * 8 // width):
@@ -286,7 +302,7 @@ def store_result_rows(
     if side == 0:
         for r in range(2):
             joined[r] = lses[r] * lse_scale
-        leave_heads(m, lse.part("of_heads", line), joined, thread)
+        leave_heads(m, lse.part("of_heads", line), joined)
 
 
 # Splits of a query that leave their parts of O in scratch memory, where their CTAs join them, a share of the dims each.
@@ -366,10 +382,12 @@ def _part(side, columns, thread):
 
 @by_text
 def leave_part(
-    m, acc, lses, row, head0, side, split, o_partial: Writes, lse_partial: Writes, splits, heads, thread
-):
+    m: LeafRecorder, acc: Registers[Float32], lses: Registers[Float32], row: Int32, head0: Int32, side: int,
+    split: Int32, o_partial: Writes[Global[Float32]], lse_partial: Writes[Global[Float32]], splits: Int32,
+    heads: int,
+) -> None:  # fmt: skip
     """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
-    part, four = _part(side, lses.size, thread), m.local("four", FOUR, "float32")
+    part, four = _part(side, lses.size, m.thread), m.local("four", FOUR, "float32")
     room = part.room(o_partial, (row, split, head0), splits, heads)
     for u in unrolled(acc.size // FOUR):
         for e in range(FOUR):
@@ -410,14 +428,15 @@ def _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, l
 
 @by_text
 def merge_parts(
-    m, row, head0, parts, share, shares, columns, side, out: Writes, lse: Writes, o_partial, lse_partial, attn_sink, splits, heads, lse_scale,
-    thread,
-):  # fmt: skip
+    m: LeafRecorder, row: Int32, head0: Int32, parts: Int32, share: Int32, shares: Int32, columns: int,
+    side: int, out: Writes[Global[Bfloat16]], lse: Writes[Global[Float32]], o_partial: Global[Float32],
+    lse_partial: Global[Float32], attn_sink: Global[Float32], splits: Int32, heads: int, lse_scale: Float32,
+) -> None:  # fmt: skip
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep beside its sink, and store it; and the lse.
 
     An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
     """
-    part, size = _part(side, columns, thread), 2 * columns
+    part, size = _part(side, columns, m.thread), 2 * columns
     base, scale, joined = (m.local(text, columns, "float32") for text in ("base", "scale", "joined"))
 
     def lses_of(p):

@@ -7,9 +7,22 @@ from __future__ import annotations
 
 from ...problems.layouts import FP8_TOKEN_BYTES
 from ...tile.frontend import inline, named, recorded, rolled, unrolled
+from ...tile.kinds import (
+    Bfloat16,
+    Boolean,
+    Global,
+    Int32,
+    LeafRecorder,
+    Registers,
+    Sender,
+    Sets,
+    Shared,
+    Uint8,
+    Uint32,
+)
 from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import Sets, ceildiv, minimum, select
+from ...tile.text import ceildiv, minimum, select
 from ..torch.warps import (
     ballot,
     copy16,
@@ -30,13 +43,16 @@ HEADS = Size(64, "HEADS_OF_SIDE")
 
 
 @by_text
-def read_ids(m, low: Sets, high: Sets, indices, topk, row, turn, turns, split, splits, lane):
+def read_ids(
+    m: LeafRecorder, low: Sets[Int32], high: Sets[Int32], indices: Global[Int32], topk: Int32, row: Int32,
+    turn: Int32, turns: Int32, split: Int32, splits: Int32,
+) -> None:  # fmt: skip
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
     high = -1
     if turn < turns:
         ids = indices.row("ids", row, topk)
-        first = (split + turn * splits) * TILE + lane
+        first = (split + turn * splits) * TILE + m.lane
         low = ids[first]
         high = ids[first + WARP]
 
@@ -47,7 +63,10 @@ def _valid(token, n):
 
 
 @by_text
-def vote(m, in_low: Sets, in_high: Sets, live: Sets, low, high, n):
+def vote(
+    m: LeafRecorder, in_low: Sets[Int32], in_high: Sets[Int32], live: Sets[Boolean], low: Int32, high: Int32,
+    n: Int32,
+) -> None:  # fmt: skip
     """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
     in_low = ballot(_valid(low, n))
     in_high = ballot(_valid(high, n))
@@ -55,48 +74,57 @@ def vote(m, in_low: Sets, in_high: Sets, live: Sets, low, high, n):
 
 
 @recorded
-def cache_row(m, ids, lane, n, which=""):
-    """The cache row that a lane's id names, the first one where it names none of `n`, and whether it names one."""
-    token = named(f"token{which}", shuffle(ids, lane))
+def cache_row(m, ids, holder, n, which=""):
+    """The cache row that the id of lane `holder` names, the first one where it names none of `n`, and whether it names one."""
+    token = named(f"token{which}", shuffle(ids, holder))
     inside = named(f"inside{which}", _valid(token, n))
     return select(inside, token, 0), inside
 
 
 @by_text
-def load_queries(m, target, q, row, head0, heads, head_block, width, first, columns, thread):
+def load_queries(
+    m: LeafRecorder, target: Shared[Bfloat16], q: Global[Bfloat16], row: Int32, head0: Int32, heads: int,
+    head_block: int, width: int, first: Int32, columns: int,
+) -> None:  # fmt: skip
     """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
     pieces, rounds = columns // 8, ceildiv(head_block * columns // 8, THREADS)
     held, most = m.local("held", rounds * 8, "bfloat16"), head_block * pieces
     of_block = q.row("of_block", (row, head0), (heads, width), first)
     m.comment("All reads before the first write, which a compiler would not move them past.")
     for i in unrolled(rounds):
-        item = minimum(i * THREADS + thread, most - 1)
+        item = minimum(i * THREADS + m.thread, most - 1)
         of_block.part("mine", item // pieces * width).read(held.group(i * 8, 8), item % pieces)
     for i in unrolled(rounds):
-        item = i * THREADS + thread
+        item = i * THREADS + m.thread
         if item < most:
             target.write(held.group(i * 8, 8), (item // pieces, item % pieces * 8))
 
 
 @by_text
-def copy_query_rows(m, target, q, row, head0, heads, columns, thread):
+def copy_query_rows(
+    m: LeafRecorder, target: Shared[Bfloat16], q: Global[Bfloat16], row: Int32, head0: Int32, heads: int,
+    columns: int,
+) -> None:  # fmt: skip
     """Start the copies of a block of 64 heads of one query."""
     of_block, pieces = q.row("of_block", row, heads * columns, head0 * columns), columns // 8
     for i in rolled(HEADS * pieces // THREADS, at_once=8):
-        own, piece = thread // pieces + i * (THREADS // pieces), thread % pieces
-        m.do(copy16(target.group_at(own, piece * 8, 8), of_block.at((i * THREADS + thread) * 8), True))
+        own, piece = m.thread // pieces + i * (THREADS // pieces), m.thread % pieces
+        m.do(copy16(target.group_at(own, piece * 8, 8), of_block.at((i * THREADS + m.thread) * 8), True))
 
 
 @by_text
-def copy_rows(m, target, cache, first, columns, low, high, n, thread):
+def copy_rows(
+    m: LeafRecorder, target: Shared[Bfloat16], cache: Global[Bfloat16], first: Int32, columns: int,
+    low: Int32, high: Int32, n: Int32,
+) -> None:  # fmt: skip
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
     lanes = min(columns // 8, 8)
-    at_once, piece = THREADS // lanes, thread % lanes
+    at_once, piece = THREADS // lanes, m.thread % lanes
     for begin in range(0, TILE, at_once):
-        row = thread // lanes + begin
+        row = m.thread // lanes + begin
         ids = inline(
             low if begin + at_once <= WARP else high if begin >= WARP else select(row < WARP, low, high)
         )
@@ -115,11 +143,13 @@ SCALES_AT, ROPE_AT = 512, 528
 
 
 @by_text
-def fetch_half(m, kv_cache, rank, shares, ids, n, thread):
+def fetch_half(
+    m: LeafRecorder, kv_cache: Global[Uint8], rank: Int32, shares: int, ids: Int32, n: Int32,
+) -> None:  # fmt: skip
     """Have the L2 fetch this CTA's share of the tokens of half a tile, a line at a time."""
     lanes = 4 * shares
-    token = shuffle(ids, thread // lanes + rank * (WARP // shares))
-    line = inline(thread % lanes * 128)
+    token = shuffle(ids, m.thread // lanes + rank * (WARP // shares))
+    line = inline(m.thread % lanes * 128)
     inside = _valid(token, n)
     of_token = kv_cache.row("of_token", token, FP8_TOKEN_BYTES, line)
     for more in range(0, FP8_TOKEN_BYTES, lanes * 128):
@@ -127,15 +157,21 @@ def fetch_half(m, kv_cache, rank, shares, ids, n, thread):
 
 
 @by_text
-def load_half(m, words, kv_cache, rank, shares, ids, n, thread):
+def load_half(
+    m: LeafRecorder, words: Registers[Uint32], kv_cache: Global[Uint8], rank: Int32, shares: int, ids: Int32,
+    n: Int32,
+) -> None:  # fmt: skip
     """Read this CTA's share of half a tile into registers."""
-    _half(m, words, kv_cache, rank, shares, ids, n, thread)
+    _half(m, words, kv_cache, rank, shares, ids, n)
 
 
 @by_text
-def renew_half(m, words, ckv, kpe, to_ckv, to_kpe, kv_cache, rank, shares, ids, n, thread):
+def renew_half(
+    m: LeafRecorder, words: Registers[Uint32], ckv: Shared[Bfloat16], kpe: Shared[Bfloat16], to_ckv: Sender,
+    to_kpe: Sender, kv_cache: Global[Uint8], rank: Int32, shares: int, ids: Int32, n: Int32,
+) -> None:  # fmt: skip
     """Write this CTA's share of the half tile as bf16 rows and, as room is made, read the share of these ids; then send the other CTA what was written."""
-    first = inline(thread & WARP - 4)
+    first = inline(m.thread & WARP - 4)
     scales = [
         named(f"scale_{i}", shuffle(words[SCALE_WORD // shares], first + i)) for i in range(4 // shares)
     ]
@@ -145,7 +181,7 @@ def renew_half(m, words, ckv, kpe, to_ckv, to_kpe, kv_cache, rank, shares, ids, 
             return
         m.comment("Of each panel a warp has eight rows, 1 KB that lie together.")
         m.do(show_copies())
-        own = inline((thread >> 5) * 8)
+        own = inline((m.thread >> 5) * 8)
         m.do(send_rows(kpe.group_at(own + rank * 4, 0, 8), to_kpe, rank ^ 1, 4, 1, WARP))
         m.do(send_rows(ckv.group_at(own, 0, 8), to_ckv, rank ^ 1, 8, 4, WARP))
 
@@ -156,7 +192,7 @@ def renew_half(m, words, ckv, kpe, to_ckv, to_kpe, kv_cache, rank, shares, ids, 
             halves = (ckv.group_at(row, column + e, 8) for e in (0, 8))
             m.do(store_fp8(*halves, words, at, scales[at // 8]))
 
-    _half(m, words, kv_cache, rank, shares, ids, n, thread, write, send)
+    _half(m, words, kv_cache, rank, shares, ids, n, write, send)
 
 
 def _nothing(*_):
@@ -174,20 +210,20 @@ def _read_words(m, words, at, count, place, wanted):
 
 
 @recorded
-def _half(m, words, kv_cache, rank, shares, ids, n, thread, write=_nothing, send=_nothing):
+def _half(m, words, kv_cache, rank, shares, ids, n, write=_nothing, send=_nothing):
     """Read a share of half a tile, 16 bytes at a time, each once `write` has made room for it; `send` once all is written."""
-    panels, lanes, lane = 8 // shares, 4 * shares, thread & 3
-    row = thread >> 2
+    panels, lanes, lane = 8 // shares, 4 * shares, m.thread & 3
+    row = m.thread >> 2
     place, inside = cache_row(m, ids, row, n)
     own, of_rope, rope_inside = row, place, inside
     if shares > 1:
-        own = (thread >> 5) * 8 + rank * 4 + (thread >> 3 & 3)
+        own = (m.thread >> 5) * 8 + rank * 4 + (m.thread >> 3 & 3)
         of_rope, rope_inside = cache_row(m, ids, own, n, "_of_rope")
     token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, lane * 16 + rank * (panels * 64))
-    rope = kv_cache.row("rope", of_rope, FP8_TOKEN_BYTES, (thread & lanes - 1) * 16)
+    rope = kv_cache.row("rope", of_rope, FP8_TOKEN_BYTES, (m.thread & lanes - 1) * 16)
     for u in range(2 // shares):
         at = ROPE_WORD // shares + u * 4
-        write(at, own, u * 32 + (thread & lanes - 1) * 8)
+        write(at, own, u * 32 + (m.thread & lanes - 1) * 8)
         _read_words(m, words, at, 4, rope.at(ROPE_AT + u * 64), rope_inside)
     for panel in range(panels):
         write(panel * 4, row, panel * 64 + lane * 16)
@@ -199,14 +235,14 @@ def _half(m, words, kv_cache, rank, shares, ids, n, thread, write=_nothing, send
 
 
 @recorded
-def _tokens(m, words, kv_cache, which, dims, low, high, n, thread, write=_nothing):
+def _tokens(m, words, kv_cache, which, dims, low, high, n, write=_nothing):
     """Read a quarter of slice `which` of two tokens, 16 bytes at a time, and its scales, each once `write` has made room for it.
 
     Four threads share a row and the next four its neighbour, so that their stores fall into distinct banks.
     """
-    panels, groups, lane = int(dims) // 64, int(dims) // 128, thread & 3
+    panels, groups, lane = int(dims) // 64, int(dims) // 128, m.thread & 3
     for half, ids in enumerate((low, high)):
-        place, inside = cache_row(m, ids, thread >> 2 & WARP - 1, n)
+        place, inside = cache_row(m, ids, m.thread >> 2 & WARP - 1, n)
         # From the lane's own bytes on: registers for another address are not to be had.
         token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, lane * 16)
         first, scales = half * (panels + 1) * 4, (panels + 1) * 8 + half * groups
@@ -226,11 +262,14 @@ def _rope_piece(lane, panels):
 
 
 @by_text
-def copy_tokens(m, raw, raw_pe, scales, kv_cache, ids, n, thread):
+def copy_tokens(
+    m: LeafRecorder, raw: Shared[Int32], raw_pe: Shared[Bfloat16], scales: Shared[Int32],
+    kv_cache: Global[Uint8], ids: Int32, n: Int32,
+) -> None:  # fmt: skip
     """Start the copies of half a tile's 656-byte tokens as they are, eight threads a token; zeros where an id names no row."""
-    lane = inline(thread & 7)
+    lane = inline(m.thread & 7)
     for r in unrolled(2):
-        row = r * (WARP // 2) + (thread >> 3)
+        row = r * (WARP // 2) + (m.thread >> 3)
         place, inside = cache_row(m, ids, row, n)
         token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, lane * 16)
         for panel in unrolled(4):
@@ -241,15 +280,18 @@ def copy_tokens(m, raw, raw_pe, scales, kv_cache, ids, n, thread):
 
 
 @by_text
-def unpack_tokens(m, ckv, kpe, raw, raw_pe, scales, half, thread):
+def unpack_tokens(
+    m: LeafRecorder, ckv: Shared[Bfloat16], kpe: Shared[Bfloat16], raw: Shared[Int32],
+    raw_pe: Shared[Bfloat16], scales: Shared[Int32], half: int,
+) -> None:  # fmt: skip
     """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of the tile's or the second.
 
     Of eight lanes four have pieces of one row and four of the row whose number differs in bits 0 and 2, so that what they
     read falls into distinct banks, and so does what they write.
     """
-    pair = inline(thread >> 4)
-    piece = thread & 3 | (thread >> 1 & 4)
-    own = (pair & 12) * 2 + (pair & 3 ^ (thread >> 2 & 1) * 5)
+    pair = inline(m.thread >> 4)
+    piece = m.thread & 3 | (m.thread >> 1 & 4)
+    own = (pair & 12) * 2 + (pair & 3 ^ (m.thread >> 2 & 1) * 5)
     row = half * WARP + own
     words, factors, beside = m.local("words", 16), m.local("factors", 4), m.local("beside", 8, "bfloat16")
     scales.read(factors, (own, 0))
@@ -264,22 +306,28 @@ def unpack_tokens(m, ckv, kpe, raw, raw_pe, scales, half, thread):
 
 
 @by_text
-def load_tokens(m, words, kv_cache, which, dims, low, high, n, thread):
+def load_tokens(
+    m: LeafRecorder, words: Registers[Uint32], kv_cache: Global[Uint8], which: Int32, dims: int, low: Int32,
+    high: Int32, n: Int32,
+) -> None:  # fmt: skip
     """Read slice `which`, `dims` latent dims and its rope dims, of a tile's 656-byte tokens into registers; zeros where an id names no row."""
-    _tokens(m, words, kv_cache, which, dims, low, high, n, thread)
+    _tokens(m, words, kv_cache, which, dims, low, high, n)
 
 
 @by_text
-def renew_tokens(m, words, target, rope, kv_cache, which, dims, low, high, n, thread):
+def renew_tokens(
+    m: LeafRecorder, words: Registers[Uint32], target: Shared[Bfloat16], rope: Shared[Bfloat16],
+    kv_cache: Global[Uint8], which: Int32, dims: int, low: Int32, high: Int32, n: Int32,
+) -> None:  # fmt: skip
     """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens` does."""
-    lane = inline(thread & 3)
+    lane = inline(m.thread & 3)
 
     def write(half, panel, at, scale):
-        row = inline(half * WARP + (thread >> 2))
+        row = inline(half * WARP + (m.thread >> 2))
         if panel is None:
             m.do(store_vector(words, at, rope.group_at(row, _rope_piece(lane, int(dims) // 64) * 8, 8)))
         else:
             halves = (target.group_at(row, panel * 64 + lane * 16 + e, 8) for e in (0, 8))
             m.do(store_fp8(*halves, words, at, scale))
 
-    _tokens(m, words, kv_cache, which, dims, low, high, n, thread, write)
+    _tokens(m, words, kv_cache, which, dims, low, high, n, write)

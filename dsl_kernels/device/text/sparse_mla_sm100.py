@@ -9,11 +9,27 @@ each. Heads are padded to what one product takes; the padded ones have zero quer
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
-from ...tile.frontend import Boolean, Float32, inline, recorded, rolled, unrolled
+from ...tile.frontend import inline, recorded, rolled, unrolled
+from ...tile.kinds import (
+    Bfloat16,
+    Boolean,
+    Float32,
+    Global,
+    Int32,
+    LeafRecorder,
+    Registers,
+    Sets,
+    Shared,
+    Tensor,
+    Uint8,
+    Uint32,
+    Writes,
+)
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import Sets, Writes, ceildiv, maximum, select
+from ...tile.text import ceildiv, maximum, select
 from ..torch.fragment import load_columns, store_columns
 from ..torch.fragment import read_accumulator as read_accumulator
 from ..torch.warps import any_lane, copy16, exp2, load_vector, shuffle, store_fp8, store_vector
@@ -27,17 +43,20 @@ AT_ONCE = 8
 
 
 @by_text
-def copy_block(m, target, q, row, head0, heads, head_block, columns, thread):
+def copy_block(
+    m: LeafRecorder, target: Shared[Bfloat16], q: Global[Bfloat16], row: Int32, head0: Int32, heads: int,
+    head_block: int, columns: int,
+) -> None:  # fmt: skip
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
     of_block, pieces = q.row("of_block", (row, head0), (heads, columns)), columns // 8
     for i in unrolled(target.shape[0] * pieces // THREADS):
-        item = i * THREADS + thread
+        item = i * THREADS + m.thread
         to = inline(target.group_at(item // pieces, item % pieces * 8, 8))
         m.do(copy16(to, of_block.at(item * 8), item < head_block * pieces))
 
 
 @by_text
-def spread_ids(m, rows, low, high):
+def spread_ids(m: LeafRecorder, rows: Registers[Int32], low: Int32, high: Int32) -> None:
     """Every id of a tile to all lanes."""
     for i in range(rows.size):
         rows[i] = shuffle(low if i < WARP else high, i % WARP)
@@ -48,21 +67,26 @@ UNIT_WORDS = 8
 
 
 @by_text
-def load_words(m, words, at, kv_cache, first, pieces, low, high, n, thread):
+def load_words(
+    m: LeafRecorder, words: Registers[Uint32], at: Int32, kv_cache: Global[Uint8], first: Int32, pieces: int,
+    low: Int32, high: Int32, n: Int32,
+) -> None:  # fmt: skip
     """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is a single piece."""
     for half, ids in enumerate((low, high)):
-        place, inside = cache_row(m, ids, thread // 4, n)
-        token = kv_cache.row("token", place, FP8_TOKEN_BYTES, first + (thread % 4 * 16 if pieces > 1 else 0))
+        place, inside = cache_row(m, ids, m.thread // 4, n)
+        token = kv_cache.row(
+            "token", place, FP8_TOKEN_BYTES, first + (m.thread % 4 * 16 if pieces > 1 else 0)
+        )
         for piece in range(pieces):
             m.do(load_vector(words, half * TOKEN_WORDS + (at + piece * 4), 4, token.at(piece * 64), inside))
 
 
 @by_text
-def write_unit(m, target, words, unit, thread):
+def write_unit(m: LeafRecorder, target: Shared[Bfloat16], words: Registers[Uint32], unit: Int32) -> None:
     """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns, as they are."""
-    lane, rope = thread % 4, target.shape[1] == ROPE_DIM
+    lane, rope = m.thread % 4, target.shape[1] == ROPE_DIM
     for half in range(2):
-        row, own = half * WARP + thread // 4, half * TOKEN_WORDS
+        row, own = half * WARP + m.thread // 4, half * TOKEN_WORDS
         for piece in range(2):
             at = inline(own + (unit * UNIT_WORDS + piece * 4))
             if rope:
@@ -73,12 +97,15 @@ def write_unit(m, target, words, unit, thread):
 
 
 @by_text
-def take_maxima(m, grown: Sets, top, peak, red, rise, thread):
+def take_maxima(
+    m: LeafRecorder, grown: Sets[Boolean], top: Registers[Float32], peak: Registers[Float32],
+    red: Shared[Float32], rise: int,
+) -> None:  # fmt: skip
     """The maxima of the heads over the four warps.
 
     `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every warp.
     """
-    join_maxima(m, top, red, thread)
+    join_maxima(m, top, red)
     above: Boolean = False
     for column in unrolled(top.size):
         above |= top[column] > peak[column] + float(rise)
@@ -86,19 +113,24 @@ def take_maxima(m, grown: Sets, top, peak, red, rise, thread):
 
 
 @by_text
-def raise_reference(m, peak, top, sums, stat_s, thread):
+def raise_reference(
+    m: LeafRecorder, peak: Registers[Float32], top: Registers[Float32], sums: Registers[Float32],
+    stat_s: Shared[Float32],
+) -> None:  # fmt: skip
     """Move the reference up to the maximum: rescale the running sums, and leave each head's factor for O."""
     for column in unrolled(peak.size):
         highest = maximum(top[column], peak[column])
         factor = exp2(peak[column] - highest)
         sums[column] = sums[column] * factor
         peak[column] = highest
-        if thread < 4:
-            stat_s[column_head(column, thread)] = factor
+        if m.thread < 4:
+            stat_s[column_head(column, m.thread)] = factor
 
 
 @by_text
-def weigh_tokens(m, scores, sums, peak):
+def weigh_tokens(
+    m: LeafRecorder, scores: Registers[Float32], sums: Registers[Float32], peak: Registers[Float32],
+) -> None:  # fmt: skip
     """P = exp2(S - reference) in place of S, and the running sums of this thread's own weights."""
     for i in unrolled(scores.size):
         column = inline(i // 4 * 2 + i % 2)
@@ -113,15 +145,17 @@ def _line(row, split, splits):
 
 @by_text
 def finish_columns(
-    m, red, lses: Writes, row, head0, split, top, peak, stat_s, attn_sink, heads, head_block, splits, lse_scale, thread
-):  # fmt: skip
+    m: LeafRecorder, red: Shared[Float32], lses: Writes[Global[Float32]], row: Int32, head0: Int32,
+    split: Int32 | None, top: Registers[Float32], peak: Registers[Float32], stat_s: Shared[Float32],
+    attn_sink: Global[Float32], heads: int, head_block: int, splits: Int32, lse_scale: Float32,
+) -> None:  # fmt: skip
     """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a row has no split."""
     line, pitch = _line(row, split, splits)
     of_heads = lses.row("of_heads", line, (*pitch, heads), head0)
-    join_sums(m, top, red, thread)
-    if thread < 4:
+    join_sums(m, top, red)
+    if m.thread < 4:
         for column in unrolled(peak.size):
-            head = column_head(column, thread)
+            head = column_head(column, m.thread)
             lse2 = base2_lse(top[column], peak[column])
             if head < head_block:
                 kept = inline(kept_beside(lse2, attn_sink[head0 + head]) if split is None else 1.0)
@@ -146,28 +180,32 @@ def _load_factors(m, held, stat_s, heads, step):
 
 
 @by_text
-def rescale_output(m, acc, held, stat_s, padded, thread):
+def rescale_output(
+    m: LeafRecorder, acc: Tensor[Float32], held: Registers[Float32], stat_s: Shared[Float32], padded: int,
+) -> None:  # fmt: skip
     """O^T times each head's factor."""
     for step in rolled(LATENT_DIM // UNIT * _parts(held, padded)):
         _, factors = _load_factors(m, held, stat_s, padded, step)
-        load_columns(m, held, acc, step * held.size, thread)
+        load_columns(m, held, acc, step * held.size, m.thread)
         for i in unrolled(held.size):
             held[i] = held[i] * factors[i]
-        store_columns(m, held, acc, step * held.size, thread)
+        store_columns(m, held, acc, step * held.size, m.thread)
 
 
 @by_text
 def write_output(
-    m, to: Writes, acc, row, head0, split, some, held, stat_s, heads, head_block, splits, thread
-):
+    m: LeafRecorder, to: Writes[Global[Any]], acc: Tensor[Float32], row: Int32, head0: Int32,
+    split: Int32 | None, some: Boolean, held: Registers[Float32], stat_s: Shared[Float32], heads: int,
+    head_block: int, splits: Int32,
+) -> None:  # fmt: skip
     """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     line, pitch = _line(row, split, splits)
     parts = _parts(held, head_block)
     for step in rolled(LATENT_DIM // UNIT * parts):
         first, factors = _load_factors(m, held, stat_s, head_block, step)
         if some:
-            load_columns(m, held, acc, step * held.size, thread)
-        d = step // parts * UNIT + thread
+            load_columns(m, held, acc, step * held.size, m.thread)
+        d = step // parts * UNIT + m.thread
         for i in unrolled(factors.size):
             of_head = to.row("of_head", (*line, head0 + first + i), (*pitch, heads, LATENT_DIM))
             of_head[d] = (factors[i] * select(some, held[i], 0.0)).to(to.dtype)
@@ -175,8 +213,10 @@ def write_output(
 
 @by_text
 def merge_heads(
-    m, row, head0, share, shares, o_partial, lse_partial, attn_sink, out: Writes, lse: Writes, heads, head_block, splits, lse_scale, thread
-):  # fmt: skip
+    m: LeafRecorder, row: Int32, head0: Int32, share: Int32, shares: Int32, o_partial: Global[Float32],
+    lse_partial: Global[Float32], attn_sink: Global[Float32], out: Writes[Global[Bfloat16]],
+    lse: Writes[Global[Float32]], heads: int, head_block: int, splits: Int32, lse_scale: Float32,
+) -> None:  # fmt: skip
     """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives 0 and -inf."""
     four, merged = m.local("four", 4, "float32"), m.local("merged", 4, "float32")
     rounded = m.local("rounded", 4, "bfloat16")
@@ -194,13 +234,13 @@ def merge_heads(
             lses = lse_partial.row("lses", (row, other), (splits, heads))
             weight = exp2(lses[head] - base)
             total += weight
-            o_partial.row("partial", (row, other, head), (splits, heads, LATENT_DIM)).read(four, thread)
+            o_partial.row("partial", (row, other, head), (splits, heads, LATENT_DIM)).read(four, m.thread)
             for v in range(4):
                 merged[v] = merged[v] + weight * four[v]
         joined = base2_lse(total, base)
         scale = inverse_sum(total) * kept_beside(joined, attn_sink[head])
         for v in range(4):
             rounded[v] = (merged[v] * scale).to("bfloat16")
-        out.row("to", (row, head), (heads, LATENT_DIM)).write(rounded, thread)
-        if thread == 0:
+        out.row("to", (row, head), (heads, LATENT_DIM)).write(rounded, m.thread)
+        if m.thread == 0:
             lse.row("of_row", row, heads)[head] = joined * lse_scale

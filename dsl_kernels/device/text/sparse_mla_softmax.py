@@ -11,6 +11,7 @@ import math
 from operator import add
 
 from ...tile.frontend import inline, named, recorded, unrolled
+from ...tile.kinds import Bfloat16, Float32, Int32, LeafRecorder, Registers, Sender, Shared
 from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import maximum, select
@@ -43,17 +44,20 @@ def kept_beside(lse2, sink):
 
 
 @by_text
-def send_scores(m, scores, slots, to_slots, rank, slices, thread):
+def send_scores(
+    m: LeafRecorder, scores: Registers[Float32], slots: Shared[Float32], to_slots: Sender, rank: Int32,
+    slices: int,
+) -> None:  # fmt: skip
     """Send the partial scores to the same thread of every other CTA of the slice group: slot d - 1 receives from rank XOR d."""
     for d in range(1, slices):
-        own = inline(slots.at((d - 1) * scores.size * THREADS + thread * FOUR))
+        own = inline(slots.at((d - 1) * scores.size * THREADS + m.thread * FOUR))
         m.do(send_fours(own, to_slots, rank ^ d, scores, FOUR * THREADS))
 
 
 @by_text
-def add_scores(m, scores, received, slices, thread):
+def add_scores(m: LeafRecorder, scores: Registers[Float32], received: Shared[Float32], slices: int) -> None:
     """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
-    slots = received.part("slots", thread * FOUR)
+    slots = received.part("slots", m.thread * FOUR)
     for v in unrolled(scores.size // FOUR):
         for e in range(FOUR):
             got = [slots[(d * (scores.size // FOUR) + v) * (FOUR * THREADS) + e] for d in range(slices - 1)]
@@ -91,9 +95,11 @@ def over_lanes(m, value, combine, distances=EVERY_FOURTH):
 
 
 @by_text
-def mask_scores(m, scores, low, high, sm_scale, thread):
+def mask_scores(
+    m: LeafRecorder, scores: Registers[Float32], low: Int32, high: Int32, sm_scale: Float32,
+) -> None:  # fmt: skip
     """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no valid id."""
-    own = select(thread < 64, low, high) >> (thread // WARP % 2 * 16 + thread % WARP // 4)
+    own = select(m.thread < 64, low, high) >> (m.thread // WARP % 2 * 16 + m.thread % WARP // 4)
     scale = sm_scale * LOG2E
     for r in range(2):
         valid = named(f"valid_{r}", ((own >> (8 * r)) & 1) != 0)
@@ -103,41 +109,44 @@ def mask_scores(m, scores, low, high, sm_scale, thread):
 
 
 @recorded
-def _leave_columns(m, red, values, thread):
+def _leave_columns(m, red, values):
     """Leave one value a column and warp for the other warps."""
-    if thread % WARP < 4:
+    if m.thread % WARP < 4:
         for column in unrolled(values.size):
-            red[column_head(column, thread), thread // WARP] = values[column]
+            red[column_head(column, m.thread), m.thread // WARP] = values[column]
 
 
 @by_text
-def leave_maxima(m, red, scores, thread):
+def leave_maxima(m: LeafRecorder, red: Shared[Float32], scores: Registers[Float32]) -> None:
     """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
     risen = m.local("risen", scores.size // 2, "float32")
     for group in unrolled(scores.size // FOUR):
         for column, i in columns_of(group):
             own = maximum(scores[i], scores[i + 2])
             risen[column] = over_lanes(m, own, maximum)
-    _leave_columns(m, red, risen, thread)
+    _leave_columns(m, red, risen)
 
 
 @recorded
-def _join_warps(m, top, red, thread, combine):
+def _join_warps(m, top, red, combine):
     """Combine what the four warps have left of each column."""
     four = m.local("four", FOUR, "float32")
     for column in unrolled(top.size):
-        red.read(four, (column_head(column, thread), 0))
+        red.read(four, (column_head(column, m.thread), 0))
         top[column] = combine(combine(four[0], four[1]), combine(four[2], four[3]))
 
 
 @by_text
-def join_maxima(m, top, red, thread):
+def join_maxima(m: LeafRecorder, top: Registers[Float32], red: Shared[Float32]) -> None:
     """The maxima of the heads over the four warps."""
-    _join_warps(m, top, red, thread, maximum)
+    _join_warps(m, top, red, maximum)
 
 
 @by_text
-def online_softmax(m, scores, sums, acc, peak, top):
+def online_softmax(
+    m: LeafRecorder, scores: Registers[Float32], sums: Registers[Float32], acc: Registers[Float32],
+    peak: Registers[Float32], top: Registers[Float32],
+) -> None:  # fmt: skip
     """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
 
     The sums stay per thread until the end: one addition an element and no exchange between threads. To rescale only where a
@@ -155,19 +164,19 @@ def online_softmax(m, scores, sums, acc, peak, top):
 
 
 @by_text
-def leave_sums(m, red, sums, thread):
+def leave_sums(m: LeafRecorder, red: Shared[Float32], sums: Registers[Float32]) -> None:
     """Leave the sum of each head over the tokens of each warp for the other warps."""
     whole = m.local("whole", sums.size, "float32")
     for column in unrolled(sums.size):
         own = sums[column]
         whole[column] = over_lanes(m, own, add)
-    _leave_columns(m, red, whole, thread)
+    _leave_columns(m, red, whole)
 
 
 @by_text
-def join_sums(m, top, red, thread):
+def join_sums(m: LeafRecorder, top: Registers[Float32], red: Shared[Float32]) -> None:
     """The sums of the heads over the four warps."""
-    _join_warps(m, top, red, thread, add)
+    _join_warps(m, top, red, add)
 
 
 @recorded
@@ -179,9 +188,9 @@ def _scale_column(m, acc, each, register, factor):
 
 
 @by_text
-def store_weights(m, target, scores, thread):
+def store_weights(m: LeafRecorder, target: Shared[Bfloat16], scores: Registers[Float32]) -> None:
     """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
-    first, lane = thread // WARP * 16, thread % WARP
+    first, lane = m.thread // WARP * 16, m.thread % WARP
     if target.shape[0] == 8:
         place = inline(target.group_at(lane % 8, first + lane // 8 % 2 * 8, 8))
         m.do(store_matrices(place, scores, 0, 2, True))
@@ -192,7 +201,9 @@ def store_weights(m, target, scores, thread):
 
 
 @by_text
-def normalise(m, acc, top, peak):
+def normalise(
+    m: LeafRecorder, acc: Registers[Float32], top: Registers[Float32], peak: Registers[Float32],
+) -> None:  # fmt: skip
     """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
     each = top.size * 2
     for group in unrolled(each // FOUR):
@@ -225,23 +236,25 @@ def _scale_head(m, acc, r, factor):
 
 
 @recorded
-def leave_heads(m, place, rows, thread):
+def leave_heads(m, place, rows):
     """Leave one value a head, by one lane of each quad."""
-    if thread % 4 == 0:
-        mine = place.part("mine", first_head(thread))
+    if m.thread % 4 == 0:
+        mine = place.part("mine", first_head(m.thread))
         for r in range(2):
             mine[HALF_ROWS * r] = rows[r]
 
 
 @by_text
-def mask_columns(m, scores, low, high, sm_scale, thread):
+def mask_columns(
+    m: LeafRecorder, scores: Registers[Float32], low: Int32, high: Int32, sm_scale: Float32,
+) -> None:  # fmt: skip
     """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no valid id."""
     scale = sm_scale * LOG2E
     for i in unrolled(scores.size):
         scores[i] = scores[i] * scale
     if (low & high) != -1:
         for first, word in zip(range(0, scores.size, WORD_REGISTERS), (low, high), strict=False):
-            bits = word >> thread % 4 * 2
+            bits = word >> m.thread % 4 * 2
             for i in unrolled(WORD_REGISTERS):
                 valid = inline((bits >> (i // 4 * 8 + i % 2)) & 1)
                 scores[first + i] = select(valid != 0, scores[first + i], -INF)
@@ -253,7 +266,10 @@ def _shrinking(peak, risen):
 
 
 @by_text
-def softmax_rows(m, scores, sums, peak, factor, rise, thread):
+def softmax_rows(
+    m: LeafRecorder, scores: Registers[Float32], sums: Registers[Float32], peak: Registers[Float32],
+    factor: Registers[Float32], rise: int,
+) -> None:  # fmt: skip
     """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows exceeds one by `rise`."""
     most = [named(f"most_{r}", row_most(scores, r)) for r in range(2)]
     for r in range(2):
@@ -274,7 +290,7 @@ def softmax_rows(m, scores, sums, peak, factor, rise, thread):
 
 
 @by_text
-def rescale_rows(m, acc, factor):
+def rescale_rows(m: LeafRecorder, acc: Registers[Float32], factor: Registers[Float32]) -> None:
     """Each row times its factor, in place; left alone where the factors of a warp's rows are 1."""
     if any_lane((factor[0] != 1.0) | (factor[1] != 1.0)):
         for r in range(2):
@@ -282,15 +298,18 @@ def rescale_rows(m, acc, factor):
 
 
 @by_text
-def share_peak(m, target, peak, thread):
+def share_peak(m: LeafRecorder, target: Shared[Float32], peak: Registers[Float32]) -> None:
     """Leave the maxima that P is below for the other side."""
-    leave_heads(m, target, peak, thread)
+    leave_heads(m, target, peak)
 
 
 @by_text
-def follow_peak(m, peak, sums, acc, other, thread):
+def follow_peak(
+    m: LeafRecorder, peak: Registers[Float32], sums: Registers[Float32], acc: Registers[Float32],
+    other: Shared[Float32],
+) -> None:  # fmt: skip
     """Raise the maxima to those that the other side's P is below, which are no lower."""
-    theirs = other.part("theirs", first_head(thread))
+    theirs = other.part("theirs", first_head(m.thread))
     if any_lane((theirs[0] != peak[0]) | (theirs[HALF_ROWS] != peak[1])):
         for r in range(2):
             factor = _shrinking(peak[r], theirs[HALF_ROWS * r])
@@ -300,17 +319,20 @@ def follow_peak(m, peak, sums, acc, other, thread):
 
 
 @by_text
-def share_sums(m, sums, red, side, thread):
+def share_sums(m: LeafRecorder, sums: Registers[Float32], red: Shared[Float32], side: int) -> None:
     """Complete this side's sums and leave them for the other."""
     for r in range(2):
         sums[r] = quad_sum(sums[r])
-    leave_heads(m, red.part("own", side * HEADS), sums, thread)
+    leave_heads(m, red.part("own", side * HEADS), sums)
 
 
 @by_text
-def total_rows(m, sums, peak, factor, red, side, thread):
+def total_rows(
+    m: LeafRecorder, sums: Registers[Float32], peak: Registers[Float32], factor: Registers[Float32],
+    red: Shared[Float32], side: int,
+) -> None:  # fmt: skip
     """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and -inf."""
-    theirs = red.part("theirs", first_head(thread) + (1 - side) * HEADS)
+    theirs = red.part("theirs", first_head(m.thread) + (1 - side) * HEADS)
     for r in range(2):
         total = sums[r] + theirs[HALF_ROWS * r]
         factor[r] = inverse_sum(total)

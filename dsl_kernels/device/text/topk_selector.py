@@ -6,10 +6,24 @@ warp works out together, every lane calls.
 
 from __future__ import annotations
 
-from ...tile.frontend import Int32, Int64, Uint32, inline, recorded, rolled, unrolled
+from ...tile.frontend import inline, recorded, rolled, unrolled
+from ...tile.kinds import (
+    Boolean,
+    Float32,
+    Global,
+    Int32,
+    Int64,
+    LeafRecorder,
+    Peers,
+    Registers,
+    Sets,
+    Shared,
+    Uint32,
+    Writes,
+)
 from ...tile.lang import Size
 from ...tile.leaf_text import by_text
-from ...tile.text import Sets, Writes, ceildiv, maximum, minimum, select
+from ...tile.text import ceildiv, maximum, minimum, select
 from ..torch import scalars, warps
 from .topk_selector_rounds import lower_warps
 from .topk_selector_row import (
@@ -29,32 +43,36 @@ OFFSET_BITS = Size(22, "OFFSET_BITS")
 
 
 @by_text
-def collect(m, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane):
+def collect(
+    m: LeafRecorder, bits: Registers[Uint32], above: Shared[Int32], equal: Shared[Int32], word: Int32,
+    counters: Shared[Int32], entries: Shared[Int64], first: Int32, end: Uint32, span: Uint32,
+    listing: Boolean, owner: Int32, offset: Int32,
+) -> None:  # fmt: skip
     """Mark a batch's keys above the range, in its words of the bitmap from `word` on; list those in it from entry `first`
     on, or mark these too. A warp takes its entries with one atomic."""
-    _mark_words(m, above, word, bits, lambda key: key > end, lane)
+    _mark_words(m, above, word, bits, lambda key: key > end)
     if listing:
         left: Int32 = 0
         for j in unrolled(bits.size):
             left |= select(end - bits[j] <= span, 1 << j, 0)
         if warps.any_lane(left != 0):
             slot: Int32 = warps.scan(warps.popc(left))
-            slot += _take_room(m, counters, slot, lane)
-            place: Int32 = ~((owner << OFFSET_BITS) | (offset + lane))
+            slot += _take_room(m, counters, slot)
+            place: Int32 = ~((owner << OFFSET_BITS) | (offset + m.lane))
             listed = entries.part("listed", first)
             for j in unrolled(bits.size):
                 if end - bits[j] <= span:
                     slot -= 1
                     listed[slot] = warps.make_pair(bits[j], place - WORD * j)
     else:
-        _mark_words(m, equal, word, bits, lambda key: end - key <= span, lane)
+        _mark_words(m, equal, word, bits, lambda key: end - key <= span)
 
 
 @recorded
-def _take_room(m, counters, through, lane):
+def _take_room(m, counters, through):
     """The first of a warp's next entries of the list; `through` counts those of this and of lower lanes."""
     room: Int32 = 0
-    if lane == LAST_LANE:
+    if m.lane == LAST_LANE:
         room = warps.fetch_add(counters.at(Counter.LISTED), through)
     return warps.shuffle(room, LAST_LANE)
 
@@ -68,23 +86,26 @@ def _pick(registers, j, half=1):
 
 
 @recorded
-def _mark_words(m, bitmap, word, bits, marked, lane):
+def _mark_words(m, bitmap, word, bits, marked):
     """Write a batch's words of a bitmap, from `word` on: a bit for each of the warp's keys: `marked(key)`."""
     words, own_words = m.local("words", bits.size), bitmap.part("own_words", word)
     for j in unrolled(bits.size):
         words[j] = warps.ballot(marked(bits[j]))
-    if lane == 0:
+    if m.lane == 0:
         for j in unrolled(bits.size):
             own_words[j] = words[j]
     return words
 
 
 @by_text
-def send_entries(m, peers, entries, first, counters, group, rank, warp, cta_warps, lane):
+def send_entries(
+    m: LeafRecorder, peers: Peers[Int64], entries: Shared[Int64], first: Int32, counters: Shared[Int32],
+    group: int, rank: Int32, cta_warps: int,
+) -> None:  # fmt: skip
     """Copy this CTA's part of the list to the same place in every peer; the warps share chunks and peers."""
     count = counters[Counter.LISTED]
-    for i in range(warp, ceildiv(count, WORD) * group, cta_warps):
-        at = i // group * WORD + lane
+    for i in range(m.warp, ceildiv(count, WORD) * group, cta_warps):
+        at = i // group * WORD + m.lane
         to = i % group
         if at < count and to != rank:
             m.do(warps.store_peer(peers.at(first + at), to, entries[first + at]))
@@ -104,11 +125,13 @@ def _mark(m, entry, bitmap, counters, which, rank, cta_warps, words):
 
 @by_text
 def sift(
-    m, entries, total, target, above, equal, counters, end, span, inside, ranked, rank, cta_warps, words, thread, threads,
-):  # fmt: skip
+    m: LeafRecorder, entries: Shared[Int64], total: Int32, target: int, above: Shared[Int32],
+    equal: Shared[Int32], counters: Shared[Int32], end: Uint32, span: Uint32, inside: Int32, ranked: int,
+    rank: Int32, cta_warps: int, words: Int32, threads: int,
+) -> None:  # fmt: skip
     """After the rounds over the list: mark entries above the range; keep those in it from `target` on where at most
     `ranked` are left to rank, else mark them as equal."""
-    for i in range(thread, total, threads):
+    for i in range(m.thread, total, threads):
         entry = entries[i]
         key = key_of(entry)
         if key > end:
@@ -123,48 +146,57 @@ def sift(
 
 
 @by_text
-def rank_entries(m, entries, first, count, need, above, counters, rank, cta_warps, words, warp, lane):
+def rank_entries(
+    m: LeafRecorder, entries: Shared[Int64], first: Int32, count: Int32, need: Int32, above: Shared[Int32],
+    counters: Shared[Int32], rank: Int32, cta_warps: int, words: Int32,
+) -> None:  # fmt: skip
     """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it with."""
     low: Int64 = 0
     high: Int64 = 0
-    if lane < count:
-        low = entries[first + lane]
-    if lane + WORD < count:
-        high = entries[first + (lane + WORD)]
-    for i in range(warp, count, cta_warps):
+    if m.lane < count:
+        low = entries[first + m.lane]
+    if m.lane + WORD < count:
+        high = entries[first + (m.lane + WORD)]
+    for i in range(m.warp, count, cta_warps):
         entry = entries[first + i]
         ahead = sum(warps.popc(warps.ballot(warps.unsigned_above(other, entry))) for other in (low, high))
-        if ahead < need and lane == 0:
+        if ahead < need and m.lane == 0:
             _mark(m, entry, above, counters, Counter.LOWER_ABOVE, rank, cta_warps, words)
 
 
 @by_text
-def count_marks(m, before: Sets, bitmap, sums, first, words, warp, lane):
+def count_marks(
+    m: LeafRecorder, before: Sets[Int32], bitmap: Shared[Int32], sums: Shared[Int32], first: Int32,
+    words: Int32,
+) -> None:  # fmt: skip
     """Count each warp's marked columns in `sums`; those of lower lanes, which have consecutive words each, are `before`."""
     own: Int32 = 0
-    begin, end = _own_words(m, words, lane)
+    begin, end = _own_words(m, words)
     for i in range(begin, end):
         own += warps.popc(bitmap[first + i])
     through = warps.scan(own)
-    if lane == LAST_LANE:
-        sums[warp] = through
+    if m.lane == LAST_LANE:
+        sums[m.warp] = through
     before = through - own
 
 
 @recorded
-def _own_words(m, words, lane):
+def _own_words(m, words):
     """A lane's consecutive words among those of its warp: [begin, end)."""
     each = ceildiv(words, WORD)
-    begin = lane * each
+    begin = m.lane * each
     final = minimum(begin + each, words)
     return begin, final
 
 
 @by_text
-def take_ties(m, before, above, equal, sums, take, first, words, warp, lane):
+def take_ties(
+    m: LeafRecorder, before: Int32, above: Shared[Int32], equal: Shared[Int32], sums: Shared[Int32],
+    take: Int32, first: Int32, words: Int32,
+) -> None:  # fmt: skip
     """Select the first `take` columns marked as equal, in order of position."""
-    begin, end = _own_words(m, words, lane)
-    left: Int32 = take - lower_warps(m, sums, warp, lane) - before
+    begin, end = _own_words(m, words)
+    left: Int32 = take - lower_warps(m, sums, m.warp) - before
     for i in range(begin, end):
         word: Int32 = equal[first + i]
         found = warps.popc(word)
@@ -177,26 +209,29 @@ def take_ties(m, before, above, equal, sums, take, first, words, warp, lane):
 
 
 @by_text
-def place_marks(m, placed, before, sums, above, first, words, position, dense, keep, warp, lane):
+def place_marks(
+    m: LeafRecorder, placed: Shared[Int32], before: Int32, sums: Shared[Int32], above: Shared[Int32],
+    first: Int32, words: Int32, position: Int32, dense: Boolean, keep: int,
+) -> None:  # fmt: skip
     """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
 
     Of `dense` bitmaps, in which a lane has a word at most, a word at a time; 0 says that there are none.
     """
-    place: Int32 = before + lower_warps(m, sums, warp, lane)
+    place: Int32 = before + lower_warps(m, sums, m.warp)
     if dense:
         # The warp looks at a word together, a bit a lane: word number i has its place in lane i.
-        below = (1 << lane) - 1
+        below = (1 << m.lane) - 1
         marks = m.local("marks", keep)
         for base in rolled(0, words, keep):
             for j in unrolled(keep):
                 marks[j] = above[first + (base + j)]
             for j in unrolled(keep):
                 slot = warps.shuffle(place, base + j) + warps.popc(marks[j] & below)
-                if ((marks[j] >> lane) & 1) != 0:
-                    placed[slot] = position + (base + j) * WORD + lane
+                if ((marks[j] >> m.lane) & 1) != 0:
+                    placed[slot] = position + (base + j) * WORD + m.lane
     else:
         # Every lane goes through its own words, bit by bit.
-        begin, end = _own_words(m, words, lane)
+        begin, end = _own_words(m, words)
         for i in range(begin, end):
             word: Int32 = above[first + i]
             while word != 0:
@@ -209,16 +244,17 @@ def place_marks(m, placed, before, sums, above, first, words, position, dense, k
 
 @by_text
 def write_ids(
-    m, indices: Writes, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page, group,
-    cta_warps, thread, threads, lane,
-):  # fmt: skip
+    m: LeafRecorder, indices: Writes[Global[Int32]], row: Int32, k: Int32, skip: Int32, sums: Shared[Int32],
+    placed: Shared[Int32], block_table: Global[Int32], max_pages: Int32, line: Int32, page_size: Int32,
+    inverse: Uint32, pages: Shared[Int32] | None, first_page: Int32, group: int, cta_warps: int, threads: int,
+) -> None:  # fmt: skip
     """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip` on.
 
     `pages` holds the entries of the page table from `first_page` on, unless that is -1.
     """
     out, table = indices.row("out", row, k, skip), block_table.row("table", line, max_pages)
-    total = lower_warps(m, sums, cta_warps, lane) if group > 1 else k
-    for slot in rolled(thread, total, threads, at_once=4):
+    total = lower_warps(m, sums, cta_warps) if group > 1 else k
+    for slot in rolled(m.thread, total, threads, at_once=4):
         id: Int32 = 0
         set_token(m, id, placed[slot], table, page_size, inverse, pages, first_page)
         out[slot] = id
@@ -226,8 +262,10 @@ def write_ids(
 
 @by_text
 def list_row(
-    m, keys, ahead, logits, row, stride, entries, counters, bottom, origin, start, last, batches, room, warp, cta_warps, lane,
-):  # fmt: skip
+    m: LeafRecorder, keys: Registers[Uint32], ahead: Registers[Uint32], logits: Global[Float32], row: Int32,
+    stride: Int32, entries: Shared[Int64], counters: Shared[Int32], bottom: Uint32, origin: Int32,
+    start: Int32, last: Int32, batches: Int32, room: int, cta_warps: int,
+) -> None:  # fmt: skip
     """List the bit patterns of scores that reach that of `bottom`; a warp stops when there is no room for `room`.
 
     Positions count from `origin`. Two batches in turn, so that one is on its way while the other is looked at; one that
@@ -242,14 +280,14 @@ def list_row(
 
     def columns_of(number):
         """The first column of a batch, and from which column on it is read."""
-        column = inline(origin + (number * cta_warps + warp) * columns)
+        column = inline(origin + (number * cta_warps + m.warp) * columns)
         return column, minimum(column, stride - columns)
 
     def load(bits, place):
         """Load the batch that is read from column `place` on: four columns a lane, 128 in a row of them."""
         scores, quad = logits.row("scores", row, stride, place), m.local("quad", QUAD, "float32")
         for j in unrolled(bits.size // QUAD):
-            scores.read(quad, WORD * j + lane)
+            scores.read(quad, WORD * j + m.lane)
             for i in range(QUAD):
                 bits[QUAD * j + i] = scalars.bits_of(quad[i])
 
@@ -259,7 +297,7 @@ def list_row(
         at = place
         first = maximum(start, column)
         left: Int32 = 0
-        own = at + QUAD * lane
+        own = at + QUAD * m.lane
         if at < first or at + columns > last:
             for j in unrolled(bits.size):
                 if own + _step(j) < first or own + _step(j) >= last:
@@ -272,7 +310,7 @@ def list_row(
         through = warps.scan(warps.popc(left))
         total = warps.shuffle(through, LAST_LANE)
         if total > 0:
-            taken = _take_room(m, counters, through, lane)
+            taken = _take_room(m, counters, through)
             listed = taken + total
             if listed <= room:
                 slot: Int32 = taken + through
@@ -300,25 +338,30 @@ def _step(j):
 
 
 @by_text
-def mark_equal(m, bits, equal, word, counters, tied, lane):
+def mark_equal(
+    m: LeafRecorder, bits: Registers[Uint32], equal: Shared[Int32], word: Int32, counters: Shared[Int32],
+    tied: Uint32,
+) -> None:  # fmt: skip
     """Mark a batch's keys that equal `tied`, from `word` of the bitmap on, and count them as kept."""
-    words = _mark_words(m, equal, word, bits, lambda key: key == tied, lane)
+    words = _mark_words(m, equal, word, bits, lambda key: key == tied)
     total: Int32 = 0
-    if lane == 0:
+    if m.lane == 0:
         for j in unrolled(bits.size):
             total += warps.popc(words[j])
         m.do(warps.atomic_add(counters.at(Counter.KEPT), total))
 
 
 @by_text
-def key_entries(m, entries, total, counters, thread, threads, lane):
+def key_entries(
+    m: LeafRecorder, entries: Shared[Int64], total: Int32, counters: Shared[Int32], threads: int,
+) -> None:  # fmt: skip
     """Make the bit patterns of the first `total` list entries keys, and note the largest."""
     largest: Uint32 = 0
-    for i in range(thread, total, threads):
+    for i in range(m.thread, total, threads):
         entry = entries[i]
         key = key_of_bits(m, canonical(key_of(entry)))
         entries[i] = warps.make_pair(key, warps.pair_low(entry))
         largest = maximum(largest, key)
     top = warps.warp_most(largest)
-    if lane == 0:
+    if m.lane == 0:
         m.do(warps.raise_to(counters.at(Counter.LARGEST), top))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ...tile.frontend import Int32, Int64, Uint32, inline, named, recorded, unrolled
+from ...tile.frontend import inline, named, recorded, unrolled
+from ...tile.kinds import Changes, Int32, Int64, LeafRecorder, Peers, Registers, Sets, Shared, Uint32
 from ...tile.leaf_text import by_text
-from ...tile.text import Changes, Sets, maximum, minimum, select
+from ...tile.text import maximum, minimum, select
 from ..torch import warps
 from .topk_selector_row import (
     BINS,
@@ -20,24 +21,29 @@ from .topk_selector_row import (
 
 
 @by_text
-def bound_listed(m, entries, total, counters, end, span, thread, threads, lane):
+def bound_listed(
+    m: LeafRecorder, entries: Shared[Int64], total: Int32, counters: Shared[Int32], end: Uint32, span: Uint32,
+    threads: int,
+) -> None:  # fmt: skip
     """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
     largest: Uint32 = 0
     under: Uint32 = 0
-    for i in range(thread, total, threads):
+    for i in range(m.thread, total, threads):
         key = key_of(entries[i])
         if end - key <= span:
             largest = maximum(largest, key)
             under = maximum(under, ~key)
     upper = warps.warp_most(largest)
     lower = warps.warp_most(under)
-    if lane == 0:
+    if m.lane == 0:
         m.do(warps.raise_to(counters.at(Counter.UPPER), upper))
         m.do(warps.raise_to(counters.at(Counter.UNDER), lower))
 
 
 @by_text
-def read_bounded(m, end: Changes, span: Changes, counters):
+def read_bounded(
+    m: LeafRecorder, end: Changes[Uint32], span: Changes[Uint32], counters: Shared[Int32],
+) -> None:  # fmt: skip
     """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
     bottom = maximum(end - span, ~counters[Counter.UNDER].to("uint32"))
     end = minimum(end, counters[Counter.UPPER].to("uint32"))
@@ -45,33 +51,39 @@ def read_bounded(m, end: Changes, span: Changes, counters):
 
 
 @recorded
-def lower_warps(m, sums, warp, lane):
-    """The sum of what the warps before this one have written to `sums`."""
+def lower_warps(m, sums, count):
+    """The sum of what the first `count` warps have written to `sums`."""
     other: Int32 = 0
-    if lane < warp:
-        other = sums[lane]
+    if m.lane < count:
+        other = sums[m.lane]
     return warps.warp_sum(other)
 
 
 @by_text
-def sum_bins(m, mine, through: Sets, hist, first, sums, thread, warp, lane):
+def sum_bins(
+    m: LeafRecorder, mine: Registers[Int32], through: Sets[Int32], hist: Shared[Int32], first: Int32,
+    sums: Shared[Int32],
+) -> None:  # fmt: skip
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the warps' totals."""
-    hist.part("bins", first).read(mine, thread)
+    hist.part("bins", first).read(mine, m.thread)
     through = warps.scan(sum(mine))
-    if lane == LAST_LANE:
-        sums[warp] = through
+    if m.lane == LAST_LANE:
+        sums[m.warp] = through
 
 
 @by_text
-def pick_bin(m, state, mine, through, sums, need, end, span, half, thread, warp, lane):
+def pick_bin(
+    m: LeafRecorder, state: Shared[Int32], mine: Registers[Int32], through: Int32, sums: Shared[Int32],
+    need: Int32, end: Uint32, span: Uint32, half: bool,
+) -> None:  # fmt: skip
     """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in `state`.
 
     `half`: the bins are those of the first digit.
     """
     own = sum(mine)
-    left = need - (through - own + lower_warps(m, sums, warp, lane))
+    left = need - (through - own + lower_warps(m, sums, m.warp))
     if left > 0 and left <= own:
-        digit, inside, before = _bin_of(m, thread * mine.size, list(mine), left)
+        digit, inside, before = _bin_of(m, m.thread * mine.size, list(mine), left)
         wanted: Int32 = left - before
         _write_state(m, state, *_narrow(m, digit, wanted, inside, end, span, half))
 
@@ -157,7 +169,10 @@ def _write_state(m, state, end, span, need, inside):
 
 
 @by_text
-def read_state(m, end: Sets, span: Sets, need: Sets, inside: Sets, state):
+def read_state(
+    m: LeafRecorder, end: Sets[Uint32], span: Sets[Uint32], need: Sets[Int32], inside: Sets[Int32],
+    state: Shared[Int32],
+) -> None:  # fmt: skip
     """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
     words = m.local("words", 4)
     state.read(words, 0)
@@ -168,38 +183,43 @@ def read_state(m, end: Sets, span: Sets, need: Sets, inside: Sets, state):
 
 
 @by_text
-def send_sums(m, peers, at, hist, first, group, rank, warp, cta_warps, lane):
+def send_sums(
+    m: LeafRecorder, peers: Peers[Int32], at: Int32, hist: Shared[Int32], first: Int32, group: int,
+    rank: Int32, cta_warps: int,
+) -> None:  # fmt: skip
     """Send every CTA of the group the sums of this one's coarse bins."""
     bins, pair = hist.part("bins", first), m.local("pair", 2)
     for i in unrolled(COARSE // cta_warps):
-        bin = inline(i * cta_warps + warp)
-        bins.read(pair, bin * (BINS // COARSE // 2) + lane)
+        bin = inline(i * cta_warps + m.warp)
+        bins.read(pair, bin * (BINS // COARSE // 2) + m.lane)
         total = warps.warp_sum(pair[0] + pair[1])
-        if lane < group:
-            m.do(warps.store_peer(peers.at(at + (rank * COARSE + bin)), lane, total))
+        if m.lane < group:
+            m.do(warps.store_peer(peers.at(at + (rank * COARSE + bin)), m.lane, total))
 
 
 @by_text
 def pick_bin_of_group(
-    m, state, peers, bins, coarse, at, need, lower, end, span, half, near, grain, group, rank, warp, lane
-):
+    m: LeafRecorder, state: Shared[Int32], peers: Peers[Int32], bins: Int32, coarse: Shared[Int32], at: Int32,
+    need: Int32, lower: Int32, end: Uint32, span: Uint32, half: bool, near: Uint32, grain: Uint32, group: int,
+    rank: Int32,
+) -> None:  # fmt: skip
     """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key from the top.
 
     `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as in pick_bin, unless
     `near` is not 0: the first digits are then those of count_near.
     """
-    if warp == 0:
+    if m.warp == 0:
         count: Int32 = 0
         under: Int32 = 0
         for i in unrolled(group):
-            part = coarse[at + (i * COARSE + lane)]
+            part = coarse[at + (i * COARSE + m.lane)]
             count += part
             if i < rank:
                 under += part
         _, source, over = _find(m, "coarse_bin", count, need)
         left = need - warps.shuffle(over, source)
-        less: Int32 = lower + warps.warp_sum(select(lane < source, under, 0))
-        first_bin = source * (BINS // COARSE) + 2 * lane
+        less: Int32 = lower + warps.warp_sum(select(m.lane < source, under, 0))
+        first_bin = source * (BINS // COARSE) + 2 * m.lane
         both: Int64 = 0
         both_under: Int64 = 0
         for i in unrolled(group):
@@ -212,7 +232,7 @@ def pick_bin_of_group(
         low_under = inline(warps.pair_low(both_under))
         high_under = warps.pair_high(both_under)
         hit, source, over = _find(m, "bin", low + high, left)
-        less += warps.warp_sum(select(lane < source, low_under + high_under, 0))
+        less += warps.warp_sum(select(m.lane < source, low_under + high_under, 0))
         if hit:
             wanted: Int32 = left - over
             digit, inside, before = _bin_of(m, first_bin, [low, high], wanted)

@@ -5,10 +5,11 @@ A key is an unsigned word whose order is that of the scores. What a warp works o
 
 from __future__ import annotations
 
-from ...tile.frontend import Int32, inline, named, recorded, unrolled
+from ...tile.frontend import inline, named, recorded, unrolled
+from ...tile.kinds import Float32, Global, Int32, Int64, LeafRecorder, Registers, Sets, Shared, Uint32, Writes
 from ...tile.lang import Size
 from ...tile.leaf_text import by_text
-from ...tile.text import Sets, Writes, maximum, minimum, select
+from ...tile.text import maximum, minimum, select
 from ..torch import scalars, warps
 
 WORD = Size(32, "WORD")
@@ -56,9 +57,12 @@ CLOSE = Size(1 << 26, "CLOSE")
 
 
 @by_text
-def load_words(m, bits, logits, row, stride, column, limit, lane):
+def load_words(
+    m: LeafRecorder, bits: Registers[Uint32], logits: Global[Float32], row: Int32, stride: Int32,
+    column: Int32, limit: Int32,
+) -> None:  # fmt: skip
     """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives 0."""
-    own = column + lane
+    own = column + m.lane
     scores = logits.row("scores", row, stride, own)
     left = limit - own
     for j in unrolled(bits.size):
@@ -66,15 +70,18 @@ def load_words(m, bits, logits, row, stride, column, limit, lane):
 
 
 @by_text
-def load_few(m, few: Sets, logits, row, stride, lane):
+def load_few(m: LeafRecorder, few: Sets[Uint32], logits: Global[Float32], row: Int32, stride: Int32) -> None:
     """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
     scores = logits.row("scores", row, stride)
-    column = (lane >> 3) * (stride >> 5 << 3) + (lane & 7)
+    column = (m.lane >> 3) * (stride >> 5 << 3) + (m.lane & 7)
     few = scalars.load_below(scores.at(column), column, stride)
 
 
 @by_text
-def load_sample(m, bits, logits, row, stride, start, last, every, warp, cta_warps, lane):
+def load_sample(
+    m: LeafRecorder, bits: Registers[Uint32], logits: Global[Float32], row: Int32, stride: Int32,
+    start: Int32, last: Int32, every: int, cta_warps: int,
+) -> None:  # fmt: skip
     """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where the row has no column.
 
     Word j of a warp is of the `j * cta_warps + warp`-th run of `every` words.
@@ -82,8 +89,8 @@ def load_sample(m, bits, logits, row, stride, start, last, every, warp, cta_warp
     scores = logits.row("scores", row, stride)
 
     def column_of(j):
-        word = inline((warp + j * cta_warps) * every + ((warp + 5 * j) & (every - 1)))
-        return ((start >> 5) + word) * WORD + lane
+        word = inline((m.warp + j * cta_warps) * every + ((m.warp + 5 * j) & (every - 1)))
+        return ((start >> 5) + word) * WORD + m.lane
 
     for j in unrolled(bits.size):
         column = column_of(j)
@@ -95,7 +102,9 @@ def load_sample(m, bits, logits, row, stride, start, last, every, warp, cta_warp
 
 
 @by_text
-def page_row(m, inverse: Sets, line: Sets, row, next_n, page_size):
+def page_row(
+    m: LeafRecorder, inverse: Sets[Uint32], line: Sets[Int32], row: Int32, next_n: Int32, page_size: Int32,
+) -> None:  # fmt: skip
     """(2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
     if page_size > 0:
         inverse = UINT32 // page_size.to("uint32")
@@ -114,8 +123,10 @@ def _page_of(m, title: str, inverse, size, position):
 
 @by_text
 def fetch_pages(
-    m, first_page: Sets, entry: Sets, first, columns, start, last, block_table, max_pages, line, page_size, inverse, thread, threads,
-):  # fmt: skip
+    m: LeafRecorder, first_page: Sets[Int32], entry: Sets[Int32], first: Int32, columns: Int32, start: Int32,
+    last: Int32, block_table: Global[Int32], max_pages: Int32, line: Int32, page_size: Int32, inverse: Uint32,
+    threads: int,
+) -> None:  # fmt: skip
     """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
 
     That is -1 where the threads do not hold them all.
@@ -126,26 +137,28 @@ def fetch_pages(
         end_position = inline(minimum(last, first + columns) - 1 - start)
         end, _ = _page_of(m, "end", inverse, page_size, maximum(end_position, 0))
         final = end - first_page
-        if thread <= final:
-            entry = block_table.row("table", line, max_pages)[first_page + thread]
+        if m.thread <= final:
+            entry = block_table.row("table", line, max_pages)[first_page + m.thread]
         if final >= threads:
             first_page = -1
 
 
 @by_text
-def keep_entry(m, pages, entry, thread):
+def keep_entry(m: LeafRecorder, pages: Shared[Int32], entry: Int32) -> None:
     """The threads' page-table entries, for all threads."""
-    pages[thread] = entry
+    pages[m.thread] = entry
 
 
 @by_text
 def take_all(
-    m, indices: Writes, row, k, length, first, rank, group, block_table, max_pages, line, page_size, inverse, thread, threads,
-):  # fmt: skip
+    m: LeafRecorder, indices: Writes[Global[Int32]], row: Int32, k: Int32, length: Int32, first: Int32,
+    rank: Int32, group: int, block_table: Global[Int32], max_pages: Int32, line: Int32, page_size: Int32,
+    inverse: Uint32, threads: int,
+) -> None:  # fmt: skip
     """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores; the CTAs take slots
     in turn."""
     out, table = indices.row("out", row, k), block_table.row("table", line, max_pages)
-    for slot in range(rank * threads + thread, k, group * threads):
+    for slot in range(rank * threads + m.thread, k, group * threads):
         id: Int32 = -1
         if slot < length:
             set_token(m, id, first + slot, table, page_size, inverse)
@@ -153,7 +166,7 @@ def take_all(
 
 
 @recorded
-def set_token(m, id: Sets, position, table, size, inverse, pages=0, first_page=-1):
+def set_token(m, id: Sets, position, table, size, inverse, pages=None, first_page=-1):
     """Set the id of a position: the position itself, or without pages of size 0 its place in the cache.
 
     `pages` holds entries of the page table from `first_page` on, unless that is -1.
@@ -198,7 +211,10 @@ def key_of_bits(m, canonical_bits):
 
 
 @by_text
-def make_keys(m, bits, digits, column, lo, hi, lane):
+def make_keys(
+    m: LeafRecorder, bits: Registers[Uint32], digits: Registers[Uint32] | None, column: Int32, lo: Int32,
+    hi: Int32,
+) -> None:  # fmt: skip
     """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for these.
 
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
@@ -208,25 +224,27 @@ def make_keys(m, bits, digits, column, lo, hi, lane):
         high = canonical(bits[2 * j + 1])
         bits[2 * j] = key_of_bits(m, low)
         bits[2 * j + 1] = key_of_bits(m, high)
-        if digits:
+        if digits is not None:
             digits[j] = _half_digits(m, low, high)
     if column < lo or column + WORD * bits.size > hi:
-        own = column + lane
+        own = column + m.lane
         for j in unrolled(bits.size // 2):
             for half in range(2):
                 at = inline(own + (2 * WORD * j + WORD * half))
                 if at < lo or at >= hi:
                     bits[2 * j + half] = 0
-                    if digits:
+                    if digits is not None:
                         digits[j] |= 0xFFFF << (16 * half)
 
 
 @by_text
-def stash_keys(m, bits, stash, number, back, thread, threads):
+def stash_keys(
+    m: LeafRecorder, bits: Registers[Uint32], stash: Shared[Int32], number: Int32, back: bool, threads: int,
+) -> None:  # fmt: skip
     """Keep a batch of keys in shared memory, or take it `back`."""
     words = stash.part("words", number * (bits.size * threads))
     for j in unrolled(bits.size):
-        at = inline(j * threads + thread)
+        at = inline(j * threads + m.thread)
         if back:
             bits[j] = words[at].to("uint32")
         else:
@@ -234,21 +252,23 @@ def stash_keys(m, bits, stash, number, back, thread, threads):
 
 
 @by_text
-def clear(m, words, first, count, thread, threads):
+def clear(m: LeafRecorder, words: Shared[Int32], first: Int32, count: int, threads: int) -> None:
     """Zero `count` words of shared memory, 16 bytes a store."""
-    words, zero = words.part("begin", first), m.local("zero", QUAD)
+    begin, zero = words.part("begin", first), m.local("zero", QUAD)
     for j in range(QUAD):
         zero[j] = 0
     rounds, rest = divmod(count // QUAD, threads)
     if rounds:
         for i in unrolled(rounds):
-            words.write(zero, i * threads + thread)
-    if rest and thread < rest:
-        words.write(zero, rounds * threads + thread)
+            begin.write(zero, i * threads + m.thread)
+    if rest and m.thread < rest:
+        begin.write(zero, rounds * threads + m.thread)
 
 
 @by_text
-def count_first(m, hist, digits, column, lo, hi):
+def count_first(
+    m: LeafRecorder, hist: Shared[Int32], digits: Registers[Uint32], column: Int32, lo: Int32, hi: Int32,
+) -> None:  # fmt: skip
     """Count the first digits of a batch that has columns of the row."""
     if column < hi and column + 2 * WORD * digits.size > lo:
         for j in unrolled(digits.size):
@@ -257,7 +277,7 @@ def count_first(m, hist, digits, column, lo, hi):
 
 
 @by_text
-def guess_digits(m, near: Sets, grain: Sets, few):
+def guess_digits(m: LeafRecorder, near: Sets[Uint32], grain: Sets[Uint32], few: Uint32) -> None:
     """Where 32 scores of a row lie close together, the key from which first digits count down, by their bits from `grain` on.
 
     Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and above it if they are equal.
@@ -273,7 +293,10 @@ def guess_digits(m, near: Sets, grain: Sets, few):
 
 
 @by_text
-def count_near(m, hist, bits, near, grain, column, lo, hi):
+def count_near(
+    m: LeafRecorder, hist: Shared[Int32], bits: Registers[Uint32], near: Uint32, grain: Uint32, column: Int32,
+    lo: Int32, hi: Int32,
+) -> None:  # fmt: skip
     """Count the first digits, from `near` down, of a batch of keys that has columns of the row; the last bin as in make_keys."""
     if column < hi and column + WORD * bits.size > lo:
         for j in unrolled(bits.size):
@@ -295,7 +318,9 @@ def _count_key(m, bins, key, end, span, shift):
 
 
 @by_text
-def count_keys(m, hist, first, bits, end, span):
+def count_keys(
+    m: LeafRecorder, hist: Shared[Int32], first: Int32, bits: Registers[Uint32], end: Uint32, span: Uint32,
+) -> None:  # fmt: skip
     """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
     shift = shift_of(span)
     bins = hist.part("bins", first)
@@ -304,11 +329,14 @@ def count_keys(m, hist, first, bits, end, span):
 
 
 @by_text
-def count_listed(m, hist, first, entries, total, end, span, thread, threads):
+def count_listed(
+    m: LeafRecorder, hist: Shared[Int32], first: Int32, entries: Shared[Int64], total: Int32, end: Uint32,
+    span: Uint32, threads: int,
+) -> None:  # fmt: skip
     """Count the next digit of the undecided ones of the first `total` list entries."""
     shift = shift_of(span)
     bins = hist.part("bins", first)
-    for i in range(thread, total, threads):
+    for i in range(m.thread, total, threads):
         _count_key(m, bins, key_of(entries[i]), end, span, shift)
 
 

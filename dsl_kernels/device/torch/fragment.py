@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..._discover import later
 from ...tile.fragments import accumulators
+from ...tile.kinds import Int32
+from ...tile.leaf import RegisterTile, SharedTile, TensorTile
 from ...tile.leaf_text import Function
 from ...tile.text import Writes, leaf
 from ...tile.threads import Threads
@@ -46,13 +48,13 @@ quad_sum = Function(
 
 
 @leaf
-def round_to(target: Any, source: Any) -> None:
+def round_to(target: RegisterTile, source: RegisterTile) -> None:
     """Every element in the dtype of the target, which the next product may take as its A."""
     target.copy_(source)
 
 
 @leaf
-def pack_to(target: Any, source: Any) -> None:
+def pack_to(target: RegisterTile, source: RegisterTile) -> None:
     """`round_to` bfloat16 at this very place: no compiler moves it behind the fence before the product."""
     target.copy_(source)
 
@@ -88,37 +90,39 @@ def divide_rows(source: Any, rows: Any, thread: Any) -> None:
 
 
 @leaf
-def read_tensor(target: Any, source: Any, thread: Any) -> None:
+def read_tensor(target: RegisterTile, source: TensorTile, thread: Int32) -> None:
     """A fragment, a row a thread, from tensor memory; its arrival is waited for at the release."""
     target.copy_(source)
 
 
 @leaf
-def write_tensor(target: Any, source: Any, thread: Any) -> None:
+def write_tensor(target: TensorTile, source: RegisterTile, thread: Int32) -> None:
     """A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit."""
     target.copy_(source)
 
 
 @leaf
-def read_accumulator(target: Any, source: Any, thread: Any) -> None:
+def read_accumulator(target: RegisterTile, source: TensorTile, thread: Int32) -> None:
     """What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited for at the release."""
     target.copy_(source.reshape(-1)[accumulators(*source.shape)])
 
 
 @leaf
-def load_columns(held: Any, source: Any, column: Any, thread: Any) -> None:
+def load_columns(held: RegisterTile, source: TensorTile, column: Int32, thread: Int32) -> None:
     """Columns of each thread's row of tensor memory from a multiple of as many on, once they are here."""
     held.copy_(source[:, column : column + held.shape[1]])
 
 
 @leaf
-def store_columns(held: Any, target: Any, column: Any, thread: Any) -> None:
+def store_columns(held: RegisterTile, target: TensorTile, column: Int32, thread: Int32) -> None:
     """The reverse of `load_columns`; not waited for."""
     target[:, column : column + held.shape[1]] = held
 
 
 @leaf
-def stage_rows(target: Any, row: int, rows: int, source: Any, thread: Any) -> None:
+def stage_rows(
+    target: SharedTile, row: Int32, rows: SharedTile | int, source: RegisterTile, thread: Int32,
+) -> None:  # fmt: skip
     """A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte swizzle."""
     target[row : row + source.shape[0]] = source
 

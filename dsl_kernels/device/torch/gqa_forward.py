@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..._discover import later
-from ...tile.text import Writes, leaf
+from ...tile.kinds import Float32, Int32, Writes
+from ...tile.leaf import GlobalTile, RegisterTile
+from ...tile.text import leaf
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +20,9 @@ WARPS = 4
 
 
 @leaf
-def hide_keys(scores: Any, row: Any, key: Any, keys: Any, shift: Any, thread: Any) -> None:
+def hide_keys(
+    scores: RegisterTile, row: Int32, key: Int32, keys: Int32, shift: Int32, thread: Int32,
+) -> None:  # fmt: skip
     """Scores of row `row` + i and key `key` + j: -inf where there is no such key, or the row does not see it.
 
     A row sees the keys up to its own number plus `shift`.
@@ -30,8 +34,9 @@ def hide_keys(scores: Any, row: Any, key: Any, keys: Any, shift: Any, thread: An
 
 @leaf
 def online_softmax(
-    scores: Any, top: Any, total: Any, factor: Any, scale: Any, unseen: bool, thread: Any
-) -> None:
+    scores: RegisterTile, top: RegisterTile, total: RegisterTile,
+    factor: RegisterTile, scale: Float32, unseen: bool, thread: Int32,
+) -> None:  # fmt: skip
     """Scores to weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
 
     `factor` is what earlier weights shrink by. `unseen` says that a row may see no key of this tile. On a device the
@@ -47,7 +52,9 @@ def online_softmax(
 
 @leaf
 def online_softmax_lazily(
-    scores: Any, top: Any, total: Any, factor: Any, limit: Any, scale: Any, rise: int, unseen: bool, bits: bool, thread: Any
+    scores: RegisterTile, top: RegisterTile, total: RegisterTile,
+    factor: RegisterTile, limit: RegisterTile, scale: Float32, rise: int, unseen: bool,
+    bits: bool, thread: Int32,
 ) -> None:  # fmt: skip
     """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of two.
 
@@ -67,14 +74,17 @@ def online_softmax_lazily(
 
 
 @leaf
-def rescale_rows(acc: Any, factor: Any, thread: Any) -> None:
+def rescale_rows(acc: RegisterTile, factor: RegisterTile, thread: Int32) -> None:
     """Each row times its factor, in place; left alone where the factors of a warp's rows are 1."""
     if (factor != 1).any():
         acc.mul_(factor[:, None])
 
 
 @leaf
-def divide_by_total(acc: Any, top: Any, total: Any, scale: Any, thread: Any) -> None:
+def divide_by_total(
+    acc: RegisterTile, top: RegisterTile, total: RegisterTile, scale: Float32,
+    thread: Int32,
+) -> None:  # fmt: skip
     """The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp."""
     acc.div_(total[:, None])
     top.copy_((top * scale + torch.log2(total)) * math.log(2))
@@ -82,8 +92,9 @@ def divide_by_total(acc: Any, top: Any, total: Any, scale: Any, thread: Any) -> 
 
 @leaf
 def store_lse(
-    lse: Writes, values: Any, batch: Any, head: Any, heads: Any, row: Any, rows: Any, thread: Any
-) -> None:
+    lse: Writes[GlobalTile], values: RegisterTile, batch: Int32, head: Int32, heads: Int32,
+    row: Int32, rows: Int32, thread: Int32,
+) -> None:  # fmt: skip
     """One value a row to lse[batch, head, row ...], as far as there are `rows`."""
     count = max(0, min(values.shape[0], rows - row))
     lse[batch, head, row : row + count] = values[:count]

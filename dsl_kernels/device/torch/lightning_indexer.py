@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._discover import later
+from ...tile.kinds import Int32
+from ...tile.leaf import RegisterTile, TensorTile
 from ...tile.leaf_text import Function
 from ...tile.text import leaf
 from ...tile.threads import Place, Threads
@@ -54,13 +56,17 @@ store_where = Function("store_where", "float32", _store_where, joint=True)
 
 
 @leaf
-def read_scores(dots: Any, scores: Any, first: int, heads: int, thread: Any) -> None:
+def read_scores(
+    dots: RegisterTile, scores: TensorTile, first: int, heads: int, thread: Int32,
+) -> None:  # fmt: skip
     """Accumulators of a product in tensor memory, from column `first` on."""
     dots.copy_(scores[:, first : first + dots.shape[1]])
 
 
 @leaf
-def weigh_one(logit: Any, dots: Any, query: int, weight: Any) -> None:
+def weigh_one(
+    logit: RegisterTile, dots: RegisterTile, query: int, weight: RegisterTile,
+) -> None:  # fmt: skip
     """logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product."""
     heads = weight.shape[1]
     logit[:, 0] = (torch.relu(dots[:, query * heads : (query + 1) * heads]) * weight).sum(dim=1)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._discover import later
-from ...tile.text import Sets, Writes, leaf
+from ...tile.kinds import Boolean, Float32, Int32, Sets, Writes
+from ...tile.leaf import GlobalTile, SharedTile
+from ...tile.text import leaf
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +36,10 @@ def _upper_bound(times: torch.Tensor, t: torch.Tensor) -> int:
 
 
 @leaf
-def read_target(t: Sets, tgt_times: Any, row: int, m: int, first: int, thread: Any, targets: int) -> Any:
+def read_target(
+    t: Sets[Float32], tgt_times: GlobalTile, row: Int32, m: Int32, first: Int32, thread: Int32,
+    targets: int,
+) -> Any:  # fmt: skip
     """The target time of each thread; NaN past the last target."""
     times = torch.full((targets,), float("nan"))
     own = tgt_times[row, first : first + targets]
@@ -44,32 +49,42 @@ def read_target(t: Sets, tgt_times: Any, row: int, m: int, first: int, thread: A
 
 @leaf
 def stage_times(
-    times: Any, src_times: Any, row: int, n: int, first: int, count: int, thread: Any, threads: int
-) -> None:
+    times: SharedTile, src_times: GlobalTile, row: Int32, n: Int32, first: Int32, count: Int32,
+    thread: Int32, threads: int,
+) -> None:  # fmt: skip
     """`count` times of a trajectory from row `first` on into shared memory."""
     times[:count] = src_times[row, first : first + count]
 
 
 @leaf
-def place_staged(place: Any, weight: Any, times: Any, first: int, count: int, t: Any, thread: Any) -> None:
+def place_staged(
+    place: SharedTile, weight: SharedTile, times: SharedTile, first: Int32, count: Int32,
+    t: Float32, thread: Int32,
+) -> None:  # fmt: skip
     """The upper row of each thread's target and its weight, from staged times of rows from `first` on."""
     _place(place, weight, times[:count], first, t)
 
 
 @leaf
-def place_by_warp(place: Any, weight: Any, times: Any, count: int, t: Any, thread: Any, lane: Any) -> None:
+def place_by_warp(
+    place: SharedTile, weight: SharedTile, times: SharedTile, count: Int32, t: Float32,
+    thread: Int32, lane: Int32,
+) -> None:  # fmt: skip
     """The upper row of each thread's target and its weight, by all lanes of a warp: 32 times a round, a target after the other."""
     _place(place, weight, times[:count], 0, t)
 
 
 @leaf
-def place_in_global(place: Any, weight: Any, src_times: Any, row: int, n: int, t: Any, thread: Any) -> None:
+def place_in_global(
+    place: SharedTile, weight: SharedTile, src_times: GlobalTile, row: Int32, n: Int32,
+    t: Float32, thread: Int32,
+) -> None:  # fmt: skip
     """The upper row of each thread's target and its weight, from the times in global memory."""
     _place(place, weight, src_times[row], 0, t)
 
 
 @leaf
-def bound_warps(bounds: Any, t: Any, warp: Any, warps: int, lane: Any) -> None:
+def bound_warps(bounds: SharedTile, t: Float32, warp: Int32, warps: int, lane: Int32) -> None:
     """The least and the largest target of each warp; NaN does not count."""
     lanes = t.view(warps, -1)
     bounds[:warps] = torch.where(lanes.isnan(), float("inf"), lanes).amin(dim=1)
@@ -78,8 +93,9 @@ def bound_warps(bounds: Any, t: Any, warp: Any, warps: int, lane: Any) -> None:
 
 @leaf
 def find_window(
-    first: Sets, count: Sets, bounds: Any, warps: int, src_times: Any, row: int, n: int, lane: Any
-) -> Any:
+    first: Sets[Int32], count: Sets[Int32], bounds: SharedTile, warps: int, src_times: GlobalTile,
+    row: Int32, n: Int32, lane: Int32,
+) -> Any:  # fmt: skip
     """The rows whose times decide all of the CTA's targets: at least two."""
     least, largest = bounds[:warps].amin(), bounds[warps : 2 * warps].amax()
     begin = min(max(_upper_bound(src_times[row], least) - 1, 0), n - 2)
@@ -88,13 +104,13 @@ def find_window(
 
 
 @leaf
-def keep_targets(marks: Any, t: Any, thread: Any) -> None:
+def keep_targets(marks: SharedTile, t: Float32, thread: Int32) -> None:
     """Every thread's target where all threads see it."""
     marks[:] = t
 
 
 @leaf
-def see_order(ascend: Sets, marks: Any, left: int, lane: Any, targets: int) -> Any:
+def see_order(ascend: Sets[Boolean], marks: SharedTile, left: Int32, lane: Int32, targets: int) -> Any:
     """Whether the tile's targets, those before the last, ascend; NaN does not."""
     own = marks[: min(left, targets)]
     return bool((own[1:] >= own[:-1]).all() & ~own.isnan().any())
@@ -102,25 +118,18 @@ def see_order(ascend: Sets, marks: Any, left: int, lane: Any, targets: int) -> A
 
 @leaf
 def stage_rows(
-    rows: Any,
-    data: Any,
-    row: int,
-    n: int,
-    d: int,
-    first: int,
-    count: int,
-    vector: int,
-    thread: Any,
-    threads: int,
-) -> None:
+    rows: SharedTile, data: GlobalTile, row: Int32, n: Int32, d: Int32, first: Int32,
+    count: Int32, vector: int, thread: Int32, threads: int,
+) -> None:  # fmt: skip
     """`count` rows of a trajectory from row `first` on into shared memory, one behind the other."""
     rows[: count * d] = data[row, first : first + count].flatten()
 
 
 @leaf
 def pass_targets(
-    upto: Sets, marks: Any, left: int, times: Any, rows: int, last: Any, lane: Any, targets: int
-) -> Any:
+    upto: Sets[Int32], marks: SharedTile, left: Int32, times: SharedTile, rows: Int32,
+    last: Boolean, lane: Int32, targets: int,
+) -> Any:  # fmt: skip
     """How many of the ascending targets the staged rows and those before them decide: all, at the last rows."""
     own = marks[: min(left, targets)]
     return len(own) if last else int((own < times[rows - 1]).sum())
@@ -135,8 +144,9 @@ def _mix(low: torch.Tensor, high: torch.Tensor, share: torch.Tensor) -> torch.Te
 
 @leaf
 def blend_staged(
-    out: Writes, rows: Any, row: int, m: int, d: int, first: int, done: int, upto: int, place: Any, weight: Any, vector: int,
-    thread: Any, threads: int,
+    out: Writes[GlobalTile], rows: SharedTile, row: Int32, m: Int32, d: Int32, first: Int32,
+    done: Int32, upto: Int32, place: SharedTile, weight: SharedTile, vector: int, thread: Int32,
+    threads: int,
 ) -> None:  # fmt: skip
     """blend of the targets from `done` to `upto`, whose rows are staged."""
     held = rows[: len(rows) // d * d].view(-1, d)
@@ -146,8 +156,9 @@ def blend_staged(
 
 @leaf
 def blend(
-    out: Writes, data: Any, row: int, n: int, m: int, d: int, first: int, place: Any, weight: Any, targets: int, vector: int,
-    thread: Any, threads: int,
+    out: Writes[GlobalTile], data: GlobalTile, row: Int32, n: Int32, m: Int32, d: Int32,
+    first: Int32, place: SharedTile, weight: SharedTile, targets: int, vector: int, thread: Int32,
+    threads: int,
 ) -> None:  # fmt: skip
     """The targets' rows: the weighted mean of two rows, or one of them as it is."""
     count = min(targets, m - first)

@@ -32,6 +32,7 @@ from .common import (
     SHARED,
     SIDES,
     TENSOR,
+    Kernel,
     Work,
     load,
     place_head,
@@ -162,12 +163,13 @@ def _issue(m: Recorder, s: Work) -> None:
 
     The first side leaves out the tiles whose keys none of its rows sees: they come first.
     """
+    kernel = Kernel(m)
     groups = len(SIDES)
     done: Int32 = 0
     own_done: Int32 = 0
     for item in range(s.items):
         place_item(s, item)
-        others: Int32 = s.tiles - ceildiv(minimum(m.dim("skv"), s.seen + LANES), m.k.tile)
+        others: Int32 = s.tiles - ceildiv(minimum(kernel.skv, s.seen + LANES), m.k.tile)
 
         def use(side: int, i: Value) -> Value:
             return own_done + (i - others) if side == 0 else done + i
@@ -218,11 +220,12 @@ def _softmax(m: Recorder, s: Work, side: int) -> None:
 
     Tiles are those that its rows see. Where a maximum rises it is rescaled, before the weights are handed on.
     """
+    kernel = Kernel(m)
     scores, weights, part, rounded, top, total, factor, limit = (
         m.buffer(f"{text}_{side}")
         for text in ("scores", "weights", "part", "rounded", "top", "total", "factor", "limit")
     )
-    scale = m.scalar("sm_scale") * LOG2E
+    scale = kernel.sm_scale * LOG2E
     done: Int32 = 0
     first_row = side * LANES
     for item in range(s.items):
@@ -236,7 +239,7 @@ def _softmax(m: Recorder, s: Work, side: int) -> None:
             m.release(handed)
             if hidden:
                 key = inline((s.tiles - 1 - i) * m.k.tile)
-                leaf.hide_keys(m, scores, own_row, key, m.dim("skv"), s.shift, m.thread)
+                leaf.hide_keys(m, scores, own_row, key, kernel.skv, s.shift, m.thread)
             rows = (scores, top, total, factor, limit)
             leaf.online_softmax_lazily(m, *rows, scale, RESCALE_LOG2, hidden, m.k.lazy == 2, m.thread)
             fragment.round_to(m, weights, scores)
@@ -253,16 +256,14 @@ def _softmax(m: Recorder, s: Work, side: int) -> None:
         m.fill(limit, -0.0)
         step(0, True, True)
         # The last tiles come first: those that some row does not see whole.
-        whole = inline(minimum(m.dim("skv"), s.seen + (first_row + 1)) // m.k.tile)
+        whole = inline(minimum(kernel.skv, s.seen + (first_row + 1)) // m.k.tile)
         masked: Int32 = maximum(1, s.tiles - whole)
         for i in range(1, masked):
             step(i, True, False)
         for i in range(masked, s.tiles):
             step(i, False, False)
         leaf_sm100.finish_rows(m, top, total, scale, m.thread)
-        leaf.store_lse(
-            m, m.operand("lse"), top, s.batch, s.head, m.dim("heads"), own_row, m.dim("sq"), m.thread
-        )
+        leaf.store_lse(m, kernel.lse, top, s.batch, s.head, kernel.heads, own_row, kernel.sq, m.thread)
         m.await_stores(barrier=f"staged_{side}")
         o_s = m.buffer(f"o_s_{side}")
         o = m.wait(f"o_{side}", done + (s.tiles - 1))

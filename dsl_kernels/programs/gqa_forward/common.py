@@ -8,12 +8,12 @@ from typing import Any
 
 from ...abi import TensorMap
 from ...problems.gqa_forward import DTYPES
-from ...tile.frontend import Int32, State, inline, recorded
+from ...tile.frontend import Float32, Int32, Names, State, inline, recorded
 from ...tile.lang import (
     Size,
     Space,
 )
-from ...tile.text import Box, Recorder, Slot, Value, View, ceildiv, minimum
+from ...tile.text import Box, Global, Recorder, Slot, Value, View, ceildiv, minimum
 
 SHARED, REGISTER, TENSOR = Space.SHARED, Space.REGISTER, Space.TENSOR
 GROUP_ROWS = Size(64, "GROUP_ROWS")
@@ -29,6 +29,30 @@ PANEL = Size(64, "PANEL")
 # A maximum rises when a score exceeds it by this many powers of two; float16 holds weights up to 2^15.
 RESCALE_LOG2 = Size(8, "RESCALE_LOG2")
 LOG2E = math.log2(math.e)
+
+
+class Kernel(Names):
+    """Operands, sizes, scalars and buffers of attention; which buffers there are depends on the schedule."""
+
+    lse: Global
+    abreast: Int32
+    b: Int32
+    causal: Int32
+    ctas: Int32
+    heads: Int32
+    kv_heads: Int32
+    skv: Int32
+    sq: Int32
+    sm_scale: Float32
+    acc: View
+    factor: View
+    limit: View
+    o_s: View
+    rounded: View
+    scores: View
+    top: View
+    total: View
+    weights: View
 
 
 def group_rows(k: SimpleNamespace) -> Size:
@@ -74,12 +98,13 @@ class Work(State):
 @recorded
 def start(m: Recorder) -> Work:
     """What every thread does first: the barriers, and this CTA's number of items."""
+    kernel = Kernel(m)
     s = Work(m)
-    s.blocks = ceildiv(m.dim("sq"), query_rows(m.k))
-    s.bundles = m.dim("b") * m.dim("heads") // m.k.cluster
+    s.blocks = ceildiv(kernel.sq, query_rows(m.k))
+    s.bundles = kernel.b * kernel.heads // m.k.cluster
     s.all_items = s.blocks * s.bundles
-    s.items = ceildiv(s.all_items - _turned(m, s.all_items // m.dim("ctas")), m.dim("ctas"))
-    s.shift = m.dim("skv") - m.dim("causal") * m.dim("sq")
+    s.items = ceildiv(s.all_items - _turned(m, s.all_items // kernel.ctas), kernel.ctas)
+    s.shift = kernel.skv - kernel.causal * kernel.sq
     m.barriers_stand()
     return s
 
@@ -87,7 +112,8 @@ def start(m: Recorder) -> Work:
 @recorded
 def _turned(m: Recorder, item: Any) -> Any:
     """This CTA's place in a round of items: rounds alternate in direction, so that no CTA always has the heavier one."""
-    return m.block(0) + item % 2 * (m.dim("ctas") - 1 - 2 * m.block(0))
+    kernel = Kernel(m)
+    return m.block(0) + item % 2 * (kernel.ctas - 1 - 2 * m.block(0))
 
 
 @recorded
@@ -96,24 +122,26 @@ def place_item(s: Work, item: Value, rows: int | None = None) -> None:
 
     `abreast` heads (one a CTA of the cluster) are worked on side by side, the last block of rows of each first.
     """
-    m, abreast = s.m, s.m.dim("abreast")
-    number: Int32 = _turned(m, item) + item * m.dim("ctas")
+    kernel = Kernel(s)
+    m, abreast = s.m, kernel.abreast
+    number: Int32 = _turned(m, item) + item * kernel.ctas
     first: Int32 = number // (abreast * s.blocks) * abreast
     within: Int32 = number - first * s.blocks
     width: Int32 = minimum(abreast, s.bundles - first)
     s.bundle = inline(first + within % width)
     s.row = (s.blocks - 1 - within // width) * query_rows(m.k)
     s.seen = inline(s.row + s.shift)
-    s.tiles = ceildiv(minimum(m.dim("skv"), s.seen + (rows or query_rows(m.k))), m.k.tile)
+    s.tiles = ceildiv(minimum(kernel.skv, s.seen + (rows or query_rows(m.k))), m.k.tile)
 
 
 @recorded
 def place_head(s: Work) -> None:
     """The sequence and the head of an item."""
+    kernel = Kernel(s)
     m, cluster = s.m, s.m.k.cluster
     pair: Int32 = s.bundle * cluster + m.block(1) if cluster > 1 else s.bundle
-    s.batch = pair // m.dim("heads")
-    s.head = pair - s.batch * m.dim("heads")
+    s.batch = pair // kernel.heads
+    s.head = pair - s.batch * kernel.heads
 
 
 def panels(m: Recorder) -> range:
@@ -123,11 +151,12 @@ def panels(m: Recorder) -> range:
 @recorded
 def load(m: Recorder, s: Work) -> None:
     """Queries, and tiles of keys and values from the last to the first; `done` tiles belong to earlier items."""
+    kernel = Kernel(m)
     done: Int32 = 0
     for item in range(s.items):
         place_item(s, item)
         place_head(s)
-        kv_head = s.head * m.dim("kv_heads") // m.dim("heads")
+        kv_head = s.head * kernel.kv_heads // kernel.heads
 
         def copy(slot: Slot, operand: str, rows: int, *place: Value, shared: bool) -> None:
             """`rows` rows of one head at `place`; a part of them by each CTA of the cluster where all take them."""

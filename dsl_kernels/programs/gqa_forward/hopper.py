@@ -29,6 +29,7 @@ from .common import (
     REGISTERS,
     RESCALE_LOG2,
     SHARED,
+    Kernel,
     Work,
     load,
     place_head,
@@ -103,9 +104,10 @@ def declare(k: SimpleNamespace) -> Schedule:
 @recorded
 def _attend(m: Recorder, s: Work) -> None:
     """A warpgroup of Hopper: its 64 rows' scores, softmax and result, all in registers."""
-    scores, weights, acc = m.buffer("scores"), m.buffer("weights"), m.buffer("acc")
-    top, total, soft = m.buffer("top"), m.buffer("total"), m.k.ablation != "nosoftmax"
-    scale = m.scalar("sm_scale") * LOG2E
+    kernel = Kernel(m)
+    scores, weights, acc = kernel.scores, kernel.weights, kernel.acc
+    top, total, soft = kernel.top, kernel.total, m.k.ablation != "nosoftmax"
+    scale = kernel.sm_scale * LOG2E
     first_row = inline(m.replica * GROUP_ROWS if m.k.groups > 1 else 0)
     done: Int32 = 0
     for item in range(s.items):
@@ -113,7 +115,7 @@ def _attend(m: Recorder, s: Work) -> None:
         place_head(s)
         own_row = s.row + first_row
         # Its rows see fewer keys than those of the warpgroups after it: the tiles of the others come first.
-        others: Int32 = s.tiles - ceildiv(minimum(m.dim("skv"), s.seen + (first_row + GROUP_ROWS)), m.k.tile)
+        others: Int32 = s.tiles - ceildiv(minimum(kernel.skv, s.seen + (first_row + GROUP_ROWS)), m.k.tile)
 
         def score(i: Value) -> Slot:
             slot = m.wait("k", done + i)
@@ -130,10 +132,10 @@ def _attend(m: Recorder, s: Work) -> None:
                 return
             if hidden:
                 key = inline((s.tiles - 1 - i) * m.k.tile)
-                leaf.hide_keys(m, scores, own_row, key, m.dim("skv"), s.shift, m.thread)
-            rows = (scores, top, total, m.buffer("factor"))
+                leaf.hide_keys(m, scores, own_row, key, kernel.skv, s.shift, m.thread)
+            rows = (scores, top, total, kernel.factor)
             if m.k.lazy:
-                limit, bits = m.buffer("limit"), m.k.lazy == 2
+                limit, bits = kernel.limit, m.k.lazy == 2
                 leaf.online_softmax_lazily(m, *rows, limit, scale, RESCALE_LOG2, hidden, bits, m.thread)
             else:
                 leaf.online_softmax(m, *rows, scale, hidden, m.thread)
@@ -154,13 +156,13 @@ def _attend(m: Recorder, s: Work) -> None:
                 m.release(values)
             fragment.round_to(m, weights, scores)
             if soft:
-                leaf.rescale_rows(m, acc, m.buffer("factor"), m.thread)
+                leaf.rescale_rows(m, acc, kernel.factor, m.thread)
 
         m.fill(acc, 0.0)
         m.fill(top, -math.inf)
         m.fill(total, 0.0)
         if soft and m.k.lazy:
-            m.fill(m.buffer("limit"), -0.0)
+            m.fill(kernel.limit, -0.0)
         q = m.wait("q", item)
         for i in range(others):
             if m.k.order:
@@ -172,7 +174,7 @@ def _attend(m: Recorder, s: Work) -> None:
         softmax(others, True)
         fragment.round_to(m, weights, scores)
         # The last tiles come first: those that some row does not see whole.
-        whole = inline(minimum(m.dim("skv"), s.seen + (first_row + 1)) // m.k.tile)
+        whole = inline(minimum(kernel.skv, s.seen + (first_row + 1)) // m.k.tile)
         masked: Int32 = maximum(others + 1, s.tiles - whole)
         for i in range(others + 1, masked):
             step(i, True)
@@ -182,13 +184,11 @@ def _attend(m: Recorder, s: Work) -> None:
         m.release(q, pending=1)
         m.release(values)
         leaf.divide_by_total(m, acc, top, total, scale, m.thread)
-        leaf.store_lse(
-            m, m.operand("lse"), top, s.batch, s.head, m.dim("heads"), own_row, m.dim("sq"), m.thread
-        )
-        fragment.round_to(m, m.buffer("rounded"), acc)
+        leaf.store_lse(m, kernel.lse, top, s.batch, s.head, kernel.heads, own_row, kernel.sq, m.thread)
+        fragment.round_to(m, kernel.rounded, acc)
         m.await_stores(barrier="staged")
-        o_s = m.buffer("o_s")
-        fragment.stage_rows(m, o_s, first_row, query_rows(m.k), m.buffer("rounded"), m.thread)
+        o_s = kernel.o_s
+        fragment.stage_rows(m, o_s, first_row, query_rows(m.k), kernel.rounded, m.thread)
         store_rows(s, "staged", o_s.part(first_row, GROUP_ROWS), own_row)
         done += s.tiles
     m.await_stores()

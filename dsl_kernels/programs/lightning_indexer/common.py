@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from ...abi import TensorMap
 from ...problems import layouts
 from ...problems import lightning_indexer as problem
+from ...tile.frontend import Int32, Names
 from ...tile.lang import (
     Buffer,
     Engine,
@@ -16,6 +17,7 @@ from ...tile.lang import (
     Size,
     Space,
 )
+from ...tile.text import Global, View
 
 # A page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales: 66 rows of 128 bytes, or so many words.
 INDEX_DIM, PAGE = Size(layouts.INDEX_DIM, "INDEX_DIM"), Size(problem.PAGE, "PAGE")
@@ -36,6 +38,32 @@ BLACKWELL_DECODE_N = 128
 
 # What a CTA of a prefill takes to begin, in key tiles; how many more splits of a block are weighed than fill the SMs once.
 START_TILES, SPLITS = 2, 8
+
+
+class Kernel(Names):
+    """Operands, sizes, scalars and buffers of scoring; which buffers there are depends on the schedule."""
+
+    block_table: Global
+    k_end: Global
+    k_start: Global
+    logits: Global
+    seq_lens: Global
+    b: Int32
+    ctas: Int32
+    max_pages: Int32
+    next_n: Int32
+    s: Int32
+    skip_below: Int32
+    skv: Int32
+    splits: Int32
+    stride: Int32
+    acc: View
+    begin: View
+    length: View
+    logit: View
+    scale: View
+    size: View
+    weight: View
 
 
 def columns(k: SimpleNamespace, rows: int) -> Size:

@@ -33,6 +33,7 @@ from .common import (
     PAGE_WORDS,
     SCALE_WORD,
     TENSOR,
+    Kernel,
     blackwell_groups,
     blackwell_registers,
     columns,
@@ -135,7 +136,8 @@ class Share(State):
 
 def _next_n(m: Recorder) -> Value:
     """Queries of a sequence; a kernel for one does not read how many there are."""
-    return 1 if m.k.queries == 1 else m.dim("next_n")
+    kernel = Kernel(m)
+    return 1 if m.k.queries == 1 else kernel.next_n
 
 
 def _tiles_of_entries(m: Recorder) -> int:
@@ -151,8 +153,9 @@ def _products(m: Recorder) -> Any:
 @recorded
 def _start(m: Recorder) -> Share:
     """What does not depend on a length is fetched and worked out while the lengths are in flight."""
+    kernel = Kernel(m)
     s = Share(m, seq=0, tile=0, step=1, need=0, turns=0, turn=-1, fresh=False)
-    walk.place_when_even(m, s.seq, s.tile, s.step)
+    walk.place_when_even(m, s.seq, s.tile, s.step, kernel.b, cta=m.block(0), ctas=kernel.ctas)
     m.barriers_stand()
     # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
     dependent = not m.arch.tmem_columns
@@ -160,39 +163,56 @@ def _start(m: Recorder) -> Share:
         m.depend(launch=False)
     if m.k.queries == 1:
         early_length: Int32 = 0
-        walk.read_lengths(m, early_length)
+        walk.read_lengths(m, early_length, kernel.seq_lens, kernel.b)
     s.entry = s.ahead = 0
     if m.in_role("load"):
         m.comment("Garbage past a length: nothing follows an entry before the length is known.")
-        row = minimum(s.seq, m.dim("b") - 1)
-        _read_entries(m, s, row, s.step, last=m.dim("max_pages") - 1)
+        row = minimum(s.seq, kernel.b - 1)
+        _read_entries(m, s, row, s.step, last=kernel.max_pages - 1)
     if dependent:
         m.launch_dependents()
     if m.k.queries == 1:
-        walk.lengths_to_score(m, s.need, early_length)
+        walk.lengths_to_score(m, s.need, early_length, kernel.b, kernel.skip_below)
     else:
-        walk.keys_to_score(m, s.need, sequence=m.lane)
-    walk.find_share(m, s.seq, s.tile, s.need, s.turns, s.step, keys=m.k.tile, next_n=_next_n(m))
+        walk.keys_to_score(
+            m, s.need, kernel.seq_lens, kernel.b, kernel.next_n, kernel.skip_below, sequence=m.lane,
+        )  # fmt: skip
+    walk.find_share(
+        m, s.seq, s.tile, s.need, s.turns, s.step, kernel.seq_lens, kernel.b, next_n=_next_n(m),
+        skip_below=kernel.skip_below, keys=m.k.tile, cta=m.block(0), ctas=kernel.ctas,
+    )  # fmt: skip
     return s
 
 
 @recorded
 def _read_entries(m: Recorder, s: Share, row: Value, step: Value, last: Value) -> None:
     """The page-table entries of the current tile and those after it, `step` apart, up to entry `last` of a row."""
+    kernel = Kernel(m)
     ahead = inline(s.tile + _tiles_of_entries(m) * step)
-    walk.table_entries(m, s.entry, row, first=s.tile, step=step, pages=m.c.pages, last=last)
-    walk.table_entries(m, s.ahead, row, first=ahead, step=step, pages=m.c.pages, last=last)
+    walk.table_entries(
+        m, s.entry, kernel.block_table, kernel.max_pages, row, first=s.tile, step=step, pages=m.c.pages,
+        last=last,
+    )  # fmt: skip
+    walk.table_entries(
+        m, s.ahead, kernel.block_table, kernel.max_pages, row, first=ahead, step=step, pages=m.c.pages,
+        last=last,
+    )  # fmt: skip
 
 
 @recorded
 def _begin_tile(m: Recorder, s: Share, it: Value) -> None:
     """Make tile number `it` of the share the current one."""
-    walk.next_tile(m, s.fresh, it, s.seq, s.tile, s.need, keys=m.k.tile, next_n=_next_n(m))
+    kernel = Kernel(m)
+    walk.next_tile(
+        m, s.fresh, it, s.seq, s.tile, s.need, kernel.seq_lens, kernel.b, next_n=_next_n(m),
+        skip_below=kernel.skip_below, keys=m.k.tile,
+    )  # fmt: skip
 
 
 @recorded
 def _load(m: Recorder, s: Share) -> None:
     """Copies every key tile of the share, and the queries of a sequence before its first one."""
+    kernel = Kernel(m)
     pages = m.c.pages
     held: Int32 = 0
     page: Int32 = 0
@@ -209,7 +229,10 @@ def _load(m: Recorder, s: Share) -> None:
             held = 0
             s.entry = s.ahead
             ahead = inline(s.tile + _tiles_of_entries(m) * s.step)
-            walk.table_entries(m, s.ahead, s.seq, first=ahead, step=s.step, pages=pages, last=last)
+            walk.table_entries(
+                m, s.ahead, kernel.block_table, kernel.max_pages, row=s.seq, first=ahead, step=s.step,
+                pages=pages, last=last,
+            )  # fmt: skip
         keys = m.acquire("keys", it)
         for p in unrolled(pages):
             walk.entry_of(m, page, s.entry, held * pages + minimum(p, last - s.tile * pages))
@@ -232,18 +255,19 @@ def _load(m: Recorder, s: Share) -> None:
 @recorded
 def _load_queries(m: Recorder, s: Share) -> None:
     """Copies the queries of a sequence and the weights of their heads."""
+    kernel = Kernel(m)
     heads, each, one = m.k.heads, m.c.rows_per_product, m.k.queries == 1
     if one:
         count = 1
     else:
         m.comment("The last product of an odd count scores its last query twice.")
-        count = ceildiv(m.dim("next_n"), each) * each
+        count = ceildiv(kernel.next_n, each) * each
     queries = m.acquire("queries", s.turn, bytes=count * (heads * (INDEX_DIM + 4)))
     for i in rolled(count):
         if one:
             query = inline(s.seq)
         else:
-            query = s.seq * m.dim("next_n") + minimum(i, m.dim("next_n") - 1)
+            query = s.seq * kernel.next_n + minimum(i, kernel.next_n - 1)
         m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (query * heads, 0)), queries)
         weights = Span("weights", "float32", query, heads, 0, heads)
         m.bulk(queries.head_weights.part(i * heads, heads), weights, queries)
@@ -262,33 +286,45 @@ def _next_queries(m: Recorder, s: Share, it: Value) -> None:
 @recorded
 def _score(m: Recorder, s: Share) -> None:
     """Hopper: one role multiplies and scores, `rows_per_product` queries at a time."""
+    kernel = Kernel(m)
     each, n = m.c.rows_per_product, columns(m.k, m.c.rows_per_product)
-    acc, queries = m.buffer("acc"), m.slot("queries", s.turn)
+    acc, queries = kernel.acc, m.slot("queries", s.turn)
     one = m.k.queries == 1
     for it in range(s.turns):
         _begin_tile(m, s, it)
         if s.fresh:
             _next_queries(m, s, it)
             if one:
-                sm90.read_weights(m, queries.head_weights, 0, 1)
+                sm90.read_weights(m, kernel.weight, queries.head_weights, first=0, each=1, heads=m.k.heads)
         keys = m.wait("keys", it)
         key = inline(s.tile * m.k.tile)
         if one:
             m.multiply("score", acc, keys.keys, queries.queries)
-            sm90.read_scales(m, keys.key_scales, 0, each)
+            sm90.read_scales(m, kernel.scale, keys.key_scales, first=0, each=each)
             m.release(keys)
-            sm90.weigh(m, each)
-            sm90.one_length(m, s.need)
-            sm90.store_logits(m, s.seq, 0, 1, key, next_n=1)
+            sm90.weigh(m, kernel.logit, kernel.acc, kernel.weight, each, m.k.heads)
+            sm90.one_length(m, kernel.length, s.need)
+            sm90.store_logits(
+                m, kernel.logits, kernel.logit, kernel.scale, kernel.length, s.seq, query=0, each=1, next_n=1,
+                stride=kernel.stride, key=key,
+            )  # fmt: skip
         else:
-            sm90.read_scales(m, keys.key_scales, 0, each)
+            sm90.read_scales(m, kernel.scale, keys.key_scales, first=0, each=each)
             for product in range(_products(m)):
                 m.multiply("score", acc, keys.keys, queries.queries.part(product * n, n))
-                sm90.read_query_lengths(m, s.seq, product * each, each)
+                sm90.read_query_lengths(
+                    m, kernel.length, kernel.seq_lens, s.seq, query=product * each, each=each,
+                    next_n=kernel.next_n, skip_below=kernel.skip_below,
+                )  # fmt: skip
                 m.await_products()
-                sm90.read_weights(m, queries.head_weights, product * n, each)
-                sm90.weigh(m, each)
-                sm90.store_logits(m, s.seq, product * each, each, key)
+                sm90.read_weights(
+                    m, kernel.weight, queries.head_weights, first=product * n, each=each, heads=m.k.heads,
+                )  # fmt: skip
+                sm90.weigh(m, kernel.logit, kernel.acc, kernel.weight, each, m.k.heads)
+                sm90.store_logits(
+                    m, kernel.logits, kernel.logit, kernel.scale, kernel.length, s.seq, query=product * each,
+                    each=each, next_n=kernel.next_n, stride=kernel.stride, key=key,
+                )  # fmt: skip
             m.release(keys)
         s.tile += s.step
 
@@ -331,6 +367,7 @@ def _issue(m: Recorder, s: Share) -> None:
 @recorded
 def _epilogue(m: Recorder, s: Share, g: int) -> None:
     """Blackwell: the scores of every `groups`-th product from `g` on, a key a thread."""
+    kernel = Kernel(m)
     heads, each, one = m.k.heads, m.c.rows_per_product, m.k.queries == 1
     dots, weight, scale, logit, length = (
         m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "length")
@@ -343,13 +380,13 @@ def _epilogue(m: Recorder, s: Share, g: int) -> None:
             _next_queries(m, s, it)
             if one:
                 sm100.load_weights(m, weight, queries.head_weights, 0)
-            sm100.load_lengths(m, length, s.seq)
+            sm100.load_lengths(m, length, kernel.seq_lens, s.seq, kernel.next_n, kernel.skip_below)
         keys = m.wait("keys", it)
         sm100.load_scale(m, scale, keys.key_scales)
         m.release(keys)
         for product in rolled(g, _products(m), m.c.groups):
             scores = m.wait(f"scores_{g}", use)
-            leaf.read_scores(m, dots, scores.view(), 0)
+            leaf.read_scores(m, dots, scores.view(), 0, m.k.heads, m.thread)
             m.release(scores)
             use += 1
             for j in range(each):
@@ -357,7 +394,10 @@ def _epilogue(m: Recorder, s: Share, g: int) -> None:
                 if not one:
                     sm100.load_weights(m, weight, queries.head_weights, query * heads)
                 leaf.weigh_one(m, logit, dots, j, weight)
-                sm100.store_query(m, logit, scale, length, s.seq, query, s.tile * m.k.tile)
+                sm100.store_query(
+                    m, kernel.logits, logit, scale, length, s.seq, query, kernel.next_n, kernel.stride,
+                    key=s.tile * m.k.tile,
+                )  # fmt: skip
         s.tile += s.step
 
 

@@ -26,6 +26,7 @@ from ...tile.lang import (
 from ...tile.text import Box, Recorder, ceildiv
 from .common import (
     TENSOR,
+    Kernel,
     blackwell_registers,
     columns,
     hopper_groups,
@@ -124,10 +125,14 @@ class Block(State):
 
 @recorded
 def _start(m: Recorder) -> Block:
+    kernel = Kernel(m)
     s = Block(m, row=0, first=0, turns=0)
     m.comment("Later rows see more keys in a causal prefill: the longest blocks start first.")
-    s.row = (ceildiv(m.dim("s"), m.k.queries) - 1 - m.block(0)) * m.k.queries
-    walk.find_tiles(m, s.first, s.turns, s.row, rows=m.k.queries, keys=m.k.tile)
+    s.row = (ceildiv(kernel.s, m.k.queries) - 1 - m.block(0)) * m.k.queries
+    walk.find_tiles(
+        m, s.first, s.turns, kernel.k_start, kernel.k_end, s.row, rows=m.k.queries, s=kernel.s,
+        skv=kernel.skv, skip_below=kernel.skip_below, keys=m.k.tile, split=m.block(1), splits=kernel.splits,
+    )  # fmt: skip
     m.barriers_stand()
     return s
 
@@ -154,13 +159,19 @@ def _load(m: Recorder, s: Block) -> None:
 @recorded
 def _score(m: Recorder, s: Block) -> None:
     """Hopper: each replica scores its own rows against every key tile."""
+    kernel = Kernel(m)
     each, n, block = m.c.rows_per_product, columns(m.k, m.c.rows_per_product), m.c.block
-    acc, queries = m.buffer("acc"), m.slot("queries", 0)
+    acc, queries = kernel.acc, m.slot("queries", 0)
     own = s.row + m.replica * each
-    sm90.read_windows(m, own, each)
+    sm90.read_windows(
+        m, kernel.begin, kernel.size, kernel.k_start, kernel.k_end, row=own, each=each, s=kernel.s,
+        skv=kernel.skv, skip_below=kernel.skip_below,
+    )  # fmt: skip
     if s.turns > 0:
         m.wait("queries", 0)
-        sm90.read_weights(m, queries.head_weights, m.replica * n, each)
+        sm90.read_weights(
+            m, kernel.weight, queries.head_weights, first=m.replica * n, each=each, heads=m.k.heads,
+        )  # fmt: skip
     for it in range(s.turns):
         keys = m.wait("keys", it)
         for at in range(0, m.k.tile, block):
@@ -168,13 +179,16 @@ def _score(m: Recorder, s: Block) -> None:
             if each > 2:
                 m.comment("Two scales a lane are two registers too many while the product runs.")
                 m.await_products()
-            sm90.read_scales(m, keys.key_scales, at, each)
+            sm90.read_scales(m, kernel.scale, keys.key_scales, first=at, each=each)
             if at + block < m.k.tile:
                 m.await_products()
             else:
                 m.release(keys)
-            sm90.weigh(m, each)
-            sm90.store_window(m, own, each, (s.first + it) * m.k.tile + at)
+            sm90.weigh(m, kernel.logit, kernel.acc, kernel.weight, each, m.k.heads)
+            sm90.store_window(
+                m, kernel.logits, kernel.logit, kernel.scale, kernel.begin, kernel.size, row=own, each=each,
+                stride=kernel.stride, key=(s.first + it) * m.k.tile + at,
+            )  # fmt: skip
 
 
 @recorded
@@ -194,13 +208,17 @@ def _issue(m: Recorder, s: Block) -> None:
 @recorded
 def _epilogue(m: Recorder, s: Block, g: int) -> None:
     """Blackwell: the scores of one half of the block's rows, a key a thread."""
+    kernel = Kernel(m)
     heads, each = m.k.heads, m.c.rows_per_group
     dots, weight, scale, logit, begin, size = (
         m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "begin", "size")
     )
     queries = m.slot("queries", 0)
     own = inline(s.row + g * each)
-    sm100.load_windows(m, begin, size, own)
+    sm100.load_windows(
+        m, begin, size, kernel.k_start, kernel.k_end, row=own, s=kernel.s, skv=kernel.skv,
+        skip_below=kernel.skip_below,
+    )  # fmt: skip
     if s.turns > 0:
         m.wait("queries", 0)
     for it in range(s.turns):
@@ -208,12 +226,15 @@ def _epilogue(m: Recorder, s: Block, g: int) -> None:
         sm100.load_scale(m, scale, keys.key_scales)
         m.release(keys)
         scores = m.wait("scores", it)
-        leaf.read_scores(m, dots, scores.view(), g * each * heads)
+        leaf.read_scores(m, dots, scores.view(), g * each * heads, m.k.heads, m.thread)
         m.release(scores)
         for j in range(each):
             sm100.load_weights(m, weight, queries.head_weights, (g * each + j) * heads)
             leaf.weigh_one(m, logit, dots, j, weight)
-            sm100.store_row(m, logit, scale, begin, size, j, own + j, (s.first + it) * m.k.tile)
+            sm100.store_row(
+                m, kernel.logits, logit, scale, begin, size, j, row=own + j, stride=kernel.stride,
+                key=(s.first + it) * m.k.tile,
+            )  # fmt: skip
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:

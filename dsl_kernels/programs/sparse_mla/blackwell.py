@@ -13,11 +13,12 @@ from ...device.text.sparse_mla import ROPE_AT, ROPE_WORD, SCALE_WORD, SCALES_AT,
 from ...device.text.sparse_mla_sm100 import UNIT_WORDS
 from ...tile.frontend import Boolean, recorded, rolled, unrolled
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ...tile.text import Expr, Recorder, Rows, Slot, Value
+from ...tile.text import Expr, Global, Recorder, Rows, Slot, Value
 from .common import (
     LATENT_DIM,
     RESCALE_LOG2,
     ROPE_DIM,
+    Kernel,
     Walk,
     head_block,
     merge_splits,
@@ -122,33 +123,37 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
 
     Threads copy 16 bytes each, or the copy engine copies rows by number.
     """
+    kernel = Kernel(m)
     bulk = m.k.gather == "gather4"
 
-    def fill(slot: Slot, cache: str, first: Value, columns: int) -> None:
+    def fill(slot: Slot, rows: Global, first: Value, columns: int) -> None:
         if bulk:
-            m.bulk(slot.view(), Rows(f"{cache}_map", m.buffer("rows"), first), slot)
+            m.bulk(slot.view(), Rows(f"{rows.name}_map", kernel.rows, first), slot)
         else:
-            rows, ids = m.operand(cache, f"{cache}_stride"), (walk.now_low, walk.now_high)
-            leaf.copy_rows(m, slot.view(), rows, first, columns, *ids)
+            leaf.copy_rows(m, slot.view(), rows, first, columns, walk.now_low, walk.now_high, kernel.n)
         m.commit(slot)
 
     for turn in range(walk.turns):
         walk.enter(turn, keep_ids=True)
         if walk.live:
             if bulk:
-                leaf_sm100.spread_ids(m, walk.now_low, walk.now_high)
+                leaf_sm100.spread_ids(m, kernel.rows, low=walk.now_low, high=walk.now_high)
             for c in rolled(UNITS):
-                fill(m.acquire("kv", walk.it * UNITS + c), "ckv", c * UNIT, UNIT)
-            fill(m.acquire("pe", walk.it), "kpe", 0, ROPE_DIM)
+                fill(m.acquire("kv", walk.it * UNITS + c), kernel.ckv, c * UNIT, UNIT)
+            fill(m.acquire("pe", walk.it), kernel.kpe, 0, ROPE_DIM)
             walk.it += 1
 
 
 @recorded
 def _gather_tokens(m: Recorder, walk: Walk) -> None:
     """fp8 tokens: a tile waits in registers, and each unit that is written makes room for the next tile's."""
+    kernel = Kernel(m)
 
     def load(at: int | Expr, first: int | Expr, pieces: int) -> None:
-        leaf_sm100.load_words(m, at, first, pieces, low=walk.now_low, high=walk.now_high)
+        leaf_sm100.load_words(
+            m, words=kernel.words, at=at, kv_cache=kernel.kv_cache, first=first, pieces=pieces,
+            low=walk.now_low, high=walk.now_high, n=kernel.n,
+        )  # fmt: skip
 
     for turn in range(walk.turns + 1):
         walk.enter(turn, keep_ids=True)
@@ -156,12 +161,12 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
             for c in unrolled(UNITS):
                 if walk.it > 0:
                     kv = m.acquire("kv", (walk.it - 1) * UNITS + c)
-                    leaf_sm100.write_unit(m, kv.kv_s, c)
+                    leaf_sm100.write_unit(m, kv.kv_s, kernel.words, unit=c)
                     m.commit(kv)
                 load(c * UNIT_WORDS, c * UNIT, 2)
             if walk.it > 0:
                 pe = m.acquire("pe", walk.it - 1)
-                leaf_sm100.write_unit(m, pe.pe_s, UNITS)
+                leaf_sm100.write_unit(m, pe.pe_s, kernel.words, unit=UNITS)
                 m.commit(pe)
             load(ROPE_WORD, ROPE_AT, 2)
             load(SCALE_WORD, SCALES_AT, 1)
@@ -202,10 +207,14 @@ def _issue(m: Recorder, walk: Walk) -> None:
 @recorded
 def _softmax(m: Recorder, walk: Walk) -> None:
     """Queries, then tile by tile P in place of S. O stays in tensor memory and is rescaled only when a maximum has grown."""
-    scores, sums, peak = (m.buffer(text) for text in ("scores", "sums", "peak"))
+    kernel = Kernel(m)
+    scores, sums, peak = kernel.scores, kernel.sums, kernel.peak
     q = m.acquire("q", 0)
-    for target, operand, width in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
-        leaf_sm100.copy_block(m, target, m.operand(operand), walk.row, walk.head0, columns=width)
+    for target, q_of, width in ((q.q_s, kernel.q_nope, LATENT_DIM), (q.qpe_s, kernel.q_pe, ROPE_DIM)):
+        leaf_sm100.copy_block(
+            m, target, q_of, walk.row, walk.head0, m.k.heads, m.c.head_block,
+            columns=width,
+        )  # fmt: skip
     m.commit(q)
     m.fill(sums, 0.0)
     m.fill(peak, -math.inf)
@@ -213,24 +222,28 @@ def _softmax(m: Recorder, walk: Walk) -> None:
     for turn in range(walk.turns):
         walk.enter(turn)
         if walk.live:
-            maxima = m.buffer("red_s", walk.it)
+            maxima = kernel.red_s.stage(walk.it)
             s = m.wait("s", walk.it)
-            leaf_sm100.read_accumulator(m, scores, s.view())
+            leaf_sm100.read_accumulator(m, scores, s.view(), m.thread)
             m.release(s)
-            leaf.mask_scores(m, walk.in_low, walk.in_high)
-            leaf.leave_maxima(m, maxima)
+            leaf.mask_scores(
+                m, kernel.scores, low=walk.in_low, high=walk.in_high, sm_scale=kernel.sm_scale,
+            )  # fmt: skip
+            leaf.leave_maxima(m, maxima, kernel.scores)
             m.meet("softmax")
-            leaf_sm100.take_maxima(m, grown, maxima, RESCALE_LOG2)
+            leaf_sm100.take_maxima(m, grown, kernel.top, kernel.peak, red=maxima, rise=RESCALE_LOG2)
             if grown:
-                leaf_sm100.raise_reference(m)
+                leaf_sm100.raise_reference(
+                    m, kernel.peak, kernel.top, kernel.sums, kernel.stat_s,
+                )  # fmt: skip
                 m.meet("softmax")
                 if walk.it > 0:
                     o = m.wait("o", walk.it - 1)
-                    leaf_sm100.rescale_output(m, o.o_t, m.c.n)
+                    leaf_sm100.rescale_output(m, o.o_t, held=kernel.held, stat_s=kernel.stat_s, padded=m.c.n)
                     m.release(o)
             p = m.acquire("p", walk.it)
-            leaf_sm100.weigh_tokens(m)
-            leaf.store_weights(m, p.p_s)
+            leaf_sm100.weigh_tokens(m, kernel.scores, kernel.sums, kernel.peak)
+            leaf.store_weights(m, p.p_s, kernel.scores)
             m.comment(
                 "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
             )
@@ -244,25 +257,37 @@ def _softmax(m: Recorder, walk: Walk) -> None:
 @recorded
 def _leave_output(walk: Walk) -> None:
     """Normalise O and write it with its lse: the result, or a split's part, and then this CTA's share of the merged parts."""
+    kernel = Kernel(walk)
     m, row, head0 = walk.m, walk.row, walk.head0
-    totals, last = m.buffer("red_s", walk.it), m.slot("o", walk.it - 1)
-    leaf.leave_sums(m, totals)
+    totals, last = kernel.red_s.stage(walk.it), m.slot("o", walk.it - 1)
+    leaf.leave_sums(m, totals, kernel.sums)
     m.meet("softmax")
     if walk.it > 0:
         m.wait("o", walk.it - 1)
 
-    def write(to: str, lses: str, split: Value | None) -> None:
-        leaf_sm100.finish_columns(m, totals, m.operand(lses), row, head0, split=split)
+    def write(to: Global, lses: Global, split: Value | None) -> None:
+        leaf_sm100.finish_columns(
+            m, totals, lses, row, head0, split, kernel.top, kernel.peak,
+            kernel.stat_s, kernel.attn_sink, m.k.heads, m.c.head_block,
+            kernel.splits, kernel.lse_scale,
+        )  # fmt: skip
         m.meet("softmax")
-        leaf_sm100.write_output(m, m.operand(to), last.o_t, row, head0, walk.it > 0, split=split)
+        leaf_sm100.write_output(
+            m, to, last.o_t, row, head0, split, some=walk.it > 0, held=kernel.held,
+            stat_s=kernel.stat_s, heads=m.k.heads, head_block=m.c.head_block, splits=kernel.splits,
+        )  # fmt: skip
 
     def merge(share: Value, shares: Value) -> None:
-        leaf_sm100.merge_heads(m, row, head0, share=share, shares=shares)
+        leaf_sm100.merge_heads(
+            m, row, head0, share, shares, kernel.o_partial,
+            kernel.lse_partial, kernel.attn_sink, kernel.out, kernel.lse,
+            m.k.heads, m.c.head_block, kernel.splits, kernel.lse_scale,
+        )  # fmt: skip
 
-    if m.dim("splits") == 1:
-        write("out", "lse", None)
+    if kernel.splits == 1:
+        write(kernel.out, kernel.lse, None)
     else:
-        write("o_partial", "lse_partial", walk.split)
+        write(kernel.o_partial, kernel.lse_partial, walk.split)
         merge_splits(walk, "softmax", merge)
 
 

@@ -7,13 +7,52 @@ from types import SimpleNamespace
 
 from ...device.text import sparse_mla as leaf
 from ...problems import layouts
-from ...tile.frontend import Boolean, Int32, State, inline, named, recorded
+from ...tile.frontend import Boolean, Float32, Int32, Names, State, inline, named, recorded
 from ...tile.lang import Buffer, Size, Space
-from ...tile.text import Expr, Recorder, Value
+from ...tile.text import Expr, Global, Recorder, Value, View
 
 LATENT_DIM, ROPE_DIM = Size(layouts.LATENT_DIM, "LATENT_DIM"), Size(layouts.ROPE_DIM, "ROPE_DIM")
 # The running maximum is raised only when it grew by this many powers of two, so most tiles need no rescaling.
 RESCALE_LOG2 = Size(8, "RESCALE_LOG2")
+
+
+class Kernel(Names):
+    """Operands, sizes, scalars and buffers of sparse attention; which buffers there are depends on the schedule."""
+
+    attn_sink: Global
+    ckv: Global
+    indices: Global
+    kpe: Global
+    kv_cache: Global
+    lse: Global
+    lse_partial: Global
+    o_partial: Global
+    out: Global
+    q_nope: Global
+    q_pe: Global
+    arrival_slots: Int32
+    n: Int32
+    splits: Int32
+    t: Int32
+    topk: Int32
+    lse_scale: Float32
+    sm_scale: Float32
+    acc: View
+    held: View
+    o_s: View
+    p_s: View
+    peak: View
+    q_s: View
+    qpe_s: View
+    red_s: View
+    rows: View
+    scores: View
+    sinks: View
+    stat_s: View
+    sums: View
+    top: View
+    words: View
+    x_s: View
 
 
 def head_block(k: SimpleNamespace) -> int:
@@ -72,7 +111,8 @@ class Ids(State):
     @recorded
     def vote(self) -> None:
         """Find out which of the ids that were read last are valid."""
-        leaf.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high)
+        kernel = Kernel(self)
+        leaf.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, kernel.n)
 
 
 class Walk(Ids):
@@ -100,8 +140,12 @@ class Walk(Ids):
     @recorded
     def read_ids(self, turn: Value) -> None:
         """Read the ids of the tile of a turn."""
+        kernel = Kernel(self)
         split, splits = self.split, self.splits_of_row
-        leaf.read_ids(self.m, self.low, self.high, self.row, turn, self.turns, split=split, splits=splits)
+        leaf.read_ids(
+            self.m, self.low, self.high, kernel.indices, kernel.topk, self.row, turn,
+            self.turns, split, splits,
+        )  # fmt: skip
 
     @recorded
     def enter(self, turn: Value, *, keep_ids: bool = False) -> None:
@@ -120,7 +164,8 @@ class Walk(Ids):
 @recorded
 def start(m: Recorder) -> Walk:
     """Find this CTA's place, and read its first ids. On Hopper nothing before that reads what the previous kernel wrote."""
-    blocks, slices, splits = m.c.head_blocks, slices_of(m), m.dim("splits")
+    kernel = Kernel(m)
+    blocks, slices, splits = m.c.head_blocks, slices_of(m), kernel.splits
     walk = Walk(m)
     walk.row = m.block(0) // blocks if blocks > 1 else m.block(0)
     walk.head0 = m.block(0) % blocks * m.c.head_block if blocks > 1 else 0
@@ -130,7 +175,7 @@ def start(m: Recorder) -> Walk:
     clustered = len(m.schedule.axes) == 3
     walk.split = m.block(2) * (m.k.cluster // slices) + m.block(1) // slices if clustered else m.block(1)
     walk.splits_of_row = splits // slices if clustered else splits
-    walk.turns = (m.dim("topk") // m.k.tile - walk.split + walk.splits_of_row - 1) // walk.splits_of_row
+    walk.turns = (kernel.topk // m.k.tile - walk.split + walk.splits_of_row - 1) // walk.splits_of_row
     walk.it = 0
     walk.declare()
     m.barriers_stand()
@@ -159,8 +204,9 @@ def merge_splits(walk: Walk, barrier: str, merge: Callable[[Value, Value], None]
     Splits of a cluster meet by its barrier, all splits of a query by a counter. Where there are more clusters, or CTAs than
     run at once (one more counter says so), nobody waits: the last CTA to come merges alone.
     """
+    kernel = Kernel(walk)
     m, cluster = walk.m, walk.m.k.cluster
-    splits, query = m.dim("splits"), m.block(0)
+    splits, query = kernel.splits, m.block(0)
     merges: Boolean = True
     if cluster > 1:
         m.cluster_arrive()
@@ -173,7 +219,7 @@ def merge_splits(walk: Walk, barrier: str, merge: Callable[[Value, Value], None]
     else:
         share: Int32 = walk.split
         shares: Int32 = splits
-        together = m.dim("arrival_slots") == m.dim("t") * m.c.head_blocks
+        together = kernel.arrival_slots == kernel.t * m.c.head_blocks
         if together:
             m.count_in("arrivals", query, barrier)
             m.await_count("arrivals", query, splits, barrier)

@@ -19,6 +19,7 @@ from ...tile.text import Recorder, Value
 from .common import (
     LATENT_DIM,
     ROPE_DIM,
+    Kernel,
     Walk,
     end_of_cluster,
     head_block,
@@ -169,13 +170,14 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 @recorded
 def _gather_rows(m: Recorder, walk: Walk) -> None:
     """bf16 rows into the ring."""
+    kernel = Kernel(m)
     for turn in range(walk.turns):
         walk.enter(turn, keep_ids=True)
         if walk.live:
             kv = m.acquire("kv", walk.it)
-            for target, cache, columns in ((kv.ckv_s, "ckv", m.c.dims), (kv.kpe_s, "kpe", m.c.rope)):
-                rows, ids = m.operand(cache, f"{cache}_stride"), (walk.now_low, walk.now_high)
-                leaf.copy_rows(m, target, rows, walk.which * columns, columns, *ids)
+            for target, rows, columns in ((kv.ckv_s, kernel.ckv, m.c.dims), (kv.kpe_s, kernel.kpe, m.c.rope)):
+                ids = (walk.now_low, walk.now_high)
+                leaf.copy_rows(m, target, rows, walk.which * columns, columns, *ids, kernel.n)
             m.commit(kv)
             walk.it += 1
     end_of_cluster(m)
@@ -184,19 +186,20 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
 @recorded
 def _gather_tokens(m: Recorder, walk: Walk) -> None:
     """A slice of fp8 tokens into the ring, unpacked in registers."""
+    kernel = Kernel(m)
     m.comment("As the words of a tile are written, those of the next one take their place.")
     holds: Boolean = False
     for turn in range(walk.turns + 1):
         walk.enter(turn, keep_ids=True)
         if walk.live or turn == walk.turns:
-            ids = {"low": walk.now_low, "high": walk.now_high}
+            tokens = (kernel.kv_cache, walk.which, m.c.dims, walk.now_low, walk.now_high, kernel.n)
             if holds:
                 kv = m.acquire("kv", walk.it)
-                leaf.renew_tokens(m, kv.ckv_s, walk.which, rope=kv.kpe_s, **ids)
+                leaf.renew_tokens(m, kernel.words, kv.ckv_s, kv.kpe_s, *tokens)
                 m.commit(kv)
                 walk.it += 1
             else:
-                leaf.load_tokens(m, walk.which, **ids)
+                leaf.load_tokens(m, kernel.words, *tokens)
             holds = walk.live
     end_of_cluster(m)
 
@@ -204,12 +207,15 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
 @recorded
 def _stage_tokens(m: Recorder, walk: Walk) -> None:
     """Whole fp8 tokens as they are, half a tile at a time."""
+    kernel = Kernel(m)
     for turn in range(walk.turns):
         walk.enter(turn, keep_ids=True)
         if walk.live:
             for half, ids in enumerate((walk.now_low, walk.now_high)):
                 raw = m.acquire("raw", walk.it * 2 + half)
-                leaf.copy_tokens(m, raw.raw_s, raw.raw_pe_s, raw.scale_s, ids=ids)
+                leaf.copy_tokens(
+                    m, raw.raw_s, raw.raw_pe_s, raw.scale_s, kernel.kv_cache, ids, kernel.n,
+                )  # fmt: skip
                 m.commit(raw)
             walk.it += 1
     end_of_cluster(m)
@@ -234,12 +240,15 @@ def _unpack(m: Recorder, walk: Walk) -> None:
 @recorded
 def _attend_tiles(walk: Walk) -> None:
     """Both products and the softmax, tile by tile. Leaves O normalised, and its lse in `top`."""
+    kernel = Kernel(walk)
     m, c = walk.m, walk.m.c
-    scores, acc, sums, peak = (m.buffer(text) for text in ("scores", "acc", "sums", "peak"))
-    parts = (("q_s", "q_nope", LATENT_DIM, c.dims), ("qpe_s", "q_pe", ROPE_DIM, c.rope))
+    scores, acc, sums, peak = kernel.scores, kernel.acc, kernel.sums, kernel.peak
+    parts = ((kernel.q_s, kernel.q_nope, LATENT_DIM, c.dims), (kernel.qpe_s, kernel.q_pe, ROPE_DIM, c.rope))
     for target, q, width, columns in parts:
-        place = (walk.row, walk.head0, width, walk.which * columns, columns)
-        leaf.load_queries(m, m.buffer(target), m.operand(q), *place)
+        leaf.load_queries(
+            m, target, q, walk.row, walk.head0, m.k.heads, c.head_block, width,
+            walk.which * columns, columns,
+        )  # fmt: skip
     m.publish("attend", "q_s", "qpe_s")
     m.fill(acc, 0.0)
     m.fill(sums, 0.0)
@@ -250,14 +259,16 @@ def _attend_tiles(walk: Walk) -> None:
         walk.enter(turn)
         if walk.live:
             kv = m.wait("kv", walk.it)
-            nope = m.multiply("qk_nope", scores, kv.ckv_s, m.buffer("q_s"))
-            m.multiply("qk_pe", scores, kv.kpe_s, m.buffer("qpe_s"), accumulate=True, before=nope)
+            nope = m.multiply("qk_nope", scores, kv.ckv_s, kernel.q_s)
+            m.multiply("qk_pe", scores, kv.kpe_s, kernel.qpe_s, accumulate=True, before=nope)
             m.await_products()
             if m.k.slices > 1:
                 _add_partial_scores(walk)
-            leaf.mask_scores(m, walk.in_low, walk.in_high)
+            leaf.mask_scores(
+                m, kernel.scores, low=walk.in_low, high=walk.in_high, sm_scale=kernel.sm_scale,
+            )  # fmt: skip
             _softmax_of_tile(m)
-            m.multiply("pv", acc, kv.ckv_s, m.buffer("p_s"), accumulate=True)
+            m.multiply("pv", acc, kv.ckv_s, kernel.p_s, accumulate=True)
             m.release(kv)
             walk.it += 1
     _normalise(m)
@@ -266,70 +277,97 @@ def _attend_tiles(walk: Walk) -> None:
 @recorded
 def _add_partial_scores(walk: Walk) -> None:
     """Exchange the partial scores of a tile with the other CTAs of the slice group, and add them."""
+    kernel = Kernel(walk)
     m = walk.m
     x = m.slot("x", walk.it)
     m.commit(x)
-    leaf.send_scores(m, m.buffer("x_s", walk.it), m.sender(x.x_s, x))
+    leaf.send_scores(
+        m, kernel.scores, slots=kernel.x_s.stage(walk.it), to_slots=m.sender(x.x_s, x), rank=m.block(1),
+        slices=m.k.slices,
+    )  # fmt: skip
     m.wait("x", walk.it)
-    leaf.add_scores(m, x.x_s)
+    leaf.add_scores(m, kernel.scores, received=x.x_s, slices=m.k.slices)
 
 
 @recorded
 def _softmax_of_tile(m: Recorder) -> None:
     """From masked scores to P in shared memory: the maxima of the columns cross the warps, the sums do not."""
-    red = m.buffer("red_s")
-    leaf.leave_maxima(m, red)
+    kernel = Kernel(m)
+    red = kernel.red_s
+    leaf.leave_maxima(m, red, kernel.scores)
     m.meet("attend")
-    leaf.join_maxima(m, red)
-    leaf.online_softmax(m)
-    leaf.store_weights(m, m.buffer("p_s"))
+    leaf.join_maxima(m, kernel.top, red)
+    leaf.online_softmax(
+        m, scores=kernel.scores, sums=kernel.sums, acc=kernel.acc, peak=kernel.peak, top=kernel.top,
+    )  # fmt: skip
+    leaf.store_weights(m, kernel.p_s, kernel.scores)
     m.publish("attend", "p_s")
 
 
 @recorded
 def _normalise(m: Recorder) -> None:
     """Normalise O, and leave its lse in `top`."""
-    red = m.buffer("red_s")
-    leaf.leave_sums(m, red)
+    kernel = Kernel(m)
+    red = kernel.red_s
+    leaf.leave_sums(m, red, kernel.sums)
     m.meet("attend")
-    leaf.join_sums(m, red)
-    leaf.normalise(m)
+    leaf.join_sums(m, kernel.top, red)
+    leaf.normalise(m, kernel.acc, kernel.top, kernel.peak)
 
 
 @recorded
 def _attend_whole(m: Recorder, walk: Walk) -> None:
     """Whole rows: all tiles of a query, or some that are merged with those of other splits."""
-    splits, row, head0 = m.dim("splits"), walk.row, walk.head0
+    kernel = Kernel(m)
+    splits, row, head0 = kernel.splits, walk.row, walk.head0
     columns = m.schedule.buffer("top").per_thread
 
     def merge(share: Value, shares: Value) -> None:
-        leaf.merge_parts(m, row, head0, splits, share, shares, columns, leaf.ON_N)
+        leaf.merge_parts(
+            m, row, head0, splits, share, shares, columns, leaf.ON_N, kernel.out, kernel.lse,
+            kernel.o_partial, kernel.lse_partial, kernel.attn_sink,
+            kernel.splits, m.k.heads, kernel.lse_scale,
+        )  # fmt: skip
 
     _attend_tiles(walk)
     if m.k.cluster == 1 and splits == 1:
-        leaf.write_outputs(m, row, head0)
+        leaf.write_outputs(
+            m, kernel.acc, kernel.top, kernel.attn_sink, kernel.out, kernel.lse,
+            row, head0, m.k.heads, kernel.lse_scale,
+        )  # fmt: skip
     else:
-        leaf.leave_part(m, m.buffer("top"), row, head0, leaf.ON_N, split=walk.split)
+        leaf.leave_part(
+            m, kernel.acc, lses=kernel.top, row=row, head0=head0, side=leaf.ON_N, split=walk.split,
+            o_partial=kernel.o_partial, lse_partial=kernel.lse_partial, splits=kernel.splits, heads=m.k.heads,
+        )  # fmt: skip
         merge_splits(walk, "attend", merge)
 
 
 @recorded
 def _attend_slice(m: Recorder, walk: Walk) -> None:
     """A slice of the dims: the CTAs of a slice group add their partial scores, and all that hold a slice merge its rows."""
+    kernel = Kernel(m)
     which, part, parts = walk.which, walk.split, walk.splits_of_row
-    leaf.load_sinks(m, walk.head0)
+    leaf.load_sinks(m, kernel.sinks, kernel.attn_sink, walk.head0)
     _attend_tiles(walk)
-    top, kept, rows = m.buffer("top"), m.buffer("o_s"), m.slot("o", 0)
+    top, kept, rows = kernel.top, kernel.o_s, m.slot("o", 0)
     first = m.block(0) * parts * m.k.slices + which
     if parts > 1:
         m.comment("The CTAs that hold this slice trade rows of O, so that each merges its share of them.")
         words = m.schedule.buffer("o_s").stage_elements
-        leaf.send_parts(m, top, m.sender(rows.o_s, rows), words, first, parts, part=part)
+        leaf.send_parts(
+            m, kernel.acc, lses=top, inbox=m.sender(rows.o_s, rows), words=words, first=first,
+            slices=m.k.slices, part=part, parts=parts,
+        )  # fmt: skip
         m.wait("o", 0, at=first + part * m.k.slices)
     else:
-        leaf.keep_parts(m, kept, top)
+        leaf.keep_parts(m, kept, kernel.acc, lses=top)
         m.meet("attend")
-    leaf.merge_rows(m, kept, walk.row, walk.head0, parts, which, part=part, block=m.c.head_block)
+    leaf.merge_rows(
+        m, kernel.out, kernel.lse, received=kept, sinks=kernel.sinks, row=walk.row, head0=walk.head0,
+        heads=m.k.heads, part=part, parts=parts, which=which, dims=m.c.dims, block=m.c.head_block,
+        lse_scale=kernel.lse_scale,
+    )  # fmt: skip
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:

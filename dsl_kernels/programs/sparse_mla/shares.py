@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ...device.text import sparse_mla as leaf
 from ...tile.frontend import Boolean, Int32, State, inline, recorded
 from ...tile.text import Expr, Recorder, Value, minimum
-from .common import Ids
+from .common import Ids, Kernel
 
 
 class Units(State):
@@ -94,7 +94,11 @@ class Tiles(Ids, Units):
 
     @recorded
     def read_ids(self, turn: Value) -> None:
-        leaf.read_ids(self.m, self.low, self.high, self.row, turn, self.turns, split=0, splits=1)
+        kernel = Kernel(self)
+        leaf.read_ids(
+            self.m, self.low, self.high, kernel.indices, kernel.topk, self.row, turn,
+            self.turns, split=0, splits=1,
+        )  # fmt: skip
 
 
 class Pairs(Units):
@@ -126,14 +130,19 @@ class Pairs(Units):
 
     @recorded
     def read_first(self) -> None:
-        self.tiles = minimum(self.turns * 2, self.m.dim("topk") // self.m.k.tile - self.first * 2)
+        kernel = Kernel(self)
+        self.tiles = minimum(self.turns * 2, kernel.topk // self.m.k.tile - self.first * 2)
         self.read_ids(0)
 
     @recorded
     def read_ids(self, turn: Value) -> None:
+        kernel = Kernel(self)
         for number, ids in enumerate((self.left, self.right)):
             tile, first = turn * 2 + number, self.first * 2
-            leaf.read_ids(self.m, ids.low, ids.high, self.row, tile, self.tiles, split=first, splits=1)
+            leaf.read_ids(
+                self.m, ids.low, ids.high, kernel.indices, kernel.topk, self.row, turn=tile,
+                turns=self.tiles, split=first, splits=1,
+            )  # fmt: skip
 
     @recorded
     def vote(self) -> None:
@@ -160,7 +169,8 @@ def start(m: Recorder) -> Units:
 @recorded
 def units_of_query(m: Recorder) -> Value:
     """Units of a query: tiles, or pairs of them."""
-    tiles = inline(m.dim("topk") // m.k.tile)
+    kernel = Kernel(m)
+    tiles = inline(kernel.topk // m.k.tile)
     return (tiles + 1) // 2 if m.c.unit == 2 else tiles
 
 
@@ -181,10 +191,11 @@ def _found_late(m: Recorder) -> bool:
 @recorded
 def _find_share(walk: Units) -> None:
     """Find which of all queries' units are this CTA's. Neighbouring CTAs have the same units, each for its own block of heads."""
+    kernel = Kernel(walk)
     m = walk.m
-    blocks, t, splits = m.c.head_blocks, m.dim("t"), m.dim("splits")
+    blocks, t, splits = m.c.head_blocks, kernel.t, kernel.splits
     m.comment("Behind the counters that are used there is one more for each CTA: so many CTAs there are.")
-    walk.ctas = m.dim("arrival_slots") // blocks - t
+    walk.ctas = kernel.arrival_slots // blocks - t
     units = inline(units_of_query(m))
     walk.share = (units + splits - 1) // splits
     walk.span = walk.share * splits
@@ -202,13 +213,14 @@ def _find_share(walk: Units) -> None:
 @recorded
 def each_query(walk: Units, at_query: Callable[[], None]) -> None:
     """Call `at_query` for each query of which this CTA has units."""
+    kernel = Kernel(walk)
     m = walk.m
     if _found_late(m):
         _find_share(walk)
     while walk.unit < walk.end:
         walk.row = walk.unit // walk.span
         some = inline(walk.enter_query())
-        if walk.row < m.dim("t") and some:
+        if walk.row < kernel.t and some:
             walk.read_first()
             at_query()
             walk.done += 1

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 
 from ...arch import ArchSpec
 from ...device.text.topk_selector_row import BINS, COARSE, WORD
+from ...tile.frontend import Int32, Names
 from ...tile.lang import Buffer, Knob, Role, Schedule, Size, Space
+from ...tile.text import Global, View
 
 MAX_K = 2048
 # At most RANKED undecided keys of a list are ranked without another round.
@@ -24,6 +26,38 @@ KNOBS = (
     Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
     Knob("sample", "s", ((0, 16),), "words of 32 columns for each one sampled; 0: no sample", plain=0),
 )
+
+
+class Kernel(Names):
+    """Operands, sizes, scalars and buffers of selection; which buffers there are depends on the schedule."""
+
+    block_table: Global
+    indices: Global
+    logits: Global
+    row_ends: Global
+    row_starts: Global
+    absolute: Int32
+    k: Int32
+    max_pages: Int32
+    next_n: Int32
+    page_size: Int32
+    stride: Int32
+    above: View
+    ahead: View
+    coarse: View
+    counters: View
+    digits: View
+    entries: View
+    equal: View
+    few: View
+    few_digits: View
+    hist: View
+    keys: View
+    mine: View
+    pages: View
+    stash: View
+    state: View
+    sums: View
 
 
 def sizes(knobs: SimpleNamespace) -> dict[str, int]:

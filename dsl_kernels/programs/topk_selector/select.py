@@ -12,7 +12,7 @@ from ...device.text.topk_selector_row import BINS, COARSE, INFINITE, LOWEST, WOR
 from ...tile.frontend import Boolean, Int32, State, Uint32, inline, recorded
 from ...tile.lang import START, Body, Size
 from ...tile.text import Expr, Global, Recorder, Value, View, ceildiv, maximum, minimum
-from .schedule import RANKED
+from .schedule import RANKED, Kernel
 
 # If a row has at most DENSE scores per selected one, marks are placed a word at a time; otherwise one by one.
 DENSE = Size(8, "DENSE")
@@ -103,14 +103,15 @@ def _start(m: Recorder) -> Selection:
 
     A row that the group's registers can hold is laid out by its stride, so that its loads wait for nothing.
     """
+    kernel = Kernel(m)
     s = Selection(m)
-    s.hist, s.above, s.equal = m.buffer("hist"), m.buffer("above"), m.buffer("equal")
-    s.state, s.counters = m.buffer("state"), m.buffer("counters")
-    s.keys, s.digits = m.buffer("keys"), m.buffer("digits")
-    s.logits = m.operand("logits")
+    s.hist, s.above, s.equal = kernel.hist, kernel.above, kernel.equal
+    s.state, s.counters = kernel.state, kernel.counters
+    s.keys, s.digits = kernel.keys, kernel.digits
+    s.logits = kernel.logits
     s.row = m.block(0)
     s.rank = m.block(1) if m.k.group > 1 else 0
-    s.stride, s.top_k = m.dim("stride"), m.dim("k")
+    s.stride, s.top_k = kernel.stride, kernel.k
     s.owner = s.rank * m.c.cta_warps + m.warp
     return s
 
@@ -131,36 +132,39 @@ def _counter(m: Recorder, s: Selection, which: int, dtype: str = "int32") -> Exp
 
 @recorded
 def _select(m: Recorder, s: Selection) -> None:
+    kernel = Kernel(m)
     together = m.k.group > 1
-    leaf_row.clear(m, s.hist, 0, 2 * BINS)
-    leaf_row.clear(m, s.counters, 0, 8)
+    leaf_row.clear(m, s.hist, 0, 2 * BINS, m.k.threads)
+    leaf_row.clear(m, s.counters, 0, 8, m.k.threads)
     if together:
         m.cluster_arrive(relaxed=True)
     s.inverse = 0
     s.line = 0
-    leaf_row.page_row(m, s.inverse, s.line, s.row, m.dim("next_n"), m.dim("page_size"))
+    leaf_row.page_row(m, s.inverse, s.line, s.row, kernel.next_n, kernel.page_size)
     m.depend(launch=False)
     column = inline(s.owner * m.c.batch)
     if together:
         s.few = 0
-        leaf_row.load_few(m, s.few, s.logits, s.row, s.stride, m.lane)
+        leaf_row.load_few(m, s.few, s.logits, s.row, s.stride)
         if s.stride <= _held(m):
-            leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.stride, m.lane)
+            leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.stride)
     else:
         # Bound the loads with `fits` rather than branch around them, so that they need not wait for the
         # branch. In a cluster this makes TileLang spill.
         fits: Int32 = 0
         if s.stride <= _held(m):
             fits = s.stride
-        leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, fits, m.lane)
-    s.start = maximum(m.word(m.operand("row_starts"), s.row), 0)
-    s.last = minimum(m.word(m.operand("row_ends"), s.row), s.stride)
+        leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, fits)
+    s.start = maximum(m.word(kernel.row_starts, s.row), 0)
+    s.last = minimum(m.word(kernel.row_ends, s.row), s.stride)
     m.launch_dependents()
     m.meet()
     if s.last - s.start <= s.top_k:
         leaf_row.take_all(
-            m, length=s.last - s.start, first=s.start * m.dim("absolute"), rank=s.rank,
-            line=s.line, inverse=s.inverse,
+            m, kernel.indices, row=m.block(0), k=kernel.k, length=s.last - s.start,
+            first=s.start * kernel.absolute, rank=s.rank, group=m.k.group, block_table=kernel.block_table,
+            max_pages=kernel.max_pages, line=s.line, page_size=kernel.page_size, inverse=s.inverse,
+            threads=m.k.threads,
         )  # fmt: skip
         if together:
             m.cluster_wait()
@@ -196,6 +200,7 @@ def _select_some(m: Recorder, s: Selection) -> None:
 @recorded
 def _share(m: Recorder, s: Selection) -> None:
     """Which columns of the row each warp has."""
+    kernel = Kernel(m)
     s.origin = 0
     run: Int32 = m.k.keep
     if s.stride > _held(m):
@@ -216,37 +221,41 @@ def _share(m: Recorder, s: Selection) -> None:
         s.entry = 0
         columns = inline(run * (WORD * m.c.cta_warps))
         leaf_row.fetch_pages(
-            m, first_page=s.first_page, entry=s.entry, first=s.origin + s.rank * columns, columns=columns,
-            start=s.start, last=s.last, line=s.line, inverse=s.inverse,
+            m, s.first_page, s.entry, first=s.origin + s.rank * columns, columns=columns,
+            start=s.start, last=s.last, block_table=kernel.block_table, max_pages=kernel.max_pages,
+            line=s.line, page_size=kernel.page_size, inverse=s.inverse, threads=m.k.threads,
         )  # fmt: skip
 
 
 @recorded
 def _count_row(m: Recorder, s: Selection) -> None:
     """Count digits of the row until the undecided keys fit the list; the last batch stays in registers."""
+    kernel = Kernel(m)
     c, together = m.c, m.k.group > 1
     close_round = _close_round_of_group if together else _close_round
     for step in range(s.batches):
         column = s.base + step * c.batch
         if step > 0 or s.stride > _held(m):
-            leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.hi, m.lane)
+            leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.hi)
         if together and step == 0:
             # Another round costs several barriers: a few scores decide how the first digits are counted.
             leaf_row.guess_digits(m, s.near_key, s.grain, s.few)
         if not together or s.near_key == 0:
-            leaf_row.make_keys(m, s.keys, s.digits, column, s.start, s.hi, m.lane)
+            leaf_row.make_keys(m, s.keys, s.digits, column, s.start, s.hi)
             leaf_row.count_first(m, s.hist, s.digits, column, s.start, s.hi)
         else:
-            leaf_row.make_keys(m, s.keys, 0, column, s.start, s.hi, m.lane)
+            leaf_row.make_keys(m, s.keys, None, column, s.start, s.hi)
             leaf_row.count_near(m, s.hist, s.keys, s.near_key, s.grain, column, s.start, s.hi)
         if c.stashed and step < minimum(c.stashed, s.batches - 1):
-            leaf_row.stash_keys(m, bits=s.keys, number=step, back=False)
+            leaf_row.stash_keys(
+                m, bits=s.keys, stash=kernel.stash, number=step, back=False, threads=m.k.threads
+            )
     close_round(m, s, first=True)
     s.rounds += 1
     if not m.k.sample:
         m.comment("By now the entries have come.")
-        if m.dim("page_size") > 0:
-            leaf_row.keep_entry(m, m.buffer("pages"), s.entry, m.thread)
+        if kernel.page_size > 0:
+            leaf_row.keep_entry(m, kernel.pages, s.entry)
 
     m.comment("More digits over the row while the undecided keys are too many to list.")
     while s.inside > c.listed and s.span != 0:
@@ -261,24 +270,29 @@ def _count_row(m: Recorder, s: Selection) -> None:
 @recorded
 def _load_again(m: Recorder, s: Selection, batch: Value) -> None:
     """The keys of a batch once more. The first batches may be in shared memory; the last one never is."""
+    kernel = Kernel(m)
     column = s.base + batch * m.c.batch
     if m.c.stashed and batch < minimum(m.c.stashed, s.batches - 1):
-        leaf_row.stash_keys(m, bits=s.keys, number=batch, back=True)
+        leaf_row.stash_keys(m, bits=s.keys, stash=kernel.stash, number=batch, back=True, threads=m.k.threads)
     else:
-        leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.hi, m.lane)
-        leaf_row.make_keys(m, s.keys, 0, column, s.start, s.hi, m.lane)
+        leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.hi)
+        leaf_row.make_keys(m, s.keys, None, column, s.start, s.hi)
 
 
 @recorded
 def _close_round(m: Recorder, s: Selection, first: bool = False) -> None:
     """Close a round within a CTA: keep the bin that holds the `need`-th largest undecided key."""
+    kernel = Kernel(m)
     bins = inline(0 if first else _bins(s))
     if not first:
-        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS)
+        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS, m.k.threads)
     m.meet()
-    leaf_rounds.sum_bins(m, through=s.through, first=bins)
+    leaf_rounds.sum_bins(m, kernel.mine, s.through, kernel.hist, first=bins, sums=kernel.sums)
     m.meet()
-    leaf_rounds.pick_bin(m, through=s.through, need=s.need, end=s.end, span=s.span, half=first)
+    leaf_rounds.pick_bin(
+        m, kernel.state, kernel.mine, s.through, kernel.sums, s.need, s.end,
+        s.span, half=first,
+    )  # fmt: skip
     m.meet()
     leaf_rounds.read_state(m, s.end, s.span, s.need, s.inside, s.state)
 
@@ -286,21 +300,26 @@ def _close_round(m: Recorder, s: Selection, first: bool = False) -> None:
 @recorded
 def _close_round_of_group(m: Recorder, s: Selection, first: bool = False) -> None:
     """Close a round of a cluster: its CTAs send each other coarse counts, and read the fine counts of one coarse bin."""
+    kernel = Kernel(m)
     bins = inline(0 if first else _bins(s))
     sums = inline(0 if first else (s.rounds & 1) * (m.k.group * COARSE))
     m.meet()
     if first:
         m.comment("A peer's shared memory may be written only once the peer runs.")
         m.cluster_wait()
-    leaf_rounds.send_sums(m, peers=m.cluster("coarse"), at=sums, first=bins)
+    leaf_rounds.send_sums(
+        m, peers=m.cluster("coarse"), at=sums, hist=kernel.hist, first=bins, group=m.k.group, rank=m.block(1),
+        cta_warps=m.c.cta_warps,
+    )  # fmt: skip
     m.cluster_arrive()
     m.cluster_wait()
     if not first:
         m.comment("Now every peer has read the counts of the round before.")
-        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS)
+        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS, m.k.threads)
     leaf_rounds.pick_bin_of_group(
-        m, peers=m.cluster("hist"), bins=bins, at=sums, need=s.need, lower=s.lower, end=s.end, span=s.span,
-        half=first, near=s.near_key if first else 0, grain=s.grain if first else 0,
+        m, kernel.state, peers=m.cluster("hist"), bins=bins, coarse=kernel.coarse, at=sums, need=s.need,
+        lower=s.lower, end=s.end, span=s.span, half=first, near=s.near_key if first else 0,
+        grain=s.grain if first else 0, group=m.k.group, rank=m.block(1),
     )  # fmt: skip
     m.meet()
     leaf_rounds.read_state(m, s.end, s.span, s.need, s.inside, s.state)
@@ -311,12 +330,16 @@ def _close_round_of_group(m: Recorder, s: Selection, first: bool = False) -> Non
 @recorded
 def _list_row(m: Recorder, s: Selection) -> None:
     """List the keys that reach a threshold from a sample; the list will do if it holds k keys and all of these."""
-    c, sample, digits = m.c, m.buffer("few"), m.buffer("few_digits")
+    kernel = Kernel(m)
+    c, sample, digits = m.c, kernel.few, kernel.few_digits
     sampled = m.k.threads * c.few
-    leaf_row.load_sample(m, bits=sample, start=s.start, last=s.last, every=m.k.sample)
-    leaf_row.clear(m, s.above, 0, c.reach // WORD)
+    leaf_row.load_sample(
+        m, bits=sample, logits=kernel.logits, row=m.block(0), stride=kernel.stride, start=s.start,
+        last=s.last, every=m.k.sample, cta_warps=m.c.cta_warps,
+    )  # fmt: skip
+    leaf_row.clear(m, s.above, 0, c.reach // WORD, m.k.threads)
     own = inline(m.warp * (c.few * WORD))
-    leaf_row.make_keys(m, sample, digits, own, 0, sampled, m.lane)
+    leaf_row.make_keys(m, sample, digits, own, 0, sampled)
     leaf_row.count_first(m, s.hist, digits, own, 0, sampled)
     share = inline(s.top_k // m.k.sample)
     s.need = share + share // 4 + SPARE
@@ -332,11 +355,13 @@ def _list_row(m: Recorder, s: Selection) -> None:
         s.end += 1
     bottom: Uint32 = minimum(maximum(s.end - s.span, LOWEST), INFINITE)
     leaf_list.list_row(
-        m, bottom=bottom, origin=s.origin, start=s.start, last=s.last, batches=s.batches, room=c.listed
-    )
+        m, kernel.keys, kernel.ahead, kernel.logits, row=m.block(0), stride=kernel.stride,
+        entries=kernel.entries, counters=kernel.counters, bottom=bottom, origin=s.origin, start=s.start,
+        last=s.last, batches=s.batches, room=c.listed, cta_warps=m.c.cta_warps,
+    )  # fmt: skip
     s.need = s.top_k
     if s.tied != 0:
-        leaf_row.clear(m, s.equal, 0, c.reach // WORD)
+        leaf_row.clear(m, s.equal, 0, c.reach // WORD, m.k.threads)
     m.meet()
     s.inside = _counter(m, s, leaf_row.Counter.LISTED)
     s.unlisted = s.inside < s.need or s.inside > c.listed
@@ -345,11 +370,13 @@ def _list_row(m: Recorder, s: Selection) -> None:
     if s.unlisted:
         m.meet()
         s.rounds = 0
-        leaf_row.clear(m, s.hist, 0, 2 * BINS)
-        leaf_row.clear(m, s.counters, 0, 8)
+        leaf_row.clear(m, s.hist, 0, 2 * BINS, m.k.threads)
+        leaf_row.clear(m, s.counters, 0, 8, m.k.threads)
         m.meet()
     else:
-        leaf_list.key_entries(m, total=s.inside)
+        leaf_list.key_entries(
+            m, kernel.entries, total=s.inside, counters=kernel.counters, threads=m.k.threads
+        )
         m.meet()
         if s.tied == 0:
             m.comment("From the threshold on: to look for the smallest key as well takes 0.9 us.")
@@ -374,9 +401,9 @@ def _mark_ties(m: Recorder, s: Selection) -> None:
     while turn < s.batches and s.inside + found < s.need:
         word = (turn * m.c.cta_warps + m.warp) * m.k.keep
         column = s.origin + word * WORD
-        leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.stride, m.lane)
-        leaf_row.make_keys(m, s.keys, 0, column, s.start, s.last, m.lane)
-        leaf_list.mark_equal(m, s.keys, s.equal, word, s.counters, s.tied, m.lane)
+        leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.stride)
+        leaf_row.make_keys(m, s.keys, None, column, s.start, s.last)
+        leaf_list.mark_equal(m, s.keys, s.equal, word, s.counters, s.tied)
         m.meet()
         found = _counter(m, s, leaf_row.Counter.KEPT)
         m.meet()
@@ -389,6 +416,7 @@ def _mark_ties(m: Recorder, s: Selection) -> None:
 @recorded
 def _collect(m: Recorder, s: Selection) -> None:
     """Mark the keys above the range, list those in it, and write what is selected."""
+    kernel = Kernel(m)
     c = m.c
     m.comment("One pass marks what is above the range and lists what is in it; the last batch is still held.")
     listing = s.inside > 0 and s.inside <= c.listed
@@ -398,13 +426,18 @@ def _collect(m: Recorder, s: Selection) -> None:
             if step > 0:
                 _load_again(m, s, batch)
             leaf_list.collect(
-                m, bits=s.keys, word=(m.warp * s.batches + batch) * m.k.keep, first=s.within,
-                end=s.end, span=s.span, listing=listing, owner=s.owner, offset=batch * c.batch,
+                m, bits=s.keys, above=kernel.above, equal=kernel.equal,
+                word=(m.warp * s.batches + batch) * m.k.keep, counters=kernel.counters,
+                entries=kernel.entries, first=s.within, end=s.end, span=s.span, listing=listing,
+                owner=s.owner, offset=batch * c.batch,
             )  # fmt: skip
     m.meet()
     if m.k.group > 1:
         m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")
-        leaf_list.send_entries(m, peers=m.cluster("entries"), first=s.within)
+        leaf_list.send_entries(
+            m, peers=m.cluster("entries"), entries=kernel.entries, first=s.within, counters=kernel.counters,
+            group=m.k.group, rank=m.block(1), cta_warps=m.c.cta_warps,
+        )  # fmt: skip
         m.cluster_arrive()
         m.cluster_wait()
     # The warp's first word of the bitmaps; how many columns of `equal` to select; the first output slot.
@@ -421,11 +454,14 @@ def _collect(m: Recorder, s: Selection) -> None:
         skip = s.lower + _counter(m, s, leaf_row.Counter.LOWER_ABOVE) + minimum(lower_equal, s.need)
     before: Int32 = 0
     if ties > 0:
-        leaf_list.count_marks(m, before=before, bitmap=s.equal, first=first, words=s.words)
+        leaf_list.count_marks(m, before, bitmap=s.equal, sums=kernel.sums, first=first, words=s.words)
         m.meet()
-        leaf_list.take_ties(m, before=before, take=ties, first=first, words=s.words)
+        leaf_list.take_ties(
+            m, before, kernel.above, kernel.equal, kernel.sums, take=ties,
+            first=first, words=s.words,
+        )  # fmt: skip
         m.meet()
-    leaf_list.count_marks(m, before=before, bitmap=s.above, first=first, words=s.words)
+    leaf_list.count_marks(m, before, bitmap=s.above, sums=kernel.sums, first=first, words=s.words)
     m.meet()
     _write(m, s, before, skip, first)
 
@@ -433,32 +469,43 @@ def _collect(m: Recorder, s: Selection) -> None:
 @recorded
 def _rank_list(m: Recorder, s: Selection) -> None:
     """Mark the selected keys of the list. If more than RANKED equal keys are left, mark these as equal."""
+    kernel = Kernel(m)
     ranked: Int32 = 0
     if s.inside > RANKED:
         total: Int32 = s.inside
         if not m.k.sample and s.inside > MANY:
             _bound(m, s, total)
         while s.inside > RANKED and s.span != 0:
-            leaf_row.count_listed(m, first=_bins(s), total=total, end=s.end, span=s.span)
+            leaf_row.count_listed(
+                m, kernel.hist, first=_bins(s), entries=kernel.entries, total=total, end=s.end,
+                span=s.span, threads=m.k.threads,
+            )  # fmt: skip
             _close_round(m, s)
             if s.inside > RANKED:
                 _bound(m, s, total)
             s.rounds += 1
         if s.inside > RANKED:
-            leaf_row.clear(m, s.equal, 0, m.c.reach // WORD)
+            leaf_row.clear(m, s.equal, 0, m.c.reach // WORD, m.k.threads)
             m.meet()
         _sift(m, s, total)
         ranked = m.c.listed
         m.meet()
     if s.inside <= RANKED:
-        leaf_list.rank_entries(m, first=ranked, count=s.inside, need=s.need, rank=s.rank, words=s.words)
+        leaf_list.rank_entries(
+            m, kernel.entries, first=ranked, count=s.inside, need=s.need, above=kernel.above,
+            counters=kernel.counters, rank=s.rank, cta_warps=m.c.cta_warps, words=s.words,
+        )  # fmt: skip
     m.meet()
 
 
 @recorded
 def _bound(m: Recorder, s: Selection, total: Expr) -> None:
     """Narrow the range to the undecided keys of the list: ties are then known to be ties."""
-    leaf_rounds.bound_listed(m, total=total, end=s.end, span=s.span)
+    kernel = Kernel(m)
+    leaf_rounds.bound_listed(
+        m, kernel.entries, total, kernel.counters, s.end, s.span,
+        m.k.threads,
+    )  # fmt: skip
     m.meet()
     leaf_rounds.read_bounded(m, s.end, s.span, s.counters)
 
@@ -466,28 +513,35 @@ def _bound(m: Recorder, s: Selection, total: Expr) -> None:
 @recorded
 def _sift(m: Recorder, s: Selection, total: Expr) -> None:
     """Mark the list's keys above the range; keep those in it apart to be ranked, or mark them as equal."""
+    kernel = Kernel(m)
     leaf_list.sift(
-        m, total=total, target=m.c.listed, end=s.end, span=s.span, inside=s.inside, ranked=RANKED,
-        rank=s.rank, words=s.words,
+        m, kernel.entries, total, target=m.c.listed, above=kernel.above, equal=kernel.equal,
+        counters=kernel.counters, end=s.end, span=s.span, inside=s.inside, ranked=RANKED, rank=s.rank,
+        cta_warps=m.c.cta_warps, words=s.words, threads=m.k.threads,
     )  # fmt: skip
 
 
 @recorded
 def _write(m: Recorder, s: Selection, before: Expr, skip: Expr, first: Value) -> None:
     """Place the positions of the marked columns in ascending order over all warps, and write their ids."""
+    kernel = Kernel(m)
     # The histogram is not needed any more.
     placed = s.hist
-    position = s.base + s.start * (m.dim("absolute") - 1)
+    position = s.base + s.start * (kernel.absolute - 1)
     # Only a long row is sampled.
     dense = 0 if m.k.sample else s.last - s.start <= s.top_k * DENSE and s.words <= WORD
     leaf_list.place_marks(
-        m, placed=placed, before=before, first=first, words=s.words, position=position, dense=dense
-    )
+        m, placed, before, kernel.sums, kernel.above, first, s.words,
+        position, dense, m.k.keep,
+    )  # fmt: skip
     m.meet()
-    first_page, pages = (-1, 0) if m.k.sample else (s.first_page, m.buffer("pages"))
+    first_page, pages = (-1, None) if m.k.sample else (s.first_page, kernel.pages)
     leaf_list.write_ids(
-        m, skip=skip, placed=placed, line=s.line, inverse=s.inverse, pages=pages, first_page=first_page
-    )
+        m, kernel.indices, row=m.block(0), k=kernel.k, skip=skip, sums=kernel.sums, placed=placed,
+        block_table=kernel.block_table, max_pages=kernel.max_pages, line=s.line, page_size=kernel.page_size,
+        inverse=s.inverse, pages=pages, first_page=first_page, group=m.k.group, cta_warps=m.c.cta_warps,
+        threads=m.k.threads,
+    )  # fmt: skip
 
 
 def bodies(knobs: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:

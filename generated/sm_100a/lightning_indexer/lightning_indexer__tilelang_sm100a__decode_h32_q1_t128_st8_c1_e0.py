@@ -74,7 +74,7 @@ def read_lengths(length: T.Ref, seq_lens, b, lane):
 
 
 @T.macro
-def table_entries(entry: T.Ref, block_table, max_pages, row, first, step, last, lane):
+def table_entries(entry: T.Ref, block_table, row, first, step, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
@@ -119,7 +119,7 @@ def load_scale(scale, key_scales, key_scales_slot, thread):
 
 
 @T.macro
-def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, thread):
+def store_query(logits, logit, scale, length, seq, query, key, thread):
     """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
     at = key + thread
     if at < warps.shuffle(length[0], query):
@@ -127,7 +127,7 @@ def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, t
 
 
 @T.macro
-def table_entries_2(entry: T.Ref, block_table, max_pages, row, first, last, lane):
+def table_entries_2(entry: T.Ref, block_table, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
@@ -146,9 +146,9 @@ def entry_of(page: T.Ref, entry, place):
 
 @T.macro
 def score_0(
-    seq_lens, logits, skip_below, b, next_n, stride, key_scales, head_weights, scores_0, keys_full,
-    keys_empty, queries_full, queries_empty, scores_0_full, scores_0_empty, seq: T.Ref, tile: T.Ref,
-    step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
+    seq_lens, logits, skip_below, b, next_n, key_scales, head_weights, scores_0, keys_full, keys_empty,
+    queries_full, queries_empty, scores_0_full, scores_0_empty, seq: T.Ref, tile: T.Ref, step: T.Ref,
+    need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
 ):
     """Epilogue of products i with i % 1 == 0."""
     dots_0 = T.alloc_local((COLUMNS,), "float32")
@@ -190,16 +190,16 @@ def score_0(
             # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
             # product.
             leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
-            store_query(logits, logit_0, scale_0, length_0, seq, product, next_n, stride, tile * TILE, worker)
+            store_query(logits, logit_0, scale_0, length_0, seq, product, tile * TILE, worker)
         tile = tile + step
 
 
 @T.macro
 def load(
-    seq_lens, block_table, skip_below, b, max_pages, query_map_rows, weights_words, key_map_rows,
-    k_cache_words, keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full,
-    queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref,
-    entry: T.Ref, ahead: T.Ref, lane
+    seq_lens, block_table, skip_below, b, query_map_rows, weights_words, key_map_rows, k_cache_words, keys,
+    key_scales, queries, head_weights, keys_full, keys_empty, queries_full, queries_empty, seq: T.Ref,
+    tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, entry: T.Ref,
+    ahead: T.Ref, lane
 ):
     """Block table, key pages, queries."""
     held = T.alloc_var("int32", init=0)
@@ -213,8 +213,8 @@ def load(
             turn = turn + 1
             held = 0
             if step == 1:
-                table_entries_2(entry, block_table, max_pages, seq, tile, last, lane)
-                table_entries_2(ahead, block_table, max_pages, seq, tile + 16, last, lane)
+                table_entries_2(entry, block_table, seq, tile, last, lane)
+                table_entries_2(ahead, block_table, seq, tile + 16, last, lane)
             T.mbarrier_wait_parity(queries_empty[turn % 2], ((turn // 2) & 1) ^ 1)
             for i in T.serial(1):
                 T.tma_copy(
@@ -229,7 +229,7 @@ def load(
         if held == 16:
             held = 0
             entry = ahead
-            table_entries(ahead, block_table, max_pages, seq, tile + 16 * step, step, last, lane)
+            table_entries(ahead, block_table, seq, tile + 16 * step, step, last, lane)
         T.mbarrier_wait_parity(keys_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
         for p in T.unroll(TILE_PAGES):
             entry_of(page, entry, held * TILE_PAGES + T.min(p, last - tile * TILE_PAGES))
@@ -335,23 +335,23 @@ def program():
             if (thread >= 128) & (thread < 160):
                 # Garbage past a length: nothing follows an entry before the length is known.
                 row = T.min(seq, b - 1)
-                table_entries(entry, block_table, max_pages, row, tile, step, max_pages - 1, lane)
-                table_entries(ahead, block_table, max_pages, row, tile + 16 * step, step, max_pages - 1, lane)
+                table_entries(entry, block_table, row, tile, step, max_pages - 1, lane)
+                table_entries(ahead, block_table, row, tile + 16 * step, step, max_pages - 1, lane)
             lengths_to_score(need, early_length, b, skip_below, lane)
             # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
             leaf.find_share(seq, tile, need, turns, step, seq_lens, b, 1, skip_below, TILE, cta, ctas, lane)
             if thread < 128:
                 score_0(
-                    seq_lens, logits, skip_below, b, next_n, stride, key_scales, head_weights, scores_0,
-                    keys_full, keys_empty, queries_full, queries_empty, scores_0_full, scores_0_empty, seq,
-                    tile, step, need, turns, turn, fresh, thread
+                    seq_lens, logits, skip_below, b, next_n, key_scales, head_weights, scores_0, keys_full,
+                    keys_empty, queries_full, queries_empty, scores_0_full, scores_0_empty, seq, tile, step,
+                    need, turns, turn, fresh, thread
                 )
             elif thread < 160:
                 load(
-                    seq_lens, block_table, skip_below, b, max_pages, query_map_rows, weights_words,
-                    key_map_rows, k_cache_words, keys, key_scales, queries, head_weights, keys_full,
-                    keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh, entry,
-                    ahead, lane
+                    seq_lens, block_table, skip_below, b, query_map_rows, weights_words, key_map_rows,
+                    k_cache_words, keys, key_scales, queries, head_weights, keys_full, keys_empty,
+                    queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh, entry, ahead,
+                    lane
                 )
             else:
                 mma(

@@ -89,7 +89,7 @@ SCALE_WORD = 2048
 
 
 @T.macro
-def table_entries(entry: T.Ref, block_table, max_pages, row, first, step, last, lane):
+def table_entries(entry: T.Ref, block_table, row, first, step, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
@@ -129,7 +129,7 @@ def load_weights(weight, head_weights, head_weights_slot, first):
 
 
 @T.macro
-def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, thread):
+def store_query(logits, logit, scale, length, seq, query, key, thread):
     """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
     at = key + thread
     if at < warps.shuffle(length[0], query):
@@ -137,7 +137,7 @@ def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, t
 
 
 @T.macro
-def table_entries_2(entry: T.Ref, block_table, max_pages, row, first, last, lane):
+def table_entries_2(entry: T.Ref, block_table, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
@@ -156,9 +156,9 @@ def entry_of(page: T.Ref, entry, place):
 
 @T.macro
 def score_0(
-    seq_lens, logits, skip_below, b, next_n, stride, key_scales, head_weights, scores_0, keys_full,
-    keys_empty, queries_full, queries_empty, scores_0_full, scores_0_empty, seq: T.Ref, tile: T.Ref,
-    step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
+    seq_lens, logits, skip_below, b, next_n, key_scales, head_weights, scores_0, keys_full, keys_empty,
+    queries_full, queries_empty, scores_0_full, scores_0_empty, seq: T.Ref, tile: T.Ref, step: T.Ref,
+    need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
 ):
     """Epilogue of products i with i % 2 == 0."""
     dots_0 = T.alloc_local((COLUMNS,), "float32")
@@ -201,23 +201,21 @@ def score_0(
             # product.
             leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
             store_query(
-                logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT, next_n, stride,
-                tile * TILE, worker
+                logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT, tile * TILE, worker
             )
             load_weights(weight_0, head_weights, 0, (product * ROWS_PER_PRODUCT + 1) * HEADS)
             leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0)
             store_query(
-                logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT + 1, next_n, stride,
-                tile * TILE, worker
+                logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT + 1, tile * TILE, worker
             )
         tile = tile + step
 
 
 @T.macro
 def score_1(
-    seq_lens, logits, skip_below, b, next_n, stride, key_scales, head_weights, scores_1, keys_full,
-    keys_empty, queries_full, queries_empty, scores_1_full, scores_1_empty, seq: T.Ref, tile: T.Ref,
-    step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
+    seq_lens, logits, skip_below, b, next_n, key_scales, head_weights, scores_1, keys_full, keys_empty,
+    queries_full, queries_empty, scores_1_full, scores_1_empty, seq: T.Ref, tile: T.Ref, step: T.Ref,
+    need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
 ):
     """Epilogue of products i with i % 2 == 1."""
     dots_1 = T.alloc_local((COLUMNS,), "float32")
@@ -260,24 +258,22 @@ def score_1(
             # product.
             leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
             store_query(
-                logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT, next_n, stride,
-                tile * TILE, worker
+                logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT, tile * TILE, worker
             )
             load_weights(weight_1, head_weights, 0, (product * ROWS_PER_PRODUCT + 1) * HEADS)
             leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1)
             store_query(
-                logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT + 1, next_n, stride,
-                tile * TILE, worker
+                logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT + 1, tile * TILE, worker
             )
         tile = tile + step
 
 
 @T.macro
 def load(
-    seq_lens, block_table, skip_below, b, next_n, max_pages, query_map_rows, weights_words, key_map_rows,
-    k_cache_words, keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full,
-    queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref,
-    entry: T.Ref, ahead: T.Ref, lane
+    seq_lens, block_table, skip_below, b, next_n, query_map_rows, weights_words, key_map_rows, k_cache_words,
+    keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full, queries_empty, seq: T.Ref,
+    tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, entry: T.Ref,
+    ahead: T.Ref, lane
 ):
     """Block table, key pages, queries."""
     held = T.alloc_var("int32", init=0)
@@ -291,8 +287,8 @@ def load(
             turn = turn + 1
             held = 0
             if step == 1:
-                table_entries_2(entry, block_table, max_pages, seq, tile, last, lane)
-                table_entries_2(ahead, block_table, max_pages, seq, tile + 16, last, lane)
+                table_entries_2(entry, block_table, seq, tile, last, lane)
+                table_entries_2(ahead, block_table, seq, tile + 16, last, lane)
             # The last product of an odd count scores its last query twice.
             count = leaf.ceildiv(next_n, ROWS_PER_PRODUCT) * ROWS_PER_PRODUCT
             T.mbarrier_wait_parity(queries_empty[0], (turn & 1) ^ 1)
@@ -311,7 +307,7 @@ def load(
         if held == 16:
             held = 0
             entry = ahead
-            table_entries(ahead, block_table, max_pages, seq, tile + 16 * step, step, last, lane)
+            table_entries(ahead, block_table, seq, tile + 16 * step, step, last, lane)
         T.mbarrier_wait_parity(keys_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
         for p in T.unroll(TILE_PAGES):
             entry_of(page, entry, held * TILE_PAGES + T.min(p, last - tile * TILE_PAGES))
@@ -432,8 +428,8 @@ def program():
             if (thread >= 256) & (thread < 288):
                 # Garbage past a length: nothing follows an entry before the length is known.
                 row = T.min(seq, b - 1)
-                table_entries(entry, block_table, max_pages, row, tile, step, max_pages - 1, lane)
-                table_entries(ahead, block_table, max_pages, row, tile + 16 * step, step, max_pages - 1, lane)
+                table_entries(entry, block_table, row, tile, step, max_pages - 1, lane)
+                table_entries(ahead, block_table, row, tile + 16 * step, step, max_pages - 1, lane)
             # Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past
             # the batch.
             leaf.keys_to_score(need, seq_lens, b, next_n, skip_below, lane)
@@ -443,22 +439,22 @@ def program():
             )
             if thread < 128:
                 score_0(
-                    seq_lens, logits, skip_below, b, next_n, stride, key_scales, head_weights, scores_0,
-                    keys_full, keys_empty, queries_full, queries_empty, scores_0_full, scores_0_empty, seq,
-                    tile, step, need, turns, turn, fresh, thread
+                    seq_lens, logits, skip_below, b, next_n, key_scales, head_weights, scores_0, keys_full,
+                    keys_empty, queries_full, queries_empty, scores_0_full, scores_0_empty, seq, tile, step,
+                    need, turns, turn, fresh, thread
                 )
             elif thread < 256:
                 score_1(
-                    seq_lens, logits, skip_below, b, next_n, stride, key_scales, head_weights, scores_1,
-                    keys_full, keys_empty, queries_full, queries_empty, scores_1_full, scores_1_empty, seq,
-                    tile, step, need, turns, turn, fresh, thread
+                    seq_lens, logits, skip_below, b, next_n, key_scales, head_weights, scores_1, keys_full,
+                    keys_empty, queries_full, queries_empty, scores_1_full, scores_1_empty, seq, tile, step,
+                    need, turns, turn, fresh, thread
                 )
             elif thread < 288:
                 load(
-                    seq_lens, block_table, skip_below, b, next_n, max_pages, query_map_rows, weights_words,
-                    key_map_rows, k_cache_words, keys, key_scales, queries, head_weights, keys_full,
-                    keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh, entry,
-                    ahead, lane
+                    seq_lens, block_table, skip_below, b, next_n, query_map_rows, weights_words, key_map_rows,
+                    k_cache_words, keys, key_scales, queries, head_weights, keys_full, keys_empty,
+                    queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh, entry, ahead,
+                    lane
                 )
             else:
                 mma(

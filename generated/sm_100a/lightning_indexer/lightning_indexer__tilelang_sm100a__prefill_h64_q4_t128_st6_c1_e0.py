@@ -128,7 +128,7 @@ def load_weights(weight, head_weights, head_weights_slot):
 
 
 @T.macro
-def store_row(logits, logit, scale, begin, size, row, stride, key, thread):
+def store_row(logits, logit, scale, begin, size, row, key, thread):
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
     window has that key.
     """
@@ -147,7 +147,7 @@ def load_weights_2(weight, head_weights, head_weights_slot):
 
 
 @T.macro
-def store_row_2(logits, logit, scale, begin, size, row, stride, key, thread):
+def store_row_2(logits, logit, scale, begin, size, row, key, thread):
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
     window has that key.
     """
@@ -179,8 +179,8 @@ def load_weights_4(weight, head_weights, head_weights_slot):
 
 @T.macro
 def score_0(
-    k_start, k_end, logits, skip_below, s, skv, stride, key_scales, head_weights, scores, keys_full,
-    keys_empty, queries_full, scores_full, scores_empty, row: T.Ref, first: T.Ref, turns: T.Ref, thread
+    k_start, k_end, logits, skip_below, s, skv, key_scales, head_weights, scores, keys_full, keys_empty,
+    queries_full, scores_full, scores_empty, row: T.Ref, first: T.Ref, turns: T.Ref, thread
 ):
     """Epilogue of half 0 of the rows."""
     dots_0 = T.alloc_local((ROWS_PER_GROUP * HEADS,), "float32")
@@ -211,16 +211,16 @@ def score_0(
         load_weights(weight_0, head_weights, 0)
         # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
         leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
-        store_row(logits, logit_0, scale_0, begin_0, size_0, row, stride, (first + it) * TILE, worker)
+        store_row(logits, logit_0, scale_0, begin_0, size_0, row, (first + it) * TILE, worker)
         load_weights_2(weight_0, head_weights, 0)
         leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0)
-        store_row_2(logits, logit_0, scale_0, begin_0, size_0, row + 1, stride, (first + it) * TILE, worker)
+        store_row_2(logits, logit_0, scale_0, begin_0, size_0, row + 1, (first + it) * TILE, worker)
 
 
 @T.macro
 def score_1(
-    k_start, k_end, logits, skip_below, s, skv, stride, key_scales, head_weights, scores, keys_full,
-    keys_empty, queries_full, scores_full, scores_empty, row: T.Ref, first: T.Ref, turns: T.Ref, thread
+    k_start, k_end, logits, skip_below, s, skv, key_scales, head_weights, scores, keys_full, keys_empty,
+    queries_full, scores_full, scores_empty, row: T.Ref, first: T.Ref, turns: T.Ref, thread
 ):
     """Epilogue of half 1 of the rows."""
     dots_1 = T.alloc_local((ROWS_PER_GROUP * HEADS,), "float32")
@@ -252,14 +252,12 @@ def score_1(
         # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
         leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
         store_row(
-            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP, stride, (first + it) * TILE,
-            worker
+            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP, (first + it) * TILE, worker
         )
         load_weights_4(weight_1, head_weights, 0)
         leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1)
         store_row_2(
-            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 1, stride, (first + it) * TILE,
-            worker
+            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 1, (first + it) * TILE, worker
         )
 
 
@@ -356,13 +354,13 @@ def program():
             find_tiles(first, turns, k_start, k_end, row, s, skv, skip_below, split, splits, lane)
             if thread < 128:
                 score_0(
-                    k_start, k_end, logits, skip_below, s, skv, stride, key_scales, head_weights, scores,
-                    keys_full, keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
+                    k_start, k_end, logits, skip_below, s, skv, key_scales, head_weights, scores, keys_full,
+                    keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
                 )
             elif thread < 256:
                 score_1(
-                    k_start, k_end, logits, skip_below, s, skv, stride, key_scales, head_weights, scores,
-                    keys_full, keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
+                    k_start, k_end, logits, skip_below, s, skv, key_scales, head_weights, scores, keys_full,
+                    keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
                 )
             elif thread < 288:
                 load(

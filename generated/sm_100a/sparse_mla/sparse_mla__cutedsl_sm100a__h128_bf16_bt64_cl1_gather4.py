@@ -145,7 +145,7 @@ class Shared:
 
 
 @cute.jit
-def read_ids(indices, topk, row, turns, split, splits, lane):
+def read_ids(indices, topk, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -349,7 +349,7 @@ def join_sums(top, red, thread):
 
 
 @cute.jit
-def finish_columns(red, lses, row, head0, top, peak, stat_s, attn_sink, splits, lse_scale, thread):
+def finish_columns(red, lses, row, head0, top, peak, stat_s, attn_sink, lse_scale, thread):
     """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
     row has no split.
     """
@@ -371,7 +371,7 @@ def finish_columns(red, lses, row, head0, top, peak, stat_s, attn_sink, splits, 
 
 
 @cute.jit
-def write_output(to, acc, row, head0, some, held, stat_s, splits, thread):
+def write_output(to, acc, row, head0, some, held, stat_s, thread):
     """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     for step in cutlass.range(16, unroll=1):
         first = step % 4 * 16
@@ -388,7 +388,7 @@ def write_output(to, acc, row, head0, some, held, stat_s, splits, thread):
 
 
 @cute.jit
-def finish_columns_2(red, lses, row, head0, split, top, peak, stat_s, attn_sink, splits, lse_scale, thread):
+def finish_columns_2(red, lses, row, head0, split, top, peak, stat_s, splits, thread):
     """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
     row has no split.
     """
@@ -609,15 +609,15 @@ def softmax(
         nvvm.tcgen05_fence("after_thread_sync")
     if splits == 1:
         finish_columns(
-            red_s + it % 2 * (HEAD_BLOCK * 4), lse, row, head0, top, peak, stat_s, attn_sink, splits,
-            lse_scale, worker
+            red_s + it % 2 * (HEAD_BLOCK * 4), lse, row, head0, top, peak, stat_s, attn_sink, lse_scale,
+            worker
         )
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        write_output(out, tmem, row, head0, it > 0, held, stat_s, splits, worker)
+        write_output(out, tmem, row, head0, it > 0, held, stat_s, worker)
     else:
         finish_columns_2(
-            red_s + it % 2 * (HEAD_BLOCK * 4), lse_partial, row, head0, split, top, peak, stat_s, attn_sink,
-            splits, lse_scale, worker
+            red_s + it % 2 * (HEAD_BLOCK * 4), lse_partial, row, head0, split, top, peak, stat_s, splits,
+            worker
         )
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
         write_output_2(o_partial, tmem, row, head0, split, it > 0, held, stat_s, splits, worker)
@@ -824,7 +824,7 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
-    low, high = read_ids(indices, topk, row, turns, split, splits, lane)
+    low, high = read_ids(indices, topk, row, turns, split, lane)
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,

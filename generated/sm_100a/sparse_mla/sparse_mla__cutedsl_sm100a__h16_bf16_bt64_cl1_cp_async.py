@@ -132,7 +132,7 @@ class Shared:
 
 
 @cute.jit
-def read_ids(indices, topk, row, turns, split, splits, lane):
+def read_ids(indices, topk, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -334,7 +334,7 @@ def join_sums(top, red, thread):
 
 
 @cute.jit
-def finish_columns(red, lses, row, top, peak, stat_s, attn_sink, splits, lse_scale, thread):
+def finish_columns(red, lses, row, top, peak, stat_s, attn_sink, lse_scale, thread):
     """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
     row has no split.
     """
@@ -355,7 +355,7 @@ def finish_columns(red, lses, row, top, peak, stat_s, attn_sink, splits, lse_sca
 
 
 @cute.jit
-def write_output(to, acc, row, some, held, stat_s, splits, thread):
+def write_output(to, acc, row, some, held, stat_s, thread):
     """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     for step in cutlass.range(4, unroll=1):
         factors = cute.make_rmem_tensor(HEADS, Float32)
@@ -371,7 +371,7 @@ def write_output(to, acc, row, some, held, stat_s, splits, thread):
 
 
 @cute.jit
-def finish_columns_2(red, lses, row, split, top, peak, stat_s, attn_sink, splits, lse_scale, thread):
+def finish_columns_2(red, lses, row, split, top, peak, stat_s, splits, thread):
     """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
     row has no split.
     """
@@ -599,15 +599,12 @@ def softmax(
         cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
     if splits == 1:
-        finish_columns(
-            red_s + it % 2 * (HEADS * 4), lse, bx, top, peak, stat_s, attn_sink, splits, lse_scale, worker
-        )
+        finish_columns(red_s + it % 2 * (HEADS * 4), lse, bx, top, peak, stat_s, attn_sink, lse_scale, worker)
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        write_output(out, tmem, bx, it > 0, held, stat_s, splits, worker)
+        write_output(out, tmem, bx, it > 0, held, stat_s, worker)
     else:
         finish_columns_2(
-            red_s + it % 2 * (HEADS * 4), lse_partial, bx, split, top, peak, stat_s, attn_sink, splits,
-            lse_scale, worker
+            red_s + it % 2 * (HEADS * 4), lse_partial, bx, split, top, peak, stat_s, splits, worker
         )
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
         write_output_2(o_partial, tmem, bx, split, it > 0, held, stat_s, splits, worker)
@@ -806,7 +803,7 @@ def sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async(
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
-    low, high = read_ids(indices, topk, bx, turns, split, splits, lane)
+    low, high = read_ids(indices, topk, bx, turns, split, lane)
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,

@@ -87,7 +87,7 @@ UNIT = 128
 
 
 @T.macro
-def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turns, split, splits, lane):
+def read_ids(low: T.Ref, high: T.Ref, indices, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
     high = -1
@@ -130,7 +130,7 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
 
 
 @T.macro
-def read_ids_2(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, splits, lane):
+def read_ids_2(low: T.Ref, high: T.Ref, indices, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
     high = -1
@@ -295,7 +295,7 @@ def join_sums(top, red, red_slot, thread):
 
 
 @T.macro
-def finish_columns(red, red_slot, lses, row, head0, top, peak, stat_s, attn_sink, splits, lse_scale, thread):
+def finish_columns(red, red_slot, lses, row, head0, top, peak, stat_s, attn_sink, lse_scale, thread):
     """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
     row has no split.
     """
@@ -318,7 +318,7 @@ def finish_columns(red, red_slot, lses, row, head0, top, peak, stat_s, attn_sink
 
 
 @T.macro
-def write_output(to, acc, acc_slot, row, head0, some, held, stat_s, splits, thread):
+def write_output(to, acc, acc_slot, row, head0, some, held, stat_s, thread):
     """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     for step in T.unroll(0, 16, 1, unroll_factor=1):
         first = T.truncmod(step, 4) * 16
@@ -337,9 +337,7 @@ def write_output(to, acc, acc_slot, row, head0, some, held, stat_s, splits, thre
 
 
 @T.macro
-def finish_columns_2(
-    red, red_slot, lses, row, head0, split, top, peak, stat_s, attn_sink, splits, lse_scale, thread
-):
+def finish_columns_2(red, red_slot, lses, row, head0, split, top, peak, stat_s, thread):
     """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
     row has no split.
     """
@@ -356,7 +354,7 @@ def finish_columns_2(
 
 
 @T.macro
-def write_output_2(to, acc, acc_slot, row, head0, split, some, held, stat_s, splits, thread):
+def write_output_2(to, acc, acc_slot, row, head0, split, some, held, stat_s, thread):
     """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     for step in T.unroll(0, 16, 1, unroll_factor=1):
         first = T.truncmod(step, 4) * 16
@@ -536,8 +534,8 @@ def load_words_3(words, kv_cache, low, high, n, thread):
 @T.macro
 def softmax(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n,
-    topk, splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty,
-    p_full, p_empty, o_full, bx, split, row, head0, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
+    splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty, p_full,
+    p_empty, o_full, bx, split, row, head0, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
     in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
@@ -556,7 +554,7 @@ def softmax(
     grown = T.alloc_var("bool", init=False)
     for turn in T.serial(turns):
         vote(in_low, in_high, live, low, high, n)
-        read_ids_2(low, high, indices, topk, row, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, row, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
             T.tcgen05_after_thread_sync()
@@ -598,18 +596,13 @@ def softmax(
         T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
         T.tcgen05_after_thread_sync()
     if splits == 1:
-        finish_columns(
-            red_s, it % 2, lse, row, head0, top, peak, stat_s, attn_sink, splits, lse_scale, worker
-        )
+        finish_columns(red_s, it % 2, lse, row, head0, top, peak, stat_s, attn_sink, lse_scale, worker)
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-        write_output(out, o_t, 0, row, head0, it > 0, held, stat_s, splits, worker)
+        write_output(out, o_t, 0, row, head0, it > 0, held, stat_s, worker)
     else:
-        finish_columns_2(
-            red_s, it % 2, lse_partial, row, head0, split, top, peak, stat_s, attn_sink, splits, lse_scale,
-            worker
-        )
+        finish_columns_2(red_s, it % 2, lse_partial, row, head0, split, top, peak, stat_s, worker)
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-        write_output_2(o_partial, o_t, 0, row, head0, split, it > 0, held, stat_s, splits, worker)
+        write_output_2(o_partial, o_t, 0, row, head0, split, it > 0, held, stat_s, worker)
         merges = T.alloc_var("bool", init=True)
         share = T.alloc_var("int32", init=split)
         shares = T.alloc_var("int32", init=splits)
@@ -637,7 +630,7 @@ def softmax(
 
 @T.macro
 def producer(
-    kv_cache, indices, n, topk, splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, split, row, turns,
+    kv_cache, indices, n, splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, split, row, turns,
     it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Selected rows into the rings."""
@@ -647,7 +640,7 @@ def producer(
         vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
-        read_ids_2(low, high, indices, topk, row, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, row, turn + 1, turns, split, splits, lane)
         if live | (turn == turns):
             for c in T.unroll(UNITS):
                 if it > 0:
@@ -671,8 +664,8 @@ def producer(
 
 @T.macro
 def mma(
-    indices, n, topk, splits, q_s, qpe_s, kv_s, pe_s, p_s, o_t, s_t, q_full, kv_full, kv_empty, pe_full,
-    pe_empty, s_full, s_empty, p_full, p_empty, o_full, split, row, turns, it: T.Ref, low: T.Ref, high: T.Ref,
+    indices, n, splits, q_s, qpe_s, kv_s, pe_s, p_s, o_t, s_t, q_full, kv_full, kv_empty, pe_full, pe_empty,
+    s_full, s_empty, p_full, p_empty, o_full, split, row, turns, it: T.Ref, low: T.Ref, high: T.Ref,
     in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
 ):
     """Issues every tcgen05.mma and commit."""
@@ -681,7 +674,7 @@ def mma(
     T.tcgen05_after_thread_sync()
     for turn in T.serial(turns + 1):
         vote(in_low, in_high, live, low, high, n)
-        read_ids_2(low, high, indices, topk, row, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, row, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1
         if live:
@@ -778,24 +771,24 @@ def program():
             in_low = T.alloc_var("int32", init=0)
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
-            read_ids(low, high, indices, topk, row, turns, split, splits, lane)
+            read_ids(low, high, indices, row, turns, split, lane)
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-                    lse_scale, t, n, topk, splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t,
-                    s_t, q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, row, head0, turns, it,
-                    low, high, in_low, in_high, live, thread, lane
+                    lse_scale, t, n, splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t,
+                    q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, row, head0, turns, it, low,
+                    high, in_low, in_high, live, thread, lane
                 )
             elif thread < 256:
                 producer(
-                    kv_cache, indices, n, topk, splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty,
-                    split, row, turns, it, low, high, in_low, in_high, live, thread, lane
+                    kv_cache, indices, n, splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, split,
+                    row, turns, it, low, high, in_low, in_high, live, thread, lane
                 )
             else:
                 mma(
-                    indices, n, topk, splits, q_s, qpe_s, kv_s, pe_s, p_s, o_t, s_t, q_full, kv_full,
-                    kv_empty, pe_full, pe_empty, s_full, s_empty, p_full, p_empty, o_full, split, row, turns,
-                    it, low, high, in_low, in_high, live, lane
+                    indices, n, splits, q_s, qpe_s, kv_s, pe_s, p_s, o_t, s_t, q_full, kv_full, kv_empty,
+                    pe_full, pe_empty, s_full, s_empty, p_full, p_empty, o_full, split, row, turns, it, low,
+                    high, in_low, in_high, live, lane
                 )
             # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()

@@ -29,18 +29,18 @@ from dsl_kernels.runtime.artifact import Launch, Operand
 
 THREADS = 512  # threads a CTA
 KEEP = 8  # keys a thread keeps in registers; longer rows are read again in every pass
-BINS = 2048
 QUAD = 4
+BINS = 2048
 HELD = 4096
-BATCH = 256
 WORD = 32
+BATCH = 256
 WARPS = 16
 SIGN = -2147483648
 LAST_LANE = 31
 LISTED = 2048
+OFFSET_BITS = 22
 SPAN = 81920
 RANKED = 64
-OFFSET_BITS = 22
 MANY = 384
 DENSE = 8
 
@@ -224,7 +224,7 @@ def sum_bins(mine, hist, sums, thread, warp, lane):
 
 
 @cute.jit
-def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
+def pick_bin(state, mine, through, sums, need, thread, warp, lane):
     """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
     `state`.
 
@@ -633,8 +633,8 @@ def place_marks(placed, before, sums, above, first, words, position, dense, warp
 
 @cute.jit
 def write_ids(
-    indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
-    thread, lane
+    indices, row, k, skip, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
+    thread
 ):
     """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip`
     on.
@@ -726,7 +726,7 @@ def select(
         cute.arch.sync_threads()
         through = sum_bins(mine, hist, sums, worker, warp, lane)
         cute.arch.sync_threads()
-        pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
+        pick_bin(state, mine, through, sums, need, worker, warp, lane)
         cute.arch.sync_threads()
         end, span, need, inside = read_state(state)
         rounds = rounds + 1
@@ -815,8 +815,8 @@ def select(
         place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
         cute.arch.sync_threads()
         write_ids(
-            indices, row, k, skip, sums, hist, block_table, max_pages, line, page_size, inverse, pages,
-            first_page, worker, lane
+            indices, row, k, skip, hist, block_table, max_pages, line, page_size, inverse, pages, first_page,
+            worker
         )
 
 

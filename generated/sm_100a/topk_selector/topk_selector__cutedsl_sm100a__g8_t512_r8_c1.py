@@ -32,19 +32,19 @@ GROUP = 8  # CTAs a row, one cluster
 THREADS = 512  # threads a CTA
 KEEP = 8  # keys a thread keeps in registers; longer rows are read again in every pass
 WARPS = 16
-BINS = 2048
 QUAD = 4
+BINS = 2048
 HELD = 32768
-BATCH = 256
 WORD = 32
+BATCH = 256
 SIGN = -2147483648
 CLOSE = 67108864
 COARSE = 32
 LAST_LANE = 31
 LISTED = 2048
+OFFSET_BITS = 22
 SPAN = 81920
 RANKED = 64
-OFFSET_BITS = 22
 MANY = 384
 DENSE = 8
 
@@ -290,7 +290,7 @@ def send_sums(peers, hist, rank, warp, lane):
 
 
 @cute.jit
-def pick_bin_of_group(state, peers, coarse, need, lower, end, span, near, grain, rank, warp, lane):
+def pick_bin_of_group(state, peers, coarse, need, lower, near, grain, rank, warp, lane):
     """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
     from the top.
 
@@ -918,7 +918,7 @@ def select(
         send_sums(coarse, hist, rank, warp, lane)
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
-        pick_bin_of_group(state, hist, coarse, need, lower, end, span, near_key, grain, rank, warp, lane)
+        pick_bin_of_group(state, hist, coarse, need, lower, near_key, grain, rank, warp, lane)
         cute.arch.sync_threads()
         end, span, need, inside = read_state(state)
         lower = state[4]

@@ -28,18 +28,18 @@ PASS_CONFIGS = leaf.PASS_CONFIGS
 
 THREADS = 512  # threads a CTA
 KEEP = 8  # keys a thread keeps in registers; longer rows are read again in every pass
-BINS = 2048
 QUAD = 4
+BINS = 2048
 HELD = 4096
-BATCH = 256
 WORD = 32
+BATCH = 256
 WARPS = 16
 SIGN = -2147483648
 LAST_LANE = 31
 LISTED = 2048
+OFFSET_BITS = 22
 SPAN = 81920
 RANKED = 64
-OFFSET_BITS = 22
 MANY = 384
 DENSE = 8
 
@@ -81,7 +81,7 @@ def page_row(inverse: T.Ref, line: T.Ref, row, next_n, page_size):
 
 
 @T.macro
-def load_words(bits, logits, row, stride, column, limit, lane):
+def load_words(bits, logits, row, column, limit, lane):
     """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
     0.
     """
@@ -92,7 +92,7 @@ def load_words(bits, logits, row, stride, column, limit, lane):
 
 
 @T.macro
-def take_all(indices, row, k, length, first, block_table, max_pages, line, page_size, inverse, thread):
+def take_all(indices, row, k, length, first, block_table, line, page_size, inverse, thread):
     """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
     the CTAs take slots in turn.
     """
@@ -115,8 +115,8 @@ def take_all(indices, row, k, length, first, block_table, max_pages, line, page_
 
 @T.macro
 def fetch_pages(
-    first_page: T.Ref, entry: T.Ref, first, columns, start, last, block_table, max_pages, line, page_size,
-    inverse, thread
+    first_page: T.Ref, entry: T.Ref, first, columns, start, last, block_table, line, page_size, inverse,
+    thread
 ):
     """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
 
@@ -190,7 +190,7 @@ def sum_bins(mine, through: T.Ref, hist, sums, thread, warp, lane):
 
 
 @T.macro
-def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
+def pick_bin(state, mine, through, sums, need, thread, warp, lane):
     """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
     `state`.
 
@@ -591,8 +591,7 @@ def place_marks(placed, before, sums, above, first, words, position, dense, warp
 
 @T.macro
 def write_ids(
-    indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
-    thread, lane
+    indices, row, k, skip, placed, block_table, line, page_size, inverse, pages, first_page, thread
 ):
     """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip`
     on.
@@ -618,8 +617,8 @@ def write_ids(
 
 @T.macro
 def select(
-    logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
-    hist, entries, above, equal, pages, sums, state, counters, row, owner, thread, warp, lane
+    logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, k, hist, entries,
+    above, equal, pages, sums, state, counters, row, owner, thread, warp, lane
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = T.alloc_local((KEEP,), "uint32")
@@ -635,14 +634,13 @@ def select(
     fits = T.alloc_var("int32", init=0)
     if stride <= HELD:
         fits = stride
-    load_words(keys, logits, row, stride, owner * BATCH, fits, lane)
+    load_words(keys, logits, row, owner * BATCH, fits, lane)
     start = T.max(row_starts[row], 0)
     last = T.min(row_ends[row], stride)
     T.sync_threads()
     if last - start <= k:
         take_all(
-            indices, row, k, last - start, start * absolute, block_table, max_pages, line, page_size, inverse,
-            worker
+            indices, row, k, last - start, start * absolute, block_table, line, page_size, inverse, worker
         )
     else:
         origin = T.alloc_var("int32", init=0)
@@ -658,8 +656,8 @@ def select(
         first_page = T.alloc_var("int32", init=0)
         entry = T.alloc_var("int32", init=0)
         fetch_pages(
-            first_page, entry, origin, run * (WORD * WARPS), start, last, block_table, max_pages, line,
-            page_size, inverse, worker
+            first_page, entry, origin, run * (WORD * WARPS), start, last, block_table, line, page_size,
+            inverse, worker
         )
         end = T.alloc_var("uint32", init=0)
         span = T.alloc_var("uint32", init=0)
@@ -672,13 +670,13 @@ def select(
         for step in T.serial(batches):
             column = base + step * BATCH
             if (step > 0) | (stride > HELD):
-                load_words(keys, logits, row, stride, column, hi, lane)
+                load_words(keys, logits, row, column, hi, lane)
             make_keys(keys, digits, column, start, hi, lane)
             count_first(hist, digits, column, start, hi)
         T.sync_threads()
         sum_bins(mine, through, hist, sums, worker, warp, lane)
         T.sync_threads()
-        pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
+        pick_bin(state, mine, through, sums, need, worker, warp, lane)
         T.sync_threads()
         read_state(end, span, need, inside, state)
         rounds = rounds + 1
@@ -690,7 +688,7 @@ def select(
             for step in T.serial(batches):
                 if batches > 1:
                     column = base + step * BATCH
-                    load_words(keys, logits, row, stride, column, hi, lane)
+                    load_words(keys, logits, row, column, hi, lane)
                     make_keys_2(keys, column, start, hi, lane)
                 count_keys(hist, (rounds & 1) * BINS, keys, end, span)
             clear_3(hist, (rounds + 1 & 1) * BINS, worker)
@@ -707,7 +705,7 @@ def select(
             batch = batches - 1 - step
             if step > 0:
                 column = base + batch * BATCH
-                load_words(keys, logits, row, stride, column, hi, lane)
+                load_words(keys, logits, row, column, hi, lane)
                 make_keys_2(keys, column, start, hi, lane)
             collect(
                 keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
@@ -767,8 +765,7 @@ def select(
         place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
         T.sync_threads()
         write_ids(
-            indices, row, k, skip, sums, hist, block_table, max_pages, line, page_size, inverse, pages,
-            first_page, worker, lane
+            indices, row, k, skip, hist, block_table, line, page_size, inverse, pages, first_page, worker
         )
 
 
@@ -807,9 +804,8 @@ def program():
             warp = thread // 32
             owner = warp
             select(
-                logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride,
-                max_pages, k, hist, entries, above, equal, pages, sums, state, counters, row, owner, thread,
-                warp, lane
+                logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, k,
+                hist, entries, above, equal, pages, sums, state, counters, row, owner, thread, warp, lane
             )
 
     return topk_selector__tilelang_sm100a__g1_t512_r8_c1

@@ -61,7 +61,7 @@ def read_lengths(length: T.Ref, seq_lens, b, lane):
 
 
 @T.macro
-def table_entries(entry: T.Ref, block_table, max_pages, row, first, step, last, lane):
+def table_entries(entry: T.Ref, block_table, row, first, step, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
@@ -127,7 +127,7 @@ def one_length(length, need):
 
 
 @T.macro
-def store_logits(logits, logit, scale, length, seq, stride, key, thread):
+def store_logits(logits, logit, scale, length, seq, key, thread):
     """Store this thread's logits of a product, times the scales: those of keys that its query has."""
     at = key + (
         T.truncdiv(thread, 32) * 16 + (
@@ -140,7 +140,7 @@ def store_logits(logits, logit, scale, length, seq, stride, key, thread):
 
 
 @T.macro
-def table_entries_2(entry: T.Ref, block_table, max_pages, row, first, last, lane):
+def table_entries_2(entry: T.Ref, block_table, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
@@ -157,7 +157,7 @@ def entry_of(page: T.Ref, entry, place):
 
 @T.macro
 def score(
-    seq_lens, logits, skip_below, b, stride, keys, key_scales, queries, head_weights, keys_full, keys_empty,
+    seq_lens, logits, skip_below, b, keys, key_scales, queries, head_weights, keys_full, keys_empty,
     queries_full, queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref,
     fresh: T.Ref, thread
 ):
@@ -200,16 +200,16 @@ def score(
             T.mbarrier_arrive(keys_empty[it % STAGES])
         weigh(logit, acc, weight, worker)
         one_length(length, need)
-        store_logits(logits, logit, scale, length, seq, stride, tile * TILE, worker)
+        store_logits(logits, logit, scale, length, seq, tile * TILE, worker)
         tile = tile + step
 
 
 @T.macro
 def load(
-    seq_lens, block_table, skip_below, b, max_pages, query_map_rows, weights_words, key_map_rows,
-    k_cache_words, keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full,
-    queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref,
-    entry: T.Ref, ahead: T.Ref, lane
+    seq_lens, block_table, skip_below, b, query_map_rows, weights_words, key_map_rows, k_cache_words, keys,
+    key_scales, queries, head_weights, keys_full, keys_empty, queries_full, queries_empty, seq: T.Ref,
+    tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, entry: T.Ref,
+    ahead: T.Ref, lane
 ):
     """Block table, key pages, queries."""
     held = T.alloc_var("int32", init=0)
@@ -223,8 +223,8 @@ def load(
             turn = turn + 1
             held = 0
             if step == 1:
-                table_entries_2(entry, block_table, max_pages, seq, tile, last, lane)
-                table_entries_2(ahead, block_table, max_pages, seq, tile + 32, last, lane)
+                table_entries_2(entry, block_table, seq, tile, last, lane)
+                table_entries_2(ahead, block_table, seq, tile + 32, last, lane)
             T.mbarrier_wait_parity(queries_empty[turn % 2], ((turn // 2) & 1) ^ 1)
             for i in T.serial(1):
                 T.tma_copy(
@@ -239,7 +239,7 @@ def load(
         if held == 32:
             held = 0
             entry = ahead
-            table_entries(ahead, block_table, max_pages, seq, tile + 32 * step, step, last, lane)
+            table_entries(ahead, block_table, seq, tile + 32 * step, step, last, lane)
         T.mbarrier_wait_parity(keys_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
         for p in T.unroll(TILE_PAGES):
             entry_of(page, entry, held + T.min(p, last - tile))
@@ -312,23 +312,23 @@ def program():
             if (thread >= 128) & (thread < 160):
                 # Garbage past a length: nothing follows an entry before the length is known.
                 row = T.min(seq, b - 1)
-                table_entries(entry, block_table, max_pages, row, tile, step, max_pages - 1, lane)
-                table_entries(ahead, block_table, max_pages, row, tile + 32 * step, step, max_pages - 1, lane)
+                table_entries(entry, block_table, row, tile, step, max_pages - 1, lane)
+                table_entries(ahead, block_table, row, tile + 32 * step, step, max_pages - 1, lane)
             lengths_to_score(need, early_length, b, skip_below, lane)
             # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
             leaf.find_share(seq, tile, need, turns, step, seq_lens, b, 1, skip_below, TILE, cta, ctas, lane)
             if thread < 128:
                 score(
-                    seq_lens, logits, skip_below, b, stride, keys, key_scales, queries, head_weights,
-                    keys_full, keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn,
-                    fresh, thread
+                    seq_lens, logits, skip_below, b, keys, key_scales, queries, head_weights, keys_full,
+                    keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh,
+                    thread
                 )
             else:
                 load(
-                    seq_lens, block_table, skip_below, b, max_pages, query_map_rows, weights_words,
-                    key_map_rows, k_cache_words, keys, key_scales, queries, head_weights, keys_full,
-                    keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh, entry,
-                    ahead, lane
+                    seq_lens, block_table, skip_below, b, query_map_rows, weights_words, key_map_rows,
+                    k_cache_words, keys, key_scales, queries, head_weights, keys_full, keys_empty,
+                    queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh, entry, ahead,
+                    lane
                 )
 
     return lightning_indexer__tilelang_sm90a__decode_h32_q1_t64_st3_c4_e1

@@ -57,7 +57,7 @@ SCALE_WORD = 2048
 
 
 @T.macro
-def table_entries(entry: T.Ref, block_table, max_pages, row, first, step, last, lane):
+def table_entries(entry: T.Ref, block_table, row, first, step, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
@@ -200,7 +200,7 @@ def weigh(logit, acc, weight, thread):
 
 
 @T.macro
-def store_logits(logits, logit, scale, length, seq, query, next_n, stride, key, thread):
+def store_logits(logits, logit, scale, length, seq, query, key, thread):
     """Store this thread's logits of a product, times the scales: those of keys that its query has."""
     at = key + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4))
     leaf_sm90.store_where(
@@ -212,7 +212,7 @@ def store_logits(logits, logit, scale, length, seq, query, next_n, stride, key, 
 
 
 @T.macro
-def table_entries_2(entry: T.Ref, block_table, max_pages, row, first, last, lane):
+def table_entries_2(entry: T.Ref, block_table, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
@@ -231,9 +231,9 @@ def entry_of(page: T.Ref, entry, place):
 
 @T.macro
 def score(
-    seq_lens, logits, skip_below, b, next_n, stride, keys, key_scales, queries, head_weights, keys_full,
-    keys_empty, queries_full, queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref,
-    turn: T.Ref, fresh: T.Ref, thread, warp
+    seq_lens, logits, skip_below, b, next_n, keys, key_scales, queries, head_weights, keys_full, keys_empty,
+    queries_full, queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref,
+    fresh: T.Ref, thread, warp
 ):
     """Products and epilogue, 64 keys a warpgroup."""
     acc = T.alloc_local((64,), "float32")
@@ -272,10 +272,7 @@ def score(
             T.warpgroup_fence_operand(acc, num_regs=64)
             read_weights(weight, head_weights, 0, product * COLUMNS, worker)
             weigh(logit, acc, weight, worker)
-            store_logits(
-                logits, logit, scale, length, seq, product * ROWS_PER_PRODUCT, next_n, stride, tile * TILE,
-                worker
-            )
+            store_logits(logits, logit, scale, length, seq, product * ROWS_PER_PRODUCT, tile * TILE, worker)
         T.wait_wgmma(0)
         T.sync_warp()
         if T.shuffle_elect(32):
@@ -285,10 +282,10 @@ def score(
 
 @T.macro
 def load(
-    seq_lens, block_table, skip_below, b, next_n, max_pages, query_map_rows, weights_words, key_map_rows,
-    k_cache_words, keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full,
-    queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref,
-    entry: T.Ref, ahead: T.Ref, lane
+    seq_lens, block_table, skip_below, b, next_n, query_map_rows, weights_words, key_map_rows, k_cache_words,
+    keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full, queries_empty, seq: T.Ref,
+    tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, entry: T.Ref,
+    ahead: T.Ref, lane
 ):
     """Block table, key pages, queries."""
     held = T.alloc_var("int32", init=0)
@@ -302,8 +299,8 @@ def load(
             turn = turn + 1
             held = 0
             if step == 1:
-                table_entries_2(entry, block_table, max_pages, seq, tile, last, lane)
-                table_entries_2(ahead, block_table, max_pages, seq, tile + 8, last, lane)
+                table_entries_2(entry, block_table, seq, tile, last, lane)
+                table_entries_2(ahead, block_table, seq, tile + 8, last, lane)
             # The last product of an odd count scores its last query twice.
             count = leaf.ceildiv(next_n, ROWS_PER_PRODUCT) * ROWS_PER_PRODUCT
             T.mbarrier_wait_parity(queries_empty[0], (turn & 1) ^ 1)
@@ -322,7 +319,7 @@ def load(
         if held == 8:
             held = 0
             entry = ahead
-            table_entries(ahead, block_table, max_pages, seq, tile + 8 * step, step, last, lane)
+            table_entries(ahead, block_table, seq, tile + 8 * step, step, last, lane)
         T.mbarrier_wait_parity(keys_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
         for p in T.unroll(TILE_PAGES):
             entry_of(page, entry, held * TILE_PAGES + T.min(p, last - tile * TILE_PAGES))
@@ -393,8 +390,8 @@ def program():
             if (thread >= 512) & (thread < 544):
                 # Garbage past a length: nothing follows an entry before the length is known.
                 row = T.min(seq, b - 1)
-                table_entries(entry, block_table, max_pages, row, tile, step, max_pages - 1, lane)
-                table_entries(ahead, block_table, max_pages, row, tile + 8 * step, step, max_pages - 1, lane)
+                table_entries(entry, block_table, row, tile, step, max_pages - 1, lane)
+                table_entries(ahead, block_table, row, tile + 8 * step, step, max_pages - 1, lane)
             # Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past
             # the batch.
             leaf.keys_to_score(need, seq_lens, b, next_n, skip_below, lane)
@@ -405,7 +402,7 @@ def program():
             if thread < 512:
                 T.set_max_nreg(104, 1)
                 score(
-                    seq_lens, logits, skip_below, b, next_n, stride, keys, key_scales, queries, head_weights,
+                    seq_lens, logits, skip_below, b, next_n, keys, key_scales, queries, head_weights,
                     keys_full, keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn,
                     fresh, thread, warp
                 )
@@ -413,10 +410,10 @@ def program():
                 T.set_max_nreg(64, 0)
                 if thread < 544:
                     load(
-                        seq_lens, block_table, skip_below, b, next_n, max_pages, query_map_rows,
-                        weights_words, key_map_rows, k_cache_words, keys, key_scales, queries, head_weights,
-                        keys_full, keys_empty, queries_full, queries_empty, seq, tile, step, need, turns,
-                        turn, fresh, entry, ahead, lane
+                        seq_lens, block_table, skip_below, b, next_n, query_map_rows, weights_words,
+                        key_map_rows, k_cache_words, keys, key_scales, queries, head_weights, keys_full,
+                        keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh,
+                        entry, ahead, lane
                     )
 
     return lightning_indexer__tilelang_sm90a__decode_h32_q8_t256_st4_c1_e0

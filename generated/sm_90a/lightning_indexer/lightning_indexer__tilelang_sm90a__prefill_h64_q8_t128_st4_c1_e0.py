@@ -156,7 +156,7 @@ def weigh(logit, acc, weight, thread):
 
 
 @T.macro
-def store_window(logits, logit, scale, begin, size, row, stride, key, thread):
+def store_window(logits, logit, scale, begin, size, row, key, thread):
     """Store this thread's logits of a product, times the scales: those of keys in its row's window."""
     # What does not change from product to product comes first, so that it is found once.
     place = key - (
@@ -192,7 +192,7 @@ def read_scales_2(scale, key_scales, key_scales_slot, thread):
 
 @T.macro
 def score(
-    k_start, k_end, logits, skip_below, s, skv, stride, keys, key_scales, queries, head_weights, keys_full,
+    k_start, k_end, logits, skip_below, s, skv, keys, key_scales, queries, head_weights, keys_full,
     keys_empty, queries_full, row: T.Ref, first: T.Ref, turns: T.Ref, thread, replica
 ):
     """Products and epilogue, 2 query rows a replica."""
@@ -224,7 +224,7 @@ def score(
         T.wait_wgmma(0)
         T.warpgroup_fence_operand(acc, num_regs=64)
         weigh(logit, acc, weight, worker)
-        store_window(logits, logit, scale, begin, size, own, stride, (first + it) * TILE, worker)
+        store_window(logits, logit, scale, begin, size, own, (first + it) * TILE, worker)
         # S[keys, heads] = K Q^T
         T.warpgroup_fence_operand(acc, num_regs=64)
         T.warpgroup_arrive()
@@ -242,7 +242,7 @@ def score(
         if T.shuffle_elect(32):
             T.mbarrier_arrive(keys_empty[it % STAGES])
         weigh(logit, acc, weight, worker)
-        store_window(logits, logit, scale, begin, size, own, stride, (first + it) * TILE + 64, worker)
+        store_window(logits, logit, scale, begin, size, own, (first + it) * TILE + 64, worker)
 
 
 @T.macro
@@ -326,26 +326,26 @@ def program():
             if thread < 128:
                 T.set_max_nreg(112, 1)
                 score(
-                    k_start, k_end, logits, skip_below, s, skv, stride, keys, key_scales, queries,
-                    head_weights, keys_full, keys_empty, queries_full, row, first, turns, thread, 0
+                    k_start, k_end, logits, skip_below, s, skv, keys, key_scales, queries, head_weights,
+                    keys_full, keys_empty, queries_full, row, first, turns, thread, 0
                 )
             elif thread < 256:
                 T.set_max_nreg(112, 1)
                 score(
-                    k_start, k_end, logits, skip_below, s, skv, stride, keys, key_scales, queries,
-                    head_weights, keys_full, keys_empty, queries_full, row, first, turns, thread, 1
+                    k_start, k_end, logits, skip_below, s, skv, keys, key_scales, queries, head_weights,
+                    keys_full, keys_empty, queries_full, row, first, turns, thread, 1
                 )
             elif thread < 384:
                 T.set_max_nreg(112, 1)
                 score(
-                    k_start, k_end, logits, skip_below, s, skv, stride, keys, key_scales, queries,
-                    head_weights, keys_full, keys_empty, queries_full, row, first, turns, thread, 2
+                    k_start, k_end, logits, skip_below, s, skv, keys, key_scales, queries, head_weights,
+                    keys_full, keys_empty, queries_full, row, first, turns, thread, 2
                 )
             elif thread < 512:
                 T.set_max_nreg(112, 1)
                 score(
-                    k_start, k_end, logits, skip_below, s, skv, stride, keys, key_scales, queries,
-                    head_weights, keys_full, keys_empty, queries_full, row, first, turns, thread, 3
+                    k_start, k_end, logits, skip_below, s, skv, keys, key_scales, queries, head_weights,
+                    keys_full, keys_empty, queries_full, row, first, turns, thread, 3
                 )
             else:
                 T.set_max_nreg(24, 0)

@@ -212,7 +212,7 @@ def mask_columns(scores, low, high, sm_scale, thread):
 
 
 @cute.jit
-def softmax_rows(scores, sums, peak, factor, thread):
+def softmax_rows(scores, sums, peak, factor):
     """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows
     exceeds one by `rise`.
     """
@@ -348,7 +348,7 @@ def leave_part(acc, lses, row, head0, split, o_partial, lse_partial, splits, thr
 
 
 @cute.jit
-def store_result_rows(out, lse, acc, factor, lses, sinks, row, head0, scratch, lse_scale, thread):
+def store_result_rows(out, lse, acc, factor, lses, sinks, row, head0, scratch, lse_scale, thread, lane):
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
     beside its sink; and the lse.
 
@@ -514,7 +514,7 @@ def total_rows_2(sums, peak, factor, red, thread):
 
 
 @cute.jit
-def leave_part_2(acc, lses, row, head0, split, o_partial, lse_partial, splits, thread):
+def leave_part_2(acc, row, head0, split, o_partial, splits, thread):
     """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
     four = cute.make_rmem_tensor(4, Float32)
     room = o_partial + Int64((row * splits + split) * HEADS + head0) * LATENT_DIM + (thread + 4096) * 4
@@ -527,7 +527,7 @@ def leave_part_2(acc, lses, row, head0, split, o_partial, lse_partial, splits, t
 
 
 @cute.jit
-def store_result_rows_2(out, lse, acc, factor, lses, sinks, row, head0, scratch, lse_scale, thread):
+def store_result_rows_2(out, acc, factor, lses, sinks, row, head0, scratch, thread, lane):
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
     beside its sink; and the lse.
 
@@ -577,7 +577,7 @@ def store_result_rows_2(out, lse, acc, factor, lses, sinks, row, head0, scratch,
 
 @cute.jit
 def merge_parts_2(
-    row, head0, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
+    row, head0, parts, share, shares, out, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
 ):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
     beside its sink, and store it; and the lse.
@@ -883,7 +883,7 @@ def left(
                 warpgroup.commit_group()
                 warpgroup.wait_group(0)
                 mask_columns(scores_left, in_low, in_low, sm_scale, worker)
-                softmax_rows(scores_left, sums_left, peak_left, factor_left, worker)
+                softmax_rows(scores_left, sums_left, peak_left, factor_left)
                 cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
                 share_peak(peak_s_left, peak_left, worker)
                 store_weights(p_s_left, scores_left, worker)
@@ -939,7 +939,7 @@ def left(
                 warpgroup.commit_group()
                 warpgroup.wait_group(1)
                 mask_columns(scores_left, in_low, in_low, sm_scale, worker)
-                softmax_rows(scores_left, sums_left, peak_left, factor_left, worker)
+                softmax_rows(scores_left, sums_left, peak_left, factor_left)
                 cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
                 share_peak(peak_s_left, peak_left, worker)
                 store_weights(p_s_left, scores_left, worker)
@@ -1014,7 +1014,7 @@ def left(
             else:
                 store_result_rows(
                     out, lse, acc_left, factor_left, sums_left, sinks_left, row, head0, q_s, lse_scale,
-                    worker
+                    worker, lane
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -1043,16 +1043,15 @@ def left(
 
 @cute.jit
 def right(
-    indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
-    o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
-    red_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer,
-    ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer,
-    q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
-    p_left_full: cute.Pointer, p_left_empty: cute.Pointer, kv_right_full: cute.Pointer,
-    kv_right_empty: cute.Pointer, p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32,
-    head0: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, lane: Int32
+    indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32, n: Int32, topk: Int32,
+    splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer,
+    ckv_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer,
+    kpe_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer,
+    q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
+    p_left_empty: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer,
+    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, head0: Int32, done: Int32, it: Int32,
+    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the second half of each tile, and that half of the dims."""
     qk_nope_right_a = QK_NOPE_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -1124,7 +1123,7 @@ def right(
                 warpgroup.commit_group()
                 warpgroup.wait_group(1)
                 mask_columns(scores_right, in_high, in_high, sm_scale, worker)
-                softmax_rows(scores_right, sums_right, peak_right, factor_right, worker)
+                softmax_rows(scores_right, sums_right, peak_right, factor_right)
                 cute.arch.mbarrier_wait(p_right_empty, (it & 1) ^ 1)
                 share_peak(peak_s_right, peak_right, worker)
                 store_weights(p_s_right, scores_right, worker)
@@ -1172,14 +1171,12 @@ def right(
             parts = (row * span + topk // TILE - 1) // share - from_cta + 1
             if parts > 1:
                 rescale_rows(acc_right, factor_right)
-                leave_part_2(
-                    acc_right, sums_right, row, head0, cta - from_cta, o_partial, lse_partial, splits, worker
-                )
+                leave_part_2(acc_right, row, head0, cta - from_cta, o_partial, splits, worker)
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             else:
                 store_result_rows_2(
-                    out, lse, acc_right, factor_right, sums_right, sinks_right, row, head0,
-                    q_s + HALF * BLOCK, lse_scale, worker
+                    out, acc_right, factor_right, sums_right, sinks_right, row, head0, q_s + HALF * BLOCK,
+                    worker, lane
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -1198,8 +1195,8 @@ def right(
             if (row < t) & (unit - row * span < topk // TILE) & (parts > 1):
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 merge_parts_2(
-                    row, head0, parts, cta - from_cta, parts, out, lse, o_partial, lse_partial, attn_sink,
-                    splits, lse_scale, worker
+                    row, head0, parts, cta - from_cta, parts, out, o_partial, lse_partial, attn_sink, splits,
+                    lse_scale, worker
                 )
             unit = row * span + span
 
@@ -1419,7 +1416,7 @@ def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2(
     elif warp < 8:
         cute.arch.setmaxregister_increase(176)
         right(
-            indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, t, n, topk, splits,
+            indices, attn_sink, out, o_partial, lse_partial, sm_scale, lse_scale, t, n, topk, splits,
             arrival_slots, q_s, qpe_s, red_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right,
             p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
             kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, head0, done, it, low, high,

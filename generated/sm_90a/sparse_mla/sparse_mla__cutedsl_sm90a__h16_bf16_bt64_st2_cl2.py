@@ -44,10 +44,10 @@ HEADS = 16  # query heads
 TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
 CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
-DIMS = 512
 LATENT_DIM = 512
-ROPE = 64
+DIMS = 512
 ROPE_DIM = 64
+ROPE = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 4
@@ -94,7 +94,7 @@ class Shared:
 
 
 @cute.jit
-def read_ids(indices, topk, row, turns, split, splits, lane):
+def read_ids(indices, topk, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -646,7 +646,7 @@ def sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2(
     cute.arch.sync_threads()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    low, high = read_ids(indices, topk, bx, turns, split, splits_of_row, lane)
+    low, high = read_ids(indices, topk, bx, turns, split, lane)
     if warp < 4:
         attend(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,

@@ -54,10 +54,10 @@ HEADS = 16  # query heads
 TILE = 64  # tokens a tile
 STAGES = 3  # gathered tiles in flight
 SLICES = 2  # CTAs of a cluster that share out the dims and add their partial scores
-DIMS = 256
 LATENT_DIM = 512
-ROPE = 32
+DIMS = 256
 ROPE_DIM = 64
+ROPE = 32
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 4
@@ -106,7 +106,7 @@ class Shared:
 
 
 @cute.jit
-def read_ids(indices, topk, row, turns, split, splits, lane):
+def read_ids(indices, topk, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -937,7 +937,7 @@ def sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st3_cl2_sl2(
     cute.arch.cluster_arrive_relaxed()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    low, high = read_ids(indices, topk, bx, turns, split, splits_of_row, lane)
+    low, high = read_ids(indices, topk, bx, turns, split, lane)
     if warp < 4:
         attend(
             q_nope, q_pe, indices, attn_sink, out, lse, arrivals, sm_scale, lse_scale, n, topk, q_s, qpe_s,

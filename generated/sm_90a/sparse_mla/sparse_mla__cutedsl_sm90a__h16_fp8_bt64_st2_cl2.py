@@ -55,10 +55,10 @@ TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
 CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
 STAGED_HALVES = 3
-DIMS = 512
 LATENT_DIM = 512
-ROPE = 64
+DIMS = 512
 ROPE_DIM = 64
+ROPE = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 4
@@ -113,7 +113,7 @@ class Shared:
 
 
 @cute.jit
-def read_ids(indices, topk, row, turns, split, splits, lane):
+def read_ids(indices, topk, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -732,7 +732,7 @@ def sparse_mla__cutedsl_sm90a__h16_fp8_bt64_st2_cl2(
     cute.arch.sync_threads()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    low, high = read_ids(indices, topk, bx, turns, split, splits_of_row, lane)
+    low, high = read_ids(indices, topk, bx, turns, split, lane)
     if warp < 4:
         cute.arch.setmaxregister_increase(224)
         attend(

@@ -261,7 +261,7 @@ def mask_columns(scores, low, high, sm_scale, thread):
 
 
 @cute.jit
-def softmax_rows(scores, sums, peak, factor, thread):
+def softmax_rows(scores, sums, peak, factor):
     """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows
     exceeds one by `rise`.
     """
@@ -376,7 +376,7 @@ def leave_part(acc, lses, row, split, o_partial, lse_partial, splits, thread):
 
 
 @cute.jit
-def store_result_rows(out, lse, acc, factor, lses, sinks, row, scratch, lse_scale, thread):
+def store_result_rows(out, lse, acc, factor, lses, sinks, row, scratch, lse_scale, thread, lane):
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
     beside its sink; and the lse.
 
@@ -540,7 +540,7 @@ def total_rows_2(sums, peak, factor, red, thread):
 
 
 @cute.jit
-def leave_part_2(acc, lses, row, split, o_partial, lse_partial, splits, thread):
+def leave_part_2(acc, row, split, o_partial, splits, thread):
     """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
     four = cute.make_rmem_tensor(4, Float32)
     room = o_partial + Int64((row * splits + split) * HEADS) * LATENT_DIM + (thread + 4096) * 4
@@ -553,7 +553,7 @@ def leave_part_2(acc, lses, row, split, o_partial, lse_partial, splits, thread):
 
 
 @cute.jit
-def store_result_rows_2(out, lse, acc, factor, lses, sinks, row, scratch, lse_scale, thread):
+def store_result_rows_2(out, acc, factor, lses, sinks, row, scratch, thread, lane):
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
     beside its sink; and the lse.
 
@@ -601,7 +601,7 @@ def store_result_rows_2(out, lse, acc, factor, lses, sinks, row, scratch, lse_sc
 
 @cute.jit
 def merge_parts_2(
-    row, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
+    row, parts, share, shares, out, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
 ):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
     beside its sink, and store it; and the lse.
@@ -905,7 +905,7 @@ def left(
                 warpgroup.commit_group()
                 warpgroup.wait_group(0)
                 mask_columns(scores_left, in_low_left, in_high_left, sm_scale, worker)
-                softmax_rows(scores_left, sums_left, peak_left, factor_left, worker)
+                softmax_rows(scores_left, sums_left, peak_left, factor_left)
                 # `round_to` bfloat16 at this very place: no compiler moves it behind the fence before the
                 # product.
                 fragment.pack_to(weights_left, scores_left)
@@ -980,7 +980,7 @@ def left(
             else:
                 store_result_rows(
                     out, lse, acc_left, factor_left, sums_left, sinks_left, row, out_s_left, lse_scale,
-                    worker
+                    worker, lane
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -1005,9 +1005,9 @@ def left(
 
 @cute.jit
 def right(
-    indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
-    o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, far_s_left: cute.Pointer,
+    indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32, n: Int32, topk: Int32,
+    splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, far_s_left: cute.Pointer,
     rope_s_left: cute.Pointer, near_s_right: cute.Pointer, far_s_right: cute.Pointer,
     rope_s_right: cute.Pointer, out_s_right: cute.Pointer, peak_s_left: cute.Pointer,
     peak_s_right: cute.Pointer, red_s: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
@@ -1096,7 +1096,7 @@ def right(
                 warpgroup.commit_group()
                 warpgroup.wait_group(1)
                 mask_columns(scores_right, in_low_right, in_high_right, sm_scale, worker)
-                softmax_rows(scores_right, sums_right, peak_right, factor_right, worker)
+                softmax_rows(scores_right, sums_right, peak_right, factor_right)
                 # `round_to` bfloat16 at this very place: no compiler moves it behind the fence before the
                 # product.
                 fragment.pack_to(weights_right, scores_right)
@@ -1154,14 +1154,11 @@ def right(
             parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
             if parts > 1:
                 rescale_rows(acc_right, factor_right)
-                leave_part_2(
-                    acc_right, sums_right, row, cta - from_cta, o_partial, lse_partial, splits, worker
-                )
+                leave_part_2(acc_right, row, cta - from_cta, o_partial, splits, worker)
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             else:
                 store_result_rows_2(
-                    out, lse, acc_right, factor_right, sums_right, sinks_right, row, out_s_right, lse_scale,
-                    worker
+                    out, acc_right, factor_right, sums_right, sinks_right, row, out_s_right, worker, lane
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -1176,7 +1173,7 @@ def right(
             if (row < t) & (unit - row * span < (topk // TILE + 1) // 2) & (parts > 1):
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 merge_parts_2(
-                    row, parts, cta - from_cta, parts, out, lse, o_partial, lse_partial, attn_sink, splits,
+                    row, parts, cta - from_cta, parts, out, o_partial, lse_partial, attn_sink, splits,
                     lse_scale, worker
                 )
             unit = row * span + span
@@ -1359,13 +1356,12 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64(
     elif warp < 8:
         cute.arch.setmaxregister_increase(208)
         right(
-            indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, t, n, topk, splits,
-            q_s, qpe_s, far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, out_s_right,
-            peak_s_left, peak_s_right, red_s, q_full, q_empty, far_left_full, far_left_empty, p_left_full,
-            p_left_empty, near_right_full, near_right_empty, far_right_full, far_right_empty, p_right_full,
-            p_right_empty, cta, share, span, unit, end, done, it, low_left, high_left, in_low_left,
-            in_high_left, live_left, low_right, high_right, in_low_right, in_high_right, live_right, live,
-            thread, lane
+            indices, attn_sink, out, o_partial, lse_partial, sm_scale, lse_scale, t, n, topk, splits, q_s,
+            qpe_s, far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, out_s_right, peak_s_left,
+            peak_s_right, red_s, q_full, q_empty, far_left_full, far_left_empty, p_left_full, p_left_empty,
+            near_right_full, near_right_empty, far_right_full, far_right_empty, p_right_full, p_right_empty,
+            cta, share, span, unit, end, done, it, low_left, high_left, in_low_left, in_high_left, live_left,
+            low_right, high_right, in_low_right, in_high_right, live_right, live, thread, lane
         )
     else:
         cute.arch.setmaxregister_decrease(88)

@@ -55,10 +55,10 @@ TILE = 64  # tokens a tile
 STAGES = 3  # gathered tiles in flight
 SLICES = 2  # CTAs of a cluster that share out the dims and add their partial scores
 BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
-DIMS = 256
 LATENT_DIM = 512
-ROPE = 32
+DIMS = 256
 ROPE_DIM = 64
+ROPE = 32
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 4
@@ -107,7 +107,7 @@ class Shared:
 
 
 @cute.jit
-def read_ids(indices, topk, row, turns, split, splits, lane):
+def read_ids(indices, topk, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -940,7 +940,7 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st3_cl2_sl2_hb16(
     cute.arch.cluster_arrive_relaxed()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    low, high = read_ids(indices, topk, row, turns, split, splits_of_row, lane)
+    low, high = read_ids(indices, topk, row, turns, split, lane)
     if warp < 4:
         attend(
             q_nope, q_pe, indices, attn_sink, out, lse, arrivals, sm_scale, lse_scale, n, topk, q_s, qpe_s,

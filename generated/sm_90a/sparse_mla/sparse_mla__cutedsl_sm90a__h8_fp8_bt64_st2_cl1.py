@@ -54,10 +54,10 @@ HEADS = 8  # query heads
 TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
 STAGED_HALVES = 3
-DIMS = 512
 LATENT_DIM = 512
-ROPE = 64
+DIMS = 512
 ROPE_DIM = 64
+ROPE = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 2
@@ -113,7 +113,7 @@ class Shared:
 
 
 @cute.jit
-def read_ids(indices, topk, row, turns, split, splits, lane):
+def read_ids(indices, topk, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -776,7 +776,7 @@ def sparse_mla__cutedsl_sm90a__h8_fp8_bt64_st2_cl1(
     cute.arch.sync_threads()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    low, high = read_ids(indices, topk, bx, turns, split, splits, lane)
+    low, high = read_ids(indices, topk, bx, turns, split, lane)
     if warp < 4:
         cute.arch.setmaxregister_increase(224)
         attend(

@@ -45,10 +45,10 @@ RESIDENT = "(splits - 1) * (t * 1 + 1 - arrival_slots)"
 HEADS = 16  # query heads
 TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
-DIMS = 512
 LATENT_DIM = 512
-ROPE = 64
+DIMS = 512
 ROPE_DIM = 64
+ROPE = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 4
@@ -57,7 +57,7 @@ OWN_OUTPUTS = 64
 
 
 @T.macro
-def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turns, split, splits, lane):
+def read_ids(low: T.Ref, high: T.Ref, indices, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
     high = -1
@@ -124,7 +124,7 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
 
 
 @T.macro
-def read_ids_2(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, splits, lane):
+def read_ids_2(low: T.Ref, high: T.Ref, indices, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
     high = -1
@@ -331,7 +331,7 @@ def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, thread):
 
 
 @T.macro
-def leave_part(acc, lses, row, split, o_partial, lse_partial, splits, thread):
+def leave_part(acc, lses, row, split, o_partial, lse_partial, thread):
     """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
     four = T.alloc_local((4,), "float32")
     for u in T.unroll(OWN_OUTPUTS // 4):
@@ -349,9 +349,7 @@ def leave_part(acc, lses, row, split, o_partial, lse_partial, splits, thread):
 
 
 @T.macro
-def merge_parts(
-    row, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
-):
+def merge_parts(row, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, lse_scale, thread):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
     beside its sink, and store it; and the lse.
 
@@ -531,8 +529,8 @@ def copy_rows_2(target, target_slot, cache, low, high, n, thread):
 @T.macro
 def attend(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n,
-    topk, splits, arrival_slots, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, split,
-    turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    splits, arrival_slots, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, split, turns,
+    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, both products, softmax, merge, output."""
     scores = T.alloc_local((OWN_SCORES,), "float32")
@@ -550,7 +548,7 @@ def attend(
     T.fill(peak, -T.infinity("float32"))
     for turn in T.serial(turns):
         vote(in_low, in_high, live, low, high, n)
-        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(kv_full[it % STAGES], (it // STAGES) & 1)
             T.fence_proxy_async()
@@ -597,7 +595,7 @@ def attend(
     if splits == 1:
         write_outputs(acc, top, attn_sink, out, lse, bx, lse_scale, worker)
     else:
-        leave_part(acc, top, bx, split, o_partial, lse_partial, splits, worker)
+        leave_part(acc, top, bx, split, o_partial, lse_partial, worker)
         merges = T.alloc_var("bool", init=True)
         share = T.alloc_var("int32", init=split)
         shares = T.alloc_var("int32", init=splits)
@@ -616,8 +614,7 @@ def attend(
             shares = 1
         if merges:
             merge_parts(
-                bx, splits, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale,
-                worker
+                bx, splits, share, shares, out, lse, o_partial, lse_partial, attn_sink, lse_scale, worker
             )
         if together:
             grid.count_out(arrivals, bx, splits, worker)
@@ -625,8 +622,8 @@ def attend(
 
 @T.macro
 def gather(
-    ckv, kpe, indices, n, topk, splits, ckv_s, kpe_s, kv_full, kv_empty, bx, split, turns, it: T.Ref,
-    low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    ckv, kpe, indices, n, splits, ckv_s, kpe_s, kv_full, kv_empty, bx, split, turns, it: T.Ref, low: T.Ref,
+    high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Selected rows into the ring."""
     worker = thread - 128
@@ -634,7 +631,7 @@ def gather(
         vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
-        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
             copy_rows(ckv_s, it % STAGES, ckv, now_low, now_high, n, worker)
@@ -692,18 +689,17 @@ def program():
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
             # A launch of TileLang starts when the kernel before it has ended.
-            read_ids(low, high, indices, topk, bx, turns, split, splits, lane)
+            read_ids(low, high, indices, bx, turns, split, lane)
             if thread < 128:
                 attend(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-                    lse_scale, t, n, topk, splits, arrival_slots, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s,
-                    last_s, kv_full, kv_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread,
-                    lane
+                    lse_scale, t, n, splits, arrival_slots, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s,
+                    kv_full, kv_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
                 )
             else:
                 gather(
-                    ckv, kpe, indices, n, topk, splits, ckv_s, kpe_s, kv_full, kv_empty, bx, split, turns, it,
-                    low, high, in_low, in_high, live, thread, lane
+                    ckv, kpe, indices, n, splits, ckv_s, kpe_s, kv_full, kv_empty, bx, split, turns, it, low,
+                    high, in_low, in_high, live, thread, lane
                 )
 
     return sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl1

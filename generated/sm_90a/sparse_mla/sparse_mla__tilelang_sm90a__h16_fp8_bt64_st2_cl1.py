@@ -56,10 +56,10 @@ HEADS = 16  # query heads
 TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
 STAGED_HALVES = 3
-DIMS = 512
 LATENT_DIM = 512
-ROPE = 64
+DIMS = 512
 ROPE_DIM = 64
+ROPE = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 4
@@ -68,7 +68,7 @@ OWN_OUTPUTS = 64
 
 
 @T.macro
-def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turns, split, splits, lane):
+def read_ids(low: T.Ref, high: T.Ref, indices, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
     high = -1
@@ -135,7 +135,7 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
 
 
 @T.macro
-def read_ids_2(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, splits, lane):
+def read_ids_2(low: T.Ref, high: T.Ref, indices, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
     high = -1
@@ -342,7 +342,7 @@ def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, thread):
 
 
 @T.macro
-def leave_part(acc, lses, row, split, o_partial, lse_partial, splits, thread):
+def leave_part(acc, lses, row, split, o_partial, lse_partial, thread):
     """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
     four = T.alloc_local((4,), "float32")
     for u in T.unroll(OWN_OUTPUTS // 4):
@@ -360,9 +360,7 @@ def leave_part(acc, lses, row, split, o_partial, lse_partial, splits, thread):
 
 
 @T.macro
-def merge_parts(
-    row, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
-):
+def merge_parts(row, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, lse_scale, thread):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
     beside its sink, and store it; and the lse.
 
@@ -561,8 +559,8 @@ def copy_tokens(raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, kv_cach
 @T.macro
 def attend(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n,
-    topk, splits, arrival_slots, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, split,
-    turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    splits, arrival_slots, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, split, turns,
+    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, both products, softmax, merge, output."""
     scores = T.alloc_local((OWN_SCORES,), "float32")
@@ -580,7 +578,7 @@ def attend(
     T.fill(peak, -T.infinity("float32"))
     for turn in T.serial(turns):
         vote(in_low, in_high, live, low, high, n)
-        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(kv_full[it % STAGES], (it // STAGES) & 1)
             # S^T = K Q^T
@@ -626,7 +624,7 @@ def attend(
     if splits == 1:
         write_outputs(acc, top, attn_sink, out, lse, bx, lse_scale, worker)
     else:
-        leave_part(acc, top, bx, split, o_partial, lse_partial, splits, worker)
+        leave_part(acc, top, bx, split, o_partial, lse_partial, worker)
         merges = T.alloc_var("bool", init=True)
         share = T.alloc_var("int32", init=split)
         shares = T.alloc_var("int32", init=splits)
@@ -645,8 +643,7 @@ def attend(
             shares = 1
         if merges:
             merge_parts(
-                bx, splits, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale,
-                worker
+                bx, splits, share, shares, out, lse, o_partial, lse_partial, attn_sink, lse_scale, worker
             )
         if together:
             grid.count_out(arrivals, bx, splits, worker)
@@ -654,15 +651,15 @@ def attend(
 
 @T.macro
 def unpack(
-    indices, n, topk, splits, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full, kv_empty,
-    bx, split, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread,
+    indices, n, splits, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full, kv_empty, bx,
+    split, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread,
     lane
 ):
     """Staged tokens to bf16 rows."""
     worker = thread - 128
     for turn in T.serial(turns):
         vote(in_low, in_high, live, low, high, n)
-        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
             T.mbarrier_wait_parity(raw_full[it * 2 % STAGED_HALVES], (it * 2 // STAGED_HALVES) & 1)
@@ -686,8 +683,8 @@ def unpack(
 
 @T.macro
 def gather(
-    kv_cache, indices, n, topk, splits, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, bx, split, turns,
-    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    kv_cache, indices, n, splits, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, bx, split, turns, it: T.Ref,
+    low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Selected tokens as they are."""
     worker = thread - 384
@@ -695,7 +692,7 @@ def gather(
         vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
-        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(raw_empty[it * 2 % STAGED_HALVES], ((it * 2 // STAGED_HALVES) & 1) ^ 1)
             copy_tokens(
@@ -765,26 +762,25 @@ def program():
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
             # A launch of TileLang starts when the kernel before it has ended.
-            read_ids(low, high, indices, topk, bx, turns, split, splits, lane)
+            read_ids(low, high, indices, bx, turns, split, lane)
             if thread < 128:
                 T.set_max_nreg(224, 1)
                 attend(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-                    lse_scale, t, n, topk, splits, arrival_slots, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s,
-                    last_s, kv_full, kv_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread,
-                    lane
+                    lse_scale, t, n, splits, arrival_slots, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s,
+                    kv_full, kv_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
                 )
             elif thread < 384:
                 T.set_max_nreg(104, 0)
                 unpack(
-                    indices, n, topk, splits, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty,
-                    kv_full, kv_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
+                    indices, n, splits, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full,
+                    kv_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
                 )
             else:
                 T.set_max_nreg(80, 0)
                 gather(
-                    kv_cache, indices, n, topk, splits, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, bx,
-                    split, turns, it, low, high, in_low, in_high, live, thread, lane
+                    kv_cache, indices, n, splits, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, bx, split,
+                    turns, it, low, high, in_low, in_high, live, thread, lane
                 )
 
     return sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1

@@ -56,10 +56,10 @@ STAGES = 2  # gathered tiles in flight
 CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
 HEAD_BLOCK = 32
 STAGED_HALVES = 2
-DIMS = 512
 LATENT_DIM = 512
-ROPE = 64
+DIMS = 512
 ROPE_DIM = 64
+ROPE = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 8
@@ -68,7 +68,7 @@ OWN_OUTPUTS = 128
 
 
 @T.macro
-def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turns, split, splits, lane):
+def read_ids(low: T.Ref, high: T.Ref, indices, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
     high = -1
@@ -135,7 +135,7 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
 
 
 @T.macro
-def read_ids_2(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, splits, lane):
+def read_ids_2(low: T.Ref, high: T.Ref, indices, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
     high = -1
@@ -305,7 +305,7 @@ def normalise(acc, top, peak):
 
 
 @T.macro
-def leave_part(acc, lses, row, head0, split, o_partial, lse_partial, splits, thread):
+def leave_part(acc, lses, row, head0, split, o_partial, lse_partial, thread):
     """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
     four = T.alloc_local((4,), "float32")
     for u in T.unroll(OWN_OUTPUTS // 4):
@@ -324,9 +324,7 @@ def leave_part(acc, lses, row, head0, split, o_partial, lse_partial, splits, thr
 
 
 @T.macro
-def merge_parts(
-    row, head0, parts, share, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
-):
+def merge_parts(row, head0, parts, share, out, lse, o_partial, lse_partial, attn_sink, lse_scale, thread):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
     beside its sink, and store it; and the lse.
 
@@ -534,9 +532,9 @@ def copy_tokens(raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, kv_cach
 @T.macro
 def attend(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
-    topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, rank, row, head0,
-    split, splits_of_row, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
-    live: T.Ref, thread, lane
+    splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, rank, row, head0, split,
+    splits_of_row, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref,
+    thread, lane
 ):
     """Queries, both products, softmax, merge, output."""
     scores = T.alloc_local((OWN_SCORES,), "float32")
@@ -554,7 +552,7 @@ def attend(
     T.fill(peak, -T.infinity("float32"))
     for turn in T.serial(turns):
         vote(in_low, in_high, live, low, high, n)
-        read_ids_2(low, high, indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        read_ids_2(low, high, indices, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             T.mbarrier_wait_parity(kv_full[it % STAGES], (it // STAGES) & 1)
             # S^T = K Q^T
@@ -598,7 +596,7 @@ def attend(
     T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
     join_sums(top, red_s, worker)
     normalise(acc, top, peak)
-    leave_part(acc, top, row, head0, split, o_partial, lse_partial, splits, worker)
+    leave_part(acc, top, row, head0, split, o_partial, lse_partial, worker)
     merges = T.alloc_var("bool", init=True)
     T.call_extern("handle", "dk::cluster_arrive")
     T.call_extern("handle", "dk::cluster_wait")
@@ -608,22 +606,20 @@ def attend(
         T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
         merges = last_s[0] == T.truncdiv(splits, CLUSTER) - 1
     if merges:
-        merge_parts(
-            row, head0, splits, rank, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, worker
-        )
+        merge_parts(row, head0, splits, rank, out, lse, o_partial, lse_partial, attn_sink, lse_scale, worker)
 
 
 @T.macro
 def unpack(
-    indices, n, topk, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full, kv_empty, row,
-    split, splits_of_row, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
-    live: T.Ref, thread, lane
+    indices, n, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full, kv_empty, row, split,
+    splits_of_row, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref,
+    thread, lane
 ):
     """Staged tokens to bf16 rows."""
     worker = thread - 128
     for turn in T.serial(turns):
         vote(in_low, in_high, live, low, high, n)
-        read_ids_2(low, high, indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        read_ids_2(low, high, indices, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
             T.mbarrier_wait_parity(raw_full[it * 2 % STAGED_HALVES], (it * 2 // STAGED_HALVES) & 1)
@@ -649,8 +645,8 @@ def unpack(
 
 @T.macro
 def gather(
-    kv_cache, indices, n, topk, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, row, split, splits_of_row,
-    turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    kv_cache, indices, n, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, row, split, splits_of_row, turns,
+    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Selected tokens as they are."""
     worker = thread - 384
@@ -658,7 +654,7 @@ def gather(
         vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
-        read_ids_2(low, high, indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        read_ids_2(low, high, indices, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             T.mbarrier_wait_parity(raw_empty[it * 2 % STAGED_HALVES], ((it * 2 // STAGED_HALVES) & 1) ^ 1)
             copy_tokens(
@@ -734,26 +730,26 @@ def program():
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
             # A launch of TileLang starts when the kernel before it has ended.
-            read_ids(low, high, indices, topk, row, turns, split, splits_of_row, lane)
+            read_ids(low, high, indices, row, turns, split, lane)
             if thread < 128:
                 T.set_max_nreg(224, 1)
                 attend(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-                    lse_scale, n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full,
-                    kv_empty, bx, rank, row, head0, split, splits_of_row, turns, it, low, high, in_low,
-                    in_high, live, thread, lane
+                    lse_scale, n, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx,
+                    rank, row, head0, split, splits_of_row, turns, it, low, high, in_low, in_high, live,
+                    thread, lane
                 )
             elif thread < 384:
                 T.set_max_nreg(104, 0)
                 unpack(
-                    indices, n, topk, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full,
+                    indices, n, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full,
                     kv_empty, row, split, splits_of_row, turns, it, low, high, in_low, in_high, live, thread,
                     lane
                 )
             else:
                 T.set_max_nreg(80, 0)
                 gather(
-                    kv_cache, indices, n, topk, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, row, split,
+                    kv_cache, indices, n, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, row, split,
                     splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
                 )
 

@@ -32,11 +32,11 @@ from dsl_kernels.runtime.artifact import Launch, Operand
 THREADS = 1024  # threads a CTA
 KEEP = 16  # keys a thread keeps in registers; longer rows are read again in every pass
 SAMPLE = 16  # words of 32 columns for each one sampled; 0: no sample
-BINS = 2048
 QUAD = 4
+BINS = 2048
 HELD = 16384
-BATCH = 512
 WORD = 32
+BATCH = 512
 WARPS = 32
 FEW = 8
 SPAN = 131072
@@ -217,7 +217,7 @@ def sum_bins(mine, hist, sums, thread, warp, lane):
 
 
 @cute.jit
-def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
+def pick_bin(state, mine, through, sums, need, thread, warp, lane):
     """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
     `state`.
 
@@ -821,9 +821,7 @@ def place_marks(placed, before, sums, above, first, words, position, warp, lane)
 
 
 @cute.jit
-def write_ids(
-    indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, thread, lane
-):
+def write_ids(indices, row, k, skip, placed, block_table, max_pages, line, page_size, inverse, thread):
     """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip`
     on.
 
@@ -911,7 +909,7 @@ def select(
             cute.arch.sync_threads()
             through = sum_bins(mine, hist, sums, worker, warp, lane)
             cute.arch.sync_threads()
-            pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
+            pick_bin(state, mine, through, sums, need, worker, warp, lane)
             cute.arch.sync_threads()
             end, span, need, inside = read_state(state)
             rounds = rounds + 1
@@ -985,7 +983,7 @@ def select(
             cute.arch.sync_threads()
             through = sum_bins(mine, hist, sums, worker, warp, lane)
             cute.arch.sync_threads()
-            pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
+            pick_bin(state, mine, through, sums, need, worker, warp, lane)
             cute.arch.sync_threads()
             end, span, need, inside = read_state(state)
             rounds = rounds + 1
@@ -1066,9 +1064,7 @@ def select(
         position = base + start * (absolute - 1)
         place_marks(hist, before, sums, above, first, words, position, warp, lane)
         cute.arch.sync_threads()
-        write_ids(
-            indices, row, k, skip, sums, hist, block_table, max_pages, line, page_size, inverse, worker, lane
-        )
+        write_ids(indices, row, k, skip, hist, block_table, max_pages, line, page_size, inverse, worker)
 
 
 @cute.kernel

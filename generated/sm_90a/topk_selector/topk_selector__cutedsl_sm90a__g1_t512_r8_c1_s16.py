@@ -32,11 +32,11 @@ from dsl_kernels.runtime.artifact import Launch, Operand
 THREADS = 512  # threads a CTA
 KEEP = 8  # keys a thread keeps in registers; longer rows are read again in every pass
 SAMPLE = 16  # words of 32 columns for each one sampled; 0: no sample
-BINS = 2048
 QUAD = 4
+BINS = 2048
 HELD = 4096
-BATCH = 256
 WORD = 32
+BATCH = 256
 WARPS = 16
 FEW = 4
 SPAN = 32768
@@ -230,7 +230,7 @@ def sum_bins(mine, hist, sums, thread, warp, lane):
 
 
 @cute.jit
-def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
+def pick_bin(state, mine, through, sums, need, thread, warp, lane):
     """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
     `state`.
 
@@ -826,9 +826,7 @@ def place_marks(placed, before, sums, above, first, words, position, warp, lane)
 
 
 @cute.jit
-def write_ids(
-    indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, thread, lane
-):
+def write_ids(indices, row, k, skip, placed, block_table, max_pages, line, page_size, inverse, thread):
     """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip`
     on.
 
@@ -916,7 +914,7 @@ def select(
             cute.arch.sync_threads()
             through = sum_bins(mine, hist, sums, worker, warp, lane)
             cute.arch.sync_threads()
-            pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
+            pick_bin(state, mine, through, sums, need, worker, warp, lane)
             cute.arch.sync_threads()
             end, span, need, inside = read_state(state)
             rounds = rounds + 1
@@ -990,7 +988,7 @@ def select(
             cute.arch.sync_threads()
             through = sum_bins(mine, hist, sums, worker, warp, lane)
             cute.arch.sync_threads()
-            pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
+            pick_bin(state, mine, through, sums, need, worker, warp, lane)
             cute.arch.sync_threads()
             end, span, need, inside = read_state(state)
             rounds = rounds + 1
@@ -1071,9 +1069,7 @@ def select(
         position = base + start * (absolute - 1)
         place_marks(hist, before, sums, above, first, words, position, warp, lane)
         cute.arch.sync_threads()
-        write_ids(
-            indices, row, k, skip, sums, hist, block_table, max_pages, line, page_size, inverse, worker, lane
-        )
+        write_ids(indices, row, k, skip, hist, block_table, max_pages, line, page_size, inverse, worker)
 
 
 @cute.kernel

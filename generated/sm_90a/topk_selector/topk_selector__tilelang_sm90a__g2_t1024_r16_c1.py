@@ -32,20 +32,20 @@ GROUP = 2  # CTAs a row, one cluster
 THREADS = 1024  # threads a CTA
 KEEP = 16  # keys a thread keeps in registers; longer rows are read again in every pass
 WARPS = 32
-BINS = 2048
 QUAD = 4
+BINS = 2048
 HELD = 32768
-BATCH = 512
 WORD = 32
+BATCH = 512
 SIGN = -2147483648
 CLOSE = 67108864
 STASHED = 2
 COARSE = 32
 LAST_LANE = 31
 LISTED = 2048
+OFFSET_BITS = 22
 SPAN = 81920
 RANKED = 64
-OFFSET_BITS = 22
 MANY = 384
 DENSE = 8
 
@@ -94,7 +94,7 @@ def load_few(few: T.Ref, logits, row, stride, lane):
 
 
 @T.macro
-def load_words(bits, logits, row, stride, column, limit, lane):
+def load_words(bits, logits, row, column, limit, lane):
     """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
     0.
     """
@@ -105,7 +105,7 @@ def load_words(bits, logits, row, stride, column, limit, lane):
 
 
 @T.macro
-def take_all(indices, row, k, length, first, rank, block_table, max_pages, line, page_size, inverse, thread):
+def take_all(indices, row, k, length, first, rank, block_table, line, page_size, inverse, thread):
     """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
     the CTAs take slots in turn.
     """
@@ -128,8 +128,8 @@ def take_all(indices, row, k, length, first, rank, block_table, max_pages, line,
 
 @T.macro
 def fetch_pages(
-    first_page: T.Ref, entry: T.Ref, first, columns, start, last, block_table, max_pages, line, page_size,
-    inverse, thread
+    first_page: T.Ref, entry: T.Ref, first, columns, start, last, block_table, line, page_size, inverse,
+    thread
 ):
     """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
 
@@ -272,7 +272,7 @@ def send_sums(peers, hist, rank, warp, lane):
 
 
 @T.macro
-def pick_bin_of_group(state, peers, coarse, need, lower, end, span, near, grain, rank, warp, lane):
+def pick_bin_of_group(state, peers, coarse, need, lower, near, grain, rank, warp, lane):
     """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
     from the top.
 
@@ -783,8 +783,7 @@ def place_marks(placed, before, sums, above, first, words, position, dense, warp
 
 @T.macro
 def write_ids(
-    indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
-    thread, lane
+    indices, row, skip, sums, placed, block_table, line, page_size, inverse, pages, first_page, thread, lane
 ):
     """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip`
     on.
@@ -814,9 +813,8 @@ def write_ids(
 
 @T.macro
 def select(
-    logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
-    hist, entries, above, equal, coarse, stash, pages, sums, state, counters, row, rank, owner, thread, warp,
-    lane
+    logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, k, hist, entries,
+    above, equal, coarse, stash, pages, sums, state, counters, row, rank, owner, thread, warp, lane
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = T.alloc_local((KEEP,), "uint32")
@@ -833,14 +831,14 @@ def select(
     few = T.alloc_var("uint32", init=0)
     load_few(few, logits, row, stride, lane)
     if stride <= HELD:
-        load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
+        load_words(keys, logits, row, owner * BATCH, stride, lane)
     start = T.max(row_starts[row], 0)
     last = T.min(row_ends[row], stride)
     T.sync_threads()
     if last - start <= k:
         take_all(
-            indices, row, k, last - start, start * absolute, rank, block_table, max_pages, line, page_size,
-            inverse, worker
+            indices, row, k, last - start, start * absolute, rank, block_table, line, page_size, inverse,
+            worker
         )
         T.call_extern("handle", "dk::cluster_wait")
     else:
@@ -858,7 +856,7 @@ def select(
         entry = T.alloc_var("int32", init=0)
         fetch_pages(
             first_page, entry, origin + rank * (run * (WORD * WARPS)), run * (WORD * WARPS), start, last,
-            block_table, max_pages, line, page_size, inverse, worker
+            block_table, line, page_size, inverse, worker
         )
         end = T.alloc_var("uint32", init=0)
         span = T.alloc_var("uint32", init=0)
@@ -873,7 +871,7 @@ def select(
         for step in T.serial(batches):
             column = base + step * BATCH
             if (step > 0) | (stride > HELD):
-                load_words(keys, logits, row, stride, column, hi, lane)
+                load_words(keys, logits, row, column, hi, lane)
             if step == 0:
                 guess_digits(near_key, grain, few)
             if near_key == 0:
@@ -890,7 +888,7 @@ def select(
         send_sums(coarse, hist, rank, warp, lane)
         T.call_extern("handle", "dk::cluster_arrive")
         T.call_extern("handle", "dk::cluster_wait")
-        pick_bin_of_group(state, hist, coarse, need, lower, end, span, near_key, grain, rank, warp, lane)
+        pick_bin_of_group(state, hist, coarse, need, lower, near_key, grain, rank, warp, lane)
         T.sync_threads()
         read_state(end, span, need, inside, state)
         lower = state[4]
@@ -907,7 +905,7 @@ def select(
                     if step < T.min(STASHED, batches - 1):
                         stash_keys_2(keys, stash, step, worker)
                     else:
-                        load_words(keys, logits, row, stride, column, hi, lane)
+                        load_words(keys, logits, row, column, hi, lane)
                         make_keys_2(keys, column, start, hi, lane)
                 count_keys(hist, (rounds & 1) * BINS, keys, end, span)
             T.sync_threads()
@@ -934,7 +932,7 @@ def select(
                 if batch < T.min(STASHED, batches - 1):
                     stash_keys_2(keys, stash, batch, worker)
                 else:
-                    load_words(keys, logits, row, stride, column, hi, lane)
+                    load_words(keys, logits, row, column, hi, lane)
                     make_keys_2(keys, column, start, hi, lane)
             collect(
                 keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
@@ -998,8 +996,8 @@ def select(
         place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
         T.sync_threads()
         write_ids(
-            indices, row, k, skip, sums, hist, block_table, max_pages, line, page_size, inverse, pages,
-            first_page, worker, lane
+            indices, row, skip, sums, hist, block_table, line, page_size, inverse, pages, first_page, worker,
+            lane
         )
 
 
@@ -1039,9 +1037,9 @@ def program():
             warp = thread // 32
             owner = rank * WARPS + warp
             select(
-                logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride,
-                max_pages, k, hist, entries, above, equal, coarse, stash, pages, sums, state, counters, row,
-                rank, owner, thread, warp, lane
+                logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, k,
+                hist, entries, above, equal, coarse, stash, pages, sums, state, counters, row, rank, owner,
+                thread, warp, lane
             )
 
     return topk_selector__tilelang_sm90a__g2_t1024_r16_c1

@@ -9,10 +9,10 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec
 from ..device.text import row_softmax as leaf
-from ..tile.frontend import State, recorded
+from ..tile.frontend import Int32, Names, State, recorded
 from ..tile.lang import START, Body, Buffer, Engine, Guard, Knob, Pipeline, Reader, Role, Schedule, Space
 from ..tile.program import TileProgram
-from ..tile.text import Recorder, Span, Value, minimum
+from ..tile.text import Global, Recorder, Span, Value, View, minimum
 
 KNOBS = (
     Knob("columns", "n", ((1024,), (2048, 4096)), "columns of a row"),
@@ -43,6 +43,16 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
 
 
+class Kernel(Names):
+    """Operands, sizes and buffers by name."""
+
+    y: Global
+    rows: Int32
+    held: View
+    peak_s: View
+    sum_s: View
+
+
 class Rows(State):
     """Which rows are this CTA's."""
 
@@ -55,7 +65,7 @@ def _start(m: Recorder) -> Rows:
     """What every thread does first. The roles get what is returned."""
     s = Rows(m)
     s.first = m.block(0) * ROWS
-    s.count = minimum(m.dim("rows") - s.first, ROWS)
+    s.count = minimum(Kernel(m).rows - s.first, ROWS)
     m.barriers_stand()
     return s
 
@@ -72,16 +82,17 @@ def _load(m: Recorder, s: Rows) -> None:
 @recorded
 def _weigh(m: Recorder, s: Rows) -> None:
     """Two meetings a row: after the maxima, and after the sums."""
-    held, peaks, sums = m.buffer("held"), m.buffer("peak_s"), m.buffer("sum_s")
+    kernel = Kernel(m)
+    held, peaks, sums = kernel.held, kernel.peak_s, kernel.sum_s
     for it in range(s.count):
         slot = m.wait("rows", it)
-        leaf.read_row(m, held, slot.row_s, m.thread)
+        leaf.read_row(m, held, slot.row_s)
         m.release(slot)
-        leaf.share_maximum(m, peaks, held, m.thread)
+        leaf.share_maximum(m, peaks, held)
         m.meet("weigh")
-        leaf.exponentials(m, held, sums, peaks, m.thread)
+        leaf.exponentials(m, held, sums, peaks)
         m.meet("weigh")
-        leaf.write_row(m, m.operand("y"), s.first + it, held, sums, m.thread)
+        leaf.write_row(m, kernel.y, s.first + it, held, sums)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:

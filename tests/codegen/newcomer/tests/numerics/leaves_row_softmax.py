@@ -22,20 +22,20 @@ def _held(p: Probe, values: torch.Tensor | None = None, *, out: bool = True) -> 
 
 @case(leaf.read_row)
 def read_row(p: Probe) -> None:
-    p.call(_held(p), p.shared("row", (COLUMNS,), p.normal(COLUMNS), slot=True), p.thread)
+    p.call(_held(p), p.shared("row", (COLUMNS,), p.normal(COLUMNS), slot=True))
 
 
 @case(leaf.share_maximum)
 def share_maximum(p: Probe) -> None:
     held = _held(p, p.normal(*SHAPE), out=False)
-    p.call(p.shared("peaks", (leaf.WARPS,), out=True), held, p.thread)
+    p.call(p.shared("peaks", (leaf.WARPS,), out=True), held)
 
 
 @case(leaf.exponentials)
 def exponentials(p: Probe) -> None:
     p.relative = 1e-6
     held, peaks = _held(p, p.normal(*SHAPE)), p.shared("peaks", (leaf.WARPS,), p.normal(leaf.WARPS))
-    p.call(held, p.shared("sums", (leaf.WARPS,), out=True), peaks, p.thread)
+    p.call(held, p.shared("sums", (leaf.WARPS,), out=True), peaks)
 
 
 @case(leaf.write_row)
@@ -45,4 +45,4 @@ def write_row(p: Probe) -> None:
         _held(p, p.uniform(*SHAPE), out=False),
         p.shared("sums", (leaf.WARPS,), p.uniform(leaf.WARPS)),
     )
-    p.call(p.operand("y", torch.zeros(3, COLUMNS), out=True), p.dim("row", 1), held, sums, p.thread)
+    p.call(p.operand("y", torch.zeros(3, COLUMNS), out=True), p.dim("row", 1), held, sums)

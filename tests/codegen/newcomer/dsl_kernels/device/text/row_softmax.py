@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 
-from ...tile.frontend import Float32, unrolled
+from ...tile.frontend import unrolled
+from ...tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Writes
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import Writes, maximum
+from ...tile.text import maximum
 from ..torch.floats import divide, max_of_lanes, sum_of_lanes
 from ..torch.warps import exp2
 
@@ -19,25 +20,27 @@ LOG2E = math.log2(math.e)
 
 
 @by_text
-def read_row(m, held, row, thread):
+def read_row(m: LeafRecorder, held: Registers[Float32], row: Shared[Float32]) -> None:
     """A row from shared memory."""
     for i in unrolled(held.size):
-        held[i] = row[i * THREADS + thread]
+        held[i] = row[i * THREADS + m.thread]
 
 
 @by_text
-def share_maximum(m, peaks, held, thread):
+def share_maximum(m: LeafRecorder, peaks: Shared[Float32], held: Registers[Float32]) -> None:
     """The maximum of each warp's columns."""
     peak: Float32 = held[0]
     for i in unrolled(1, held.size):
         peak = maximum(peak, held[i])
     peak = max_of_lanes(peak)
-    if thread % WARP == 0:
-        peaks[thread // WARP] = peak
+    if m.thread % WARP == 0:
+        peaks[m.thread // WARP] = peak
 
 
 @by_text
-def exponentials(m, held, sums, peaks, thread):
+def exponentials(
+    m: LeafRecorder, held: Registers[Float32], sums: Shared[Float32], peaks: Shared[Float32]
+) -> None:
     """exp(x - maximum of the row) in place of x, and the sum of each warp's columns."""
     peak = maximum(maximum(peaks[0], peaks[1]), maximum(peaks[2], peaks[3]))
     total: Float32 = 0.0
@@ -45,14 +48,16 @@ def exponentials(m, held, sums, peaks, thread):
         held[i] = exp2((held[i] - peak) * LOG2E)
         total += held[i]
     total = sum_of_lanes(total)
-    if thread % WARP == 0:
-        sums[thread // WARP] = total
+    if m.thread % WARP == 0:
+        sums[m.thread // WARP] = total
 
 
 @by_text
-def write_row(m, y: Writes, row, held, sums, thread):
+def write_row(
+    m: LeafRecorder, y: Writes[Global[Float32]], row: Int32, held: Registers[Float32], sums: Shared[Float32]
+) -> None:
     """The exponentials over the sum of the row."""
     line = y.row("line", row, held.size * THREADS)
     scale = divide(1.0, (sums[0] + sums[1]) + (sums[2] + sums[3]))
     for i in unrolled(held.size):
-        line[i * THREADS + thread] = held[i] * scale
+        line[i * THREADS + m.thread] = held[i] * scale
