@@ -49,6 +49,8 @@ class Printer(Values):
         self._explained: set[str] = set()
         # Leaves that were printed from their text: what is theirs -> the function's name; and all of these functions.
         self._functions: dict[tuple[str, ...], str] = {}
+        # Names that some function is passed under another name.
+        self.renamed: set[str] = set()
         self.functions: list[str] = []
 
     def lines(self, statements: Iterable[t.Statement], role: Role | None = None) -> list[str]:
@@ -132,6 +134,7 @@ class Printer(Values):
         if s.leaf.doc and s.leaf.name not in self._explained:
             self._explained.add(s.leaf.name)
             yield "# " + " ".join(s.leaf.doc.split("\n\n")[0].split())
+        self._pass((s.leaf.parameters[i].name, s.arguments[i]) for i in self._spelled(s))
         yield from self._spell(
             "call",
             module=self._leaf_module(s.leaf.name),
@@ -140,6 +143,12 @@ class Printer(Values):
             inputs=[self._argument(s.arguments[i]) for i in self._spelled(s) if i in s.leaf.inputs],
             results=[self._argument(s.arguments[i]) for i in s.leaf.results],
         )
+
+    def _pass(self, arguments: Iterable[tuple[str, Any]]) -> None:
+        """Note which names a function is passed under other ones."""
+        for parameter, value in arguments:
+            if isinstance(value, t.Expr) and value.op == "name" and value.args[0] != parameter:
+                self.renamed.add(value.args[0])
 
     def _spelled(self, s: t.Call) -> list[int]:
         """Which arguments a leaf takes that a DSL spells: all, but of what is ambient only what its text asks for."""
@@ -155,6 +164,7 @@ class Printer(Values):
         name, parameters = self._function(s.leaf, text)
         given = dict(zip(text.parameters, s.arguments, strict=True))
         passed = [(formal, self._argument(given[formal])) for formal in parameters]
+        self._pass((formal.name, given[formal]) for formal in parameters)
         yield from self._spell(
             "call_text", name=name, all=[a for _, a in passed], inputs=[a for f, a in passed if not f.fresh],
             results=[self._argument(s.arguments[i]) for i in s.leaf.results],

@@ -273,6 +273,7 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         "ctas_per_sm": schedule.ctas_per_sm,
         "min_ctas_per_sm": schedule.min_ctas_per_sm,
         "least_smem": least_smem(schedule, instance.arch),
+        "renamed": sorted(printer.renamed & set(dims_of(instance.program.operands(instance.knobs)))),
         "scalars": [o.name for o in instance.program.operands(instance.knobs) if o.kind == "scalar"],
         "leaf_modules": sorted(((alias, name) for alias, name, _ in modules if alias in used), key=lambda pair: pair[1]),
         "probed": probed,

@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from dsl_kernels import backends
-from dsl_kernels.backends.base import imported_helpers
+from dsl_kernels import backends, programs, variants
+from dsl_kernels.backends.base import imported_helpers, load_module
 from dsl_kernels.backends.tilelang import compile_module
 from dsl_kernels.errors import CompileError, UnknownNameError
 from dsl_kernels.runtime import toolkit
-from dsl_kernels.runtime.artifact import Operand, Param, TensorMap, read
+from dsl_kernels.runtime.artifact import Operand, Param, TensorMap, dims_of, read
 
 pytestmark = pytest.mark.compile
 
@@ -261,3 +261,52 @@ def test_helpers_are_found_through_each_other(tmp_path, monkeypatch):
         "masks.py",
         "softmax.py",
     ]
+
+
+RENAMING = """
+import tilelang.language as T
+from dsl_kernels.device.tilelang import dims
+
+PASS_CONFIGS = {}
+
+
+@T.macro
+def copy(x, y, limit):
+    if T.get_thread_binding() < limit:
+        y[T.get_thread_binding()] = x[T.get_thread_binding()]
+
+
+def program():
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def copy__tilelang_sm90a__t(x: T.Tensor((n,), "int32"), y: T.Tensor((n,), "int32")):
+        with T.Kernel(1, threads=32):
+            copy(x, y, n)
+
+    return RETURNED
+"""
+
+
+@pytest.mark.parametrize(
+    ("returned", "named"),
+    [("dims.named(copy__tilelang_sm90a__t, n=n)", "n"), ("copy__tilelang_sm90a__t", "limit")],
+    ids=("named again", "as the macro left it"),
+)
+def test_sizes_keep_their_names_though_a_macro_takes_them_under_others(
+    tmp_path, returned: str, named: str
+) -> None:
+    """A launch passes sizes by their names; the second row is what TileLang does by itself."""
+    path = tmp_path / "copy__tilelang_sm90a__t.py"
+    path.write_text(RENAMING.replace("RETURNED", returned))
+    artifact = compile_module(path, "sm_90a", tmp_path / "out")
+    assert {o.name: o.shape for o in artifact.operands} == {"x": (named,), "y": (named,)}
+
+
+@pytest.mark.parametrize(
+    "variant", variants.variants(backend="tilelang", op="topk_selector"), ids=lambda v: v.id
+)
+def test_a_module_s_sizes_are_those_that_it_declares(variant) -> None:
+    program = load_module(variant.path).program()
+    found = {str(part) for buffer in program.buffer_map.values() for part in (*buffer.shape, *buffer.strides)}
+    assert found - {"1"} <= set(dims_of(programs.get(variant.op).operands(variant.knobs)))
