@@ -73,6 +73,11 @@ def parse_int(text: str) -> int | None:
     return value if -(1 << 63) <= value < 1 << 64 else None
 
 
+def _slots(type_: str) -> int:
+    """Slots of 64 bits that a register takes."""
+    return 2 if type_ == "b128" else 1
+
+
 def _strip_comments(text: str) -> str:
     """Blank out comments, keeping newlines so that lines stay true."""
 
@@ -445,7 +450,7 @@ class _Parser:
                 hidden = hidden.hidden
             new = _Registers(e.registers, count, m.group(1), len(self.blocks), hidden)
             self.bind(names, r.group(1), new)
-            e.registers += count
+            e.registers += count * _slots(m.group(1))
             if e.registers > MAX_REGISTERS:
                 raise self.error(f"more than {MAX_REGISTERS} registers")
 
@@ -461,7 +466,7 @@ class _Parser:
             if held and (not found or held.depth > found.depth):
                 found, index = held, number
         if found:
-            return Reg(found.first + index, found.type, name)
+            return Reg(found.first + index * _slots(found.type), found.type, name)
         if name in SPECIALS:
             return Reg(SPECIALS[name], "b32", name)
         return None

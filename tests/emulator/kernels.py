@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 from dsl_kernels.emulator import Interleaving, Report, TensorMap, launch
 
@@ -23,6 +28,17 @@ def simple(
         ".reg .pred %p<16>;\n.reg .b16 %h<16>;\n.reg .b32 %r<64>;\n.reg .f32 %f<80>;\n.reg .b64 %d<32>;\n"
         + body + "\nret;\n}\n"
     )  # fmt: skip
+
+
+def assembles(ptx: str, folder: Path) -> None:
+    """Fail if ptxas refuses the text; skip without one."""
+    if not shutil.which("ptxas"):
+        pytest.skip("needs ptxas")
+    (folder / "k.ptx").write_text(ptx)
+    command = ["ptxas", f"-arch={'sm_100a' if 'sm_100a' in ptx else 'sm_90a'}", "-o", str(folder / "k.cubin")]
+    done = subprocess.run([*command, str(folder / "k.ptx")], capture_output=True, text=True)
+    if done.returncode:
+        pytest.fail(done.stderr)
 
 
 def elementwise(body: str, sources: int = 2, width: int = 32) -> str:

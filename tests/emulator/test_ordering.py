@@ -280,7 +280,12 @@ def test_the_programs_have_no_warning_of_these_kinds(name):
 # ------------------------------------------------------------------------------------------ refusals
 @pytest.mark.parametrize(
     "body",
-    ["ld.shared.b128 %q1, [%r2];", "st.shared.b128 [%r2], %q1;", "mbarrier.pending_count.b64 %r10, %d2;"],
+    [
+        "atom.shared.exch.b128 %q1, [%r2], %q2;",
+        "ld.shared.v2.b128 {%q1, %q2}, [%r2];",
+        "add.b128 %q1, %q1, %q2;",
+        "mbarrier.pending_count.b64 %r10, %d2;",
+    ],
 )
 def test_what_is_not_executed_is_refused_before_the_launch(body):
     with pytest.raises(UnsupportedInstruction):

@@ -5,10 +5,6 @@ namespace emu {
 
 namespace {
 
-bool is_float(s64 ty) { return TYPE_CLASS[ty] == 'f'; }
-bool is_packed(s64 ty) { return TYPE_CLASS[ty] == 'p'; }
-bool is_signed(s64 ty) { return TYPE_CLASS[ty] == 's'; }
-
 template <class T>
 bool compare(int cmp, T a, T b, bool nan) {
   switch (cmp) {
@@ -29,7 +25,6 @@ bool compare(int cmp, T a, T b, bool nan) {
   }
 }
 
-float to_f32(u64 v, int ty) { return ty == TY_f32 ? as_f32(v) : ty == TY_bf16 ? bf16_f32(u32(v)) : f16_f32(u32(v)); }
 u64 from_f32(float x, int ty, int rnd = RN) {
   return ty == TY_f32 ? bits(x) : ty == TY_bf16 && rnd == RN ? f32_bf16(x) : encode(x, format_of(ty), false, rnd);
 }
@@ -82,9 +77,6 @@ T apply(int op, const T* x, const s64* m, int sources) {
   }
   return std::numeric_limits<T>::quiet_NaN();
 }
-
-template <class T>
-T clamp01(T x) { return x > T(0) ? (x > T(1) ? T(1) : x) : T(0); }  // NaN and -0 become +0
 
 // One operation of a 16-bit format: in double, rounded once.
 u64 small_op(int op, const double* x, const s64* m, int sources, int ty, bool ftz, bool sat, bool relu) {
@@ -226,18 +218,6 @@ u64 Exec::known_result(u32 l, const Val* const* v, int sources) const {
   return all;
 }
 
-// Bits of a conversion's result.
-u64 Exec::known_conversion(u32 l, const Val& a, const Val* b) const {
-  int dt = int(in.ty), st = int(in.ty2), sn = TYPE_BITS[st], dn = TYPE_BITS[dt];
-  u64 all = ~u64(0), k = known(a, l);
-  auto whole = [&](u64 bits) { return !~(bits | ~low(all, sn)); };
-  if (b) return (whole(k) ? low(all, dn / 2) << (dn / 2) : 0) | (whole(known(*b, l)) ? low(all, dn / 2) : 0) | ~low(all, dn);
-  if (is_packed(dt)) return halves_known(l, &a, 1, sn / 2, dn / 2);
-  if (is_float(dt) || is_float(st) || in.m[2]) return whole(k) ? all : 0;
-  u64 out = is_signed(st) ? u64(sign_extend(k, sn)) : k | ~low(all, sn);
-  return is_signed(dt) ? u64(sign_extend(out, dn)) : out | ~low(all, dn);
-}
-
 void Exec::packed() {
   int n = int(in.count) - 1, ty = int(in.ty);
   Val a[3];
@@ -290,10 +270,10 @@ void Exec::ints() {
   Val a, b, e, f;
   u32 valid = ~0u;
   // Predicate and shift-like operations read all their sources alike; unused ones stay empty.
-  int first_src = in.op == OP_unpack ? int(in.m[0]) : 1, sources = int(in.count) - first_src;
+  int first_src = in.op == OP_unpack ? int(in.m[0]) : in.op == OP_move_pair ? 2 : 1, sources = int(in.count) - first_src;
   if (in.op == OP_pack) sources = 0;
   if (in.op == OP_carry) return carry();
-  copying = in.op == OP_mov || in.op == OP_pack || in.op == OP_unpack;
+  copying = in.op == OP_mov || in.op == OP_pack || in.op == OP_unpack || in.op == OP_move_pair;
   Val* vals[4] = {&a, &b, &e, &f};
   for (int i = 0; i < sources && i < 4; i++) get(first_src + i, *vals[i]), valid &= vals[i]->valid;
   u64 bits_known[32];
@@ -303,7 +283,7 @@ void Exec::ints() {
     if (d) LANES(mask, l) d[l] = fn(l);
     if (d && parts_known) mark(0, bits_known);
   };
-  if ((mask & ~valid) && in.op != OP_unpack) {
+  if ((mask & ~valid) && in.op != OP_unpack && in.op != OP_move_pair) {
     parts_known = true;
     LANES(mask, l) bits_known[l] = valid >> l & 1 ? ~u64(0) : known_result(l, vals, sources);
   }
@@ -314,6 +294,18 @@ void Exec::ints() {
       // Compilers move constants and copies past wgmma.fence: a copy is as old as what it copies, a constant is older.
       if (o[0].kind == K_REG && (o[1].kind == K_REG || o[1].kind == K_IMM)) w.written[o[0].a] = o[1].kind == K_REG ? w.written[o[1].a] : 0;
       return;
+    case OP_move_pair: {  // of 64-bit registers: a move of 128 bits
+      u64 copy[2][32];
+      for (int h = 0; h < 2; h++) std::copy((h ? b : a).v, (h ? b : a).v + 32, copy[h]);
+      u64 halves[2][32];
+      for (int h = 0; h < 2; h++) LANES(mask, l) halves[h][l] = known(h ? b : a, l);
+      for (int h = 0; h < 2; h++)
+        if (u64* d = dst(h, (h ? b : a).valid)) {
+          LANES(mask, l) d[l] = copy[h][l];
+          if (mask & ~(h ? b : a).valid) mark(h, halves[h]);
+        }
+      return;
+    }
     case OP_pack: {
       int parts = int(in.m[0]), w1 = n / parts;
       std::vector<Val> v(parts);
@@ -325,7 +317,6 @@ void Exec::ints() {
       }
       each([&](u32 l) {
         u64 r = 0;
-        // A 128-bit register only ever carries the answer of try_cancel, whose upper half is zero.
         for (int i = 0; i < parts && i * w1 < 64; i++) r |= low(v[i][l], w1) << (i * w1);
         return r;
       });
@@ -599,117 +590,6 @@ void Exec::setp() {
   u64 one = in.op == OP_setp ? 1 : in.ty2 == TY_f32 ? bits(1.0f) : 0xFFFFFFFF;
   if (u64* d = dst(0, valid)) LANES(mask, l) d[l] = p[l] ? one : 0;
   if (u64* d = dst(1, valid)) LANES(mask, l) d[l] = q[l] ? one : 0;
-}
-
-void Exec::cvt() {
-  int dt = int(in.ty), st = int(in.ty2), rnd = int(in.m[0]);
-  bool ftz = in.m[1], sat = in.m[2], relu = in.m[3], satfinite = in.m[4];
-  Val a, b;
-  get(1, a);
-  u32 valid = a.valid;
-  bool two = in.count == 3;
-  if (two) get(2, b), valid &= b.valid;
-  int sn = TYPE_BITS[st], dn = TYPE_BITS[dt], fr = rnd < 0 ? RN : rnd;
-  u64 bits_known[32];
-  LANES(mask, l) bits_known[l] = valid >> l & 1 ? ~u64(0) : known_conversion(l, a, two ? &b : nullptr);
-  u64* d = dst(0, valid);
-  if (!d) return;
-  if (mask & ~valid) mark(0, bits_known);
-  auto prep = [&](float x) {
-    if (ftz) x = flush(x);
-    if (relu) x = x > 0 ? x : std::isnan(x) ? x : 0.0f;
-    return x;
-  };
-  auto small = [&](float x) -> u32 {
-    if (dt == TY_ue8m0x2) {  // a power of two, rounded up or towards zero, NaN is 255
-      if (std::isnan(x)) return 255;
-      u32 u = u32(bits(std::fabs(x))), e = u >> 23, m = u & 0x7FFFFF;
-      if (rnd == RP && m && !(e == 0 && m <= 0x400000)) e++;
-      return std::min(e, 254u);
-    }
-    bool fs = satfinite || dt == TY_e4m3x2 || dt == TY_e5m2x2;
-    return encode(prep(x), format_of(dt), fs, fr);
-  };
-  LANES(mask, l) {
-    u64 v = a[l], r = 0;
-    if (is_packed(dt)) {
-      int half = dn / 2;
-      if (two) {
-        r = u64(small(as_f32(v))) << half | small(as_f32(b[l]));
-      } else {
-        int sh = sn / 2;
-        for (int h = 0; h < 2; h++) {
-          u32 part = u32(low(v >> (h * sh), sh));
-          float x = st == TY_ue8m0x2 ? (part == 255 ? NAN : std::ldexp(1.0f, int(part) - 127)) : decode(part, format_of(st));
-          r |= u64(small(x)) << (h * half);
-        }
-      }
-    } else if (is_float(st) && is_float(dt)) {
-      if (st == TY_bf16 && dt == TY_f32 && !ftz && !sat) {  // the bits, a NaN's included
-        d[l] = low(v, 16) << 16;
-        continue;
-      }
-      double x = st == TY_f64 ? as_f64(v) : to_f32(v, st);
-      if (ftz && st == TY_f32) x = flush(float(x));
-      if (dt == TY_tf32 && rnd == RNA && std::isnan(x)) {  // only cut off; satfinite takes one unit off as for infinities
-        d[l] = low((v & ~u64(0x1FFF)) - (satfinite ? 0x2000 : 0), 32);
-        continue;
-      }
-      if (rnd >= RNI) {  // round to an integral value of the same type
-        x = rnd == RNI ? std::nearbyint(x) : rnd == RZI ? std::trunc(x) : rnd == RMI ? std::floor(x) : std::ceil(x);
-      }
-      if (dt == TY_f64) r = bits(x);
-      else {
-        float y = float(x);
-        if (st == TY_f64 && rnd != RN && rnd >= 0 && rnd < RNA && double(y) != x) {
-          bool down = rnd == RM || (rnd == RZ && x > 0);
-          if (down && double(y) > x) y = std::nextafter(y, -INFINITY);
-          if (!down && double(y) < x) y = std::nextafter(y, INFINITY);
-        }
-        y = prep(y);
-        if (sat) y = clamp01(y);
-        r = dt == TY_f32 ? bits(canonical(y)) : dt == TY_tf32 ? [&] {
-          u32 e = encode(y, TF32, satfinite, rnd == RNA ? RNA : fr);
-          return u64(e & 0x3FFFF) << 13 | u64(e >> 18) << 31;
-        }() : encode(y, format_of(dt), satfinite, fr);
-      }
-    } else if (is_float(st)) {  // to integer, saturating
-      double x = st == TY_f64 ? as_f64(v) : to_f32(v, st);
-      if (ftz) x = flush(float(x));
-      x = rnd == RNI ? std::nearbyint(x) : rnd == RMI ? std::floor(x) : rnd == RPI ? std::ceil(x) : std::trunc(x);
-      bool sg = is_signed(dt);
-      double lo = sg ? -std::ldexp(1.0, dn - 1) : 0, hi = std::ldexp(1.0, sg ? dn - 1 : dn);
-      if (std::isnan(x)) r = dn == 64 ? u64(1) << 63 : 0;
-      else if (x < lo) r = sg ? low(u64(1) << (dn - 1), dn) : 0;
-      else if (x >= hi) r = sg ? low(~u64(0), dn - 1) : low(~u64(0), dn);
-      else r = low(sg ? u64(s64(x)) : u64(x), dn);
-    } else if (is_float(dt)) {  // from integer
-      bool sg = is_signed(st);
-      s64 sv = sign_extend(v, sn);
-      u64 uv = low(v, sn);
-      if (dt == TY_f64) r = bits(with_rounding<double>(fr, [&] { return sg ? double(sv) : double(uv); }));
-      else {
-        float y = with_rounding<float>(fr, [&] { return sg ? float(sv) : float(uv); });
-        r = dt == TY_f32 ? bits(y) : encode(y, format_of(dt), false, fr);
-      }
-    } else {  // integer to integer
-      s64 sv = is_signed(st) ? sign_extend(v, sn) : s64(low(v, sn));
-      if (sat) {
-        bool big_unsigned = !is_signed(st) && sn == 64 && sv < 0;
-        if (is_signed(dt)) {
-          s64 hi = s64(low(~u64(0), dn - 1)), lo = -hi - 1;
-          sv = big_unsigned || sv > hi ? hi : sv < lo ? lo : sv;
-        } else if (is_signed(st) && sv < 0) {
-          sv = 0;
-        } else if (dn < 64 && (big_unsigned || u64(sv) > low(~u64(0), dn))) {
-          sv = s64(low(~u64(0), dn));
-        }
-      }
-      r = low(u64(sv), dn);
-    }
-    if (is_signed(dt)) r = low(u64(sign_extend(r, dn)), std::max(int(in.m[5]), dn));
-    d[l] = r;
-  }
 }
 
 }  // namespace emu

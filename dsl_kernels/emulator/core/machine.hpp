@@ -386,7 +386,7 @@ struct Exec {
   u64 known(const Val& v, u32 l) const;    // bits of a lane's value that were written
   u32 known_low(const Val& v, int n) const;  // lanes in which the low n bits were
   u64 known_result(u32 l, const Val* const* v, int sources) const;
-  u64 known_conversion(u32 l, const Val& a, const Val* b) const;
+  u64 known_conversion(u32 l, const Val* v, int values, const Val& random) const;
   u64 halves_known(u32 l, const Val* v, int n, int from, int to) const;
   void mark(int i, const u64* known);      // after dst(i): which bits of the result are
   int first() const { return __builtin_ctz(mask); }

@@ -32,22 +32,25 @@ inline u64 bits(double f) {
 }
 
 // Rounding modes of isa/alu.py.
-enum Round : int { RN, RZ, RM, RP, RNA, RNI, RZI, RMI, RPI };
+enum Round : int { RN, RZ, RM, RP, RNA, RNI, RZI, RMI, RPI, RS };
 
 struct Format {
   int ebits, mbits;
-  bool inf;  // false: the e4m3 kind, all-ones exponent holds numbers and only all ones is NaN
+  bool inf;         // false: the e4m3 kind, all-ones exponent holds numbers and only all ones is NaN
+  bool nan = true;  // false: the kinds of 4 and 6 bits, which hold numbers alone; NaN becomes the largest
 };
 inline constexpr Format F16{5, 10, true}, BF16{8, 7, true}, TF32{8, 10, true}, E4M3{4, 3, false}, E5M2{5, 2, true};
+inline constexpr Format E2M1{2, 1, false, false}, E2M3{2, 3, false, false}, E3M2{3, 2, false, false};
 
 // Encode a float, rounding once. Overflow gives infinity (NaN in e4m3) or, with satfinite, the largest number.
-inline u32 encode(float x, const Format& f, bool satfinite = false, int rnd = RN) {
+// Under RS the 16 random bits are added to the first 16 of those that are cut off, and a carry rounds up.
+inline u32 encode(float x, const Format& f, bool satfinite = false, int rnd = RN, u32 random = 0) {
   u32 b = u32(bits(x)), sign = b >> 31, biased = b >> 23 & 255, frac = b & 0x7FFFFF;
   int width = 1 + f.ebits + f.mbits, bias = (1 << (f.ebits - 1)) - 1;
   u32 out_sign = sign << (width - 1);
   u32 max_exp = (1u << f.ebits) - 1;
   u32 nan = f.inf ? (max_exp << f.mbits | ((1u << f.mbits) - 1)) : (1u << (width - 1)) - 1;
-  u32 largest = f.inf ? (((max_exp - 1) << f.mbits) | ((1u << f.mbits) - 1)) : nan - 1;
+  u32 largest = f.inf ? (((max_exp - 1) << f.mbits) | ((1u << f.mbits) - 1)) : f.nan ? nan - 1 : nan;
   u32 inf = f.inf ? max_exp << f.mbits : nan;
   if (biased == 255 && frac) return nan;  // the canonical NaN has a clear sign
   if (biased == 255) return satfinite ? out_sign | largest : out_sign | inf;
@@ -64,6 +67,7 @@ inline u32 encode(float x, const Format& f, bool satfinite = false, int rnd = RN
     else if (rnd == RNA) up = rest >= half;
     else if (rnd == RP) up = !sign;
     else if (rnd == RM) up = sign;
+    else if (rnd == RS) up = ((shift >= 16 ? rest >> (shift - 16) : rest << (16 - shift)) + random) >> 16;
   }
   kept += up;
   // kept has its hidden bit at position mbits when normal; adding it to the exponent field carries correctly.
@@ -90,7 +94,7 @@ inline float decode(u32 v, const Format& f) {
   float r;
   if (f.inf && e == (1u << f.ebits) - 1)
     r = m ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
-  else if (!f.inf && (v & ((1u << (width - 1)) - 1)) == (1u << (width - 1)) - 1)
+  else if (!f.inf && f.nan && (v & ((1u << (width - 1)) - 1)) == (1u << (width - 1)) - 1)
     r = std::numeric_limits<float>::quiet_NaN();
   else if (!e)
     r = std::ldexp(float(m), 1 - bias - f.mbits);
@@ -113,8 +117,11 @@ inline const Format& format_of(int ty) {
     case TY_f16: case TY_f16x2: return F16;
     case TY_bf16: case TY_bf16x2: return BF16;
     case TY_tf32: return TF32;
-    case TY_e4m3: case TY_e4m3x2: return E4M3;
-    case TY_e5m2: case TY_e5m2x2: return E5M2;
+    case TY_e4m3: case TY_e4m3x2: case TY_e4m3x4: return E4M3;
+    case TY_e5m2: case TY_e5m2x2: case TY_e5m2x4: return E5M2;
+    case TY_e2m1: case TY_e2m1x2: case TY_e2m1x4: return E2M1;
+    case TY_e2m3: case TY_e2m3x2: case TY_e2m3x4: return E2M3;
+    case TY_e3m2: case TY_e3m2x2: case TY_e3m2x4: return E3M2;
   }
   return none;
 }
@@ -134,11 +141,25 @@ inline float element(u32 v, int ty) {
       return table.v[v & 255];
     }
     case TY_e5m2: return decode(v & 255, E5M2);
+    case TY_e2m1: return decode(v & 15, E2M1);
+    case TY_e2m3: return decode(v & 63, E2M3);
+    case TY_e3m2: return decode(v & 63, E3M2);
     case TY_s8: return float(int8_t(v));
     case TY_u8: return float(v & 255);
   }
   return std::numeric_limits<float>::quiet_NaN();
 }
+
+// A power of two with a biased exponent of 8 bits.
+inline float ue8m0(u32 v) { return v == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, int(v) - 127); }
+
+inline bool is_float(s64 ty) { return TYPE_CLASS[ty] == 'f'; }
+inline bool is_packed(s64 ty) { return TYPE_CLASS[ty] == 'p'; }
+inline bool is_signed(s64 ty) { return TYPE_CLASS[ty] == 's'; }
+inline float to_f32(u64 v, int ty) { return ty == TY_f32 ? as_f32(v) : ty == TY_bf16 ? bf16_f32(u32(v)) : f16_f32(u32(v)); }
+
+template <class T>
+T clamp01(T x) { return x > T(0) ? (x > T(1) ? T(1) : x) : T(0); }  // NaN and -0 become +0
 
 // Arithmetic gives one NaN, whatever its operands were.
 inline float canonical(float x) { return std::isnan(x) ? as_f32(0x7FFFFFFF) : x; }

@@ -5,10 +5,13 @@ from __future__ import annotations
 from ..ptx import Clock, Pair, Reg, Sink, Sym, Vec
 from .base import BITS, SPACES, Ctx, decoder
 
-ROUND = {"rn": 0, "rz": 1, "rm": 2, "rp": 3, "rna": 4, "rni": 5, "rzi": 6, "rmi": 7, "rpi": 8}
+ROUND = {"rn": 0, "rz": 1, "rm": 2, "rp": 3, "rna": 4, "rni": 5, "rzi": 6, "rmi": 7, "rpi": 8, "rs": 9}
 INTS = "u16 s16 b16 u32 s32 b32 u64 s64 b64"
 FLOATS = "f32 f64 f16 bf16 f16x2 bf16x2 f32x2"
-CONVERTED = "u8 s8 u16 s16 u32 s32 u64 s64 f16 bf16 f32 f64 tf32 f16x2 bf16x2 e4m3x2 e5m2x2 ue8m0x2"
+CONVERTED = (
+    "u8 s8 u16 s16 u32 s32 u64 s64 f16 bf16 f32 f64 tf32 f16x2 bf16x2 e4m3x2 e5m2x2 ue8m0x2 "
+    "e2m1x2 e2m3x2 e3m2x2 e2m1x4 e4m3x4 e5m2x4 e2m3x4 e3m2x4"
+)
 COMPARE = (
     "eq",
     "ne",
@@ -43,6 +46,10 @@ def _mov(c: Ctx) -> None:
     c.done()
     c.count(2)
     d, s = c.ops
+    if t == "b128":
+        # Both halves of what is read, then of what is written.
+        c.emit("move_pair", "b64", ops=[*c.halves(d, "destination"), *c.halves(s, "source")])
+        return
     parts = next((len(x.items) for x in (d, s) if isinstance(x, Vec)), 0)
     if parts and (parts not in (2, 4) or BITS[t] // parts < 8):
         raise c.fail(f".{t} is not made of {parts} parts")
@@ -257,38 +264,50 @@ def _selp(c: Ctx) -> None:
     c.emit_all("selp", t)
 
 
+#: Packed formats -> values in a register
+PACKED = {t: int(t[-1]) for t in CONVERTED.split() if t[-2:] in ("x2", "x4")}
+#: Packed conversions of one register: (to, from)
+REPACKED = {
+    *((t, "f16x2") for t in ("e4m3x2", "e5m2x2")),
+    *(("f16x2", t) for t in ("e4m3x2", "e5m2x2", "e2m1x2", "e2m3x2", "e3m2x2")),
+    ("bf16x2", "ue8m0x2"),
+    ("ue8m0x2", "bf16x2"),
+}
+
+
 @decoder("cvt")
 def _cvt(c: Ctx) -> None:
-    """m0 rounding, m1 ftz, m2 saturate (0 to 1 or integer range), m3 relu, m4 satfinite, m5 bits of the destination.
+    """m0 rounding, m1 ftz, m2 saturate (0 to 1 or integer range), m3 relu, m4 satfinite, m5 bits of the destination,
+    m6 values that go into it, m7 random bits come last.
 
     A signed result fills a wider register with its sign.
     """
     src, dst = c.type(CONVERTED), c.type(CONVERTED)
-    m = [c.choose(ROUND, -1, "rounding mode"), int(c.take("ftz")), int(c.take("sat")), int(c.take("relu")),
-         int(c.take("satfinite"))]  # fmt: skip
+    rounding = c.choose(ROUND, -1, "rounding mode")
+    m = [rounding, int(c.take("ftz")), int(c.take("sat")), int(c.take("relu")), int(c.take("satfinite"))]
     if "scaled" in " ".join(c.tokens):
         raise c.fail("scaled conversions are not supported")
     c.done()
-    packs = dst in ("f16x2", "bf16x2", "e4m3x2", "e5m2x2", "ue8m0x2")
-    if packs and src == "f32":
+    random = rounding == ROUND["rs"]
+    values = PACKED.get(dst, 1) if src == "f32" else 1
+    if random and (src != "f32" or dst not in ("f16x2", "bf16x2", *(t for t in PACKED if t.endswith("x4")))):
+        raise c.fail("random bits round pairs of f16 and bf16, and fours of the formats below 16 bits")
+    if values == 4 and not random:
+        raise c.fail("four values are converted with .rs alone")
+    if values == 1 and (dst in PACKED or src in PACKED) and (dst, src) not in REPACKED:
+        raise c.fail(f"conversion from .{src} to .{dst} is not supported")
+    if dst == "ue8m0x2" and rounding not in (ROUND["rz"], ROUND["rp"]):
+        raise c.fail("ue8m0x2 is rounded by .rz or .rp")
+    if dst[:4] in ("e2m1", "e2m3", "e3m2") and not m[4]:
+        raise c.fail(f"a conversion to .{dst} has .satfinite")
+    if values == 4:
         c.count(3)
+        c.vector(c.ops[1], 4, "source")
     else:
-        c.count(2)
-        ok_pairs = {
-            ("e4m3x2", "f16x2"),
-            ("e5m2x2", "f16x2"),
-            ("f16x2", "e4m3x2"),
-            ("f16x2", "e5m2x2"),
-            ("bf16x2", "ue8m0x2"),
-        }
-        if (packs or src in ("f16x2", "bf16x2", "e4m3x2", "e5m2x2", "ue8m0x2")) and (
-            dst,
-            src,
-        ) not in ok_pairs:
-            raise c.fail(f"conversion from .{src} to .{dst} is not supported")
+        c.count(1 + values + int(random))
     to = c.ops[0]
     width = BITS.get(to.type, 0) if isinstance(to, Reg) else 0
-    c.emit_all("cvt", dst, src, m=[*m, width])
+    c.emit_all("cvt", dst, src, m=[*m, width, values, int(random)])
 
 
 @decoder("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")

@@ -149,6 +149,14 @@ class Ctx:
             raise self.fail(f"the {what} has {len(items)} items, expected {count}")
         return items
 
+    def halves(self, o: object, what: str) -> list[object]:
+        """The two registers of 64 bits that a 128-bit register is, or a vector of two holds."""
+        if isinstance(o, Reg) and o.type == "b128":
+            return [Reg(o.slot, "b64", o.name), Reg(o.slot + 1, "b64", o.name)]
+        if isinstance(o, Vec):
+            return self.vector(o, 2, what)
+        raise self.fail(f"the {what} is no 128-bit register and no pair of 64-bit ones")
+
     def flat(self, ops: Iterable[object]) -> list[object]:
         out: list[object] = []
         for o in ops:
@@ -275,6 +283,8 @@ class _Builder:
         for i, o in enumerate(ops):
             if i in written and (not isinstance(o, Reg | Sink) or (isinstance(o, Reg) and o.negated)):
                 raise c.fail(f"operand {i + 1} is written, and is not a register")
+            if isinstance(o, Reg) and o.type == "b128" and op != "clc_query":
+                raise c.fail(f"operand {i + 1} is a 128-bit register, which only ld, st and mov take")
             if i not in written and isinstance(o, Sink):
                 raise c.fail(f"operand {i + 1} is read, and is a sink")
             kind, a, b = self.operand(c, o)

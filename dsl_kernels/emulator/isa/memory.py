@@ -23,13 +23,20 @@ ATOM_OPS = {
     "dec": 9,
 }
 #: Types of loads and stores
-MOVED = "b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 b64 u64 s64 f64"
+MOVED = "b128 b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 b64 u64 s64 f64"
 #: Types of bulk reductions
 REDUCED = "f16 bf16 b32 u32 s32 f32 b64 u64 s64 f64"
 
 
 def _scope(c: Ctx) -> int:
     return c.choose({"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}, 3, "scope")
+
+
+def _pair(c: Ctx, o: object, n: int, what: str) -> Vec:
+    """A 128-bit register as the two of 64 bits that it is."""
+    if n != 1 or not isinstance(o, Reg):
+        raise c.fail(f"the {what} of 128 bits is one register")
+    return Vec(tuple(c.halves(o, what)))
 
 
 @decoder("ld", "ldu")
@@ -51,6 +58,8 @@ def _ld(c: Ctx) -> None:
     c.count(3 if policy else 2)
     if policy:
         c.ops.pop()
+    if t == "b128":
+        c.ops[0], t, n = _pair(c, c.ops[0], n, "destination"), "b64", 2
     dst = c.vector(c.ops[0], n, "destination")[0]
     width = BITS.get(dst.type, 0) if isinstance(dst, Reg) else 0
     c.emit_all("ld", t, m=[space, n, sem, scope, nc, width], writes=range(n))
@@ -74,11 +83,15 @@ def _st(c: Ctx) -> None:
     c.count(3 if policy else 2)
     if policy:
         c.ops.pop()
+    if t == "b128":
+        c.ops[1], t, n = _pair(c, c.ops[1], n, "source"), "b64", 2
     c.vector(c.ops[1], n, "source")
     c.emit_all("st", t, m=[space, n, sem, scope])
 
 
 def _st_async(c: Ctx, t: str) -> None:
+    if t == "b128":
+        raise c.fail("st.async moves no 128-bit register")
     c.drop("async", "weak")
     n = c.choose({"v2": 2, "v4": 4}, 1, "vector")
     c.take("shared::cluster")
