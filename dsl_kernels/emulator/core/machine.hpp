@@ -423,6 +423,12 @@ struct Exec {
   void tma();
   Flow tcgen();
   void tc_mma();
+  struct Scaling {
+    int block = 0;  // elements of K that share a factor; 0: none do
+    int id_a = 0, id_b = 0;
+    bool e8m0 = false;
+  };
+  Scaling scaling(u32 idesc);
   void tc_ldst();
   void tc_commit();
   void tc_copy();

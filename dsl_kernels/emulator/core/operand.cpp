@@ -40,12 +40,12 @@ u64 k_major_unit(const SmemDesc& d, u64 r, u64 k16) {
 }
 
 Tile load_smem_tile(Machine& m, Warp& w, int pc, const SmemDesc& d, int rank, int row0, int rows, int depth, int ty, bool mn_major,
-                    const Access& acc, const char* what) {
+                    const Access& acc, const char* what, bool wide) {
   Tile t;
   t.rows = rows, t.depth = depth;
   t.v.resize(size_t(rows) * size_t(depth));
   t.bad.assign(size_t(rows), 0);
-  int es = TYPE_BITS[ty] / 8, per = 16 / es;  // elements in 16 contiguous bytes
+  int width = TYPE_BITS[ty], es = width / 8, per = width >= 8 || wide ? 16 / std::max(es, 1) : 128 / width;  // elements in 16 contiguous bytes
   if (mn_major && es != 2)
     if (!(ty == TY_tf32 || TYPE_BITS[ty] == 8)) m.fatal("descriptor", &w, pc, "this element type cannot be MN-major");
   // Walk 16-byte units: along K for K-major operands, along rows for MN-major ones.
@@ -78,7 +78,13 @@ Tile load_smem_tile(Machine& m, Warp& w, int pc, const SmemDesc& d, int rank, in
       }
       for (int e = 0; e < per; e++) {
         u32 raw = 0;
-        std::memcpy(&raw, l.p + e * es, size_t(es));
+        if (width >= 8) {
+          std::memcpy(&raw, l.p + e * es, size_t(es));
+        } else {
+          u16 two = 0;  // an element may lie across two bytes
+          std::memcpy(&two, l.p + e * width / 8, e * width / 8 < 15 ? 2 : 1);
+          raw = u32(low(two >> (e * width % 8), width));
+        }
         int r = mn_major ? u * per + e : o, k = mn_major ? o : u * per + e;
         t.v[size_t(r * depth + k)] = element(raw, ty);
       }

@@ -19,7 +19,9 @@ SmemDesc smem_desc(Machine& m, Warp& w, int pc, u64 d, bool sm100);
 u64 k_major_unit(const SmemDesc& d, u64 r, u64 k16);
 
 // Rows x depth elements as floats, checked like any other read of the asynchronous proxy. bad[row] is set when part of
-// a row was never written (only with allow_uninit_mma, otherwise that is a finding).
+// a row was never written (only with allow_uninit_mma, otherwise that is a finding). Elements of less than a byte come
+// either packed, or (wide) sixteen of them packed at the start of every 16 bytes, as tensor copies of kinds
+// b4x16_p64 and b6x16_p32 place them.
 struct Tile {
   int rows = 0, depth = 0;
   std::vector<float> v;  // row-major: v[row * depth + k]
@@ -27,7 +29,7 @@ struct Tile {
   float at(int r, int k) const { return v[size_t(r * depth + k)]; }
 };
 Tile load_smem_tile(Machine& m, Warp& w, int pc, const SmemDesc& d, int rank, int row0, int rows, int depth, int ty, bool mn_major,
-                    const Access& acc, const char* what);
+                    const Access& acc, const char* what, bool wide = false);
 
 // How Hopper's tensor cores add: every product and the accumulator are cut off `bits` below the largest exponent among
 // them (of the factors, not of the product), the sum of what is left is exact, and its fraction is cut to `keep` bits.

@@ -9,6 +9,21 @@ from .base import Ctx, decoder
 
 INPUTS = "bf16 f16 tf32 e4m3 e5m2 s8 u8"
 SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
+#: Kinds of tcgen05.mma, numbered as the core does; from mxf8f6f4 on with block scaling
+MMA_KINDS = {
+    "kind::f16": 0,
+    "kind::tf32": 1,
+    "kind::f8f6f4": 2,
+    "kind::mxf8f6f4": 3,
+    "kind::mxf4": 4,
+    "kind::mxf4nvf4": 5,
+}
+#: kind -> the block without a token (None: there must be one) and the tokens with their blocks (PTX ISA, tcgen05.mma)
+MMA_BLOCKS: dict[int, tuple[int | None, dict[str, int]]] = {
+    3: (32, {"scale_vec::1X": 32, "block32": 32}),
+    4: (32, {"scale_vec::2X": 32, "block32": 32}),
+    5: (None, {"scale_vec::2X": 32, "scale_vec::4X": 16, "block32": 32, "block16": 16}),
+}
 LDST_SHAPES = {"32x32b": 0, "16x64b": 1, "16x128b": 2, "16x256b": 3, "16x32bx2": 4}
 
 
@@ -179,12 +194,15 @@ def _ldst(c: Ctx, head: str) -> None:
 
 
 def _tc_mma(c: Ctx, group: int) -> None:
-    """m0 group, m1 kind, m2 A in TMEM, m3 .ws, m4 length of the disable-output-lane vector."""
+    """m0 group, m1 kind, m2 A in TMEM, m3 .ws, m4 length of the disable-output-lane vector, m5 block of a scale factor."""
     ws = int(c.take("ws"))
-    if any(t.startswith(("sp", "block_scale", "block16", "block32", "scale_vec")) for t in c.tokens):
-        raise c.fail("sparse and block-scaled tcgen05.mma are not supported")
-    kind = c.choose({"kind::f16": 0, "kind::tf32": 1, "kind::f8f6f4": 2}, what="kind")
+    if "sp" in c.tokens:
+        raise c.fail("sparse tcgen05.mma is not supported")
+    kind = c.choose(MMA_KINDS, what="kind")
     c.tokens = [t for t in c.tokens if not t.startswith("collector::")]
+    if kind >= MMA_KINDS["kind::mxf8f6f4"]:
+        _tc_mma_scaled(c, group, kind, ws)
+        return
     if c.take("ashift"):
         raise c.fail(".ashift is not supported")
     c.done()
@@ -201,6 +219,24 @@ def _tc_mma(c: Ctx, group: int) -> None:
         "tc_mma",
         m=[group, kind, int(isinstance(a, Addr)), ws, len(mask)],
         ops=[d, a, b, idesc, rest[0], *mask],
+    )
+
+
+def _tc_mma_scaled(c: Ctx, group: int, kind: int, ws: int) -> None:
+    """Of every block of K the products are multiplied by a factor of A's row and one of B's, in tensor memory."""
+    if not c.take("block_scale") or ws:
+        raise c.fail("this kind goes with .block_scale, and without .ws")
+    default, allowed = MMA_BLOCKS[kind]
+    block = c.choose(allowed, default, "size of a block")
+    c.done()
+    c.count(7)
+    d, a, b, idesc, scale_a, scale_b, accumulate = c.ops
+    if not (isinstance(d, Addr) and isinstance(scale_a, Addr) and isinstance(scale_b, Addr)):
+        raise c.fail("the accumulator and the scale factors are addresses of tensor memory")
+    c.emit(
+        "tc_mma",
+        m=[group, kind, int(isinstance(a, Addr)), 0, 0, block],
+        ops=[d, a, b, idesc, accumulate, scale_a, scale_b],
     )
 
 

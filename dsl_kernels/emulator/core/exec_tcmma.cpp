@@ -1,0 +1,218 @@
+// tcgen05.mma: matrix products into tensor memory, with and without scale factors of blocks.
+#include "tmem.hpp"
+
+namespace emu {
+
+// Kinds of isa/tensor.py, from the first with block scaling on.
+static constexpr int KIND_MXF8F6F4 = 3;
+
+// The fields of the instruction descriptor that block scaling has, checked (PTX ISA, instruction descriptor).
+Exec::Scaling Exec::scaling(u32 idesc) {
+  int kind = int(in.m[1]), block = int(in.m[5]), factors = (kind == KIND_MXF8F6F4 ? 32 : 64) / block;
+  Scaling s{block, int(idesc >> 29 & 3), int(idesc >> 4 & 3), (idesc >> 23 & 1) != 0};
+  auto bad = [&](const std::string& why) { M.fatal("instruction-descriptor", &w, pc, "instruction descriptor " + hex(idesc) + ": " + why); };
+  if (idesc >> 31) M.fatal("unsupported", &w, pc, "instruction descriptor " + hex(idesc) + " asks for K = 96");
+  if (idesc >> 3 & 1 || idesc >> 6 & 1) bad("a reserved bit is set");
+  for (int id : {s.id_a, s.id_b})
+    if (id % factors) bad("scale factor id " + std::to_string(id) + ", where an instruction takes " + std::to_string(factors) + " bytes of four");
+  if (!s.e8m0 && block == 32) bad("blocks of 32 are scaled by ue8m0");
+  return s;
+}
+
+// Scale factors of rows of an operand: row r has its factors in one cell of tensor memory, in lane r % 32 of column
+// r / 32, a byte each; all four quarters of the lanes hold them. With halves, two quarters hold the first half of
+// the rows, the others the second.
+Scales load_scales(Machine& m, Warp& w, int pc, Cta& cta, int col, int id, int rows, int factors, bool e8m0, bool halves, const Access& acc,
+                   const char* what) {
+  Tmem& t = tmem_of(cta);
+  int held = halves ? rows / 2 : rows, columns = (held + 31) / 32;
+  check_columns(m, w, pc, cta, col, columns, what);
+  Scales s;
+  s.factors = factors;
+  s.v.resize(size_t(rows * factors));
+  s.bad.assign(size_t(rows), 0);
+  for (int quarter = 0; quarter < 4; quarter++)
+    for (int lane = 0; lane < 32; lane++) {
+      int used = held / 32 + (lane < held % 32);
+      if (used) note_tmem(m, w, pc, cta, 32 * quarter + lane, col, used, acc, false, what, !m.cfg.allow_uninit_mma);
+    }
+  bool told = false;
+  for (int r = 0; r < rows; r++) {
+    int first = halves && r >= held ? 2 : 0, k = r % held, last = halves ? first + 1 : 3;
+    size_t at = size_t((32 * first + k % 32) * TMEM_COLS + col + k / 32);
+    for (int q = first; q <= last; q++) s.bad[size_t(r)] |= !t.shadow[at + size_t(32 * (q - first) * TMEM_COLS)].w;
+    for (int f = 0; f < factors; f++) {
+      u32 v = t.data[at] >> (8 * (id + f)) & 255;
+      for (int q = first + 1; q <= last && !told; q++)
+        if ((t.data[at + size_t(32 * (q - first) * TMEM_COLS)] >> (8 * (id + f)) & 255) != v) {
+          told = true;
+          m.find("scale-factor-copies", true, &w, pc, std::string(what) + ", row " + std::to_string(r) + ": lanes " + std::to_string(32 * first + k % 32) + " and " +
+                 std::to_string(32 * q + k % 32) + " of column " + std::to_string(col + k / 32) + " hold different factors; every quarter of the lanes needs its copy");
+        }
+      s.v[size_t(r * factors + f)] = e8m0 ? ue8m0(v) : element(v & 127, TY_e4m3);
+    }
+  }
+  return s;
+}
+
+void multiply_scaled(const Tile& a, const Tile& b, const Scales& fa, const Scales& fb, int block, std::vector<float>& acc) {
+  int depth = a.depth, n_rows = b.rows;
+  for (int m = 0; m < a.rows; m++)
+    for (int n = 0; n < n_rows; n++) {
+      float& out = acc[size_t(m * n_rows + n)];
+      for (int f = 0; f < depth / block; f++) {
+        float sum = 0;
+        for (int k = f * block; k < (f + 1) * block; k++) sum += a.v[size_t(m * depth + k)] * b.v[size_t(n * depth + k)];
+        // The product of the factors may leave the range of f32 where the sum brings it back.
+        out += float(double(sum) * double(fa.v[size_t(m * fa.factors + f)]) * double(fb.v[size_t(n * fb.factors + f)]));
+      }
+    }
+}
+
+void Exec::tc_mma() {
+  int group = int(in.m[0]), kind = int(in.m[1]);
+  bool a_tmem = in.m[2], ws = in.m[3];
+  if (mask & (mask - 1))
+    M.find("mma-many-threads", true, &w, pc, std::to_string(__builtin_popcount(mask)) + " threads issue the same tcgen05.mma; one elected thread must");
+  u64 daddr = lead(0, "TMEM address of D"), adesc = lead(1, "A operand"), bdesc = lead(2, "B descriptor");
+  u32 idesc = u32(lead(3, "instruction descriptor"));
+  bool accumulate = lead(4, "enable-input predicate") & 1;
+  for (int i = 0; i < int(in.m[4]); i++)
+    if (lead(5 + i, "disable-output-lane mask")) unsupported("tcgen05.mma with disabled output lanes");
+  // With block scaling the instruction descriptor says other things in some of its bits.
+  Scaling sc;
+  if (kind >= KIND_MXF8F6F4) sc = scaling(idesc);
+  bool scaled = sc.block != 0;
+  int cf = scaled ? 1 : idesc >> 4 & 3, af = idesc >> 7 & 7, bf = idesc >> 10 & 7, N = int(idesc >> 17 & 63) << 3, Mt = int(idesc >> 24 & 31) << 4;
+  bool neg_a = idesc >> 13 & 1, neg_b = idesc >> 14 & 1, mn_a = idesc >> 15 & 1, mn_b = idesc >> 16 & 1;
+  auto bad = [&](const std::string& why) { M.fatal("instruction-descriptor", &w, pc, "instruction descriptor " + hex(idesc) + ": " + why); };
+  if (idesc & 7 || (!scaled && idesc >> 30)) M.fatal("unsupported", &w, pc, "instruction descriptor " + hex(idesc) + " asks for sparsity or a shift");
+  auto type = [&](int f) -> int {
+    if (kind == 0 && f <= 1) return f ? TY_bf16 : TY_f16;
+    if (kind == 1 && f == 2) return TY_tf32;
+    static const int small[] = {TY_e4m3, TY_e5m2, TY_none, TY_e2m3, TY_e3m2, TY_e2m1};
+    if ((kind == 2 || kind == KIND_MXF8F6F4) && f <= 5 && f != 2) return small[f];
+    if (kind > KIND_MXF8F6F4 && f == 1) return TY_e2m1;
+    bad("operand format " + std::to_string(f) + " does not belong to this kind");
+    return TY_none;
+  };
+  int ta = type(af), tb = type(bf), K = kind <= 1 ? 256 / TYPE_BITS[ta] : kind <= KIND_MXF8F6F4 ? 32 : 64;
+  if (cf > 1) bad("accumulator format " + std::to_string(cf));
+  if (cf == 0 && kind == 1) bad("tf32 accumulates in f32 only");
+  bool wide = kind <= KIND_MXF8F6F4;  // every element of a byte or more stands in a byte of its own
+  if ((mn_a && TYPE_BITS[ta] < 8) || (mn_b && TYPE_BITS[tb] < 8)) bad("operands of 4 and 6 bits are K-major");
+  if (scaled && group == 1 && Mt == 64) bad("M = 64 has no block scaling with cta_group::1");
+  bool shape_ok = ws ? group == 1 && (Mt == 32 || Mt == 64 || Mt == 128) && (N == 64 || N == 128 || N == 256)
+                     : group == 1 ? (Mt == 64 || Mt == 128) && N >= 8 && N <= 256
+                                  : (Mt == 128 || Mt == 256) && N >= 16 && N <= 256 && N % 16 == 0;
+  if (!shape_ok) bad("M = " + std::to_string(Mt) + ", N = " + std::to_string(N) + " is not a shape of " + (ws ? ".ws" : "cta_group::" + std::to_string(group)));
+  int rows = group == 2 ? Mt / 2 : Mt, brows = group == 2 ? N / 2 : N, first_rank = group == 2 ? c.rank & ~1 : c.rank;
+  if (group == 2 && c.cluster->ctas.size() % 2) M.fatal("cta-pair", &w, pc, "cta_group::2 in a cluster with an odd number of CTAs");
+  if (group == 2 && c.rank & 1)
+    M.find("cta-pair", true, &w, pc, "tcgen05.mma.cta_group::2 is issued by the odd CTA of the pair; its descriptors are relative to the issuing CTA");
+  int dcols = rows == 128 ? N : ws || group == 2 ? (rows == 64 ? N / 2 : N / 4) : N;
+  int dcol = int(daddr & 0xFFFF), dlane = int(daddr >> 16);
+  if (dlane && !(rows == 64 && !ws && group == 1 && dlane == 16)) M.fatal("tmem-lane", &w, pc, "D of tcgen05.mma at lane " + std::to_string(dlane));
+  if (a_tmem && adesc >> 16 && (adesc >> 16 != 16 || rows == 128 || ws || group == 2))
+    M.fatal("tmem-lane", &w, pc, "A of tcgen05.mma at lane " + std::to_string(adesc >> 16));
+  if (a_tmem && wide && TYPE_BITS[ta] < 8) unsupported("an A of 4 or 6 bits in tensor memory");
+  u64 sfa = 0, sfb = 0;
+  if (scaled) {
+    sfa = lead(5, "TMEM address of A's scale factors") & 0x3FFFFFFF, sfb = lead(6, "TMEM address of B's scale factors") & 0x3FFFFFFF;
+    if (sfa >> 16 || sfb >> 16) M.fatal("tmem-lane", &w, pc, "scale factors of tcgen05.mma at lane " + std::to_string(std::max(sfa, sfb) >> 16));
+  }
+  auto at = M.fork(w);
+  auto ta_at = std::make_shared<VC>(w.ta);
+  Machine* m = &M;
+  Warp* wp = &w;
+  Cta* cp = &c;
+  int p = pc;
+  u32 clk = w.tc_clk, actor = w.actor + P_TC;
+  M.stats.mma_flops += u64(2) * u64(Mt) * u64(N) * u64(K);
+  M.launch_async(w.tc_queue[group], std::make_shared<AsyncOp>(AsyncOp{"tcgen05.mma", &w, pc, at, [=] {
+    Access smem = m->async_access(*wp, actor, clk, p, *at);
+    Access tm = m->async_access(*wp, actor, clk, p, *at, EV_ASYNC | EV_TCGEN);
+    tm.async = false, tm.ta = ta_at.get();
+    Cluster& cl = *cp->cluster;
+    Tile b;
+    SmemDesc bd = smem_desc(*m, *wp, p, bdesc, true);
+    for (int r = 0; r < group; r++) {
+      Tile part = load_smem_tile(*m, *wp, p, bd, first_rank + r, 0, brows, K, tb, mn_b, smem, "tcgen05.mma B operand", wide);
+      if (!r) b = part;
+      else {
+        b.rows += part.rows;
+        b.v.insert(b.v.end(), part.v.begin(), part.v.end());
+        b.bad.insert(b.bad.end(), part.bad.begin(), part.bad.end());
+      }
+    }
+    if (neg_b) for (float& x : b.v) x = -x;
+    for (int r = 0; r < group; r++) {
+      Cta& cta = *cl.ctas[size_t(first_rank + r)];
+      check_columns(*m, *wp, p, cta, dcol, dcols, "tcgen05.mma accumulator");
+      Tmem& t = tmem_of(cta);
+      Tile a;
+      if (a_tmem) {
+        int acol = int(adesc & 0xFFFF), es = TYPE_BITS[ta], per = 32 / es, cells = K / per;
+        check_columns(*m, *wp, p, cta, acol, cells, "tcgen05.mma A operand");
+        a.rows = rows, a.depth = K;
+        a.v.resize(size_t(rows * K));
+        a.bad.assign(size_t(rows), 0);
+        for (int i = 0; i < rows; i++) {
+          int lane = accumulator(rows, N, i, 0, ws, group).lane + int(adesc >> 16);
+          for (int q = 0; q < cells; q++)
+            if (m->cfg.allow_uninit_mma && !t.shadow[size_t(lane * TMEM_COLS + acol + q)].w) a.bad[size_t(i)] = 1;
+          note_tmem(*m, *wp, p, cta, lane, acol, cells, tm, false, "tcgen05.mma A operand", !m->cfg.allow_uninit_mma);
+          for (int k = 0; k < K; k++)
+            a.v[size_t(i * K + k)] = element(u32(low(t.data[size_t(lane * TMEM_COLS + acol + k / per)] >> (es * (k % per)), es)), ta);
+        }
+      } else {
+        a = load_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, adesc, true), first_rank + r, 0, rows, K, ta, mn_a, smem, "tcgen05.mma A operand", wide);
+      }
+      if (neg_a) for (float& x : a.v) x = -x;
+      std::vector<float> acc(size_t(rows * N), 0.0f);
+      std::vector<u8> bad_d(size_t(rows * N), 0), scale_bad(size_t(N), 0);
+      // Reads and writes of D are noted once per lane over the columns that it holds.
+      std::map<int, std::pair<int, int>> span;  // lane -> first column, last column
+      for (int i = 0; i < rows; i++)
+        for (int n = 0; n < N; n++) {
+          Cell k = accumulator(rows, N, i, n, ws, group);
+          k.lane += dlane;
+          auto it = span.find(k.lane);
+          if (it == span.end()) span[k.lane] = {k.col, k.col};
+          else it->second = {std::min(it->second.first, k.col), std::max(it->second.second, k.col)};
+          size_t at_cell = size_t(k.lane * TMEM_COLS + dcol + k.col);
+          if (accumulate) {
+            acc[size_t(i * N + n)] = cf == 1 ? as_f32(t.data[at_cell]) : f16_f32(t.data[at_cell]);
+            if (m->cfg.allow_uninit_mma && !t.shadow[at_cell].w) bad_d[size_t(i * N + n)] = 1;
+          }
+        }
+      for (auto& [lane, cols] : span) {
+        int n = cols.second - cols.first + 1;
+        if (accumulate) note_tmem(*m, *wp, p, cta, lane, dcol + cols.first, n, tm, false, "tcgen05.mma accumulator (read)", !m->cfg.allow_uninit_mma);
+        note_tmem(*m, *wp, p, cta, lane, dcol + cols.first, n, tm, true, "tcgen05.mma accumulator (write)");
+      }
+      if (!scaled) {
+        multiply(a, b, acc);
+      } else {
+        // Every 64 rows of D that a CTA of a pair has lie beside those of the other half of N: PTX ISA, scale factors.
+        bool halves = group == 2 && rows == 64;
+        Scales fa = load_scales(*m, *wp, p, cta, int(sfa), sc.id_a, rows, K / sc.block, sc.e8m0, false, tm, "scale factor of A");
+        Scales fb = load_scales(*m, *wp, p, cta, int(sfb), sc.id_b, N, K / sc.block, sc.e8m0, halves, tm, "scale factor of B");
+        multiply_scaled(a, b, fa, fb, sc.block, acc);
+        for (int i = 0; i < rows; i++) a.bad[size_t(i)] |= fa.bad[size_t(i)];
+        for (int n = 0; n < N; n++) scale_bad[size_t(n)] = fb.bad[size_t(n)];
+      }
+      for (int i = 0; i < rows; i++)
+        for (int n = 0; n < N; n++) {
+          Cell k = accumulator(rows, N, i, n, ws, group);
+          size_t at_cell = size_t((k.lane + dlane) * TMEM_COLS + dcol + k.col);
+          float v = acc[size_t(i * N + n)];
+          t.data[at_cell] = cf == 1 ? u32(bits(v)) : encode(v, F16);
+          if (bad_d[size_t(i * N + n)] || a.bad[size_t(i)] || b.bad[size_t(n)] || scale_bad[size_t(n)]) t.shadow[at_cell].w = 0;
+        }
+    }
+    return true;
+  }}));
+}
+
+}  // namespace emu

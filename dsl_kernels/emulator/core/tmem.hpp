@@ -1,0 +1,62 @@
+// Tensor memory: where accumulators lie, and checked access.
+#pragma once
+#include "operand.hpp"
+
+namespace emu {
+
+inline Tmem& tmem_of(Cta& c) {
+  if (!c.tmem) c.tmem = std::make_unique<Tmem>();
+  return *c.tmem;
+}
+
+struct Cell {
+  int lane, col;
+};
+
+// Where accumulator element (m, n) of one CTA's part lies. rows: M of this CTA; n_total: columns of D.
+inline Cell accumulator(int rows, int n_total, int m, int n, bool ws, int group) {
+  if (rows == 128) return {m, n};
+  if (ws || group == 2) {
+    if (rows == 64) return {m + 64 * (n >= n_total / 2), n % (n_total / 2)};
+    return {m + 32 * (n / (n_total / 4)), n % (n_total / 4)};
+  }
+  return {m % 16 + 32 * (m / 16), n};  // M = 64: 16 lanes of every warp's quarter
+}
+
+inline void check_columns(Machine& m, Warp& w, int pc, Cta& c, int col, int count, const char* what) {
+  if (col < 0 || col + count > TMEM_COLS)
+    m.fatal("tmem-out-of-bounds", &w, pc, std::string(what) + " reaches TMEM columns " + std::to_string(col) + " to " + std::to_string(col + count - 1) + " of 512");
+  Tmem& t = tmem_of(c);
+  for (int i = col; i < col + count; i++)
+    if (t.owner[i] < 0) {
+      // Execution goes on with what the cells hold, so that a report shows every such access.
+      m.find(t.freed[i] ? "tmem-use-after-dealloc" : "tmem-unallocated", true, &w, pc,
+             std::string(what) + " touches TMEM column " + std::to_string(i) + ", which is " + (t.freed[i] ? "already deallocated" : "not allocated"));
+      return;
+    }
+}
+
+inline void note_tmem(Machine& m, Warp& w, int pc, Cta& c, int lane, int col, int count, const Access& a, bool write, const char* what,
+                      bool check_init = true) {
+  Tmem& t = tmem_of(c);
+  Shadow* s = t.shadow.data() + lane * TMEM_COLS + col;
+  size_t at = 0;
+  u32 other = 0;
+  Conflict k = write ? m.shadows.write(s, size_t(count), a, at, other) : m.shadows.read(s, size_t(count), a, at, other, check_init);
+  if (k != Conflict::none)
+    m.conflict(k, w, pc, std::string(what) + " of TMEM lane " + std::to_string(lane) + " column " + std::to_string(col + int(at)), other, write);
+}
+
+// Scale factors of an operand's rows: v[row * factors + f]; bad as in Tile.
+struct Scales {
+  int factors = 0;
+  std::vector<float> v;
+  std::vector<u8> bad;
+};
+Scales load_scales(Machine& m, Warp& w, int pc, Cta& cta, int col, int id, int rows, int factors, bool e8m0, bool halves, const Access& acc,
+                   const char* what);
+
+// acc[m][n] += the sum over blocks of fa[m][block] * fb[n][block] * (the sum over k of the block of a[m][k] * b[n][k]).
+void multiply_scaled(const Tile& a, const Tile& b, const Scales& fa, const Scales& fb, int block, std::vector<float>& acc);
+
+}  // namespace emu
