@@ -140,6 +140,16 @@ class TensorMap:
                 *five([], 1), SWIZZLES[self.swizzle], int(self.fill == "nan"), TYPES[kind], 0]  # fmt: skip
 
 
+def map_image(row: Sequence[int]) -> bytes:
+    """The 128 bytes that a kernel finds where a tensor map was passed: opaque to it, as core/exec_map.cpp reads them."""
+    base, rank = row[1:3]
+    dims, strides, box, steps = (row[i : i + 5] for i in (4, 9, 14, 19))
+    swizzle, fill, type_, interleave = row[24:28]
+    atom = int(swizzle == SWIZZLES["128B_atom_32B"])
+    return struct.pack("<Q5Q4Q5H5B6B23xI", base, *dims, *strides[1:], *box, *steps, rank, type_,
+                       swizzle - atom, atom, fill, interleave, 0x6D617054)  # fmt: skip
+
+
 @checked
 @dataclass(frozen=True)
 class Struct:
@@ -219,13 +229,15 @@ class Arguments:
                 return base + a.address - lo
         raise LaunchError(f"argument {a.name}: no region")
 
-    def _map(self, t: TensorMap, name: str, address: int) -> None:
+    def _map(self, t: TensorMap, name: str, address: int) -> bytes:
+        """Note a map that lies at an address; the bytes to put there."""
         a = as_array(t.array, name)
         if a is None:
             raise LaunchError(
                 f"tensor map {name}: {type(t.array).__name__} is neither a numpy array nor a torch tensor"
             )
         self.map_rows.append(t.row(address, self._address(a), a, name))
+        return map_image(self.map_rows[-1])
 
     def _value(self, a: Any, name: str) -> bytes:
         if a is None:
@@ -238,7 +250,7 @@ class Arguments:
             self.next = (self.next + 127) // 128 * 128
             self.regions.append([self.next, 128, blob.ctypes.data, 0])
             self.region_names.append(name)
-            self._map(a, name, self.next)
+            blob[:] = np.frombuffer(self._map(a, name, self.next), np.uint8)
             address, self.next = self.next, self.next + _GAP
             return struct.pack("<Q", address)
         if (arr := as_array(a, name)) is not None:
@@ -251,7 +263,7 @@ class Arguments:
                 raise LaunchError(
                     f"argument {name}: a tensor map takes 128 bytes, the parameter has {p.size}"
                 )
-            self._map(a, name, GENERIC_PARAM + p.offset)
+            self.params[p.offset : p.offset + 128] = self._map(a, name, GENERIC_PARAM + p.offset)
             return
         if isinstance(a, Struct):
             raw = b""

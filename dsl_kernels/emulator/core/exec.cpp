@@ -149,6 +149,8 @@ Flow Exec::run() {
     case OP_bulk_load: case OP_bulk_store: case OP_bulk_dsmem: case OP_bulk_commit: case OP_bulk_wait:
     case OP_cp_async_wait:
       return bulk();
+    case OP_tm_replace: tensormap(); return Flow::next;
+    case OP_tm_acquire: acquire_map(); return Flow::next;
     case OP_tma_load: case OP_tma_store: tma(); return Flow::next;
     case OP_tc_alloc: case OP_tc_dealloc: case OP_tc_relinquish: case OP_tc_mma: case OP_tc_cp: case OP_tc_commit:
     case OP_tc_ld: case OP_tc_st: case OP_tc_wait: case OP_tc_fence:

@@ -248,11 +248,7 @@ void Exec::tma() {
   }
   LANES(issuing, l) {
     u64 ma = map[l];
-    auto it = M.maps.find(ma);
-    if (it == M.maps.end() && M.maps.count(ma + WIN_PARAM))
-      M.fatal("tensor-map", &w, pc, "the tensor map's address is one of the parameter space: convert it with cvta.param");
-    if (it == M.maps.end()) M.fatal("tensor-map", &w, pc, "no tensor map was passed at address " + hex(ma));
-    const TensorMapRow* t = &it->second;
+    auto t = std::make_shared<const TensorMapRow>(M.map_at(w, pc, ma));
     if (t->rank != dims) M.fatal("tensor-map", &w, pc, "a " + std::to_string(dims) + "-D copy with a map of rank " + std::to_string(t->rank));
     if (gather && t->box[1] != 1) M.fatal("tensor-map", &w, pc, "gather4 and scatter4 need a box of one row, the map has " + std::to_string(t->box[1]));
     s64 coord[5];

@@ -108,6 +108,7 @@ struct Warp {
   int maxnreg = 0;
   u32 met[32][32] = {};  // [lane][other]: the last instruction of the other that the lane's own are ordered after
   u32 all_met = 0;       // the last instruction that all lanes' are ordered after
+  std::map<u64, Clock> maps_seen;  // tensor map in memory -> what was ordered before the last acquire fence on it
   std::map<u64, s64> seen_phase;  // mbarrier -> last phase that this warp saw complete
   std::map<int, u64> looked;      // strong load of global memory -> hash of what it found last
   bool polled = false;            // found nothing new, and nobody has written there since
@@ -281,6 +282,7 @@ class Machine {
   void wake(u64 address, u64 n);
   void note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, const char* what);
   GlobalRegion* region_of(u64 addr);
+  TensorMapRow map_at(Warp& w, int pc, u64 address);
 
   // ---- barriers
   MBar& mbar(Warp& w, int pc, u64 addr, const char* what, u32* offset = nullptr, Cta** owner = nullptr);
@@ -421,6 +423,8 @@ struct Exec {
   Flow wgmma();
   Flow bulk();
   void tma();
+  void tensormap();
+  void acquire_map();
   Flow tcgen();
   void tc_mma();
   struct Scaling {

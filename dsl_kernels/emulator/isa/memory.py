@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..ptx import Addr, Reg, Sink, Vec
+from ..ptx import Addr, Imm, Reg, Sink, Vec
 from .base import BITS, SPACES, Ctx, decoder
 
 ALL_SPACES = {**SPACES, "shared::cta": 2, "shared::cluster": 5, "param::entry": 3}
@@ -276,6 +276,46 @@ def _map(c: Ctx, o: object, coords: int) -> tuple[object, tuple[object, ...]]:
     if len(items) != coords:
         raise c.fail(f"{len(items)} coordinates, expected {coords}")
     return Addr(o.base, o.offset), items
+
+
+#: Fields of a tensor map, numbered as the core does; those from 2 to 5 have one value a dimension
+MAP_FIELDS = {
+    name: i
+    for i, name in enumerate(
+        ("global_address", "rank", "box_dim", "global_dim", "global_stride", "element_stride", "elemtype",
+         "interleave_layout", "swizzle_mode", "swizzle_atomicity", "fill_mode")
+    )
+}  # fmt: skip
+
+
+@decoder("tensormap")
+def _tensormap(c: Ctx) -> None:
+    """replace: m0 field, m1 space; operands: address, ordinal of fields with one value a dimension, value.
+
+    cp_fenceproxy: m0 -1; operands: destination, source.
+    """
+    if c.take("cp_fenceproxy"):
+        if not c.take("global", "shared::cta", "tensormap::generic", "release", "sync", "aligned"):
+            raise c.fail("unknown form of tensormap.cp_fenceproxy")
+        _scope(c)
+        c.done()
+        c.count(3)
+        if not isinstance(c.ops[2], Imm) or c.ops[2].value != 128:
+            raise c.fail("a tensor map has 128 bytes")
+        c.emit("tm_replace", m=[-1], ops=c.ops[:2])
+        return
+    if not c.take("replace", "tile", "b1024"):
+        raise c.fail("unknown form of tensormap")
+    t = c.type("b32 b64")
+    field = c.choose(MAP_FIELDS, what="field")
+    space = c.choose({"global": 1, "shared::cta": 2}, 0, "space")
+    c.done()
+    if (t == "b64") != (field in (MAP_FIELDS["global_address"], MAP_FIELDS["global_stride"])):
+        raise c.fail("addresses and strides are .b64, other fields .b32")
+    c.count(3 if 2 <= field <= 5 else 2)
+    if field >= 2 and not isinstance(c.ops[1], Imm):
+        raise c.fail("ordinals, and values of types and modes, are immediates")
+    c.emit_all("tm_replace", t, m=[field, space])
 
 
 # ------------------------------------------------------------------------------------ matrix movement

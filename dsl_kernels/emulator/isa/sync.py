@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ptx import Addr, Pair, Sink
+from ..ptx import Addr, Imm, Pair, Sink
 from .base import Ctx, decoder
 
 SHARED = ("shared", "shared::cta", "shared::cluster")
@@ -115,8 +115,8 @@ def _fence(c: Ctx) -> None:
         elif c.take("alias"):
             c.done()
             c.emit("fence_proxy", m=[2])
-        elif any(t.startswith("tensormap") for t in c.tokens):
-            c.emit("fence_proxy", m=[2])
+        elif c.take("tensormap::generic"):
+            _tensormap_fence(c)
         elif c.take("async::generic"):
             c.drop(
                 "acquire",
@@ -139,6 +139,21 @@ def _fence(c: Ctx) -> None:
     scope = c.choose({"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}, what="scope")
     c.done()
     c.emit("fence", m=[sem, scope])
+
+
+def _tensormap_fence(c: Ctx) -> None:
+    """The acquiring side covers one map; the releasing side orders what other releases do as well."""
+    acquire = c.choose({"acquire": 1, "release": 0}, what="direction")
+    scope = c.choose({"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}, what="scope")
+    c.done()
+    if not acquire:
+        c.count(0)
+        c.emit("fence", m=[3, scope])
+        return
+    c.count(2)
+    if not isinstance(c.ops[1], Imm) or c.ops[1].value != 128:
+        raise c.fail("a tensor map has 128 bytes")
+    c.emit("tm_acquire", ops=[c.ops[0]])
 
 
 @decoder("griddepcontrol")

@@ -1,0 +1,158 @@
+// Tensor maps as memory holds them: copied, changed by tensormap.replace, and read by tensor copies.
+//
+// The 128 bytes of a tensor map are opaque to programs. The emulator writes its own image of a map wherever one is
+// passed, so that a program may copy it to shared memory, replace fields and copy it back to global memory.
+#include <algorithm>
+
+#include "machine.hpp"
+
+namespace emu {
+
+namespace {
+
+inline constexpr u32 MAGIC = 0x6D617054;  // as arguments.py has it
+
+struct Image {
+  u64 base, dims[5], strides[4];
+  u16 box[5];
+  u8 steps[5], rank, type, swizzle, atom, fill, interleave;
+  u8 unused[23];
+  u32 magic;
+};
+static_assert(sizeof(Image) == 128);
+
+// PTX ISA, tensormap.replace: what its table of values says of elemtype; types of maps that tensor copies know.
+constexpr int ELEMENTS[] = {TY_u8, TY_u16, TY_u32, TY_s32, TY_u64, TY_s64, TY_f16, TY_f32, TY_f32, TY_f64, TY_bf16, TY_tf32, TY_tf32};
+
+enum Field : int { F_ADDRESS, F_RANK, F_BOX, F_DIM, F_STRIDE, F_STEP, F_TYPE, F_INTERLEAVE, F_SWIZZLE, F_ATOM, F_FILL };
+
+// Why the hardware would not take the map; empty when it would.
+std::string wrong(const TensorMapRow& t) {
+  if (t.rank < 1 || t.rank > 5) return "its rank is " + std::to_string(t.rank);
+  if (t.base % 16) return "its base address " + hex(u64(t.base)) + " is no multiple of 16";
+  if (t.interleave) return "it interleaves, which tensor copies of the emulator do not";
+  s64 inner = t.box[0] * t.elem_bytes, span = t.swizzle ? std::min<s64>(16 << t.swizzle, 128) : 0;
+  if (inner % 16) return "its innermost box extent of " + std::to_string(inner) + " bytes is no multiple of 16";
+  if (span && inner > span) return "its innermost box extent of " + std::to_string(inner) + " bytes exceeds the swizzle's span of " + std::to_string(span);
+  for (int i = 0; i < t.rank; i++) {
+    if (t.box[i] < 1 || t.box[i] > 256) return "box size " + std::to_string(t.box[i]) + " is outside 1 to 256";
+    if (t.dims[i] < 1 || t.dims[i] > s64(1) << 32) return "dimension " + std::to_string(t.dims[i]) + " is outside 1 to 2^32";
+    if (t.elem_strides[i] != 1) return "element stride " + std::to_string(t.elem_strides[i]) + ", where the emulator knows 1 alone";
+    if (i && (t.strides[i] % 16 || t.strides[i] < 0 || t.strides[i] >= s64(1) << 40)) return "stride " + std::to_string(t.strides[i]) + " is no multiple of 16 below 2^40";
+  }
+  return "";
+}
+
+TensorMapRow row_of(const Image& m, u64 address) {
+  TensorMapRow t{};
+  t.address = s64(address), t.base = s64(m.base), t.rank = m.rank, t.type = m.type;
+  t.elem_bytes = std::max(1, TYPE_BITS[std::min<int>(m.type, TY_COUNT - 1)] / 8);
+  for (int i = 0; i < 5; i++) {
+    t.dims[i] = s64(m.dims[i]), t.box[i] = m.box[i], t.elem_strides[i] = m.steps[i];
+    t.strides[i] = i ? s64(m.strides[i - 1]) : t.elem_bytes;
+  }
+  t.swizzle = m.swizzle == 3 && m.atom == 1 ? 4 : m.swizzle;
+  t.nan_fill = m.fill, t.interleave = m.interleave;
+  return t;
+}
+
+}  // namespace
+
+// tensormap.replace: m0 field, m1 space; operands: address, ordinal or nothing, value.
+// tensormap.cp_fenceproxy: m0 -1; operands: destination in global memory, source in shared memory.
+void Exec::tensormap() {
+  Access acc = M.access(w, pc);
+  if (in.m[0] < 0) {
+    aligned();
+    u64 to = uniform(0, "destination"), from = uniform(1, "source");
+    Loc s = M.resolve(w, pc, from, 128, 2, 128, "tensormap.cp_fenceproxy"), d = M.resolve(w, pc, to, 128, 1, 128, "tensormap.cp_fenceproxy");
+    if (d.region && !d.region->r.writable) M.fatal("write-to-read-only", &w, pc, "tensormap.cp_fenceproxy writes to '" + d.region->name + "', which is read-only");
+    M.note_read(s, 128, acc, w, pc, "tensormap.cp_fenceproxy");
+    note_lane(s, 128, 32, nullptr, "tensormap.cp_fenceproxy");
+    M.note_write(d, 128, acc, w, pc, "tensormap.cp_fenceproxy");
+    if (std::memcmp(d.p, s.p, 128)) M.progress();
+    std::memcpy(d.p, s.p, 128);
+    w.fenced = w.clock;
+    M.tick(w);
+    return;
+  }
+  int field = int(in.m[0]);
+  bool many = field >= F_BOX && field <= F_STEP;
+  Val a, ordinal, value;
+  get(0, a, true, "address");
+  if (many) get(1, ordinal, true, "ordinal");
+  get(many ? 2 : 1, value, true, "new value");
+  LANES(mask, l) {
+    Loc at = M.resolve(w, pc, a[l], 128, int(in.m[1]), 128, "tensormap.replace");
+    if (!at.shadow && !at.region) M.fatal("write-to-param", &w, pc, "tensormap.replace on a kernel parameter");
+    if (at.region && !at.region->r.writable) M.fatal("write-to-read-only", &w, pc, "tensormap.replace on '" + at.region->name + "', which is read-only");
+    M.note_read(at, 128, acc, w, pc, "tensormap.replace");
+    Image m;
+    std::memcpy(&m, at.p, 128);
+    if (m.magic != MAGIC) M.fatal("tensor-map", &w, pc, "tensormap.replace on 128 bytes that are no tensor map");
+    u64 v = value[l], k = many ? ordinal[l] : 0;
+    if (k > (field == F_STRIDE ? 3u : 4u)) M.fatal("tensor-map", &w, pc, "tensormap.replace of ordinal " + std::to_string(k));
+    switch (field) {
+      case F_ADDRESS: m.base = v; break;
+      case F_RANK: m.rank = u8(std::min<u64>(low(v, 32), 200) + 1); break;
+      case F_BOX: m.box[k] = u16(std::min<u64>(low(v, 32), 0xFFFF)); break;
+      case F_DIM: m.dims[k] = low(v, 32); break;
+      case F_STRIDE: m.strides[k] = v; break;
+      case F_STEP: m.steps[k] = u8(std::min<u64>(low(v, 32), 255)); break;
+      case F_TYPE:
+        if (v >= std::size(ELEMENTS)) unsupported("tensor maps of elements of 4 and 6 bits");
+        m.type = u8(ELEMENTS[v]);
+        break;
+      case F_INTERLEAVE: m.interleave = u8(v); break;
+      case F_SWIZZLE: m.swizzle = u8(v); break;
+      case F_ATOM: m.atom = u8(v); break;
+      case F_FILL: m.fill = u8(v); break;
+    }
+    if (m.swizzle > 3 || m.atom > 1) unsupported("this swizzle of a tensor map");
+    M.note_write(at, 128, acc, w, pc, "tensormap.replace");
+    if (at.shadow) note_lane(at, 128, l, reinterpret_cast<u8*>(&m), "tensormap.replace");
+    std::memcpy(at.p, &m, 128);
+    M.progress();
+  }
+}
+
+// fence.proxy.tensormap::generic.acquire: later tensor copies of the warp see the map there as it is now.
+void Exec::acquire_map() {
+  Val a;
+  get(0, a, true, "address");
+  LANES(mask, l) w.maps_seen[a[l]] = w.clock;
+  M.tick(w);
+}
+
+// The map that a tensor copy names.
+TensorMapRow Machine::map_at(Warp& w, int pc, u64 address) {
+  if (auto it = maps.find(address); it != maps.end()) return it->second;
+  if (maps.count(address + WIN_PARAM)) fatal("tensor-map", &w, pc, "the tensor map's address is one of the parameter space: convert it with cvta.param");
+  GlobalRegion* r = region_of(address);
+  Image m{};
+  if (r && within(address, 128, u64(r->r.base + r->r.size))) std::memcpy(&m, reinterpret_cast<u8*>(r->r.host) + (address - u64(r->r.base)), 128);
+  if (m.magic != MAGIC) fatal("tensor-map", &w, pc, "no tensor map was passed at address " + hex(address));
+  if (address % 64) fatal("tensor-map", &w, pc, "the tensor map at " + hex(address) + " is not aligned to 64 bytes");
+  Loc at = global_at(w, pc, address, 128, "tensor copy", false);
+  note_read(at, 128, access(w, pc), w, pc, "tensor copy, its tensor map");
+  // PTX ISA, membar and fence: what the generic proxy wrote is seen by the tensormap proxy after an acquire fence on it.
+  auto seen = w.maps_seen.find(address);
+  u32 last = 0;
+  for (u64 o = at.region_offset; o < at.region_offset + 128; o++) {
+    auto page = r->pages.find(o >> 12);
+    u32 e = page == r->pages.end() ? 0 : page->second->s[o & 4095].w;
+    if (!e || e == last) continue;
+    last = e;
+    const Event& ev = shadows.events[e];
+    bool covered = seen != w.maps_seen.end() && (ev.cluster == w.cta->cluster->index ? seen->second.hb[ev.actor] >= ev.clk : seen->second.knows(ev.cluster, ev.actor, ev.clk));
+    if (!covered) {
+      find("missing-tensormap-fence", true, &w, pc, "a tensor copy reads a tensor map that was written, with no fence.proxy.tensormap::generic.acquire on it after that", &ev);
+      break;
+    }
+  }
+  TensorMapRow t = row_of(m, address);
+  if (std::string why = wrong(t); !why.empty()) fatal("tensor-map", &w, pc, "the tensor map at " + hex(address) + " cannot be used: " + why);
+  return t;
+}
+
+}  // namespace emu
