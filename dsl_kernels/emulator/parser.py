@@ -6,11 +6,13 @@ opcodes. Anything it cannot place raises :class:`PtxSyntaxError` with the line.
 
 from __future__ import annotations
 
+import bisect
 import re
 import struct
 from dataclasses import dataclass
 from typing import Any
 
+from . import functions
 from .errors import PtxSyntaxError
 from .ptx import (
     CLOCKS,
@@ -120,8 +122,7 @@ class _Parser:
             raise PtxSyntaxError(
                 f"PTX line {self.text.count(chr(10), 0, strange.start()) + 1}: {strange[0]!r} is not a character of PTX"
             )
-        self.line_at = 0  # position up to which newlines were counted
-        self.line = 1
+        self.line_ends = [m.start() for m in re.finditer("\n", self.text)]
         self.module = Module({}, {}, {}, "", "")
         # What names mean here, and what each open block has to put back when it ends: a look-up does not depend on how
         # deep blocks are nested.
@@ -133,6 +134,10 @@ class _Parser:
         self.opened = 0
         self.loc = (0, 0)
         self.entry: Entry | None = None
+        # Functions of the module, those whose bodies are being put in the place of a call, and where each returns to.
+        self.functions: dict[str, functions.Function] = {}
+        self.calls: list[str] = []
+        self.ends: list[str] = []
 
     # Text
 
@@ -140,9 +145,7 @@ class _Parser:
         return PtxSyntaxError(f"PTX line {self.here()}: {message}")
 
     def here(self) -> int:
-        self.line += self.text.count("\n", self.line_at, self.pos)
-        self.line_at = self.pos
-        return self.line
+        return bisect.bisect_left(self.line_ends, self.pos) + 1
 
     def skip(self) -> bool:
         m = re.compile(r"\s*").match(self.text, self.pos)
@@ -154,7 +157,6 @@ class _Parser:
         if end < 0:
             raise self.error(f"expected {stop!r} before the end of the text")
         out = self.text[self.pos : end]
-        self.here()
         self.pos = end + len(stop)
         return out
 
@@ -169,6 +171,7 @@ class _Parser:
     # Module
 
     def parse(self) -> Module:
+        self.functions = functions.find(self)
         while self.skip():
             rest = self.text[self.pos : self.pos + 200]
             if m := re.match(r"\.(version|target|address_size)\s+([^\n]*)", rest):
@@ -203,12 +206,11 @@ class _Parser:
             self.module.files[int(m.group(1))] = m.group(2)
 
     def function(self) -> None:
-        """Device functions are skipped: a call is refused where it is executed, by its name."""
+        """Device functions are parsed where they are called; the call of one without a body is reported when it is reached."""
         end = re.compile(r"[;{]").search(self.text, self.pos)
         if end is None or end[0] == ";":
             self.until(";")
         else:
-            self.here()
             self.pos = self.matching_brace(end.start()) + 1
 
     def statement(self) -> str:
@@ -326,7 +328,8 @@ class _Parser:
             is_array=bool(m.group(4)),
         )
 
-    def body(self, e: Entry) -> None:
+    def body(self, e: Entry, depth: int = 0) -> None:
+        """Parse a block and what is in it, up to its end; ``depth`` blocks are open around it."""
         loc_re = re.compile(r"\.loc\s+(\d{1,9})\s+(\d{1,9})[^\n]*")
         while True:
             if not self.skip():
@@ -341,7 +344,7 @@ class _Parser:
                         del names[name]
                     else:
                         names[name] = before
-                if not self.blocks:
+                if len(self.blocks) == depth:
                     return
             elif c == ";":
                 self.pos += 1
@@ -379,7 +382,7 @@ class _Parser:
         """Enter a block; its labels get names of their own, so that inlined asm can be repeated."""
         self.opened += 1
         self.blocks.append([])
-        if len(self.blocks) > 1:
+        if len(self.blocks) > 1 or self.calls:
             for name in self.block_labels.get(self.pos, ()):
                 self.bind(self.labels, name, f"{name}@{self.opened}")
         self.pos += 1
@@ -402,9 +405,9 @@ class _Parser:
         if s.startswith("."):
             if s.startswith(".reg"):
                 self.registers(e, s)
-            elif re.match(r"\.(shared|local|global|const)\b", s):
-                self.declare(e.variables, s)
-            elif not s.startswith(".pragma"):
+            elif re.match(r"\.(shared|local|global|const|param)\b", s):
+                functions.variable(self, e, s)
+            elif not s.startswith((".pragma", ".callprototype", ".calltargets")):
                 raise PtxSyntaxError(f"PTX line {line}: directive {s!r} inside a kernel is not known")
             return
         m = re.match(rf"(?:@(!?)\s*({_IDENT})\s+)?(.*)$", s)
@@ -426,8 +429,13 @@ class _Parser:
                 )
             guard = Reg(r.slot, r.type, r.name, negate == "!")
         try:
-            # A call is reported where it is executed; what it passes is of no interest.
-            call = re.match(r"call\b", m.group(1))
+            call = m.group(1) in ("call", "call.uni")
+            if call and functions.expand(self, e, m.group(2), guard, line, s):
+                return
+            if self.ends and m.group(1) in ("ret", "ret.uni"):
+                e.body.append(Statement("bra", [Sym(self.ends[-1])], guard, line, self.loc, s))
+                return
+            # A call of what this module does not hold is reported where it is executed.
             operands = [] if call else [self.operand(x) for x in split_commas(m.group(2))]
         except _OperandError as err:
             raise PtxSyntaxError(f"PTX line {line}: {err} in {s!r}") from None

@@ -202,7 +202,7 @@ Flow Exec::control() {
       M.progress();
       return Flow::jumped;
     case OP_trap: M.fatal("trap", &w, pc, "the kernel executed trap");
-    case OP_call: M.fatal("call", &w, pc, "a device function is called (an assertion or printf); calls are not executed");
+    case OP_call: M.fatal("call", &w, pc, "a function is called that this module has no body of (an assertion or printf, say)");
     case OP_setmaxnreg: {
       aligned();
       int want = int(lead(0, "register count"));

@@ -31,7 +31,7 @@ static u64 sectors(const u64* addr, u32 mask, int bytes) {
 
 static bool local_access(int space, u64& addr) {
   if (space == 4) return true;
-  if (space == 0 && addr >= WIN_LOCAL && addr < WIN_LOCAL + WIN_SIZE) {
+  if ((space == 0 || space == 3) && addr >= WIN_LOCAL && addr < WIN_LOCAL + WIN_SIZE) {
     addr -= WIN_LOCAL;
     return true;
   }

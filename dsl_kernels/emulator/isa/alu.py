@@ -404,7 +404,7 @@ def _trap(c: Ctx) -> None:
 
 @decoder("call")
 def _call(c: Ctx) -> None:
-    """Device functions are not executed; reaching a call (an assertion, a printf) is reported by name."""
+    """What is left of calls is of functions without a body (an assertion, a printf): reaching one is reported."""
     c.emit("call")
 
 

@@ -213,11 +213,12 @@ class _Builder:
                 offset = (offset + v.align - 1) // v.align * v.align
                 self.smem[v.name] = offset
                 offset += v.size
-            elif v.size < 0 and v.space == "local":
+            elif v.size < 0 and v.space in ("local", "param"):
                 raise PtxSyntaxError(f"the local variable {v.name} has no size")
-            elif v.space == "local":
+            elif v.space in ("local", "param"):
                 local = (local + v.align - 1) // v.align * v.align
-                self.local[v.name] = local
+                # Parameters of calls lie in local memory, and say so by their address.
+                self.local[v.name] = local + (GENERIC_LOCAL if v.space == "param" else 0)
                 local += v.size
             else:
                 global_base = (global_base + 255) // 256 * 256

@@ -7,7 +7,7 @@ import re
 from ..ptx import Addr, Imm, Reg, Sink, Vec
 from .base import BITS, SPACES, Ctx, decoder
 
-ALL_SPACES = {**SPACES, "shared::cta": 2, "shared::cluster": 5, "param::entry": 3}
+ALL_SPACES = {**SPACES, "shared::cta": 2, "shared::cluster": 5, "param::entry": 3, "param::func": 3}
 #: Ordering of a memory operation; the core treats sc as acq_rel.
 SEM = {"weak": 0, "volatile": 1, "relaxed": 1, "acquire": 2, "release": 3, "acq_rel": 4, "mmio": 1}
 ATOM_OPS = {
