@@ -19,6 +19,7 @@ It is a verification tool: see docs/emulator.md for what it checks and what it c
 """
 
 from .arguments import Struct, TensorMap
+from .descriptors import Descriptor
 from .errors import (
     BuildError,
     EmulatorError,
@@ -29,10 +30,12 @@ from .errors import (
 )
 from .interleaving import Interleaving, interleavings
 from .launch import explore, launch
+from .raw import RawArguments, Region
 from .report import Finding, Location, Report
 
 __all__ = [
     "BuildError",
+    "Descriptor",
     "EmulatorError",
     "Finding",
     "Interleaving",
@@ -40,6 +43,8 @@ __all__ = [
     "LaunchError",
     "Location",
     "PtxSyntaxError",
+    "RawArguments",
+    "Region",
     "Report",
     "Struct",
     "TensorMap",

@@ -153,9 +153,14 @@ def map_image(row: Sequence[int]) -> bytes:
 @checked
 @dataclass(frozen=True)
 class Struct:
-    """A by-value parameter made of fields in order, each naturally aligned: tensors (pointers) and numpy scalars."""
+    """A by-value parameter made of fields in order, each naturally aligned: tensors (pointers), numpy scalars, bytes.
+
+    A :class:`TensorMap` among them is the descriptor itself, 128 bytes at a multiple of 64, as a ``CUtensorMap`` that a
+    structure holds. ``bytes`` stand where they come, as padding or another structure does. ``names`` is for messages.
+    """
 
     fields: Sequence[Any]
+    names: Sequence[str] = ()
 
 
 def _float(p: Param, value: float, name: str) -> bytes:
@@ -257,6 +262,21 @@ class Arguments:
             return struct.pack("<Q", self._address(arr))
         raise LaunchError(f"argument {name}: a {type(a).__name__} cannot be passed here")
 
+    def _struct(self, p: Param, a: Struct, name: str) -> bytes:
+        raw = b""
+        for i, f in enumerate(a.fields):
+            label = f"{name}.{a.names[i]}" if i < len(a.names) else name
+            if isinstance(f, TensorMap):
+                raw += bytes(-len(raw) % 64)
+                self._map(f, label, GENERIC_PARAM + p.offset + len(raw))
+                raw += bytes(128)
+            elif isinstance(f, bytes | bytearray):
+                raw += bytes(f)
+            else:
+                v = self._value(f, label)
+                raw += bytes(-len(raw) % len(v)) + v
+        return raw
+
     def _pack(self, p: Param, a: Any, name: str) -> None:
         if isinstance(a, TensorMap) and p.is_array:
             if p.size != 128:
@@ -266,10 +286,7 @@ class Arguments:
             self.params[p.offset : p.offset + 128] = self._map(a, name, GENERIC_PARAM + p.offset)
             return
         if isinstance(a, Struct):
-            raw = b""
-            for f in a.fields:
-                v = self._value(f, name)
-                raw += bytes(-len(raw) % len(v)) + v
+            raw = self._struct(p, a, name)
         elif isinstance(a, bytes | bytearray):
             raw = bytes(a)
         elif isinstance(a, bool | int | np.integer) and not p.is_array:

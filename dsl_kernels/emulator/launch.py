@@ -23,6 +23,7 @@ from .interleaving import KINDS, POLICIES, Interleaving
 from .isa import Program, decode
 from .parser import parse
 from .ptx import Entry, Module
+from .raw import RawArguments, RawPacked
 from .report import Finding, Location, Report, WarpCounters
 
 MAX_SMEM = 233472  # 228 KiB: the largest shared memory of a CTA, the system's first KiB included
@@ -102,7 +103,7 @@ def launch(
     ptx: str,
     grid: Sequence[int] | int,
     block: Sequence[int] | int | None = None,
-    args: Sequence[Any] = (),
+    args: Sequence[Any] | RawArguments = (),
     *,
     cluster: Sequence[int] | int | None = None,
     dynamic_smem: int = 0,
@@ -123,7 +124,7 @@ def launch(
     """Execute one kernel of a PTX module on the CPU, with checks; tensors are written in place.
 
     ``args`` are numpy arrays, torch CPU tensors, integers, floats, :class:`TensorMap` or :class:`Struct`, in the
-    order of the PTX parameters. ``grid`` counts CTAs and ``block`` threads (default: ``.reqntid`` of the kernel);
+    order of the PTX parameters, or :class:`RawArguments`: bytes with the memory they point into. ``grid`` counts CTAs and ``block`` threads (default: ``.reqntid`` of the kernel);
     ``cluster`` defaults to ``.reqnctapercluster`` or one CTA. ``roles`` names warps in reports. A failed check
     raises :class:`EmulatorError`, or with ``check="report"`` all findings are collected in the report.
     ``registers_per_thread`` (what ptxas reports) gives setmaxnreg its pool: an increase waits until enough was given
@@ -180,7 +181,7 @@ def launch(
             f"for {e.registers} registers a thread and {program.local_bytes} bytes of local memory, more than {MEMORY >> 20}"
         )
 
-    packed = Arguments(e, args, names)
+    packed = RawPacked(e, args) if isinstance(args, RawArguments) else Arguments(e, args, names)
     regions, region_names, keep = list(packed.regions), list(packed.region_names), []
     variables = [
         v
@@ -222,7 +223,7 @@ def launch(
 def _call(
     program: Program,
     config: np.ndarray,
-    packed: Arguments,
+    packed: Arguments | RawPacked,
     regions: list[list[int]],
     interleaving: Interleaving,
 ) -> tuple[dict[str, Any], float]:

@@ -20,6 +20,7 @@ import pytest
 from .arguments import Struct, TensorMap, as_array
 from .interleaving import Interleaving, interleavings
 from .launch import launch
+from .raw import RawArguments
 from .report import Report
 
 
@@ -33,7 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def _arrays(args: Sequence[Any]) -> Iterator[Any]:
+def _arrays(args: Sequence[Any] | RawArguments) -> Iterator[Any]:
+    if isinstance(args, RawArguments):
+        args = [region.memory for region in args.memory if not isinstance(region.memory, tuple)]
     for a in args:
         if isinstance(a, TensorMap):
             yield from _arrays([a.array])
@@ -53,7 +56,7 @@ def emulate(request: pytest.FixtureRequest) -> Callable[..., list[Report]]:
         ptx: str,
         grid: Sequence[int] | int,
         block: Sequence[int] | int | None = None,
-        args: Sequence[Any] = (),
+        args: Sequence[Any] | RawArguments = (),
         *,
         verify: Callable[[], object] | None = None,
         interleaving: Interleaving | None = None,

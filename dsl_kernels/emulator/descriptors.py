@@ -1,0 +1,154 @@
+"""The 128 bytes that a tensor copy reads: described, written and recognised.
+
+The driver's own encoding is opaque. Two forms are understood here: that of :meth:`Descriptor.encode`, which holds the
+arguments of ``cuTensorMapEncodeTiled`` as they are, and that of host code which CuTe DSL generates, which writes the
+hardware's bits itself. Of those bits only the fields below were found, by comparing what such host code writes for
+known tensors; what does not look like them is no descriptor.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..arguments import shown
+from .arguments import SWIZZLES, Array, TensorMap
+from .errors import LaunchError, checked
+
+SIZE = 128  # bytes of a descriptor
+ALIGN = 64  # where one may begin
+
+#: CUtensorMapDataType -> the emulator's type; what is missing are packed types of 4 and 6 bits
+DATA_TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32", "tf32", "tf32")
+_SWIZZLE_NAMES = tuple(SWIZZLES)
+_FILLS = ("zero", "nan")
+
+_NO_ARRAY = Array("", 0, 0, 0, (0, 0), (), (), 1, "u8", True, None)  # a map that states all sizes asks none
+
+_TAG = b"EmuTMap1"
+_FORM = struct.Struct("<8sQ5Q4Q5H5BBBBBB")
+# Types by the number in the descriptor's bits, where that differs from CUtensorMapDataType.
+_HARDWARE_TYPES = {8: 10, 9: 8, 10: 9}
+
+
+@checked
+@dataclass(frozen=True)
+class Descriptor:
+    """A tiled tensor map as the driver's call describes it: over addresses, not over tensors.
+
+    Sizes are innermost first. ``strides`` are bytes and leave out the innermost dimension, ``data_type``,
+    ``swizzle``, ``interleave`` and ``fill`` are the enumerators of cuda.h.
+    """
+
+    address: int
+    data_type: int
+    dims: Sequence[int]
+    strides: Sequence[int]
+    box: Sequence[int]
+    element_strides: Sequence[int] = ()
+    swizzle: int = 0
+    interleave: int = 0
+    fill: int = 0
+
+    def encode(self) -> bytes:
+        """128 bytes that the emulator recognises wherever a kernel's parameters or memory hold them."""
+        rank = len(self.dims)
+        steps = self.element_strides or (1,) * rank
+
+        def padded(values: Sequence[int], count: int) -> list[int]:
+            return [*values, *[0] * (count - len(values))]
+
+        try:
+            body = _FORM.pack(
+                _TAG, self.address, *padded(self.dims, 5), *padded(self.strides, 4), *padded(self.box, 5),
+                *padded(steps, 5), rank, self.data_type, self.swizzle, self.interleave, self.fill,
+            )  # fmt: skip
+        except struct.error as error:
+            raise LaunchError(f"tensor map {shown(self)}: {error}") from None
+        return body.ljust(SIZE, b"\0")
+
+    @staticmethod
+    def decode(data: bytes) -> Descriptor | None:
+        """The descriptor that :meth:`encode` wrote, or None."""
+        if len(data) < SIZE or data[: len(_TAG)] != _TAG:
+            return None
+        v = _FORM.unpack(data[: _FORM.size])
+        rank, data_type, swizzle, interleave, fill = v[21:26]
+        return Descriptor(
+            v[1], data_type, v[2 : 2 + rank], v[7 : 7 + rank - 1], v[11 : 11 + rank], v[16 : 16 + rank],
+            swizzle, interleave, fill,
+        )  # fmt: skip
+
+    @staticmethod
+    def from_hardware(data: bytes, mapped: Callable[[int], bool]) -> Descriptor | None:
+        """What the hardware's bits say, or None where they are no descriptor of memory that is ``mapped``."""
+        if len(data) < 64 or data[: len(_TAG)] == _TAG:
+            return None
+        w = struct.unpack("<16I", data[:64])
+        flags, address = w[2], w[0] | w[1] << 32
+        rank = (flags >> 4 & 7) + 1
+        if flags & 15 != 2 or rank > 5 or address % 16 or not mapped(address):
+            return None
+        kind = flags >> 7 & 15
+        return Descriptor(
+            address,
+            _HARDWARE_TYPES.get(kind, kind),
+            [n + 1 for n in w[8 : 8 + rank]],
+            [n << 4 for n in w[3 : 3 + rank - 1]],
+            [data[55 + i] + 1 for i in range(rank)],
+            [(w[13] >> 3 * i & 7) + 1 for i in range(rank)],
+            flags >> 13 & 3,
+            flags >> 11 & 3,
+            flags >> 15 & 1,
+        )
+
+    def row(self, at: int, name: str) -> list[int]:
+        """The row that the core takes for a descriptor at the generic address ``at``.
+
+        Raises:
+            LaunchError: the driver or the hardware would refuse it, or the emulator has no such type or swizzle.
+        """
+
+        def bad(why: str) -> LaunchError:
+            return LaunchError(f"tensor map {name}: {why}")
+
+        if not 0 <= self.data_type < len(DATA_TYPES):
+            raise bad(f"data type {self.data_type} is not one of those of 8 to 64 bits")
+        if not 0 <= self.swizzle < len(_SWIZZLE_NAMES):
+            raise bad(f"swizzle {self.swizzle} is not one of {', '.join(_SWIZZLE_NAMES)}")
+        if self.interleave:
+            raise bad(f"interleave {self.interleave} is not supported, only none")
+        if not 0 <= self.fill < len(_FILLS):
+            raise bad(f"fill {self.fill} is neither 0 (zero) nor 1 (NaN)")
+        if not self.address:
+            raise bad("the address is null")
+        if any(n < 1 for n in self.dims):
+            raise bad(f"dimensions {shown(list(self.dims))} must be positive")
+        steps = list(self.element_strides) or [1] * len(self.dims)
+        if len(steps) != len(self.dims) or any(not 1 <= s <= 8 for s in steps):
+            raise bad(f"element strides {shown(steps)} are outside 1 to 8")
+        tiled = TensorMap(
+            None,
+            list(self.box),
+            _SWIZZLE_NAMES[self.swizzle],
+            list(self.dims),
+            list(self.strides),
+            _FILLS[self.fill],
+            DATA_TYPES[self.data_type],
+        )
+        row = tiled.row(at, self.address, _NO_ARRAY, name)
+        row[19 : 19 + len(steps)] = steps
+        return row
+
+
+def found(data: bytes, base: int) -> list[tuple[int, Descriptor]]:
+    """The encoded descriptors in some memory, with their addresses."""
+    out = []
+    at = data.find(_TAG)
+    while at >= 0:
+        descriptor = Descriptor.decode(data[at : at + SIZE])
+        if descriptor is not None and (base + at) % ALIGN == 0:
+            out.append((base + at, descriptor))
+        at = data.find(_TAG, at + 1)
+    return out
