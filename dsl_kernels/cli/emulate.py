@@ -1,13 +1,16 @@
-"""The command that executes a variant's PTX on the CPU under many interleavings: emulate."""
+"""The command that executes a variant's PTX, or a program's launches, on the CPU under many interleavings: emulate."""
 
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import InvalidArgumentError
 from . import _output as out
+from . import _script
 
 if TYPE_CHECKING:
     from ..emulator import Interleaving, Report
@@ -17,9 +20,10 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=_script.ScriptCommand)
 def emulate(
-    name: Annotated[str, typer.Argument(metavar="VARIANT", help="Variant id.")],
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[VARIANT]", help="Variant id.")] = None,
     interleavings: Annotated[int, typer.Option(min=1, max=100_000, help="Interleavings to try.")] = 8,
     seed: Annotated[
         int, typer.Option(help="First seed; a failing interleaving prints the one that replays it.")
@@ -27,9 +31,37 @@ def emulate(
     workload: Annotated[
         str | None, typer.Option(help="Workload of the variant's problem; by default its tiny ones.")
     ] = None,
+    script: Annotated[
+        Path | None,
+        typer.Option(
+            help="A program to check instead, with its own main; what follows its path is the program's own."
+        ),
+    ] = None,
+    arch: Annotated[str, typer.Option(help="With --script: what the program is compiled for.")] = "sm_90a",
+    sms: Annotated[int, typer.Option(min=1, max=1024, help="With --script: SMs that the program sees.")] = 4,
+    explain: Annotated[
+        Path | None, typer.Option(help="With --script: a folder for pages that explain what was found.")
+    ] = None,
     as_json: out.Json = False,
 ) -> None:
-    """Execute a variant's PTX with the emulator's checks and compare with the reference; status 1 if any fails."""
+    """Execute a variant's PTX with the emulator's checks and compare with the reference; status 1 if any fails.
+
+    With --script, run a program that uses CuTe DSL, TileLang, Triton or the driver's calls from Python and check every
+    launch. This verifies kernels that are written for NVIDIA GPUs before they run there: it is no platform to run them on,
+    and nothing is translated.
+    """
+    if script is not None and name is None:
+        _script.run(
+            ctx, script, arch=arch, interleavings=interleavings, seed=seed, sms=sms, explain=explain, as_json=as_json
+        )  # fmt: skip
+        return
+    if name is None or script is not None:
+        raise InvalidArgumentError(
+            "emulate",
+            expected="a variant or --script",
+            got="neither" if name is None else "both",
+            fix="give one",
+        )
     from ..emulator import interleavings as sequence
     from ..runtime import bundle, store
     from ..verification import trial
@@ -82,7 +114,6 @@ def emulate(
 
 def _workloads(variant: Variant, name: str | None) -> list[Workload]:
     from .. import problems
-    from ..errors import InvalidArgumentError
     from ..verification import trial
 
     if name is None:

@@ -1,0 +1,83 @@
+"""`emulate --script`: what follows the script's path is the script's own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import typer
+import typer.core
+
+from ..errors import DslKernelError, InvalidArgumentError
+from . import _output as out
+
+OPTION = "--script"
+
+
+class ScriptCommand(typer.core.TyperCommand):
+    """A command whose arguments end at the script: the rest goes to it, options with this command's names too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta["script_args"] = []
+        for i, arg in enumerate(args):
+            if arg == "--":
+                break
+            if arg == OPTION or arg.startswith(OPTION + "="):
+                end = i + 2 if arg == OPTION else i + 1
+                ctx.meta["script_args"] = args[end:]
+                args = args[:end]
+                break
+        return super().parse_args(ctx, args)
+
+
+def run(
+    ctx: Any, script: Path, *, arch: str, interleavings: int, seed: int, sms: int, explain: Path | None, as_json: bool
+) -> None:  # fmt: skip
+    """Run a program with every launch checked; status 1 when a check fails or the program does."""
+    from ..emulator.script import emulated, summary
+    from ..emulator.script.text import PURPOSE, row
+
+    if not script.is_file():
+        raise InvalidArgumentError(
+            OPTION, expected="a Python file", got=str(script), fix="give the path of the program"
+        )
+    failure, status = "", 0
+    argv, path = sys.argv, list(sys.path)
+    with emulated(
+        arch, interleavings=interleavings, seed=seed, check="report", sms=sms, explain=explain
+    ) as session:
+        sys.argv = [str(script), *ctx.meta["script_args"]]
+        sys.path.insert(0, os.fspath(script.resolve().parent))
+        try:
+            # With --json standard output is the JSON's alone.
+            with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+                runpy.run_path(str(script), run_name="__main__")
+        except SystemExit as stop:
+            failure = "" if stop.code in (0, None) else f"the program ended with {stop.code!r}"
+        except DslKernelError as error:
+            failure = str(error)
+        except Exception:  # the program's own
+            failure = traceback.format_exc()
+        finally:
+            sys.argv, sys.path[:] = argv, path
+    if failure or not session.ok:
+        status = 1
+    if as_json:
+        rows = [row(record) for record in session.launches]
+        out.print_json(
+            {"script": str(script), "arch": arch, "purpose": PURPOSE, "launches": rows, "notes": dict(session.notes),
+             "failure": failure, "ok": not status}
+        )  # fmt: skip
+    else:
+        out.console().print(summary(session), markup=False, highlight=False, soft_wrap=True)
+        if failure:
+            out.error_console().print(
+                f"the program failed: {failure}", style="red", markup=False, highlight=False, soft_wrap=True
+            )
+    if status:
+        raise typer.Exit(status)

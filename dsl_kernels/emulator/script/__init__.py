@@ -1,0 +1,104 @@
+"""Check a program that launches kernels, with its own main and reference, where there is no GPU and no driver.
+
+>>> from dsl_kernels.emulator.script import emulated
+>>> with emulated("sm_90a", interleavings=20) as session:              # doctest: +SKIP
+...     y = my_kernel(torch.ones(64, device="cuda"))
+>>> print(summary(session))                                            # doctest: +SKIP
+
+It verifies kernels that are written for NVIDIA GPUs before they run there: it is no platform to run them on, and
+nothing is translated. Launches of CuTe DSL, TileLang, Triton, Gluon and of the driver's calls from Python are recorded
+and executed by the emulator, in the order in which they are issued. No library is replaced: CuTe DSL's launches are read
+from the host function that it prints, the others at the Python interfaces of each DSL. docs/emulator.md lists what is
+recorded; every other call raises :class:`UnsupportedCall`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...arguments import shown
+from ..errors import LaunchError
+from . import hooks
+from .errors import UnsupportedCall
+from .session import SMS, LaunchRecord, Session, Settings
+from .text import summary
+
+__all__ = ["LaunchRecord", "Session", "UnsupportedCall", "emulated", "summary"]
+
+_ACTIVE: list[Session] = []
+
+
+@contextmanager
+def emulated(
+    arch: str = "sm_90a",
+    *,
+    interleavings: int = 5,
+    seed: int = 0,
+    check: str = "raise",
+    sms: int = SMS,
+    explain: str | Path | None = None,
+    **options: Any,
+) -> Iterator[Session]:
+    """Record and execute every launch within the block, and check it.
+
+    Args:
+        arch: What the program is compiled for: `sm_90a` or `sm_100a`.
+        interleavings: Interleavings that each launch is executed under; the memory is restored between them.
+        seed: Of the random ones.
+        check: "raise" ends the program at the first finding that is an error, "report" collects.
+        sms: SMs of the device that the program sees; persistent kernels launch that many CTAs.
+        explain: A folder for pages that explain the first error of each launch.
+        options: Of :func:`dsl_kernels.emulator.launch`, such as ``strict_fences=True``.
+
+    Raises:
+        UnsupportedCall: a call that is not recorded.
+        EmulatorError: a check failed (with ``check="raise"``).
+        UnsupportedInstruction: a kernel executes what the emulator has not.
+        UnsupportedArchError: no such architecture.
+    """
+    if check not in ("raise", "report"):
+        raise LaunchError(f"check {shown(check)} is neither 'raise' nor 'report'")
+    if _ACTIVE:
+        raise LaunchError("a program is being checked already: emulated() cannot be nested")
+    page = None
+    if explain is not None:
+        from ..explain import writer
+
+        page = writer(Path(explain))
+    session = Session(arch, Settings(interleavings, seed, check, options, page), sms)
+    with tempfile.TemporaryDirectory(prefix="dsl_kernels_script_") as folder, ExitStack() as stack:
+        _ACTIVE.append(session)
+        stack.callback(_ACTIVE.remove, session)
+        stack.enter_context(_installed(session, Path(folder)))
+        yield session
+
+
+@contextmanager
+def _installed(session: Session, folder: Path) -> Iterator[None]:
+    from . import cuda_python, cutedsl, driver_ctypes, tilelang, torch_cuda, triton
+    from .driver import Driver
+
+    driver = Driver(session)
+
+    def bindings(name: str, table: Any, prefix: str) -> Any:
+        import importlib
+
+        return lambda: cuda_python.install(driver, importlib.import_module(name), table, prefix)
+
+    installers = {
+        "torch": lambda: torch_cuda.install(session),
+        "cuda.bindings.driver": bindings("cuda.bindings.driver", cuda_python.DRIVER, "cu"),
+        "cuda.bindings.runtime": bindings("cuda.bindings.runtime", cuda_python.RUNTIME, "cuda"),
+        "cutlass": lambda: cutedsl.install(session),
+        "cutlass.testing": lambda: cutedsl.install_benchmark(session, "cutlass.testing"),
+        "cutlass.cute.testing": lambda: cutedsl.install_benchmark(session, "cutlass.cute.testing"),
+        "tilelang": lambda: tilelang.install(session, folder),
+        "triton": lambda: triton.install(session),
+    }
+    variables = {**cutedsl.variables(session, folder), **tilelang.variables(session)}
+    with hooks.environment(variables), driver_ctypes.install(driver), hooks.when_imported(installers):
+        yield

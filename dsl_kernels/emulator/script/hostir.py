@@ -1,0 +1,474 @@
+"""A host function that a DSL printed in MLIR's LLVM dialect, evaluated: what it would launch, and with which bytes.
+
+CuTe DSL prints the function that prepares and makes its launches: it fills structures, computes grids and writes
+descriptors of tensor maps, all plain arithmetic. Evaluating that text needs neither the machine code made of it nor
+the libraries that this calls; the calls themselves go to the functions that :class:`HostProgram` is given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ..errors import InternalError
+from .errors import UnsupportedCall
+
+STEPS = 5_000_000  # operations of one call; a host function that takes more does not end
+_MASK64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Bytes of a type: size, alignment, and the offsets and types of its members."""
+
+    size: int
+    align: int
+    kind: str  # "int", "float", "ptr", "struct", "array"
+    members: tuple[tuple[int, Layout], ...] = ()  # of a struct
+    element: Layout | None = None  # of an array
+    count: int = 0
+    bits: int = 0
+
+    def at(self, indices: Sequence[int]) -> tuple[int, Layout]:
+        """Offset and type of a member."""
+        offset, here = 0, self
+        for i in indices:
+            if here.kind == "struct":
+                step, here = here.members[i]
+                offset += step
+            elif here.element is not None:
+                here = here.element
+                offset += i * here.size
+            else:
+                raise InternalError(f"an index into a {here.kind}")
+        return offset, here
+
+
+class _Types:
+    """A recursive-descent reader of LLVM-dialect types."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.i = text.replace("!llvm.", "").replace(" ", ""), 0
+
+    def take(self, token: str) -> bool:
+        if self.text.startswith(token, self.i):
+            self.i += len(token)
+            return True
+        return False
+
+    def read(self) -> Layout:
+        if self.take("struct<"):
+            if self.text[self.i] == '"':  # a named structure
+                self.i = self.text.index('"', self.i + 1) + 1
+                self.take(",")
+            packed = self.take("packed")
+            self.take("(")
+            members = []
+            while not self.take(")"):
+                members.append(self.read())
+                self.take(",")
+            self.take(">")
+            return _structure(members, packed)
+        if self.take("array<"):
+            digits = self._digits()
+            self.take("x")
+            element = self.read()
+            self.take(">")
+            return Layout(element.size * digits, element.align, "array", element=element, count=digits)
+        if self.take("vector<"):
+            count = self._digits()
+            self.take("x")
+            element = self.read()
+            self.take(">")
+            size = 1 << (element.size * count - 1).bit_length()
+            return Layout(size, size, "array", element=element, count=count)
+        if self.take("ptr"):
+            if self.take("<"):
+                self.i = self.text.index(">", self.i) + 1
+            return Layout(8, 8, "ptr", bits=64)
+        for name, bits in (("bf16", 16), ("f16", 16), ("f32", 32), ("f64", 64)):
+            if self.take(name):
+                return Layout(bits // 8, bits // 8, "float", bits=bits)
+        if self.take("i"):
+            bits = self._digits()
+            size = 1 if bits <= 8 else 1 << (bits - 1).bit_length() >> 3
+            return Layout(size, min(size, 16), "int", bits=bits)
+        raise UnsupportedCall(
+            "the DSL's host function", got=f"the type {self.text!r}", fix="report it with the program"
+        )
+
+    def _digits(self) -> int:
+        start = self.i
+        while self.i < len(self.text) and self.text[self.i].isdigit():
+            self.i += 1
+        return int(self.text[start : self.i])
+
+
+def _structure(members: list[Layout], packed: bool) -> Layout:
+    at, align, placed = 0, 1, []
+    for m in members:
+        a = 1 if packed else m.align
+        at = -(-at // a) * a
+        placed.append((at, m))
+        at, align = at + m.size, max(align, a)
+    return Layout(-(-at // align) * align, align, "struct", tuple(placed))
+
+
+@lru_cache(maxsize=4096)
+def layout(text: str) -> Layout:
+    """The layout of a type by its text, with the C ABI's alignment."""
+    return _Types(text).read()
+
+
+def _signed(value: int, bits: int) -> int:
+    return value - (1 << bits) if value >> (bits - 1) & 1 else value
+
+
+def _quotient(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _remainder(a: int, b: int) -> int:
+    return a - b * _quotient(a, b)
+
+
+_UNSIGNED: dict[str, Callable[[int, int], int]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "udiv": lambda a, b: a // b,
+    "urem": lambda a, b: a % b,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "shl": lambda a, b: a << b,
+    "lshr": lambda a, b: a >> b,
+    "intr.umin": min,
+    "intr.umax": max,
+}
+_SIGNED: dict[str, Callable[[int, int], int]] = {
+    "sdiv": _quotient,
+    "srem": _remainder,
+    "ashr": lambda a, b: a >> b,
+    "intr.smin": min,
+    "intr.smax": max,
+}
+_FLOAT: dict[str, Callable[[float, float], float]] = {
+    "fadd": lambda a, b: a + b,
+    "fsub": lambda a, b: a - b,
+    "fmul": lambda a, b: a * b,
+    "fdiv": lambda a, b: a / b,
+}
+# eq, ne, then signed and unsigned comparisons, in the order of llvm::ICmpPredicate in MLIR.
+_COMPARE: tuple[tuple[bool, Callable[[int, int], bool]], ...] = (
+    (False, lambda a, b: a == b),
+    (False, lambda a, b: a != b),
+    *[
+        (signed, compare)
+        for signed in (True, False)
+        for compare in (
+            lambda a, b: a < b,
+            lambda a, b: a <= b,
+            lambda a, b: a > b,
+            lambda a, b: a >= b,
+        )
+    ],
+)
+_FLOAT_FORMS = {32: "<f", 64: "<d", 16: "<e"}
+
+
+class HostProgram:
+    """The functions of one printed module.
+
+    A scalar is an unsigned integer (floats by their bits), an aggregate its bytes; memory is this process's own, so
+    what the functions store can be handed to a launch as it is.
+    """
+
+    def __init__(self, module: Any, calls: Mapping[str, Callable[..., int]]) -> None:
+        self.calls = calls
+        self.functions: dict[str, Any] = {}
+        self._globals: dict[str, Any] = {}
+        self._keep: list[Any] = []
+        self._module = module  # the operations belong to it
+        for op in module.body.operations:
+            op = op.operation
+            if op.name == "llvm.func" and len(op.regions[0].blocks):
+                self.functions[_text(op.attributes["sym_name"])] = op
+            elif op.name == "llvm.mlir.global":
+                self._globals[_text(op.attributes["sym_name"])] = op
+        self._addresses: dict[str, int] = {}
+
+    def symbol(self, name: str) -> int:
+        """The address of a module variable; one without a value holds its own address, as a handle."""
+        if name in self._addresses:
+            return self._addresses[name]
+        op = self._globals.get(name)
+        if op is None:
+            raise UnsupportedCall(
+                "the DSL's host function", got=f"the address of {name}", fix="report it with the program"
+            )
+        value = op.attributes["value"] if "value" in op.attributes else None  # noqa: SIM401 - it has no get
+        size = layout(str(_type(op.attributes["global_type"]))).size
+        address = self.allocate(max(size, 8))
+        data = _bytes(value) if value is not None else struct.pack("<Q", address)
+        ctypes.memmove(address, data, min(len(data), max(size, 8)))
+        self._addresses[name] = address
+        return address
+
+    def name_at(self, address: int) -> str | None:
+        """The module variable at an address."""
+        return next((name for name, at in self._addresses.items() if at == address), None)
+
+    def allocate(self, size: int) -> int:
+        """Zeroed memory at a multiple of 128 that lives as long as the program."""
+        buffer = ctypes.create_string_buffer(size + 128)
+        self._keep.append(buffer)
+        return -(-ctypes.addressof(buffer) // 128) * 128
+
+    def argument(self, name: str, index: int, address: int) -> int | bytes:
+        """The value that lies at an address, as the type of a function's argument says."""
+        with self._module.context:
+            block = self.functions[name].regions[0].blocks[0]
+            return _load(address, layout(str(block.arguments[index].type)))
+
+    def arity(self, name: str) -> int:
+        return len(self.functions[name].regions[0].blocks[0].arguments)
+
+    def run(self, name: str, arguments: Sequence[int | bytes]) -> int | bytes | None:
+        """Call a function.
+
+        Raises:
+            UnsupportedCall: an operation that is not evaluated, or a call of a function that is not there.
+        """
+        with self._module.context:
+            return self._run(name, arguments)
+
+    def _run(self, name: str, arguments: Sequence[int | bytes]) -> int | bytes | None:
+        values: dict[int, int | bytes] = {}
+        block = self.functions[name].regions[0].blocks[0]
+        given: list[int | bytes] = list(arguments)
+        for _ in range(STEPS):
+            for argument, value in zip(block.arguments, given, strict=True):
+                values[_key(argument)] = value
+            ops = list(block.operations)
+            for op in ops[:-1]:
+                self._execute(op.operation, values)
+            last = ops[-1].operation
+            if last.name == "llvm.return":
+                return values[_key(last.operands[0])] if len(last.operands) else None
+            block, given = self._branch(last, values)
+        raise UnsupportedCall(
+            name, got=f"{STEPS} blocks without a return", fix="make the host function smaller"
+        )
+
+    def _branch(self, op: Any, values: dict[int, int | bytes]) -> tuple[Any, list[int | bytes]]:
+        operands = [values[_key(v)] for v in op.operands]
+        if op.name == "llvm.br":
+            return op.successors[0], operands
+        if op.name == "llvm.cond_br":
+            sizes = _segments(op)
+            taken = 0 if operands[0] else 1
+            start = 1 + (sizes[1] if taken else 0)
+            return op.successors[taken], operands[start : start + sizes[1 + taken]]
+        raise UnsupportedCall(
+            "the DSL's host function", got=f"it ends in {op.name}", fix="see what the program asks for"
+        )
+
+    def _execute(self, op: Any, values: dict[int, int | bytes]) -> None:
+        name = op.name.removeprefix("llvm.")
+        operands = [values[_key(v)] for v in op.operands]
+        if name == "store":
+            _store(_int(operands[1]), operands[0], layout(str(op.operands[0].type)))
+            return
+        if name == "intr.trap":
+            raise UnsupportedCall(
+                "the DSL's host function", got="it trapped", fix="see what it printed before"
+            )
+        if name in ("intr.memcpy", "intr.memset"):
+            to, what, size = (_int(v) for v in operands[:3])
+            (ctypes.memmove if name == "intr.memcpy" else ctypes.memset)(to, what, size)
+            return
+        if name == "call":
+            result = self._call(op, operands)
+        else:
+            result = self._value(name, op, operands)
+        if len(op.results):
+            values[_key(op.results[0])] = result
+
+    def _call(self, op: Any, operands: list[int | bytes]) -> Any:
+        if "callee" not in op.attributes:
+            raise UnsupportedCall(
+                "the DSL's host function", got="a call by a pointer", fix="report it with the program"
+            )
+        callee = _text(op.attributes["callee"])
+        if callee in self.calls:
+            return self.calls[callee](self, *operands)
+        if callee in self.functions:
+            return self._run(callee, operands)
+        raise UnsupportedCall(
+            callee.lstrip("_"),
+            got="a call of it in CuTe DSL's host function",
+            fix="launch the kernel without it, or run the program on a GPU",
+        )
+
+    def _value(self, name: str, op: Any, operands: list[int | bytes]) -> int | bytes:
+        kind = layout(str(op.results[0].type))
+        mask = (1 << kind.bits) - 1
+        if name in _UNSIGNED:
+            return _UNSIGNED[name](_int(operands[0]), _int(operands[1])) & mask
+        if name in _SIGNED:
+            a, b = (_signed(_int(v), kind.bits) for v in operands)
+            return _SIGNED[name](a, b) & mask
+        if name in _FLOAT:
+            form = _FLOAT_FORMS[kind.bits]
+            a, b = (struct.unpack(form, _int(v).to_bytes(kind.size, "little"))[0] for v in operands)
+            return int.from_bytes(struct.pack(form, _FLOAT[name](a, b)), "little")
+        special = getattr(self, "_do_" + name.replace(".", "_"), None)
+        if special is None:
+            raise UnsupportedCall(
+                "the DSL's host function", got=f"the operation {op.name}", fix="report it with the program"
+            )
+        return special(op, kind, operands)
+
+    def _do_mlir_constant(self, op: Any, kind: Layout, _: Any) -> int | bytes:
+        data = _bytes(op.attributes["value"])
+        if kind.kind in ("struct", "array"):
+            return data.ljust(kind.size, b"\0")
+        return int.from_bytes(data, "little") & ((1 << kind.bits) - 1)
+
+    def _do_mlir_zero(self, op: Any, kind: Layout, _: Any) -> int | bytes:
+        return bytes(kind.size) if kind.kind in ("struct", "array") else 0
+
+    _do_mlir_undef = _do_mlir_poison = _do_mlir_zero
+
+    def _do_mlir_addressof(self, op: Any, kind: Layout, _: Any) -> int:
+        return self.symbol(_text(op.attributes["global_name"]))
+
+    def _do_alloca(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+        return self.allocate(layout(str(_type(op.attributes["elem_type"]))).size * operands[0])
+
+    def _do_getelementptr(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+        element = layout(str(_type(op.attributes["elem_type"])))
+        dynamic = iter(zip(operands[1:], list(op.operands)[1:], strict=True))
+        indices = []
+        for i in op.attributes["rawConstantIndices"]:
+            if i == -(1 << 31):
+                value, source = next(dynamic)
+                i = _signed(value, layout(str(source.type)).bits)
+            indices.append(int(i))
+        inner, _ = element.at(indices[1:])
+        return (operands[0] + indices[0] * element.size + inner) & _MASK64
+
+    def _do_load(self, op: Any, kind: Layout, operands: list[Any]) -> int | bytes:
+        return _load(operands[0], kind)
+
+    def _do_icmp(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+        bits = layout(str(op.operands[0].type)).bits
+        signed, compare = _COMPARE[_bytes(op.attributes["predicate"])[0]]
+        a, b = ((_signed(v, bits) if signed else v) for v in operands)
+        return int(compare(a, b))
+
+    def _do_select(self, op: Any, kind: Layout, operands: list[Any]) -> int | bytes:
+        return operands[1] if operands[0] else operands[2]
+
+    def _do_trunc(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+        return operands[0] & ((1 << kind.bits) - 1)
+
+    _do_zext = _do_inttoptr = _do_ptrtoint = _do_bitcast = _do_freeze = _do_addrspacecast = _do_trunc
+
+    def _do_sext(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+        return _signed(operands[0], layout(str(op.operands[0].type)).bits) & ((1 << kind.bits) - 1)
+
+    def _do_sitofp(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+        value = _signed(operands[0], layout(str(op.operands[0].type)).bits)
+        return int.from_bytes(struct.pack(_FLOAT_FORMS[kind.bits], float(value)), "little")
+
+    def _do_extractvalue(self, op: Any, kind: Layout, operands: list[Any]) -> int | bytes:
+        offset, part = layout(str(op.operands[0].type)).at([int(i) for i in op.attributes["position"]])
+        data = operands[0][offset : offset + part.size]
+        return data if part.kind in ("struct", "array") else int.from_bytes(data, "little")
+
+    def _do_insertvalue(self, op: Any, kind: Layout, operands: list[Any]) -> bytes:
+        offset, part = kind.at([int(i) for i in op.attributes["position"]])
+        value = operands[1]
+        data = value if isinstance(value, bytes) else value.to_bytes(part.size, "little")
+        return operands[0][:offset] + data + operands[0][offset + part.size :]
+
+    def _do_intr_ctlz(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+        return kind.bits - operands[0].bit_length()
+
+    def _do_intr_cttz(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+        return (operands[0] & -operands[0]).bit_length() - 1 if operands[0] else kind.bits
+
+    def _do_intr_ctpop(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+        return operands[0].bit_count()
+
+    def _do_intr_abs(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+        return abs(_signed(operands[0], kind.bits)) & ((1 << kind.bits) - 1)
+
+
+def _key(value: Any) -> int:
+    """What tells values apart: the DSL gives them operators, equality included, that build new operations."""
+    return hash(value)
+
+
+def _int(value: int | bytes) -> int:
+    return int.from_bytes(value, "little") if isinstance(value, bytes) else value
+
+
+def _load(address: int, kind: Layout) -> int | bytes:
+    data = ctypes.string_at(address, kind.size)
+    if kind.kind in ("struct", "array"):
+        return data
+    return int.from_bytes(data, "little") & ((1 << kind.bits) - 1)
+
+
+def _store(address: int, value: int | bytes, kind: Layout) -> None:
+    data = value if isinstance(value, bytes) else value.to_bytes(kind.size, "little")
+    ctypes.memmove(address, data, len(data))
+
+
+def _text(attribute: Any) -> str:
+    return str(attribute.value)  # of a StringAttr or a FlatSymbolRefAttr
+
+
+def _type(attribute: Any) -> Any:
+    return attribute.value if hasattr(attribute, "value") else attribute
+
+
+def _segments(op: Any) -> list[int]:
+    return [int(n) for n in op.attributes["operandSegmentSizes"]]
+
+
+def _bytes(attribute: Any) -> bytes:
+    """The bytes of a constant: an integer, a float, a string, or a dense array of these."""
+    kind = type(attribute).__name__
+    if kind == "StringAttr":
+        return attribute.value_bytes
+    if kind == "IntegerAttr":
+        text = str(attribute.type)
+        bits = 64 if text == "index" else int(text.lstrip("sui"))
+        return (attribute.value & ((1 << bits) - 1)).to_bytes(-(-bits // 8), "little")
+    if kind == "BoolAttr":
+        return bytes([int(attribute.value)])
+    if kind == "FloatAttr":
+        text = str(attribute.type)
+        if text == "bf16":
+            return struct.pack("<f", attribute.value)[2:]
+        return struct.pack({"f16": "<e", "f32": "<f", "f64": "<d"}[text], attribute.value)
+    if kind.startswith("Dense"):
+        element = layout(str(attribute.type.element_type))
+        out = b""
+        for item in attribute:
+            if element.kind == "float":
+                out += struct.pack(_FLOAT_FORMS[element.bits], item)
+            else:
+                out += (int(item) & ((1 << element.bits) - 1)).to_bytes(element.size, "little")
+        return out
+    raise UnsupportedCall(
+        "the DSL's host function", got=f"the constant {attribute}", fix="report it with the program"
+    )

@@ -1,0 +1,120 @@
+"""What counts as the device's memory while a program is checked: this process's own, at its own addresses."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..raw import Region
+
+_ALIGN = 512  # what an allocator of the GPU guarantees
+
+
+@dataclass
+class _Block:
+    buffer: Any
+    size: int
+
+
+class Memory:
+    """Allocations by the driver's calls, and storages of torch tensors that a program put on "cuda".
+
+    A kernel may touch these and nothing else, so a pointer to a CPU tensor is as wrong as on the GPU.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, _Block] = {}
+        self._storages: dict[
+            int, Any
+        ] = {}  # address of a StorageImpl -> weak reference that keeps the address taken
+
+    def allocate(self, size: int) -> int:
+        """Memory whose content is undefined on a GPU; here 0xFF bytes, which are NaN in every float format."""
+        buffer = ctypes.create_string_buffer(size + _ALIGN)
+        address = -(-ctypes.addressof(buffer) // _ALIGN) * _ALIGN
+        ctypes.memset(address, 0xFF, size)
+        self._blocks[address] = _Block(buffer, size)
+        return address
+
+    def free(self, address: int) -> bool:
+        """Whether it was allocated here and is now free."""
+        return self._blocks.pop(address, None) is not None
+
+    def size_from(self, address: int) -> int | None:
+        """Bytes from an address to the end of what holds it; None outside of all."""
+        for base, size in self._extents():
+            if base <= address < base + size:
+                return base + size - address
+        return None
+
+    def adopt(self, tensor: Any) -> None:
+        """Count the storage of a torch tensor as the device's."""
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        if str(tensor.layout) != "torch.strided":
+            return
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._storages:
+            self._storages[storage._cdata] = StorageWeakRef(storage)
+
+    def holds(self, tensor: Any) -> bool:
+        """Whether a torch tensor's storage is the device's."""
+        return (
+            bool(self._storages)
+            and str(tensor.layout) == "torch.strided"
+            and tensor.untyped_storage()._cdata in self._storages
+        )
+
+    def _alive(self) -> Iterator[tuple[int, int, Any]]:
+        import torch
+
+        for key, reference in list(self._storages.items()):
+            storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+            if storage is None:
+                del self._storages[key]
+            elif storage.nbytes():
+                yield storage.data_ptr(), storage.nbytes(), storage
+
+    def _extents(self) -> Iterator[tuple[int, int]]:
+        for address, block in self._blocks.items():
+            yield address, block.size
+        for address, size, _ in self._alive():
+            yield address, size
+
+    def regions(self) -> list[Region]:
+        """All of it, for a launch; the torch storages stay alive as long as the regions."""
+        out = [
+            Region((address, block.size), name=f"allocation at {address:#x}")
+            for address, block in self._blocks.items()
+            if block.size
+        ]
+        seen: set[int] = set()
+        for address, size, storage in self._alive():
+            if address not in seen:
+                seen.add(address)
+                out.append(_Kept((address, size), name=f"tensor at {address:#x}", storage=storage))
+        return out
+
+
+@dataclass(frozen=True)
+class _Kept(Region):
+    storage: Any = None
+
+
+class Snapshot:
+    """The content of regions, to put back before another interleaving."""
+
+    def __init__(self, regions: list[Region]) -> None:
+        self._saved = [
+            (address, ctypes.string_at(address, size)) for address, size in (r.memory for r in regions)
+        ]
+
+    def restore(self) -> None:
+        for address, data in self._saved:
+            ctypes.memmove(address, data, len(data))
+
+    def digest(self) -> int:
+        """A number that tells contents of the same regions apart."""
+        return hash(tuple(ctypes.string_at(address, len(data)) for address, data in self._saved))

@@ -1,0 +1,221 @@
+"""torch's "cuda" while a program is checked: CPU tensors that count as the device's."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from .hooks import Patches
+from .session import Session
+from .torch_streams import classes
+
+KDL_CUDA = 2  # DLPack's number of the device
+
+# Functions whose result may share the memory of a host array.
+_SHARING = frozenset({"as_tensor", "asarray", "from_numpy", "frombuffer", "to", "cuda", "cpu"})
+
+
+def _is_cuda(device: Any) -> bool:
+    if isinstance(device, int) and not isinstance(device, bool):
+        return True
+    return str(device).split(":")[0] == "cuda" if device is not None else False
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def _device_capsule(capsule: Any) -> Any:
+    """The same DLPack capsule, its device said to be CUDA."""
+    get_name, get_pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    name = get_name(capsule)
+    address = get_pointer(capsule, name)
+    # DLManagedTensor begins with the tensor: data, device; DLManagedTensorVersioned has 32 bytes before it.
+    at = address + (32 if b"versioned" in name else 0) + 8
+    ctypes.c_int32.from_address(at).value = KDL_CUDA
+    return capsule
+
+
+def _mode(session: Session) -> Any:
+    """The mode through which every torch call of the program goes."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    memory = session.memory
+    is_cuda: Any = torch.Tensor.is_cuda
+    device: Any = torch.Tensor.device
+    answers = {
+        is_cuda.__get__: lambda: True,
+        device.__get__: lambda: torch.device("cuda", 0),
+        torch.Tensor.get_device: lambda: 0,
+        torch.Tensor.__dlpack_device__: lambda: (KDL_CUDA, 0),
+        torch.Tensor.pin_memory: None,
+    }
+
+    class CudaOnCpu(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = dict(kwargs or {})
+            if func in answers:
+                answer = answers[func]
+                if answer is None:
+                    return args[0]
+                return answer() if memory.holds(args[0]) else func(*args, **kwargs)
+            if func is torch.Tensor.__dlpack__ and memory.holds(args[0]):
+                version = {k: v for k, v in kwargs.items() if k == "max_version"}
+                return _device_capsule(func(args[0], **version))
+            return _on_cpu(session, func, args, kwargs)
+
+    return CudaOnCpu()
+
+
+def _on_cpu(session: Session, func: Any, args: Any, kwargs: Any) -> Any:
+    """A torch call with the CPU for "cuda"; what it makes there counts as the device's."""
+    import torch
+
+    memory = session.memory
+    name = getattr(func, "__name__", "")
+    wanted, args, kwargs = _asked(session, name, args, kwargs)
+    sources = list(_tensors(args)) + list(_tensors(kwargs))
+    result = args[0] if name == "cuda" else func(*args, **kwargs)
+    on_device = wanted if wanted is not None else any(memory.holds(t) for t in sources)
+    if wanted is not None and name in _SHARING and isinstance(result, torch.Tensor):
+        moved = not sources or memory.holds(sources[0]) != wanted
+        if moved and (not sources or result.data_ptr() == sources[0].data_ptr()):
+            result = result.clone()
+    if on_device:
+        for tensor in _tensors(result):
+            memory.adopt(tensor)
+        graph = session.capturing(0)
+        if graph is not None and name != "__get__":
+            graph.nodes.append(_again(func, args, kwargs, result, name))
+    return result
+
+
+def _asked(session: Session, name: str, args: Any, kwargs: Any) -> tuple[bool | None, Any, Any]:
+    """Whether a call asks for the device (None: it does not say), and its arguments with the CPU instead."""
+    import torch
+
+    cpu = torch.device("cpu")
+    wanted: bool | None = None
+    if kwargs.get("device") is not None:
+        wanted = _is_cuda(kwargs["device"])
+        if wanted:
+            kwargs["device"] = cpu
+    kwargs.pop("pin_memory", None)
+    if name in ("cuda", "cpu"):
+        return name == "cuda", args, kwargs
+    if name == "to":
+        args = list(args)
+        for i, value in enumerate(args[1:], 1):
+            if isinstance(value, torch.Tensor):
+                wanted = session.memory.holds(value)
+            elif isinstance(value, str | torch.device) or (type(value) is int and i == 1):
+                wanted = _is_cuda(value)
+                args[i] = cpu if wanted else value
+    return wanted, tuple(args), kwargs
+
+
+def _again(func: Any, args: Any, kwargs: Any, result: Any, name: str) -> Callable[[], None]:
+    """What repeats a torch call of a captured graph into the tensors that it made at capture."""
+    made = [t for t in _tensors(result) if all(t is not a for a in _tensors(args))]
+
+    def run() -> None:
+        if name == "cuda":
+            return
+        for old, new in zip(made, _tensors(func(*args, **kwargs)), strict=False):
+            if old.data_ptr() != new.data_ptr() and old.shape == new.shape:
+                old.copy_(new)
+
+    return run
+
+
+def _properties(session: Session) -> SimpleNamespace:
+    d = session.device
+    major, minor = d.capability
+    return SimpleNamespace(
+        name=d.name, major=major, minor=minor, total_memory=d.memory_bytes, multi_processor_count=d.sms,
+        L2_cache_size=d.l2_bytes, warp_size=d.warp, max_threads_per_multi_processor=2048, max_threads_per_block=1024,
+        regs_per_multiprocessor=d.arch.registers_per_sm, shared_memory_per_block=d.static_smem,
+        shared_memory_per_block_optin=d.arch.smem_per_cta, shared_memory_per_multiprocessor=d.arch.smem_per_sm,
+        is_integrated=0, is_multi_gpu_board=0, gcnArchName="", uuid="", clock_rate=1_000_000, memory_clock_rate=1_000_000,
+    )  # fmt: skip
+
+
+@contextmanager
+def install(session: Session) -> Iterator[None]:
+    """torch's device for the time of the check."""
+    import torch
+
+    patches, c = Patches(), torch.cuda
+    made = classes(session)
+    major, minor = session.device.capability
+
+    generator: Any = torch.Generator
+
+    class Generator(generator):
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return generator.__new__(cls, "cpu")
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    def zero(*_: Any, **__: Any) -> int:
+        return 0
+
+    replacements: dict[str, Any] = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": zero,
+        "get_device_capability": lambda *_: (major, minor),
+        "get_device_properties": lambda *_: _properties(session),
+        "get_device_name": lambda *_: session.device.name,
+        "get_arch_list": lambda: [f"sm_{major}{minor}"],
+        "is_bf16_supported": lambda *_, **__: True,
+        "current_stream": lambda *_: made.current[-1],
+        "default_stream": lambda *_: made.current[0],
+        "stream": made.Current,
+        "set_stream": lambda s: made.current.append(s),
+        "is_current_stream_capturing": lambda: session.capturing(made.current[-1].cuda_stream) is not None,
+        "mem_get_info": lambda *_: (session.device.memory_bytes, session.device.memory_bytes),
+        "manual_seed": torch.default_generator.manual_seed,
+        "manual_seed_all": torch.default_generator.manual_seed,
+        "Stream": made.Stream,
+        "ExternalStream": made.Stream,
+        "Event": made.Event,
+        "CUDAGraph": made.CUDAGraph,
+        "graph": made.Capture,
+        "device": made.OneDevice,
+        "device_of": made.OneDevice,
+    }
+    for name in ("synchronize", "set_device", "empty_cache", "init", "_lazy_init", "reset_peak_memory_stats", "ipc_collect",
+                 "reset_max_memory_allocated", "set_per_process_memory_fraction", "_sleep"):  # fmt: skip
+        replacements[name] = nothing
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+        replacements[name] = zero
+    nvtx = {"range_push": zero, "range_pop": zero, "mark": nothing}
+    mode = _mode(session)
+    try:
+        for name, value in replacements.items():
+            patches.set(c, name, value)
+        for name, value in nvtx.items():
+            patches.set(c.nvtx, name, value)
+        patches.set(torch, "Generator", Generator)
+        patches.set(torch.version, "cuda", "13.0")
+        with mode:
+            yield
+    finally:
+        patches.undo()

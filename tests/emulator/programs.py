@@ -1,0 +1,111 @@
+"""Programs as a kernel author writes them, with their own mains and references, for `emulate --script`."""
+
+from .kernels import simple
+
+SCALE = simple(
+    "mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mad.lo.u32 %r1, %r2, %r3, %r1;\n"
+    "ld.param.u32 %r4, [n]; setp.ge.u32 %p1, %r1, %r4; @%p1 bra DONE;\n"
+    "mul.wide.u32 %d1, %r1, 4; ld.param.u64 %d2, [p0]; add.u64 %d2, %d2, %d1;\n"
+    "ld.global.f32 %f1, [%d2]; add.f32 %f1, %f1, %f1; st.global.f32 [%d2], %f1;\nDONE:",
+    ".param .u64 p0, .param .u32 n",
+)
+# Each warp writes a word and reads that of the other, with no barrier between.
+RACE = simple(
+    ".shared .align 4 .b8 s[8];\nmov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; shl.b32 %r3, %r2, 2; mov.u32 %r4, s; add.u32 %r5, %r4, %r3;\n"
+    "setp.ne.u32 %p1, %r1, 0; mov.u32 %r6, 0;\n@!%p1 st.shared.v2.u32 [%r4], {%r6, %r6};\nbar.sync 0;\n"
+    "and.b32 %r6, %r1, 31; setp.ne.u32 %p1, %r6, 0;\n@!%p1 st.shared.u32 [%r5], %r2;\n"
+    "xor.b32 %r3, %r3, 4; add.u32 %r5, %r4, %r3;\n@%p1 bra DONE;\nld.shared.u32 %r7, [%r5];\n"
+    "ld.param.u64 %d1, [p0]; mul.wide.u32 %d2, %r2, 4; add.u64 %d1, %d1, %d2; st.global.u32 [%d1], %r7;\nDONE:"
+)
+
+CUTE_ADD = """
+import sys
+import torch
+import cutlass
+import cutlass.cute as cute
+from cutlass.cute.runtime import from_dlpack
+
+
+@cute.kernel
+def kernel(a: cute.Tensor, b: cute.Tensor, c: cute.Tensor):
+    t, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    i = block * 64 + t
+    if i < cute.size(a.shape):
+        c[i] = a[i] + b[i]
+
+
+@cute.jit
+def add(a: cute.Tensor, b: cute.Tensor, c: cute.Tensor):
+    kernel(a, b, c).launch(grid=((cute.size(a.shape) + 63) // 64, 1, 1), block=(64, 1, 1))
+
+
+def main(n):
+    a = torch.arange(n, dtype=torch.float32, device="cuda")
+    b, c = torch.ones(n).cuda(), torch.zeros(n, device="cuda")
+    tensors = [from_dlpack(x).mark_layout_dynamic() for x in (a, b, c)]
+    compiled = cute.compile(add, *tensors)
+    compiled(*tensors)
+    torch.testing.assert_close(c, a + b)
+    c.zero_()
+    add(*tensors)
+    torch.testing.assert_close(c.cpu(), (a + b).cpu())
+    print("PASS")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
+"""
+
+# A tile by the copy engine, into the 128-byte swizzle and out again; the DSL's host code writes both descriptors.
+CUTE_TMA = """
+import torch
+import cutlass
+import cutlass.cute as cute
+from cutlass.cute.nvgpu import cpasync
+from cutlass.cute.runtime import from_dlpack
+
+M, N = 64, 64
+
+
+@cute.kernel
+def kernel(load: cute.CopyAtom, source: cute.Tensor, store: cute.CopyAtom, target: cute.Tensor, layout: cute.ComposedLayout):
+    t, _, _ = cute.arch.thread_idx()
+    bx, by, _ = cute.arch.block_idx()
+    smem = cutlass.memory.SmemAllocator()
+    tile = smem.allocate_tensor(cutlass.Float16, layout.outer, 1024, layout.inner)
+    barrier = smem.allocate_array(cutlass.Int64, 1)
+    if t == 0:
+        cute.arch.mbarrier_init(barrier, 1)
+        cute.arch.mbarrier_init_fence()
+    cute.arch.sync_threads()
+    g = cute.local_tile(source, (M, N), (bx, by))
+    h = cute.local_tile(target, (M, N), (bx, by))
+    sa, ga = cpasync.tma_partition(load, 0, cute.make_layout(1), cute.group_modes(tile, 0, 2), cute.group_modes(g, 0, 2))
+    sb, gb = cpasync.tma_partition(store, 0, cute.make_layout(1), cute.group_modes(tile, 0, 2), cute.group_modes(h, 0, 2))
+    if t < 32:
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(barrier, M * N * 2)
+        cute.copy(load, ga, sa, tma_bar_ptr=barrier)
+    cute.arch.mbarrier_wait(barrier, 0)
+    if t < 32:
+        cute.copy(store, sb, gb)
+        cute.arch.cp_async_bulk_commit_group()
+        cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+@cute.jit
+def move(a: cute.Tensor, b: cute.Tensor):
+    atom = cute.nvgpu.warpgroup.make_smem_layout_atom(cute.nvgpu.warpgroup.SmemLayoutAtomKind.K_SW128, cutlass.Float16)
+    layout = cute.tile_to_shape(atom, (M, N), (0, 1))
+    load, source = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), a, layout, (M, N))
+    store, target = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), b, layout, (M, N))
+    kernel(load, source, store, target, layout).launch(grid=(a.shape[0] // M, a.shape[1] // N, 1), block=(64, 1, 1))
+
+
+a = torch.randn(128, 128, device="cuda").half()
+b = torch.zeros_like(a)
+move(from_dlpack(a, assumed_align=16), from_dlpack(b, assumed_align=16))
+assert torch.equal(a, b), (a - b).abs().max()
+print("PASS")
+"""
