@@ -109,3 +109,40 @@ move(from_dlpack(a, assumed_align=16), from_dlpack(b, assumed_align=16))
 assert torch.equal(a, b), (a - b).abs().max()
 print("PASS")
 """
+
+TILELANG_GEMM = """
+import torch
+import tilelang
+import tilelang.language as T
+
+
+@tilelang.autotune(configs=[{"tile": 64}, {"tile": 32}])
+@tilelang.jit(out_idx=[-1])
+def matmul(m, n, k, tile=64):
+    @T.prim_func
+    def main(a: T.Tensor((m, k), "float16"), b: T.Tensor((n, k), "float16"), c: T.Tensor((m, n), "float16")):
+        with T.Kernel(T.ceildiv(n, 64), T.ceildiv(m, 64), threads=128) as (bx, by):
+            sa = T.alloc_shared((64, tile), "float16")
+            sb = T.alloc_shared((64, tile), "float16")
+            sums = T.alloc_fragment((64, 64), "float32")
+            T.clear(sums)
+            for i in T.Pipelined(T.ceildiv(k, tile), num_stages=2):
+                T.copy(a[by * 64, i * tile], sa)
+                T.copy(b[bx * 64, i * tile], sb)
+                T.gemm(sa, sb, sums, transpose_B=True)
+            T.copy(sums, c[by * 64, bx * 64])
+
+    return main
+
+
+def check(m, n, k):
+    kernel = matmul(m, n, k)
+    a, b = torch.randn(m, k, device="cuda").half(), torch.randn(n, k, device="cuda").half()
+    torch.testing.assert_close(kernel(a, b), (a.float() @ b.float().T).half(), rtol=1e-2, atol=1e-2)
+
+
+if __name__ == "__main__":
+    check(128, 64, 192)
+    check(64, 128, 64)  # another module with a kernel of the same name
+    print("PASS")
+"""

@@ -13,7 +13,7 @@ from dsl_kernels.emulator import EmulatorError, LaunchError, UnsupportedInstruct
 from dsl_kernels.emulator.script import UnsupportedCall, emulated, summary
 
 from .kernels import simple
-from .programs import CUTE_ADD, CUTE_TMA, RACE, SCALE
+from .programs import CUTE_ADD, CUTE_TMA, RACE, SCALE, TILELANG_GEMM
 
 DRIVER_MAIN = """
 import ctypes, sys
@@ -377,3 +377,30 @@ def test_a_cute_dsl_program_with_descriptors_that_its_host_code_writes(tmp_path)
     (tmp_path / "q.py").write_text(CUTE_TMA.replace("    cute.arch.mbarrier_wait(barrier, 0)\n", ""))
     done = emulate("--interleavings", "4", "--script", "q.py", cwd=tmp_path)
     assert done.returncode == 1 and "[race]" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_a_tilelang_program(tmp_path, arch):
+    (tmp_path / "p.py").write_text(TILELANG_GEMM)
+    done = emulate("--arch", arch, "--interleavings", "3", "--json", "--script", "p.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    data = json.loads(done.stdout)
+    assert "PASS" in done.stderr and data["ok"]
+    grids = [row["grid"] for row in data["launches"]]
+    assert [1, 2, 1] in grids and [2, 1, 1] in grids
+    assert data["notes"]["autotuners take their first configuration"] == 2
+
+
+@pytest.mark.compile
+def test_what_a_tilelang_kernel_does_wrong_keeps_its_type(tmp_path):
+    """TVM gives errors of Python functions on as others."""
+    (tmp_path / "p.py").write_text(
+        TILELANG_GEMM.split("if __name__")[0]
+        + "from dsl_kernels.emulator import EmulatorError\n"
+        + "from dsl_kernels.emulator.script import emulated\n"
+        + "with emulated('sm_90a', instruction_limit=100):\n    try: check(64, 64, 64)\n"
+        + "    except EmulatorError as error: print('caught', error.finding.code)\n"
+    )
+    done = subprocess.run([sys.executable, "p.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "caught instruction-limit" in done.stdout, done.stdout + done.stderr
