@@ -8,12 +8,20 @@ The fixture ``emulate`` runs a kernel under several interleavings and checks it 
 
 ``--emulator-interleavings N`` and ``--emulator-seed S`` choose how many interleavings and from which seed; a failure names
 the interleaving, which replays with ``emulate(..., interleaving=Interleaving(...))``.
+
+``pytest --emulate`` checks every launch that the tests make by themselves, with CuTe DSL, TileLang, Triton, torch's
+"cuda" or the driver's calls from Python, as ``python -m dsl_kernels emulate --script`` does for a program: a test fails
+at the first error that is found. ``-p dsl_kernels.emulator.pytest_plugin`` loads the plugin where no conftest does. The
+fixture ``emulated_device`` does the same for one test, on the architecture of the mark ``emulated_arch("sm_100a")`` or of
+``--emulate-arch``. It verifies kernels that are written for NVIDIA GPUs before they run there: it is no platform to run
+them on, and nothing is translated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +30,11 @@ from .interleaving import Interleaving, interleavings
 from .launch import launch
 from .raw import RawArguments
 from .report import Report
+
+if TYPE_CHECKING:
+    from .script import Session
+
+_RUN: pytest.StashKey[tuple[ExitStack, Session]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,6 +45,73 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--emulator-seed", type=int, default=0, help="first seed of the emulator's interleavings (default 0)"
     )
+    group.addoption(
+        "--emulate",
+        action="store_true",
+        help="check every launch that the tests make, without a GPU and a driver",
+    )
+    group.addoption(
+        "--emulate-arch", default="sm_90a", help="what --emulate's kernels are compiled for (default sm_90a)"
+    )
+    group.addoption(
+        "--emulate-explain", default=None, help="folder for pages that explain what --emulate found"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "emulated_arch(name): what the fixture emulated_device compiles for, such as sm_100a"
+    )
+    if not config.getoption("--emulate"):
+        return
+    # From before the tests are imported: marks such as skipif(not torch.cuda.is_available()) are made then.
+    stack = ExitStack()
+    config.stash[_RUN] = (stack, stack.enter_context(_emulated(config, config.getoption("--emulate-arch"))))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    run = config.stash.get(_RUN, None)
+    if run is not None:
+        run[0].close()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    run = config.stash.get(_RUN, None)
+    if run is not None and run[1].launches:
+        from .script.text import PURPOSE
+
+        wrong = sum(not record.ok for record in run[1].launches)
+        terminalreporter.section("emulator")
+        terminalreporter.write_line(PURPOSE)
+        terminalreporter.write_line(f"{len(run[1].launches)} launches were checked, {wrong} failed")
+        for note, times in run[1].notes.items():
+            terminalreporter.write_line(f"note: {note} ({times} times)")
+
+
+def _emulated(config: pytest.Config, arch: str) -> Any:
+    from .script import emulated
+
+    return emulated(
+        arch,
+        interleavings=config.getoption("--emulator-interleavings"),
+        seed=config.getoption("--emulator-seed"),
+        explain=config.getoption("--emulate-explain"),
+    )
+
+
+@pytest.fixture
+def emulated_device(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """The test's own launches are checked; gives the session, whose ``launches`` hold what was found."""
+    run = request.config.stash.get(_RUN, None)
+    mark = request.node.get_closest_marker("emulated_arch")
+    arch = mark.args[0] if mark else request.config.getoption("--emulate-arch")
+    if run is not None:
+        if run[1].device.arch.name != arch:
+            pytest.skip(f"for {arch}, and --emulate runs for {run[1].device.arch.name}")
+        yield run[1]
+        return
+    with _emulated(request.config, arch) as session:
+        yield session
 
 
 def _arrays(args: Sequence[Any] | RawArguments) -> Iterator[Any]:

@@ -146,3 +146,65 @@ if __name__ == "__main__":
     check(64, 128, 64)  # another module with a kernel of the same name
     print("PASS")
 """
+
+TRITON_GEMM = """
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@triton.autotune(configs=[triton.Config({"BK": 32}), triton.Config({"BK": 64})], key=["K"])
+@triton.jit
+def matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    i, j = tl.program_id(0), tl.program_id(1)
+    rm, rn, rk = i * BM + tl.arange(0, BM), j * BN + tl.arange(0, BN), tl.arange(0, BK)
+    sums = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rm[:, None] * K + (k + rk)[None, :])
+        y = tl.load(b + (k + rk)[:, None] * N + rn[None, :])
+        sums = tl.dot(x, y, sums)
+    tl.store(c + rm[:, None] * N + rn[None, :], sums.to(tl.float16))
+
+
+@triton.jit
+def move(source, target, BM: tl.constexpr, BN: tl.constexpr):
+    i = tl.program_id(0)
+    target.store([i * BM, 0], source.load([i * BM, 0]) * 2)
+
+
+def main():
+    a, b = torch.randn(64, 64, device="cuda").half(), torch.randn(64, 64, device="cuda").half()
+    c = torch.empty(64, 64, device="cuda", dtype=torch.float16)
+    matmul[(2, 2)](a, b, c, 64, 64, 64, BM=32, BN=32)
+    torch.testing.assert_close(c, (a.float() @ b.float()).half(), rtol=1e-2, atol=1e-2)
+    d = torch.zeros_like(a)
+    move[(2,)](TensorDescriptor.from_tensor(a, [32, 64]), TensorDescriptor.from_tensor(d, [32, 64]), BM=32, BN=64)
+    assert torch.equal(d, 2 * a)
+    print(triton.testing.do_bench(lambda: matmul[(2, 2)](a, b, c, 64, 64, 64, BM=32, BN=32)))
+    print("PASS")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+GLUON_SCALE = """
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+@gluon.jit
+def scale(x, y, n, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    at = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    gl.store(y + at, gl.load(x + at, mask=at < n) * 3, mask=at < n)
+
+
+x = torch.arange(300, dtype=torch.float32, device="cuda")
+y = torch.zeros_like(x)
+scale[(2,)](x, y, 300, BLOCK=256, num_warps=4)
+assert torch.equal(y, 3 * x)
+print("PASS")
+"""

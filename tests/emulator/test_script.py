@@ -11,9 +11,12 @@ import torch
 
 from dsl_kernels.emulator import EmulatorError, LaunchError, UnsupportedInstruction
 from dsl_kernels.emulator.script import UnsupportedCall, emulated, summary
+from dsl_kernels.runtime import cache
 
 from .kernels import simple
-from .programs import CUTE_ADD, CUTE_TMA, RACE, SCALE, TILELANG_GEMM
+from .programs import CUTE_ADD, CUTE_TMA, GLUON_SCALE, RACE, SCALE, TILELANG_GEMM, TRITON_GEMM
+
+pytest_plugins = ["pytester"]
 
 DRIVER_MAIN = """
 import ctypes, sys
@@ -404,3 +407,62 @@ def test_what_a_tilelang_kernel_does_wrong_keeps_its_type(tmp_path):
     )
     done = subprocess.run([sys.executable, "p.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and "caught instruction-limit" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("program", ["triton", "gluon"])
+def test_a_triton_program(tmp_path, arch, program):
+    pytest.importorskip("triton", reason="triton is not installed: `pip install triton`")
+    (tmp_path / "p.py").write_text(TRITON_GEMM if program == "triton" else GLUON_SCALE)
+    done = emulate("--arch", arch, "--interleavings", "3", "--json", "--script", "p.py", cwd=tmp_path)
+    assert done.returncode == 0 and "PASS" in done.stderr, done.stdout + done.stderr
+    data = json.loads(done.stdout)
+    assert data["ok"] and {row["source"] for row in data["launches"]} == {"Triton"}
+    if program == "triton":
+        assert [row["kernel"] for row in data["launches"]] == ["matmul", "move", "matmul"]
+
+
+@pytest.fixture
+def kept_core(monkeypatch):
+    """pytester's own home would have the core built again."""
+    monkeypatch.setenv("DSL_KERNELS_CACHE_DIR", str(cache.cache_root()))
+
+
+def test_pytest_checks_the_launches_of_tests(pytester, kept_core):
+    pytester.makepyfile(
+        programs=f"SCALE = {SCALE!r}\nRACE = {RACE!r}\n" + DRIVER_MAIN,
+        test_it="""
+import pytest, torch
+from programs import RACE, SCALE, main
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_right():
+    main(SCALE, 100)
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_wrong():
+    main(RACE, 64)
+""",
+    )
+    plugin = ("-p", "no:cacheprovider", "-p", "dsl_kernels.emulator.pytest_plugin")
+    done = pytester.runpytest_subprocess(*plugin, "--emulate", "--emulator-interleavings", "2")
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines(["*[[]race[]]*", "*2 launches were checked, 1 failed*"])
+
+
+def test_the_fixture_checks_one_test(pytester, kept_core):
+    pytester.makepyfile(
+        programs=f"SCALE = {SCALE!r}\n" + DRIVER_MAIN,
+        test_it="""
+import pytest
+
+@pytest.mark.emulated_arch("sm_100a")
+def test_fixture(emulated_device):
+    from programs import SCALE, main
+    main(SCALE, 100)
+    assert emulated_device.device.capability == (10, 0) and len(emulated_device.launches) == 1
+""",
+    )
+    plugin = ("-p", "no:cacheprovider", "-p", "dsl_kernels.emulator.pytest_plugin")
+    pytester.runpytest_subprocess(*plugin).assert_outcomes(passed=1)

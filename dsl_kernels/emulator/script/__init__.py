@@ -99,6 +99,10 @@ def _installed(session: Session, folder: Path) -> Iterator[None]:
         "tilelang": lambda: tilelang.install(session, folder),
         "triton": lambda: triton.install(session),
     }
-    variables = {**cutedsl.variables(session, folder), **tilelang.variables(session)}
+    variables = {
+        **cutedsl.variables(session, folder),
+        **tilelang.variables(session),
+        **triton.variables(session, folder),
+    }
     with hooks.environment(variables), driver_ctypes.install(driver), hooks.when_imported(installers):
         yield
