@@ -39,13 +39,15 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def on_and_on(t: int, blocks: int, units: int, splits: int | None, gpu: Any, *, walk: bool) -> dict[str, int]:
-    """The launch dims that deal units out regardless of queries."""
+def on_and_on(
+    t: int, blocks: int, units: int, splits: int | None, gpu: Any, *, walk: bool
+) -> tuple[int, int]:
+    """CTAs and parts that deal units out regardless of queries."""
     share = -(-t * units // max(1, gpu.sms // blocks))
     ctas = -(-t * units // share)
     share = -(-t * units // ctas)
     parts = 1 if share % units == 0 else (units - 2) // share + 2
-    return {"splits": parts, "arrival_slots": blocks * (t + ctas)}
+    return ctas, parts
 
 
 def timed(point: grids.Point, fixture: grids.Fixture, variant: str, launch: dict[str, int]) -> float | str:

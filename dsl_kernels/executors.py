@@ -85,7 +85,8 @@ class Cuda:
         from .runtime import store
 
         kernel = store.load(variant)
-        forms = programs.get(variant.op).problem.forms.values()
+        program = programs.get(variant.op)
+        forms = (*program.problem.forms.values(), program.own_operands(variant.knobs))
         kernel.alignment = {spec.name: spec.align for form in forms for spec in form}
         kernel.prepare(device or 0)
         return kernel

@@ -245,7 +245,7 @@ def explain(
     dims = dict(call.dims)
     deal = policies.get(call.op).launch
     computed = deal(SimpleNamespace(**chosen.variant.knobs), {**dims, **launch}, call.row)
-    result.selection = Selection(chosen.variant, {**computed, **launch}, rule)
+    result.selection = Selection(chosen.variant, {**computed.dims, **launch}, rule)
     return result
 
 
@@ -560,7 +560,7 @@ def _predict(
     program, policy, gpu = programs.get(op), policies.get(op), gpu_row(*on)
     values, sizes = dict(knobs), dict(dims)
     try:
-        sizes.update(policy.launch(SimpleNamespace(**values), sizes, gpu))
+        sizes.update(policy.launch(SimpleNamespace(**values), sizes, gpu).dims)
         cost = predict(program, policy, values, _schedule(op, gpu.arch.name, knobs), gpu, form, sizes)
         if not math.isfinite(cost.us):
             raise ArithmeticError(f"predicted {cost.us} us")

@@ -222,12 +222,13 @@ def _prepare(
     selection = registry.select(call, variant)
     dims = {**dims, **selection.launch, **launch}
     program, knobs = programs.get(op), selection.variant.knobs
+    own = program.own_operands(knobs)
     dims |= program.workspace_dims(knobs, get_arch(call.arch), dims)
     launcher = _without_kernel(specs, operands, dims) or _launcher(name, selection, device)
     missing = [s for s in specs if s.kind in ("in", "out") and operands[s.name] is None]
     buffers = tuple(
         (spec.name, _extents(spec, dims), spec.torch_dtype, spec.zeroed)
-        for spec in (*specs, *program.workspaces(knobs))
+        for spec in own
         if spec.kind == "workspace"
     )
     outputs = tuple(
@@ -235,11 +236,7 @@ def _prepare(
         for spec in missing
         if spec.kind == "out"
     )
-    fixed: dict[str, Any] = {
-        spec.name: dims[spec.name]
-        for spec in specs
-        if spec.kind == "scalar" and spec.name in selection.launch
-    }
+    fixed: dict[str, Any] = {spec.name: dims[spec.name] for spec in own if spec.kind == "scalar"}
     fixed |= {s.name: _constant(s, _extents(s, dims), device) for s in missing if s.kind == "in"}
     workspace = Buffers(device, buffers) if buffers else None
     return _Prepared(launcher, dims, workspace, call.row.sms, fixed, outputs, selection)

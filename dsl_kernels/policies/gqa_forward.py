@@ -9,7 +9,7 @@ from ..arch import ArchSpec, GpuSpec
 from ..problems.gqa_forward import DTYPES
 from ..programs.gqa_forward import measures
 from ..programs.gqa_forward.common import group_rows, query_rows
-from ..tile.lang import Counts, Policy, Schedule
+from ..tile.lang import Counts, LaunchPlan, Policy, Schedule
 
 # (dim, tile, stages, order, cluster, groups, lazy) of the committed set: the fastest of full and of causal calls, one for
 # heads of 64 elements, and the plain softmax to compare with; and the fastest of head counts that do not pair.
@@ -26,7 +26,7 @@ def _items(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
     return -(-dims["sq"] // query_rows(k)) * dims["b"] * dims["heads"] // k.cluster
 
 
-def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
+def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
     """One CTA an SM takes items in turn.
 
     A causal call works on as many heads side by side as half the L2 holds keys and values of, others on one.
@@ -35,7 +35,7 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[st
     shared = max(1, dims["heads"] // max(1, dims["kv_heads"]) // k.cluster)
     held = max(1, gpu.l2_bytes // 2 // (4 * k.dim * max(1, dims["skv"])))
     abreast = min(bundles, held * shared) if dims.get("causal") else 1
-    return {"ctas": min(items, gpu.sms // k.cluster), "abreast": abreast}
+    return LaunchPlan(ctas=min(items, gpu.sms // k.cluster), abreast=abreast)
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:

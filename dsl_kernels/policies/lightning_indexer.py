@@ -9,7 +9,7 @@ from ..arch import ArchSpec, GpuSpec
 from ..problems.layouts import INDEX_DIM
 from ..problems.lightning_indexer import PAGE
 from ..programs.lightning_indexer.common import BLACKWELL_N, FP8, HOPPER_N, SPLITS, START_TILES, hopper_groups
-from ..tile.lang import Counts, Policy, Schedule
+from ..tile.lang import Counts, LaunchPlan, Policy, Schedule
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
@@ -91,17 +91,17 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
     return 0.05 * (k.queries - dims["next_n"]) if k.mode != "prefill" else 0.0
 
 
-def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
+def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
     """Decode: as many CTAs as the SMs hold. Prefill: the splits of a block's keys that make the rounds of CTAs, one an SM,
     take least."""
     if k.mode != "prefill":
-        return {"ctas": gpu.sms * k.resident}
+        return LaunchPlan(ctas=gpu.sms * k.resident)
     blocks, tiles = max(1, -(-dims["s"] // k.queries)), -(-dims["skv"] // k.tile)
 
     def taken(splits: int) -> float:
         return -(-blocks * splits // gpu.sms) * (tiles / splits + START_TILES)
 
-    return {"splits": min(range(1, gpu.sms // blocks + SPLITS), key=taken)}
+    return LaunchPlan(splits=min(range(1, gpu.sms // blocks + SPLITS), key=taken))
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:

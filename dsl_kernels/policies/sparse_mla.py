@@ -15,7 +15,7 @@ from ..programs.sparse_mla.common import (
     merged_rows,
     sliced_ctas_per_sm,
 )
-from ..tile.lang import Counts, Policy, Schedule
+from ..tile.lang import Counts, LaunchPlan, Policy, Schedule
 
 # Cluster sizes of the committed Hopper variants of whole rows. More than 32 heads are blocks that read the same rows.
 CLUSTERS = {8: (1, 2), 16: (1, 2), 32: (1, 2), 64: (2,), 128: (2,)}
@@ -43,7 +43,7 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     turns, unit = -(-(dims["topk"] // k.tile) // (dims["splits"] // slices)), 1
     if "unit" in schedule.constants:
         t, unit = dims["t"], schedule.constants["unit"]
-        ctas = dims["arrival_slots"] // schedule.constants["head_blocks"] - t
+        ctas = dims["ctas"]
         of_query = -(-(dims["topk"] // k.tile) // unit)
         turns = -(-t // ctas) * of_query if dims["splits"] == 1 else -(-t * of_query // ctas)
     tiles, shares = turns * unit, slices * getattr(k, "exchange", 1)
@@ -104,7 +104,7 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     return bool(k.cluster == 1)
 
 
-def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
+def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
     """Enough splits of the id row to give every SM a CTA: whole clusters, at most one split a tile, and what the caller fixed."""
     cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
     blocks = max(1, blocks_of(k, dims))
@@ -112,42 +112,43 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[st
     if getattr(k, "block", 0) == 64:
         pairs = k.kv == "bf16"
         units, rows = -(-tiles // 2) if pairs else tiles, max(1, dims["t"])
-        found = _shares(rows, k.heads // k.block, units, dims.get("splits"), gpu, walk=pairs)
-        return found | _start_of(k, dims, found["arrival_slots"] - blocks, gpu)
+        ctas, splits = _shares(rows, k.heads // k.block, units, dims.get("splits"), gpu, walk=pairs)
+        early = _begins_early(k, dims, k.heads // k.block * ctas, gpu)
+        return LaunchPlan(ctas=ctas, splits=splits, counters=blocks, early=early)
     if slices > 1:
         slots = gpu.sms * sliced_ctas_per_sm(k)
         # Parts of a query meet at once: all CTAs must run at once, or each query has one.
         parts = max(1, min(tiles // slices, slots // (blocks * slices), merged_rows(k)))
         splits = dims.get("splits") or slices << (parts.bit_length() - 1)
         words = merged_rows(k) * (128 + head_block(k))
-        return {"splits": splits, "arrival_slots": blocks * splits * words if splits > slices else 1}
+        # An extent of 0 would leave the inboxes without an address.
+        return LaunchPlan(splits=splits, inbox_words=blocks * splits * words if splits > slices else 1)
     clusters = max(1, min(tiles // cluster, gpu.sms // (blocks * cluster)))
-    # A counter more says that not all CTAs run at once: then none waits for another.
     if gpu.arch.tmem_columns:
         splits = dims.get("splits") or clusters
-        return {"splits": splits, "arrival_slots": blocks + (blocks * splits > gpu.sms)}
+        return LaunchPlan(splits=splits, counters=blocks, all_resident=1 < splits <= gpu.sms // blocks)
     most = MOST_SPLITS if cluster == 1 else tiles
     clusters = max(1, min(clusters, gpu.slots_in_clusters(cluster) // (blocks * cluster), most))
     # Of those whose longest split has as few tiles, the fewest to merge.
     turns = -(-tiles // (cluster * clusters))
     splits = dims.get("splits") or cluster * -(-tiles // (cluster * turns))
-    crowd = cluster == 1 and blocks * splits > gpu.sms
-    found = {"splits": splits, "arrival_slots": blocks * cluster + crowd}
-    return found | _start_of(k, dims, blocks * splits, gpu)
+    together = 1 < splits <= gpu.sms // blocks if cluster == 1 else None
+    early = _begins_early(k, dims, blocks * splits, gpu)
+    return LaunchPlan(splits=splits, counters=blocks * cluster, all_resident=together, early=early)
 
 
-def _start_of(k: SimpleNamespace, dims: Mapping[str, int], ctas: int, gpu: GpuSpec) -> dict[str, int]:
-    """When a launch of so many CTAs begins: behind the kernel in front of it where that spreads the gather of rows (`SPREAD`)."""
+def _begins_early(k: SimpleNamespace, dims: Mapping[str, int], ctas: int, gpu: GpuSpec) -> bool:
+    """Whether a launch of so many CTAs may begin before the kernel in front of it ends: not where that spreads the gather (`SPREAD`)."""
     least, most = SPREAD[k.block == 64]
     gathers = k.kv == "bf16" and blocks_of(k, dims) == dims["t"]
     tiles = dims["t"] * (dims["topk"] // k.tile) / max(1, ctas)
-    return {"early": 0} if gathers and tiles >= least and gpu.sms / 2 < ctas < most * gpu.sms else {}
+    return not (gathers and tiles >= least and gpu.sms / 2 < ctas < most * gpu.sms)
 
 
 def _shares(
     t: int, blocks: int, units: int, splits: int | None, gpu: GpuSpec, *, walk: bool
-) -> dict[str, int]:
-    """How many CTAs there are: for equal parts of each query, or one for each SM, whose units go on into the next query.
+) -> tuple[int, int]:
+    """How many CTAs a block of heads has, and parts a query: for equal parts of each query, or one for each SM, whose units go on into the next query.
 
     Those that `walk` take whole queries one after the other: the rows of the next one are on their way before one ends.
     """
@@ -179,7 +180,7 @@ def _shares(
         # Where every SM has many queries, the last round weighs little.
         found += [on_and_on(-(-t * units // sms))] if t <= 4 * sms else []
     _, ctas, parts = min(found)
-    return {"splits": parts, "arrival_slots": blocks * (t + ctas)}
+    return ctas, parts
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
@@ -209,7 +210,7 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
             merge += 1.1 * (dims["topk"] // k.tile) / partials / 2
     if getattr(k, "block", 0) == 64 and k.kv == "fp8" and k.exchange < k.heads // k.block:
         # Measured: 0.25 us a tile are saved where each CTA of a query unpacks half of it.
-        ctas = dims["arrival_slots"] // (k.heads // k.block) - dims["t"]
+        ctas = dims["ctas"]
         merge += 0.25 * dims["t"] * (dims["topk"] // k.tile) / ctas
     # The counts cannot tell the gathers apart: until a B200 has measured them, the plain copies go first.
     return merge + (0.1 if gpu.arch.tmem_columns and k.gather == "gather4" else 0.0)

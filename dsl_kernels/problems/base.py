@@ -44,7 +44,7 @@ class OperandSpec:
 
     Attributes:
         shape: extents; a string is a runtime dim, or a static one that the variant's knobs fix. () is a scalar.
-        kind: "in", "out", "workspace" (the caller allocates it) or "scalar".
+        kind: "in", "out", "scalar", or of a kernel's own operands "workspace" (the caller allocates it).
         row_stride: name of the runtime dim that holds the stride of axis 0 in elements; None means contiguous.
         strides: of a tensor whose axes lie anyhow, the runtime dim (or number) that holds each axis' stride in elements;
             () means as `row_stride` says.
@@ -243,7 +243,7 @@ class Problem:
     def dims(self, form: str) -> list[str]:
         """The runtime dims of a form: extents, strides and whole scalars of its operands."""
         specs = self.operands(form)
-        found = [extent for spec in specs if spec.kind != "workspace" for extent in spec.shape]
+        found = [extent for spec in specs for extent in spec.shape]
         found += [stride for spec in specs for stride in spec.layout or ()]
         found += [spec.name for spec in specs if spec.kind == "scalar" and spec.dtype == "int32"]
         return list(dict.fromkeys(name for name in found if isinstance(name, str)))

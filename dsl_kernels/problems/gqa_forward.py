@@ -54,8 +54,6 @@ def _operands(dtype: str) -> tuple[OperandSpec, ...]:
         ),
         OperandSpec("sm_scale", (), "float32", "scalar"),
         OperandSpec("causal", (), "int32", "scalar", doc="1: a query sees the keys up to its own place"),
-        OperandSpec("ctas", (), "int32", "scalar", doc="CTAs; chosen by the launch"),
-        OperandSpec("abreast", (), "int32", "scalar", doc="query heads that are worked on side by side; chosen by the launch"),
     )  # fmt: skip
 
 

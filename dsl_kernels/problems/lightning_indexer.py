@@ -107,9 +107,6 @@ DECODE = (
         of_nothing=-math.inf,
     ),
     _SKIP,
-    OperandSpec(
-        "ctas", (), "int32", "scalar", doc="CTAs that the key tiles are dealt to; chosen by the launch"
-    ),
 )
 PREFILL = (
     OperandSpec("q", ("s", "heads", INDEX_DIM), "float8_e4m3"),
@@ -148,13 +145,6 @@ PREFILL = (
         of_nothing=-math.inf,
     ),
     _SKIP,
-    OperandSpec(
-        "splits",
-        (),
-        "int32",
-        "scalar",
-        doc="CTAs that share the keys of one block of rows; chosen by the launch",
-    ),
 )
 
 

@@ -52,16 +52,6 @@ _REST = (
     ),
     OperandSpec("out", ("t", "heads", LATENT_DIM), "bfloat16", "out", of_nothing=0),
     OperandSpec("lse", ("t", "heads"), "float32", "out", of_nothing=-math.inf),
-    OperandSpec("o_partial", ("t", "splits", "heads", LATENT_DIM), "float32", "workspace"),
-    OperandSpec("lse_partial", ("t", "splits", "heads"), "float32", "workspace", doc="base 2"),
-    OperandSpec(
-        "arrivals",
-        ("arrival_slots",),
-        "int32",
-        "workspace",
-        zeroed=True,
-        doc="split counters, one a query and head block",
-    ),
     OperandSpec("sm_scale", (), "float32", "scalar", limits=(-math.inf, math.inf)),
     OperandSpec("lse_scale", (), "float32", "scalar", doc="1 gives lse in base 2, ln 2 in base e"),
 )

@@ -432,6 +432,39 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class LaunchPlan:
+    """How a call is dealt out over a GPU. What is None the kernel has no use for.
+
+    The fields but `early` are runtime dims of the launch: extents of a kernel's scratch, or integers that it takes.
+
+    Attributes:
+        ctas: CTAs that the work is dealt to; of a grid that has further axes the extent of the first.
+        splits: parts that the work of one row is cut into.
+        abreast: heads that are worked on side by side.
+        counters: counters by which CTAs learn who has come.
+        inbox_words: 32-bit words through which CTAs of the grid send one another results.
+        all_resident: whether all CTAs run at once, so that they may wait for one another.
+        early: whether the launch may begin before the kernel in front of it has ended.
+    """
+
+    ctas: int | None = None
+    splits: int | None = None
+    abreast: int | None = None
+    counters: int | None = None
+    inbox_words: int | None = None
+    all_resident: bool | None = None
+    early: bool = True
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The values by their names, `early` = 0 only where the launch has to wait."""
+        found = {
+            name: int(value) for name, value in vars(self).items() if value is not None and name != "early"
+        }
+        return found if self.early else {**found, "early": 0}
+
+
+@dataclass(frozen=True)
 class Knob:
     """One axis of the sweep.
 
@@ -484,8 +517,7 @@ class Policy:
         counts: (knobs, schedule, dims) -> what the first CTA moves and computes, for the cost model: plain arithmetic,
             which a test holds to the bodies. Without it nothing is predicted.
         overhead: (knobs, dims, GPU) -> microseconds a CTA spends that the counts of its body do not show.
-        launch: (knobs, call dims, GPU) -> values of the runtime dims the caller does not fix (splits, CTAs); and `early` = 0
-            where a kernel that could begin before the one in front of it has ended had better not.
+        launch: (knobs, call dims, GPU) -> the launch plan. Splits that the call fixes are among its dims.
         useful: (knobs, arch, sweep level) -> bool; False drops a combination from the sweep without calling it
             a violation.
     """
@@ -493,7 +525,9 @@ class Policy:
     bucket: Callable[[str, Mapping[str, int]], dict[str, int]] = lambda form, dims: dict(dims)
     counts: Callable[[SimpleNamespace, Schedule, Mapping[str, int]], Counts] | None = None
     overhead: Callable[[SimpleNamespace, Mapping[str, int], GpuSpec], float] = lambda k, dims, gpu: 0.0
-    launch: Callable[[SimpleNamespace, Mapping[str, int], GpuSpec], dict[str, int]] = lambda k, dims, gpu: {}
+    launch: Callable[[SimpleNamespace, Mapping[str, int], GpuSpec], LaunchPlan] = lambda k, dims, gpu: (
+        LaunchPlan()
+    )
     useful: Callable[[SimpleNamespace, ArchSpec, int], bool] = lambda k, arch, level: True
 
 

@@ -30,6 +30,9 @@ class TileProgram:
         declare: (knobs as a namespace, arch) -> Schedule.
         bodies: (knobs, arch) -> a function over a Recorder for each role, and for what every thread does first (START). A
             role without one is an error. The State that START's returns is the second argument of the others.
+        scratch: what the kernels take beside the problem's operands: workspaces, and integers that the launch plan gives
+            (scalars); or a function of the knobs. Their extents are dims of the call or of the plan. Workspaces stand in
+            front of the problem's last scalars in a call, integers behind these.
         guards: conditions on the call, checked by the registry.
         constraints: extra (knobs, schedule, arch) rules of this program; each yields (code, figure, limit, fix).
     """
@@ -39,6 +42,7 @@ class TileProgram:
     knobs: tuple[Knob, ...]
     declare: Callable[[SimpleNamespace, ArchSpec], Schedule]
     bodies: Callable[[SimpleNamespace, ArchSpec], Mapping[str, Body]]
+    scratch: tuple[OperandSpec, ...] | Callable[[SimpleNamespace], tuple[OperandSpec, ...]] = ()
     guards: tuple[Guard, ...] = ()
     constraints: (
         Callable[[SimpleNamespace, Schedule, ArchSpec], Iterator[tuple[str, str, str, str]]] | None
@@ -62,7 +66,7 @@ class TileProgram:
                 declared is used by no body.
         """
         space, schedule = SimpleNamespace(**knobs), self.schedule(knobs, arch)
-        bodies, operands = dict(self.bodies(space, arch)), self.problem.operands(self.form(knobs))
+        bodies, operands = dict(self.bodies(space, arch)), self.declared_operands(knobs)
 
         shared: State | None = None
         declared: set[str] = set()
@@ -106,14 +110,25 @@ class TileProgram:
         plain = {name: value for name, value in knobs.items() if name != PROBE.name}
         return probed(self.text(plain, arch), self.schedule(plain, arch), knobs[PROBE.name])
 
-    def workspaces(self, knobs: Mapping[str, Any]) -> tuple[OperandSpec, ...]:
-        """Operands that a variant has beside its problem's: what its probes write into."""
-        return (WORKSPACE,) if knobs.get(PROBE.name) else ()
+    def declared_operands(self, knobs: Mapping[str, Any]) -> tuple[OperandSpec, ...]:
+        """The operands of a variant without probes, in call order: the problem's, and the kernel's scratch."""
+        given = self.problem.operands(self.form(knobs))
+        at = max((i + 1 for i, spec in enumerate(given) if spec.kind != "scalar"), default=0)
+        own = self._scratch(knobs)
+        numbers = tuple(spec for spec in own if spec.kind == "scalar")
+        return (*given[:at], *(spec for spec in own if spec.kind != "scalar"), *given[at:], *numbers)
+
+    def _scratch(self, knobs: Mapping[str, Any]) -> tuple[OperandSpec, ...]:
+        return self.scratch(SimpleNamespace(**knobs)) if callable(self.scratch) else self.scratch
+
+    def own_operands(self, knobs: Mapping[str, Any]) -> tuple[OperandSpec, ...]:
+        """Operands that a variant has beside its problem's: its scratch, and what its probes write into."""
+        return (*self._scratch(knobs), *((WORKSPACE,) if knobs.get(PROBE.name) else ()))
 
     def workspace_dims(
         self, knobs: Mapping[str, Any], arch: ArchSpec, dims: Mapping[str, int]
     ) -> dict[str, int]:
-        """The extents of `workspaces` in a launch of these `dims`."""
+        """The extents of what probes write into, in a launch of these `dims`."""
         return self.probes(knobs, arch).dims(dims) if knobs.get(PROBE.name) else {}
 
     def form(self, knobs: Mapping[str, Any], otherwise: str = "") -> str:
@@ -138,7 +153,7 @@ class TileProgram:
                 strides=o.layout,
                 written=o.kind != "in",
             )
-            for o in (*self.problem.operands(self.form(knobs)), *self.workspaces(knobs))
+            for o in (*self.declared_operands(knobs), *((WORKSPACE,) if knobs.get(PROBE.name) else ()))
         )
 
     def spelled(self, knobs: Mapping[str, Any]) -> dict[str, Any]:

@@ -299,11 +299,9 @@ class _Uses:
             read |= {v.name for v in found if not any(v is argument for argument in passed)}
         read |= set().union(*map(t.names_of, self._values.values()))
         read |= {name for extent in self._schedule.grid for name in names_in(extent)}
+        read |= names_in(self._schedule.resident) if self._schedule.resident else set()
         for operand in operands:
             kind = {"in": "input", "out": "output"}.get(operand.kind, operand.kind)
-            if operand.kind == "workspace" and operand.name not in read | written:
-                # Another variant's: its extents tell this one the sizes of a launch all the same.
-                continue
             if operand.kind in ("out", "workspace") and operand.name not in written:
                 self._fail(
                     f"{kind} {operand.name}", "a leaf that writes it", "none",

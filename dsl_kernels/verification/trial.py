@@ -161,14 +161,14 @@ def allocate(
     device = next(value.device for value in inputs.values() if isinstance(value, torch.Tensor))
     gpu = executors.gpu_at_hand(device.index) if device.type == "cuda" else gpu_row(arch.name)
     fixed = {**dims, **(launch or {})}
-    computed = policies.get(variant.op).launch(SimpleNamespace(**variant.knobs), fixed, gpu)
+    computed = policies.get(variant.op).launch(SimpleNamespace(**variant.knobs), fixed, gpu).dims
     for name, value in (launch or {}).items():
         require_known("launch", name, computed, "launch dim")
-        require_range(name, value, 1, 2**31 - 1)
+        require_range(name, value, int(name not in ("all_resident", "early")), 2**31 - 1)
     dims.update({**computed, **(launch or {})})
     dims.update(program.workspace_dims(variant.knobs, arch, dims))
     operands = dict(inputs)
-    for spec in (*program.problem.operands(workload.form), *program.workspaces(variant.knobs)):
+    for spec in (*program.problem.operands(workload.form), *program.own_operands(variant.knobs)):
         if spec.kind == "scalar":
             operands.setdefault(spec.name, dims.get(spec.name))
         elif spec.kind != "in":
@@ -224,8 +224,8 @@ def run(
     if device.startswith("cuda"):
         torch.cuda.synchronize()
     comparison = problem.compare(workload.form, example.inputs, on_cpu(operands), example.expected)
-    for spec in problem.operands(workload.form):
-        if spec.zeroed and spec.kind == "workspace":
+    for spec in programs.get(variant.op).own_operands(variant.knobs):
+        if spec.zeroed:
             comparison.demand(f"{spec.name} is left zero", not bool(operands[spec.name].any()))
     return Trial(operands, dims, example.expected, comparison)
 

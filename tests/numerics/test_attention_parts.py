@@ -15,6 +15,7 @@ from dsl_kernels.expr import evaluate
 from dsl_kernels.policies.sparse_mla import launch
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.programs.sparse_mla import PROGRAM
+from dsl_kernels.tile.lang import LaunchPlan
 from dsl_kernels.tile.plan import words_of
 from dsl_kernels.verification import trial
 
@@ -29,14 +30,14 @@ each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
 )
 def test_ctas_that_wait_for_each_other_all_fit(variant: variants.Variant, gpu) -> None:
     schedule = PROGRAM.schedule(variant.knobs, gpu.arch)
-    words, _ = words_of(schedule, "arrivals")
+    words, _ = words_of(schedule, "inboxes")
     for t in (*range(1, 70), 128, 300):
         sizes = {"t": t, "topk": 2048, "heads": variant.knobs["heads"]}
-        found = {**sizes, **launch(SimpleNamespace(**variant.knobs), sizes, gpu)}
+        found = {**sizes, **launch(SimpleNamespace(**variant.knobs), sizes, gpu).dims}
         x, y, z = (evaluate(extent, found) for extent in schedule.grid)
         if evaluate(schedule.resident, found):
             assert x * y * z <= gpu.sms * schedule.ctas_per_sm
-            assert found["arrival_slots"] == x * y * z * words
+            assert found["inbox_words"] == x * y * z * words
         else:
             assert z == 1
 
@@ -61,7 +62,7 @@ def test_splits_of_whole_rows_merge_together_or_the_last_one_alone(
     variant: variants.Variant, executor, splits: int, crowd: bool
 ) -> None:
     sizes = {"t": 2, "heads": variant.knobs["heads"], "topk": 320, "n": 700, "ids": "holes"}
-    told = {"splits": splits, "arrival_slots": 2 + crowd}
+    told = {"splits": splits, "all_resident": int(not crowd)}
     work = Workload("splits", "edge", variant.knobs["kv"], sizes)
     found = trial.run(variant, work, executor, launch=told)
     assert found.comparison.ok, found.comparison.failures
@@ -71,16 +72,17 @@ def test_splits_that_do_not_run_at_once_do_not_wait() -> None:
     knobs, gpu = SimpleNamespace(**WHOLE[0].knobs), GPUS["H200"]
     for t, splits, waits in ((33, 4, True), (34, 4, False), (44, 3, True), (100, 4, False)):
         sizes = {"t": t, "topk": 2048, "heads": WHOLE[0].knobs["heads"], "splits": splits}
-        found = {**sizes, **launch(knobs, sizes, gpu)}
-        assert found["splits"] == splits and found["arrival_slots"] == t + (not waits)
-        assert bool(evaluate(PROGRAM.schedule(WHOLE[0].knobs, gpu.arch).resident, found)) is waits
+        found = launch(knobs, sizes, gpu)
+        assert found.splits == splits and found.counters == t and found.all_resident is waits
+        resident = PROGRAM.schedule(WHOLE[0].knobs, gpu.arch).resident
+        assert bool(evaluate(resident, {**sizes, **found.dims})) is waits
 
 
 def test_a_variant_takes_as_many_queries_as_it_may_without_waiting() -> None:
     sizes = {"t": 4000, "topk": 2048, "heads": 16}
     knobs = next(v.knobs for v in VARIANTS if v.knobs["heads"] == 16)
     gpu = next(gpu for gpu in GPUS.values() if gpu.arch.name == "sm_90a")
-    assert launch(SimpleNamespace(**knobs), sizes, gpu) == {"splits": 2, "arrival_slots": 1}
+    assert launch(SimpleNamespace(**knobs), sizes, gpu) == LaunchPlan(splits=2, inbox_words=1)
 
 
 def _call(t: int, splits: int, executor: str, workspace: ops.Workspace) -> tuple[torch.Tensor, torch.Tensor]:
@@ -106,7 +108,7 @@ def test_calls_of_other_shapes_leave_a_workspace_as_they_found_it(executor: str)
         result = _call(t, splits, executor, workspace)
         before = found.setdefault((t, splits), result)
         assert all(map(torch.equal, result, before))
-        (held,) = (buffer for (name, _), buffer in workspace._buffers.items() if name == "arrivals")
+        (held,) = (buffer for (name, _), buffer in workspace._buffers.items() if name == "inboxes")
         assert not held.any()
 
 

@@ -32,10 +32,10 @@ def _units(knobs: Mapping[str, Any], tiles: int) -> int:
 
 
 def _deal(variant: variants.Variant, tiles: int, ctas: int) -> dict[str, int]:
-    blocks, units = variant.knobs["heads"] // 64, _units(variant.knobs, tiles)
+    units = _units(variant.knobs, tiles)
     share = -(-3 * units // ctas)
     parts = 1 if share % units == 0 else (units - 2) // share + 2
-    return {"splits": parts, "arrival_slots": blocks * (3 + ctas)}
+    return {"splits": parts, "ctas": ctas}
 
 
 @pytest.mark.sample(40)
@@ -90,14 +90,14 @@ def test_a_deal_covers_all_tiles_within_its_scratch(kv: str, heads: int, t: int)
         for topk in (64, 192, 2048):
             found, blocks = launch(knobs, {"t": t, "topk": topk}, gpu), heads // 64
             units = _units(vars(knobs), topk // 64)
-            ctas = found["arrival_slots"] // blocks - t
-            even = ctas == t * found["splits"]
-            share = -(-units // found["splits"]) if even else -(-t * units // ctas)
-            share = -(-t // ctas) * units if found["splits"] == 1 else share
-            span = share * found["splits"] if even else units
-            assert found["arrival_slots"] % blocks == 0 and ctas * share >= t * span
+            ctas, splits = found.ctas, found.splits
+            even = ctas == t * splits
+            share = -(-units // splits) if even else -(-t * units // ctas)
+            share = -(-t // ctas) * units if splits == 1 else share
+            span = share * splits if even else units
+            assert found.counters == t * blocks and ctas * share >= t * span
             parts = [(row * span + units - 1) // share - row * span // share + 1 for row in range(t)]
-            assert max(parts) <= found["splits"]
+            assert max(parts) <= splits
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_pairs_go_on_into_the_next_query_where_that_was_measured_faster(
 ) -> None:
     knobs = SimpleNamespace(heads=heads, kv="bf16", tile=64, stages=2, cluster=1, slices=1, block=64)
     found = launch(knobs, {"t": t, "topk": 2048}, GPUS["H200"])
-    assert found["arrival_slots"] == heads // 64 * (t + ctas)
+    assert found.ctas == ctas
 
 
 @pytest.mark.parametrize("block", (0, 64))
@@ -129,8 +129,8 @@ def test_ctas_that_leave_sms_idle_are_spread_over_pairs_of_sms(block: int) -> No
         sizes = {"t": 96, "topk": 2048, **{k: v for k, v in changed.items() if k not in knobs}}
         k = SimpleNamespace(**knobs | {key: value for key, value in changed.items() if key in knobs})
         found = launch(k, sizes, GPUS[gpu])
-        assert found.get("early", 0) == 0, "a launch begins early unless it is told not to"
-        return "early" in found
+        assert found.dims.get("early", 0) == 0, "a launch begins early unless it is told not to"
+        return not found.early
 
     assert [t for t in range(67, 133) if begins_behind(t=t)] == list(range(67, most + 1))
     assert begins_behind(t=48) and not begins_behind(t=64) and not begins_behind(t=16)

@@ -170,7 +170,7 @@ def _dealt(form: str, heads: int) -> tuple[tuple[Workload, Mapping[str, int]], .
     islands = _workload(
         f"islands_{form}_h{heads}", form, t=3, heads=heads, topk=448, n=700, sink=True, lse_scale=0.7, ids="islands"
     )  # fmt: skip
-    return tuple((islands, {"splits": splits, "arrival_slots": 5 * (heads // 64)}) for splits in (3, 1))
+    return tuple((islands, {"splits": splits, "ctas": 2}) for splits in (3, 1))
 
 
 STRUCTURES = (
@@ -203,7 +203,7 @@ class Written(TileProgram):
     given: t.Text
 
     def text(self, knobs: Mapping[str, Any], arch: ArchSpec) -> t.Text:
-        operands = self.problem.operands(self.form(knobs))
+        operands = self.declared_operands(knobs)
         check_uses(self.op, knobs, self.schedule(knobs, arch), self.given, operands)
         return self.given
 

@@ -99,7 +99,7 @@ LONG = {
 }  # fmt: skip
 LAUNCHES = {
     # Three queries of one CTA: each uses the slot of the queries again.
-    "dealt": {"splits": 1, "arrival_slots": 4},
+    "dealt": {"splits": 1, "ctas": 1},
     # Two items of one cluster, of more tiles than the ring has slots.
     "shared": {"ctas": 1, "abreast": 1},
 }

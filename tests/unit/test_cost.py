@@ -105,7 +105,7 @@ class CountingRun(Run):
 
 def counted(program, knobs, arch, form, dims) -> tuple[dict[str, float], int]:
     operands: dict[str, Any] = {}
-    for spec in program.problem.operands(form):
+    for spec in (*program.problem.operands(form), *program.own_operands(knobs)):
         if spec.kind == "scalar":
             operands[spec.name] = int(dims.get(spec.name, 0)) if spec.dtype == "int32" else 1.0
             continue
@@ -154,7 +154,7 @@ def test_counts_are_what_the_bodies_do(op) -> None:
         for knobs in {registry._frozen(v.knobs): v.knobs for v in open_variants}.values():
             arch = get_arch(call.arch)
             dims = {**call.dims, "max_len": call.dims.get("stride", 0)}
-            dims |= policy.launch(SimpleNamespace(**knobs), dims, call.row)
+            dims |= policy.launch(SimpleNamespace(**knobs), dims, call.row).dims
             found = policy.counts(SimpleNamespace(**knobs), program.schedule(knobs, arch), dims)
             found = dataclasses.replace(found, flops={name: n for name, n in found.flops.items() if n})
             # A text shows its products and uses of pipelines; the bytes that its leaves move, only the leaves know.

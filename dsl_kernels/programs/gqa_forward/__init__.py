@@ -26,6 +26,7 @@ from typing import Any
 
 from ... import problems
 from ...arch import ArchSpec
+from ...problems.base import OperandSpec
 from ...problems.gqa_forward import DTYPES
 from ...tile.lang import Body, Guard, Knob, Schedule
 from ...tile.program import TileProgram
@@ -99,6 +100,10 @@ PROGRAM = TileProgram(
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
+    scratch=(
+        OperandSpec("ctas", (), "int32", "scalar", doc="clusters that the work items are dealt to"),
+        OperandSpec("abreast", (), "int32", "scalar", doc="query heads that are worked on side by side"),
+    ),
     guards=(
         Guard("dtype", _form),
         Guard("dim", _dim),

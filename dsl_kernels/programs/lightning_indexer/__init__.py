@@ -16,6 +16,7 @@ from typing import Any
 
 from ... import problems
 from ...arch import ArchSpec
+from ...problems.base import OperandSpec
 from ...tile.lang import Body, Guard, Knob, Schedule
 from ...tile.program import TileProgram
 from . import decode, prefill
@@ -59,11 +60,21 @@ def _queries(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return f"next_n = {call['next_n']}, built for at most {knobs['queries']} queries a sequence"
 
 
+def _launched(k: SimpleNamespace) -> tuple[OperandSpec, ...]:
+    """The integer of the launch that a kernel takes."""
+    if k.mode == "prefill":
+        return (
+            OperandSpec("splits", (), "int32", "scalar", doc="CTAs that share the keys of one block of rows"),
+        )
+    return (OperandSpec("ctas", (), "int32", "scalar", doc="CTAs that the key tiles are dealt to"),)
+
+
 PROGRAM = TileProgram(
     op="lightning_indexer",
     problem=problems.get("lightning_indexer"),
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
+    scratch=_launched,
     guards=(Guard("form", _mode), Guard("heads", _heads), Guard("next_n", _queries)),
 )

@@ -21,10 +21,11 @@ from typing import Any
 
 from ... import problems
 from ...arch import RESERVED_SMEM, ArchSpec
+from ...problems.base import OperandSpec
 from ...tile.lang import Body, Guard, Knob, Schedule
 from ...tile.program import TileProgram
 from . import blackwell, on_m, on_n
-from .common import blocks_of, merged_rows, sliced_ctas_per_sm
+from .common import LATENT_DIM, blocks_of, merged_rows, sliced_ctas_per_sm
 
 SLICES = (1, 2, 4)
 KNOBS = (
@@ -102,12 +103,37 @@ def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return None
 
 
+def scratch(k: SimpleNamespace) -> tuple[OperandSpec, ...]:
+    """By what CTAs of a query join their parts: an inbox for each where CTAs share out the dims, elsewhere memory of the parts."""
+    if getattr(k, "slices", 1) > 1:
+        return (
+            OperandSpec(
+                "inboxes", ("inbox_words",), "int32", "workspace", zeroed=True, doc="parts of O with their lses, for each CTA"
+            ),
+            OperandSpec("splits", (), "int32", "scalar", doc="CTAs of a query and block of heads"),
+        )  # fmt: skip
+    found = (
+        OperandSpec("o_partial", ("t", "splits", "heads", LATENT_DIM), "float32", "workspace"),
+        OperandSpec("lse_partial", ("t", "splits", "heads"), "float32", "workspace", doc="base 2"),
+        OperandSpec("arrivals", ("counters",), "int32", "workspace", zeroed=True, doc="how many splits have come"),
+    )  # fmt: skip
+    if getattr(k, "block", 0) == 64:
+        return (
+            *found,
+            OperandSpec("ctas", (), "int32", "scalar", doc="CTAs that share out the units, a block of heads"),
+        )
+    if k.cluster > 1:
+        return found
+    return (*found, OperandSpec("all_resident", (), "int32", "scalar", doc="1: all CTAs run at once"))
+
+
 PROGRAM = TileProgram(
     op="sparse_mla",
     problem=problems.get("sparse_mla"),
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
+    scratch=scratch,
     guards=(
         _same("heads", "heads"),
         _same("kv", "form"),

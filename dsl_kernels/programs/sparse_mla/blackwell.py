@@ -113,7 +113,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "units": UNITS},
         maps=(_row_map("ckv", LATENT_DIM), _row_map("kpe", ROPE_DIM)) if bulk else (),
         min_ctas_per_sm=1,
-        resident=f"(splits - 1) * (t * {k.heads // hb} + 1 - arrival_slots)",
+        resident="all_resident",
     )  # fmt: skip
 
 

@@ -30,7 +30,8 @@ class Kernel(Names):
     out: Global
     q_nope: Global
     q_pe: Global
-    arrival_slots: Int32
+    all_resident: Int32
+    ctas: Int32
     n: Int32
     splits: Int32
     t: Int32
@@ -201,8 +202,8 @@ def end_of_cluster(m: Recorder) -> None:
 def merge_splits(walk: Walk, barrier: str, merge: Callable[[Value, Value], None]) -> None:
     """After the splits of a query have left their parts: `merge(share, shares)` joins this CTA's share of the result.
 
-    Splits of a cluster meet by its barrier, all splits of a query by a counter. Where there are more clusters, or CTAs than
-    run at once (one more counter says so), nobody waits: the last CTA to come merges alone.
+    Splits of a cluster meet by its barrier, all splits of a query by a counter. Where there are more clusters, or CTAs that do
+    not all run at once, nobody waits: the last CTA to come merges alone.
     """
     kernel = Kernel(walk)
     m, cluster = walk.m, walk.m.k.cluster
@@ -219,7 +220,7 @@ def merge_splits(walk: Walk, barrier: str, merge: Callable[[Value, Value], None]
     else:
         share: Int32 = walk.split
         shares: Int32 = splits
-        together = kernel.arrival_slots == kernel.t * m.c.head_blocks
+        together = inline(kernel.all_resident != 0)
         if together:
             m.count_in("arrivals", query, barrier)
             m.await_count("arrivals", query, splits, barrier)

@@ -107,7 +107,7 @@ def _exchange(k: SimpleNamespace, hb: int, dims: int) -> tuple[tuple[Buffer, ...
         ),
     ), (
         Pipeline("x", ("x_s",), "attend", Engine.PEERS, reader, 2, doc="partial scores"),
-        Pipeline("o", ("o_s",), "attend", Engine.GRID, reader, rounds="once", through="arrivals", meets="attend", doc="parts of O"),
+        Pipeline("o", ("o_s",), "attend", Engine.GRID, reader, rounds="once", through="inboxes", meets="attend", doc="parts of O"),
     )  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         ctas_per_sm=sliced_ctas_per_sm(k) if sliced else 1,
         # Without it ptxas may not know with how many registers a thread begins, and then gives none to those that need more.
         min_ctas_per_sm=int(_staged(k)),
-        resident=f"splits // {k.cluster} - 1" if sliced else f"(splits - 1) * ({blocks} + 1 - arrival_slots)" if k.cluster == 1 else "",
+        resident=f"splits // {k.cluster} - 1" if sliced else "all_resident" if k.cluster == 1 else "",
     )  # fmt: skip
 
 

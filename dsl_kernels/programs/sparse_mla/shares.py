@@ -193,9 +193,8 @@ def _find_share(walk: Units) -> None:
     """Find which of all queries' units are this CTA's. Neighbouring CTAs have the same units, each for its own block of heads."""
     kernel = Kernel(walk)
     m = walk.m
-    blocks, t, splits = m.c.head_blocks, kernel.t, kernel.splits
-    m.comment("Behind the counters that are used there is one more for each CTA: so many CTAs there are.")
-    walk.ctas = kernel.arrival_slots // blocks - t
+    t, splits = kernel.t, kernel.splits
+    walk.ctas = kernel.ctas
     units = inline(units_of_query(m))
     walk.share = (units + splits - 1) // splits
     walk.span = walk.share * splits

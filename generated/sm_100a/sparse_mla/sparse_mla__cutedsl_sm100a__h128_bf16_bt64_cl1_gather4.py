@@ -100,14 +100,15 @@ LAUNCH = Launch(
         Operand("lse", "tensor", "float32", ("t", "128"), written=True),
         Operand("o_partial", "tensor", "float32", ("t", "splits", "128", "512"), written=True),
         Operand("lse_partial", "tensor", "float32", ("t", "splits", "128"), written=True),
-        Operand("arrivals", "tensor", "int32", ("arrival_slots",), written=True),
+        Operand("arrivals", "tensor", "int32", ("counters",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
+        Operand("all_resident", "scalar", "int32"),
     ),
     grid=("t * 2", "splits", "1"),
     block=192,
     cluster=(1, 1, 1),
-    resident="(splits - 1) * (t * 2 + 1 - arrival_slots)",
+    resident="all_resident",
     tensor_maps=(
         TensorMap(
             "ckv_map", "ckv", "BFLOAT16", global_dims=("512", "n"), global_strides=("ckv_stride * 2",),
@@ -541,9 +542,9 @@ def spread_ids(rows, low, high):
 def softmax(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
-    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32, n: Int32, topk: Int32,
-    splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer,
-    red_s: cute.Pointer, stat_s: cute.Pointer, last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
+    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, all_resident: Int32, n: Int32, topk: Int32,
+    splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer,
+    stat_s: cute.Pointer, last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
     s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer,
     o_full: cute.Pointer, bx: Int32, split: Int32, row: Int32, head0: Int32, turns: Int32, it: Int32,
     low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
@@ -624,8 +625,7 @@ def softmax(
         merges = Boolean(True)
         share = Int32(split)
         shares = Int32(splits)
-        together = arrival_slots == t * (HEADS // HEAD_BLOCK)
-        if together:
+        if all_resident != 0:
             cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
             grid.count_in(arrivals + bx, worker)
             grid.await_count(arrivals + bx, splits, worker)
@@ -642,7 +642,7 @@ def softmax(
                 row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale,
                 worker
             )
-        if together:
+        if all_resident != 0:
             grid.count_out(arrivals + bx, splits, worker)
 
 
@@ -757,8 +757,9 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(
     ckv_map: cute.CopyAtom, ckv_map_coords: cute.Tensor, kpe_map: cute.CopyAtom, kpe_map_coords: cute.Tensor,
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    all_resident: Int32, t: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32,
+    counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -828,7 +829,7 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            t, n, topk, splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, tmem, q_full, s_full,
+            all_resident, n, topk, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, tmem, q_full, s_full,
             s_empty, p_full, p_empty, o_full, bx, split, row, head0, turns, it, low, high, in_low, in_high,
             live, thread, lane
         )
@@ -855,14 +856,15 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(
 def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    all_resident: Int32, t: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32,
+    counters: Int32
 ):
     ckv_map, ckv_map_coords = bulk.row_map(ckv, cutlass.BFloat16, 512, 64)
     kpe_map, kpe_map_coords = bulk.row_map(kpe, cutlass.BFloat16, 64, 64)
     kernel = sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(
         ckv_map, ckv_map_coords, kpe_map, kpe_map_coords, q_nope, q_pe, ckv, kpe, indices, attn_sink, out,
-        lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, ckv_stride, kpe_stride, topk,
-        splits, arrival_slots
+        lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, all_resident, t, n, ckv_stride,
+        kpe_stride, topk, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(192, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)

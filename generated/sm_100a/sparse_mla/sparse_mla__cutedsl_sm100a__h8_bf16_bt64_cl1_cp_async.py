@@ -98,14 +98,15 @@ LAUNCH = Launch(
         Operand("lse", "tensor", "float32", ("t", "8"), written=True),
         Operand("o_partial", "tensor", "float32", ("t", "splits", "8", "512"), written=True),
         Operand("lse_partial", "tensor", "float32", ("t", "splits", "8"), written=True),
-        Operand("arrivals", "tensor", "int32", ("arrival_slots",), written=True),
+        Operand("arrivals", "tensor", "int32", ("counters",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
+        Operand("all_resident", "scalar", "int32"),
     ),
     grid=("t * 1", "splits", "1"),
     block=288,
     cluster=(1, 1, 1),
-    resident="(splits - 1) * (t * 1 + 1 - arrival_slots)",
+    resident="all_resident",
 )
 
 
@@ -534,9 +535,9 @@ def copy_rows_2(target, cache, cache_pitch, low, high, n, thread):
 def softmax(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
-    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32, n: Int32, topk: Int32,
-    splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer,
-    red_s: cute.Pointer, stat_s: cute.Pointer, last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
+    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, all_resident: Int32, n: Int32, topk: Int32,
+    splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer,
+    stat_s: cute.Pointer, last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
     s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer,
     o_full: cute.Pointer, bx: Int32, split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
     in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
@@ -615,8 +616,7 @@ def softmax(
         merges = Boolean(True)
         share = Int32(split)
         shares = Int32(splits)
-        together = arrival_slots == t
-        if together:
+        if all_resident != 0:
             cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
             grid.count_in(arrivals + bx, worker)
             grid.await_count(arrivals + bx, splits, worker)
@@ -632,7 +632,7 @@ def softmax(
             merge_heads(
                 bx, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, worker
             )
-        if together:
+        if all_resident != 0:
             grid.count_out(arrivals + bx, splits, worker)
 
 
@@ -744,8 +744,9 @@ def mma(
 def sparse_mla__cutedsl_sm100a__h8_bf16_bt64_cl1_cp_async(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    all_resident: Int32, t: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32,
+    counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -811,7 +812,7 @@ def sparse_mla__cutedsl_sm100a__h8_bf16_bt64_cl1_cp_async(
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            t, n, topk, splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, tmem, q_full, s_full,
+            all_resident, n, topk, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, tmem, q_full, s_full,
             s_empty, p_full, p_empty, o_full, bx, split, turns, it, low, high, in_low, in_high, live, thread,
             lane
         )
@@ -838,11 +839,12 @@ def sparse_mla__cutedsl_sm100a__h8_bf16_bt64_cl1_cp_async(
 def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    all_resident: Int32, t: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32,
+    counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm100a__h8_bf16_bt64_cl1_cp_async(
         q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-        lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots
+        lse_scale, all_resident, t, n, ckv_stride, kpe_stride, topk, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)

@@ -70,7 +70,7 @@ from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
 # Where it is not zero, all CTAs run at once.
-RESIDENT = "(splits - 1) * (t * 2 + 1 - arrival_slots)"
+RESIDENT = "all_resident"
 
 HEADS = 128  # query heads
 TILE = 64  # tokens a tile
@@ -490,9 +490,9 @@ def copy_rows_2(target, target_slot, cache, low, high, n, thread):
 
 @T.macro
 def softmax(
-    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n,
-    splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty, p_full,
-    p_empty, o_full, bx, split, row, head0, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
+    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
+    all_resident, n, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty,
+    p_full, p_empty, o_full, bx, split, row, head0, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
     in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
@@ -563,8 +563,7 @@ def softmax(
         merges = T.alloc_var("bool", init=True)
         share = T.alloc_var("int32", init=split)
         shares = T.alloc_var("int32", init=splits)
-        together = arrival_slots == t * (HEADS // HEAD_BLOCK)
-        if together:
+        if all_resident != 0:
             T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
             grid.count_in(arrivals, bx, worker)
             grid.await_count(arrivals, bx, splits, worker)
@@ -581,7 +580,7 @@ def softmax(
                 row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale,
                 worker
             )
-        if together:
+        if all_resident != 0:
             grid.count_out(arrivals, bx, splits, worker)
 
 
@@ -671,7 +670,7 @@ def program():
     kpe_stride = T.dynamic("kpe_stride")
     topk = T.dynamic("topk")
     splits = T.dynamic("splits")
-    arrival_slots = T.dynamic("arrival_slots")
+    counters = T.dynamic("counters")
 
     @T.prim_func
     def sparse_mla__tilelang_sm100a__h128_bf16_bt64_cl1_cp_async(
@@ -685,9 +684,10 @@ def program():
         lse: T.Tensor((t, 128), "float32"),
         o_partial: T.Tensor((t, splits, 128, 512), "float32"),
         lse_partial: T.Tensor((t, splits, 128), "float32"),
-        arrivals: T.Tensor((arrival_slots,), "int32"),
+        arrivals: T.Tensor((counters,), "int32"),
         sm_scale: T.float32,
         lse_scale: T.float32,
+        all_resident: T.int32,
     ):
         with T.Kernel(t * 2, splits, threads=288) as (bx, split):
             T.import_source(leaf_sm100.SOURCE + warps.SOURCE)
@@ -728,7 +728,7 @@ def program():
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-                    lse_scale, t, n, splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t,
+                    lse_scale, all_resident, n, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t,
                     q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, row, head0, turns, it, low,
                     high, in_low, in_high, live, thread, lane
                 )

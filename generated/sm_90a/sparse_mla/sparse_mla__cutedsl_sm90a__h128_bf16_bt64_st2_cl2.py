@@ -71,7 +71,7 @@ LAUNCH = Launch(
         Operand("lse", "tensor", "float32", ("t", "128"), written=True),
         Operand("o_partial", "tensor", "float32", ("t", "splits", "128", "512"), written=True),
         Operand("lse_partial", "tensor", "float32", ("t", "splits", "128"), written=True),
-        Operand("arrivals", "tensor", "int32", ("arrival_slots",), written=True),
+        Operand("arrivals", "tensor", "int32", ("counters",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
     ),
@@ -620,7 +620,7 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl2(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -676,10 +676,10 @@ def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl2(
         q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-        lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots
+        lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 2, 1))

@@ -80,7 +80,7 @@ LAUNCH = Launch(
         Operand("lse", "tensor", "float32", ("t", "16"), written=True),
         Operand("o_partial", "tensor", "float32", ("t", "splits", "16", "512"), written=True),
         Operand("lse_partial", "tensor", "float32", ("t", "splits", "16"), written=True),
-        Operand("arrivals", "tensor", "int32", ("arrival_slots",), written=True),
+        Operand("arrivals", "tensor", "int32", ("counters",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
     ),
@@ -688,7 +688,7 @@ def sparse_mla__cutedsl_sm90a__h16_fp8_bt64_st2_cl2(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    n: Int32, topk: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -759,10 +759,10 @@ def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    n: Int32, topk: Int32, splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h16_fp8_bt64_st2_cl2(
         q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-        lse_scale, t, n, topk, splits, arrival_slots
+        lse_scale, t, n, topk, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 2, 1), min_blocks_per_mp=1)

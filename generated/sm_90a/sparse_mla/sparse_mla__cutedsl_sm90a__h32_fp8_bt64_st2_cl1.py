@@ -79,14 +79,15 @@ LAUNCH = Launch(
         Operand("lse", "tensor", "float32", ("t", "32"), written=True),
         Operand("o_partial", "tensor", "float32", ("t", "splits", "32", "512"), written=True),
         Operand("lse_partial", "tensor", "float32", ("t", "splits", "32"), written=True),
-        Operand("arrivals", "tensor", "int32", ("arrival_slots",), written=True),
+        Operand("arrivals", "tensor", "int32", ("counters",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
+        Operand("all_resident", "scalar", "int32"),
     ),
     grid=("t * 1", "splits", "1"),
     block=512,
     cluster=(1, 1, 1),
-    resident="(splits - 1) * (t * 1 + 1 - arrival_slots)",
+    resident="all_resident",
 )
 
 
@@ -573,9 +574,9 @@ def copy_tokens(raw, raw_pe, scales, kv_cache, ids, n, thread):
 def attend(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
-    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32, n: Int32, topk: Int32,
-    splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer,
-    kpe_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer, kv_full: cute.Pointer,
+    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, all_resident: Int32, n: Int32, topk: Int32,
+    splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
+    p_s: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer, kv_full: cute.Pointer,
     kv_empty: cute.Pointer, bx: Int32, split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
     in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
@@ -642,8 +643,7 @@ def attend(
         merges = Boolean(True)
         share = Int32(split)
         shares = Int32(splits)
-        together = arrival_slots == t
-        if together:
+        if all_resident != 0:
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
             grid.count_in(arrivals + bx, worker)
             grid.await_count(arrivals + bx, splits, worker)
@@ -660,7 +660,7 @@ def attend(
                 bx, splits, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale,
                 worker
             )
-        if together:
+        if all_resident != 0:
             grid.count_out(arrivals + bx, splits, worker)
 
 
@@ -740,8 +740,8 @@ def gather(
 def sparse_mla__cutedsl_sm90a__h32_fp8_bt64_st2_cl1(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    all_resident: Int32, t: Int32, n: Int32, topk: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -788,8 +788,8 @@ def sparse_mla__cutedsl_sm90a__h32_fp8_bt64_st2_cl1(
         cute.arch.setmaxregister_increase(224)
         attend(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            t, n, topk, splits, arrival_slots, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full,
-            kv_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
+            all_resident, n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty,
+            bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
         )
     elif warp < 12:
         cute.arch.setmaxregister_decrease(104)
@@ -809,11 +809,11 @@ def sparse_mla__cutedsl_sm90a__h32_fp8_bt64_st2_cl1(
 def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    all_resident: Int32, t: Int32, n: Int32, topk: Int32, splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h32_fp8_bt64_st2_cl1(
         q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-        lse_scale, t, n, topk, splits, arrival_slots
+        lse_scale, all_resident, t, n, topk, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)

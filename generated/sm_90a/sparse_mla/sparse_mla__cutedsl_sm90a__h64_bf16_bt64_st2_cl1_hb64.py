@@ -93,7 +93,7 @@ pipelines
   named barrier attend: left, right
   named barrier left: left
   named barrier right: right
-totals: 384 threads, 230512 of 232448 bytes of shared memory, grid (arrival_slots - t * 1)
+totals: 384 threads, 230512 of 232448 bytes of shared memory, grid (ctas * 1)
 """
 import cutlass
 import cutlass.cute as cute
@@ -141,11 +141,12 @@ LAUNCH = Launch(
         Operand("lse", "tensor", "float32", ("t", "64"), written=True),
         Operand("o_partial", "tensor", "float32", ("t", "splits", "64", "512"), written=True),
         Operand("lse_partial", "tensor", "float32", ("t", "splits", "64"), written=True),
-        Operand("arrivals", "tensor", "int32", ("arrival_slots",), written=True),
+        Operand("arrivals", "tensor", "int32", ("counters",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
+        Operand("ctas", "scalar", "int32"),
     ),
-    grid=("arrival_slots - t * 1", "1", "1"),
+    grid=("ctas * 1", "1", "1"),
     block=384,
     cluster=(1, 1, 1),
     resident="splits - 1",
@@ -1248,8 +1249,8 @@ def gather(
 def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, ctas: Int32,
+    t: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -1283,8 +1284,6 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     cta, _, _ = cute.arch.block_idx()
-    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
-    ctas = arrival_slots - t
     share = Int32(((topk // TILE + 1) // 2 + splits - 1) // splits)
     span = Int32(share * splits)
     # Not so many parts of each query: whole queries, or units regardless of queries.
@@ -1378,11 +1377,11 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64(
 def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, ctas: Int32,
+    t: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64(
         q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-        lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots
+        lse_scale, ctas, t, n, ckv_stride, kpe_stride, topk, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1))

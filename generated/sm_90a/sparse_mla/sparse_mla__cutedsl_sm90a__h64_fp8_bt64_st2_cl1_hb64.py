@@ -84,7 +84,7 @@ pipelines
       left: wgmma wait, one lane a warp, arrive empty
       right: wgmma wait, one lane a warp, arrive empty
   named barrier attend: left, right
-totals: 512 threads, 230512 of 232448 bytes of shared memory, grid (arrival_slots - t * 1)
+totals: 512 threads, 230512 of 232448 bytes of shared memory, grid (ctas * 1)
 """
 import cutlass
 import cutlass.cute as cute
@@ -128,11 +128,12 @@ LAUNCH = Launch(
         Operand("lse", "tensor", "float32", ("t", "64"), written=True),
         Operand("o_partial", "tensor", "float32", ("t", "splits", "64", "512"), written=True),
         Operand("lse_partial", "tensor", "float32", ("t", "splits", "64"), written=True),
-        Operand("arrivals", "tensor", "int32", ("arrival_slots",), written=True),
+        Operand("arrivals", "tensor", "int32", ("counters",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
+        Operand("ctas", "scalar", "int32"),
     ),
-    grid=("arrival_slots - t * 1", "1", "1"),
+    grid=("ctas * 1", "1", "1"),
     block=512,
     cluster=(1, 1, 1),
     resident="splits - 1",
@@ -812,14 +813,14 @@ def fetch_half(kv_cache, ids, n, thread):
 def left(
     indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, t: Int32, n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32,
-    q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer, ckv_s_left: cute.Pointer,
-    kpe_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer,
-    p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
-    kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
-    p_left_empty: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer,
-    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32,
-    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    lse_scale: Float32, ctas: Int32, t: Int32, n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer,
+    qpe_s: cute.Pointer, red_s: cute.Pointer, ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer,
+    p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, p_s_right: cute.Pointer,
+    peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
+    kv_left_empty: cute.Pointer, p_left_full: cute.Pointer, p_left_empty: cute.Pointer,
+    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, p_right_full: cute.Pointer,
+    p_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
+    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the first half of each tile, and that half of the dims."""
     qk_nope_left_a = QK_NOPE_LEFT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -838,8 +839,6 @@ def left(
     sinks_left = cute.make_rmem_tensor(2, Float32)
     worker = thread
     turn = Int32(0)
-    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
-    ctas = arrival_slots - t
     share = Int32((topk // TILE + splits - 1) // splits)
     span = Int32(share * splits)
     # Not so many parts of each query: whole queries, or units regardless of queries.
@@ -1040,8 +1039,8 @@ def left(
 @cute.jit
 def right(
     indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32, n: Int32, topk: Int32,
-    splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer,
+    lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, ctas: Int32, t: Int32, n: Int32,
+    topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer,
     ckv_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer,
     kpe_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer,
     q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
@@ -1066,8 +1065,6 @@ def right(
     sinks_right = cute.make_rmem_tensor(2, Float32)
     worker = thread % 128
     turn = Int32(0)
-    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
-    ctas = arrival_slots - t
     share = Int32((topk // TILE + splits - 1) // splits)
     span = Int32(share * splits)
     # Not so many parts of each query: whole queries, or units regardless of queries.
@@ -1199,8 +1196,8 @@ def right(
 
 @cute.jit
 def gather_left(
-    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer, t: Int32,
-    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
+    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer, ctas: Int32,
+    t: Int32, n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
     ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
     kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32,
     high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
@@ -1210,8 +1207,6 @@ def gather_left(
     worker = thread % 128
     turn = Int32(0)
     now = Int32(0)
-    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
-    ctas = arrival_slots - t
     share = Int32((topk // TILE + splits - 1) // splits)
     span = Int32(share * splits)
     # Not so many parts of each query: whole queries, or units regardless of queries.
@@ -1264,8 +1259,8 @@ def gather_left(
 
 @cute.jit
 def gather_right(
-    kv_cache: cute.Pointer, indices: cute.Pointer, t: Int32, n: Int32, topk: Int32, splits: Int32,
-    arrival_slots: Int32, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer,
+    kv_cache: cute.Pointer, indices: cute.Pointer, ctas: Int32, t: Int32, n: Int32, topk: Int32,
+    splits: Int32, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer,
     kv_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
     in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
@@ -1274,8 +1269,6 @@ def gather_right(
     worker = thread % 128
     turn = Int32(0)
     now = Int32(0)
-    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
-    ctas = arrival_slots - t
     share = Int32((topk // TILE + splits - 1) // splits)
     span = Int32(share * splits)
     # Not so many parts of each query: whole queries, or units regardless of queries.
@@ -1326,8 +1319,8 @@ def gather_right(
 def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, ctas: Int32,
+    t: Int32, n: Int32, topk: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -1391,32 +1384,32 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
     if warp < 4:
         cute.arch.setmaxregister_increase(176)
         left(
-            indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, topk,
-            splits, arrival_slots, q_s, qpe_s, red_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left,
-            ckv_s_right, p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full,
-            p_left_empty, kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, done, it, low,
-            high, in_low, in_high, live, thread, lane
+            indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, ctas, t, n,
+            topk, splits, q_s, qpe_s, red_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left, ckv_s_right,
+            p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
+            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, done, it, low, high, in_low,
+            in_high, live, thread, lane
         )
     elif warp < 8:
         cute.arch.setmaxregister_increase(176)
         right(
-            indices, attn_sink, out, o_partial, lse_partial, sm_scale, lse_scale, t, n, topk, splits,
-            arrival_slots, q_s, qpe_s, red_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right,
-            p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
+            indices, attn_sink, out, o_partial, lse_partial, sm_scale, lse_scale, ctas, t, n, topk, splits,
+            q_s, qpe_s, red_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right,
+            peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
             kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, done, it, low, high, in_low,
             in_high, live, thread, lane
         )
     elif warp < 12:
         cute.arch.setmaxregister_decrease(80)
         gather_left(
-            q_nope, q_pe, kv_cache, indices, t, n, topk, splits, arrival_slots, q_s, qpe_s, ckv_s_left,
-            kpe_s_left, q_full, q_empty, kv_left_full, kv_left_empty, cta, done, it, low, high, in_low,
-            in_high, live, thread, lane
+            q_nope, q_pe, kv_cache, indices, ctas, t, n, topk, splits, q_s, qpe_s, ckv_s_left, kpe_s_left,
+            q_full, q_empty, kv_left_full, kv_left_empty, cta, done, it, low, high, in_low, in_high, live,
+            thread, lane
         )
     else:
         cute.arch.setmaxregister_decrease(80)
         gather_right(
-            kv_cache, indices, t, n, topk, splits, arrival_slots, ckv_s_right, kpe_s_right, kv_right_full,
+            kv_cache, indices, ctas, t, n, topk, splits, ckv_s_right, kpe_s_right, kv_right_full,
             kv_right_empty, cta, done, it, low, high, in_low, in_high, live, thread, lane
         )
 
@@ -1425,11 +1418,11 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
 def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, ctas: Int32,
+    t: Int32, n: Int32, topk: Int32, splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
         q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-        lse_scale, t, n, topk, splits, arrival_slots
+        lse_scale, ctas, t, n, topk, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1))

@@ -38,7 +38,7 @@ pipelines
     full  x1, 4096 bytes: attend arrive + expect bytes
       attend: wait full
   o: attend (grid) ==[o_s: once]==> attend (threads)
-    words through arrivals: attend sends
+    words through inboxes: attend sends
       attend: look for words, leave zeros, meet
   named barrier attend: attend
 totals: 256 threads, 130368 of 232448 bytes of shared memory, grid (t * 4, 2, splits // 2)
@@ -79,11 +79,10 @@ LAUNCH = Launch(
         Operand("attn_sink", "tensor", "float32", ("64",)),
         Operand("out", "tensor", "bfloat16", ("t", "64", "512"), written=True),
         Operand("lse", "tensor", "float32", ("t", "64"), written=True),
-        Operand("o_partial", "tensor", "float32", ("t", "splits", "64", "512"), written=True),
-        Operand("lse_partial", "tensor", "float32", ("t", "splits", "64"), written=True),
-        Operand("arrivals", "tensor", "int32", ("arrival_slots",), written=True),
+        Operand("inboxes", "tensor", "int32", ("inbox_words",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
+        Operand("splits", "scalar", "int32"),
     ),
     grid=("t * 4", "2", "splits // 2"),
     block=256,
@@ -795,7 +794,7 @@ def load_tokens(words, kv_cache, which, low, high, n, thread):
 @cute.jit
 def attend(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
-    out: cute.Pointer, lse: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    out: cute.Pointer, lse: cute.Pointer, inboxes: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
     n: Int32, topk: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
     p_s: cute.Pointer, red_s: cute.Pointer, x_s: cute.Pointer, o_s: cute.Pointer, kv_full: cute.Pointer,
     kv_empty: cute.Pointer, x_full: cute.Pointer, bx: Int32, rank: Int32, row: Int32, head0: Int32,
@@ -869,9 +868,9 @@ def attend(
     first = bx * splits_of_row * SLICES + which
     if splits_of_row > 1:
         # The CTAs that hold this slice trade rows of O, so that each merges its share of them.
-        send_parts(acc, top, arrivals, first, split, splits_of_row, worker)
+        send_parts(acc, top, inboxes, first, split, splits_of_row, worker)
         inbox.collect(
-            o_s, arrivals + (first + split * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)),
+            o_s, inboxes + (first + split * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)),
             LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK), worker, ATTEND_THREADS
         )
         cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
@@ -917,9 +916,8 @@ def gather(
 @cute.kernel
 def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st3_cl2_sl2_hb16(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, inboxes: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, splits: Int32, t: Int32, n: Int32, topk: Int32, inbox_words: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -967,7 +965,7 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st3_cl2_sl2_hb16(
     low, high = read_ids(indices, topk, row, turns, split, lane)
     if warp < 4:
         attend(
-            q_nope, q_pe, indices, attn_sink, out, lse, arrivals, sm_scale, lse_scale, n, topk, q_s, qpe_s,
+            q_nope, q_pe, indices, attn_sink, out, lse, inboxes, sm_scale, lse_scale, n, topk, q_s, qpe_s,
             ckv_s, kpe_s, p_s, red_s, x_s, o_s, kv_full, kv_empty, x_full, bx, rank, row, head0, which, split,
             splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
         )
@@ -981,12 +979,11 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st3_cl2_sl2_hb16(
 @cute.jit
 def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, inboxes: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, splits: Int32, t: Int32, n: Int32, topk: Int32, inbox_words: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st3_cl2_sl2_hb16(
-        q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-        lse_scale, t, n, topk, splits, arrival_slots
+        q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, inboxes, sm_scale, lse_scale, splits, t, n,
+        topk, inbox_words
     )
     kernel.launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 2, 1))

@@ -40,7 +40,7 @@ from dsl_kernels.device.tilelang import sparse_mla as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 # Where it is not zero, all CTAs run at once.
-RESIDENT = "(splits - 1) * (t * 1 + 1 - arrival_slots)"
+RESIDENT = "all_resident"
 
 HEADS = 16  # query heads
 TILE = 64  # tokens a tile
@@ -528,9 +528,9 @@ def copy_rows_2(target, target_slot, cache, low, high, n, thread):
 
 @T.macro
 def attend(
-    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n,
-    splits, arrival_slots, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, split, turns,
-    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
+    all_resident, n, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, split,
+    turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, both products, softmax, merge, output."""
     scores = T.alloc_local((OWN_SCORES,), "float32")
@@ -599,8 +599,7 @@ def attend(
         merges = T.alloc_var("bool", init=True)
         share = T.alloc_var("int32", init=split)
         shares = T.alloc_var("int32", init=splits)
-        together = arrival_slots == t
-        if together:
+        if all_resident != 0:
             T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
             grid.count_in(arrivals, bx, worker)
             grid.await_count(arrivals, bx, splits, worker)
@@ -616,7 +615,7 @@ def attend(
             merge_parts(
                 bx, splits, share, shares, out, lse, o_partial, lse_partial, attn_sink, lse_scale, worker
             )
-        if together:
+        if all_resident != 0:
             grid.count_out(arrivals, bx, splits, worker)
 
 
@@ -647,7 +646,7 @@ def program():
     kpe_stride = T.dynamic("kpe_stride")
     topk = T.dynamic("topk")
     splits = T.dynamic("splits")
-    arrival_slots = T.dynamic("arrival_slots")
+    counters = T.dynamic("counters")
 
     @T.prim_func
     def sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl1(
@@ -661,9 +660,10 @@ def program():
         lse: T.Tensor((t, 16), "float32"),
         o_partial: T.Tensor((t, splits, 16, 512), "float32"),
         lse_partial: T.Tensor((t, splits, 16), "float32"),
-        arrivals: T.Tensor((arrival_slots,), "int32"),
+        arrivals: T.Tensor((counters,), "int32"),
         sm_scale: T.float32,
         lse_scale: T.float32,
+        all_resident: T.int32,
     ):
         with T.Kernel(t * 1, splits, threads=256) as (bx, split):
             T.import_source(wgmma.SOURCE + warps.SOURCE)
@@ -693,8 +693,8 @@ def program():
             if thread < 128:
                 attend(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-                    lse_scale, t, n, splits, arrival_slots, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s,
-                    kv_full, kv_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
+                    lse_scale, all_resident, n, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full,
+                    kv_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
                 )
             else:
                 gather(

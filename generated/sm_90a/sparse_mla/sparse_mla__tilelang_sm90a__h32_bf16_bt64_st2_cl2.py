@@ -598,7 +598,7 @@ def program():
     kpe_stride = T.dynamic("kpe_stride")
     topk = T.dynamic("topk")
     splits = T.dynamic("splits")
-    arrival_slots = T.dynamic("arrival_slots")
+    counters = T.dynamic("counters")
 
     @T.prim_func
     def sparse_mla__tilelang_sm90a__h32_bf16_bt64_st2_cl2(
@@ -612,7 +612,7 @@ def program():
         lse: T.Tensor((t, 32), "float32"),
         o_partial: T.Tensor((t, splits, 32, 512), "float32"),
         lse_partial: T.Tensor((t, splits, 32), "float32"),
-        arrivals: T.Tensor((arrival_slots,), "int32"),
+        arrivals: T.Tensor((counters,), "int32"),
         sm_scale: T.float32,
         lse_scale: T.float32,
     ):

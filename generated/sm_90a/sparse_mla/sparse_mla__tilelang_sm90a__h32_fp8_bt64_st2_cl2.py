@@ -669,7 +669,7 @@ def program():
     n = T.dynamic("n")
     topk = T.dynamic("topk")
     splits = T.dynamic("splits")
-    arrival_slots = T.dynamic("arrival_slots")
+    counters = T.dynamic("counters")
 
     @T.prim_func
     def sparse_mla__tilelang_sm90a__h32_fp8_bt64_st2_cl2(
@@ -682,7 +682,7 @@ def program():
         lse: T.Tensor((t, 32), "float32"),
         o_partial: T.Tensor((t, splits, 32, 512), "float32"),
         lse_partial: T.Tensor((t, splits, 32), "float32"),
-        arrivals: T.Tensor((arrival_slots,), "int32"),
+        arrivals: T.Tensor((counters,), "int32"),
         sm_scale: T.float32,
         lse_scale: T.float32,
     ):

@@ -680,7 +680,7 @@ def program():
     n = T.dynamic("n")
     topk = T.dynamic("topk")
     splits = T.dynamic("splits")
-    arrival_slots = T.dynamic("arrival_slots")
+    counters = T.dynamic("counters")
 
     @T.prim_func
     def sparse_mla__tilelang_sm90a__h64_fp8_bt64_st2_cl2(
@@ -693,7 +693,7 @@ def program():
         lse: T.Tensor((t, 64), "float32"),
         o_partial: T.Tensor((t, splits, 64, 512), "float32"),
         lse_partial: T.Tensor((t, splits, 64), "float32"),
-        arrivals: T.Tensor((arrival_slots,), "int32"),
+        arrivals: T.Tensor((counters,), "int32"),
         sm_scale: T.float32,
         lse_scale: T.float32,
     ):
