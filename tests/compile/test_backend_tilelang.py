@@ -265,7 +265,7 @@ def test_helpers_are_found_through_each_other(tmp_path, monkeypatch):
 
 RENAMING = """
 import tilelang.language as T
-from dsl_kernels.device.tilelang import dims
+from dsl_kernels.device.tilelang import symbols
 
 PASS_CONFIGS = {}
 
@@ -290,7 +290,7 @@ def program():
 
 @pytest.mark.parametrize(
     ("returned", "named"),
-    [("dims.named(copy__tilelang_sm90a__t, n=n)", "n"), ("copy__tilelang_sm90a__t", "limit")],
+    [("symbols.named(copy__tilelang_sm90a__t, n=n)", "n"), ("copy__tilelang_sm90a__t", "limit")],
     ids=("named again", "as the macro left it"),
 )
 def test_sizes_keep_their_names_though_a_macro_takes_them_under_others(

@@ -96,7 +96,7 @@ totals: 320 threads, 229584 of 232448 bytes of shared memory, 448 of 512 tensor-
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import boxes, dims, fragment, sync, tcgen05
+from dsl_kernels.device.tilelang import boxes, fragment, symbols, sync, tcgen05
 from dsl_kernels.device.tilelang import gqa_forward as leaf
 from dsl_kernels.device.tilelang import gqa_forward_sm100 as leaf_sm100
 
@@ -777,4 +777,4 @@ def program():
             # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()
 
-    return dims.named(gqa_forward__tilelang_sm100a__bf16_d128_n64_st3_c2_z2, skv=skv, sq=sq)
+    return symbols.named(gqa_forward__tilelang_sm100a__bf16_d128_n64_st3_c2_z2, skv=skv, sq=sq)

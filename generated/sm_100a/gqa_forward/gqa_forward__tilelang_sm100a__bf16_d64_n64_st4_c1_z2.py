@@ -96,7 +96,7 @@ totals: 320 threads, 131312 of 232448 bytes of shared memory, 320 of 512 tensor-
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import dims, fragment
+from dsl_kernels.device.tilelang import fragment, symbols
 from dsl_kernels.device.tilelang import gqa_forward as leaf
 from dsl_kernels.device.tilelang import gqa_forward_sm100 as leaf_sm100
 
@@ -708,4 +708,4 @@ def program():
             # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()
 
-    return dims.named(gqa_forward__tilelang_sm100a__bf16_d64_n64_st4_c1_z2, skv=skv, sq=sq)
+    return symbols.named(gqa_forward__tilelang_sm100a__bf16_d64_n64_st4_c1_z2, skv=skv, sq=sq)

@@ -13,8 +13,8 @@ totals: 128 threads, 33792 of 232448 bytes of shared memory, grid (b, ceildiv(m,
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import dims
 from dsl_kernels.device.tilelang import resample_trajectories as leaf
+from dsl_kernels.device.tilelang import symbols
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
@@ -64,4 +64,4 @@ def program():
 
             sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, row, tile, thread)
 
-    return dims.named(resample_trajectories__tilelang_sm100a__staged_n128_v8, n=n)
+    return symbols.named(resample_trajectories__tilelang_sm100a__staged_n128_v8, n=n)

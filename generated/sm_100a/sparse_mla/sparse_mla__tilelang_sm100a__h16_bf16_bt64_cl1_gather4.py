@@ -66,7 +66,7 @@ totals: 192 threads, 220004 of 232448 bytes of shared memory, 96 of 512 tensor-m
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
-from dsl_kernels.device.tilelang import bulk, dims, fragment, grid, tcgen05, warps
+from dsl_kernels.device.tilelang import bulk, fragment, grid, tcgen05, warps
 from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf_sm100.PASS_CONFIGS

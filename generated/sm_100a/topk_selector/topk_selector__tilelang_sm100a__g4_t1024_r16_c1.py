@@ -23,7 +23,7 @@ totals: 1024 threads, 190144 of 232448 bytes of shared memory, grid (rows, 4)
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import dims, grid, scalars, warps
+from dsl_kernels.device.tilelang import grid, scalars, symbols, warps
 from dsl_kernels.device.tilelang import topk_selector as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -1042,4 +1042,4 @@ def program():
                 thread, warp, lane
             )
 
-    return dims.named(topk_selector__tilelang_sm100a__g4_t1024_r16_c1, stride=stride)
+    return symbols.named(topk_selector__tilelang_sm100a__g4_t1024_r16_c1, stride=stride)

@@ -22,7 +22,7 @@ totals: 512 threads, 58048 of 232448 bytes of shared memory, grid (rows, 8)
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import dims, grid, scalars, warps
+from dsl_kernels.device.tilelang import grid, scalars, symbols, warps
 from dsl_kernels.device.tilelang import topk_selector as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -1031,4 +1031,4 @@ def program():
                 warp, lane
             )
 
-    return dims.named(topk_selector__tilelang_sm100a__g8_t512_r8_c1, stride=stride)
+    return symbols.named(topk_selector__tilelang_sm100a__g8_t512_r8_c1, stride=stride)

@@ -46,7 +46,7 @@ totals: 384 threads, 196688 of 232448 bytes of shared memory, grid (ctas, 1)
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import dims, fragment
+from dsl_kernels.device.tilelang import fragment, symbols
 from dsl_kernels.device.tilelang import gqa_forward as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -433,4 +433,4 @@ def program():
                         shift
                     )
 
-    return dims.named(gqa_forward__tilelang_sm90a__fp16_d128_n128_st2_o0_c1_z2, skv=skv, sq=sq)
+    return symbols.named(gqa_forward__tilelang_sm90a__fp16_d128_n128_st2_o0_c1_z2, skv=skv, sq=sq)

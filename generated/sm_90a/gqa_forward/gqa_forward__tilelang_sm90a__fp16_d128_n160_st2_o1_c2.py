@@ -46,7 +46,7 @@ totals: 384 threads, 229456 of 232448 bytes of shared memory, grid (ctas, 2)
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import boxes, dims, fragment, sync
+from dsl_kernels.device.tilelang import boxes, fragment, symbols, sync
 from dsl_kernels.device.tilelang import gqa_forward as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -449,4 +449,4 @@ def program():
             # No CTA ends while others may still send to it or arrive at its barriers.
             T.call_extern("handle", "sync::meet_cluster")
 
-    return dims.named(gqa_forward__tilelang_sm90a__fp16_d128_n160_st2_o1_c2, skv=skv, sq=sq)
+    return symbols.named(gqa_forward__tilelang_sm90a__fp16_d128_n160_st2_o1_c2, skv=skv, sq=sq)

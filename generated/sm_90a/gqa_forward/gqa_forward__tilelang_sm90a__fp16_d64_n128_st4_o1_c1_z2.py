@@ -47,7 +47,7 @@ totals: 384 threads, 163984 of 232448 bytes of shared memory, grid (ctas, 1)
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import dims, fragment, sync
+from dsl_kernels.device.tilelang import fragment, symbols, sync
 from dsl_kernels.device.tilelang import gqa_forward as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -402,4 +402,4 @@ def program():
                         shift
                     )
 
-    return dims.named(gqa_forward__tilelang_sm90a__fp16_d64_n128_st4_o1_c1_z2, skv=skv, sq=sq)
+    return symbols.named(gqa_forward__tilelang_sm90a__fp16_d64_n128_st4_o1_c1_z2, skv=skv, sq=sq)

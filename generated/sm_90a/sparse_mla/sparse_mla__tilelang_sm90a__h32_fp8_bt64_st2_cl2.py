@@ -45,7 +45,7 @@ totals: 512 threads, 230980 of 232448 bytes of shared memory, grid (t * 1, 2, sp
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout, make_half_bank_swizzled_layout
 
-from dsl_kernels.device.tilelang import dims, grid, warps, wgmma
+from dsl_kernels.device.tilelang import grid, symbols, warps, wgmma
 from dsl_kernels.device.tilelang import sparse_mla as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -739,4 +739,4 @@ def program():
                     splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
                 )
 
-    return dims.named(sparse_mla__tilelang_sm90a__h32_fp8_bt64_st2_cl2, splits=splits)
+    return symbols.named(sparse_mla__tilelang_sm90a__h32_fp8_bt64_st2_cl2, splits=splits)
