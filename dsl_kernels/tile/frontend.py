@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn, ParamSpec, Self, TypeVar, cast, get_args, get_type_hints
 
 from ..errors import DeclarationError
+from .channel import Channel
 from .rewrite import rewritten
 from .text import Expr, Global, Recorder, Value, View
 
@@ -193,7 +194,7 @@ def _plain(value: Any) -> Any:
 class Names:
     """What a kernel declares, under its name: a class for each program, which annotates what there is.
 
-    `x: View` is a buffer, `x: Global` an operand, `x: Int32` a runtime size or an integer of the call, `x: Float32` a scalar.
+    `x: View` is a buffer, `x: Channel` a pipeline, `x: Global` an operand, `x: Int32` a runtime size or an integer of the call, `x: Float32` a scalar.
     """
 
     def __init__(self, owner: Recorder | State) -> None:
@@ -208,6 +209,8 @@ class Names:
             return m.buffer(name)
         if kind is Global:
             return m.operand(name)
+        if kind is Channel:
+            return m.channel(name)
         return m.dim(name) if dtype_of(kind) == "int32" else m.scalar(name)
 
 

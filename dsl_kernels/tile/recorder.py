@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DeclarationError, DslKernelError, did_you_mean
 from . import places
+from .channel import Channel
 from .expressions import Expr, Value, kernel_condition, name
 from .lang import Engine, Schedule
 from .leaf import AMBIENT, Kind, Leaf
@@ -284,7 +285,7 @@ class Recorder:
 
     def commit(self, slot: Slot) -> None:
         """Producer: the slot is filled, or will be when the copies issued into it are done."""
-        self._say(PipelineOp("commit", slot))
+        self._say(PipelineOp("commit", slot.plain()))
 
     def wait(self, pipeline: str, use: Value, at: Value | None = None) -> Slot:
         """Reader: wait until use `use` is filled; where CTAs of the grid do, `at` is the number by which they know this one."""
@@ -309,7 +310,7 @@ class Recorder:
                 got=f"pending={pending}, read through {engine.value if engine else 'nothing'}",
                 fix="leave pending out",
             )
-        self._say(PipelineOp("release", slot, pending=pending))
+        self._say(PipelineOp("release", slot.plain(), pending=pending))
 
     def bulk(
         self,
@@ -328,7 +329,7 @@ class Recorder:
                 got=f"{type(source).__name__}, multicast={slot.pipeline.multicast}",
                 fix="declare the pipeline multicast: its barriers count every CTA of the cluster",
             )
-        self._say(Bulk(target, source, slot, evict_first, multicast))
+        self._say(Bulk(target, source, slot.plain(), evict_first, multicast))
 
     def multiply(
         self,
@@ -407,7 +408,7 @@ class Recorder:
 
     def sender(self, view: View, slot: Slot) -> Sender:
         """Where a leaf sends the other CTAs' uses of a pipeline between them."""
-        return Sender(view, slot)
+        return Sender(view, slot.plain())
 
     def take_ticket(
         self, last: Expr, buffer: str, counter: str, index: Value, total: Value, barrier: str
@@ -499,6 +500,10 @@ class Recorder:
         if isinstance(argument, Global):
             return Kind("global", argument.dtype)
         return Kind("sender" if isinstance(argument, Sender) else "none" if argument is None else "number")
+
+    def channel(self, pipeline: str) -> Channel:
+        """A pipeline, of which this role has one end."""
+        return Channel(self, self.schedule.pipeline(pipeline))
 
     def slot(self, pipeline: str, use: Value) -> Slot:
         """A slot that this role holds, by the number of its use."""

@@ -123,6 +123,10 @@ class Slot(Memory):
             raise AttributeError(f"pipeline {self.pipeline.name} has no buffer {buffer}")
         return View(buffer, self.pipeline.name, self.use)
 
+    def plain(self) -> Slot:
+        """The slot as a statement keeps it, without the end of the pipeline that it came from."""
+        return Slot(self.pipeline, self.use, self.role)
+
     def view(self) -> View:
         """The buffer of a pipeline that has one."""
         (buffer,) = self.pipeline.buffers

@@ -527,7 +527,9 @@ def test_no_body_spells_the_recorder_out(path: Path) -> None:
     assert not found
 
 
-LOOKED_UP = re.compile(r"\.(?:operand|buffer|dim|scalar)\(\"")
+LOOKED_UP = re.compile(
+    r"\.(?:operand|buffer|dim|scalar|channel)\(\"|\bm\.(?:acquire|commit|wait|release|slot)\("
+)
 
 
 @pytest.mark.parametrize("op", programs.names())

@@ -605,6 +605,35 @@ def test_exchanged_arguments_are_refused_at_their_line() -> None:
     )
 
 
+def test_an_end_of_a_pipeline_does_what_the_recorder_does() -> None:
+    def ends(m: Recorder) -> Any:
+        reader = m.channel("ring").reader
+        reader.wait(3).release(pending=1)
+        reader.slot(4).release()
+        return m.statements
+
+    def recorder(m: Recorder) -> Any:
+        m.release(m.wait("ring", 3), pending=1)
+        m.release(m.slot("ring", 4))
+        return m.statements
+
+    assert list(map(repr, _said(ends))) == list(map(repr, _said(recorder)))
+
+
+@recorded
+def fills_what_it_reads(m: Recorder) -> None:
+    work(m)
+    m.channel("ring").producer.acquire(0).commit()
+
+
+def test_the_end_of_another_role_is_refused_at_its_line() -> None:
+    with pytest.raises(
+        DeclarationError, match="pipeline ring.*expected its producer, load; got work"
+    ) as error:
+        text(work=fills_what_it_reads)
+    assert error.value.where.endswith('m.channel("ring").producer')
+
+
 def _said(say: Callable[[Recorder], Any]) -> Any:
     return say(Recorder(SimpleNamespace(threads=128), SCHEDULE, ARCH, "work", OPERANDS))
 

@@ -10,6 +10,7 @@ from ...device.torch import fragment
 from ...device.torch import gqa_forward as leaf
 from ...device.torch import gqa_forward_sm100 as leaf_sm100
 from ...problems.gqa_forward import DTYPES
+from ...tile.channel import Reading
 from ...tile.frontend import Int32, inline, recorded
 from ...tile.lang import (
     START,
@@ -22,7 +23,7 @@ from ...tile.lang import (
     Role,
     Schedule,
 )
-from ...tile.text import Recorder, Slot, Value, ceildiv, maximum, minimum
+from ...tile.text import Recorder, Value, ceildiv, maximum, minimum
 from .common import (
     HELD,
     LANES,
@@ -174,42 +175,45 @@ def _issue(m: Recorder, s: Work) -> None:
         def use(side: int, i: Value) -> Value:
             return own_done + (i - others) if side == 0 else done + i
 
-        def score(side: int, i: Value, keys: Slot) -> None:
-            scores = m.acquire(f"s_{side}", use(side, i))
-            m.multiply(f"qk_{side}", scores.view(), m.slot("q", item * groups + side).q_s, keys.k_s)
-            m.commit(scores)
+        def score(side: int, i: Value, keys: Reading) -> None:
+            scores = m.channel(f"s_{side}").producer.acquire(use(side, i))
+            m.multiply(f"qk_{side}", scores.view(), kernel.q.reader.slot(item * groups + side).q_s, keys.k_s)
+            scores.commit()
 
-        def weigh(side: int, i: Value, values: Slot) -> None:
-            p, o = m.wait(f"p_{side}", use(side, i)), m.acquire(f"o_{side}", use(side, i))
+        def weigh(side: int, i: Value, values: Reading) -> None:
+            p, o = (
+                m.channel(f"p_{side}").reader.wait(use(side, i)),
+                m.channel(f"o_{side}").producer.acquire(use(side, i)),
+            )
             later = inline(i > (others if side == 0 else 0))
             m.multiply(f"pv_{side}", o.view(), p.view(), values.v_s, accumulate=later)
-            m.release(p)
-            m.commit(o)
+            p.release()
+            o.commit()
 
-        first_keys = m.wait("k", done)
+        first_keys = kernel.k.reader.wait(done)
         for side in SIDES:
-            m.wait("q", item * groups + side)
+            kernel.q.reader.wait(item * groups + side)
         if others == 0:
             score(0, 0, first_keys)
         score(1, 0, first_keys)
-        m.release(first_keys)
+        first_keys.release()
         for i in range(1, s.tiles):
-            keys = m.wait("k", done + i)
+            keys = kernel.k.reader.wait(done + i)
             if i >= others:
                 score(0, i, keys)
-            values = m.wait("v", done + (i - 1))
+            values = kernel.v.reader.wait(done + (i - 1))
             if i > others:
                 weigh(0, i - 1, values)
             score(1, i, keys)
-            m.release(keys)
+            keys.release()
             weigh(1, i - 1, values)
-            m.release(values)
+            values.release()
         for side in SIDES:
-            m.release(m.slot("q", item * groups + side))
-        last_values = m.wait("v", done + (s.tiles - 1))
+            kernel.q.reader.slot(item * groups + side).release()
+        last_values = kernel.v.reader.wait(done + (s.tiles - 1))
         for side in SIDES:
             weigh(side, s.tiles - 1, last_values)
-        m.release(last_values)
+        last_values.release()
         done += s.tiles
         own_done += s.tiles - others
 
@@ -234,22 +238,22 @@ def _softmax(m: Recorder, s: Work, side: int) -> None:
         own_row = s.row + first_row
 
         def step(i: Value, hidden: bool, first: bool) -> None:
-            handed = m.wait(f"s_{side}", done + i)
+            handed = m.channel(f"s_{side}").reader.wait(done + i)
             fragment.read_tensor(m, scores, handed.view(), m.thread)
-            m.release(handed)
+            handed.release()
             if hidden:
                 key = inline((s.tiles - 1 - i) * m.k.tile)
                 leaf.hide_keys(m, scores, own_row, key, kernel.skv, s.shift, m.thread)
             rows = (scores, top, total, factor, limit)
             leaf.online_softmax_lazily(m, *rows, scale, RESCALE_LOG2, hidden, m.k.lazy == 2, m.thread)
             fragment.round_to(m, weights, scores)
-            p = m.acquire(f"p_{side}", done + i)
+            p = m.channel(f"p_{side}").producer.acquire(done + i)
             fragment.write_tensor(m, p.view(), weights, m.thread)
             if not first:
-                o = m.wait(f"o_{side}", done + (i - 1))
+                o = m.channel(f"o_{side}").reader.wait(done + (i - 1))
                 leaf_sm100.rescale_output(m, o.view(), m.k.dim, factor, part, m.thread)
-                m.release(o)
-            m.commit(p)
+                o.release()
+            p.commit()
 
         m.fill(top, -math.inf)
         m.fill(total, 0.0)
@@ -266,9 +270,9 @@ def _softmax(m: Recorder, s: Work, side: int) -> None:
         leaf.store_lse(m, kernel.lse, top, s.batch, s.head, kernel.heads, own_row, kernel.sq, m.thread)
         m.await_stores(barrier=f"staged_{side}")
         o_s = m.buffer(f"o_s_{side}")
-        o = m.wait(f"o_{side}", done + (s.tiles - 1))
+        o = m.channel(f"o_{side}").reader.wait(done + (s.tiles - 1))
         leaf_sm100.stage_output(m, o_s, o.view(), m.k.dim, total, part, rounded, m.thread)
-        m.release(o)
+        o.release()
         store_rows(s, f"staged_{side}", o_s, own_row)
         done += s.tiles
     m.await_stores()

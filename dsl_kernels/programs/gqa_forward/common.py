@@ -8,12 +8,13 @@ from typing import Any
 
 from ...abi import TensorMap
 from ...problems.gqa_forward import DTYPES
+from ...tile.channel import Channel, Filling
 from ...tile.frontend import Float32, Int32, Names, State, inline, recorded
 from ...tile.lang import (
     Size,
     Space,
 )
-from ...tile.text import Box, Global, Recorder, Slot, Value, View, ceildiv, minimum
+from ...tile.text import Box, Global, Recorder, Value, View, ceildiv, minimum
 
 SHARED, REGISTER, TENSOR = Space.SHARED, Space.REGISTER, Space.TENSOR
 GROUP_ROWS = Size(64, "GROUP_ROWS")
@@ -32,8 +33,11 @@ LOG2E = math.log2(math.e)
 
 
 class Kernel(Names):
-    """Operands, sizes, scalars and buffers of attention; which buffers there are depends on the schedule."""
+    """Pipelines, operands, sizes, scalars and buffers of attention; which buffers there are depends on the schedule."""
 
+    k: Channel
+    q: Channel
+    v: Channel
     lse: Global
     abreast: Int32
     b: Int32
@@ -158,7 +162,7 @@ def load(m: Recorder, s: Work) -> None:
         place_head(s)
         kv_head = s.head * kernel.kv_heads // kernel.heads
 
-        def copy(slot: Slot, operand: str, rows: int, *place: Value, shared: bool) -> None:
+        def copy(slot: Filling, operand: str, rows: int, *place: Value, shared: bool) -> None:
             """`rows` rows of one head at `place`; a part of them by each CTA of the cluster where all take them."""
             share = rows // m.k.cluster if shared else rows
             part = inline(m.block(1) * share if share < rows else 0)
@@ -167,17 +171,17 @@ def load(m: Recorder, s: Work) -> None:
                 box = Box(f"{operand}_map", (batch, head, row + part, column))
                 view = slot.view().part(part, share).columns(column, PANEL)
                 m.bulk(view, box, slot, multicast=share < rows)
-            m.commit(slot)
+            slot.commit()
 
         def copy_tile(operand: str, i: Value) -> None:
-            slot = m.acquire(operand, done + i)
+            slot = m.channel(operand).producer.acquire(done + i)
             copy(slot, operand, m.k.tile, s.batch, kv_head, (s.tiles - 1 - i) * m.k.tile, shared=True)
 
         copy_tile("k", 0)
         queries = m.schedule.buffer("q_s")
         for part in range(queries.stages):
             rows = queries.shape[0]
-            slot = m.acquire("q", item * queries.stages + part)
+            slot = kernel.q.producer.acquire(item * queries.stages + part)
             copy(slot, "q", rows, s.batch, s.head, s.row + part * rows, shared=False)
         for i in range(1, s.tiles):
             copy_tile("k", i)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from ...device.torch import fragment
 from ...device.torch import gqa_forward as leaf
 from ...problems.gqa_forward import DTYPES
+from ...tile.channel import Reading
 from ...tile.frontend import Int32, inline, recorded
 from ...tile.lang import (
     START,
@@ -21,7 +22,7 @@ from ...tile.lang import (
     Schedule,
     Turn,
 )
-from ...tile.text import Recorder, Slot, Value, ceildiv, maximum, minimum
+from ...tile.text import Recorder, Value, ceildiv, maximum, minimum
 from .common import (
     GROUP_ROWS,
     LOG2E,
@@ -117,13 +118,13 @@ def _attend(m: Recorder, s: Work) -> None:
         # Its rows see fewer keys than those of the warpgroups after it: the tiles of the others come first.
         others: Int32 = s.tiles - ceildiv(minimum(kernel.skv, s.seen + (first_row + GROUP_ROWS)), m.k.tile)
 
-        def score(i: Value) -> Slot:
-            slot = m.wait("k", done + i)
-            m.multiply("qk", scores, m.slot("q", item).q_s.part(first_row, GROUP_ROWS), slot.k_s)
+        def score(i: Value) -> Reading:
+            slot = kernel.k.reader.wait(done + i)
+            m.multiply("qk", scores, kernel.q.reader.slot(item).q_s.part(first_row, GROUP_ROWS), slot.k_s)
             return slot
 
-        def weigh(i: Value) -> Slot:
-            slot = m.wait("v", done + i)
+        def weigh(i: Value) -> Reading:
+            slot = kernel.v.reader.wait(done + i)
             m.multiply("pv", acc, weights, slot.v_s, accumulate=True)
             return slot
 
@@ -148,12 +149,12 @@ def _attend(m: Recorder, s: Work) -> None:
             values = weigh(i - 1)
             if m.k.order:
                 m.pass_turn("issue")
-            m.release(keys, pending=1)
+            keys.release(pending=1)
             if m.k.ablation == "nooverlap":
-                m.release(values)
+                values.release()
             softmax(i, hidden)
             if m.k.ablation != "nooverlap":
-                m.release(values)
+                values.release()
             fragment.round_to(m, weights, scores)
             if soft:
                 leaf.rescale_rows(m, acc, kernel.factor, m.thread)
@@ -163,14 +164,14 @@ def _attend(m: Recorder, s: Work) -> None:
         m.fill(total, 0.0)
         if soft and m.k.lazy:
             m.fill(kernel.limit, -0.0)
-        q = m.wait("q", item)
+        q = kernel.q.reader.wait(item)
         for i in range(others):
             if m.k.order:
                 m.take_turn("issue")
                 m.pass_turn("issue")
-            m.release(m.wait("k", done + i))
-            m.release(m.wait("v", done + i))
-        m.release(score(others))
+            kernel.k.reader.wait(done + i).release()
+            kernel.v.reader.wait(done + i).release()
+        score(others).release()
         softmax(others, True)
         fragment.round_to(m, weights, scores)
         # The last tiles come first: those that some row does not see whole.
@@ -181,8 +182,8 @@ def _attend(m: Recorder, s: Work) -> None:
         for i in range(masked, s.tiles):
             step(i, False)
         values = weigh(s.tiles - 1)
-        m.release(q, pending=1)
-        m.release(values)
+        q.release(pending=1)
+        values.release()
         leaf.divide_by_total(m, acc, top, total, scale, m.thread)
         leaf.store_lse(m, kernel.lse, top, s.batch, s.head, kernel.heads, own_row, kernel.sq, m.thread)
         fragment.round_to(m, kernel.rounded, acc)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from ...abi import TensorMap
 from ...problems import layouts
 from ...problems import lightning_indexer as problem
+from ...tile.channel import Channel
 from ...tile.frontend import Int32, Names
 from ...tile.lang import (
     Buffer,
@@ -41,8 +42,11 @@ START_TILES, SPLITS = 2, 8
 
 
 class Kernel(Names):
-    """Operands, sizes, scalars and buffers of scoring; which buffers there are depends on the schedule."""
+    """Pipelines, operands, sizes, scalars and buffers of scoring; which buffers there are depends on the schedule."""
 
+    keys: Channel
+    queries: Channel
+    scores: Channel
     block_table: Global
     k_end: Global
     k_start: Global

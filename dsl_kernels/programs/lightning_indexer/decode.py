@@ -12,6 +12,7 @@ from ...device.text import lightning_indexer as walk
 from ...device.text import lightning_indexer_sm90 as sm90
 from ...device.text import lightning_indexer_sm100 as sm100
 from ...device.torch import lightning_indexer as leaf
+from ...tile.channel import Reading
 from ...tile.frontend import Boolean, Int32, State, inline, named, recorded, rolled, unrolled
 from ...tile.lang import (
     START,
@@ -24,7 +25,7 @@ from ...tile.lang import (
     Schedule,
     Size,
 )
-from ...tile.text import Box, Changes, Recorder, Slot, Span, Value, ceildiv, minimum
+from ...tile.text import Box, Changes, Recorder, Span, Value, ceildiv, minimum
 from .common import (
     HOPPER_N,
     INDEX_DIM,
@@ -233,7 +234,7 @@ def _load(m: Recorder, s: Share) -> None:
                 m, s.ahead, kernel.block_table, kernel.max_pages, row=s.seq, first=ahead, step=s.step,
                 pages=pages, last=last,
             )  # fmt: skip
-        keys = m.acquire("keys", it)
+        keys = kernel.keys.producer.acquire(it)
         for p in unrolled(pages):
             walk.entry_of(m, page, s.entry, held * pages + minimum(p, last - s.tile * pages))
             m.bulk(
@@ -247,7 +248,7 @@ def _load(m: Recorder, s: Share) -> None:
                 Span("k_cache", "float32", page, PAGE_WORDS, SCALE_WORD, PAGE),
                 keys,
             )
-        m.commit(keys)
+        keys.commit()
         held += 1
         s.tile += s.step
 
@@ -262,7 +263,7 @@ def _load_queries(m: Recorder, s: Share) -> None:
     else:
         m.comment("The last product of an odd count scores its last query twice.")
         count = ceildiv(kernel.next_n, each) * each
-    queries = m.acquire("queries", s.turn, bytes=count * (heads * (INDEX_DIM + 4)))
+    queries = kernel.queries.producer.acquire(s.turn, bytes=count * (heads * (INDEX_DIM + 4)))
     for i in rolled(count):
         if one:
             query = inline(s.seq)
@@ -271,16 +272,17 @@ def _load_queries(m: Recorder, s: Share) -> None:
         m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (query * heads, 0)), queries)
         weights = Span("weights", "float32", query, heads, 0, heads)
         m.bulk(queries.head_weights.part(i * heads, heads), weights, queries)
-    m.commit(queries)
+    queries.commit()
 
 
 @recorded
 def _next_queries(m: Recorder, s: Share, it: Value) -> None:
     """At the first tile of a sequence, give its predecessor's queries back and wait for its own."""
+    kernel = Kernel(m)
     if it > 0:
-        m.release(m.slot("queries", s.turn))
+        kernel.queries.reader.slot(s.turn).release()
     s.turn += 1
-    m.wait("queries", s.turn)
+    kernel.queries.reader.wait(s.turn)
 
 
 @recorded
@@ -288,7 +290,7 @@ def _score(m: Recorder, s: Share) -> None:
     """Hopper: one role multiplies and scores, `rows_per_product` queries at a time."""
     kernel = Kernel(m)
     each, n = m.c.rows_per_product, columns(m.k, m.c.rows_per_product)
-    acc, queries = kernel.acc, m.slot("queries", s.turn)
+    acc, queries = kernel.acc, kernel.queries.reader.slot(s.turn)
     one = m.k.queries == 1
     for it in range(s.turns):
         _begin_tile(m, s, it)
@@ -296,12 +298,12 @@ def _score(m: Recorder, s: Share) -> None:
             _next_queries(m, s, it)
             if one:
                 sm90.read_weights(m, kernel.weight, queries.head_weights, first=0, each=1, heads=m.k.heads)
-        keys = m.wait("keys", it)
+        keys = kernel.keys.reader.wait(it)
         key = inline(s.tile * m.k.tile)
         if one:
             m.multiply("score", acc, keys.keys, queries.queries)
             sm90.read_scales(m, kernel.scale, keys.key_scales, first=0, each=each)
-            m.release(keys)
+            keys.release()
             sm90.weigh(m, kernel.logit, kernel.acc, kernel.weight, each, m.k.heads)
             sm90.one_length(m, kernel.length, s.need)
             sm90.store_logits(
@@ -325,25 +327,26 @@ def _score(m: Recorder, s: Share) -> None:
                     m, kernel.logits, kernel.logit, kernel.scale, kernel.length, s.seq, query=product * each,
                     each=each, next_n=kernel.next_n, stride=kernel.stride, key=key,
                 )  # fmt: skip
-            m.release(keys)
+            keys.release()
         s.tile += s.step
 
 
 @recorded
 def _issue(m: Recorder, s: Share) -> None:
     """Blackwell's MMA warp: one accumulator a tile and product, dealt to the scoring groups in turn."""
+    kernel = Kernel(m)
     groups, n = m.c.groups, columns(m.k, m.c.rows_per_product)
-    queries = m.slot("queries", s.turn)
+    queries = kernel.queries.reader.slot(s.turn)
 
     def none_so_far(g: int) -> Int32:
         """How many accumulators of a group have been filled."""
         fill: Int32 = named(f"fill_{g}", 0)
         return fill
 
-    def issue(keys: Slot, product: Value, g: int, fill: Changes) -> None:
-        out = m.acquire(f"scores_{g}", fill)
+    def issue(keys: Reading, product: Value, g: int, fill: Changes) -> None:
+        out = m.channel(f"scores_{g}").producer.acquire(fill)
         m.multiply("score", out.view(), keys.keys, queries.queries.part(product * n, n))
-        m.commit(out)
+        out.commit()
         fill += 1
 
     fills = [none_so_far(g) for g in range(groups)]
@@ -351,7 +354,7 @@ def _issue(m: Recorder, s: Share) -> None:
         _begin_tile(m, s, it)
         if s.fresh:
             _next_queries(m, s, it)
-        keys = m.wait("keys", it)
+        keys = kernel.keys.reader.wait(it)
         if m.k.queries == 1:
             issue(keys, 0, 0, fills[0])
         else:
@@ -360,7 +363,7 @@ def _issue(m: Recorder, s: Share) -> None:
                 for g in range(groups):
                     if i + g < products:
                         issue(keys, i + g, g, fills[g])
-        m.release(keys)
+        keys.release()
         s.tile += s.step
 
 
@@ -372,7 +375,7 @@ def _epilogue(m: Recorder, s: Share, g: int) -> None:
     dots, weight, scale, logit, length = (
         m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "length")
     )
-    queries = m.slot("queries", s.turn)
+    queries = kernel.queries.reader.slot(s.turn)
     use: Int32 = 0
     for it in range(s.turns):
         _begin_tile(m, s, it)
@@ -381,13 +384,13 @@ def _epilogue(m: Recorder, s: Share, g: int) -> None:
             if one:
                 sm100.load_weights(m, weight, queries.head_weights, 0)
             sm100.load_lengths(m, length, kernel.seq_lens, s.seq, kernel.next_n, kernel.skip_below)
-        keys = m.wait("keys", it)
+        keys = kernel.keys.reader.wait(it)
         sm100.load_scale(m, scale, keys.key_scales)
-        m.release(keys)
+        keys.release()
         for product in rolled(g, _products(m), m.c.groups):
-            scores = m.wait(f"scores_{g}", use)
+            scores = m.channel(f"scores_{g}").reader.wait(use)
             leaf.read_scores(m, dots, scores.view(), 0, m.k.heads, m.thread)
-            m.release(scores)
+            scores.release()
             use += 1
             for j in range(each):
                 query = inline(product * each + j)

@@ -139,21 +139,22 @@ def _start(m: Recorder) -> Block:
 
 @recorded
 def _load(m: Recorder, s: Block) -> None:
+    kernel = Kernel(m)
     k, rows = m.k, m.k.queries * m.k.heads
     query = s.row * k.heads
     if s.turns > 0:
-        queries = m.acquire("queries", 0)
+        queries = kernel.queries.producer.acquire(0)
         for part in range(0, rows, 256):
             count = min(256, rows - part)
             m.bulk(queries.queries.part(part, count), Box("query_map", (query + part, 0)), queries)
             m.bulk(queries.head_weights.part(part, count), Box("weight_map", (query + part,)), queries)
-        m.commit(queries)
+        queries.commit()
     for it in range(s.turns):
-        keys = m.acquire("keys", it)
+        keys = kernel.keys.producer.acquire(it)
         key = (s.first + it) * k.tile
         m.bulk(keys.keys, Box("key_map", (key, 0)), keys)
         m.bulk(keys.key_scales, Box("scale_map", (key,)), keys)
-        m.commit(keys)
+        keys.commit()
 
 
 @recorded
@@ -161,19 +162,19 @@ def _score(m: Recorder, s: Block) -> None:
     """Hopper: each replica scores its own rows against every key tile."""
     kernel = Kernel(m)
     each, n, block = m.c.rows_per_product, columns(m.k, m.c.rows_per_product), m.c.block
-    acc, queries = kernel.acc, m.slot("queries", 0)
+    acc, queries = kernel.acc, kernel.queries.reader.slot(0)
     own = s.row + m.replica * each
     sm90.read_windows(
         m, kernel.begin, kernel.size, kernel.k_start, kernel.k_end, row=own, each=each, s=kernel.s,
         skv=kernel.skv, skip_below=kernel.skip_below,
     )  # fmt: skip
     if s.turns > 0:
-        m.wait("queries", 0)
+        kernel.queries.reader.wait(0)
         sm90.read_weights(
             m, kernel.weight, queries.head_weights, first=m.replica * n, each=each, heads=m.k.heads,
         )  # fmt: skip
     for it in range(s.turns):
-        keys = m.wait("keys", it)
+        keys = kernel.keys.reader.wait(it)
         for at in range(0, m.k.tile, block):
             m.multiply("score", acc, keys.keys.part(at, block), queries.queries.part(m.replica * n, n))
             if each > 2:
@@ -183,7 +184,7 @@ def _score(m: Recorder, s: Block) -> None:
             if at + block < m.k.tile:
                 m.await_products()
             else:
-                m.release(keys)
+                keys.release()
             sm90.weigh(m, kernel.logit, kernel.acc, kernel.weight, each, m.k.heads)
             sm90.store_window(
                 m, kernel.logits, kernel.logit, kernel.scale, kernel.begin, kernel.size, row=own, each=each,
@@ -194,15 +195,16 @@ def _score(m: Recorder, s: Block) -> None:
 @recorded
 def _issue(m: Recorder, s: Block) -> None:
     """Blackwell's MMA warp: one accumulator a tile."""
-    queries = m.slot("queries", 0)
+    kernel = Kernel(m)
+    queries = kernel.queries.reader.slot(0)
     if s.turns > 0:
-        m.wait("queries", 0)
+        kernel.queries.reader.wait(0)
     for it in range(s.turns):
-        keys = m.wait("keys", it)
-        out = m.acquire("scores", it)
+        keys = kernel.keys.reader.wait(it)
+        out = kernel.scores.producer.acquire(it)
         m.multiply("score", out.view(), keys.keys, queries.queries)
-        m.commit(out)
-        m.release(keys)
+        out.commit()
+        keys.release()
 
 
 @recorded
@@ -213,21 +215,21 @@ def _epilogue(m: Recorder, s: Block, g: int) -> None:
     dots, weight, scale, logit, begin, size = (
         m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "begin", "size")
     )
-    queries = m.slot("queries", 0)
+    queries = kernel.queries.reader.slot(0)
     own = inline(s.row + g * each)
     sm100.load_windows(
         m, begin, size, kernel.k_start, kernel.k_end, row=own, s=kernel.s, skv=kernel.skv,
         skip_below=kernel.skip_below,
     )  # fmt: skip
     if s.turns > 0:
-        m.wait("queries", 0)
+        kernel.queries.reader.wait(0)
     for it in range(s.turns):
-        keys = m.wait("keys", it)
+        keys = kernel.keys.reader.wait(it)
         sm100.load_scale(m, scale, keys.key_scales)
-        m.release(keys)
-        scores = m.wait("scores", it)
+        keys.release()
+        scores = kernel.scores.reader.wait(it)
         leaf.read_scores(m, dots, scores.view(), g * each * heads, m.k.heads, m.thread)
-        m.release(scores)
+        scores.release()
         for j in range(each):
             sm100.load_weights(m, weight, queries.head_weights, (g * each + j) * heads)
             leaf.weigh_one(m, logit, dots, j, weight)

@@ -11,9 +11,10 @@ from ...device.text import sparse_mla as leaf
 from ...device.text import sparse_mla_sm100 as leaf_sm100
 from ...device.text.sparse_mla import ROPE_AT, ROPE_WORD, SCALE_WORD, SCALES_AT, TOKEN_WORDS
 from ...device.text.sparse_mla_sm100 import UNIT_WORDS
+from ...tile.channel import Filling
 from ...tile.frontend import Boolean, recorded, rolled, unrolled
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ...tile.text import Expr, Global, Recorder, Rows, Slot, Value
+from ...tile.text import Expr, Global, Recorder, Rows, Value
 from .common import (
     LATENT_DIM,
     RESCALE_LOG2,
@@ -126,12 +127,12 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
     kernel = Kernel(m)
     bulk = m.k.gather == "gather4"
 
-    def fill(slot: Slot, rows: Global, first: Value, columns: int) -> None:
+    def fill(slot: Filling, rows: Global, first: Value, columns: int) -> None:
         if bulk:
             m.bulk(slot.view(), Rows(f"{rows.name}_map", kernel.rows, first), slot)
         else:
             leaf.copy_rows(m, slot.view(), rows, first, columns, walk.now_low, walk.now_high, kernel.n)
-        m.commit(slot)
+        slot.commit()
 
     for turn in range(walk.turns):
         walk.enter(turn, keep_ids=True)
@@ -139,8 +140,8 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
             if bulk:
                 leaf_sm100.spread_ids(m, kernel.rows, low=walk.now_low, high=walk.now_high)
             for c in rolled(UNITS):
-                fill(m.acquire("kv", walk.it * UNITS + c), kernel.ckv, c * UNIT, UNIT)
-            fill(m.acquire("pe", walk.it), kernel.kpe, 0, ROPE_DIM)
+                fill(kernel.kv.producer.acquire(walk.it * UNITS + c), kernel.ckv, c * UNIT, UNIT)
+            fill(kernel.pe.producer.acquire(walk.it), kernel.kpe, 0, ROPE_DIM)
             walk.it += 1
 
 
@@ -160,14 +161,14 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
         if walk.live or turn == walk.turns:
             for c in unrolled(UNITS):
                 if walk.it > 0:
-                    kv = m.acquire("kv", (walk.it - 1) * UNITS + c)
+                    kv = kernel.kv.producer.acquire((walk.it - 1) * UNITS + c)
                     leaf_sm100.write_unit(m, kv.kv_s, kernel.words, unit=c)
-                    m.commit(kv)
+                    kv.commit()
                 load(c * UNIT_WORDS, c * UNIT, 2)
             if walk.it > 0:
-                pe = m.acquire("pe", walk.it - 1)
+                pe = kernel.pe.producer.acquire(walk.it - 1)
                 leaf_sm100.write_unit(m, pe.pe_s, kernel.words, unit=UNITS)
-                m.commit(pe)
+                pe.commit()
             load(ROPE_WORD, ROPE_AT, 2)
             load(SCALE_WORD, SCALES_AT, 1)
             walk.it += 1
@@ -176,32 +177,33 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
 @recorded
 def _issue(m: Recorder, walk: Walk) -> None:
     """The MMA warp: scores of tile i + 1 are issued before the values of tile i, so that softmax never idles."""
+    kernel = Kernel(m)
     n = m.c.n
-    q = m.wait("q", 0)
+    q = kernel.q.reader.wait(0)
     for turn in range(walk.turns + 1):
         walk.enter(turn)
         late = walk.it > 0
         done = walk.it - 1
         if walk.live:
-            s = m.acquire("s", walk.it)
+            s = kernel.s.producer.acquire(walk.it)
             for c in rolled(UNITS):
-                kv = m.wait("kv", walk.it * UNITS + c)
+                kv = kernel.kv.reader.wait(walk.it * UNITS + c)
                 m.multiply("qk_nope", s.view(), kv.kv_s, q.q_s.columns(c * UNIT, UNIT), accumulate=c > 0)
-            pe = m.wait("pe", walk.it)
+            pe = kernel.pe.reader.wait(walk.it)
             m.multiply("qk_pe", s.view(), pe.pe_s, q.qpe_s, accumulate=True)
-            m.release(pe)
-            m.commit(s)
+            pe.release()
+            s.commit()
             walk.it += 1
         m.comment("The values of a tile follow the scores of the next one, so that softmax never idles.")
         if late and (walk.live or turn == walk.turns):
-            p = m.wait("p", done)
-            o = m.acquire("o", done)
+            p = kernel.p.reader.wait(done)
+            o = kernel.o.producer.acquire(done)
             for c in rolled(UNITS):
-                kv = m.slot("kv", done * UNITS + c)
+                kv = kernel.kv.reader.slot(done * UNITS + c)
                 m.multiply("pv", o.o_t.columns(c * n, n), kv.kv_s, p.p_s, accumulate=done > 0)
-                m.release(kv)
-            m.release(p)
-            m.commit(o)
+                kv.release()
+            p.release()
+            o.commit()
 
 
 @recorded
@@ -209,13 +211,13 @@ def _softmax(m: Recorder, walk: Walk) -> None:
     """Queries, then tile by tile P in place of S. O stays in tensor memory and is rescaled only when a maximum has grown."""
     kernel = Kernel(m)
     scores, sums, peak = kernel.scores, kernel.sums, kernel.peak
-    q = m.acquire("q", 0)
+    q = kernel.q.producer.acquire(0)
     for target, q_of, width in ((q.q_s, kernel.q_nope, LATENT_DIM), (q.qpe_s, kernel.q_pe, ROPE_DIM)):
         leaf_sm100.copy_block(
             m, target, q_of, walk.row, walk.head0, m.k.heads, m.c.head_block,
             columns=width,
         )  # fmt: skip
-    m.commit(q)
+    q.commit()
     m.fill(sums, 0.0)
     m.fill(peak, -math.inf)
     grown: Boolean = False
@@ -223,9 +225,9 @@ def _softmax(m: Recorder, walk: Walk) -> None:
         walk.enter(turn)
         if walk.live:
             maxima = kernel.red_s.stage(walk.it)
-            s = m.wait("s", walk.it)
+            s = kernel.s.reader.wait(walk.it)
             leaf_sm100.read_accumulator(m, scores, s.view(), m.thread)
-            m.release(s)
+            s.release()
             leaf.mask_scores(
                 m, kernel.scores, low=walk.in_low, high=walk.in_high, sm_scale=kernel.sm_scale,
             )  # fmt: skip
@@ -238,18 +240,18 @@ def _softmax(m: Recorder, walk: Walk) -> None:
                 )  # fmt: skip
                 m.meet("softmax")
                 if walk.it > 0:
-                    o = m.wait("o", walk.it - 1)
+                    o = kernel.o.reader.wait(walk.it - 1)
                     leaf_sm100.rescale_output(m, o.o_t, held=kernel.held, stat_s=kernel.stat_s, padded=m.c.n)
-                    m.release(o)
-            p = m.acquire("p", walk.it)
+                    o.release()
+            p = kernel.p.producer.acquire(walk.it)
             leaf_sm100.weigh_tokens(m, kernel.scores, kernel.sums, kernel.peak)
             leaf.store_weights(m, p.p_s, kernel.scores)
             m.comment(
                 "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
             )
             if walk.it > 0 and not grown:
-                m.release(m.wait("o", walk.it - 1))
-            m.commit(p)
+                kernel.o.reader.wait(walk.it - 1).release()
+            p.commit()
             walk.it += 1
     _leave_output(walk)
 
@@ -259,11 +261,11 @@ def _leave_output(walk: Walk) -> None:
     """Normalise O and write it with its lse: the result, or a split's part, and then this CTA's share of the merged parts."""
     kernel = Kernel(walk)
     m, row, head0 = walk.m, walk.row, walk.head0
-    totals, last = kernel.red_s.stage(walk.it), m.slot("o", walk.it - 1)
+    totals, last = kernel.red_s.stage(walk.it), kernel.o.reader.slot(walk.it - 1)
     leaf.leave_sums(m, totals, kernel.sums)
     m.meet("softmax")
     if walk.it > 0:
-        m.wait("o", walk.it - 1)
+        kernel.o.reader.wait(walk.it - 1)
 
     def write(to: Global, lses: Global, split: Value | None) -> None:
         leaf_sm100.finish_columns(

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from ...device.text import sparse_mla as leaf
 from ...problems import layouts
+from ...tile.channel import Channel
 from ...tile.frontend import Boolean, Float32, Int32, Names, State, inline, named, recorded
 from ...tile.lang import Buffer, Size, Space
 from ...tile.text import Expr, Global, Recorder, Value, View
@@ -17,8 +18,16 @@ RESCALE_LOG2 = Size(8, "RESCALE_LOG2")
 
 
 class Kernel(Names):
-    """Operands, sizes, scalars and buffers of sparse attention; which buffers there are depends on the schedule."""
+    """Pipelines, operands, sizes, scalars and buffers of sparse attention; which buffers there are depends on the schedule."""
 
+    kv: Channel
+    o: Channel
+    p: Channel
+    pe: Channel
+    q: Channel
+    raw: Channel
+    s: Channel
+    x: Channel
     attn_sink: Global
     ckv: Global
     indices: Global

@@ -12,6 +12,7 @@ from typing import Any
 from ...arch import ArchSpec
 from ...device.text import sparse_mla as leaf
 from ...device.torch import fragment
+from ...tile.channel import Reading
 from ...tile.frontend import inline, recorded
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ...tile.text import Recorder, Slot, Value, View
@@ -221,10 +222,10 @@ def _paired(k: SimpleNamespace) -> Schedule:
 @recorded
 def _copy_queries(walk: Units) -> None:
     kernel, m = Kernel(walk), walk.m
-    q = m.acquire("q", walk.done)
+    q = kernel.q.producer.acquire(walk.done)
     for target, q_of, columns in ((q.q_s, kernel.q_nope, LATENT_DIM), (q.qpe_s, kernel.q_pe, ROPE_DIM)):
         leaf.copy_query_rows(m, target, q_of, walk.row, walk.head0, m.k.heads, columns)
-    m.commit(q)
+    q.commit()
 
 
 def _rows_of(kv: Slot, side: int) -> tuple[View, View]:
@@ -252,7 +253,7 @@ def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
             if shares > 1:
                 # Before the loads of tokens: a wait for the ids after those would wait for them as well.
                 leaf.fetch_half(m, kernel.kv_cache, rank, shares, ids, kernel.n)
-            kv = m.acquire(f"kv_{own}", walk.it)
+            kv = m.channel(f"kv_{own}").producer.acquire(walk.it)
             ckv, kpe = _rows_of(kv, side)
             part = ckv.columns(rank * (LATENT_DIM // shares), LATENT_DIM // shares)
             peers = (m.sender(part, kv), m.sender(kpe, kv))
@@ -260,7 +261,7 @@ def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
                 m, words, part, kpe, *peers, kernel.kv_cache, rank=rank, shares=shares, ids=walk.now,
                 n=kernel.n,
             )  # fmt: skip
-            m.commit(kv)
+            kv.commit()
             if shares == 1:
                 m.comment("By now the ids behind the next ones are here.")
                 leaf.fetch_half(m, kernel.kv_cache, rank, shares, ids, kernel.n)
@@ -278,13 +279,13 @@ def _gather_pairs(m: Recorder, walk: Pairs) -> None:
 
     def copy(side: int, low: Value, high: Value) -> None:
         own = SIDES[side]
-        near = m.acquire(f"near_{own}", walk.it)
+        near = m.channel(f"near_{own}").producer.acquire(walk.it)
         leaf.copy_rows(m, near.view(), ckv, side * half, half, low, high, kernel.n)
-        m.commit(near)
-        far = m.acquire(f"far_{own}", walk.it)
+        near.commit()
+        far = m.channel(f"far_{own}").producer.acquire(walk.it)
         leaf.copy_rows(m, getattr(far, f"far_s_{own}"), ckv, (1 - side) * half, half, low, high, kernel.n)
         leaf.copy_rows(m, getattr(far, f"rope_s_{own}"), kpe, 0, ROPE_DIM, low, high, kernel.n)
-        m.commit(far)
+        far.commit()
 
     def gather() -> None:
         if walk.done == 0:
@@ -312,14 +313,14 @@ def _of_side(m: Recorder, side: int, *texts: str) -> Iterator[View]:
 
 
 @recorded
-def _release(m: Recorder, *slots: Slot) -> None:
+def _release(m: Recorder, *slots: Reading) -> None:
     for slot in slots:
-        m.release(slot)
+        slot.release()
 
 
 @recorded
 def _attend_queries(
-    walk: Units, side: int, attend: Callable[[Slot], None], scratch: View | None = None
+    walk: Units, side: int, attend: Callable[[Reading], None], scratch: View | None = None
 ) -> None:
     """For each query of which this CTA has units: `attend(q)`, then both sides' sums and O become the result.
 
@@ -338,10 +339,10 @@ def _attend_queries(
         m.fill(sums, 0.0)
         m.fill(peak, -math.inf)
         walk.next_live()
-        q = m.wait("q", walk.done)
+        q = kernel.q.reader.wait(walk.done)
         attend(q)
         if scratch is not None:
-            m.release(q)
+            q.release()
         else:
             m.comment("Not before: over the whole query they would be spilled.")
             leaf.load_row_sinks(m, sinks, kernel.attn_sink, walk.head0)
@@ -352,7 +353,7 @@ def _attend_queries(
         m.comment("What the sides have left for one another is read.")
         m.meet("attend")
         if scratch is None:
-            m.release(q)
+            q.release()
 
     each_query(walk, at_query)
     _merge(walk, side)
@@ -369,16 +370,16 @@ def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
     def add(product: str, weights: View, values: View) -> None:
         m.multiply(product, acc, weights, values.columns(side * HALF, HALF), accumulate=True)
 
-    def join(tile: Value) -> tuple[Slot, Slot]:
+    def join(tile: Value) -> tuple[Reading, Reading]:
         """Add the other's half of a tile."""
-        kv, p = m.wait(f"kv_{other}", tile), m.wait(f"p_{other}", tile)
+        kv, p = m.channel(f"kv_{other}").reader.wait(tile), m.channel(f"p_{other}").reader.wait(tile)
         leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
         add(f"pv_other_{own}", getattr(p, f"p_s_{other}"), _rows_of(kv, 1 - side)[0])
         return p, kv
 
-    def score(q: Slot, first: bool) -> None:
+    def score(q: Reading, first: bool) -> None:
         """This side's half. The other's before it is added while these scores are in flight, or while the softmax works on them."""
-        kv = m.wait(f"kv_{own}", walk.it)
+        kv = m.channel(f"kv_{own}").reader.wait(walk.it)
         ckv, kpe = _rows_of(kv, side)
         nope = m.multiply(f"qk_nope_{own}", scores, q.q_s, ckv)
         m.multiply(f"qk_pe_{own}", scores, q.qpe_s, kpe, accumulate=True, before=nope)
@@ -387,20 +388,20 @@ def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
         valid = inline((walk.in_low, walk.in_high)[side])
         leaf.mask_columns(m, scores, valid, valid, kernel.sm_scale)
         leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
-        p = m.acquire(f"p_{own}", walk.it)
+        p = m.channel(f"p_{own}").producer.acquire(walk.it)
         weights = getattr(p, f"p_s_{own}")
         leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
         leaf.store_weights(m, weights, scores)
-        m.commit(p)
+        p.commit()
         _release(m, *joined)
         leaf.rescale_rows(m, acc, factor)
-        m.wait(f"p_{own}", walk.it)
+        own_p = m.channel(f"p_{own}").reader.wait(walk.it)
         add(f"pv_{own}", weights, ckv)
         walk.next_live()
-        _release(m, p, kv)
+        _release(m, own_p, kv)
         walk.it += 1
 
-    def attend(q: Slot) -> None:
+    def attend(q: Reading) -> None:
         if side == 0:
             begin = walk.it
             if walk.live:
@@ -423,21 +424,21 @@ def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
     ids = (walk.left, walk.right)[side]
     walk.turn = 0
 
-    def join() -> tuple[Slot, Slot]:
+    def join() -> tuple[Reading, Reading]:
         """Add the other's tile."""
-        p, far = m.wait(f"p_{other}", walk.it), m.wait(f"far_{other}", walk.it)
+        p, far = m.channel(f"p_{other}").reader.wait(walk.it), m.channel(f"far_{other}").reader.wait(walk.it)
         leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
         rows = (getattr(far, f"rope_s_{other}"), getattr(far, f"far_s_{other}"))
         m.multiply(f"pv_other_{own}", acc, *rows, accumulate=True)
         return p, far
 
-    def score(q: Slot) -> None:
+    def score(q: Reading) -> None:
         """This side's tile. The second side adds the other's while it works out its own weights, the first one after its own."""
-        near = m.wait(f"near_{own}", walk.it)
+        near = m.channel(f"near_{own}").reader.wait(walk.it)
         rows = getattr(near, f"near_s_{own}")
         near_q, far_q = (q.q_s.columns(which * HALF, HALF) for which in (side, 1 - side))
         m.multiply(f"qk_near_{own}", scores, near_q, rows)
-        far = m.wait(f"far_{own}", walk.it)
+        far = m.channel(f"far_{own}").reader.wait(walk.it)
         far_rows, rope = getattr(far, f"far_s_{own}"), getattr(far, f"rope_s_{own}")
         farther = m.multiply(f"qk_far_{own}", scores, far_q, far_rows, accumulate=True)
         m.multiply(f"qk_rope_{own}", scores, q.qpe_s, rope, accumulate=True, before=farther)
@@ -446,12 +447,12 @@ def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
         leaf.mask_columns(m, scores, ids.in_low, ids.in_high, kernel.sm_scale)
         leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
         fragment.pack_to(m, weights, scores)
-        p = m.acquire(f"p_{own}", walk.it)
+        p = m.channel(f"p_{own}").producer.acquire(walk.it)
         leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
         m.comment("All of the tile's rope dims are read.")
         m.meet(own)
         fragment.stage_rows(m, rope, 0, m.c.head_block, weights, m.thread)
-        m.commit(p)
+        p.commit()
         _release(m, *joined)
         leaf.rescale_rows(m, acc, factor)
         m.multiply(f"pv_{own}", acc, weights, rows, accumulate=True)
@@ -461,7 +462,7 @@ def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
             _release(m, *join())
         walk.it += 1
 
-    def attend(q: Slot) -> None:
+    def attend(q: Reading) -> None:
         while walk.live:
             score(q)
 

@@ -174,11 +174,11 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
     for turn in range(walk.turns):
         walk.enter(turn, keep_ids=True)
         if walk.live:
-            kv = m.acquire("kv", walk.it)
+            kv = kernel.kv.producer.acquire(walk.it)
             for target, rows, columns in ((kv.ckv_s, kernel.ckv, m.c.dims), (kv.kpe_s, kernel.kpe, m.c.rope)):
                 ids = (walk.now_low, walk.now_high)
                 leaf.copy_rows(m, target, rows, walk.which * columns, columns, *ids, kernel.n)
-            m.commit(kv)
+            kv.commit()
             walk.it += 1
     end_of_cluster(m)
 
@@ -194,9 +194,9 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
         if walk.live or turn == walk.turns:
             tokens = (kernel.kv_cache, walk.which, m.c.dims, walk.now_low, walk.now_high, kernel.n)
             if holds:
-                kv = m.acquire("kv", walk.it)
+                kv = kernel.kv.producer.acquire(walk.it)
                 leaf.renew_tokens(m, kernel.words, kv.ckv_s, kv.kpe_s, *tokens)
-                m.commit(kv)
+                kv.commit()
                 walk.it += 1
             else:
                 leaf.load_tokens(m, kernel.words, *tokens)
@@ -212,11 +212,11 @@ def _stage_tokens(m: Recorder, walk: Walk) -> None:
         walk.enter(turn, keep_ids=True)
         if walk.live:
             for half, ids in enumerate((walk.now_low, walk.now_high)):
-                raw = m.acquire("raw", walk.it * 2 + half)
+                raw = kernel.raw.producer.acquire(walk.it * 2 + half)
                 leaf.copy_tokens(
                     m, raw.raw_s, raw.raw_pe_s, raw.scale_s, kernel.kv_cache, ids, kernel.n,
                 )  # fmt: skip
-                m.commit(raw)
+                raw.commit()
             walk.it += 1
     end_of_cluster(m)
 
@@ -224,15 +224,16 @@ def _stage_tokens(m: Recorder, walk: Walk) -> None:
 @recorded
 def _unpack(m: Recorder, walk: Walk) -> None:
     """Whole fp8 tokens: each half tile from where it was staged to its place in the ring."""
+    kernel = Kernel(m)
     for turn in range(walk.turns):
         walk.enter(turn)
         if walk.live:
-            kv = m.acquire("kv", walk.it)
+            kv = kernel.kv.producer.acquire(walk.it)
             for half in range(2):
-                raw = m.wait("raw", walk.it * 2 + half)
+                raw = kernel.raw.reader.wait(walk.it * 2 + half)
                 leaf.unpack_tokens(m, kv.ckv_s, kv.kpe_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half)
-                m.release(raw)
-            m.commit(kv)
+                raw.release()
+            kv.commit()
             walk.it += 1
     end_of_cluster(m)
 
@@ -258,7 +259,7 @@ def _attend_tiles(walk: Walk) -> None:
     for turn in range(walk.turns):
         walk.enter(turn)
         if walk.live:
-            kv = m.wait("kv", walk.it)
+            kv = kernel.kv.reader.wait(walk.it)
             nope = m.multiply("qk_nope", scores, kv.ckv_s, kernel.q_s)
             m.multiply("qk_pe", scores, kv.kpe_s, kernel.qpe_s, accumulate=True, before=nope)
             m.await_products()
@@ -269,7 +270,7 @@ def _attend_tiles(walk: Walk) -> None:
             )  # fmt: skip
             _softmax_of_tile(m)
             m.multiply("pv", acc, kv.ckv_s, kernel.p_s, accumulate=True)
-            m.release(kv)
+            kv.release()
             walk.it += 1
     _normalise(m)
 
@@ -279,13 +280,13 @@ def _add_partial_scores(walk: Walk) -> None:
     """Exchange the partial scores of a tile with the other CTAs of the slice group, and add them."""
     kernel = Kernel(walk)
     m = walk.m
-    x = m.slot("x", walk.it)
-    m.commit(x)
+    x = kernel.x.producer.slot(walk.it)
+    x.commit()
     leaf.send_scores(
         m, kernel.scores, slots=kernel.x_s.stage(walk.it), to_slots=m.sender(x.x_s, x), rank=m.block(1),
         slices=m.k.slices,
     )  # fmt: skip
-    m.wait("x", walk.it)
+    kernel.x.reader.wait(walk.it)
     leaf.add_scores(m, kernel.scores, received=x.x_s, slices=m.k.slices)
 
 
@@ -350,7 +351,7 @@ def _attend_slice(m: Recorder, walk: Walk) -> None:
     which, part, parts = walk.which, walk.split, walk.splits_of_row
     leaf.load_sinks(m, kernel.sinks, kernel.attn_sink, walk.head0)
     _attend_tiles(walk)
-    top, kept, rows = kernel.top, kernel.o_s, m.slot("o", 0)
+    top, kept, rows = kernel.top, kernel.o_s, kernel.o.reader.slot(0)
     first = m.block(0) * parts * m.k.slices + which
     if parts > 1:
         m.comment("The CTAs that hold this slice trade rows of O, so that each merges its share of them.")
@@ -359,7 +360,7 @@ def _attend_slice(m: Recorder, walk: Walk) -> None:
             m, kernel.acc, lses=top, inbox=m.sender(rows.o_s, rows), words=words, first=first,
             slices=m.k.slices, part=part, parts=parts,
         )  # fmt: skip
-        m.wait("o", 0, at=first + part * m.k.slices)
+        kernel.o.reader.wait(0, at=first + part * m.k.slices)
     else:
         leaf.keep_parts(m, kept, kernel.acc, lses=top)
         m.meet("attend")

@@ -9,6 +9,7 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec
 from ..device.text import row_softmax as leaf
+from ..tile.channel import Channel
 from ..tile.frontend import Int32, Names, State, recorded
 from ..tile.lang import START, Body, Buffer, Engine, Guard, Knob, Pipeline, Reader, Role, Schedule, Space
 from ..tile.program import TileProgram
@@ -35,7 +36,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer("sum_s", Space.SHARED, (leaf.WARPS,), "float32", doc="sum of each warp"),
             Buffer("held", Space.REGISTER, (leaf.THREADS, each), "float32", role="weigh", per_thread=each, private=True),
         ),
-        pipelines=(Pipeline("rows", ("row_s",), "load", Engine.BULK, (Reader("weigh", Engine.THREADS),), k.stages),),
+        pipelines=(Pipeline("ring", ("row_s",), "load", Engine.BULK, (Reader("weigh", Engine.THREADS),), k.stages),),
         mmas=(),
         grid=(f"ceildiv(rows, {ROWS})",),
         axes=("block",),
@@ -44,8 +45,9 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 
 class Kernel(Names):
-    """Operands, sizes and buffers by name."""
+    """Pipelines, operands, sizes and buffers by name."""
 
+    ring: Channel
     y: Global
     rows: Int32
     held: View
@@ -73,10 +75,11 @@ def _start(m: Recorder) -> Rows:
 @recorded
 def _load(m: Recorder, s: Rows) -> None:
     """A row a slot."""
+    ring = Kernel(m).ring.producer
     for it in range(s.count):
-        slot = m.acquire("rows", it)
+        slot = ring.acquire(it)
         m.bulk(slot.row_s, Span("x", "float32", s.first + it, m.k.columns, 0, m.k.columns), slot)
-        m.commit(slot)
+        slot.commit()
 
 
 @recorded
@@ -85,9 +88,9 @@ def _weigh(m: Recorder, s: Rows) -> None:
     kernel = Kernel(m)
     held, peaks, sums = kernel.held, kernel.peak_s, kernel.sum_s
     for it in range(s.count):
-        slot = m.wait("rows", it)
+        slot = kernel.ring.reader.wait(it)
         leaf.read_row(m, held, slot.row_s)
-        m.release(slot)
+        slot.release()
         leaf.share_maximum(m, peaks, held)
         m.meet("weigh")
         leaf.exponentials(m, held, sums, peaks)
