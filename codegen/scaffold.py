@@ -24,13 +24,13 @@ from dsl_kernels.device.text import {op} as leaf
 @case(leaf.read_row)
 def read_row(p: Probe) -> None:
     target, x = p.shared("target", (256,), out=True), p.operand("x", p.normal(3, 256))
-    p.call(target, x, p.dim("row", 1), p.dim("columns", 256), p.threads)
+    p.call(target, x, p.dim("row", 1), p.dim("columns", 256))
 
 
 @case(leaf.write_row)
 def write_row(p: Probe) -> None:
     y, source = p.operand("y", torch.zeros(3, 256), out=True), p.shared("source", (256,), p.normal(256))
-    p.call(y, source, p.dim("row", 1), p.dim("columns", 256), p.threads)
+    p.call(y, source, p.dim("row", 1), p.dim("columns", 256))
 '''
 
 LEAVES = "_leaves.py.j2"
@@ -143,9 +143,9 @@ def _start(m: Recorder) -> None:
 def _work(m: Recorder) -> None:
     """A row in, a row out."""
     kernel = Kernel(m)
-    leaf.read_row(m, kernel.row_s, kernel.x, m.block(0), kernel.columns, m.k.threads)
+    leaf.read_row(m, kernel.row_s, kernel.x, m.block(0), kernel.columns)
     m.meet()
-    leaf.write_row(m, kernel.y, kernel.row_s, m.block(0), kernel.columns, m.k.threads)
+    leaf.write_row(m, kernel.y, kernel.row_s, m.block(0), kernel.columns)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
@@ -194,22 +194,17 @@ from ...tile.leaf_text import by_text
 
 @by_text
 def read_row(
-    m: LeafRecorder, target: Shared[Float32], x: Global[Float32], row: Int32, columns: Int32, threads: int
+    m: LeafRecorder, target: Shared[Float32], x: Global[Float32], row: Int32, columns: Int32
 ) -> None:
     """A row into shared memory."""
     line = x.row("line", row, columns)
-    for i in range(m.thread, columns, threads):
+    for i in range(m.thread, columns, m.threads):
         target[i] = line[i]
 
 
 @by_text
 def write_row(
-    m: LeafRecorder,
-    y: Writes[Global[Float32]],
-    source: Shared[Float32],
-    row: Int32,
-    columns: Int32,
-    threads: int,
+    m: LeafRecorder, y: Writes[Global[Float32]], source: Shared[Float32], row: Int32, columns: Int32
 ) -> None:
     """The result of a row."""
     raise NotImplementedError("write the leaves of {op} in dsl_kernels/device/text/{op}.py")

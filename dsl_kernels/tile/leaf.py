@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .recorder import Recorder
 
 T = TypeVar("T")
-AMBIENT = ("thread", "warp", "lane")
+AMBIENT = ("thread", "warp", "lane", "threads")
 """What the text of a leaf asks its recorder for, `m.thread`, and no call passes."""
 
 
@@ -122,7 +122,7 @@ class Leaf:
             )  # fmt: skip
             raise DeclarationError(
                 f"leaf {self.name} in {by}", expected=f"one argument a parameter: {', '.join(names)}", got=wrong,
-                fix="pass each in its place or by its name; thread, lane and warp are the leaf's own: m.thread",
+                fix="pass each in its place or by its name; thread, warp, lane and threads are the leaf's own: m.thread",
             )  # fmt: skip
         return (*arguments, *(named[name] for name in names[len(arguments) :]))
 

@@ -187,6 +187,15 @@ class LeafRecorder(t.Recorder):
         self._begin()
         self.role = None
         self.thread, self.lane, self.warp = t.name("thread"), t.name("lane"), t.name("warp")
+        self._threads = 0
+
+    @property
+    def threads(self) -> int:
+        return self._threads
+
+    def called_by(self, threads: int) -> None:
+        """Note how many threads call the leaf."""
+        self._threads = threads
 
     def _kind(self, argument: Any) -> t.Kind:
         if isinstance(argument, Array):
@@ -241,7 +250,7 @@ class LeafText:
 def by_text(function: Callable[..., None]) -> t.Leaf:
     """Declare a leaf by its text: a function over a LeafRecorder, then the leaf's parameters, annotated by their kinds.
 
-    What every leaf has is the recorder's: `m.thread` (within the role), `m.lane`, `m.warp` (within the CTA). Memory comes as an Array, a number as itself, everything else as an expression by its name; assignments to `Sets` and
+    What every leaf has is the recorder's: `m.thread` (within the role, of `m.threads`), `m.lane`, `m.warp` (within the CTA). Memory comes as an Array, a number as itself, everything else as an expression by its name; assignments to `Sets` and
     `Changes` set what was passed.
     """
     parameters = (*t.parameters_of(function, "number")[1:], *map(t.Parameter, t.AMBIENT))
@@ -280,6 +289,7 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
             formals.append(None)
             passed.append(argument)
     if leaf.text is not None:
+        m.called_by(passed[-1])
         try:
             leaf.text(m, *passed[: len(leaf.passed)])
         except DslKernelError as error:

@@ -137,6 +137,13 @@ class Recorder:
         self._pitches = {spec.name: spec.row_stride for spec in operands if spec.row_stride}
         self._begin()
 
+    @property
+    def threads(self) -> int:
+        """How many threads the role has (each of its replicas); the knob of that name, which a kernel spells, if it says so."""
+        warps = self.schedule.role(self.role).warps if self.role else self.schedule.threads // 32
+        knob = getattr(self.k, "threads", 0)
+        return knob if knob == warps * 32 else int(warps) * 32
+
     def _begin(self, variables: Iterable[str] = ()) -> None:
         self.statements: list[Statement] = []
         self._blocks = [self.statements]

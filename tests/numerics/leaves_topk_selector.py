@@ -52,7 +52,7 @@ def load_words(p: Probe) -> None:
 def clear(p: Probe, count: int) -> None:
     p.threads = THREADS
     words = p.shared("words", (1024,), p.integers(1, 99, 1024), dtype="int32", out=True)
-    p.call(words, p.dim("first", 64), count, THREADS)
+    p.call(words, p.dim("first", 64), count)
 
 
 def _bitmap(p: Probe, title: str, words: int, out: bool = False, density: int = 2) -> Any:
@@ -100,7 +100,6 @@ def take_all(p: Probe, page_size: int) -> None:
         p.dim("rank", 1),
         2,
         *_table(p, page_size),
-        THREADS,
     )
 
 
@@ -115,7 +114,6 @@ def fetch_pages(p: Probe, page_size: int) -> None:
         p.dim("start", 64),
         p.dim("last", 1500),
         *_table(p, page_size, pages=200),
-        THREADS,
     )
 
 
@@ -132,7 +130,7 @@ def stash_keys(p: Probe, back: bool) -> None:
     count = THREADS * KEEP
     stash = p.shared("stash", (2 * count,), p.integers(-(2**31), 2**31 - 1, 2 * count), dtype="int32", out=not back)  # fmt: skip
     bits = _keys(p, "bits", None if back else _bits_of(p, THREADS, KEEP), out=back)
-    p.call(bits, stash, p.dim("number", 1), back, THREADS)
+    p.call(bits, stash, p.dim("number", 1), back)
 
 
 def _hist(p: Probe, out: bool = True, **kind: Any) -> Any:
@@ -206,14 +204,14 @@ def _entries(p: Probe, count: int, warps: int, words: int) -> torch.Tensor:
 def count_listed(p: Probe) -> None:
     p.threads = THREADS
     entries = p.shared("entries", (512,), _entries(p, 512, 8, 20), dtype="int64")
-    p.call(_hist(p), p.dim("first", 0), entries, p.dim("total", 300), *_range(p), THREADS)
+    p.call(_hist(p), p.dim("first", 0), entries, p.dim("total", 300), *_range(p))
 
 
 @case(rounds.bound_listed)
 def bound_listed(p: Probe) -> None:
     p.threads = THREADS
     entries = p.shared("entries", (512,), _entries(p, 512, 8, 20), dtype="int64")
-    p.call(entries, p.dim("total", 300), _counters(p, [300, 0, 0, 0]), *_range(p), THREADS)
+    p.call(entries, p.dim("total", 300), _counters(p, [300, 0, 0, 0]), *_range(p))
 
 
 @case(rounds.read_bounded, lower=(END - 1000, END - 2 * SPAN))
@@ -228,7 +226,7 @@ def key_entries(p: Probe, total: int) -> None:
     p.threads = THREADS
     found = _bits_of(p, 512) << 32 | p.integers(0, 1 << 31, 512, dtype=torch.int64)
     entries = p.shared("entries", (512,), found, dtype="int64", out=True)
-    p.call(entries, p.dim("total", total), _counters(p, [total, 0, 0, 0]), THREADS)
+    p.call(entries, p.dim("total", total), _counters(p, [total, 0, 0, 0]))
 
 
 def _mine(p: Probe, threads: int, value: torch.Tensor | None, **kind: Any) -> Any:
@@ -374,7 +372,6 @@ def sift(p: Probe, inside: int) -> None:
         p.dim("rank", 1),
         WARPS,
         p.dim("words", words),
-        THREADS,
     )
 
 
@@ -531,5 +528,4 @@ def write_ids(p: Probe, pages: str, group: int) -> None:
         *_pages(p, pages == "near"),
         group,
         WARPS,
-        THREADS,
     )

@@ -343,7 +343,7 @@ def negated(value: t.Value) -> t.Value:
 
 
 def _thread(call: t.Call, position: int) -> bool:
-    return call.leaf.parameters[position][0] in ("thread", "lane", "warp")
+    return call.leaf.parameters[position][0] in t.AMBIENT
 
 
 def mutants(text: t.Text, schedule: Schedule) -> Iterator[Mutant]:

@@ -476,7 +476,7 @@ def test_a_text_of_a_leaf_sets_what_it_is_marked_to_set() -> None:
         if found > 3:
             more += found
 
-    arguments = tuple(map(t.name, ("a", "b", "c", "worker", "warp", "lane")))
+    arguments = (*map(t.name, ("a", "b", "c", "worker", "warp", "lane")), 128)
     assert lines(text_of(halve, arguments).statements) == [
         "found = (// count 2)", "if (> found 3)", "  more = (+ more found)",
     ]  # fmt: skip

@@ -40,8 +40,8 @@ SCHEDULE = Schedule(
     axes=("cta",),
 )
 OUT = t.name("out")
-# What a recorder adds to a call: thread, warp, lane.
-AMBIENT = (t.name("worker"), t.name("warp"), t.name("lane"))
+# What a recorder adds to a call: thread, warp, lane, threads.
+AMBIENT = (t.name("worker"), t.name("warp"), t.name("lane"), COUNT)
 TABLE = t.View("table", None, 1)
 WORDS, HELD = t.View("words", None, None), t.View("held", None, None)
 

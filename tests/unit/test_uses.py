@@ -26,8 +26,8 @@ from dsl_kernels.tile.text import Box, Call, Expr, If, Recorder, Span, Writes, l
 
 SHARED, REGISTER = Space.SHARED, Space.REGISTER
 ARCH = ARCHS["sm_90a"]
-# What a recorder adds to the call of a leaf by its text: thread, warp, lane.
-AMBIENT = (t.name("worker"), t.name("warp"), t.name("lane"))
+# What a recorder adds to the call of a leaf by its text: thread, warp, lane, threads.
+AMBIENT = (t.name("worker"), t.name("warp"), t.name("lane"), 128)
 SCHEDULE = Schedule(
     roles=(Role("work", 4, doc="all of it"), Role("load", 1, doc="rows into the ring")),
     buffers=(

@@ -127,11 +127,11 @@ def _mark(m, entry, bitmap, counters, which, rank, cta_warps, words):
 def sift(
     m: LeafRecorder, entries: Shared[Int64], total: Int32, target: int, above: Shared[Int32],
     equal: Shared[Int32], counters: Shared[Int32], end: Uint32, span: Uint32, inside: Int32, ranked: int,
-    rank: Int32, cta_warps: int, words: Int32, threads: int,
+    rank: Int32, cta_warps: int, words: Int32,
 ) -> None:  # fmt: skip
     """After the rounds over the list: mark entries above the range; keep those in it from `target` on where at most
     `ranked` are left to rank, else mark them as equal."""
-    for i in range(m.thread, total, threads):
+    for i in range(m.thread, total, m.threads):
         entry = entries[i]
         key = key_of(entry)
         if key > end:
@@ -246,7 +246,7 @@ def place_marks(
 def write_ids(
     m: LeafRecorder, indices: Writes[Global[Int32]], row: Int32, k: Int32, skip: Int32, sums: Shared[Int32],
     placed: Shared[Int32], block_table: Global[Int32], max_pages: Int32, line: Int32, page_size: Int32,
-    inverse: Uint32, pages: Shared[Int32] | None, first_page: Int32, group: int, cta_warps: int, threads: int,
+    inverse: Uint32, pages: Shared[Int32] | None, first_page: Int32, group: int, cta_warps: int,
 ) -> None:  # fmt: skip
     """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip` on.
 
@@ -254,7 +254,7 @@ def write_ids(
     """
     out, table = indices.row("out", row, k, skip), block_table.row("table", line, max_pages)
     total = lower_warps(m, sums, cta_warps) if group > 1 else k
-    for slot in rolled(m.thread, total, threads, at_once=4):
+    for slot in rolled(m.thread, total, m.threads, at_once=4):
         id: Int32 = 0
         set_token(m, id, placed[slot], table, page_size, inverse, pages, first_page)
         out[slot] = id
@@ -353,11 +353,11 @@ def mark_equal(
 
 @by_text
 def key_entries(
-    m: LeafRecorder, entries: Shared[Int64], total: Int32, counters: Shared[Int32], threads: int,
+    m: LeafRecorder, entries: Shared[Int64], total: Int32, counters: Shared[Int32],
 ) -> None:  # fmt: skip
     """Make the bit patterns of the first `total` list entries keys, and note the largest."""
     largest: Uint32 = 0
-    for i in range(m.thread, total, threads):
+    for i in range(m.thread, total, m.threads):
         entry = entries[i]
         key = key_of_bits(m, canonical(key_of(entry)))
         entries[i] = warps.make_pair(key, warps.pair_low(entry))

@@ -23,12 +23,11 @@ from .topk_selector_row import (
 @by_text
 def bound_listed(
     m: LeafRecorder, entries: Shared[Int64], total: Int32, counters: Shared[Int32], end: Uint32, span: Uint32,
-    threads: int,
 ) -> None:  # fmt: skip
     """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
     largest: Uint32 = 0
     under: Uint32 = 0
-    for i in range(m.thread, total, threads):
+    for i in range(m.thread, total, m.threads):
         key = key_of(entries[i])
         if end - key <= span:
             largest = maximum(largest, key)

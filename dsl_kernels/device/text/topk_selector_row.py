@@ -125,7 +125,6 @@ def _page_of(m, title: str, inverse, size, position):
 def fetch_pages(
     m: LeafRecorder, first_page: Sets[Int32], entry: Sets[Int32], first: Int32, columns: Int32, start: Int32,
     last: Int32, block_table: Global[Int32], max_pages: Int32, line: Int32, page_size: Int32, inverse: Uint32,
-    threads: int,
 ) -> None:  # fmt: skip
     """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
 
@@ -139,7 +138,7 @@ def fetch_pages(
         final = end - first_page
         if m.thread <= final:
             entry = block_table.row("table", line, max_pages)[first_page + m.thread]
-        if final >= threads:
+        if final >= m.threads:
             first_page = -1
 
 
@@ -153,12 +152,12 @@ def keep_entry(m: LeafRecorder, pages: Shared[Int32], entry: Int32) -> None:
 def take_all(
     m: LeafRecorder, indices: Writes[Global[Int32]], row: Int32, k: Int32, length: Int32, first: Int32,
     rank: Int32, group: int, block_table: Global[Int32], max_pages: Int32, line: Int32, page_size: Int32,
-    inverse: Uint32, threads: int,
+    inverse: Uint32,
 ) -> None:  # fmt: skip
     """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores; the CTAs take slots
     in turn."""
     out, table = indices.row("out", row, k), block_table.row("table", line, max_pages)
-    for slot in range(rank * threads + m.thread, k, group * threads):
+    for slot in range(rank * m.threads + m.thread, k, group * m.threads):
         id: Int32 = -1
         if slot < length:
             set_token(m, id, first + slot, table, page_size, inverse)
@@ -239,12 +238,12 @@ def make_keys(
 
 @by_text
 def stash_keys(
-    m: LeafRecorder, bits: Registers[Uint32], stash: Shared[Int32], number: Int32, back: bool, threads: int,
+    m: LeafRecorder, bits: Registers[Uint32], stash: Shared[Int32], number: Int32, back: bool,
 ) -> None:  # fmt: skip
     """Keep a batch of keys in shared memory, or take it `back`."""
-    words = stash.part("words", number * (bits.size * threads))
+    words = stash.part("words", number * (bits.size * m.threads))
     for j in unrolled(bits.size):
-        at = inline(j * threads + m.thread)
+        at = inline(j * m.threads + m.thread)
         if back:
             bits[j] = words[at].to("uint32")
         else:
@@ -252,17 +251,17 @@ def stash_keys(
 
 
 @by_text
-def clear(m: LeafRecorder, words: Shared[Int32], first: Int32, count: int, threads: int) -> None:
+def clear(m: LeafRecorder, words: Shared[Int32], first: Int32, count: int) -> None:
     """Zero `count` words of shared memory, 16 bytes a store."""
     begin, zero = words.part("begin", first), m.local("zero", QUAD)
     for j in range(QUAD):
         zero[j] = 0
-    rounds, rest = divmod(count // QUAD, threads)
+    rounds, rest = divmod(count // QUAD, m.threads)
     if rounds:
         for i in unrolled(rounds):
-            begin.write(zero, i * threads + m.thread)
+            begin.write(zero, i * m.threads + m.thread)
     if rest and m.thread < rest:
-        begin.write(zero, rounds * threads + m.thread)
+        begin.write(zero, rounds * m.threads + m.thread)
 
 
 @by_text
@@ -331,12 +330,12 @@ def count_keys(
 @by_text
 def count_listed(
     m: LeafRecorder, hist: Shared[Int32], first: Int32, entries: Shared[Int64], total: Int32, end: Uint32,
-    span: Uint32, threads: int,
+    span: Uint32,
 ) -> None:  # fmt: skip
     """Count the next digit of the undecided ones of the first `total` list entries."""
     shift = shift_of(span)
     bins = hist.part("bins", first)
-    for i in range(m.thread, total, threads):
+    for i in range(m.thread, total, m.threads):
         _count_key(m, bins, key_of(entries[i]), end, span, shift)
 
 

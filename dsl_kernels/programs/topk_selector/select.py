@@ -134,8 +134,8 @@ def _counter(m: Recorder, s: Selection, which: int, dtype: str = "int32") -> Exp
 def _select(m: Recorder, s: Selection) -> None:
     kernel = Kernel(m)
     together = m.k.group > 1
-    leaf_row.clear(m, s.hist, 0, 2 * BINS, m.k.threads)
-    leaf_row.clear(m, s.counters, 0, 8, m.k.threads)
+    leaf_row.clear(m, s.hist, 0, 2 * BINS)
+    leaf_row.clear(m, s.counters, 0, 8)
     if together:
         m.cluster_arrive(relaxed=True)
     s.inverse = 0
@@ -164,7 +164,6 @@ def _select(m: Recorder, s: Selection) -> None:
             m, kernel.indices, row=m.block(0), k=kernel.k, length=s.last - s.start,
             first=s.start * kernel.absolute, rank=s.rank, group=m.k.group, block_table=kernel.block_table,
             max_pages=kernel.max_pages, line=s.line, page_size=kernel.page_size, inverse=s.inverse,
-            threads=m.k.threads,
         )  # fmt: skip
         if together:
             m.cluster_wait()
@@ -223,7 +222,7 @@ def _share(m: Recorder, s: Selection) -> None:
         leaf_row.fetch_pages(
             m, s.first_page, s.entry, first=s.origin + s.rank * columns, columns=columns,
             start=s.start, last=s.last, block_table=kernel.block_table, max_pages=kernel.max_pages,
-            line=s.line, page_size=kernel.page_size, inverse=s.inverse, threads=m.k.threads,
+            line=s.line, page_size=kernel.page_size, inverse=s.inverse,
         )  # fmt: skip
 
 
@@ -247,9 +246,7 @@ def _count_row(m: Recorder, s: Selection) -> None:
             leaf_row.make_keys(m, s.keys, None, column, s.start, s.hi)
             leaf_row.count_near(m, s.hist, s.keys, s.near_key, s.grain, column, s.start, s.hi)
         if c.stashed and step < minimum(c.stashed, s.batches - 1):
-            leaf_row.stash_keys(
-                m, bits=s.keys, stash=kernel.stash, number=step, back=False, threads=m.k.threads
-            )
+            leaf_row.stash_keys(m, bits=s.keys, stash=kernel.stash, number=step, back=False)
     close_round(m, s, first=True)
     s.rounds += 1
     if not m.k.sample:
@@ -273,7 +270,7 @@ def _load_again(m: Recorder, s: Selection, batch: Value) -> None:
     kernel = Kernel(m)
     column = s.base + batch * m.c.batch
     if m.c.stashed and batch < minimum(m.c.stashed, s.batches - 1):
-        leaf_row.stash_keys(m, bits=s.keys, stash=kernel.stash, number=batch, back=True, threads=m.k.threads)
+        leaf_row.stash_keys(m, bits=s.keys, stash=kernel.stash, number=batch, back=True)
     else:
         leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.hi)
         leaf_row.make_keys(m, s.keys, None, column, s.start, s.hi)
@@ -285,7 +282,7 @@ def _close_round(m: Recorder, s: Selection, first: bool = False) -> None:
     kernel = Kernel(m)
     bins = inline(0 if first else _bins(s))
     if not first:
-        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS, m.k.threads)
+        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS)
     m.meet()
     leaf_rounds.sum_bins(m, kernel.mine, s.through, kernel.hist, first=bins, sums=kernel.sums)
     m.meet()
@@ -315,7 +312,7 @@ def _close_round_of_group(m: Recorder, s: Selection, first: bool = False) -> Non
     m.cluster_wait()
     if not first:
         m.comment("Now every peer has read the counts of the round before.")
-        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS, m.k.threads)
+        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS)
     leaf_rounds.pick_bin_of_group(
         m, kernel.state, peers=m.cluster("hist"), bins=bins, coarse=kernel.coarse, at=sums, need=s.need,
         lower=s.lower, end=s.end, span=s.span, half=first, near=s.near_key if first else 0,
@@ -337,7 +334,7 @@ def _list_row(m: Recorder, s: Selection) -> None:
         m, bits=sample, logits=kernel.logits, row=m.block(0), stride=kernel.stride, start=s.start,
         last=s.last, every=m.k.sample, cta_warps=m.c.cta_warps,
     )  # fmt: skip
-    leaf_row.clear(m, s.above, 0, c.reach // WORD, m.k.threads)
+    leaf_row.clear(m, s.above, 0, c.reach // WORD)
     own = inline(m.warp * (c.few * WORD))
     leaf_row.make_keys(m, sample, digits, own, 0, sampled)
     leaf_row.count_first(m, s.hist, digits, own, 0, sampled)
@@ -361,7 +358,7 @@ def _list_row(m: Recorder, s: Selection) -> None:
     )  # fmt: skip
     s.need = s.top_k
     if s.tied != 0:
-        leaf_row.clear(m, s.equal, 0, c.reach // WORD, m.k.threads)
+        leaf_row.clear(m, s.equal, 0, c.reach // WORD)
     m.meet()
     s.inside = _counter(m, s, leaf_row.Counter.LISTED)
     s.unlisted = s.inside < s.need or s.inside > c.listed
@@ -370,13 +367,11 @@ def _list_row(m: Recorder, s: Selection) -> None:
     if s.unlisted:
         m.meet()
         s.rounds = 0
-        leaf_row.clear(m, s.hist, 0, 2 * BINS, m.k.threads)
-        leaf_row.clear(m, s.counters, 0, 8, m.k.threads)
+        leaf_row.clear(m, s.hist, 0, 2 * BINS)
+        leaf_row.clear(m, s.counters, 0, 8)
         m.meet()
     else:
-        leaf_list.key_entries(
-            m, kernel.entries, total=s.inside, counters=kernel.counters, threads=m.k.threads
-        )
+        leaf_list.key_entries(m, kernel.entries, total=s.inside, counters=kernel.counters)
         m.meet()
         if s.tied == 0:
             m.comment("From the threshold on: to look for the smallest key as well takes 0.9 us.")
@@ -478,14 +473,14 @@ def _rank_list(m: Recorder, s: Selection) -> None:
         while s.inside > RANKED and s.span != 0:
             leaf_row.count_listed(
                 m, kernel.hist, first=_bins(s), entries=kernel.entries, total=total, end=s.end,
-                span=s.span, threads=m.k.threads,
+                span=s.span,
             )  # fmt: skip
             _close_round(m, s)
             if s.inside > RANKED:
                 _bound(m, s, total)
             s.rounds += 1
         if s.inside > RANKED:
-            leaf_row.clear(m, s.equal, 0, m.c.reach // WORD, m.k.threads)
+            leaf_row.clear(m, s.equal, 0, m.c.reach // WORD)
             m.meet()
         _sift(m, s, total)
         ranked = m.c.listed
@@ -504,7 +499,6 @@ def _bound(m: Recorder, s: Selection, total: Expr) -> None:
     kernel = Kernel(m)
     leaf_rounds.bound_listed(
         m, kernel.entries, total, kernel.counters, s.end, s.span,
-        m.k.threads,
     )  # fmt: skip
     m.meet()
     leaf_rounds.read_bounded(m, s.end, s.span, s.counters)
@@ -517,7 +511,7 @@ def _sift(m: Recorder, s: Selection, total: Expr) -> None:
     leaf_list.sift(
         m, kernel.entries, total, target=m.c.listed, above=kernel.above, equal=kernel.equal,
         counters=kernel.counters, end=s.end, span=s.span, inside=s.inside, ranked=RANKED, rank=s.rank,
-        cta_warps=m.c.cta_warps, words=s.words, threads=m.k.threads,
+        cta_warps=m.c.cta_warps, words=s.words,
     )  # fmt: skip
 
 
@@ -540,7 +534,6 @@ def _write(m: Recorder, s: Selection, before: Expr, skip: Expr, first: Value) ->
         m, kernel.indices, row=m.block(0), k=kernel.k, skip=skip, sums=kernel.sums, placed=placed,
         block_table=kernel.block_table, max_pages=kernel.max_pages, line=s.line, page_size=kernel.page_size,
         inverse=s.inverse, pages=pages, first_page=first_page, group=m.k.group, cta_warps=m.c.cta_warps,
-        threads=m.k.threads,
     )  # fmt: skip
 
 
