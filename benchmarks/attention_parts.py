@@ -68,7 +68,7 @@ def rows(t: int, rule_only: bool) -> Iterator[dict[str, Any]]:
         if not rule_only:
             each = {str(n): timed(point, fixture, variant, {"splits": n}) for n in range(1, MOST + 1)}
             found |= {parts: us for parts, us in each.items() if isinstance(us, float)}
-            with mock.patch.object(sparse_mla, "_shares", on_and_on):
+            with mock.patch.object(sparse_mla, "shares", on_and_on):
                 found["on"] = timed(point, fixture, variant, {})
         yield {"form": form, "heads": heads, "t": t, "us": found}
         del fixture

@@ -166,9 +166,8 @@ _POLICY = '''"""How variants of {op} rank."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 
-from ..tile.lang import Counts, Policy, Schedule
+from ..tile.lang import Policy
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
@@ -176,22 +175,19 @@ def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     return {{"rows": dims["rows"], "columns": dims["columns"]}}
 
 
-def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    """A row in, a row out."""
-    return Counts(loaded=4 * dims["columns"], stored=4 * dims["columns"])
-
-
-POLICY = Policy(bucket=bucket, counts=counts)
+POLICY = Policy(bucket=bucket)
 '''
 
 _TEXT = '''"""Leaves of {op}, by their text: what one thread does with numbers, registers and memory."""
 
 from __future__ import annotations
 
+from ...tile.counting import moves
 from ...tile.kinds import Float32, Global, Int32, LeafRecorder, Shared, Writes
 from ...tile.leaf_text import by_text
 
 
+@moves(loaded=lambda columns: 4 * columns)
 @by_text
 def read_row(
     m: LeafRecorder, target: Shared[Float32], x: Global[Float32], row: Int32, columns: Int32
@@ -202,6 +198,7 @@ def read_row(
         target[i] = line[i]
 
 
+@moves(stored=lambda columns: 4 * columns)
 @by_text
 def write_row(
     m: LeafRecorder, y: Writes[Global[Float32]], source: Shared[Float32], row: Int32, columns: Int32

@@ -26,6 +26,7 @@ from .arguments import checked, require_known, require_range
 from .errors import DslKernelError, InvalidArgumentError, NoVariantError, UnknownNameError
 from .measured import Near
 from .tile.cost import predict
+from .tile.counting import Counted, counts_of
 from .tile.lang import PROBE, Schedule
 from .variants import Variant
 
@@ -202,7 +203,7 @@ def clear() -> None:
     _selected = {}
     measured.entries_of.cache_clear()
     _predict.cache_clear()
-    _schedule.cache_clear()
+    _read.cache_clear()
 
 
 @checked
@@ -561,7 +562,8 @@ def _predict(
     values, sizes = dict(knobs), dict(dims)
     try:
         sizes.update(policy.launch(SimpleNamespace(**values), sizes, gpu).dims)
-        cost = predict(program, policy, values, _schedule(op, gpu.arch.name, knobs), gpu, form, sizes)
+        schedule, counted = _read(op, gpu.arch.name, knobs)
+        cost = predict(program, policy, values, schedule, gpu, form, sizes, counted)
         if not math.isfinite(cost.us):
             raise ArithmeticError(f"predicted {cost.us} us")
         return cost.us, cost.bound
@@ -579,6 +581,8 @@ _warned: set[str] = set()
 
 
 @lru_cache(maxsize=1024)
-def _schedule(op: str, arch_name: str, knobs: tuple[tuple[str, Any], ...]) -> Schedule:
-    """A variant's schedule as declared; generating the variant has checked it."""
-    return programs.get(op).declare(SimpleNamespace(**dict(knobs)), get_arch(arch_name))
+def _read(op: str, arch_name: str, knobs: tuple[tuple[str, Any], ...]) -> tuple[Schedule, Counted | None]:
+    """A variant's schedule as declared (generating has checked it), and what its text counts, unless its policy does."""
+    program, values, arch = programs.get(op), dict(knobs), get_arch(arch_name)
+    schedule = program.declare(SimpleNamespace(**values), arch)
+    return schedule, None if policies.get(op).counts else counts_of(program, values, arch)

@@ -63,7 +63,9 @@ def rows() -> list[tuple[str | int, ...]]:
         leaves = [length((DEVICE / name).glob(f"{op}*.py")) for name in SPELLINGS]
         templates = length(TEMPLATES.glob(f"*/{op}*"))
         parts = (sum(len(source.splitlines()) for source in sources) - body, body, *leaves, templates)
-        found.append((op, *parts, sum(parts), length(POLICIES.glob(f"{op}.py"))))
+        found.append(
+            (op, *parts, sum(parts), length([*POLICIES.glob(f"{op}.py"), *POLICIES.glob(f"_{op}_*.py")]))
+        )
     common = [
         length(p for p in (DEVICE / name).glob("*.py") if not p.stem.startswith(tuple(ops)))
         for name in SPELLINGS

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from ..arch import ArchSpec, GpuSpec
-from ..problems.gqa_forward import DTYPES
 from ..programs.gqa_forward import measures
-from ..programs.gqa_forward.common import group_rows, query_rows
-from ..tile.lang import Counts, LaunchPlan, Policy, Schedule
+from ..programs.gqa_forward.common import query_rows
+from ..tile.lang import LaunchPlan, Policy
 
 # (dim, tile, stages, order, cluster, groups, lazy) of the committed set: the fastest of full and of causal calls, one for
 # heads of 64 elements, and the plain softmax to compare with; and the fastest of head counts that do not pair.
@@ -38,33 +37,6 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
     return LaunchPlan(ctas=min(items, gpu.sms // k.cluster), abreast=abreast)
 
 
-def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    """The first CTA has the first items, those of the last rows of each head."""
-    rows, ctas, blocks = query_rows(k), dims["ctas"], -(-dims["sq"] // query_rows(k))
-    shift = dims["skv"] - dims["causal"] * dims["sq"]
-    total, bundles, abreast = _items(k, dims), dims["b"] * dims["heads"] // k.cluster, dims["abreast"]
-    items = tiles = products = stored = 0
-    for turn in range(-(-total // ctas)):
-        number = turn * ctas + turn % 2 * (ctas - 1)
-        if number >= total:
-            break
-        first, within = divmod(number, abreast * blocks)
-        row = (blocks - 1 - within // min(abreast, bundles - first * abreast)) * rows
-        tiles += -(-min(dims["skv"], row + rows + shift) // k.tile)
-        products += sum(
-            -(-min(dims["skv"], row + end + shift) // k.tile)
-            for end in range(group_rows(k), rows + 1, group_rows(k))
-        )
-        stored += min(rows, dims["sq"] - row)
-        items += 1
-    return Counts(
-        loaded=2.0 * k.dim * (rows * items + 2 * k.tile * tiles / k.cluster),
-        stored=stored * (2.0 * k.dim + 4),
-        flops={DTYPES[k.dtype]: float(products * sum(mma.flops for mma in schedule.mmas[:2]))},
-        uses=tiles,
-    )
-
-
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     return {name: dims[name] for name in ("b", "sq", "skv", "heads", "kv_heads", "dim", "causal")}
 
@@ -81,4 +53,4 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     return level > 0 or chosen in (*COMMITTED, COMMITTED_ALONE[k.dtype])
 
 
-POLICY = Policy(bucket=bucket, counts=counts, launch=launch, useful=useful)
+POLICY = Policy(bucket=bucket, launch=launch, useful=useful)

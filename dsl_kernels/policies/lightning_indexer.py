@@ -6,55 +6,9 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from ..arch import ArchSpec, GpuSpec
-from ..problems.layouts import INDEX_DIM
 from ..problems.lightning_indexer import PAGE
-from ..programs.lightning_indexer.common import BLACKWELL_N, FP8, HOPPER_N, SPLITS, START_TILES, hopper_groups
-from ..tile.lang import Counts, LaunchPlan, Policy, Schedule
-
-
-def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    return (_prefill_counts if k.mode == "prefill" else _decode_counts)(k, schedule, dims)
-
-
-def _decode_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    """Every role reads the lengths to find its tiles, then those of its sequence at each tile but in the MMA warp."""
-    next_n, each = dims["next_n"], schedule.constants["rows_per_product"]
-    length = dims["max_len"] if dims["max_len"] > dims.get("skip_below", 0) else 0
-    per_sequence = -(-length // k.tile)
-    tiles = -(-dims["b"] * per_sequence // dims["ctas"])
-    whole, rest = divmod(tiles, max(1, per_sequence))
-    products = -(-next_n // each)
-    # On Blackwell the products of a tile are dealt to the scoring groups, each with its accumulators.
-    accumulators = -(-products // schedule.constants["groups"]) if "groups" in schedule.constants else 1
-    readers = sum(role.name != "mma" for role in schedule.roles)
-    lengths = 4 * next_n * (len(schedule.roles) * dims["b"] + readers * tiles)
-    queries = (whole + (rest > 0)) * products * each * k.heads * (INDEX_DIM + 4)
-    keys = tiles * (k.tile // PAGE) * (4 + PAGE * (INDEX_DIM + 4))
-    return Counts(
-        loaded=lengths + queries + keys,
-        stored=4 * next_n * (whole * length + rest * k.tile),
-        flops={FP8: tiles * products * schedule.mma("score").flops},
-        uses=max(1, tiles, tiles * accumulators),
-    )
-
-
-def _prefill_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    """The first CTA has the last rows, which may be fewer than its block; every role reads their windows."""
-    rows = dims["s"] - (-(-dims["s"] // k.queries) - 1) * k.queries
-    keys = dims["skv"] if dims["skv"] > dims.get("skip_below", 0) else 0
-    whole_tiles = -(-keys // k.tile)
-    tiles = -(-whole_tiles // dims["splits"])
-    columns = min(keys, tiles * k.tile)
-    products = k.tile // schedule.mmas[0].m
-    return Counts(
-        loaded=8 * rows * sum(role.replicas for role in schedule.roles)
-        + (rows * k.heads + columns) * (INDEX_DIM + 4),
-        stored=4 * rows * columns,
-        flops={
-            FP8: tiles * products * sum(mma.flops * schedule.role(mma.role).replicas for mma in schedule.mmas)
-        },
-        uses=max(1, tiles),
-    )
+from ..programs.lightning_indexer.common import BLACKWELL_N, HOPPER_N, SPLITS, START_TILES, hopper_groups
+from ..tile.lang import LaunchPlan, Policy
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
@@ -116,4 +70,4 @@ def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-POLICY = Policy(bucket=bucket, counts=counts, launch=launch, overhead=overhead, useful=useful)
+POLICY = Policy(bucket=bucket, launch=launch, overhead=overhead, useful=useful)

@@ -61,6 +61,7 @@ class OperandSpec:
         values: rules of its values.
         of_nothing: of an output, the value of its elements where an input has none; a kernel would be handed an input
             without an address. None where such inputs are refused, or leave no element of the output either.
+        longest: of an integer input, what its elements are where every row is as long as the call allows: a number or a dim.
     """
 
     name: str
@@ -79,6 +80,7 @@ class OperandSpec:
     values: tuple[Values, ...] = ()
     strides: tuple[str | int, ...] = ()
     of_nothing: float | None = None
+    longest: str = "0"
 
     def __post_init__(self) -> None:
         if self.limits is None:

@@ -85,6 +85,7 @@ DECODE = (
         doc="keys visible to each query; 0 for a padded row",
         align=4,
         values=(Values("0 to min(64 * max_pages, stride)", _wrong_lengths),),
+        longest="max_len",
     ),
     OperandSpec(
         "block_table",
@@ -131,6 +132,7 @@ PREFILL = (
             Values("0 to skv", _outside_keys("k_end"), "the nearest key"),
             Values("at least k_start", lambda o, dims: o["k_end"] < o["k_start"], "an empty window"),
         ),
+        longest="skv",
     ),
     OperandSpec(
         "logits",

@@ -1,10 +1,9 @@
-"""The cost model: what a policy says its program's first CTA moves and computes, turned into a predicted time.
+"""The cost model: what a program's first CTA moves and computes, counted from its text, turned into a predicted time.
 
 It ranks variants when nothing was measured. It knows bytes, tensor-core work, waves and pipeline fill; it does not
 know bank conflicts, issue limits or clocks. Its times are a model and are labelled so wherever they are shown.
 
-A prediction is arithmetic on numbers, a few microseconds of it: no tensor is made, so no setting of the process can
-change or fail it. A test holds these counts to what the bodies do.
+A prediction is arithmetic on numbers: no tensor is made, so no setting of the process can change or fail it.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..arch import GpuSpec
-from ..errors import DeclarationError
 from ..expr import evaluate
+from .counting import Counted, counts_of
 from .lang import Counts, Engine, Policy, Schedule
 
 if TYPE_CHECKING:
@@ -47,19 +46,20 @@ def predict(
     gpu: GpuSpec,
     form: str,
     dims: Mapping[str, int],
+    counted: Counted | None = None,
 ) -> Cost:
     """Predicted time of one launch of the program at these knobs on a GPU, whose schedule is given.
+
+    `counted` is `counts_of` the variant, which takes milliseconds to find; the policy's own counts go before it.
 
     Device-wide terms are bytes over bandwidth (least bytes from HBM, all bytes from L2) and FLOPs over the rate of
     the SMs in use; each CTA adds the latency of filling its pipeline once and of its group barriers.
     """
     k = SimpleNamespace(**knobs)
-    if policy.counts is None:
-        raise DeclarationError(
-            f"policy of {program.op}", expected="counts, which predictions are made from", got="none",
-            fix=f"state them in dsl_kernels/policies/{program.op}.py",
-        )  # fmt: skip
-    counts = policy.counts(k, schedule, dims)
+    if policy.counts is not None:
+        counts = policy.counts(k, schedule, dims)
+    else:
+        counts = (counted or counts_of(program, knobs, gpu.arch))(dims)
     ctas = math.prod(evaluate(extent, dims) for extent in schedule.grid)
     resident = gpu.slots_in_clusters(math.prod(schedule.cluster), schedule.ctas_per_sm)
     waves = math.ceil(ctas / resident) if ctas else 0

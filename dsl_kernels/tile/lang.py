@@ -514,8 +514,8 @@ class Policy:
     Attributes:
         bucket: (form, call dims) -> the sizes that decide which variant is best; they name tuned entries, and rounded up to
             powers of two are the dims that the cost model assumes.
-        counts: (knobs, schedule, dims) -> what the first CTA moves and computes, for the cost model: plain arithmetic,
-            which a test holds to the bodies. Without it nothing is predicted.
+        counts: (knobs, schedule, dims) -> what the first CTA moves and computes, for operations whose data decide that or
+            whose leaves do not say what they move; by default it is counted from the text (`tile.counting`).
         overhead: (knobs, dims, GPU) -> microseconds a CTA spends that the counts of its body do not show.
         launch: (knobs, call dims, GPU) -> the launch plan. Splits that the call fixes are among its dims.
         useful: (knobs, arch, sweep level) -> bool; False drops a combination from the sweep without calling it

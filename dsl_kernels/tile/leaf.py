@@ -88,7 +88,8 @@ class Leaf:
     The torch function takes every parameter that is not `Out` and returns the new values of its `Out` and `InOut`
     parameters in order. Registers and shared stages come to it as tensors, which it writes in place, and so do operands;
     those that it writes are marked `Writes`. A leaf that is declared by its `text` (`tile.leaf_text.by_text`) has neither a
-    meaning in torch nor a spelling: the interpreter runs the text, and the printer prints it.
+    meaning in torch nor a spelling: the interpreter runs the text, and the printer prints it. For the cost model `loaded`,
+    `stored` and `longest` say what it moves and what it sets (`tile.counting`).
     """
 
     name: str
@@ -96,6 +97,9 @@ class Leaf:
     torch: Callable[..., Any]
     doc: str
     text: Callable[..., None] | None = None
+    loaded: Callable[..., float] | None = None
+    stored: Callable[..., float] | None = None
+    longest: Callable[..., tuple[Any, ...]] | None = None
 
     def __call__(self, m: Recorder, *arguments: Any, **named: Any) -> None:
         m.call(self, arguments, named)

@@ -65,9 +65,15 @@ class TileProgram:
             DeclarationError: a role has no body, a body says what the schedule does not declare, or something that is
                 declared is used by no body.
         """
-        space, schedule = SimpleNamespace(**knobs), self.schedule(knobs, arch)
-        bodies, operands = dict(self.bodies(space, arch)), self.declared_operands(knobs)
+        schedule = self.schedule(knobs, arch)
+        text = self.said(knobs, arch, schedule)
+        check_uses(self.op, self.spelled(knobs), schedule, text, self.declared_operands(knobs))
+        return probed(text, schedule, knobs[PROBE.name]).text if knobs.get(PROBE.name) else text
 
+    def said(self, knobs: Mapping[str, Any], arch: ArchSpec, schedule: Schedule) -> Text:
+        """What the bodies say, not held to the schedule yet, without probes."""
+        space = SimpleNamespace(**knobs)
+        bodies, operands = dict(self.bodies(space, arch)), self.declared_operands(knobs)
         shared: State | None = None
         declared: set[str] = set()
 
@@ -101,9 +107,7 @@ class TileProgram:
         # What is allocated goes back behind the last role: nobody has to say so.
         end = (TearDown(),) if schedule.tmem_columns() else ()
         roles = {role.name: record(role.name, bodies[role.name])[0] for role in schedule.roles}
-        text = Text(start, roles, end)
-        check_uses(self.op, self.spelled(knobs), schedule, text, operands)
-        return probed(text, schedule, knobs[PROBE.name]).text if knobs.get(PROBE.name) else text
+        return Text(start, roles, end)
 
     def probes(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Probed:
         """The regions that a variant with these knobs counts, and where they lie in its workspace."""

@@ -5,6 +5,7 @@ Every warp works out for itself which tiles it has, of 32 sequences at a time, s
 
 from __future__ import annotations
 
+from ...tile.counting import longest
 from ...tile.frontend import recorded, rolled
 from ...tile.kinds import Boolean, Changes, Global, Int32, LeafRecorder, Sets
 from ...tile.leaf_text import WARP, by_text
@@ -15,6 +16,35 @@ from ..torch.warps import ballot, clz, scan, shuffle, warp_max, warp_sum
 LAST_KEY = 2**31 - 1
 
 
+# Where all sequences and windows are as long as they may be.
+
+
+def _size(total, part, parts):
+    return total // parts + (part < total % parts)
+
+
+def _placed(b, cta, ctas):
+    step = max(ctas // b, 1) if b > 1 else ctas
+    return (cta // step, cta % step, step) if b > 1 else (0, cta, step)
+
+
+def _share(seq, tile, need, step, b, keys, cta, ctas):
+    of_sequence = -(-need // keys)
+    total = of_sequence * b
+    if b == 1:
+        return seq, tile, need, _size(total, cta, ctas), step
+    if b <= ctas and of_sequence <= -(-total // ctas) * step:
+        return seq, tile, need, max(0, -(-(of_sequence - tile) // step)), step
+    begin = cta * (total // ctas) + min(cta, total % ctas)
+    return begin // max(1, of_sequence), begin % max(1, of_sequence), need, _size(total, cta, ctas), 1
+
+
+def _tiles(k_end, skip_below, keys, split, splits):
+    tiles = -(-k_end // keys) if k_end > skip_below else 0
+    return split * (tiles // splits) + min(split, tiles % splits), _size(tiles, split, splits)
+
+
+@longest(_placed)
 @by_text
 def place_when_even(
     m: LeafRecorder, seq: Sets[Int32], tile: Sets[Int32], step: Sets[Int32], b: Int32, cta: Int32,
@@ -29,12 +59,14 @@ def place_when_even(
         tile = cta - seq * step
 
 
+@longest(lambda seq_lens: (seq_lens,))
 @by_text
 def read_lengths(m: LeafRecorder, length: Sets[Int32], seq_lens: Global[Int32], b: Int32) -> None:
     """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
     length = seq_lens.row("lengths", minimum(m.lane, b - 1), 1, wide=False)[0]
 
 
+@longest(lambda length, skip_below: (length if length > skip_below else 0,))
 @by_text
 def lengths_to_score(m: LeafRecorder, need: Sets[Int32], length: Int32, b: Int32, skip_below: Int32) -> None:
     """What the lanes' sequences have to score, from their lengths."""
@@ -52,6 +84,7 @@ def _keys_to_score(m, seq_lens, b, next_n, skip_below, sequence):
     return select(sequence < b, most_keys, 0)
 
 
+@longest(lambda seq_lens, skip_below: (seq_lens if seq_lens > skip_below else 0,))
 @by_text
 def keys_to_score(
     m: LeafRecorder, need: Sets[Int32], seq_lens: Global[Int32], b: Int32, next_n: Int32, skip_below: Int32,
@@ -61,6 +94,7 @@ def keys_to_score(
     need = _keys_to_score(m, seq_lens, b, next_n, skip_below, sequence)
 
 
+@longest(_share)
 @by_text
 def find_share(
     m: LeafRecorder, seq: Changes[Int32], tile: Changes[Int32], need: Changes[Int32], turns: Sets[Int32],
@@ -117,6 +151,11 @@ def find_share(
                 batch += 1
 
 
+@longest(
+    lambda it, seq, tile, need, keys: (
+        (True, seq + 1, 0, need) if tile * keys >= need else (it == 0, seq, tile, need)
+    )
+)
 @by_text
 def next_tile(
     m: LeafRecorder, fresh: Sets[Boolean], it: Int32, seq: Changes[Int32], tile: Changes[Int32],
@@ -162,6 +201,7 @@ def window_of(m, k_start, k_end, row, s, skv, skip_below):
     return first_key, end_to_score
 
 
+@longest(_tiles)
 @by_text
 def find_tiles(
     m: LeafRecorder, first: Sets[Int32], turns: Sets[Int32], k_start: Global[Int32], k_end: Global[Int32],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...tile.counting import moves
 from ...tile.frontend import unrolled
 from ...tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Writes
 from ...tile.leaf_text import WARP, by_text
@@ -51,6 +52,7 @@ def load_windows(
         size[i] = maximum(high - low, 0)
 
 
+@moves(stored=lambda logit, query, next_n: logit if query < next_n else 0)
 @by_text
 def store_query(
     m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
@@ -62,6 +64,7 @@ def store_query(
         logits.row("row_of_query", (seq, query), (next_n, stride))[at] = logit[0] * scale[0]
 
 
+@moves(stored=lambda logit: logit)
 @by_text
 def store_row(
     m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],

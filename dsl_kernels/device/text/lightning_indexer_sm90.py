@@ -10,6 +10,7 @@ query's. Four: every lane gets one query's, of both keys.
 
 from __future__ import annotations
 
+from ...tile.counting import moves
 from ...tile.frontend import inline, named, recorded, unrolled
 from ...tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Writes
 from ...tile.leaf_text import WARP, by_text
@@ -119,6 +120,7 @@ def read_query_lengths(
     length[0] = found
 
 
+@moves(stored=lambda logit, query, each, next_n: logit // 2 * min(each, next_n - query))
 @by_text
 def store_logits(
     m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
@@ -143,6 +145,7 @@ def read_windows(
     size[0] = maximum(high - low, 0)
 
 
+@moves(stored=lambda logit, each: logit // 2 * each)
 @by_text
 def store_window(
     m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import add
 
+from ...tile.counting import moves
 from ...tile.frontend import inline, named, recorded, rolled, unrolled
 from ...tile.kinds import Bfloat16, Float32, Global, Int32, LeafRecorder, Registers, Sender, Shared, Writes
 from ...tile.lang import Size
@@ -79,6 +80,12 @@ def _own_dim(block, thread):
     return block * 64 + (thread // WARP * 16 + thread % WARP // 4)
 
 
+def _result_bytes(acc):
+    """Of accumulators in float32, as rows in bf16 with their lses."""
+    return acc // 2 + acc // LATENT_DIM
+
+
+@moves(stored=_result_bytes)
 @by_text
 def write_outputs(
     m: LeafRecorder, acc: Registers[Float32], top: Registers[Float32], attn_sink: Global[Float32],
@@ -140,6 +147,7 @@ def _rows_of_parts(m, acc, lses, put):
                 put(row, (m.thread & 3) * lses.size + (ROW + v), few)
 
 
+@moves(stored=lambda words: 4 * words)
 @by_text
 def send_parts(
     m: LeafRecorder, acc: Registers[Float32], lses: Registers[Float32], inbox: Sender, words: int,
@@ -173,6 +181,7 @@ def keep_parts(
     _rows_of_parts(m, acc, lses, put)
 
 
+@moves(stored=lambda dims, block, parts: dims * block // parts * 2 + block * 4)
 @by_text
 def merge_rows(
     m: LeafRecorder, out: Writes[Global[Bfloat16]], lse: Writes[Global[Float32]], received: Shared[Float32],
@@ -268,6 +277,7 @@ def load_row_sinks(
         sinks[r] = mine[HALF_ROWS * r]
 
 
+@moves(stored=_result_bytes)
 @by_text
 def store_result_rows(
     m: LeafRecorder, out: Writes[Global[Bfloat16]], lse: Writes[Global[Float32]], acc: Registers[Float32],
@@ -374,12 +384,19 @@ class _HeadsOnM(_Part):
         return (self.side * FOURS + piece) * 8 + self.thread % 4 * 2 + i % 2
 
 
+def _merged_bytes(columns, side):
+    """Of whole rows in bf16 with their lses, as a CTA stores them that comes last and merges alone."""
+    heads, dims = (columns * 4, LATENT_DIM) if side == ON_N else (columns * 32, FOURS * 8)
+    return heads * dims * 2 + heads * 4 * dims // LATENT_DIM
+
+
 def _part(side, columns, thread):
     if side == ON_N:
         return _HeadsOnN(columns, thread, thread)
     return _HeadsOnM(columns, thread, thread + side * (FOURS * THREADS), side)
 
 
+@moves(stored=lambda acc: acc + acc // LATENT_DIM)
 @by_text
 def leave_part(
     m: LeafRecorder, acc: Registers[Float32], lses: Registers[Float32], row: Int32, head0: Int32, side: int,
@@ -426,6 +443,7 @@ def _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, l
         scale[column] = inverse_sum(total) * kept_beside(of_all, sink)
 
 
+@moves(stored=_merged_bytes)
 @by_text
 def merge_parts(
     m: LeafRecorder, row: Int32, head0: Int32, parts: Int32, share: Int32, shares: Int32, columns: int,

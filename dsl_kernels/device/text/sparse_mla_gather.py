@@ -5,7 +5,8 @@ A tile has TILE tokens, of which a lane has two ids: `low` of the first 32, `hig
 
 from __future__ import annotations
 
-from ...problems.layouts import FP8_TOKEN_BYTES
+from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM
+from ...tile.counting import longest, moves
 from ...tile.frontend import inline, named, recorded, rolled, unrolled
 from ...tile.kinds import (
     Bfloat16,
@@ -42,6 +43,7 @@ HEADS = Size(64, "HEADS_OF_SIDE")
 """Heads of a side, where they lie on M."""
 
 
+@longest(lambda turn, turns: (0, 0) if turn < turns else (-1, -1))
 @by_text
 def read_ids(
     m: LeafRecorder, low: Sets[Int32], high: Sets[Int32], indices: Global[Int32], topk: Int32, row: Int32,
@@ -62,6 +64,7 @@ def _valid(token, n):
     return (token >= 0) & (token < n)
 
 
+@longest(lambda low: (low, low, low >= 0))
 @by_text
 def vote(
     m: LeafRecorder, in_low: Sets[Int32], in_high: Sets[Int32], live: Sets[Boolean], low: Int32, high: Int32,
@@ -81,6 +84,7 @@ def cache_row(m, ids, holder, n, which=""):
     return select(inside, token, 0), inside
 
 
+@moves(loaded=lambda target: target)
 @by_text
 def load_queries(
     m: LeafRecorder, target: Shared[Bfloat16], q: Global[Bfloat16], row: Int32, head0: Int32, heads: int,
@@ -100,6 +104,7 @@ def load_queries(
             target.write(held.group(i * 8, 8), (item // pieces, item % pieces * 8))
 
 
+@moves(loaded=lambda target: target)
 @by_text
 def copy_query_rows(
     m: LeafRecorder, target: Shared[Bfloat16], q: Global[Bfloat16], row: Int32, head0: Int32, heads: int,
@@ -112,6 +117,7 @@ def copy_query_rows(
         m.do(copy16(target.group_at(own, piece * 8, 8), of_block.at((i * THREADS + m.thread) * 8), True))
 
 
+@moves(loaded=lambda target: target)
 @by_text
 def copy_rows(
     m: LeafRecorder, target: Shared[Bfloat16], cache: Global[Bfloat16], first: Int32, columns: int,
@@ -156,6 +162,7 @@ def fetch_half(
         m.do(prefetch(of_token.at(more), inside & (line + more < FP8_TOKEN_BYTES)))
 
 
+@moves(loaded=lambda ids, shares: WARP * (FP8_TOKEN_BYTES // shares) if ids >= 0 else 0)
 @by_text
 def load_half(
     m: LeafRecorder, words: Registers[Uint32], kv_cache: Global[Uint8], rank: Int32, shares: int, ids: Int32,
@@ -165,6 +172,7 @@ def load_half(
     _half(m, words, kv_cache, rank, shares, ids, n)
 
 
+@moves(loaded=lambda ids, shares: WARP * (FP8_TOKEN_BYTES // shares) if ids >= 0 else 0)
 @by_text
 def renew_half(
     m: LeafRecorder, words: Registers[Uint32], ckv: Shared[Bfloat16], kpe: Shared[Bfloat16], to_ckv: Sender,
@@ -261,6 +269,7 @@ def _rope_piece(lane, panels):
     return lane & panels - 1
 
 
+@moves(loaded=lambda raw, raw_pe, scales: raw + raw_pe + scales)
 @by_text
 def copy_tokens(
     m: LeafRecorder, raw: Shared[Int32], raw_pe: Shared[Bfloat16], scales: Shared[Int32],
@@ -305,6 +314,7 @@ def unpack_tokens(
     kpe.write(beside, (row, piece * 8))
 
 
+@moves(loaded=lambda low, dims: TILE * (FP8_TOKEN_BYTES * dims // LATENT_DIM) if low >= 0 else 0)
 @by_text
 def load_tokens(
     m: LeafRecorder, words: Registers[Uint32], kv_cache: Global[Uint8], which: Int32, dims: int, low: Int32,
@@ -314,6 +324,7 @@ def load_tokens(
     _tokens(m, words, kv_cache, which, dims, low, high, n)
 
 
+@moves(loaded=lambda low, dims: TILE * (FP8_TOKEN_BYTES * dims // LATENT_DIM) if low >= 0 else 0)
 @by_text
 def renew_tokens(
     m: LeafRecorder, words: Registers[Uint32], target: Shared[Bfloat16], rope: Shared[Bfloat16],

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
+from ...tile.counting import moves
 from ...tile.frontend import inline, recorded, rolled, unrolled
 from ...tile.kinds import (
     Bfloat16,
@@ -42,6 +43,7 @@ AT_ONCE = 8
 """Splits whose partials are in flight together."""
 
 
+@moves(loaded=lambda head_block, columns: head_block * columns * 2)
 @by_text
 def copy_block(
     m: LeafRecorder, target: Shared[Bfloat16], q: Global[Bfloat16], row: Int32, head0: Int32, heads: int,
@@ -66,6 +68,7 @@ UNIT_WORDS = 8
 """Words that a lane has of a unit of a token: a token lies in four lanes, which have all of its scales."""
 
 
+@moves(loaded=lambda low, pieces: 2 * WARP * (pieces * 64 if pieces > 1 else 16) if low >= 0 else 0)
 @by_text
 def load_words(
     m: LeafRecorder, words: Registers[Uint32], at: Int32, kv_cache: Global[Uint8], first: Int32, pieces: int,
@@ -143,6 +146,7 @@ def _line(row, split, splits):
     return ((row,), ()) if split is None else ((row, split), (splits,))
 
 
+@moves(stored=lambda head_block: head_block * 4)
 @by_text
 def finish_columns(
     m: LeafRecorder, red: Shared[Float32], lses: Writes[Global[Float32]], row: Int32, head0: Int32,
@@ -192,6 +196,7 @@ def rescale_output(
         store_columns(m, held, acc, step * held.size, m.thread)
 
 
+@moves(stored=lambda split, head_block: head_block * LATENT_DIM * (2 if split is None else 4))
 @by_text
 def write_output(
     m: LeafRecorder, to: Writes[Global[Any]], acc: Tensor[Float32], row: Int32, head0: Int32,
@@ -211,6 +216,7 @@ def write_output(
             of_head[d] = (factors[i] * select(some, held[i], 0.0)).to(to.dtype)
 
 
+@moves(stored=lambda head_block, shares: -(-head_block // shares) * (LATENT_DIM * 2 + 4))
 @by_text
 def merge_heads(
     m: LeafRecorder, row: Int32, head0: Int32, share: Int32, shares: Int32, o_partial: Global[Float32],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from operator import add
 
+from ...tile.counting import moves
 from ...tile.frontend import inline, named, recorded, unrolled
 from ...tile.kinds import Bfloat16, Float32, Int32, LeafRecorder, Registers, Sender, Shared
 from ...tile.lang import Size
@@ -187,6 +188,7 @@ def _scale_column(m, acc, each, register, factor):
             acc[at] = acc[at] * factor
 
 
+@moves(stored=lambda target: target)
 @by_text
 def store_weights(m: LeafRecorder, target: Shared[Bfloat16], scores: Registers[Float32]) -> None:
     """Write P as bf16, as its product lies; eight heads on N lie along the rows."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 
-from ..programs.row_softmax import ROWS
-from ..tile.lang import Counts, Policy, Schedule
+from ..tile.lang import Policy
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
@@ -14,10 +12,4 @@ def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     return {"rows": dims["rows"], "columns": dims["columns"]}
 
 
-def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    """Each row in and out."""
-    rows = min(dims["rows"], ROWS)
-    return Counts(loaded=4 * rows * k.columns, stored=4 * rows * k.columns, uses=rows)
-
-
-POLICY = Policy(bucket=bucket, counts=counts)
+POLICY = Policy(bucket=bucket)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from ...tile.counting import moves
 from ...tile.frontend import unrolled
 from ...tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Writes
 from ...tile.leaf_text import WARP, by_text
@@ -52,6 +53,7 @@ def exponentials(
         sums[m.thread // WARP] = total
 
 
+@moves(stored=lambda held: held)
 @by_text
 def write_row(
     m: LeafRecorder, y: Writes[Global[Float32]], row: Int32, held: Registers[Float32], sums: Shared[Float32]

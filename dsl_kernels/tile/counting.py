@@ -1,0 +1,416 @@
+"""What the first CTA of a launch does, counted from the text of its kernel: products, uses, barriers and bytes.
+
+A text is read once a variant into a Python function of the sizes of a call. That function holds only what decides the
+counts: loops whose turns are alike are multiplied, not gone through, and no data is looked at. What data decide is taken
+as if every row were as long as the call allows: a leaf that sets what a body branches on says so itself (`longest`), any
+other condition of data holds, and a loop that data end has one turn. A leaf says what it moves (`moves`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from ..dtypes import DTYPES
+from ..errors import DeclarationError
+from ..expr import FUNCTIONS, names_in
+from . import text as t
+from .lang import Counts, Engine, Role, Schedule
+
+if TYPE_CHECKING:
+    from ..arch import ArchSpec
+    from .program import TileProgram
+
+# Turns after which a loop that ought to end is given up: no call has as many tiles a CTA.
+MOST_TURNS = 1 << 20
+# Values that differ between threads.
+OF_THREAD = frozenset({"thread", "worker", "lane", "warp"})
+
+
+def moves(
+    loaded: Callable[..., float] | None = None, stored: Callable[..., float] | None = None
+) -> Callable[[t.Leaf], t.Leaf]:
+    """State what a CTA moves at one call of a leaf, in bytes, between it and memory outside of it.
+
+    Args:
+        loaded, stored: functions of some of the leaf's parameters, by their names. A value comes as its number, memory of
+            the CTA as its bytes, an operand as the value that its elements have in the longest call.
+    """
+    return lambda leaf: replace(leaf, loaded=loaded, stored=stored)
+
+
+def longest(results: Callable[..., tuple[Any, ...]]) -> Callable[[t.Leaf], t.Leaf]:
+    """State what a leaf sets where every row is as long as the call allows: a function of some of its parameters, by name."""
+    return lambda leaf: replace(leaf, longest=results)
+
+
+Counted = Callable[[Mapping[str, int]], Counts]
+
+
+def counts_of(program: TileProgram, knobs: Mapping[str, Any], arch: ArchSpec) -> Counted:
+    """What the first CTA of a variant does, as a function of the sizes of a launch."""
+    schedule = program.declare(SimpleNamespace(**knobs), arch)
+    operands = {spec.name: spec.longest for spec in program.declared_operands(knobs)}
+    text = program.said(knobs, arch, schedule)
+    parts: list[tuple[Callable[[Mapping[str, int]], dict[Any, float]], int]] = []
+    for role in schedule.roles:
+        statements = (*text.start, *text.roles[role.name], *text.end)
+        for replica in range(role.replicas):
+            reading = _Reading(schedule, role, replica, operands)
+            function = reading.function(statements)
+            alike = "replica" not in reading.needed
+            parts.append((function, role.replicas if alike else 1))
+            if alike:
+                break
+
+    def counts(dims: Mapping[str, int]) -> Counts:
+        total: dict[tuple[str, str], float] = {}
+        syncs = 0.0
+        for function, replicas in parts:
+            found = function(dims)
+            syncs = max(syncs, found.pop(_SYNCS, 0))
+            for key, amount in found.items():
+                total[key] = total.get(key, 0) + amount * replicas
+        flops = {key[1]: amount for key, amount in total.items() if key[0] == "flops" and amount}
+        uses = max((amount for key, amount in total.items() if key[0] == "uses"), default=0)
+        return Counts(total.get(_LOADED, 0), total.get(_STORED, 0), flops, max(1, uses), syncs)
+
+    return counts
+
+
+_LOADED, _STORED, _SYNCS = ("loaded", ""), ("stored", ""), ("syncs", "")
+
+
+@dataclass
+class _Reading:
+    """The text of one replica of a role, as it is read into Python.
+
+    Attributes:
+        needed: names on which counts depend.
+        unknown: names that data or threads decide.
+        events: what is counted, by the name of its variable.
+    """
+
+    schedule: Schedule
+    role: Role
+    replica: int
+    operands: Mapping[str, str]
+    needed: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=lambda: set(OF_THREAD))
+    assigned: set[str] = field(default_factory=set)
+    events: dict[tuple[str, str], str] = field(default_factory=dict)
+    scope: dict[str, Any] = field(default_factory=lambda: {"least": min, "most": max, **FUNCTIONS})
+    lines: list[str] = field(default_factory=list)
+
+    def function(
+        self, statements: tuple[t.Statement, ...]
+    ) -> Callable[[Mapping[str, int]], dict[Any, float]]:
+        self._learn(statements)
+        self._write(statements, "1", 1)
+        given = sorted(self.needed - self.assigned - self.unknown)
+        head = [f"    v_{name} = {self._given(name)}" for name in given]
+        head += [f"    {variable} = 0" for variable in self.events.values()]
+        found = ", ".join(f"{key!r}: {variable}" for key, variable in self.events.items())
+        exec("\n".join(["def counts(d):", *head, *self.lines, f"    return {{{found}}}"]), self.scope)
+        made: Callable[[Mapping[str, int]], dict[Any, float]] = self.scope["counts"]
+        return made
+
+    def _given(self, name: str) -> str:
+        if name in self.schedule.axes:
+            return "0"
+        if name == "replica":
+            return str(self.replica)
+        return f"d[{name!r}]"
+
+    # ------------------------------------------------------------------ what is needed
+
+    def _learn(self, statements: Iterable[t.Statement]) -> None:
+        """Find the names on which counts depend, and those that only data or threads decide."""
+        every = list(t.walk(statements))
+        before = -1
+        while before != len(self.unknown) + len(self.needed) + len(self.assigned):
+            before = len(self.unknown) + len(self.needed) + len(self.assigned)
+            for s in every:
+                self._learn_names(s)
+            self._need(statements)
+
+    def _learn_names(self, s: t.Statement) -> None:
+        if isinstance(s, (t.Let, t.Variable, t.Assign)):
+            self.assigned.add(s.name)
+            if self._code(s.initial if isinstance(s, t.Variable) else s.value) is None:
+                self.unknown.add(s.name)
+        elif isinstance(s, t.Loop):
+            self.assigned.add(s.index)
+        elif isinstance(s, t.TakeTicket):
+            self.assigned.add(s.last)
+        elif isinstance(s, t.Call):
+            results = {s.arguments[i].args[0] for i in s.leaf.results}
+            self.assigned |= results
+            if s.leaf.longest is None or self._passed(s, s.leaf.longest) is None:
+                self.unknown |= results
+
+    def _need(self, statements: Iterable[t.Statement]) -> bool:
+        """Whether any of the statements is relevant; what those need is added."""
+        found = False
+        for s in statements:
+            relevant = self._relevant(s)
+            if isinstance(s, (t.Loop, t.Repeat, t.Region)):
+                relevant = self._need(s.body)
+            elif isinstance(s, t.If):
+                relevant = any([self._need(s.body), self._need(s.orelse)])
+            if relevant:
+                found = True
+                self.needed |= self._names(s)
+        return found
+
+    def _relevant(self, s: t.Statement) -> bool:
+        """Whether a statement that holds no others counts, or sets a name that is needed."""
+        if isinstance(s, (t.Let, t.Variable, t.Assign)):
+            return s.name in self.needed
+        if isinstance(s, t.TakeTicket):
+            return s.last in self.needed
+        if isinstance(s, t.Call):
+            sets = any(s.arguments[i].args[0] in self.needed for i in s.leaf.results)
+            return sets or s.leaf.loaded is not None or s.leaf.stored is not None
+        return bool(self._amounts(s))
+
+    def _names(self, s: t.Statement) -> set[str]:
+        """The names that a relevant statement works with."""
+        if isinstance(s, t.Let | t.Assign):
+            return t.names_of(_parts(s.value))
+        if isinstance(s, t.Variable):
+            return t.names_of(_parts(s.initial))
+        if isinstance(s, t.Loop):
+            return t.names_of([*_parts(s.begin), *_parts(s.end)])
+        if isinstance(s, (t.Repeat, t.If)):
+            return t.names_of(_parts(s.condition))
+        if isinstance(s, t.Call):
+            sets = any(s.arguments[i].args[0] in self.needed for i in s.leaf.results)
+            asked = [s.leaf.loaded, s.leaf.stored, *([s.leaf.longest] if sets else [])]
+            return {name for of in asked if of is not None for name in t.names_of(self._arguments(s, of))}
+        if isinstance(s, t.Store):
+            return {name for box, _ in s.copies for at in box.at for name in t.names_of(_parts(at))}
+        return set()
+
+    def _arguments(self, call: t.Call, of: Callable[..., Any]) -> list[Any]:
+        """The parts of the arguments that a function of a leaf's parameters asks for."""
+        names = [parameter.name for parameter in call.leaf.parameters]
+        return [
+            part
+            for name in inspect.signature(of).parameters
+            for part in _parts(call.arguments[names.index(name)])
+        ]
+
+    # ------------------------------------------------------------------ what is written
+
+    def _code(self, value: Any) -> str | None:
+        """Python for a value; None where data or threads decide it."""
+        if not isinstance(value, t.Expr):
+            return repr(int(value)) if isinstance(value, int) and not isinstance(value, bool) else repr(value)
+        if value.op == "name":
+            return None if value.args[0] in self.unknown else f"v_{value.args[0]}"
+        if value.op == "in_role":
+            return repr(value.args[0] == self.role.name)
+        if value.op not in t.EVALUATE:
+            return None
+        a, b = (self._code(arg) for arg in value.args)
+        if value.op == "&" and value.dtype == "bool" and (a is None) != (b is None):
+            # What data decide holds.
+            return a or b
+        if a is None or b is None:
+            return None
+        if value.op in ("min", "max"):
+            return f"{'least' if value.op == 'min' else 'most'}({a}, {b})"
+        return f"(-(-{a} // {b}))" if value.op == "ceildiv" else f"({a} {value.op} {b})"
+
+    def _write(self, statements: Iterable[t.Statement], times: str, depth: int) -> None:
+        for s in statements:
+            if isinstance(s, t.Region):
+                self._write(s.body, times, depth)
+            elif isinstance(s, t.If):
+                self._write_if(s, times, depth)
+            elif isinstance(s, (t.Loop, t.Repeat)):
+                if self._any_relevant(s.body):
+                    (self._write_loop if isinstance(s, t.Loop) else self._write_repeat)(s, times, depth)  # type: ignore[arg-type]
+            elif self._relevant(s):
+                self._write_one(s, times, depth)
+
+    def _say(self, depth: int, line: str) -> None:
+        self.lines.append("    " * depth + line)
+
+    def _any_relevant(self, statements: Iterable[t.Statement]) -> bool:
+        return any(
+            self._relevant(s)
+            for s in t.walk(statements)
+            if not isinstance(s, (t.Loop, t.Repeat, t.If, t.Region))
+        )
+
+    def _write_if(self, s: t.If, times: str, depth: int) -> None:
+        condition = self._code(s.condition)
+        if condition is None or condition == "True":
+            self._write(s.body, times, depth)
+            return
+        first, second = self._any_relevant(s.body), self._any_relevant(s.orelse)
+        if first:
+            self._say(depth, f"if {condition}:")
+            self._write(s.body, times, depth + 1)
+        if second:
+            self._say(depth, "else:" if first else f"if not {condition}:")
+            self._write(s.orelse, times, depth + 1)
+
+    def _write_loop(self, s: t.Loop, times: str, depth: int) -> None:
+        begin, end = self._code(s.begin), self._code(s.end)
+        if begin is None or end is None:
+            self._say(depth, f"v_{s.index} = 0")
+            self._write(s.body, times, depth)
+        elif self.needed & (_set_in(s.body) | {s.index}):
+            self._say(depth, f"for v_{s.index} in range({begin}, {end}, {s.step}):")
+            self._write(s.body, times, depth + 1)
+        else:
+            self._say(depth, f"n{depth} = -(({begin} - {end}) // {s.step})")
+            self._say(depth, f"if n{depth} > 0:")
+            self._say(depth + 1, f"m{depth} = {times} * n{depth}")
+            self._write(s.body, f"m{depth}", depth + 1)
+
+    def _write_repeat(self, s: t.Repeat, times: str, depth: int) -> None:
+        condition = self._code(s.condition)
+        if condition is None or not t.names_of(_parts(s.condition)) & _set_in(s.body):
+            self._write(s.body, times, depth)
+            return
+        self._say(depth, f"for _ in range({MOST_TURNS}):")
+        self._say(depth + 1, f"if not {condition}: break")
+        self._write(s.body, times, depth + 1)
+
+    def _write_one(self, s: t.Statement, times: str, depth: int) -> None:
+        if isinstance(s, (t.Let, t.Variable, t.Assign)):
+            if s.name not in self.unknown:
+                self._say(
+                    depth, f"v_{s.name} = {self._code(s.initial if isinstance(s, t.Variable) else s.value)}"
+                )
+        elif isinstance(s, t.TakeTicket):
+            self._say(depth, f"v_{s.last} = True")
+        else:
+            # What a leaf moves follows from what it is given.
+            for key, amount in self._amounts(s):
+                variable = self.events.setdefault(key, f"c{len(self.events)}")
+                self._say(
+                    depth, f"{variable} += {amount}" if times == "1" else f"{variable} += {times} * {amount}"
+                )
+            if isinstance(s, t.Call):
+                self._write_results(s, depth)
+
+    def _write_results(self, s: t.Call, depth: int) -> None:
+        names = [s.arguments[i].args[0] for i in s.leaf.results]
+        if s.leaf.longest is None or not self.needed & set(names) - self.unknown:
+            return
+        targets = ", ".join(f"v_{name}" for name in names)
+        self._say(depth, f"{targets}, = {self._called(s, s.leaf.longest)}")
+
+    def _passed(self, call: t.Call, of: Callable[..., Any]) -> list[str] | None:
+        """Python for the arguments that a function of a leaf's parameters asks for; None where data decide one."""
+        names, found = [parameter.name for parameter in call.leaf.parameters], []
+        for name in inspect.signature(of).parameters:
+            if name not in names:
+                raise DeclarationError(
+                    f"what leaf {call.leaf.name} is said to do", expected=f"parameters of the leaf: {', '.join(names)}",
+                    got=name, fix="name the function's parameters as the leaf's",
+                )  # fmt: skip
+            code = self._argument(call.arguments[names.index(name)])
+            if code is None:
+                return None
+            found.append(code)
+        return found
+
+    def _argument(self, argument: Any) -> str | None:
+        if isinstance(argument, t.View):
+            return str(self._bytes(argument))
+        if isinstance(argument, t.Global):
+            stated = self.operands.get(argument.name, "0")
+            return stated if stated.isdigit() else f"d[{stated!r}]"
+        return self._code(argument)
+
+    def _called(self, call: t.Call, of: Callable[..., Any]) -> str:
+        name = f"f{len(self.scope)}"
+        self.scope[name] = of
+        return f"{name}({', '.join(self._passed(call, of) or [])})"
+
+    # ------------------------------------------------------------------ what is counted
+
+    def _amounts(self, s: t.Statement) -> list[tuple[tuple[str, str], str]]:
+        """What a statement counts, and how much of it."""
+        if isinstance(s, t.Multiply):
+            return [(("flops", p.mma.dtype), str(p.mma.flops)) for p in s.products]
+        if isinstance(s, t.PipelineOp):
+            sends = s.kind == "commit" and s.slot.pipeline.fill is Engine.PEERS
+            return [(("uses", s.slot.pipeline.name), "1")] if s.kind == "acquire" or sends else []
+        if isinstance(s, t.Bulk):
+            return [(_LOADED, str(self._bytes(s.target)))]
+        if isinstance(s, t.Store):
+            return [(_STORED, self._inside(box, view)) for box, view in s.copies]
+        if isinstance(s, t.ClusterArrive):
+            return [] if s.relaxed else [(_SYNCS, "1")]
+        if isinstance(s, t.Call):
+            asked = ((_LOADED, s.leaf.loaded), (_STORED, s.leaf.stored))
+            return [
+                (key, self._called(s, of))
+                for key, of in asked
+                if of is not None and self._passed(s, of) is not None
+            ]
+        return []
+
+    def _inside(self, box: t.Box, view: t.View) -> str:
+        """Python for the bytes of a box that lie in its tensor; all of them where the place is one that data decide."""
+        tensor_map = next(m for m in self.schedule.maps if m.name == box.map)
+        size = DTYPES[self.schedule.buffer(view.buffer).dtype].bytes
+        parts = [str(size)]
+        for at, extent, wide in zip(
+            box.at, reversed(tensor_map.global_dims), reversed(tensor_map.box), strict=True
+        ):
+            place = self._code(at)
+            inside = f"most(0, least({wide}, {_of_dims(extent)} - {place}))"
+            parts.append(str(wide) if place is None else inside)
+        return " * ".join(parts)
+
+    def _bytes(self, view: t.View) -> int:
+        """The bytes of part of a buffer."""
+        buffer = self.schedule.buffer(view.buffer)
+        elements = buffer.stage_elements
+        if view.rows is not None:
+            elements = elements // buffer.shape[0] * view.rows
+        if view.width is not None:
+            elements = elements // buffer.shape[-1] * view.width
+        return elements * DTYPES[buffer.dtype].bytes
+
+
+def _of_dims(extent: str) -> str:
+    """An expression over dims as Python over the sizes of a call."""
+    found = extent
+    for name in names_in(extent):
+        found = re.sub(rf"\b{name}\b", f"d[{name!r}]", found)
+    return f"({found})"
+
+
+def _parts(value: Any) -> list[Any]:
+    """An expression and those in it."""
+    if not isinstance(value, t.Expr):
+        return []
+    return [value, *(part for arg in value.args for part in _parts(arg))]
+
+
+def _set_in(statements: Iterable[t.Statement]) -> set[str]:
+    """The names that statements set."""
+    found: set[str] = set()
+    for s in t.walk(statements):
+        if isinstance(s, (t.Let, t.Variable, t.Assign)):
+            found.add(s.name)
+        elif isinstance(s, t.Loop):
+            found.add(s.index)
+        elif isinstance(s, t.TakeTicket):
+            found.add(s.last)
+        elif isinstance(s, t.Call):
+            found |= {s.arguments[i].args[0] for i in s.leaf.results}
+    return found
