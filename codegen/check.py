@@ -280,7 +280,7 @@ def _peers(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
 
 def _grid(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
     through = [pipe.name for pipe in s.pipelines if pipe.fill is Engine.GRID]
-    if through and not s.resident:
+    if through and not s.may_wait:
         yield Violation(
             "GRID_RESIDENCY",
             f"{', '.join(through)} filled by other CTAs of the grid",

@@ -33,6 +33,7 @@ from dsl_kernels.tile.text import (
     Store,
     Text,
     Variable,
+    text_of,
     walk,
 )
 
@@ -130,9 +131,9 @@ def context(instance: Instance, schedule: Schedule) -> dict[str, Any]:
         "dims": dims_of(operands),
         "barriers": barrier_plan(schedule).barriers,
         "threads": int(schedule.threads),
-        "grid": schedule.grid,
+        "grid": tuple(map(text_of, schedule.grid)),
         "cluster": tuple(map(int, schedule.cluster)),
-        "resident": schedule.resident,
+        "resident": text_of(schedule.resident) if schedule.may_wait else "",
         "through_grid": any(pipe.through for pipe in schedule.pipelines),
         "tmem_columns": int(schedule.tmem_allocation()),
     }

@@ -18,7 +18,7 @@ from ..device.torch import resample_trajectories as leaf
 from ..tile.frontend import Boolean, Float32, Int32, Names, State, inline, recorded
 from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space
 from ..tile.program import TileProgram
-from ..tile.text import Changes, Global, Recorder, Value, View, minimum
+from ..tile.text import Changes, Global, Recorder, Value, View, ceildiv, dim, minimum
 
 STAGED = Size(8192, "STAGED")
 """Times that a CTA stages: 32 KiB, so that several CTAs share an SM."""
@@ -89,7 +89,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         ),
         pipelines=(),
         mmas=(),
-        grid=("b", f"ceildiv(m, {k.targets})"),
+        grid=(dim("b"), ceildiv(dim("m"), k.targets)),
         axes=("row", "tile"),
         constants={"warps": warps},
         ctas_per_sm=resident_ctas(k, arch),

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..arch import GpuSpec
-from ..expr import evaluate
 from .counting import Counted, counts_of
+from .expressions import size_at
 from .lang import Counts, Engine, Policy, Schedule
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def predict(
         counts = policy.counts(k, schedule, dims)
     else:
         counts = (counted or counts_of(program, knobs, gpu.arch))(dims)
-    ctas = math.prod(evaluate(extent, dims) for extent in schedule.grid)
+    ctas = math.prod(size_at(extent, dims) for extent in schedule.grid)
     resident = gpu.slots_in_clusters(math.prod(schedule.cluster), schedule.ctas_per_sm)
     waves = math.ceil(ctas / resident) if ctas else 0
     busy = min(1.0, ctas / gpu.sms) if ctas else 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..arch import ArchSpec
 from ..arguments import checked
+from .expressions import text_of
 from .lang import Engine, Schedule, Space
 from .plan import Action, barrier_plan, turn_plans
 
@@ -144,6 +145,6 @@ def describe(schedule: Schedule, arch: ArchSpec) -> str:
         else ""
     )
     lines.append(
-        f"totals: {schedule.threads} threads, {total} of {arch.smem_per_cta} bytes of shared memory{tmem}, grid ({', '.join(schedule.grid)})"
+        f"totals: {schedule.threads} threads, {total} of {arch.smem_per_cta} bytes of shared memory{tmem}, grid ({', '.join(map(text_of, schedule.grid))})"
     )
     return "\n".join(lines)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeclarationError
+from ..expr import evaluate as evaluate_text
 from .lang import Size
 
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
@@ -171,6 +172,52 @@ def kernel_condition(what: str, condition: Any) -> Expr:
 def name(text: str, dtype: str = "int32") -> Expr:
     """A value by its name in the kernel."""
     return Expr("name", (text,), dtype)
+
+
+def dim(text: str) -> Expr:
+    """A runtime dim or integer of a launch, in the grid of a schedule, its `resident` or the sizes of its tensor maps."""
+    return Expr("name", (text,))
+
+
+Extent = int | str | Expr
+"""A size of a launch: a number, an expression over its dims, or one that is written out already."""
+_TIGHT = {"+": 4, "-": 4, "*": 5, "//": 5, "%": 5}
+
+
+def text_of(extent: Extent) -> str:
+    """A size of a launch as artifacts hold it (`dsl_kernels.expr`)."""
+    return extent if isinstance(extent, str) else _text(fold(extent, {}), 0)
+
+
+def _text(value: Value, outer: int) -> str:
+    if not isinstance(value, Expr):
+        return str(int(value))
+    if value.op == "name":
+        return str(value.args[0])
+    if value.op in ("min", "max", "ceildiv"):
+        return f"{value.op}({', '.join(_text(arg, 0) for arg in value.args)})"
+    tight = _TIGHT.get(value.op)
+    if tight is None:
+        raise DeclarationError(
+            "a size of a launch", expected=f"{', '.join(_TIGHT)}, minimum, maximum and ceildiv of dims and numbers", got=value.op,
+            fix="say it by these",
+        )  # fmt: skip
+    a, b = _text(value.args[0], tight), _text(value.args[1], tight + 1)
+    return f"({a} {value.op} {b})" if tight < outer else f"{a} {value.op} {b}"
+
+
+def size_at(extent: Extent, dims: Mapping[str, Any]) -> int:
+    """The number that a size of a launch is, at these dims.
+
+    Raises:
+        DeclarationError: a dim without a value.
+    """
+    if isinstance(extent, Expr):
+        try:
+            return int(evaluate(extent, dims))
+        except (KeyError, ArithmeticError):
+            return evaluate_text(text_of(extent), dims)
+    return evaluate_text(extent, dims) if isinstance(extent, str) else int(extent)
 
 
 def minimum(a: Value, b: Value) -> Any:

@@ -16,10 +16,10 @@ import torch
 
 from ..arch import ArchSpec
 from ..errors import ScheduleError
-from ..expr import evaluate as evaluate_extent
 from . import threads
 from .cta import DEVICE, ClusterBarrier, Cta, reader_key
 from .executor import Executor
+from .expressions import size_at
 from .lang import Pipeline
 from .program import TileProgram
 
@@ -41,7 +41,7 @@ class Run:
         self.operands = {n: v for n, v in operands.items() if isinstance(v, torch.Tensor)}
         self.scalars = {n: v for n, v in operands.items() if not isinstance(v, torch.Tensor)}
         self.dims = {**dims, **{n: v for n, v in self.scalars.items() if isinstance(v, int)}}
-        self.grid = tuple(evaluate_extent(extent, self.dims) for extent in self.schedule.grid)
+        self.grid = tuple(size_at(extent, self.dims) for extent in self.schedule.grid)
         self.clusters: dict[tuple[int, ...], ClusterBarrier] = {}
         self.group_size = 1
         for axis in self.schedule.group:

@@ -20,6 +20,7 @@ from ..errors import UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec, GpuSpec
+    from .expressions import Extent
 
 
 class Size(int):
@@ -300,14 +301,14 @@ class Turn:
 class Schedule:
     """A tile program at fixed knobs on one architecture.
 
-    `grid` holds expressions over the problem's runtime dims and scalars. `group` names the grid axes whose CTAs
+    `grid` holds numbers and expressions over the runtime dims and integers of a launch (`tile.expressions.dim`). `group` names the grid axes whose CTAs
     synchronise with one another (all of them must be resident at once). `named_barriers` maps a name to the roles
     whose threads meet at it. `constants` are literal numbers the template needs beside the buffers. `maps` are
     the tensor maps of the copy engine, for DSLs that do not report theirs. Of a named barrier in `apart` each replica of
     its one role has its own. `axes` names the coordinates of the grid. `min_ctas_per_sm` is what the compiler must leave
     registers for, and then it spends them; 0 leaves the number to the compiler where one CTA will do. `max_ctas_per_sm`
     is what shared memory has room for, if need be by asking for more of it: as many CTAs as the SMs hold then spread
-    evenly, also where they take their places while another kernel leaves them; 0 sets no limit. Where the expression
+    evenly, also where they take their places while another kernel leaves them; 0 sets no limit. Where
     `resident` is not zero, all CTAs of the grid run at once, or the launch is refused.
     """
 
@@ -315,7 +316,7 @@ class Schedule:
     buffers: tuple[Buffer, ...]
     pipelines: tuple[Pipeline, ...]
     mmas: tuple[Mma, ...]
-    grid: tuple[str, ...]
+    grid: tuple[Extent, ...]
     cluster: tuple[int, int, int] = (1, 1, 1)
     group: tuple[int, ...] = ()
     named_barriers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -327,11 +328,16 @@ class Schedule:
     max_ctas_per_sm: int = 0
     turns: tuple[Turn, ...] = ()
     apart: tuple[str, ...] = ()
-    resident: str = ""
+    resident: Extent = 0
 
     @property
     def threads(self) -> int:
         return sum(role.threads for role in self.roles)
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether there are launches all CTAs of which run at once."""
+        return not isinstance(self.resident, int) or self.resident != 0
 
     @property
     def cluster_ctas(self) -> int:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from .._discover import later
 from ..device.torch import probes as leaf
 from ..errors import DeclarationError
-from ..expr import evaluate
 from ..problems.base import OperandSpec
 from . import text as t
 from .lang import COARSE, SUMS, TRACE, Role, Schedule, Size
@@ -81,7 +80,7 @@ class Probed:
 
     def ctas(self, dims: Mapping[str, int]) -> int:
         """CTAs of a launch."""
-        return math.prod(evaluate(extent, dims) for extent in self.schedule.grid)
+        return math.prod(t.size_at(extent, dims) for extent in self.schedule.grid)
 
     def dims(self, dims: Mapping[str, int]) -> dict[str, int]:
         """The extent of the workspace in a launch of these `dims`: [CTAs, warps, words] lie one behind the other."""

@@ -217,7 +217,7 @@ class _Uses:
         for role, s in self._statements:
             if isinstance(s, kinds):
                 by_role.setdefault(role, []).append(s)
-        if by_role and not self._schedule.resident:
+        if by_role and not self._schedule.may_wait:
             self._fail(
                 "CTAs that await others' counts", "a grid that runs at once", "no `resident` in the schedule",
                 "say in `resident` when CTAs wait for others: the launch then takes all of them, or none",
@@ -298,8 +298,7 @@ class _Uses:
             found = (v for v in self._values[id(s)] if isinstance(v, t.Global))
             read |= {v.name for v in found if not any(v is argument for argument in passed)}
         read |= set().union(*map(t.names_of, self._values.values()))
-        read |= {name for extent in self._schedule.grid for name in names_in(extent)}
-        read |= names_in(self._schedule.resident) if self._schedule.resident else set()
+        read |= {n for e in (*self._schedule.grid, self._schedule.resident) for n in names_in(t.text_of(e))}
         for operand in operands:
             kind = {"in": "input", "out": "output"}.get(operand.kind, operand.kind)
             if operand.kind in ("out", "workspace") and operand.name not in written:

@@ -19,6 +19,7 @@ from dsl_kernels.expr import evaluate, names_in_all
 from dsl_kernels.runtime import pool, toolkit
 from dsl_kernels.runtime.artifact import Artifact
 from dsl_kernels.tile import Engine, Schedule, Space, barrier_plan
+from dsl_kernels.tile.expressions import text_of
 from dsl_kernels.variants import Variant
 
 pytestmark = pytest.mark.compile
@@ -128,7 +129,7 @@ def test_nothing_spills_to_local_memory(artifact) -> None:
 def test_the_launch_is_the_declared_one(artifact, schedule) -> None:
     assert artifact.block == (schedule.threads, 1, 1)
     assert artifact.cluster == schedule.cluster
-    grid = (*schedule.grid, "1", "1")[:3]
+    grid = tuple(map(text_of, (*schedule.grid, 1, 1)[:3]))
     sizes = {name: 3 + index for index, name in enumerate(sorted(names_in_all((*grid, *artifact.grid))))}
     assert [evaluate(text, sizes) for text in artifact.grid] == [evaluate(text, sizes) for text in grid]
 

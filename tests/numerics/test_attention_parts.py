@@ -11,10 +11,10 @@ from dsl_kernels import ops, variants
 from dsl_kernels.arch import GPUS
 from dsl_kernels.errors import NoVariantError
 from dsl_kernels.executors import Emulator, Interpreter
-from dsl_kernels.expr import evaluate
 from dsl_kernels.policies.sparse_mla import launch
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.programs.sparse_mla import PROGRAM
+from dsl_kernels.tile.expressions import size_at
 from dsl_kernels.tile.lang import LaunchPlan
 from dsl_kernels.tile.plan import words_of
 from dsl_kernels.verification import trial
@@ -34,8 +34,8 @@ def test_ctas_that_wait_for_each_other_all_fit(variant: variants.Variant, gpu) -
     for t in (*range(1, 70), 128, 300):
         sizes = {"t": t, "topk": 2048, "heads": variant.knobs["heads"]}
         found = {**sizes, **launch(SimpleNamespace(**variant.knobs), sizes, gpu).dims}
-        x, y, z = (evaluate(extent, found) for extent in schedule.grid)
-        if evaluate(schedule.resident, found):
+        x, y, z = (size_at(extent, found) for extent in schedule.grid)
+        if size_at(schedule.resident, found):
             assert x * y * z <= gpu.sms * schedule.ctas_per_sm
             assert found["inbox_words"] == x * y * z * words
         else:
@@ -75,7 +75,7 @@ def test_splits_that_do_not_run_at_once_do_not_wait() -> None:
         found = launch(knobs, sizes, gpu)
         assert found.splits == splits and found.counters == t and found.all_resident is waits
         resident = PROGRAM.schedule(WHOLE[0].knobs, gpu.arch).resident
-        assert bool(evaluate(resident, {**sizes, **found.dims})) is waits
+        assert bool(size_at(resident, {**sizes, **found.dims})) is waits
 
 
 def test_a_variant_takes_as_many_queries_as_it_may_without_waiting() -> None:

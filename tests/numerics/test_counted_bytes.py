@@ -14,10 +14,10 @@ import torch
 from dsl_kernels import policies, programs, variants
 from dsl_kernels.arch import get_arch, gpu_row
 from dsl_kernels.executors import Interpreter
-from dsl_kernels.expr import evaluate
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.tile import executor, threads
 from dsl_kernels.tile.counting import counts_of
+from dsl_kernels.tile.expressions import size_at
 from dsl_kernels.tile.leaf import Leaf
 from dsl_kernels.verification import trial
 
@@ -82,7 +82,7 @@ def test_leaves_move_what_they_say(variant: variants.Variant, touched: Touched) 
     touched.operands = {value.untyped_storage().data_ptr(): name for name, value in named.items()}
     Interpreter().prepare(variant)(operands, dims, 0)
     schedule = program.schedule(variant.knobs, arch)
-    ctas = math.prod(evaluate(extent, dims) for extent in schedule.grid)
+    ctas = math.prod(size_at(extent, dims) for extent in schedule.grid)
     found = counts_of(program, variant.knobs, arch)(dims)
     planned = policies.get("sparse_mla").launch(k, {**sizes, "splits": splits}, gpu_row(arch.name))
     assert planned.splits == splits

@@ -23,7 +23,7 @@ from ...tile.lang import (
     Role,
     Schedule,
 )
-from ...tile.text import Recorder, Value, ceildiv, maximum, minimum
+from ...tile.text import Recorder, Value, ceildiv, dim, maximum, minimum
 from .common import (
     HELD,
     LANES,
@@ -146,7 +146,7 @@ def declare(k: SimpleNamespace) -> Schedule:
             *(pipeline for side in SIDES for pipeline in pipelines(side)),
         ),
         mmas=tuple(product for side in SIDES for product in products(side)),
-        grid=("ctas", str(k.cluster)),
+        grid=(dim("ctas"), k.cluster),
         axes=("cta", "rank"),
         cluster=(1, k.cluster, 1),
         group=(1,) if k.cluster > 1 else (),

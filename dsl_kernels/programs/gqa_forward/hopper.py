@@ -22,7 +22,7 @@ from ...tile.lang import (
     Schedule,
     Turn,
 )
-from ...tile.text import Recorder, Value, ceildiv, maximum, minimum
+from ...tile.text import Recorder, Value, ceildiv, dim, maximum, minimum
 from .common import (
     GROUP_ROWS,
     LOG2E,
@@ -88,7 +88,7 @@ def declare(k: SimpleNamespace) -> Schedule:
                 acc="acc", doc="O += P V",
             ),
         ),
-        grid=("ctas", str(k.cluster)),
+        grid=(dim("ctas"), k.cluster),
         axes=("cta", "rank"),
         cluster=(1, k.cluster, 1),
         group=(1,) if k.cluster > 1 else (),

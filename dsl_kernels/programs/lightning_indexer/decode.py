@@ -25,7 +25,7 @@ from ...tile.lang import (
     Schedule,
     Size,
 )
-from ...tile.text import Box, Changes, Recorder, Span, Value, ceildiv, minimum
+from ...tile.text import Box, Changes, Recorder, Span, Value, ceildiv, dim, minimum
 from .common import (
     HOPPER_N,
     INDEX_DIM,
@@ -71,7 +71,7 @@ def hopper(k: SimpleNamespace) -> Schedule:
         ),
         pipelines=inputs(k, score, query_stages),
         mmas=(score_product("wgmma", "score", k.tile, columns(k, each), "acc"),),
-        grid=("ctas",),
+        grid=(dim("ctas"),),
         axes=("cta",),
         constants={"pages": Size(k.tile // PAGE, "TILE_PAGES"), "rows_per_product": each},
         ctas_per_sm=k.resident,
@@ -108,7 +108,7 @@ def blackwell(k: SimpleNamespace) -> Schedule:
             ),
         ),
         mmas=(score_product("tcgen05", "mma", k.tile, columns(k, each), "scores_0"),),
-        grid=("ctas",),
+        grid=(dim("ctas"),),
         axes=("cta",),
         constants={"pages": Size(k.tile // PAGE, "TILE_PAGES"), "groups": groups, "rows_per_product": each},
         maps=_maps(k),

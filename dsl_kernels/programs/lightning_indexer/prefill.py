@@ -23,7 +23,7 @@ from ...tile.lang import (
     Schedule,
     Size,
 )
-from ...tile.text import Box, Recorder, ceildiv
+from ...tile.text import Box, Recorder, ceildiv, dim
 from .common import (
     TENSOR,
     Kernel,
@@ -69,7 +69,7 @@ def hopper(k: SimpleNamespace) -> Schedule:
         ),
         pipelines=inputs(k, readers, rounds="once"),
         mmas=(score_product("wgmma", "score", block, columns(k, each), "acc"),),
-        grid=(f"ceildiv(s, {k.queries})", "splits"),
+        grid=(ceildiv(dim("s"), k.queries), dim("splits")),
         axes=("block", "split"),
         constants={"rows_per_product": each, "block": block},
         maps=_maps(k),
@@ -108,7 +108,7 @@ def blackwell(k: SimpleNamespace) -> Schedule:
             ),
         ),
         mmas=(score_product("tcgen05", "mma", k.tile, columns(k, k.queries), "scores"),),
-        grid=(f"ceildiv(s, {k.queries})", "splits"),
+        grid=(ceildiv(dim("s"), k.queries), dim("splits")),
         axes=("block", "split"),
         constants={"groups": groups, "rows_per_group": rows, "rows_per_product": k.queries},
         maps=_maps(k),

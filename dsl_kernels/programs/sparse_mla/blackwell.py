@@ -14,7 +14,7 @@ from ...device.text.sparse_mla_sm100 import UNIT_WORDS
 from ...tile.channel import Filling
 from ...tile.frontend import Boolean, recorded, rolled, unrolled
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ...tile.text import Expr, Global, Recorder, Rows, Value
+from ...tile.text import Expr, Global, Recorder, Rows, Value, dim, text_of
 from .common import (
     LATENT_DIM,
     RESCALE_LOG2,
@@ -40,8 +40,8 @@ def _row_map(operand: str, columns: int) -> TensorMap:
         f"{operand}_map",
         operand,
         "BFLOAT16",
-        global_dims=(str(columns), "n"),
-        global_strides=(f"{operand}_stride * 2",),
+        global_dims=(text_of(columns), text_of(dim("n"))),
+        global_strides=(text_of(dim(f"{operand}_stride") * 2),),
         box=(64, 1),
         element_strides=(1, 1),
         swizzle="128B",
@@ -108,13 +108,13 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
                 doc="O^T += K^T P^T, a unit of the dims",
             ),
         ),
-        grid=(f"t * {k.heads // hb}", "splits"),
+        grid=(dim("t") * (k.heads // hb), dim("splits")),
         axes=("bx", "split"),
         named_barriers={"softmax": ("softmax",)},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "units": UNITS},
         maps=(_row_map("ckv", LATENT_DIM), _row_map("kpe", ROPE_DIM)) if bulk else (),
         min_ctas_per_sm=1,
-        resident="all_resident",
+        resident=dim("all_resident"),
     )  # fmt: skip
 
 

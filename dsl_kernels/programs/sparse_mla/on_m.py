@@ -15,7 +15,7 @@ from ...device.torch import fragment
 from ...tile.channel import Reading
 from ...tile.frontend import inline, recorded
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ...tile.text import Recorder, Slot, Value, View
+from ...tile.text import Recorder, Slot, Value, View, dim
 from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM, Kernel, queries
 from .shares import Pairs, Tiles, Units, each_query, parts_of_query, place_of_cta, start, units_of_query
 
@@ -147,13 +147,13 @@ def _wide(k: SimpleNamespace) -> Schedule:
             *(pipeline for side, _ in sides for pipeline in pipelines(side)),
         ),
         mmas=tuple(product for both in sides for product in products(*both)),
-        grid=(f"ctas * {k.heads // hb}",) if k.exchange == 1 else ("ctas", str(k.exchange)),
+        grid=(dim("ctas") * (k.heads // hb),) if k.exchange == 1 else (dim("ctas"), k.exchange),
         axes=("cta",) if k.exchange == 1 else ("cta", "rank"),
         cluster=(1, k.exchange, 1),
         group=(1,) if k.exchange > 1 else (),
         named_barriers={"attend": SIDES},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "half": HALF, "unit": 1},
-        resident="splits - 1",
+        resident=dim("splits") - 1,
     )  # fmt: skip
 
 
@@ -211,11 +211,11 @@ def _paired(k: SimpleNamespace) -> Schedule:
             *(pipeline for both in sides for pipeline in pipelines(*both)),
         ),
         mmas=tuple(product for both in sides for product in products(*both)),
-        grid=(f"ctas * {k.heads // hb}",),
+        grid=(dim("ctas") * (k.heads // hb),),
         axes=("cta",),
         named_barriers={"attend": SIDES, **{side: (side,) for side in SIDES}},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "half": HALF, "unit": 2},
-        resident="splits - 1",
+        resident=dim("splits") - 1,
     )  # fmt: skip
 
 

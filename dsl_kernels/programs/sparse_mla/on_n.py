@@ -15,7 +15,7 @@ from ...device.text import sparse_mla as leaf
 from ...problems import layouts
 from ...tile.frontend import Boolean, recorded
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ...tile.text import Recorder, Value
+from ...tile.text import Recorder, Value, dim
 from .common import (
     LATENT_DIM,
     ROPE_DIM,
@@ -148,13 +148,13 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
     staged, raw = _stage(k, arch, sum(buffer.bytes for buffer in tiles))
     sent, exchange = _exchange(k, hb, dims) if sliced else ((Buffer("last_s", shared, (1,), "int32"),), ())
-    blocks = f"t * {k.heads // hb}"
+    blocks, splits = dim("t") * (k.heads // hb), dim("splits")
     return Schedule(
         roles=_roles(k),
         buffers=(*tiles, *staged, *sent, *_held(k, hb, dims)),
         pipelines=(*raw, _ring(k), *exchange),
         mmas=_products(k.tile, hb, dims, rope),
-        grid=(blocks, "splits") if k.cluster == 1 else (blocks, str(k.cluster), f"splits // {k.cluster}"),
+        grid=(blocks, splits) if k.cluster == 1 else (blocks, k.cluster, splits // k.cluster),
         axes=("bx", "split") if k.cluster == 1 else ("bx", "rank", "part"),
         cluster=(1, k.cluster, 1),
         group=(1,) if k.cluster > 1 else (),
@@ -163,7 +163,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         ctas_per_sm=sliced_ctas_per_sm(k) if sliced else 1,
         # Without it ptxas may not know with how many registers a thread begins, and then gives none to those that need more.
         min_ctas_per_sm=int(_staged(k)),
-        resident=f"splits // {k.cluster} - 1" if sliced else "all_resident" if k.cluster == 1 else "",
+        resident=splits // k.cluster - 1 if sliced else dim("all_resident") if k.cluster == 1 else 0,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from ...arch import ArchSpec
 from ...device.text.topk_selector_row import BINS, COARSE, WORD
 from ...tile.frontend import Int32, Names
 from ...tile.lang import Buffer, Knob, Role, Schedule, Size, Space
-from ...tile.text import Global, View
+from ...tile.text import Global, View, dim
 
 MAX_K = 2048
 # At most RANKED undecided keys of a list are ranked without another round.
@@ -127,7 +127,7 @@ def declare(knobs: SimpleNamespace, arch: ArchSpec) -> Schedule:
         ),
         pipelines=(),
         mmas=(),
-        grid=("rows", str(knobs.group)),
+        grid=(dim("rows"), knobs.group),
         axes=("row", "rank"),
         cluster=(1, knobs.group, 1),
         group=(1,) if knobs.group > 1 else (),

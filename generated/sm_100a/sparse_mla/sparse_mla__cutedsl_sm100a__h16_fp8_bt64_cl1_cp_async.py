@@ -61,7 +61,7 @@ pipelines
     full  x1: mma commit -> full
       softmax: wait full, fence after
   named barrier softmax: softmax
-totals: 288 threads, 220004 of 232448 bytes of shared memory, 96 of 512 tensor-memory columns, grid (t * 1, splits)
+totals: 288 threads, 220004 of 232448 bytes of shared memory, 96 of 512 tensor-memory columns, grid (t, splits)
 """
 import cutlass
 import cutlass.cute as cute
@@ -102,7 +102,7 @@ LAUNCH = Launch(
         Operand("lse_scale", "scalar", "float32"),
         Operand("all_resident", "scalar", "int32"),
     ),
-    grid=("t * 1", "splits", "1"),
+    grid=("t", "splits", "1"),
     block=288,
     cluster=(1, 1, 1),
     resident="all_resident",

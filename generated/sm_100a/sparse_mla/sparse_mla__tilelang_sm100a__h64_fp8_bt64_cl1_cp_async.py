@@ -61,7 +61,7 @@ pipelines
     full  x1: mma commit -> full
       softmax: wait full, fence after
   named barrier softmax: softmax
-totals: 288 threads, 223700 of 232448 bytes of shared memory, 384 of 512 tensor-memory columns, grid (t * 1, splits)
+totals: 288 threads, 223700 of 232448 bytes of shared memory, 384 of 512 tensor-memory columns, grid (t, splits)
 """
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
@@ -729,7 +729,7 @@ def program():
         lse_scale: T.float32,
         all_resident: T.int32,
     ):
-        with T.Kernel(t * 1, splits, threads=288) as (bx, split):
+        with T.Kernel(t, splits, threads=288) as (bx, split):
             T.import_source(leaf_sm100.SOURCE + warps.SOURCE)
             q_s = T.alloc_shared((1, HEADS, LATENT_DIM), "bfloat16")
             qpe_s = T.alloc_shared((1, HEADS, ROPE_DIM), "bfloat16")

@@ -30,7 +30,7 @@ pipelines
     empty x128: gather wait empty
       attend: wgmma wait, arrive empty
   named barrier attend: attend
-totals: 256 threads, 168228 of 232448 bytes of shared memory, grid (t * 1, splits)
+totals: 256 threads, 168228 of 232448 bytes of shared memory, grid (t, splits)
 """
 import cutlass
 import cutlass.cute as cute
@@ -74,7 +74,7 @@ LAUNCH = Launch(
         Operand("lse_scale", "scalar", "float32"),
         Operand("all_resident", "scalar", "int32"),
     ),
-    grid=("t * 1", "splits", "1"),
+    grid=("t", "splits", "1"),
     block=256,
     cluster=(1, 1, 1),
     resident="all_resident",

@@ -30,7 +30,7 @@ pipelines
     empty x128: gather wait empty
       attend: wgmma wait, arrive empty
   named barrier attend: attend
-totals: 256 threads, 168228 of 232448 bytes of shared memory, grid (t * 1, 2, splits // 2)
+totals: 256 threads, 168228 of 232448 bytes of shared memory, grid (t, 2, splits // 2)
 """
 import cutlass
 import cutlass.cute as cute
@@ -74,7 +74,7 @@ LAUNCH = Launch(
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
     ),
-    grid=("t * 1", "2", "splits // 2"),
+    grid=("t", "2", "splits // 2"),
     block=256,
     cluster=(1, 2, 1),
 )

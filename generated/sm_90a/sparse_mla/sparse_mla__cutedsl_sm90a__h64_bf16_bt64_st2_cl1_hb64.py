@@ -93,7 +93,7 @@ pipelines
   named barrier attend: left, right
   named barrier left: left
   named barrier right: right
-totals: 384 threads, 230512 of 232448 bytes of shared memory, grid (ctas * 1)
+totals: 384 threads, 230512 of 232448 bytes of shared memory, grid (ctas)
 """
 import cutlass
 import cutlass.cute as cute
@@ -146,7 +146,7 @@ LAUNCH = Launch(
         Operand("lse_scale", "scalar", "float32"),
         Operand("ctas", "scalar", "int32"),
     ),
-    grid=("ctas * 1", "1", "1"),
+    grid=("ctas", "1", "1"),
     block=384,
     cluster=(1, 1, 1),
     resident="splits - 1",

@@ -84,7 +84,7 @@ pipelines
       left: wgmma wait, one lane a warp, arrive empty
       right: wgmma wait, one lane a warp, arrive empty
   named barrier attend: left, right
-totals: 512 threads, 230512 of 232448 bytes of shared memory, grid (ctas * 1)
+totals: 512 threads, 230512 of 232448 bytes of shared memory, grid (ctas)
 """
 import cutlass
 import cutlass.cute as cute
@@ -133,7 +133,7 @@ LAUNCH = Launch(
         Operand("lse_scale", "scalar", "float32"),
         Operand("ctas", "scalar", "int32"),
     ),
-    grid=("ctas * 1", "1", "1"),
+    grid=("ctas", "1", "1"),
     block=512,
     cluster=(1, 1, 1),
     resident="splits - 1",

@@ -40,7 +40,7 @@ pipelines
     words through inboxes: attend sends
       attend: look for words, leave zeros, meet
   named barrier attend: attend
-totals: 256 threads, 120512 of 232448 bytes of shared memory, grid (t * 1, 2, splits // 2)
+totals: 256 threads, 120512 of 232448 bytes of shared memory, grid (t, 2, splits // 2)
 """
 import cutlass
 import cutlass.cute as cute
@@ -83,7 +83,7 @@ LAUNCH = Launch(
         Operand("lse_scale", "scalar", "float32"),
         Operand("splits", "scalar", "int32"),
     ),
-    grid=("t * 1", "2", "splits // 2"),
+    grid=("t", "2", "splits // 2"),
     block=256,
     cluster=(1, 2, 1),
     resident="splits // 2 - 1",

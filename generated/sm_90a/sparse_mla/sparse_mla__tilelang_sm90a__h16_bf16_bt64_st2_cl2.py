@@ -30,7 +30,7 @@ pipelines
     empty x128: gather wait empty
       attend: wgmma wait, arrive empty
   named barrier attend: attend
-totals: 256 threads, 168228 of 232448 bytes of shared memory, grid (t * 1, 2, splits // 2)
+totals: 256 threads, 168228 of 232448 bytes of shared memory, grid (t, 2, splits // 2)
 """
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout, make_quarter_bank_swizzled_layout
@@ -614,7 +614,7 @@ def program():
         sm_scale: T.float32,
         lse_scale: T.float32,
     ):
-        with T.Kernel(t * 1, 2, splits // 2, threads=256, cluster_dims=(1, 2, 1)) as (bx, rank, part):
+        with T.Kernel(t, 2, splits // 2, threads=256, cluster_dims=(1, 2, 1)) as (bx, rank, part):
             T.import_source(grid.SOURCE + wgmma.SOURCE + warps.SOURCE)
             q_s = T.alloc_shared((HEADS, DIMS), "bfloat16")
             qpe_s = T.alloc_shared((HEADS, ROPE), "bfloat16")

@@ -30,7 +30,7 @@ pipelines
     empty x128: gather wait empty
       attend: wgmma wait, arrive empty
   named barrier attend: attend
-totals: 256 threads, 188964 of 232448 bytes of shared memory, grid (t * 1, splits)
+totals: 256 threads, 188964 of 232448 bytes of shared memory, grid (t, splits)
 """
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout, make_half_bank_swizzled_layout
@@ -667,7 +667,7 @@ def program():
         lse_scale: T.float32,
         all_resident: T.int32,
     ):
-        with T.Kernel(t * 1, splits, threads=256) as (bx, split):
+        with T.Kernel(t, splits, threads=256) as (bx, split):
             T.import_source(wgmma.SOURCE + warps.SOURCE)
             q_s = T.alloc_shared((HEADS, DIMS), "bfloat16")
             qpe_s = T.alloc_shared((HEADS, ROPE), "bfloat16")

@@ -40,7 +40,7 @@ pipelines
     empty x128: unpack wait empty
       attend: wgmma wait, arrive empty
   named barrier attend: attend
-totals: 512 threads, 230980 of 232448 bytes of shared memory, grid (t * 1, 2, splits // 2)
+totals: 512 threads, 230980 of 232448 bytes of shared memory, grid (t, 2, splits // 2)
 """
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout, make_half_bank_swizzled_layout
@@ -686,7 +686,7 @@ def program():
         sm_scale: T.float32,
         lse_scale: T.float32,
     ):
-        with T.Kernel(t * 1, 2, splits // 2, threads=512, cluster_dims=(1, 2, 1)) as (bx, rank, part):
+        with T.Kernel(t, 2, splits // 2, threads=512, cluster_dims=(1, 2, 1)) as (bx, rank, part):
             T.import_source(grid.SOURCE + wgmma.SOURCE + warps.SOURCE)
             q_s = T.alloc_shared((HEADS, DIMS), "bfloat16")
             qpe_s = T.alloc_shared((HEADS, ROPE), "bfloat16")
