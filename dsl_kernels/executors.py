@@ -121,6 +121,7 @@ class Emulator:
         check: "raise" at the first finding, or "report" to collect them in `report`.
         edit: applied to the PTX before it runs, to see whether the checks notice a broken kernel.
         strict: also fail on fences that hardware may forgive (`strict_fences` of the emulator).
+        trace: how many of the last events the report keeps.
     """
 
     name = "emulator"
@@ -132,8 +133,10 @@ class Emulator:
         *,
         edit: Callable[[str], str] | None = None,
         strict: bool = False,
+        trace: int = 0,
     ) -> None:
         self.interleaving, self.check, self.edit, self.strict = interleaving, check, edit, strict
+        self.trace = trace
         self.report: Any = None
 
     @checked
@@ -199,6 +202,7 @@ class Emulator:
                 registers_per_thread=artifact.resources.registers,
                 strict_fences=self.strict,
                 strict_exits=True,
+                trace=self.trace,
             )
 
         return _InTorch(launch)

@@ -8,13 +8,17 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 import typer.core
 
 from ..errors import DslKernelError, InvalidArgumentError
 from . import _output as out
+
+if TYPE_CHECKING:
+    from ..problems.base import Workload
+    from ..variants import Variant
 
 OPTION = "--script"
 
@@ -81,3 +85,34 @@ def run(
             )
     if status:
         raise typer.Exit(status)
+
+
+def explain_variant(
+    variant: Variant, workloads: list[Workload], failed: list[dict[str, Any]], folder: Path
+) -> None:
+    """A page for the first finding of each workload on which a variant fails."""
+    from ..emulator import Interleaving, Report, explain
+    from ..emulator.explain_page import html
+    from ..executors import Emulator
+    from ..runtime import bundle, store
+    from ..verification import trial
+
+    artifact, code = store.fetch(variant, bundle.PTX)
+    for workload in workloads:
+        row = next((r for r in failed if r["workload"] == workload.name and r.get("report")), None)
+        if row is None:
+            continue
+        example = trial.cached_example(variant.op, workload)
+
+        def again(
+            interleaving: Interleaving, *, check: str, trace: int, w: Workload = workload, e: Any = example
+        ) -> Report:
+            executor = Emulator(interleaving, check, trace=trace)
+            trial.run(variant, w, executor, example=e)
+            return executor.report
+
+        explanation = explain(again, row["report"], code.decode(), artifact.entry, tries=8)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{variant.id}_{workload.name}.html"
+        path.write_text(html(explanation, f"{variant.id} on {workload.name}"), encoding="utf-8")
+        out.console().print(f"{workload.name}: explained in {path}", markup=False, soft_wrap=True)

@@ -40,7 +40,7 @@ def emulate(
     arch: Annotated[str, typer.Option(help="With --script: what the program is compiled for.")] = "sm_90a",
     sms: Annotated[int, typer.Option(min=1, max=1024, help="With --script: SMs that the program sees.")] = 4,
     explain: Annotated[
-        Path | None, typer.Option(help="With --script: a folder for pages that explain what was found.")
+        Path | None, typer.Option(help="A folder for pages that explain what was found.")
     ] = None,
     as_json: out.Json = False,
 ) -> None:
@@ -80,6 +80,8 @@ def emulate(
                 bar.update(task, advance=1)
     failed = [row for row in rows if not row["ok"]]
     if as_json:
+        for row in rows:
+            row.pop("report", None)
         out.print_json({"variant": variant.id, "runs": rows, "ok": not failed})
     else:
         out.show(
@@ -101,6 +103,8 @@ def emulate(
             )
         )
         _counters(rows)
+        if explain is not None:
+            _script.explain_variant(variant, chosen, failed, explain)
         for row in failed[:5]:
             out.error_console().print(
                 f"{row['workload']} under {row['interleaving']}: {row['failure']}",
@@ -146,7 +150,7 @@ def _attempt(
     try:
         result = trial.run(variant, workload, executor, example=example)
     except EmulatorError as error:
-        row["failure"] = str(error)
+        row["failure"], row["report"] = str(error), error.report
         return row
     comparison, report = result.comparison, executor.report
     shares = [comparison.figures[key] / limit for key, limit in comparison.limits.items() if limit > 0]

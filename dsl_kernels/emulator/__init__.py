@@ -28,15 +28,18 @@ from .errors import (
     PtxSyntaxError,
     UnsupportedInstruction,
 )
+from .explain import Explanation, explain
 from .interleaving import Interleaving, interleavings
 from .launch import explore, launch
 from .raw import RawArguments, Region
-from .report import Finding, Location, Report
+from .report import Event, Finding, Location, Report
 
 __all__ = [
     "BuildError",
     "Descriptor",
     "EmulatorError",
+    "Event",
+    "Explanation",
     "Finding",
     "Interleaving",
     "InternalError",
@@ -49,6 +52,7 @@ __all__ = [
     "Struct",
     "TensorMap",
     "UnsupportedInstruction",
+    "explain",
     "explore",
     "interleavings",
     "launch",

@@ -24,7 +24,7 @@ from .isa import Program, decode
 from .parser import parse
 from .ptx import Entry, Module
 from .raw import RawArguments, RawPacked
-from .report import Finding, Location, Report, WarpCounters
+from .report import Event, Finding, Location, Report, WarpCounters
 
 MAX_SMEM = 233472  # 228 KiB: the largest shared memory of a CTA, the system's first KiB included
 MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -120,6 +120,7 @@ def launch(
     strict_races: bool = False,
     instruction_limit: int | None = None,
     max_findings: int = 50,
+    trace: int = 0,
 ) -> Report:
     """Execute one kernel of a PTX module on the CPU, with checks; tensors are written in place.
 
@@ -136,6 +137,7 @@ def launch(
     races of two stores of one value and of lanes of one warp.
     ``instruction_limit`` ends a kernel that executes more warp instructions (0: no limit); by default it ends when the
     CTAs that run executed ``INSTRUCTIONS_PER_CTA`` each and none ended. ``max_findings`` bounds the warnings that the report keeps; errors are all kept.
+    ``trace`` keeps so many of the last events in the report, in the order in which they happened.
 
     Raises:
         PtxSyntaxError: the text is not PTX.
@@ -157,6 +159,7 @@ def launch(
     dynamic_smem = _count("dynamic shared memory", dynamic_smem, MAX_SMEM)
     registers_per_thread = _count("registers_per_thread", registers_per_thread, 256)
     max_findings = _count("max_findings", max_findings, 1 << 20)
+    trace = _count("trace", trace, 1 << 24)
     limit, cta_limit = 0, INSTRUCTIONS_PER_CTA
     if instruction_limit is not None:
         limit, cta_limit = _count("instruction_limit", instruction_limit, 1 << 62), 0
@@ -204,7 +207,7 @@ def launch(
          max(interleaving.resident, min(interleaving.max_resident, MEMORY // max(footprint, 1))),
          int(check == "raise"), limit, 200_000, int(bool(allow_uninit_mma)), max_findings, sm100,
          registers_per_thread, int(bool(strict_fences)), int(bool(strict_lapping)), int(bool(strict_exits)),
-         int(bool(strict_races)), cta_limit],
+         int(bool(strict_races)), cta_limit, trace],
         np.int64,
     )  # fmt: skip
     raw, seconds = _call(program, config, packed, regions, interleaving)
@@ -286,13 +289,14 @@ def _report(
 
     findings = [
         Finding(f["code"], text(f["message"]), f["error"], f["cta"], f["warp"], role_of.get(f["warp"]), location(f["pc"]),
-                f["other_warp"], location(f["other_pc"]), f["times"])
+                f["other_warp"], location(f["other_pc"]), f["times"], f["other_cta"])
         for f in raw["findings"]
     ]  # fmt: skip
     warps = [WarpCounters(w["instructions"], w["barrier_waits"], w["spins"], w["ops"]) for w in raw["warps"]]
     log = raw["choices"]
     return Report(raw["status"], interleaving, raw["instructions"], findings, warps, raw["pipes"], raw["stats"], seconds,
-                  raw["errors"], raw["warnings"], list(zip(log[::2], log[1::2], strict=True)))  # fmt: skip
+                  raw["errors"], raw["warnings"], list(zip(log[::2], log[1::2], strict=True)),
+                  [Event(cta, warp, location(pc), bool(part)) for cta, warp, pc, part in raw["trace"]])  # fmt: skip
 
 
 @checked

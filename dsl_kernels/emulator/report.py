@@ -34,6 +34,7 @@ class Finding:
     other_warp: int = -1
     other: Location | None = None
     times: int = 1
+    other_cta: int = -1
 
     def __str__(self) -> str:
         who = (
@@ -52,6 +53,16 @@ class Finding:
         return out
 
 
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened: an instruction of a warp, or a part of an asynchronous operation that it had issued."""
+
+    cta: int
+    warp: int
+    where: Location | None
+    asynchronous: bool
+
+
 @dataclass
 class WarpCounters:
     """What the warps with one index did, summed over the CTAs."""
@@ -67,7 +78,7 @@ class Report:
     """Outcome of a launch. ``ok`` means that no check failed under this one interleaving.
 
     ``findings`` holds every distinct error, and as many warnings as the launch was told to keep; ``error_count`` and
-    ``warning_count`` count them all.
+    ``warning_count`` count them all. ``trace`` holds the last events, in their order, where the launch was asked to keep some.
     """
 
     status: str
@@ -81,6 +92,7 @@ class Report:
     error_count: int
     warning_count: int
     choices: list[tuple[int, int]] = field(default_factory=list)
+    trace: list[Event] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:

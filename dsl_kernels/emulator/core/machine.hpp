@@ -29,7 +29,7 @@ struct Stop {
 struct Finding {
   std::string code, message;
   bool error;
-  int cta, warp, pc, other_warp, other_pc;
+  int cta, warp, pc, other_warp, other_pc, other_cta;
 };
 
 enum class WaitKind { none, converge, bar, mbar, bulk, cp_async, wgmma, alloc, cluster, pair, registers };
@@ -315,6 +315,12 @@ class Machine {
   s64 cancel_cluster();  // take the next cluster that has not started; -1: there is none
   void cluster_origin(s64 index, s64* id) const;
   std::vector<std::unique_ptr<Cluster>> active;
+  // The last things that happened: an instruction of a warp, or a part of an operation in flight that it issued.
+  struct TraceEvent {
+    int cta, warp, pc, async;
+  };
+  std::deque<TraceEvent> trace;
+  void note_event(const Warp& w, int pc, bool async);
   std::vector<s64> choices, choice_log;
   u64 clock_now() const { return executed; }
 

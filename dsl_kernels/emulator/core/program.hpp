@@ -67,6 +67,7 @@ struct Config {
   s64 registers, block[3], grid[3], cluster[3], smem_end, dynamic_bytes, local_bytes;
   s64 sched, seed, async_policy, slow_warp, resident, max_resident, stop_first, instruction_limit, stall_limit;
   s64 allow_uninit_mma, max_findings, sm100, regs_per_thread, strict_fences, strict_lapping, strict_exits, strict_races, cta_limit;
+  s64 trace;  // how many of the last events are kept, 0: none
 };
 
 struct Region {

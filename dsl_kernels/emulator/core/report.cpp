@@ -34,19 +34,22 @@ std::string json_escape(const std::string& s) {
 }
 
 void Machine::find(const char* code, bool error, const Warp* w, int pc, const std::string& msg, const Event* other) {
-  int other_warp = -1, other_pc = -1;
+  int other_warp = -1, other_pc = -1, other_cta = -1;
   if (other && other->pc >= 0) {
     other_pc = other->pc;
     if (w) {
       size_t per_cta = w->cta->warps.size() * P_COUNT;
-      if (other->actor < w->cta->cluster->slots_first) other_warp = int(other->actor % per_cta / P_COUNT);
+      if (other->actor < w->cta->cluster->slots_first) {
+        other_warp = int(other->actor % per_cta / P_COUNT);
+        if (size_t rank = other->actor / per_cta; other->cluster == w->cta->cluster->index && rank < w->cta->cluster->ctas.size()) other_cta = w->cta->cluster->ctas[rank]->linear;
+      }
     }
   }
   std::string key = std::string(code) + ":" + std::to_string(pc) + (error ? ":" + std::to_string(other_pc) : "");
   if (seen[key]++) return;
   // An error is always kept; max_findings bounds the warnings.
   if (error || warnings < cfg.max_findings) {
-    findings.push_back({code, msg, error, w ? w->cta->linear : -1, w ? w->index : -1, pc, other_warp, other_pc});
+    findings.push_back({code, msg, error, w ? w->cta->linear : -1, w ? w->index : -1, pc, other_warp, other_pc, other_cta});
   }
   (error ? errors : warnings)++;
   if (error && cfg.stop_first) throw Stop{code};
@@ -147,7 +150,7 @@ std::string Machine::run() {
         }
   } catch (const std::exception& e) {
     status = "internal";
-    findings.push_back({"internal-error", std::string("the emulator itself failed: ") + e.what(), true, -1, -1, -1, -1, -1});
+    findings.push_back({"internal-error", std::string("the emulator itself failed: ") + e.what(), true, -1, -1, -1, -1, -1, -1});
     errors++;
   }
   return report_json(status);
@@ -162,7 +165,7 @@ std::string Machine::report_json(const std::string& status) {
     std::string key = f.code + ":" + std::to_string(f.pc) + (f.error ? ":" + std::to_string(f.other_pc) : "");
     s << (i ? "," : "") << "{\"code\":\"" << f.code << "\",\"error\":" << (f.error ? "true" : "false") << ",\"message\":\""
       << json_escape(f.message) << "\",\"cta\":" << f.cta << ",\"warp\":" << f.warp << ",\"pc\":" << f.pc << ",\"other_warp\":" << f.other_warp
-      << ",\"other_pc\":" << f.other_pc << ",\"times\":" << std::max(seen[key], 1) << "}";
+      << ",\"other_pc\":" << f.other_pc << ",\"other_cta\":" << f.other_cta << ",\"times\":" << std::max(seen[key], 1) << "}";
   }
   s << "],\"warps\":[";
   for (size_t i = 0; i < warp_totals.size(); i++) {
@@ -193,6 +196,9 @@ std::string Machine::report_json(const std::string& status) {
     << ",\"bank_conflicts\":" << stats.bank_conflicts << ",\"shared_accesses\":" << stats.shared_accesses
     << ",\"mma_flops\":" << stats.mma_flops << ",\"async_ops\":" << stats.async_ops << "},\"choices\":[";
   for (size_t i = 0; i < choice_log.size(); i++) s << (i ? "," : "") << choice_log[i];
+  s << "],\"trace\":[";
+  for (size_t i = 0; i < trace.size(); i++)
+    s << (i ? "," : "") << "[" << trace[i].cta << "," << trace[i].warp << "," << trace[i].pc << "," << trace[i].async << "]";
   s << "]}";
   return s.str();
 }

@@ -247,6 +247,11 @@ static bool aligned_op(const Instr& in) {
   return false;
 }
 
+void Machine::note_event(const Warp& w, int pc, bool async) {
+  trace.push_back({w.cta->linear, w.index, pc, int(async)});
+  if (s64(trace.size()) > cfg.trace) trace.pop_front();
+}
+
 bool Machine::step(Warp& w) {
   w.cta->cluster->touched = true;
   int k = pick_group(w);
@@ -283,6 +288,7 @@ bool Machine::step(Warp& w) {
   }
   w.count.instructions++;
   w.count.by_op[in.op]++;
+  if (cfg.trace) note_event(w, pc, false);
   Exec x{*this, *w.cta, w, g, in, prog.ops(in), pc, mask};
   switch (x.run()) {
     case Flow::next: w.groups[size_t(k)].pc = pc + 1; break;
@@ -291,6 +297,7 @@ bool Machine::step(Warp& w) {
       break;
     case Flow::wait:
       retries++, w.icount--, w.count.instructions--, w.count.by_op[in.op]--;
+      if (!trace.empty() && !trace.back().async) trace.pop_back();  // it is tried again
       return ready(w, w.groups[size_t(k)]);
   }
   return !w.groups.empty();
@@ -315,6 +322,7 @@ bool Machine::run_one_async(std::deque<AsyncRef>& q) {
   if (q.empty()) return false;
   AsyncRef op = q.front();
   op->warp->cta->cluster->touched = true;
+  if (cfg.trace) note_event(*op->warp, op->pc, true);
   if (op->step()) q.pop_front();
   progress();
   return true;
@@ -323,6 +331,7 @@ bool Machine::run_one_async(std::deque<AsyncRef>& q) {
 bool Machine::run_pool(Cluster& c, size_t i) {
   AsyncRef op = c.pool[i];
   c.touched = true;
+  if (cfg.trace) note_event(*op->warp, op->pc, true);
   if (op->step()) c.pool.erase(std::find(c.pool.begin(), c.pool.end(), op));
   progress();
   return true;

@@ -66,7 +66,7 @@ def emulated(
         raise LaunchError("a program is being checked already: emulated() cannot be nested")
     page = None
     if explain is not None:
-        from ..explain import writer
+        from .pages import writer
 
         page = writer(Path(explain))
     session = Session(arch, Settings(interleavings, seed, check, options, page), sms)

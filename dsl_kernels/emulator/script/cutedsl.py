@@ -32,6 +32,7 @@ def variables(session: Session, folder: Path) -> dict[str, str]:
     return {
         "CUTE_DSL_ARCH": session.device.arch.name,
         "CUTE_DSL_KEEP_PTX": "1",
+        "CUTE_DSL_LINEINFO": "1",
         "CUTE_DSL_DUMP_DIR": str(folder),
         "CUTE_DSL_DISABLE_FILE_CACHING": "1",
     }
@@ -201,7 +202,7 @@ def install(session: Session) -> Iterator[None]:
         patches.set(Compiled, "run_compiled_program", lambda self, addresses: programs.call(self, addresses))
         patches.set(Compiled, "to", lambda self, device=None: _Bound(self))
         patches.set(HardwareInfo, "get_max_active_clusters", lambda self, size, *_, **__: max(1, sms // size))
-        for name, value in (("keep_ptx", True), ("disable_file_caching", True)):
+        for name, value in (("keep_ptx", True), ("lineinfo", True), ("disable_file_caching", True)):
             patches.set(environment, name, value)
         yield
     finally:

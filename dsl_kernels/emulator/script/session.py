@@ -78,6 +78,7 @@ class LaunchRecord:
     results: int = 0  # distinct contents of the memory afterwards
     seconds: float = 0.0
     failure: str = ""
+    page: str = ""  # where the first error is explained
 
     @property
     def instructions(self) -> int:
@@ -111,7 +112,7 @@ class Settings:
     seed: int = 0
     check: str = "raise"
     options: dict[str, Any] = field(default_factory=dict)
-    explain: Callable[[LaunchRecord, Callable[[Interleaving], Report]], None] | None = None
+    explain: Callable[[LaunchRecord, Callable[..., Report]], None] | None = None
 
 
 class Graph:
@@ -221,11 +222,11 @@ class Session:
         warps = -(-record.block[0] * record.block[1] * record.block[2] // 32)
         started = time.perf_counter()
 
-        def run(interleaving: Interleaving) -> Report:
+        def run(interleaving: Interleaving, **more: Any) -> Report:
             return launch(
                 record.kernel.ptx, record.grid, record.block, arguments, cluster=record.cluster,
-                dynamic_smem=record.dynamic_smem, entry=record.kernel.entry, interleaving=interleaving, check="report",
-                **settings.options,
+                dynamic_smem=record.dynamic_smem, entry=record.kernel.entry, interleaving=interleaving,
+                **{"check": "report", **settings.options, **more},
             )  # fmt: skip
 
         try:
@@ -249,9 +250,9 @@ class Session:
         if settings.explain is not None:
             after = Snapshot(regions)
 
-            def again(interleaving: Interleaving) -> Report:
+            def again(interleaving: Interleaving, **more: Any) -> Report:
                 before.restore()
-                return run(interleaving)
+                return run(interleaving, **more)
 
             settings.explain(record, again)
             after.restore()

@@ -31,6 +31,7 @@ def row(record: LaunchRecord) -> dict[str, Any]:
         "errors": dict(record.codes(errors=True)),
         "warnings": dict(record.codes(errors=False)),
         "ok": record.ok,
+        "page": record.page,
         "failure": record.failure or (f"{found[0]}\n  under {found[1].interleaving}" if found else ""),
     }
 
@@ -48,6 +49,8 @@ def summary(session: Session) -> str:
         )
         if data["failure"]:
             lines += [f"    {line}" for line in data["failure"].splitlines()]
+        if record.page:
+            lines.append(f"    explained in {record.page}")
     if not session.launches:
         lines.append("no kernel was launched")
     lines += [f"note: {text} ({n} times)" for text, n in session.notes.items()]
