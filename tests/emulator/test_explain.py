@@ -1,6 +1,7 @@
 """Explanations: both accesses with their lines, the missing edge, a run that replays, and the page."""
 
 import html.parser
+import re
 
 import numpy as np
 import pytest
@@ -168,3 +169,32 @@ def test_the_command_writes_pages_with_the_lines_of_the_dsls_source(tmp_path):
         and "<table>" in (tmp_path / "pages" / "launch_0_race.html").read_text()
     )
     assert "explained in" in done.stdout
+
+
+@pytest.mark.compile
+def test_a_variants_finding_is_explained(tmp_path, monkeypatch):
+    """A variant whose first barrier of the CTA is gone: what `emulate VARIANT --explain` writes of it."""
+    import dsl_kernels.executors as executors
+    from dsl_kernels import variants
+    from dsl_kernels.cli import _script
+    from dsl_kernels.cli import emulate as command
+    from dsl_kernels.verification import trial
+
+    class Broken(executors.Emulator):
+        def __init__(self, *args, **kwargs):
+            super().__init__(
+                *args,
+                **kwargs,
+                edit=lambda ptx: re.sub(r"\n\s*(bar|barrier)\.sync[^;]*;", "\n;", ptx, count=1),
+            )
+
+    monkeypatch.setattr(executors, "Emulator", Broken)
+    variant = next(v for v in variants.variants() if v.op == "topk_selector" and v.backend == "cutedsl")
+    (workload, *_) = trial.workloads(variant, "tiny")
+    row = command._attempt(
+        variant, workload, Interleaving.lockstep(), trial.cached_example(variant.op, workload)
+    )
+    assert not row["ok"] and row["report"] is not None
+    _script.explain_variant(variant, [workload], [row], tmp_path)
+    (made,) = tmp_path.glob("*.html")
+    assert "missing edge" in made.read_text() and str(row["report"].errors[0].code) in made.read_text()
