@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ from . import _output as out
 from . import _script
 
 if TYPE_CHECKING:
-    from ..emulator import Interleaving, Report
+    from ..emulator import Coverage, Interleaving, Report
     from ..problems.base import Workload
     from ..variants import Variant
 
@@ -42,6 +43,9 @@ def emulate(
     explain: Annotated[
         Path | None, typer.Option(help="A folder for pages that explain what was found.")
     ] = None,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="Print what none of the runs reached, by line of the module.")
+    ] = False,
     as_json: out.Json = False,
 ) -> None:
     """Execute a variant's PTX with the emulator's checks and compare with the reference; status 1 if any fails.
@@ -62,6 +66,7 @@ def emulate(
             got="neither" if name is None else "both",
             fix="give one",
         )
+    from ..emulator import Coverage
     from ..emulator import interleavings as sequence
     from ..runtime import bundle, store
     from ..verification import trial
@@ -70,19 +75,23 @@ def emulate(
     chosen = _workloads(variant, workload)
     store.fetch(variant, bundle.PTX)
     rows: list[dict[str, Any]] = []
+    reached = Coverage()
     with out.progress(as_json) as bar:
         task = bar.add_task("emulate", total=len(chosen) * interleavings)
         for item in chosen:
             example = trial.cached_example(variant.op, item)
             for interleaving in sequence(interleavings, seed):
                 bar.update(task, description=f"{item.name} {interleaving}")
-                rows.append(_attempt(variant, item, interleaving, example))
+                row, found = _attempt(variant, item, interleaving, example)
+                rows.append(row)
+                reached = reached.merged(found)
                 bar.update(task, advance=1)
     failed = [row for row in rows if not row["ok"]]
     if as_json:
         for row in rows:
             row.pop("report", None)
-        out.print_json({"variant": variant.id, "runs": rows, "ok": not failed})
+        record = {"variant": variant.id, "runs": rows, "ok": not failed}
+        out.print_json({**record, "coverage": reached.as_dict()} if coverage else record)
     else:
         out.show(
             out.table(
@@ -105,6 +114,10 @@ def emulate(
         _counters(rows)
         if explain is not None:
             _script.explain_variant(variant, chosen, failed, explain)
+        if coverage:
+            typer.echo(
+                f"What {len(rows)} runs reached together: {reached.describe(_source_text(variant, reached))}"
+            )
         for row in failed[:5]:
             out.error_console().print(
                 f"{row['workload']} under {row['interleaving']}: {row['failure']}",
@@ -136,9 +149,9 @@ def _workloads(variant: Variant, name: str | None) -> list[Workload]:
 
 def _attempt(
     variant: Variant, workload: Workload, interleaving: Interleaving, example: Any
-) -> dict[str, Any]:
-    """One run; findings and wrong results are both failures, and the interleaving in the row replays them."""
-    from ..emulator import EmulatorError
+) -> tuple[dict[str, Any], Coverage]:
+    """One run, and what it reached; findings and wrong results are both failures, and the interleaving in the row replays them."""
+    from ..emulator import Coverage, EmulatorError
     from ..executors import Emulator
     from ..verification import trial
 
@@ -151,13 +164,37 @@ def _attempt(
         result = trial.run(variant, workload, executor, example=example)
     except EmulatorError as error:
         row["failure"], row["report"] = str(error), error.report
-        return row
+        return row, error.report.coverage if error.report is not None else Coverage()
     comparison, report = result.comparison, executor.report
     shares = [comparison.figures[key] / limit for key, limit in comparison.limits.items() if limit > 0]
     row.update(ok=comparison.ok, failure="; ".join(comparison.failures), worst=max(shares, default=None))
     if report is not None:
         row.update(instructions=report.instructions, seconds=report.seconds, counters=_counted(report))
-    return row
+    return row, report.coverage if report is not None else Coverage()
+
+
+def _source_text(variant: Variant, reached: Coverage) -> Callable[[str], str | None]:
+    """The text of a line "file:number" of the variant's module, of a device helper, or of what a DSL made of them."""
+    from ..runtime import store
+
+    package = Path(__file__).resolve().parents[1]
+    names = reached.program.module.files.values() if reached.program else ()
+    places = {Path(name).name: package.parent / name for name in names if name.startswith(package.name)}
+    places[variant.path.name] = variant.path
+    folder = store.lookup(variant)
+    if folder is not None:
+        places["kernel.cu"] = folder / "kernel.cu"  # what TileLang made of the module
+    texts: dict[str, list[str]] = {}
+
+    def line(at: str) -> str | None:
+        name, _, number = at.rpartition(":")
+        if name not in places or not number.isdigit():
+            return None
+        if name not in texts:
+            texts[name] = places[name].read_text().splitlines() if places[name].is_file() else []
+        return texts[name][int(number) - 1] if 0 < int(number) <= len(texts[name]) else None
+
+    return line
 
 
 def _counted(report: Report) -> dict[str, Any]:

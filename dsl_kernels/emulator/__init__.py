@@ -19,6 +19,7 @@ It is a verification tool: see docs/emulator.md for what it checks and what it c
 """
 
 from .arguments import Struct, TensorMap
+from .coverage import Coverage, Location
 from .descriptors import Descriptor
 from .errors import (
     BuildError,
@@ -32,10 +33,11 @@ from .explain import Explanation, explain
 from .interleaving import Interleaving, interleavings
 from .launch import explore, launch
 from .raw import RawArguments, Region
-from .report import Event, Finding, Location, Report
+from .report import Event, Finding, Report
 
 __all__ = [
     "BuildError",
+    "Coverage",
     "Descriptor",
     "EmulatorError",
     "Event",

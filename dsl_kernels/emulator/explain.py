@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .coverage import Location
 from .errors import EmulatorError, LaunchError
 from .interleaving import Interleaving, interleavings
 from .launch import _decode
-from .report import Event, Finding, Location, Report
+from .report import Event, Finding, Report
 
 TRACE = 100_000  # events that are looked at
 TRIES = 40  # interleavings tried for a shorter one

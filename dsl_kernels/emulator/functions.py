@@ -94,14 +94,12 @@ def variable(p: _Parser, e: Entry, text: str) -> None:
     e.variables[v.name] = v
 
 
-def expand(p: _Parser, e: Entry, text: str, guard: Reg | None, line: int, statement: str) -> bool:
+def expand(p: _Parser, e: Entry, parts: list[str], guard: Reg | None, line: int, statement: str) -> bool:
     """Put the body of the function that is called in the call's place; False when it has none in this module."""
-    from .parser import split_commas
 
     def refuse(why: str) -> UnsupportedInstruction:
         return UnsupportedInstruction(f"PTX line {line}: {statement!r}: {why}")
 
-    parts = split_commas(text)
     results = _names(parts.pop(0)) if parts and parts[0].startswith("(") else []
     if not parts:
         raise PtxSyntaxError(f"PTX line {line}: no function in {statement!r}")
@@ -172,7 +170,8 @@ class _Call:
         self.p, self.e, self.name, self.line, self.statement = p, e, name, line, statement
 
     def add(self, opcode: str, operands: list[Any], guard: Reg | None = None) -> None:
-        self.e.body.append(Statement(opcode, operands, guard, self.line, self.p.loc, self.statement))
+        p = self.p
+        self.e.body.append(Statement(opcode, operands, guard, self.line, p.loc, self.statement, p.outer))
 
     def variable(self, formal: Formal) -> str:
         """A place in memory for a parameter that the caller passes in a register."""
@@ -187,7 +186,7 @@ class _Call:
     ) -> dict[str, Reg]:
         """Parse the function's body where the caller is; the registers of its register parameters by name."""
         p, e = self.p, self.e
-        kept = (p.pos, p.loc, p.singles, p.ranges, p.labels, p.blocks, p.block_labels)
+        kept = (p.pos, p.loc, p.outer, p.singles, p.ranges, p.labels, p.blocks, p.block_labels)
         p.pos, p.singles, p.ranges, p.labels, p.blocks = f.body, {}, {}, dict(inside), [[]]
         p.calls.append(f.name)
         p.ends.append(f"{self.name}.return")
@@ -210,5 +209,5 @@ class _Call:
             )
         e.labels[p.ends.pop()] = len(e.body)
         p.calls.pop()
-        p.pos, p.loc, p.singles, p.ranges, p.labels, p.blocks, p.block_labels = kept
+        p.pos, p.loc, p.outer, p.singles, p.ranges, p.labels, p.blocks, p.block_labels = kept
         return bound

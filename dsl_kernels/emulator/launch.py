@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import index
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,14 @@ import numpy as np
 from ..arguments import shown
 from .arguments import ADDRESS_BASE, Arguments
 from .build import load
+from .coverage import Location, covered, place
 from .errors import EmulatorError, InternalError, LaunchError, UnsupportedInstruction, checked
 from .interleaving import KINDS, POLICIES, Interleaving
 from .isa import Program, decode
 from .parser import parse
 from .ptx import Entry, Module
 from .raw import RawArguments, RawPacked
-from .report import Event, Finding, Location, Report, WarpCounters
+from .report import Event, Finding, Report, WarpCounters
 
 MAX_SMEM = 233472  # 228 KiB: the largest shared memory of a CTA, the system's first KiB included
 MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -269,14 +269,10 @@ def _report(
     role_of = {w: name for name, warps in roles.items() for w in warps}
 
     def location(pc: int) -> Location | None:
-        if not 0 <= pc < len(program.entry.body):
-            return None
-        st = program.entry.body[pc]
-        file = program.module.files.get(st.loc[0])
-        return Location(st.line, st.text, f"{Path(file).name}:{st.loc[1]}" if file and st.loc[1] else None)
+        return place(program, pc) if 0 <= pc < len(program.entry.body) else None
 
     def text(s: str) -> str:
-        def place(m: re.Match[str]) -> str:
+        def named(m: re.Match[str]) -> str:
             where = location(int(m.group(1)))
             return (
                 f"at PTX line {where.ptx_line}{f' ({where.source})' if where.source else ''}"
@@ -285,7 +281,7 @@ def _report(
             )
 
         s = re.sub(r"@region(\d+)@", lambda m: region_names[int(m.group(1))], s)
-        return re.sub(r"@pc(-?\d+)@", place, s)
+        return re.sub(r"@pc(-?\d+)@", named, s)
 
     findings = [
         Finding(f["code"], text(f["message"]), f["error"], f["cta"], f["warp"], role_of.get(f["warp"]), location(f["pc"]),
@@ -296,7 +292,8 @@ def _report(
     log = raw["choices"]
     return Report(raw["status"], interleaving, raw["instructions"], findings, warps, raw["pipes"], raw["stats"], seconds,
                   raw["errors"], raw["warnings"], list(zip(log[::2], log[1::2], strict=True)),
-                  [Event(cta, warp, location(pc), bool(part)) for cta, warp, pc, part in raw["trace"]])  # fmt: skip
+                  [Event(cta, warp, location(pc), bool(part)) for cta, warp, pc, part in raw["trace"]],
+                  covered(program, raw["visits"], raw["ways"], raw["barriers"]))  # fmt: skip
 
 
 @checked

@@ -132,7 +132,10 @@ class _Parser:
         self.blocks: list[list[tuple[dict[str, Any], str, Any]]] = []
         self.block_labels: dict[int, list[str]] = {}
         self.opened = 0
-        self.loc = (0, 0)
+        self.loc = self.outer = (0, 0)
+        self.inlined: dict[
+            tuple[int, ...], tuple[int, int]
+        ] = {}  # file, line, column -> the place around all functions
         self.entry: Entry | None = None
         # Functions of the module, those whose bodies are being put in the place of a call, and where each returns to.
         self.functions: dict[str, functions.Function] = {}
@@ -304,7 +307,7 @@ class _Parser:
             elif d not in ("minnctapersm", "maxnctapersm", "explicitcluster", "maxclusterrank", "pragma",
                            "blocksareclusters", "noreturn"):  # fmt: skip
                 raise self.error(f"kernel directive .{d} is not known")
-        self.loc = (0, 0)
+        self.loc = self.outer = (0, 0)
         self.find_labels()
         self.body(e)
         self.module.entries[e.name] = e
@@ -330,7 +333,10 @@ class _Parser:
 
     def body(self, e: Entry, depth: int = 0) -> None:
         """Parse a block and what is in it, up to its end; ``depth`` blocks are open around it."""
-        loc_re = re.compile(r"\.loc\s+(\d{1,9})\s+(\d{1,9})[^\n]*")
+        loc_re = re.compile(
+            r"\.loc\s+(\d{1,9})\s+(\d{1,9})(?:\s+(\d{1,9}))?"
+            r"(?:[^\n]*\binlined_at\s+(\d{1,9})\s+(\d{1,9})\s+(\d{1,9}))?[^\n]*"
+        )
         while True:
             if not self.skip():
                 raise self.error("the kernel body does not end")
@@ -350,6 +356,12 @@ class _Parser:
                 self.pos += 1
             elif m := loc_re.match(self.text, self.pos):
                 self.loc = (int(m.group(1)), int(m.group(2)))
+                if self.loc[1]:  # what a compiler gives no line belongs to the line before
+                    self.outer = self.loc
+                if m.group(4):
+                    around = tuple(int(x) for x in m.group(4, 5, 6))
+                    self.outer = self.inlined.get(around, (around[0], around[1]))
+                    self.inlined[(*self.loc, int(m.group(3) or 0))] = self.outer
                 self.pos = m.end()
             elif re.compile(r"\.file\b").match(self.text, self.pos):
                 self.file(self.until("\n"))
@@ -430,16 +442,16 @@ class _Parser:
             guard = Reg(r.slot, r.type, r.name, negate == "!")
         try:
             call = m.group(1) in ("call", "call.uni")
-            if call and functions.expand(self, e, m.group(2), guard, line, s):
+            if call and functions.expand(self, e, split_commas(m.group(2)), guard, line, s):
                 return
             if self.ends and m.group(1) in ("ret", "ret.uni"):
-                e.body.append(Statement("bra", [Sym(self.ends[-1])], guard, line, self.loc, s))
+                e.body.append(Statement("bra", [Sym(self.ends[-1])], guard, line, self.loc, s, self.outer))
                 return
             # A call of what this module does not hold is reported where it is executed.
             operands = [] if call else [self.operand(x) for x in split_commas(m.group(2))]
         except _OperandError as err:
             raise PtxSyntaxError(f"PTX line {line}: {err} in {s!r}") from None
-        e.body.append(Statement(m.group(1), operands, guard, line, self.loc, s))
+        e.body.append(Statement(m.group(1), operands, guard, line, self.loc, s, self.outer))
 
     def registers(self, e: Entry, s: str) -> None:
         m = re.match(r"\.reg (?:\.v[24] )?\.(\w+) (.*)$", s)

@@ -116,7 +116,11 @@ class Sink:
 
 @dataclass
 class Statement:
-    """One instruction: guard, opcode split at dots, operands, PTX line, ``.loc`` (file, line)."""
+    """One instruction: guard, opcode split at dots, operands, PTX line, ``.loc`` (file, line).
+
+    ``outer`` is the place that an inlined function was inlined at, through all functions around it; ``loc`` where there
+    is none.
+    """
 
     opcode: str
     operands: list[object]
@@ -124,6 +128,7 @@ class Statement:
     line: int
     loc: tuple[int, int]
     text: str
+    outer: tuple[int, int] = (0, 0)
 
 
 @dataclass

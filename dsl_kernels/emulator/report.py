@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .coverage import Coverage, Location
 from .interleaving import Interleaving
-
-
-@dataclass(frozen=True)
-class Location:
-    """A place in the program: PTX line and text, and the generated source line when the PTX has ``.loc``."""
-
-    ptx_line: int
-    text: str
-    source: str | None = None
-
-    def __str__(self) -> str:
-        short = self.text if len(self.text) <= 90 else self.text[:87] + "..."
-        return f"PTX line {self.ptx_line}{f' ({self.source})' if self.source else ''}: {short}"
 
 
 @dataclass(frozen=True)
@@ -78,7 +66,8 @@ class Report:
     """Outcome of a launch. ``ok`` means that no check failed under this one interleaving.
 
     ``findings`` holds every distinct error, and as many warnings as the launch was told to keep; ``error_count`` and
-    ``warning_count`` count them all. ``trace`` holds the last events, in their order, where the launch was asked to keep some.
+    ``warning_count`` count them all. ``trace`` holds the last events, in their order, where the launch was asked to keep
+    some. ``coverage`` says what the launch never reached.
     """
 
     status: str
@@ -93,6 +82,7 @@ class Report:
     warning_count: int
     choices: list[tuple[int, int]] = field(default_factory=list)
     trace: list[Event] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)
 
     @property
     def ok(self) -> bool:

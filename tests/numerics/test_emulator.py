@@ -162,6 +162,7 @@ def test_the_command_reports_each_schedule_and_what_was_counted() -> None:
         "4",
         "--workload",
         "ids_mixed",
+        "--coverage",
         "--json",
     ]
     result = CliRunner().invoke(app, arguments)
@@ -174,6 +175,14 @@ def test_the_command_reports_each_schedule_and_what_was_counted() -> None:
     assert all(
         run["instructions"] > 0 and run["counters"]["stats"]["global_read"] > 0 for run in told["runs"]
     )
+    reached = told["coverage"]
+    assert 0.5 * reached["instructions"] < reached["executed"] < reached["instructions"]
+    assert any(b["phases"] for b in reached["barriers"])
+    # Lines are those of the module, which is there to be read.
+    number = int(reached["one_way"][0]["line"].rpartition(":")[2])
+    assert number <= len(variant.path.read_text().splitlines())
+    text = CliRunner().invoke(app, [*arguments[:-1], "--interleavings", "1"]).output
+    assert "instructions executed" in text and "lines never executed" in text
 
 
 def read_by_element():

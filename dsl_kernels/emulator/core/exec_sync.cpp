@@ -78,6 +78,7 @@ Flow Exec::barrier() {
            "barrier " + std::to_string(id) + " is used with " + std::to_string(want) + " threads while warp " +
                std::to_string(b.who.back().first) + " waits on it with " + std::to_string(b.expected) + " (0 means all)");
   b.expected = want;
+  b.first_pc = b.first_pc < 0 ? pc : std::min(b.first_pc, pc);
   if (in.m[0] == 2) {
     Val p;
     get(3, p, true, "reduction predicate");
@@ -191,6 +192,7 @@ Flow Exec::mbarrier() {
         u64 count = low(n[l], 32);
         if (!count || count > 1048575) M.fatal("mbarrier-count", &w, pc, "mbarrier.init with count " + std::to_string(count));
         MBar& b = loc.cta->mbars[loc.offset];
+        if (b.init_pc >= 0) M.note_mbar(loc.offset, b);
         if (b.live && (b.pending != b.expected || b.tx))
           M.find("mbarrier-reinit", true, &w, pc, "mbarrier.init of a barrier that is in use");
         b = MBar();
@@ -311,6 +313,8 @@ Flow Exec::mbarrier() {
         u32 off;
         Cta* owner;
         MBar& b = M.use_mbar(w, pc, a[l], "mbarrier wait", &off, &owner);
+        // What a fresh barrier answers to the parity of the phase before its first is no wait.
+        if (b.phase) b.awaited = std::max(b.awaited, parity ? b.phase : std::min(b.phase, s[l] + 1));
         if (!in.m[2]) M.acquire(w, b.done);
         else w.pending_acquire[{u64(1) << 62 | u64(owner->rank) << 32 | off, c.cluster->index}].join(b.done);
       }

@@ -131,6 +131,7 @@ struct Named {  // bar.sync
   u32 expected = 0, arrived = 0;  // expected 0: every live thread of the CTA
   u64 generation = 0;
   Clock cur, last;
+  int first_pc = -1;  // an instruction that came here
   u32 red_count = 0, red_and = 1, red_or = 0;
   u32 out_count = 0, out_and = 0, out_or = 0;
   std::vector<std::pair<int, int>> who;
@@ -141,6 +142,7 @@ struct MBar {
   u32 expected = 0, pending = 0;
   s64 tx = 0;
   u64 phase = 0;
+  u64 awaited = 0;  // phases whose end a thread waited for: the answer came from an arrival, and not from a fresh barrier
   Clock cur, done;
   int init_pc = -1, init_warp = -1;
   std::set<std::pair<int, int>> arrived, arrived_last;  // (warp, pc)
@@ -238,6 +240,17 @@ struct Stats {
   u64 global_sectors = 0;
 };
 
+// What a launch reached.
+struct Reached {
+  std::vector<u64> visits;  // of each instruction: times that a lane executed it
+  std::vector<u8> ways;     // of each branch: 1 some lane took it, 2 some lane did not
+  struct Barrier {
+    u32 expected = 0;
+    u64 phases = 0, awaited = 0;  // the most of any CTA
+  };
+  std::map<std::array<int, 3>, Barrier> barriers;  // kind (0 mbarrier, 1 named), instruction, offset or number
+};
+
 // Whether an arrival is ordered after the end of the phase before: by the clock, as the lane before found, or not.
 enum class PhaseCheck { clock, done, apart };
 
@@ -305,6 +318,8 @@ class Machine {
   Shadows shadows;
   std::map<u64, std::map<int, Clock>> locations;  // location -> cluster -> what it released there
   Stats stats;
+  Reached reached;
+  void note_mbar(u32 offset, const MBar& b);
   std::vector<Finding> findings;
   u64 executed = 0, retries = 0, last_progress = 0;  // executed counts the retries of waiting instructions too
   u64 last_end = 0;  // of a cluster
@@ -327,6 +342,7 @@ class Machine {
  private:
   friend struct Exec;
   void start_cluster();
+  void note_barriers(Cluster& c);
   void finish_cluster(Cluster& c);
   void compact();
   void loop();

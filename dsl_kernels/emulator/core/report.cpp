@@ -141,13 +141,15 @@ std::string Machine::run() {
     for (auto& cl : active) finish_cluster(*cl);
   } catch (const Stop& s) {
     status = "stopped";
-    for (auto& cl : active)
+    for (auto& cl : active) {
+      note_barriers(*cl);
       for (auto& c : cl->ctas)
         for (auto& w : c->warps) {
           Counters& t = warp_totals[size_t(w.index)];
           t.instructions += w.count.instructions, t.barrier_waits += w.count.barrier_waits, t.spins += w.count.spins;
           for (int i = 0; i < OP_COUNT; i++) t.by_op[i] += w.count.by_op[i];
         }
+    }
   } catch (const std::exception& e) {
     status = "internal";
     findings.push_back({"internal-error", std::string("the emulator itself failed: ") + e.what(), true, -1, -1, -1, -1, -1, -1});
@@ -199,6 +201,16 @@ std::string Machine::report_json(const std::string& status) {
   s << "],\"trace\":[";
   for (size_t i = 0; i < trace.size(); i++)
     s << (i ? "," : "") << "[" << trace[i].cta << "," << trace[i].warp << "," << trace[i].pc << "," << trace[i].async << "]";
+  s << "],\"visits\":[";
+  for (size_t i = 0; i < reached.visits.size(); i++) s << (i ? "," : "") << reached.visits[i];
+  s << "],\"ways\":[";
+  for (size_t i = 0; i < reached.ways.size(); i++) s << (i ? "," : "") << int(reached.ways[i]);
+  s << "],\"barriers\":[";
+  comma = false;
+  for (auto& [key, b] : reached.barriers) {
+    s << (comma ? "," : "") << "[" << key[0] << "," << key[1] << "," << key[2] << "," << b.expected << "," << b.phases << "," << b.awaited << "]";
+    comma = true;
+  }
   s << "]}";
   return s.str();
 }

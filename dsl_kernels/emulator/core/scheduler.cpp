@@ -14,6 +14,7 @@ Machine::Machine(const Config& cfg_, const Program& prog_, std::vector<u8> param
   for (auto& t : maps_) maps[u64(t.address)] = t;
   total_clusters = 1;
   for (int i = 0; i < 3; i++) total_clusters *= cfg.grid[i] / cfg.cluster[i];
+  reached.visits.resize(size_t(prog.size)), reached.ways.resize(size_t(prog.size));
   warp_totals.resize(size_t((cfg.block[0] * cfg.block[1] * cfg.block[2] + 31) / 32));
 }
 
@@ -121,7 +122,26 @@ void Machine::start_cluster() {
   progress();
 }
 
+void Machine::note_mbar(u32 offset, const MBar& b) {
+  Reached::Barrier& r = reached.barriers[{0, b.init_pc, int(offset)}];
+  r.expected = b.expected, r.phases = std::max(r.phases, b.phase), r.awaited = std::max(r.awaited, b.awaited);
+}
+
+void Machine::note_barriers(Cluster& cl) {
+  for (auto& c : cl.ctas) {
+    for (auto& [offset, b] : c->mbars)
+      if (b.init_pc >= 0) note_mbar(offset, b);
+    for (int i = 0; i < 16; i++) {
+      const Named& b = c->bars[i];
+      if (b.first_pc < 0) continue;
+      Reached::Barrier& r = reached.barriers[{1, b.first_pc, i}];
+      r.expected = b.expected, r.phases = r.awaited = std::max<u64>(r.phases, b.generation);
+    }
+  }
+}
+
 void Machine::finish_cluster(Cluster& cl) {
+  note_barriers(cl);
   // Whoever polls looks again: warps of this cluster must not be found among those who have.
   for (auto& each : active) {
     each->touched = true;
@@ -277,9 +297,11 @@ bool Machine::step(Warp& w) {
   if (!mask) {  // issued, but its guard is false in every lane
     w.count.instructions++;
     w.count.by_op[in.op]++;
+    reached.ways[size_t(pc)] |= 2;
     g.pc++;
     return true;
   }
+  if (in.op == OP_bra || in.op == OP_brx) reached.ways[size_t(pc)] |= g.mask & ~mask ? 3 : 1;
   u32 alive = w.present & ~w.exited;
   if (g.mask != alive && aligned_op(in)) {  // lanes that a branch took elsewhere must come here first
     retries++, w.icount--;
@@ -289,6 +311,7 @@ bool Machine::step(Warp& w) {
   w.count.instructions++;
   w.count.by_op[in.op]++;
   if (cfg.trace) note_event(w, pc, false);
+  reached.visits[size_t(pc)]++;
   Exec x{*this, *w.cta, w, g, in, prog.ops(in), pc, mask};
   switch (x.run()) {
     case Flow::next: w.groups[size_t(k)].pc = pc + 1; break;
@@ -298,6 +321,7 @@ bool Machine::step(Warp& w) {
     case Flow::wait:
       retries++, w.icount--, w.count.instructions--, w.count.by_op[in.op]--;
       if (!trace.empty() && !trace.back().async) trace.pop_back();  // it is tried again
+      reached.visits[size_t(pc)]--;
       return ready(w, w.groups[size_t(k)]);
   }
   return !w.groups.empty();

@@ -1,0 +1,265 @@
+"""What a launch reached, and what it did not: instructions, ways of branches, phases of barriers, rings, waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .errors import LaunchError
+
+if TYPE_CHECKING:
+    from .isa import Program
+
+#: Instructions between a wait and the branch that tries it again, at most.
+TRIED = 4
+NEVER, ALWAYS = "never taken", "always taken"
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in the program: PTX line and text, and the generated source line when the PTX has ``.loc``.
+
+    ``around`` is the source line that calls the function which holds ``source``, where it was inlined.
+    """
+
+    ptx_line: int
+    text: str
+    source: str | None = None
+    around: str | None = None
+
+    def __str__(self) -> str:
+        short = self.text if len(self.text) <= 90 else self.text[:87] + "..."
+        return f"PTX line {self.ptx_line}{f' ({self.source})' if self.source else ''}: {short}"
+
+    @property
+    def line(self) -> str:
+        """The line of the module that the kernel was written in, or the PTX line where the text names none."""
+        return self.around or self.source or f"PTX line {self.ptx_line}"
+
+
+def place(program: Program, pc: int) -> Location:
+    """The location of an instruction."""
+
+    def source(loc: tuple[int, int]) -> str | None:
+        file = program.module.files.get(loc[0])
+        return f"{Path(file).name}:{loc[1]}" if file and loc[1] else None
+
+    st = program.entry.body[pc]
+    return Location(st.line, st.text, source(st.loc), source(st.outer) if st.outer != st.loc else None)
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """A barrier, and how far it came in the CTA where it came furthest.
+
+    ``phases`` were completed; ``awaited`` is the last of them whose end a thread waited for. Asking a fresh mbarrier for the
+    phase before its first, as producers of an empty ring do, is no wait.
+    """
+
+    kind: str  # "mbarrier" or "bar"
+    offset: int  # in shared memory, or the number
+    where: Location  # of the initialisation, or of an instruction that uses it
+    expected: int  # arrivals of a phase; 0: all threads of the CTA
+    phases: int
+    awaited: int
+
+    def __str__(self) -> str:
+        name = (
+            f"mbarrier at shared byte {self.offset}" if self.kind == "mbarrier" else f"barrier {self.offset}"
+        )
+        return f"{name} of {self.where.line}: {self.phases} phase{'' if self.phases == 1 else 's'}, {self.awaited} awaited"
+
+
+@dataclass
+class Coverage:
+    """What one launch reached, or several of one kernel together (``merged``).
+
+    Instructions count as executed when a lane executed them, its guard included; branches when a lane came there.
+    """
+
+    program: Program | None = None
+    visits: list[int] = field(default_factory=list)  # of each instruction
+    ways: list[int] = field(default_factory=list)  # of each branch: 1 taken by a lane, 2 not taken by one
+    barriers: list[Barrier] = field(default_factory=list)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without the program where it travels: a report in an error is to stay small."""
+        return {"program": None, "visits": [], "ways": [], "barriers": self.barriers}
+
+    # Lines
+
+    @property
+    def executed(self) -> list[bool]:
+        """Of each instruction, whether it was."""
+        body = self.program.entry.body if self.program is not None else []
+        return [
+            bool(visits or (ways and st.opcode.startswith("bra")))
+            for visits, ways, st in zip(self.visits, self.ways, body, strict=False)
+        ]
+
+    @property
+    def unexecuted(self) -> list[Location]:
+        """Instructions that no lane executed."""
+        if self.program is None:
+            return []
+        return [place(self.program, i) for i, ran in enumerate(self.executed) if not ran]
+
+    @property
+    def one_way(self) -> list[tuple[Location, str]]:
+        """Conditional branches that were executed and went one way alone, with that way.
+
+        Those that try an mbarrier again are left out: how often they do is a matter of the interleaving.
+        """
+        if self.program is None:
+            return []
+        body = self.program.entry.body
+
+        def tries_again(i: int) -> bool:
+            return any("mbarrier" in st.opcode and "wait" in st.opcode for st in body[max(i - TRIED, 0) : i])
+
+        found = [
+            i
+            for i, st in enumerate(body)
+            if st.guard and st.opcode.startswith("bra") and self.ways[i] in (1, 2) and not tries_again(i)
+        ]
+        return [(place(self.program, i), ALWAYS if self.ways[i] == 1 else NEVER) for i in found]
+
+    @property
+    def lines(self) -> dict[str, tuple[int, int]]:
+        """For every line of the source, or of the PTX, its instructions and how many of them were executed."""
+        out: dict[str, tuple[int, int]] = {}
+        if self.program is None:
+            return out
+        for i, ran in enumerate(self.executed):
+            line = place(self.program, i).line
+            total, run = out.get(line, (0, 0))
+            out[line] = total + 1, run + ran
+        return out
+
+    @property
+    def unexecuted_lines(self) -> list[str]:
+        """Lines of the source, or of the PTX, none of whose instructions was executed."""
+        return [line for line, (_, run) in self.lines.items() if not run]
+
+    @property
+    def share(self) -> float:
+        """Instructions that were executed, of all."""
+        return sum(self.executed) / max(len(self.visits), 1)
+
+    # Barriers
+
+    @property
+    def short_barriers(self) -> list[Barrier]:
+        """Barriers with fewer than two phases: nothing in the run depends on their second."""
+        return [b for b in self.barriers if b.phases < 2]
+
+    @property
+    def unawaited_barriers(self) -> list[Barrier]:
+        """Barriers that completed a phase, or were set up, and for which no thread waited: a wrong count is not seen."""
+        return [b for b in self.barriers if not b.awaited]
+
+    @property
+    def rings(self) -> dict[str, list[Barrier]]:
+        """Barriers that one line of the source sets up, two and more of them: the slots of a ring."""
+        rings: dict[str, list[Barrier]] = {}
+        for b in self.barriers:
+            if b.kind == "mbarrier":
+                rings.setdefault(b.where.line, []).append(b)
+        return {line: slots for line, slots in rings.items() if len(slots) > 1}
+
+    @property
+    def unwrapped_rings(self) -> list[str]:
+        """Rings whose slots were all used once at most."""
+        return [line for line, slots in self.rings.items() if all(b.phases < 2 for b in slots)]
+
+    @property
+    def unawaited_rings(self) -> list[str]:
+        """Rings of barriers for which no thread waited: the empty side of a pipeline that never filled up, as a rule."""
+        return [line for line, slots in self.rings.items() if all(not b.awaited for b in slots)]
+
+    # Several launches
+
+    def merged(self, other: Coverage) -> Coverage:
+        """What two launches of one kernel reached between them.
+
+        Raises:
+            LaunchError: they are of different kernels.
+        """
+        if not self.visits:
+            return other
+        if not other.visits:
+            return self
+        if self._text() != other._text():
+            raise LaunchError("coverage of different kernels cannot be merged")
+        barriers = {(b.kind, b.offset, b.where): b for b in self.barriers}
+        for b in other.barriers:
+            key = (b.kind, b.offset, b.where)
+            a = barriers.get(key, b)
+            barriers[key] = Barrier(b.kind, b.offset, b.where, b.expected, max(a.phases, b.phases), max(a.awaited, b.awaited))  # fmt: skip
+        return Coverage(
+            self.program,
+            [a + b for a, b in zip(self.visits, other.visits, strict=True)],
+            [a | b for a, b in zip(self.ways, other.ways, strict=True)],
+            list(barriers.values()),
+        )
+
+    def _text(self) -> list[str]:
+        return [st.text for st in self.program.entry.body] if self.program else []
+
+    # Text
+
+    def as_dict(self) -> dict[str, object]:
+        """The same as plain data."""
+        return {
+            "instructions": len(self.visits),
+            "executed": sum(self.executed),
+            "unexecuted_lines": self.unexecuted_lines,
+            "one_way": [{"line": x.line, "ptx_line": x.ptx_line, "way": way} for x, way in self.one_way],
+            "barriers": [
+                {"kind": b.kind, "offset": b.offset, "line": b.where.line, "expected": b.expected, "phases": b.phases, "awaited": b.awaited}
+                for b in self.barriers
+            ],
+            "unwrapped_rings": self.unwrapped_rings,
+            "unawaited_rings": self.unawaited_rings,
+        }  # fmt: skip
+
+    def describe(self, sources: Callable[[str], str | None] | None = None) -> str:
+        """What was not reached, by line; ``sources`` gives the text of a line of a source where it is known."""
+
+        def quoted(line: str) -> str:
+            text = sources(line) if sources else None
+            return f"  {line}{f': {text.strip()}' if text and text.strip() else ''}"
+
+        lines = self.lines
+        partly = [f"{quoted(x)} [{run} of {n}]" for x, (n, run) in lines.items() if 0 < run < n]
+        sections = {
+            "lines never executed": [quoted(x) for x, (_, run) in lines.items() if not run],
+            "lines of which some instructions were not executed": partly,
+            "branches taken one way": [
+                f"{quoted(where.line)} [PTX line {where.ptx_line}, {way}]" for where, way in self.one_way
+            ],
+            "barriers with fewer than two phases": [f"  {b}" for b in self.short_barriers],
+            "rings that never wrapped": [quoted(x) for x in self.unwrapped_rings],
+            "barriers that nobody waited for": [f"  {b}" for b in self.unawaited_barriers],
+            "rings of barriers that nobody waited for": [quoted(x) for x in self.unawaited_rings],
+        }
+        out = [f"{sum(self.executed)} of {len(self.visits)} instructions executed ({100 * self.share:.1f} %)"]
+        for title, items in sections.items():
+            if items:
+                out += [f"{title} ({len(items)}):", *items]
+        return "\n".join(out)
+
+    def __str__(self) -> str:
+        return self.describe()
+
+
+def covered(program: Program, visits: list[int], ways: list[int], barriers: list[list[int]]) -> Coverage:
+    """Coverage as the core counted it."""
+    return Coverage(
+        program,
+        visits,
+        ways,
+        [Barrier("bar" if kind else "mbarrier", offset, place(program, pc), expected, phases, awaited) for kind, pc, offset, expected, phases, awaited in barriers],
+    )  # fmt: skip
