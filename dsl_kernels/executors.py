@@ -120,7 +120,8 @@ class Emulator:
         interleaving: order of warps and asynchronous engines; lock-step by default.
         check: "raise" at the first finding, or "report" to collect them in `report`.
         edit: applied to the PTX before it runs, to see whether the checks notice a broken kernel.
-        strict: also fail on fences that hardware may forgive (`strict_fences` of the emulator).
+        strict: also fail on fences that hardware may forgive, on barriers that a warp may fall behind or arrive at out of
+            order, and on races within a warp (`strict_fences`, `strict_lapping`, `strict_races` of the emulator).
         trace: how many of the last events the report keeps.
     """
 
@@ -201,6 +202,8 @@ class Emulator:
                 names=[param.name for param in artifact.params],
                 registers_per_thread=artifact.resources.registers,
                 strict_fences=self.strict,
+                strict_lapping=self.strict,
+                strict_races=self.strict,
                 strict_exits=True,
                 trace=self.trace,
             )

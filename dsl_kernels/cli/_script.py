@@ -88,7 +88,10 @@ def run(
 
 
 def explain_variant(
-    variant: Variant, workloads: list[Workload], failed: list[dict[str, Any]], folder: Path
+    variant: Variant,
+    workloads: list[tuple[Workload, dict[str, int]]],
+    failed: list[dict[str, Any]],
+    folder: Path,
 ) -> None:
     """A page for the first finding of each workload on which a variant fails."""
     from ..emulator import Interleaving, Report, explain
@@ -98,17 +101,24 @@ def explain_variant(
     from ..verification import trial
 
     artifact, code = store.fetch(variant, bundle.PTX)
-    for workload in workloads:
-        row = next((r for r in failed if r["workload"] == workload.name and r.get("report")), None)
+    for workload, launch in workloads:
+        run = workload.name, launch
+        row = next((r for r in failed if (r["workload"], r["launch"]) == run and r.get("report")), None)
         if row is None:
             continue
         example = trial.cached_example(variant.op, workload)
 
         def again(
-            interleaving: Interleaving, *, check: str, trace: int, w: Workload = workload, e: Any = example
+            interleaving: Interleaving,
+            *,
+            check: str,
+            trace: int,
+            w: Workload = workload,
+            dims: dict[str, int] = launch,
+            e: Any = example,
         ) -> Report:
             executor = Emulator(interleaving, check, trace=trace)
-            trial.run(variant, w, executor, example=e)
+            trial.run(variant, w, executor, example=e, launch=dims)
             return executor.report
 
         explanation = explain(again, row["report"], code.decode(), artifact.entry, tries=8)

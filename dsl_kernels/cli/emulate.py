@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +29,10 @@ def emulate(
         int, typer.Option(help="First seed; a failing interleaving prints the one that replays it.")
     ] = 0,
     workload: Annotated[
-        str | None, typer.Option(help="Workload of the variant's problem; by default its tiny ones.")
+        str | None,
+        typer.Option(
+            help="Workload of the variant's problem; by default the tiny ones and some that wrap its rings."
+        ),
     ] = None,
     script: Annotated[
         Path | None,
@@ -69,7 +71,7 @@ def emulate(
     from ..emulator import Coverage
     from ..emulator import interleavings as sequence
     from ..runtime import bundle, store
-    from ..verification import trial
+    from ..verification import reach, trial
 
     variant = out.variant(name)
     chosen = _workloads(variant, workload)
@@ -78,11 +80,11 @@ def emulate(
     reached = Coverage()
     with out.progress(as_json) as bar:
         task = bar.add_task("emulate", total=len(chosen) * interleavings)
-        for item in chosen:
+        for item, launch in chosen:
             example = trial.cached_example(variant.op, item)
             for interleaving in sequence(interleavings, seed):
                 bar.update(task, description=f"{item.name} {interleaving}")
-                row, found = _attempt(variant, item, interleaving, example)
+                row, found = _attempt(variant, item, launch, interleaving, example)
                 rows.append(row)
                 reached = reached.merged(found)
                 bar.update(task, advance=1)
@@ -116,7 +118,7 @@ def emulate(
             _script.explain_variant(variant, chosen, failed, explain)
         if coverage:
             typer.echo(
-                f"What {len(rows)} runs reached together: {reached.describe(_source_text(variant, reached))}"
+                f"What {len(rows)} runs reached together: {reached.describe(reach.source_text(variant, reached))}"
             )
         for row in failed[:5]:
             out.error_console().print(
@@ -129,26 +131,29 @@ def emulate(
         raise typer.Exit(1)
 
 
-def _workloads(variant: Variant, name: str | None) -> list[Workload]:
+def _workloads(variant: Variant, name: str | None) -> list[tuple[Workload, dict[str, int]]]:
+    """What to run, each with the launch dims to fix."""
     from .. import problems
-    from ..verification import trial
+    from ..verification import reach, trial
 
     if name is None:
-        return trial.workloads(variant, "tiny")
+        return reach.workloads(variant)
     wanted = problems.get(variant.op).workload(name)
-    found = [item for item in trial.workloads(variant, wanted.tier) if item.name.startswith(name)]
+    found: list[tuple[Workload, dict[str, int]]] = [
+        (item, {}) for item in trial.workloads(variant, wanted.tier) if item.name.startswith(name)
+    ]
     if not found:
         raise InvalidArgumentError(
             "--workload",
             expected=f"one that {variant.id} accepts",
             got=repr(name),
-            fix="leave it out for the tiny ones",
+            fix="leave it out for those of the emulator",
         )
     return found
 
 
 def _attempt(
-    variant: Variant, workload: Workload, interleaving: Interleaving, example: Any
+    variant: Variant, workload: Workload, launch: dict[str, int], interleaving: Interleaving, example: Any
 ) -> tuple[dict[str, Any], Coverage]:
     """One run, and what it reached; findings and wrong results are both failures, and the interleaving in the row replays them."""
     from ..emulator import Coverage, EmulatorError
@@ -158,10 +163,10 @@ def _attempt(
     executor = Emulator(interleaving)
     row: dict[str, Any] = {
         "workload": workload.name, "interleaving": str(interleaving), "instructions": None, "seconds": None, "worst": None,
-        "ok": False, "failure": "", "counters": {},
+        "launch": launch, "ok": False, "failure": "", "counters": {},
     }  # fmt: skip
     try:
-        result = trial.run(variant, workload, executor, example=example)
+        result = trial.run(variant, workload, executor, example=example, launch=launch)
     except EmulatorError as error:
         row["failure"], row["report"] = str(error), error.report
         return row, error.report.coverage if error.report is not None else Coverage()
@@ -171,30 +176,6 @@ def _attempt(
     if report is not None:
         row.update(instructions=report.instructions, seconds=report.seconds, counters=_counted(report))
     return row, report.coverage if report is not None else Coverage()
-
-
-def _source_text(variant: Variant, reached: Coverage) -> Callable[[str], str | None]:
-    """The text of a line "file:number" of the variant's module, of a device helper, or of what a DSL made of them."""
-    from ..runtime import store
-
-    package = Path(__file__).resolve().parents[1]
-    names = reached.program.module.files.values() if reached.program else ()
-    places = {Path(name).name: package.parent / name for name in names if name.startswith(package.name)}
-    places[variant.path.name] = variant.path
-    folder = store.lookup(variant)
-    if folder is not None:
-        places["kernel.cu"] = folder / "kernel.cu"  # what TileLang made of the module
-    texts: dict[str, list[str]] = {}
-
-    def line(at: str) -> str | None:
-        name, _, number = at.rpartition(":")
-        if name not in places or not number.isdigit():
-            return None
-        if name not in texts:
-            texts[name] = places[name].read_text().splitlines() if places[name].is_file() else []
-        return texts[name][int(number) - 1] if 0 < int(number) <= len(texts[name]) else None
-
-    return line
 
 
 def _counted(report: Report) -> dict[str, Any]:

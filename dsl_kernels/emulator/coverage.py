@@ -76,7 +76,8 @@ class Barrier:
 class Coverage:
     """What one launch reached, or several of one kernel together (``merged``).
 
-    Instructions count as executed when a lane executed them, its guard included; branches when a lane came there.
+    Instructions count as executed when a lane executed them, its guard included; branches when a lane came there, and
+    unconditional ones always: compilers leave jumps out of blocks that go on elsewhere, and they compute nothing.
     """
 
     program: Program | None = None
@@ -95,7 +96,7 @@ class Coverage:
         """Of each instruction, whether it was."""
         body = self.program.entry.body if self.program is not None else []
         return [
-            bool(visits or (ways and st.opcode.startswith("bra")))
+            bool(visits or (st.opcode.startswith("bra") and (ways or not st.guard)))
             for visits, ways, st in zip(self.visits, self.ways, body, strict=False)
         ]
 

@@ -1,0 +1,128 @@
+"""Workloads that make an emulated kernel go round: every ring wraps, a CTA has several tiles and several queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from ..arguments import checked
+from ..problems.base import Workload
+from ..runtime import store
+from ..variants import Variant
+from . import trial
+
+if TYPE_CHECKING:
+    from ..emulator import Coverage
+
+#: A ring wraps twice in this many rounds of it, the last one begun.
+ROUNDS = 2
+
+
+def source_text(variant: Variant, reached: Coverage) -> Callable[[str], str | None]:
+    """The text of a line "file:number" of the variant's module, of a device helper, or of what a DSL made of them."""
+    package = Path(__file__).resolve().parents[1]
+    names = reached.program.module.files.values() if reached.program else ()
+    places = {Path(name).name: package.parent / name for name in names if name.startswith(package.name)}
+    places[variant.path.name] = variant.path
+    folder = store.lookup(variant)
+    if folder is not None:
+        places["kernel.cu"] = folder / "kernel.cu"  # what TileLang made of the module
+    texts: dict[str, list[str]] = {}
+
+    def line(at: str) -> str | None:
+        name, _, number = at.rpartition(":")
+        if name not in places or not number.isdigit():
+            return None
+        if name not in texts:
+            texts[name] = places[name].read_text().splitlines() if places[name].is_file() else []
+        return texts[name][int(number) - 1] if 0 < int(number) <= len(texts[name]) else None
+
+    return line
+
+
+@checked
+def workloads(variant: Variant) -> list[tuple[Workload, dict[str, int]]]:
+    """What to run in the emulator, each with the launch dims to fix: the tiny workloads, and those that go round.
+
+    The launch dims leave a call to one CTA or cluster where its program lets one take tiles in turn.
+    """
+    long = [pair for pair in _LONG.get(variant.op, _none)(SimpleNamespace(**variant.knobs)) if _takes(variant, *pair)]  # fmt: skip
+    return [*((item, {}) for item in trial.workloads(variant, "tiny")), *long]
+
+
+def _takes(variant: Variant, workload: Workload, launch: Mapping[str, int]) -> bool:
+    return trial.accepts(variant, workload, trial.cached_example(variant.op, workload).inputs, launch) is None
+
+
+def _workload(form: str, params: dict[str, Any]) -> Workload:
+    """Named by what is in it: examples are kept by their workload's name."""
+    sizes = "_".join(f"{key}{value}" for key, value in params.items() if isinstance(value, int | str))
+    lens = params.get("lens")
+    return Workload(f"round_{form}_{sizes}{f'_{len(lens)}x{len(lens[0])}_{lens[0][0]}' if lens else ''}", "edge", form, params)  # fmt: skip
+
+
+def _gqa(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
+    """Two blocks of rows and more, of two heads of every CTA of a cluster, for one CTA or cluster."""
+    from ..programs.gqa_forward.common import query_rows
+
+    rows = int(query_rows(k))
+    for causal in (0, 1):
+        sizes = {
+            "b": 1,
+            # Causal: three blocks, of which the groups of one end in different tiles.
+            "sq": 3 * rows - 9 if causal else rows + 40,
+            "skv": 3 * rows - 9 if causal else max(rows + 60, k.tile * k.stages + 7),
+            "heads": 2 * k.cluster,
+            "kv_heads": 2,
+            "dim": k.dim,
+            "causal": causal,
+            # Scores that grow so much from tile to tile that what was summed up is rescaled.
+            **({"q_scale": 40.0} if causal else {}),
+        }
+        yield _workload(k.dtype, sizes), {"ctas": 1, "abreast": 1}
+
+
+def _sparse_mla(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
+    """Three queries, each of one CTA or cluster or shared by two, with more tiles than twice the slots of the ring."""
+    from ..policies.sparse_mla import blocks_of
+
+    stages, shares = getattr(k, "stages", 3), max(getattr(k, "cluster", 1), getattr(k, "slices", 1))
+    topk, t = k.tile * (ROUNDS * stages + 1) * shares, 3
+    launch, joined = {"splits": shares}, {"splits": 2 * shares}
+    if getattr(k, "slices", 1) == 1 and getattr(k, "block", 0) != 64:
+        # A counter more than there are blocks says that not all CTAs run at once: the last to come merges.
+        joined["arrival_slots"] = (
+            blocks_of(k, {"t": t, "heads": k.heads, "topk": topk}) * getattr(k, "cluster", 1) + 1
+        )
+    if getattr(k, "block", 0) == 64:  # these CTAs walk: as many as there are blocks of heads, for all queries
+        launch["arrival_slots"] = (t + 1) * k.heads // k.block
+    for ids in ("holes", "mixed"):
+        found = _workload(k.kv, {"t": t, "heads": k.heads, "topk": topk, "n": 2 * topk, "ids": ids})
+        yield found, launch
+        if ids == "holes":
+            yield found, joined
+
+
+def _lightning_indexer(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
+    """Decode: 34 sequences, one of many tiles, to one CTA and to three. Prefill: all tiles of a block to one CTA."""
+    tiles = ROUNDS * k.stages + 1
+    if k.mode == "prefill":
+        sizes = {"s": k.queries + 1, "skv": tiles * k.tile - 5, "heads": k.heads}
+        yield _workload("prefill", {**sizes, "windows": "ragged"}), {"splits": 1}
+        yield _workload("prefill", sizes), {"splits": 1}
+        return
+    longest = tiles * k.tile - 5
+    ends = [longest, *((7 + 37 * i) % 300 for i in range(33))]
+    lens = [[max(end - q, 0) for q in reversed(range(k.queries))] for end in ends]
+    decode = {"lens": lens, "heads": k.heads, "pages": sum(-(-end // 64) for end in ends) + 4}
+    for ctas in (1, 3):
+        yield _workload("decode", decode), {"ctas": ctas}
+
+
+def _none(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
+    yield from ()
+
+
+_LONG = {"gqa_forward": _gqa, "sparse_mla": _sparse_mla, "lightning_indexer": _lightning_indexer}

@@ -1,0 +1,103 @@
+"""The emulator's workloads make every ring go round, so that a wrong count on any barrier is seen."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+
+from dsl_kernels import variants
+from dsl_kernels.emulator import Coverage, EmulatorError, Interleaving
+from dsl_kernels.executors import Emulator
+from dsl_kernels.verification import reach, trial
+
+pytestmark = [
+    pytest.mark.emulator,
+    pytest.mark.compile,
+    pytest.mark.skipif(
+        shutil.which("c++") is None and shutil.which("g++") is None, reason="needs a C++ compiler"
+    ),
+]
+
+# Barriers that no workload can bring to a second phase, by the line that sets them up, with the reason.
+ONCE = {
+    r"\bq(ueries)?_full\b": "a CTA of this kernel loads its queries once",
+}
+
+
+def representatives():
+    """One variant of each structure that has rings: operation, architecture, DSL, form, block of heads, cluster."""
+    found = {}
+    for variant in variants.variants():
+        if variant.op in ("gqa_forward", "sparse_mla", "lightning_indexer"):
+            key = (variant.op, variant.arch, variant.backend, *(variant.knobs.get(k) for k in ("mode", "block", "cluster")))  # fmt: skip
+            found.setdefault(key, variant)
+    return [pytest.param(v, id=v.id) for v in found.values()]
+
+
+def reached(variant: variants.Variant) -> Coverage:
+    """What all workloads reach together; each is right, with no finding of the strict kind."""
+    total = Coverage()
+    for workload, launch in reach.workloads(variant):
+        executor = Emulator(Interleaving.lockstep(), strict=True)
+        example = trial.cached_example(variant.op, workload)
+        result = trial.run(variant, workload, executor, example=example, launch=launch)
+        assert result.comparison.ok, (workload.name, result.comparison.failures)
+        total = total.merged(executor.report.coverage)
+    return total
+
+
+@pytest.mark.parametrize("variant", representatives())
+def test_every_barrier_has_a_second_phase_that_somebody_waits_for(variant) -> None:
+    found = reached(variant)
+    text = reach.source_text(variant, found)
+    barriers = [b for b in found.barriers if b.kind == "mbarrier"]
+    assert barriers
+    left = [
+        f"{b} {text(b.where.line) or ''}"
+        for b in barriers
+        if b.phases < 2 or not b.awaited
+        if not any(re.search(once, text(b.where.line) or "") and b.awaited for once in ONCE)
+    ]
+    assert not left, "\n".join(left)
+    if variant.backend == "cutedsl" and (
+        variant.op == "gqa_forward" or variant.knobs.get("mode") == "prefill"
+    ):
+        assert not found.unexecuted, found.describe(text)
+
+
+MORE = r"(mbarrier\.init\.shared(?:::cta)?\.b64\s+\[[^\]]*\]), ([^;]*);"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gqa_forward__cutedsl_sm100a__bf16_d128_n64_st3_c2_z2",
+        "sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2",
+        "lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0",
+    ],
+)
+def test_900_arrivals_too_many_are_seen_at_every_barrier(name) -> None:
+    """The tiny workloads alone let most of these pass: a ring that never wraps asks for no arrival at its empty side."""
+    variant = variants.get(name)
+    runs = [pair for pair in reach.workloads(variant) if pair[0].name.startswith("round")]
+
+    def caught(number: int) -> bool:
+        def edit(ptx: str) -> str:
+            site = list(re.finditer(MORE, ptx))[number]
+            more = f"{{ .reg .b32 %more; add.u32 %more, {site[2]}, 900; {site[1]}, %more; }}"
+            return ptx[: site.start()] + more + ptx[site.end() :]
+
+        for workload, launch in runs:
+            executor = Emulator(Interleaving.lockstep(), edit=edit)
+            try:
+                trial.run(variant, workload, executor, example=trial.cached_example(variant.op, workload), launch=launch)  # fmt: skip
+            except EmulatorError as error:
+                return error.finding.code == "deadlock"
+        return False
+
+    from dsl_kernels.runtime import bundle, store
+
+    sites = len(re.findall(MORE, store.fetch(variant, bundle.PTX)[1].decode()))
+    assert sites and not [number for number in range(sites) if not caught(number)]
