@@ -72,6 +72,8 @@ class Values:
         value = t.fold(value, {})
         if isinstance(value, float) and math.isinf(value):
             return self._phrase("infinity", sign="-" if value < 0 else "")
+        if isinstance(value, float) and math.isnan(value):
+            return self._phrase("nan")
         if not isinstance(value, t.Expr):
             return self.spelled(value, outer)
         if value.op == "name":

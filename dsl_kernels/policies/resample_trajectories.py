@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from ..arch import ArchSpec, GpuSpec
-from ..device.torch import resample_trajectories as leaf
+from ..device.text import resample_trajectories as leaf
 from ..programs.resample_trajectories import resident_ctas
 from ..tile.lang import Counts, Policy, Schedule
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import problems
 from ..arch import ArchSpec
-from ..device.torch import resample_trajectories as leaf
+from ..device.text import resample_trajectories as leaf
 from ..tile.frontend import Boolean, Float32, Int32, Names, State, inline, recorded
 from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Size, Space
 from ..tile.program import TileProgram
@@ -101,6 +101,7 @@ class Tile(State):
     """What the functions of `sample` know of the CTA's tile of targets."""
 
     first: Value
+    left: Value
     # The thread's target, NaN past the last one.
     t: Float32
     # The rows whose times decide the tile's targets.
@@ -120,21 +121,19 @@ def _place(s: Tile, first: Value, count: Value) -> None:
     m = s.m
     row, n, times = m.block(0), kernel.n, kernel.times
     placed = kernel.place, kernel.weight
-    leaf.stage_times(m, times, kernel.src_times, row, n, first, count, m.thread, m.k.targets)
+    leaf.stage_times(m, times, kernel.src_times, row, n, first, count, m.k.targets)
     m.meet()
     if m.k.search == "warp":
-        leaf.place_by_warp(m, *placed, times, count, s.t, m.thread, m.lane)
+        leaf.place_by_warp(m, *placed, times, count, s.t)
     else:
-        leaf.place_staged(m, *placed, times, first, count, s.t, m.thread)
+        leaf.place_staged(m, *placed, times, first, count, s.t)
 
 
 @recorded
 def _place_in_global(s: Tile) -> None:
     kernel = Kernel(s)
     m = s.m
-    leaf.place_in_global(
-        m, kernel.place, kernel.weight, kernel.src_times, m.block(0), kernel.n, s.t, m.thread,
-    )  # fmt: skip
+    leaf.place_in_global(m, kernel.place, kernel.weight, kernel.src_times, m.block(0), kernel.n, s.t)
 
 
 @recorded
@@ -144,9 +143,8 @@ def _find_window(s: Tile) -> None:
     m = s.m
     s.window = 0
     s.count = 0
-    leaf.find_window(
-        m, s.window, s.count, kernel.bounds, m.c.warps, kernel.src_times, m.block(0), kernel.n, m.lane,
-    )  # fmt: skip
+    times = kernel.src_times
+    leaf.find_window(m, s.window, s.count, kernel.bounds, m.c.warps, times, m.block(0), kernel.n)
 
 
 @recorded
@@ -154,7 +152,7 @@ def _place_in_window(s: Tile) -> None:
     """Only the times between the tile's least and largest target decide; a window that is too long is not staged."""
     kernel = Kernel(s)
     m = s.m
-    leaf.bound_warps(m, kernel.bounds, s.t, m.warp, m.c.warps, m.lane)
+    leaf.bound_warps(m, kernel.bounds, s.t, m.c.warps)
     m.meet()
     _find_window(s)
     if s.count <= STAGED:
@@ -169,8 +167,8 @@ def _blend(s: Tile) -> None:
     m = s.m
     m.meet()
     leaf.blend(
-        m, kernel.out, kernel.data, m.block(0), kernel.n, kernel.m, kernel.d, s.first, kernel.place,
-        kernel.weight, m.k.targets, m.k.vector, m.thread, m.k.targets,
+        m, kernel.out, kernel.data, m.block(0), kernel.n, kernel.m, kernel.d, s.first, s.left, kernel.place,
+        kernel.weight, m.k.targets, m.k.vector, m.k.targets,
     )  # fmt: skip
 
 
@@ -179,12 +177,11 @@ def _merge(s: Tile) -> None:
     """Ascending targets are merged with the rows of their window; targets in another order are searched for one by one."""
     kernel = Kernel(s)
     m, marks = s.m, kernel.marks
-    left = kernel.m - s.first
-    leaf.bound_warps(m, kernel.bounds, s.t, m.warp, m.c.warps, m.lane)
-    leaf.keep_targets(m, marks, s.t, m.thread)
+    leaf.bound_warps(m, kernel.bounds, s.t, m.c.warps)
+    leaf.keep_targets(m, marks, s.t)
     m.meet()
     ascend: Boolean = False
-    leaf.see_order(m, ascend, marks, left, m.lane, m.k.targets)
+    leaf.see_order(m, ascend, marks, s.left, m.k.targets)
     if ascend:
         _find_window(s)
         # The last row of a stretch is the first of the next.
@@ -194,7 +191,7 @@ def _merge(s: Tile) -> None:
         for stretch in range((s.count - 2 + steps) // steps):
             begin = s.window + stretch * steps
             held = minimum(steps + 1, s.count - stretch * steps)
-            _merge_stretch(s, begin, held, left, done, upto)
+            _merge_stretch(s, begin, held, done, upto)
             done = upto
     else:
         _place_in_global(s)
@@ -202,7 +199,7 @@ def _merge(s: Tile) -> None:
 
 
 @recorded
-def _merge_stretch(s: Tile, begin: Value, rows: Value, left: Value, done: Value, upto: Changes) -> None:
+def _merge_stretch(s: Tile, begin: Value, rows: Value, done: Value, upto: Changes) -> None:
     """Stage `rows` rows from `begin` on and give the targets before the last one's time, those from `done` up to `upto`."""
     kernel = Kernel(s)
     m, threads = s.m, s.m.k.targets
@@ -210,14 +207,14 @@ def _merge_stretch(s: Tile, begin: Value, rows: Value, left: Value, done: Value,
     placed = kernel.place, kernel.weight
     last = inline(begin + rows == s.window + s.count)
     m.meet()
-    leaf.stage_times(m, times, kernel.src_times, row, n, begin, rows, m.thread, threads)
-    leaf.stage_rows(m, staged, kernel.data, row, n, d, begin, rows, m.k.vector, m.thread, threads)
+    leaf.stage_times(m, times, kernel.src_times, row, n, begin, rows, threads)
+    leaf.stage_stretch(m, staged, kernel.data, row, n, d, begin, rows, m.k.vector, threads)
     m.meet()
-    leaf.pass_targets(m, upto, kernel.marks, left, times, rows, last, m.lane, threads)
-    leaf.place_staged(m, *placed, times, 0, rows, s.t, m.thread)
+    leaf.pass_targets(m, upto, kernel.marks, s.left, times, rows, last, threads)
+    leaf.place_staged(m, *placed, times, 0, rows, s.t)
     m.meet()
     leaf.blend_staged(
-        m, kernel.out, staged, row, kernel.m, d, s.first, done, upto, *placed, m.k.vector, m.thread, threads,
+        m, kernel.out, staged, row, kernel.m, d, s.first, done, upto, *placed, m.k.vector, threads,
     )  # fmt: skip
 
 
@@ -226,8 +223,9 @@ def _sample(m: Recorder) -> None:
     kernel = Kernel(m)
     s = Tile(m)
     s.first = m.block(1) * m.k.targets
+    s.left = kernel.m - s.first
     s.t = 0.0
-    leaf.read_target(m, s.t, kernel.tgt_times, m.block(0), kernel.m, s.first, m.thread, m.k.targets)
+    leaf.read_target(m, s.t, kernel.tgt_times, m.block(0), kernel.m, s.first, s.left)
     if m.k.search == "merge":
         _merge(s)
         return
@@ -236,7 +234,9 @@ def _sample(m: Recorder) -> None:
     elif m.k.search == "window":
         _place_in_window(s)
     else:
-        _place(s, 0, kernel.n)
+        # A variable: TileLang would call the size what a leaf calls it.
+        s.count = kernel.n
+        _place(s, 0, s.count)
     _blend(s)
 
 

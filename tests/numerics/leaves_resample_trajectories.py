@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from leaf_probes import Probe, case
 
-from dsl_kernels.device.torch import resample_trajectories as leaf
+from dsl_kernels.device.text import resample_trajectories as leaf
 
 TARGETS, WARPS = 128, 4
 INF, NAN = float("inf"), float("nan")
@@ -44,7 +44,9 @@ def _found(p: Probe) -> tuple[Any, Any]:
 @case(leaf.read_target, first=(0, 128))
 def read_target(p: Probe, first: int) -> None:
     t, targets = _t(p, None, out=True), p.operand("tgt_times", p.normal(2, 200))
-    p.call(t, targets, p.dim("row", 1), p.dim("m", 200), p.dim("first", first), p.thread, TARGETS)
+    p.call(
+        t, targets, p.dim("row", 1), p.dim("total", 200), p.dim("first", first), p.dim("left", 200 - first)
+    )
 
 
 @case(leaf.stage_times, count=(2, 129, 4096 + 700))
@@ -54,7 +56,7 @@ def stage_times(p: Probe, count: int) -> None:
         p.shared("times", (8192,), torch.zeros(8192), out=True),
         p.operand("src_times", p.normal(2, 5001)),
     )
-    p.call(times, source, p.dim("row", 1), p.dim("n", 5001), p.dim("first", 33), p.dim("count", count), p.thread, TARGETS)  # fmt: skip
+    p.call(times, source, p.dim("row", 1), p.dim("n", 5001), p.dim("first", 33), p.dim("count", count), TARGETS)  # fmt: skip
 
 
 @case(leaf.place_staged, count=(2, 3, 1000))
@@ -62,9 +64,7 @@ def place_staged(p: Probe, count: int) -> None:
     times = _times(p, count)
     t = _t(p, _targets(p, times))
     held = torch.cat([times, torch.zeros(1024 - count)])
-    p.call(
-        *_found(p), p.shared("times", (1024,), held), p.dim("first", 70), p.dim("count", count), t, p.thread
-    )
+    p.call(*_found(p), p.shared("times", (1024,), held), p.dim("first", 70), p.dim("count", count), t)
 
 
 @case(leaf.place_by_warp, count=(2, 3, 1000))
@@ -72,14 +72,14 @@ def place_by_warp(p: Probe, count: int) -> None:
     times = _times(p, count)
     t = _t(p, _targets(p, times))
     held = torch.cat([times, torch.zeros(1024 - count)])
-    p.call(*_found(p), p.shared("times", (1024,), held), p.dim("count", count), t, p.thread, p.lane)
+    p.call(*_found(p), p.shared("times", (1024,), held), p.dim("count", count), t)
 
 
 @case(leaf.place_in_global, n=(2, 1000))
 def place_in_global(p: Probe, n: int) -> None:
     times = _times(p, 2, n)
     t = _t(p, _targets(p, times[1]))
-    p.call(*_found(p), p.operand("src_times", times), p.dim("row", 1), p.dim("n", n), t, p.thread)
+    p.call(*_found(p), p.operand("src_times", times), p.dim("row", 1), p.dim("n", n), t)
 
 
 @case(leaf.bound_warps)
@@ -87,7 +87,7 @@ def bound_warps(p: Probe) -> None:
     t = p.normal(TARGETS)
     t[32:64], t[70], t[100] = NAN, NAN, INF
     target = _t(p, t)
-    p.call(p.shared("bounds", (2 * WARPS,), out=True), target, p.warp, WARPS, p.lane)
+    p.call(p.shared("bounds", (2 * WARPS,), out=True), target, WARPS)
 
 
 @case(leaf.find_window, n=(2, 17, 5000), targets=("inside", "around", "none"))
@@ -107,14 +107,13 @@ def find_window(p: Probe, n: int, targets: str) -> None:
         p.operand("src_times", times),
         p.dim("row", 1),
         p.dim("n", n),
-        p.lane,
     )
 
 
 @case(leaf.keep_targets)
 def keep_targets(p: Probe) -> None:
     t = _t(p, p.normal(TARGETS))
-    p.call(p.shared("marks", (TARGETS,), out=True), t, p.thread)
+    p.call(p.shared("marks", (TARGETS,), out=True), t)
 
 
 @case(leaf.see_order, order=("ascending", "equal", "one back", "nan", "nan alone", "wrong past the last"))
@@ -132,16 +131,16 @@ def see_order(p: Probe, order: str) -> None:
     if order == "wrong past the last":
         marks[100:] = torch.tensor([NAN, -5.0] * 14)
     ascend = p.var("ascend", None, dtype="bool", out=True)
-    p.call(ascend, p.shared("marks", (TARGETS,), marks), p.dim("left", left), p.lane, TARGETS)
+    p.call(ascend, p.shared("marks", (TARGETS,), marks), p.dim("left", left), TARGETS)
 
 
-@case(leaf.stage_rows, vector=(8, 1), count=(2, 200))
-def stage_rows(p: Probe, vector: int, count: int) -> None:
+@case(leaf.stage_stretch, vector=(8, 1), count=(2, 200))
+def stage_stretch(p: Probe, vector: int, count: int) -> None:
     p.threads, d = TARGETS, 40 if vector == 8 else 5
     rows = p.shared("rows", (8192,), torch.zeros(8192, dtype=torch.bfloat16), dtype="bfloat16", out=True)
     data = p.operand("data", p.normal(2, 260, d).bfloat16())
     sizes = (p.dim("row", 1), p.dim("n", 260), p.dim("d", d), p.dim("first", 33), p.dim("count", count))
-    p.call(rows, data, *sizes, vector, p.thread, TARGETS)
+    p.call(rows, data, *sizes, vector, TARGETS)
 
 
 @case(leaf.pass_targets, left=(100, 300), last=(True, False))
@@ -156,8 +155,7 @@ def pass_targets(p: Probe, left: int, last: bool) -> None:
         p.dim("left", left),
         p.shared("times", (64,), times),
         p.dim("rows", 50),
-        last,
-        p.lane,
+        p.var("last", last, dtype="bool"),
         TARGETS,
     )
 
@@ -176,7 +174,7 @@ def blend_staged(p: Probe, vector: int, done: int) -> None:
         p.operand("out", torch.zeros(2, m, d, dtype=torch.bfloat16), out=True),
         p.shared("rows", (4096,), rows, dtype="bfloat16"),
         p.dim("row", 1),
-        p.dim("m", m),
+        p.dim("total", m),
         p.dim("d", d),
         p.dim("first", 64),
         p.var("done", done),
@@ -184,7 +182,6 @@ def blend_staged(p: Probe, vector: int, done: int) -> None:
         p.shared("place", (TARGETS,), p.integers(1, n, TARGETS), dtype="int32"),
         p.shared("weight", (TARGETS,), weight),
         vector,
-        p.thread,
         TARGETS,
     )
 
@@ -202,13 +199,13 @@ def blend(p: Probe, vector: int) -> None:
         p.operand("data", data),
         p.dim("row", 1),
         p.dim("n", n),
-        p.dim("m", m),
+        p.dim("total", m),
         p.dim("d", d),
         p.dim("first", TARGETS),
+        p.dim("left", m - TARGETS),
         p.shared("place", (TARGETS,), p.integers(1, n, TARGETS), dtype="int32"),
         p.shared("weight", (TARGETS,), weight),
         TARGETS,
         vector,
-        p.thread,
         TARGETS,
     )

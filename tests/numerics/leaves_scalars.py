@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from leaf_probes import Probe, case, straight
 
-from dsl_kernels.device.torch.floats import divide, max_of_lanes, rsqrt, sqrt, sum_of_lanes
+from dsl_kernels.device.torch.floats import divide, is_nan, max_of_lanes, rsqrt, sqrt, sum_of_lanes
 from dsl_kernels.device.torch.scalars import (
     add_rn,
     bits_of,
@@ -14,9 +14,11 @@ from dsl_kernels.device.torch.scalars import (
     funnel_left,
     halves,
     load_below,
+    pair_of,
     permute_bytes,
 )
 from dsl_kernels.tile.leaf_text import by_text
+from dsl_kernels.tile.text import select
 
 THREADS = 128
 # Bit patterns: zeros, infinities, quiet and signalling NaN, the largest float, what fp16 has no number for, or but a subnormal one.
@@ -49,6 +51,8 @@ def of_one_thread(m, bits, found, source, limit):
     found[5] = permute_bytes(bits[0], bits[1], 0x3715)
     found[6] = funnel_left(bits[0], bits[1].to("int32"), 5).to("uint32")
     found[7] = load_below(source.at(m.thread), m.thread, limit)
+    found[8] = pair_of(low, high)
+    found[9] = select(is_nan(high), bits[0], 0)
 
 
 @case(of_one_thread)
@@ -63,7 +67,7 @@ def functions_of_one_thread(p: Probe) -> None:
     )
     kind = {"dtype": "uint32", "private": True}
     bits = p.registers("bits", (THREADS, 2), patterns, places=straight(THREADS, 2), out=False, **kind)
-    found = p.registers("found", (THREADS, 8), None, places=straight(THREADS, 8), **kind)
+    found = p.registers("found", (THREADS, 10), None, places=straight(THREADS, 10), **kind)
     p.call(bits, found, p.operand("source", p.normal(100)), p.dim("limit", 100))
 
 

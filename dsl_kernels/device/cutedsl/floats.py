@@ -25,6 +25,10 @@ def divide(a, b):
     return _one("div.rn.f32 {$w0}, {$r0}, {$r1};", a, b)
 
 
+def is_nan(x):
+    return x != x
+
+
 def sum_of_lanes(value, lanes=32):
     while lanes > 1:
         lanes //= 2

@@ -4,7 +4,9 @@ What each means is in dsl_kernels/device/torch/scalars.py; places come as pointe
 """
 
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Uint32
+from cutlass import Float32, Int32, Uint16, Uint32
+
+from . import warps
 
 
 def ceildiv(count, size):
@@ -43,6 +45,30 @@ def permute_bytes(a, b, selector):
 
 def funnel_left(low, high, count):
     return _one(Int32, "shf.l.wrap.b32 {$w0}, {$r0}, {$r1}, {$r2};", low, high, Int32(count))
+
+
+def pair_of(low, high):
+    return Uint32(warps.pack(low, high))
+
+
+def _piece(place, count):
+    """Words at a place of 1 or 8 elements of 16 bits."""
+    whole = cute.make_tensor(place.align(2 * count), cute.make_layout(count))
+    return cute.recast_tensor(whole, Uint16 if count == 1 else Uint32)
+
+
+def load_piece(registers, first, count, place):
+    if count == 1:
+        registers[first] = Uint32(_piece(place, count)[0])
+    else:
+        cute.autovec_copy(_piece(place, count), warps.few(registers, first, count // 2))
+
+
+def store_piece(registers, first, count, place):
+    if count == 1:
+        _piece(place, count)[0] = Uint16(registers[first])
+    else:
+        cute.autovec_copy(warps.few(registers, first, count // 2), _piece(place, count))
 
 
 def load_below(place, column, limit):

@@ -39,6 +39,10 @@ def divide(a, b):
     return _one("__fdiv_rn", a, b)
 
 
+def is_nan(x):
+    return T.isnan(x)
+
+
 def sum_of_lanes(value, lanes=32):
     return _one(f"floats::sum_of_lanes<{lanes}>", value)
 

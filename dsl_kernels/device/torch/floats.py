@@ -35,6 +35,9 @@ rsqrt = Function("rsqrt", "float32", lambda x: number(x).rsqrt())
 divide = Function("divide", "float32", lambda a, b: number(a) / number(b))
 """a / b, rounded once; `rcp_approx` is faster."""
 
+is_nan = Function("is_nan", "bool", lambda x: number(x).isnan())
+"""Whether x is no number; a compiler may take x != x to be false."""
+
 sum_of_lanes = Function("sum_of_lanes", "float32", _of_lanes(torch.add), joint=True)
 """The sum over each `lanes` neighbouring lanes, a power of two, the same in all of them; every lane of the warp takes part."""
 

@@ -46,6 +46,27 @@ def _load_below(threads: Threads, place: Place, column: Any, limit: Any) -> torc
     return torch.where(inside, unsigned(words), 0)
 
 
+def _pair(low: Any, high: Any) -> torch.Tensor:
+    near = torch.stack(torch.broadcast_tensors(number(low), number(high))).bfloat16()
+    bits = torch.where(near.isnan(), 0x7FFF, near.view(torch.int16).long() & 0xFFFF)
+    return bits[0] | bits[1] << 16
+
+
+def _load_piece(threads: Threads, registers: torch.Tensor, first: int, count: int, place: Place) -> None:
+    places = place.of(threads.active, count)[:, None] + torch.arange(count)
+    halves = place.memory.view(torch.int16)[places].long() & 0xFFFF
+    words = halves if count == 1 else halves[:, ::2] | halves[:, 1::2] << 16
+    taken = registers[threads.active, first : first + words.shape[1]]
+    registers[threads.active, first : first + words.shape[1]] = words[threads.active].to(taken.dtype)
+
+
+def _store_piece(threads: Threads, registers: torch.Tensor, first: int, count: int, place: Place) -> None:
+    places = place.of(threads.active, count)[:, None] + torch.arange(count)
+    words = registers[:, first : first + (count + 1) // 2].long()
+    halves = torch.stack([words, words >> 16], dim=-1).flatten(1)[:, :count].to(torch.int16)
+    place.memory.view(torch.int16)[places[threads.active]] = halves[threads.active]
+
+
 bits_of = Function("bits_of", "uint32", lambda x: unsigned(number(x).view(torch.int32).long()))
 """The bit pattern of a float."""
 
@@ -67,6 +88,9 @@ float_of_half = Function(
 )
 """The float that an fp16 is whose bit pattern an int32 holds, without a sign."""
 
+pair_of = Function("pair_of", "uint32", _pair)
+"""Two floats rounded to bf16, in the halves of a word."""
+
 permute_bytes = Function("permute_bytes", "uint32", _permute)
 """Bytes of two words, each by four bits of a selector from the lowest on: which of the eight, above that its sign alone (`prmt`)."""
 
@@ -74,6 +98,12 @@ funnel_left = Function(
     "funnel_left", "int32", lambda low, high, count: signed(high << count | unsigned(low) >> 32 - count)
 )
 """The upper word of a uint32 below an int32, moved up by 1 to 31 bits."""
+
+load_piece = Function("load_piece", "int32", _load_piece, joint=True)
+"""Read 1 or 8 bf16 at a place, a multiple of as many, into words from number `first` on; a single one into the lower half."""
+
+store_piece = Function("store_piece", "int32", _store_piece, joint=True)
+"""The reverse of `load_piece`."""
 
 load_below = Function("load_below", "uint32", _load_below, joint=True)
 """The bit pattern at a place in global memory where a column lies below a limit; 0 without a read elsewhere."""

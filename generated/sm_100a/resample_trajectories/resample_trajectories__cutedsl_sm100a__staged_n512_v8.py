@@ -13,9 +13,9 @@ totals: 512 threads, 36864 of 232448 bytes of shared memory, grid (b, ceildiv(m,
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Float32, Int32, Int64
 
-from dsl_kernels.device.cutedsl import resample_trajectories as leaf
+from dsl_kernels.device.cutedsl import floats, scalars, warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 TARGETS = 512  # targets a CTA, one a thread
@@ -44,6 +44,110 @@ class Shared:
 
 
 @cute.jit
+def read_target(tgt_times, row, total, first, left, thread):
+    """The target time of each thread, from number `first` of `total` on; NaN past the last of the `left`."""
+    t = Float32(Float32(float("nan")))
+    if thread < left:
+        times = tgt_times + Int64(row) * total + first
+        t = times[thread]
+    return t
+
+
+@cute.jit
+def stage_times(times, src_times, row, n, count, thread):
+    """`count` times of a trajectory from row `first` on into shared memory."""
+    source = src_times + Int64(row) * n
+    held = cute.make_rmem_tensor(4096 // TARGETS, Float32)
+    whole = count // (4096 // TARGETS * TARGETS) * (4096 // TARGETS * TARGETS)
+    for base in cutlass.range(thread, whole, 4096 // TARGETS * TARGETS, unroll=1):
+        for i in cutlass.range_constexpr(4096 // TARGETS):
+            held[i] = source[base + i * TARGETS]
+        for i in cutlass.range_constexpr(4096 // TARGETS):
+            times[base + i * TARGETS] = held[i]
+    for base in cutlass.range(whole + thread, count, 4 * TARGETS, unroll=1):
+        for i in cutlass.range_constexpr(4):
+            if base + i * TARGETS < count:
+                held[i] = source[base + i * TARGETS]
+        for i in cutlass.range_constexpr(4):
+            if base + i * TARGETS < count:
+                times[base + i * TARGETS] = held[i]
+
+
+@cute.jit
+def place_staged(place, weight, times, count, t, thread):
+    """The upper row of each thread's target and its weight, from staged times of rows from `first` on."""
+    found = Int32(0)
+    step = Int32(1 << (31 - warps.clz(count)))
+    while step > 0:
+        if found + step <= count:
+            if times[found + step - 1] <= t:
+                found = found + step
+        step = step >> 1
+    at = cutlass.min(cutlass.max(found, 1), count - 1)
+    low = times[at - 1]
+    high = times[at]
+    share = Float32(0.0)
+    if high > low:
+        share = cutlass.min(cute.arch.fmax(floats.divide(t - low, high - low), 0.0), 1.0)
+    place[thread] = at
+    weight[thread] = cutlass.select_(floats.is_nan(t), t, share)
+
+
+@cute.jit
+def blend(out, data, row, n, total, d, first, left, place, weight, thread):
+    """The targets' rows: the weighted mean of two rows, or one of them as it is."""
+    end = cutlass.min(TARGETS, left)
+    low = cute.make_rmem_tensor(4 * (VECTOR // 2), cutlass.Uint32)
+    high = cute.make_rmem_tensor(4 * (VECTOR // 2), cutlass.Uint32)
+    width = Int32(d // VECTOR)
+    step = Int32(TARGETS // width)
+    rest = Int32(TARGETS - step * width)
+    own = Int32(thread // width)
+    column = Int32(thread - own * width)
+    own = own
+    while own < end:
+        ahead = Int32(own)
+        ahead_column = Int32(column)
+        for i in cutlass.range_constexpr(4):
+            if ahead < end:
+                upper = place[ahead]
+                lower_row = data + Int64(row * n + (upper - 1)) * d
+                scalars.load_piece(low, i * (VECTOR // 2), VECTOR, lower_row + ahead_column * VECTOR)
+                upper_row = data + Int64(row * n + upper) * d
+                scalars.load_piece(high, i * (VECTOR // 2), VECTOR, upper_row + ahead_column * VECTOR)
+            ahead = ahead + step
+            ahead_column = ahead_column + rest
+            if ahead_column >= width:
+                ahead = ahead + 1
+                ahead_column = ahead_column - width
+        for i in cutlass.range_constexpr(4):
+            if own < end:
+                share = weight[own]
+                for j in cutlass.range_constexpr(VECTOR // 2):
+                    mean = scalars.pair_of(
+                        scalars.float_of(
+                            low[i * (VECTOR // 2) + j] << 16
+                        ) * (1.0 - share) + scalars.float_of(high[i * (VECTOR // 2) + j] << 16) * share,
+                        scalars.float_of(
+                            low[i * (VECTOR // 2) + j] & cutlass.Uint32(4294901760)
+                        ) * (1.0 - share) + scalars.float_of(
+                            high[i * (VECTOR // 2) + j] & cutlass.Uint32(4294901760)
+                        ) * share
+                    )
+                    upwards = cutlass.select_(share >= 1.0, high[i * (VECTOR // 2) + j], mean)
+                    high[i * (VECTOR // 2) + j] = cutlass.select_(
+                        share <= 0.0, low[i * (VECTOR // 2) + j], upwards
+                    )
+                to = out + Int64(row * total + (first + own)) * d
+                scalars.store_piece(high, i * (VECTOR // 2), VECTOR, to + column * VECTOR)
+            own = own + step
+            column = column + rest
+            if column >= width:
+                own = own + 1
+                column = column - width
+
+
+@cute.jit
 def sample(
     data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, n: Int32,
     d: Int32, m: Int32, times: cute.Pointer, place: cute.Pointer, weight: cute.Pointer, row: Int32,
@@ -52,17 +156,15 @@ def sample(
     """A target a thread, then pieces of rows."""
     worker = thread
     first = tile * TARGETS
+    left = m - first
     t = Float32(0.0)
-    # The target time of each thread; NaN past the last target.
-    t = leaf.read_target(tgt_times, row, m, first, worker, TARGETS)
-    # `count` times of a trajectory from row `first` on into shared memory.
-    leaf.stage_times(times, src_times, row, n, 0, n, worker, TARGETS)
+    t = read_target(tgt_times, row, m, first, left, worker)
+    count = Int32(n)
+    stage_times(times, src_times, row, n, count, worker)
     cute.arch.sync_threads()
-    # The upper row of each thread's target and its weight, from staged times of rows from `first` on.
-    leaf.place_staged(place, weight, times, 0, n, t, worker)
+    place_staged(place, weight, times, count, t, worker)
     cute.arch.sync_threads()
-    # The targets' rows: the weighted mean of two rows, or one of them as it is.
-    leaf.blend(out, data, row, n, m, d, first, place, weight, TARGETS, VECTOR, worker, TARGETS)
+    blend(out, data, row, n, m, d, first, left, place, weight, worker)
 
 
 @cute.kernel

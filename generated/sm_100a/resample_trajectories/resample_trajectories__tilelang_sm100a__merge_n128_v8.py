@@ -16,6 +16,7 @@ totals: 128 threads, 38432 of 232448 bytes of shared memory, grid (b, ceildiv(m,
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import floats, scalars, warps
 from dsl_kernels.device.tilelang import resample_trajectories as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -25,6 +26,266 @@ VECTOR = 8  # elements of a row that a thread moves at once
 STRETCH = 1024
 STRETCH_ELEMENTS = 16384
 
+
+@T.macro
+def read_target(t: T.Ref, tgt_times, row, first, left, thread):
+    """The target time of each thread, from number `first` of `total` on; NaN past the last of the `left`."""
+    t = T.float32(float("nan"))
+    if thread < left:
+        t = tgt_times[row, first + thread]
+
+
+@T.macro
+def bound_warps(bounds, t, warp, lane):
+    """The least and the largest target of each warp; NaN does not count."""
+    least = 0 - floats.max_of_lanes(0 - t)
+    largest = floats.max_of_lanes(t)
+    if lane == 0:
+        bounds[warp] = T.if_then_else(floats.is_nan(least), T.infinity("float32"), least)
+        bounds[TARGETS // 32 + warp] = T.if_then_else(floats.is_nan(largest), -T.infinity("float32"), largest)
+
+
+@T.macro
+def keep_targets(marks, t, thread):
+    """Every thread's target where all threads see it."""
+    marks[thread] = t
+
+
+@T.macro
+def see_order(ascend: T.Ref, marks, left, lane):
+    """Whether the tile's targets, those before the last, ascend; NaN does not."""
+    wrong = T.alloc_var("bool", init=False)
+    for i in T.unroll(0, TARGETS, 32):
+        at = i + lane
+        if at < left:
+            wrong = wrong | (floats.is_nan(marks[at]) | (marks[at] < marks[T.max(at - 1, 0)]))
+    ascend = warps.any_lane(wrong) == False
+
+
+@T.macro
+def find_window(first: T.Ref, count: T.Ref, bounds, src_times, row, n, lane):
+    """The rows whose times decide all of the CTA's targets: at least two."""
+    least = 0 - floats.max_of_lanes(0 - bounds[T.truncmod(lane, TARGETS // 32)])
+    largest = floats.max_of_lanes(bounds[TARGETS // 32 + T.truncmod(lane, TARGETS // 32)])
+    t = T.if_then_else(lane < 16, least, largest)
+    begin = T.alloc_var("int32", init=0)
+    end = T.alloc_var("int32", init=n)
+    while warps.any_lane(begin < end):
+        step = T.max(T.truncdiv(end - begin + 15, 16), 1)
+        at = begin + (T.truncmod(lane, 16) + 1) * step - 1
+        below = T.alloc_var("bool", init=False)
+        if at < end:
+            below = src_times[row, at] <= t
+        votes = warps.ballot(below)
+        passed = warps.popc(votes >> (lane & 16) & 65535)
+        end = T.min(begin + (passed + 1) * step - 1, end)
+        begin = begin + passed * step
+    found = begin
+    low = warps.shuffle(found, 0)
+    high = warps.shuffle(found, 16)
+    first = T.min(T.max(low - 1, 0), n - 2)
+    count = T.max(T.min(high + 1, n) - first, 2)
+
+
+@T.macro
+def stage_times(times, src_times, row, first, count, thread):
+    """`count` times of a trajectory from row `first` on into shared memory."""
+    held = T.alloc_local((4096 // TARGETS,), "float32")
+    whole = T.truncdiv(count, 4096 // TARGETS * TARGETS) * (4096 // TARGETS * TARGETS)
+    for base in T.unroll(thread, whole, 4096 // TARGETS * TARGETS, unroll_factor=1):
+        for i in T.unroll(4096 // TARGETS):
+            held[i] = src_times[row, first + base + i * TARGETS]
+        for i in T.unroll(4096 // TARGETS):
+            times[base + i * TARGETS] = held[i]
+    for base in T.unroll(whole + thread, count, 4 * TARGETS, unroll_factor=1):
+        for i in T.unroll(4):
+            if base + i * TARGETS < count:
+                held[i] = src_times[row, first + base + i * TARGETS]
+        for i in T.unroll(4):
+            if base + i * TARGETS < count:
+                times[base + i * TARGETS] = held[i]
+
+
+@T.macro
+def stage_stretch(rows, data, row, d, first, count, thread):
+    """`count` rows of a trajectory from row `first` on into shared memory, one behind the other."""
+    held = T.alloc_local((8 * (VECTOR // 2),), "uint32")
+    pieces = T.alloc_var("int32", init=T.truncdiv(count * d, VECTOR))
+    for base in T.unroll(thread, pieces, 8 * TARGETS, unroll_factor=1):
+        for i in T.unroll(8):
+            if base + i * TARGETS < pieces:
+                scalars.load_piece(
+                    held, i * (VECTOR // 2), VECTOR, data[row, first, (base + i * TARGETS) * VECTOR]
+                )
+        for i in T.unroll(8):
+            if base + i * TARGETS < pieces:
+                scalars.store_piece(held, i * (VECTOR // 2), VECTOR, rows[(base + i * TARGETS) * VECTOR])
+
+
+@T.macro
+def pass_targets(upto: T.Ref, marks, left, times, rows, last, lane):
+    """How many of the ascending targets the staged rows and those before them decide: all, at the last
+    rows.
+    """
+    passed = T.alloc_var("int32", init=0)
+    end = times[rows - 1]
+    for i in T.unroll(0, TARGETS, 32):
+        decided = T.alloc_var("bool", init=False)
+        if i + lane < left:
+            decided = last | (marks[i + lane] < end)
+        passed = passed + warps.popc(warps.ballot(decided))
+    upto = passed
+
+
+@T.macro
+def place_staged(place, weight, times, count, t, thread):
+    """The upper row of each thread's target and its weight, from staged times of rows from `first` on."""
+    found = T.alloc_var("int32", init=0)
+    step = T.alloc_var("int32", init=1 << (31 - warps.clz(count)))
+    while step > 0:
+        if found + step <= count:
+            if times[found + step - 1] <= t:
+                found = found + step
+        step = step >> 1
+    at = T.min(T.max(found, 1), count - 1)
+    low = times[at - 1]
+    high = times[at]
+    share = T.alloc_var("float32", init=0.0)
+    if high > low:
+        share = T.min(T.max(floats.divide(t - low, high - low), 0.0), 1.0)
+    place[thread] = at
+    weight[thread] = T.if_then_else(floats.is_nan(t), t, share)
+
+
+@T.macro
+def blend_staged(out, rows, row, d, first, done, upto, place, weight, thread):
+    """blend of the targets from `done` to `upto`, whose rows are staged."""
+    low = T.alloc_local((4 * (VECTOR // 2),), "uint32")
+    high = T.alloc_local((4 * (VECTOR // 2),), "uint32")
+    width = T.alloc_var("int32", init=T.truncdiv(d, VECTOR))
+    step = T.alloc_var("int32", init=T.truncdiv(TARGETS, width))
+    rest = T.alloc_var("int32", init=TARGETS - step * width)
+    own = T.alloc_var("int32", init=T.truncdiv(thread, width))
+    column = T.alloc_var("int32", init=thread - own * width)
+    own = own + done
+    while own < upto:
+        ahead = T.alloc_var("int32", init=own)
+        ahead_column = T.alloc_var("int32", init=column)
+        for i in T.unroll(4):
+            if ahead < upto:
+                upper = place[ahead]
+                scalars.load_piece(
+                    low, i * (VECTOR // 2), VECTOR, rows[(upper - 1) * d + ahead_column * VECTOR]
+                )
+                scalars.load_piece(high, i * (VECTOR // 2), VECTOR, rows[upper * d + ahead_column * VECTOR])
+            ahead = ahead + step
+            ahead_column = ahead_column + rest
+            if ahead_column >= width:
+                ahead = ahead + 1
+                ahead_column = ahead_column - width
+        for i in T.unroll(4):
+            if own < upto:
+                share = weight[own]
+                for j in T.unroll(VECTOR // 2):
+                    mean = scalars.pair_of(
+                        scalars.float_of(
+                            low[i * (VECTOR // 2) + j] << T.uint32(16)
+                        ) * (1.0 - share) + scalars.float_of(
+                            high[i * (VECTOR // 2) + j] << T.uint32(16)
+                        ) * share,
+                        scalars.float_of(
+                            low[i * (VECTOR // 2) + j] & T.uint32(4294901760)
+                        ) * (1.0 - share) + scalars.float_of(
+                            high[i * (VECTOR // 2) + j] & T.uint32(4294901760)
+                        ) * share
+                    )
+                    upwards = T.if_then_else(share >= 1.0, high[i * (VECTOR // 2) + j], mean)
+                    high[i * (VECTOR // 2) + j] = T.if_then_else(
+                        share <= 0.0, low[i * (VECTOR // 2) + j], upwards
+                    )
+                scalars.store_piece(high, i * (VECTOR // 2), VECTOR, out[row, first + own, column * VECTOR])
+            own = own + step
+            column = column + rest
+            if column >= width:
+                own = own + 1
+                column = column - width
+
+
+@T.macro
+def place_in_global(place, weight, src_times, row, n, t, thread):
+    """The upper row of each thread's target and its weight, from the times in global memory."""
+    found = T.alloc_var("int32", init=0)
+    step = T.alloc_var("int32", init=1 << (31 - warps.clz(n)))
+    while step > 0:
+        if found + step <= n:
+            if src_times[row, found + step - 1] <= t:
+                found = found + step
+        step = step >> 1
+    at = T.min(T.max(found, 1), n - 1)
+    low = src_times[row, at - 1]
+    high = src_times[row, at]
+    share = T.alloc_var("float32", init=0.0)
+    if high > low:
+        share = T.min(T.max(floats.divide(t - low, high - low), 0.0), 1.0)
+    place[thread] = at
+    weight[thread] = T.if_then_else(floats.is_nan(t), t, share)
+
+
+@T.macro
+def blend(out, data, row, d, first, left, place, weight, thread):
+    """The targets' rows: the weighted mean of two rows, or one of them as it is."""
+    end = T.min(TARGETS, left)
+    low = T.alloc_local((4 * (VECTOR // 2),), "uint32")
+    high = T.alloc_local((4 * (VECTOR // 2),), "uint32")
+    width = T.alloc_var("int32", init=T.truncdiv(d, VECTOR))
+    step = T.alloc_var("int32", init=T.truncdiv(TARGETS, width))
+    rest = T.alloc_var("int32", init=TARGETS - step * width)
+    own = T.alloc_var("int32", init=T.truncdiv(thread, width))
+    column = T.alloc_var("int32", init=thread - own * width)
+    own = own
+    while own < end:
+        ahead = T.alloc_var("int32", init=own)
+        ahead_column = T.alloc_var("int32", init=column)
+        for i in T.unroll(4):
+            if ahead < end:
+                upper = place[ahead]
+                scalars.load_piece(
+                    low, i * (VECTOR // 2), VECTOR, data[row, upper - 1, ahead_column * VECTOR]
+                )
+                scalars.load_piece(high, i * (VECTOR // 2), VECTOR, data[row, upper, ahead_column * VECTOR])
+            ahead = ahead + step
+            ahead_column = ahead_column + rest
+            if ahead_column >= width:
+                ahead = ahead + 1
+                ahead_column = ahead_column - width
+        for i in T.unroll(4):
+            if own < end:
+                share = weight[own]
+                for j in T.unroll(VECTOR // 2):
+                    mean = scalars.pair_of(
+                        scalars.float_of(
+                            low[i * (VECTOR // 2) + j] << T.uint32(16)
+                        ) * (1.0 - share) + scalars.float_of(
+                            high[i * (VECTOR // 2) + j] << T.uint32(16)
+                        ) * share,
+                        scalars.float_of(
+                            low[i * (VECTOR // 2) + j] & T.uint32(4294901760)
+                        ) * (1.0 - share) + scalars.float_of(
+                            high[i * (VECTOR // 2) + j] & T.uint32(4294901760)
+                        ) * share
+                    )
+                    upwards = T.if_then_else(share >= 1.0, high[i * (VECTOR // 2) + j], mean)
+                    high[i * (VECTOR // 2) + j] = T.if_then_else(
+                        share <= 0.0, low[i * (VECTOR // 2) + j], upwards
+                    )
+                scalars.store_piece(high, i * (VECTOR // 2), VECTOR, out[row, first + own, column * VECTOR])
+            own = own + step
+            column = column + rest
+            if column >= width:
+                own = own + 1
+                column = column - width
+
+
 @T.macro
 def sample(
     data, src_times, tgt_times, out, n, d, m, times, bounds, marks, rows, place, weight, row, tile, thread,
@@ -33,23 +294,18 @@ def sample(
     """A target a thread, then pieces of rows."""
     worker = thread
     first = tile * TARGETS
-    t = T.alloc_var("float32", init=0.0)
-    # The target time of each thread; NaN past the last target.
-    leaf.read_target(t, tgt_times, row, m, first, worker, TARGETS)
     left = m - first
-    # The least and the largest target of each warp; NaN does not count.
-    leaf.bound_warps(bounds, t, warp, TARGETS // 32, lane)
-    # Every thread's target where all threads see it.
-    leaf.keep_targets(marks, t, worker)
+    t = T.alloc_var("float32", init=0.0)
+    read_target(t, tgt_times, row, first, left, worker)
+    bound_warps(bounds, t, warp, lane)
+    keep_targets(marks, t, worker)
     T.sync_threads()
     ascend = T.alloc_var("bool", init=False)
-    # Whether the tile's targets, those before the last, ascend; NaN does not.
-    leaf.see_order(ascend, marks, left, lane, TARGETS)
+    see_order(ascend, marks, left, lane)
     if ascend:
         window = T.alloc_var("int32", init=0)
         count = T.alloc_var("int32", init=0)
-        # The rows whose times decide all of the CTA's targets: at least two.
-        leaf.find_window(window, count, bounds, TARGETS // 32, src_times, row, n, lane)
+        find_window(window, count, bounds, src_times, row, n, lane)
         steps = T.min(STRETCH, T.truncdiv(STRETCH_ELEMENTS, d)) - 1
         done = T.alloc_var("int32", init=0)
         upto = T.alloc_var("int32", init=0)
@@ -57,26 +313,18 @@ def sample(
             begin = window + stretch * steps
             held = T.min(steps + 1, count - stretch * steps)
             T.sync_threads()
-            # `count` times of a trajectory from row `first` on into shared memory.
-            leaf.stage_times(times, src_times, row, n, begin, held, worker, TARGETS)
-            # `count` rows of a trajectory from row `first` on into shared memory, one behind the other.
-            leaf.stage_rows(rows, data, row, n, d, begin, held, VECTOR, worker, TARGETS)
+            stage_times(times, src_times, row, begin, held, worker)
+            stage_stretch(rows, data, row, d, begin, held, worker)
             T.sync_threads()
-            # How many of the ascending targets the staged rows and those before them decide: all, at the last
-            # rows.
-            leaf.pass_targets(upto, marks, left, times, held, begin + held == window + count, lane, TARGETS)
-            # The upper row of each thread's target and its weight, from staged times of rows from `first` on.
-            leaf.place_staged(place, weight, times, 0, held, t, worker)
+            pass_targets(upto, marks, left, times, held, begin + held == window + count, lane)
+            place_staged(place, weight, times, held, t, worker)
             T.sync_threads()
-            # blend of the targets from `done` to `upto`, whose rows are staged.
-            leaf.blend_staged(out, rows, row, m, d, first, done, upto, place, weight, VECTOR, worker, TARGETS)
+            blend_staged(out, rows, row, d, first, done, upto, place, weight, worker)
             done = upto
     else:
-        # The upper row of each thread's target and its weight, from the times in global memory.
-        leaf.place_in_global(place, weight, src_times, row, n, t, worker)
+        place_in_global(place, weight, src_times, row, n, t, worker)
         T.sync_threads()
-        # The targets' rows: the weighted mean of two rows, or one of them as it is.
-        leaf.blend(out, data, row, n, m, d, first, place, weight, TARGETS, VECTOR, worker, TARGETS)
+        blend(out, data, row, d, first, left, place, weight, worker)
 
 
 def program():
@@ -94,7 +342,7 @@ def program():
     ):
         with T.Kernel(b, T.ceildiv(m, 128), threads=128) as (row, tile):
             T.annotate_min_blocks_per_sm(4)
-            T.import_source(leaf.SOURCE)
+            T.import_source(warps.SOURCE + floats.SOURCE + scalars.SOURCE)
             times = T.alloc_shared((STRETCH,), "float32")
             bounds = T.alloc_shared((2 * (TARGETS // 32),), "float32")
             marks = T.alloc_shared((TARGETS,), "float32")

@@ -13,6 +13,7 @@ totals: 512 threads, 36864 of 232448 bytes of shared memory, grid (b, ceildiv(m,
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import floats, scalars, warps
 from dsl_kernels.device.tilelang import resample_trajectories as leaf
 from dsl_kernels.device.tilelang import symbols
 
@@ -22,22 +23,123 @@ TARGETS = 512  # targets a CTA, one a thread
 VECTOR = 8  # elements of a row that a thread moves at once
 STAGED = 8192
 
+
+@T.macro
+def read_target(t: T.Ref, tgt_times, row, first, left, thread):
+    """The target time of each thread, from number `first` of `total` on; NaN past the last of the `left`."""
+    t = T.float32(float("nan"))
+    if thread < left:
+        t = tgt_times[row, first + thread]
+
+
+@T.macro
+def stage_times(times, src_times, row, count, thread):
+    """`count` times of a trajectory from row `first` on into shared memory."""
+    held = T.alloc_local((4096 // TARGETS,), "float32")
+    whole = T.truncdiv(count, 4096 // TARGETS * TARGETS) * (4096 // TARGETS * TARGETS)
+    for base in T.unroll(thread, whole, 4096 // TARGETS * TARGETS, unroll_factor=1):
+        for i in T.unroll(4096 // TARGETS):
+            held[i] = src_times[row, base + i * TARGETS]
+        for i in T.unroll(4096 // TARGETS):
+            times[base + i * TARGETS] = held[i]
+    for base in T.unroll(whole + thread, count, 4 * TARGETS, unroll_factor=1):
+        for i in T.unroll(4):
+            if base + i * TARGETS < count:
+                held[i] = src_times[row, base + i * TARGETS]
+        for i in T.unroll(4):
+            if base + i * TARGETS < count:
+                times[base + i * TARGETS] = held[i]
+
+
+@T.macro
+def place_staged(place, weight, times, count, t, thread):
+    """The upper row of each thread's target and its weight, from staged times of rows from `first` on."""
+    found = T.alloc_var("int32", init=0)
+    step = T.alloc_var("int32", init=1 << (31 - warps.clz(count)))
+    while step > 0:
+        if found + step <= count:
+            if times[found + step - 1] <= t:
+                found = found + step
+        step = step >> 1
+    at = T.min(T.max(found, 1), count - 1)
+    low = times[at - 1]
+    high = times[at]
+    share = T.alloc_var("float32", init=0.0)
+    if high > low:
+        share = T.min(T.max(floats.divide(t - low, high - low), 0.0), 1.0)
+    place[thread] = at
+    weight[thread] = T.if_then_else(floats.is_nan(t), t, share)
+
+
+@T.macro
+def blend(out, data, row, d, first, left, place, weight, thread):
+    """The targets' rows: the weighted mean of two rows, or one of them as it is."""
+    end = T.min(TARGETS, left)
+    low = T.alloc_local((4 * (VECTOR // 2),), "uint32")
+    high = T.alloc_local((4 * (VECTOR // 2),), "uint32")
+    width = T.alloc_var("int32", init=T.truncdiv(d, VECTOR))
+    step = T.alloc_var("int32", init=T.truncdiv(TARGETS, width))
+    rest = T.alloc_var("int32", init=TARGETS - step * width)
+    own = T.alloc_var("int32", init=T.truncdiv(thread, width))
+    column = T.alloc_var("int32", init=thread - own * width)
+    own = own
+    while own < end:
+        ahead = T.alloc_var("int32", init=own)
+        ahead_column = T.alloc_var("int32", init=column)
+        for i in T.unroll(4):
+            if ahead < end:
+                upper = place[ahead]
+                scalars.load_piece(
+                    low, i * (VECTOR // 2), VECTOR, data[row, upper - 1, ahead_column * VECTOR]
+                )
+                scalars.load_piece(high, i * (VECTOR // 2), VECTOR, data[row, upper, ahead_column * VECTOR])
+            ahead = ahead + step
+            ahead_column = ahead_column + rest
+            if ahead_column >= width:
+                ahead = ahead + 1
+                ahead_column = ahead_column - width
+        for i in T.unroll(4):
+            if own < end:
+                share = weight[own]
+                for j in T.unroll(VECTOR // 2):
+                    mean = scalars.pair_of(
+                        scalars.float_of(
+                            low[i * (VECTOR // 2) + j] << T.uint32(16)
+                        ) * (1.0 - share) + scalars.float_of(
+                            high[i * (VECTOR // 2) + j] << T.uint32(16)
+                        ) * share,
+                        scalars.float_of(
+                            low[i * (VECTOR // 2) + j] & T.uint32(4294901760)
+                        ) * (1.0 - share) + scalars.float_of(
+                            high[i * (VECTOR // 2) + j] & T.uint32(4294901760)
+                        ) * share
+                    )
+                    upwards = T.if_then_else(share >= 1.0, high[i * (VECTOR // 2) + j], mean)
+                    high[i * (VECTOR // 2) + j] = T.if_then_else(
+                        share <= 0.0, low[i * (VECTOR // 2) + j], upwards
+                    )
+                scalars.store_piece(high, i * (VECTOR // 2), VECTOR, out[row, first + own, column * VECTOR])
+            own = own + step
+            column = column + rest
+            if column >= width:
+                own = own + 1
+                column = column - width
+
+
 @T.macro
 def sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, row, tile, thread):
     """A target a thread, then pieces of rows."""
     worker = thread
     first = tile * TARGETS
+    left = m - first
     t = T.alloc_var("float32", init=0.0)
-    # The target time of each thread; NaN past the last target.
-    leaf.read_target(t, tgt_times, row, m, first, worker, TARGETS)
-    # `count` times of a trajectory from row `first` on into shared memory.
-    leaf.stage_times(times, src_times, row, n, 0, n, worker, TARGETS)
+    read_target(t, tgt_times, row, first, left, worker)
+    count = T.alloc_var("int32", init=n)
+    stage_times(times, src_times, row, count, worker)
     T.sync_threads()
-    # The upper row of each thread's target and its weight, from staged times of rows from `first` on.
-    leaf.place_staged(place, weight, times, 0, n, t, worker)
+    place_staged(place, weight, times, count, t, worker)
     T.sync_threads()
-    # The targets' rows: the weighted mean of two rows, or one of them as it is.
-    leaf.blend(out, data, row, n, m, d, first, place, weight, TARGETS, VECTOR, worker, TARGETS)
+    blend(out, data, row, d, first, left, place, weight, worker)
 
 
 def program():
@@ -55,7 +157,7 @@ def program():
     ):
         with T.Kernel(b, T.ceildiv(m, 512), threads=512) as (row, tile):
             T.annotate_min_blocks_per_sm(2)
-            T.import_source(leaf.SOURCE)
+            T.import_source(warps.SOURCE + floats.SOURCE + scalars.SOURCE)
             times = T.alloc_shared((STAGED,), "float32")
             place = T.alloc_shared((TARGETS,), "int32")
             weight = T.alloc_shared((TARGETS,), "float32")

@@ -16,9 +16,9 @@ totals: 128 threads, 38432 of 232448 bytes of shared memory, grid (b, ceildiv(m,
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32
+from cutlass import Boolean, Float32, Int32, Int64
 
-from dsl_kernels.device.cutedsl import resample_trajectories as leaf
+from dsl_kernels.device.cutedsl import floats, scalars, warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 TARGETS = 128  # targets a CTA, one a thread
@@ -51,6 +51,270 @@ class Shared:
 
 
 @cute.jit
+def read_target(tgt_times, row, total, first, left, thread):
+    """The target time of each thread, from number `first` of `total` on; NaN past the last of the `left`."""
+    t = Float32(Float32(float("nan")))
+    if thread < left:
+        times = tgt_times + Int64(row) * total + first
+        t = times[thread]
+    return t
+
+
+@cute.jit
+def bound_warps(bounds, t, warp, lane):
+    """The least and the largest target of each warp; NaN does not count."""
+    least = 0 - floats.max_of_lanes(0 - t)
+    largest = floats.max_of_lanes(t)
+    if lane == 0:
+        bounds[warp] = cutlass.select_(floats.is_nan(least), Float32.inf, least)
+        bounds[TARGETS // 32 + warp] = cutlass.select_(floats.is_nan(largest), -Float32.inf, largest)
+
+
+@cute.jit
+def keep_targets(marks, t, thread):
+    """Every thread's target where all threads see it."""
+    marks[thread] = t
+
+
+@cute.jit
+def see_order(marks, left, lane):
+    """Whether the tile's targets, those before the last, ascend; NaN does not."""
+    wrong = Boolean(False)
+    for i in cutlass.range_constexpr(0, TARGETS, 32):
+        at = i + lane
+        if at < left:
+            wrong = wrong | (floats.is_nan(marks[at]) | (marks[at] < marks[cutlass.max(at - 1, 0)]))
+    ascend = warps.any_lane(wrong) == False
+    return ascend
+
+
+@cute.jit
+def find_window(bounds, src_times, row, n, lane):
+    """The rows whose times decide all of the CTA's targets: at least two."""
+    least = 0 - floats.max_of_lanes(0 - bounds[lane % (TARGETS // 32)])
+    largest = floats.max_of_lanes(bounds[TARGETS // 32 + lane % (TARGETS // 32)])
+    t = cutlass.select_(lane < 16, least, largest)
+    times = src_times + Int64(row) * n
+    begin = Int32(0)
+    end = Int32(n)
+    while warps.any_lane(begin < end):
+        step = cutlass.max((end - begin + 15) // 16, 1)
+        at = begin + (lane % 16 + 1) * step - 1
+        below = Boolean(False)
+        if at < end:
+            below = times[at] <= t
+        votes = warps.ballot(below)
+        passed = warps.popc(votes >> (lane & 16) & 65535)
+        end = cutlass.min(begin + (passed + 1) * step - 1, end)
+        begin = begin + passed * step
+    found = begin
+    low = warps.shuffle(found, 0)
+    high = warps.shuffle(found, 16)
+    first = cutlass.min(cutlass.max(low - 1, 0), n - 2)
+    count = cutlass.max(cutlass.min(high + 1, n) - first, 2)
+    return first, count
+
+
+@cute.jit
+def stage_times(times, src_times, row, n, first, count, thread):
+    """`count` times of a trajectory from row `first` on into shared memory."""
+    source = src_times + Int64(row) * n + first
+    held = cute.make_rmem_tensor(4096 // TARGETS, Float32)
+    whole = count // (4096 // TARGETS * TARGETS) * (4096 // TARGETS * TARGETS)
+    for base in cutlass.range(thread, whole, 4096 // TARGETS * TARGETS, unroll=1):
+        for i in cutlass.range_constexpr(4096 // TARGETS):
+            held[i] = source[base + i * TARGETS]
+        for i in cutlass.range_constexpr(4096 // TARGETS):
+            times[base + i * TARGETS] = held[i]
+    for base in cutlass.range(whole + thread, count, 4 * TARGETS, unroll=1):
+        for i in cutlass.range_constexpr(4):
+            if base + i * TARGETS < count:
+                held[i] = source[base + i * TARGETS]
+        for i in cutlass.range_constexpr(4):
+            if base + i * TARGETS < count:
+                times[base + i * TARGETS] = held[i]
+
+
+@cute.jit
+def stage_stretch(rows, data, row, n, d, first, count, thread):
+    """`count` rows of a trajectory from row `first` on into shared memory, one behind the other."""
+    source = data + Int64(row * n + first) * d
+    held = cute.make_rmem_tensor(8 * (VECTOR // 2), cutlass.Uint32)
+    pieces = Int32(count * d // VECTOR)
+    for base in cutlass.range(thread, pieces, 8 * TARGETS, unroll=1):
+        for i in cutlass.range_constexpr(8):
+            if base + i * TARGETS < pieces:
+                scalars.load_piece(held, i * (VECTOR // 2), VECTOR, source + (base + i * TARGETS) * VECTOR)
+        for i in cutlass.range_constexpr(8):
+            if base + i * TARGETS < pieces:
+                scalars.store_piece(held, i * (VECTOR // 2), VECTOR, rows + (base + i * TARGETS) * VECTOR)
+
+
+@cute.jit
+def pass_targets(marks, left, times, rows, last, lane):
+    """How many of the ascending targets the staged rows and those before them decide: all, at the last
+    rows.
+    """
+    passed = Int32(0)
+    end = times[rows - 1]
+    for i in cutlass.range_constexpr(0, TARGETS, 32):
+        decided = Boolean(False)
+        if i + lane < left:
+            decided = last | (marks[i + lane] < end)
+        passed = passed + warps.popc(warps.ballot(decided))
+    upto = passed
+    return upto
+
+
+@cute.jit
+def place_staged(place, weight, times, count, t, thread):
+    """The upper row of each thread's target and its weight, from staged times of rows from `first` on."""
+    found = Int32(0)
+    step = Int32(1 << (31 - warps.clz(count)))
+    while step > 0:
+        if found + step <= count:
+            if times[found + step - 1] <= t:
+                found = found + step
+        step = step >> 1
+    at = cutlass.min(cutlass.max(found, 1), count - 1)
+    low = times[at - 1]
+    high = times[at]
+    share = Float32(0.0)
+    if high > low:
+        share = cutlass.min(cute.arch.fmax(floats.divide(t - low, high - low), 0.0), 1.0)
+    place[thread] = at
+    weight[thread] = cutlass.select_(floats.is_nan(t), t, share)
+
+
+@cute.jit
+def blend_staged(out, rows, row, total, d, first, done, upto, place, weight, thread):
+    """blend of the targets from `done` to `upto`, whose rows are staged."""
+    low = cute.make_rmem_tensor(4 * (VECTOR // 2), cutlass.Uint32)
+    high = cute.make_rmem_tensor(4 * (VECTOR // 2), cutlass.Uint32)
+    width = Int32(d // VECTOR)
+    step = Int32(TARGETS // width)
+    rest = Int32(TARGETS - step * width)
+    own = Int32(thread // width)
+    column = Int32(thread - own * width)
+    own = own + done
+    while own < upto:
+        ahead = Int32(own)
+        ahead_column = Int32(column)
+        for i in cutlass.range_constexpr(4):
+            if ahead < upto:
+                upper = place[ahead]
+                lower_row = rows + (upper - 1) * d
+                scalars.load_piece(low, i * (VECTOR // 2), VECTOR, lower_row + ahead_column * VECTOR)
+                upper_row = rows + upper * d
+                scalars.load_piece(high, i * (VECTOR // 2), VECTOR, upper_row + ahead_column * VECTOR)
+            ahead = ahead + step
+            ahead_column = ahead_column + rest
+            if ahead_column >= width:
+                ahead = ahead + 1
+                ahead_column = ahead_column - width
+        for i in cutlass.range_constexpr(4):
+            if own < upto:
+                share = weight[own]
+                for j in cutlass.range_constexpr(VECTOR // 2):
+                    mean = scalars.pair_of(
+                        scalars.float_of(
+                            low[i * (VECTOR // 2) + j] << 16
+                        ) * (1.0 - share) + scalars.float_of(high[i * (VECTOR // 2) + j] << 16) * share,
+                        scalars.float_of(
+                            low[i * (VECTOR // 2) + j] & cutlass.Uint32(4294901760)
+                        ) * (1.0 - share) + scalars.float_of(
+                            high[i * (VECTOR // 2) + j] & cutlass.Uint32(4294901760)
+                        ) * share
+                    )
+                    upwards = cutlass.select_(share >= 1.0, high[i * (VECTOR // 2) + j], mean)
+                    high[i * (VECTOR // 2) + j] = cutlass.select_(
+                        share <= 0.0, low[i * (VECTOR // 2) + j], upwards
+                    )
+                to = out + Int64(row * total + (first + own)) * d
+                scalars.store_piece(high, i * (VECTOR // 2), VECTOR, to + column * VECTOR)
+            own = own + step
+            column = column + rest
+            if column >= width:
+                own = own + 1
+                column = column - width
+
+
+@cute.jit
+def place_in_global(place, weight, src_times, row, n, t, thread):
+    """The upper row of each thread's target and its weight, from the times in global memory."""
+    times = src_times + Int64(row) * n
+    found = Int32(0)
+    step = Int32(1 << (31 - warps.clz(n)))
+    while step > 0:
+        if found + step <= n:
+            if times[found + step - 1] <= t:
+                found = found + step
+        step = step >> 1
+    at = cutlass.min(cutlass.max(found, 1), n - 1)
+    low = times[at - 1]
+    high = times[at]
+    share = Float32(0.0)
+    if high > low:
+        share = cutlass.min(cute.arch.fmax(floats.divide(t - low, high - low), 0.0), 1.0)
+    place[thread] = at
+    weight[thread] = cutlass.select_(floats.is_nan(t), t, share)
+
+
+@cute.jit
+def blend(out, data, row, n, total, d, first, left, place, weight, thread):
+    """The targets' rows: the weighted mean of two rows, or one of them as it is."""
+    end = cutlass.min(TARGETS, left)
+    low = cute.make_rmem_tensor(4 * (VECTOR // 2), cutlass.Uint32)
+    high = cute.make_rmem_tensor(4 * (VECTOR // 2), cutlass.Uint32)
+    width = Int32(d // VECTOR)
+    step = Int32(TARGETS // width)
+    rest = Int32(TARGETS - step * width)
+    own = Int32(thread // width)
+    column = Int32(thread - own * width)
+    own = own
+    while own < end:
+        ahead = Int32(own)
+        ahead_column = Int32(column)
+        for i in cutlass.range_constexpr(4):
+            if ahead < end:
+                upper = place[ahead]
+                lower_row = data + Int64(row * n + (upper - 1)) * d
+                scalars.load_piece(low, i * (VECTOR // 2), VECTOR, lower_row + ahead_column * VECTOR)
+                upper_row = data + Int64(row * n + upper) * d
+                scalars.load_piece(high, i * (VECTOR // 2), VECTOR, upper_row + ahead_column * VECTOR)
+            ahead = ahead + step
+            ahead_column = ahead_column + rest
+            if ahead_column >= width:
+                ahead = ahead + 1
+                ahead_column = ahead_column - width
+        for i in cutlass.range_constexpr(4):
+            if own < end:
+                share = weight[own]
+                for j in cutlass.range_constexpr(VECTOR // 2):
+                    mean = scalars.pair_of(
+                        scalars.float_of(
+                            low[i * (VECTOR // 2) + j] << 16
+                        ) * (1.0 - share) + scalars.float_of(high[i * (VECTOR // 2) + j] << 16) * share,
+                        scalars.float_of(
+                            low[i * (VECTOR // 2) + j] & cutlass.Uint32(4294901760)
+                        ) * (1.0 - share) + scalars.float_of(
+                            high[i * (VECTOR // 2) + j] & cutlass.Uint32(4294901760)
+                        ) * share
+                    )
+                    upwards = cutlass.select_(share >= 1.0, high[i * (VECTOR // 2) + j], mean)
+                    high[i * (VECTOR // 2) + j] = cutlass.select_(
+                        share <= 0.0, low[i * (VECTOR // 2) + j], upwards
+                    )
+                to = out + Int64(row * total + (first + own)) * d
+                scalars.store_piece(high, i * (VECTOR // 2), VECTOR, to + column * VECTOR)
+            own = own + step
+            column = column + rest
+            if column >= width:
+                own = own + 1
+                column = column - width
+
+
+@cute.jit
 def sample(
     data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, n: Int32,
     d: Int32, m: Int32, times: cute.Pointer, bounds: cute.Pointer, marks: cute.Pointer, rows: cute.Pointer,
@@ -60,23 +324,18 @@ def sample(
     """A target a thread, then pieces of rows."""
     worker = thread
     first = tile * TARGETS
-    t = Float32(0.0)
-    # The target time of each thread; NaN past the last target.
-    t = leaf.read_target(tgt_times, row, m, first, worker, TARGETS)
     left = m - first
-    # The least and the largest target of each warp; NaN does not count.
-    leaf.bound_warps(bounds, t, warp, TARGETS // 32, lane)
-    # Every thread's target where all threads see it.
-    leaf.keep_targets(marks, t, worker)
+    t = Float32(0.0)
+    t = read_target(tgt_times, row, m, first, left, worker)
+    bound_warps(bounds, t, warp, lane)
+    keep_targets(marks, t, worker)
     cute.arch.sync_threads()
     ascend = Boolean(False)
-    # Whether the tile's targets, those before the last, ascend; NaN does not.
-    ascend = leaf.see_order(marks, left, lane, TARGETS)
+    ascend = see_order(marks, left, lane)
     if ascend:
         window = Int32(0)
         count = Int32(0)
-        # The rows whose times decide all of the CTA's targets: at least two.
-        window, count = leaf.find_window(bounds, TARGETS // 32, src_times, row, n, lane)
+        window, count = find_window(bounds, src_times, row, n, lane)
         steps = cutlass.min(STRETCH, STRETCH_ELEMENTS // d) - 1
         done = Int32(0)
         upto = Int32(0)
@@ -84,26 +343,18 @@ def sample(
             begin = window + stretch * steps
             held = cutlass.min(steps + 1, count - stretch * steps)
             cute.arch.sync_threads()
-            # `count` times of a trajectory from row `first` on into shared memory.
-            leaf.stage_times(times, src_times, row, n, begin, held, worker, TARGETS)
-            # `count` rows of a trajectory from row `first` on into shared memory, one behind the other.
-            leaf.stage_rows(rows, data, row, n, d, begin, held, VECTOR, worker, TARGETS)
+            stage_times(times, src_times, row, n, begin, held, worker)
+            stage_stretch(rows, data, row, n, d, begin, held, worker)
             cute.arch.sync_threads()
-            # How many of the ascending targets the staged rows and those before them decide: all, at the last
-            # rows.
-            upto = leaf.pass_targets(marks, left, times, held, begin + held == window + count, lane, TARGETS)
-            # The upper row of each thread's target and its weight, from staged times of rows from `first` on.
-            leaf.place_staged(place, weight, times, 0, held, t, worker)
+            upto = pass_targets(marks, left, times, held, begin + held == window + count, lane)
+            place_staged(place, weight, times, held, t, worker)
             cute.arch.sync_threads()
-            # blend of the targets from `done` to `upto`, whose rows are staged.
-            leaf.blend_staged(out, rows, row, m, d, first, done, upto, place, weight, VECTOR, worker, TARGETS)
+            blend_staged(out, rows, row, m, d, first, done, upto, place, weight, worker)
             done = upto
     else:
-        # The upper row of each thread's target and its weight, from the times in global memory.
-        leaf.place_in_global(place, weight, src_times, row, n, t, worker)
+        place_in_global(place, weight, src_times, row, n, t, worker)
         cute.arch.sync_threads()
-        # The targets' rows: the weighted mean of two rows, or one of them as it is.
-        leaf.blend(out, data, row, n, m, d, first, place, weight, TARGETS, VECTOR, worker, TARGETS)
+        blend(out, data, row, n, m, d, first, left, place, weight, worker)
 
 
 @cute.kernel

@@ -12,6 +12,7 @@ totals: 128 threads, 1024 of 232448 bytes of shared memory, grid (b, ceildiv(m, 
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import floats, scalars, warps
 from dsl_kernels.device.tilelang import resample_trajectories as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -19,19 +20,93 @@ PASS_CONFIGS = leaf.PASS_CONFIGS
 TARGETS = 128  # targets a CTA, one a thread
 VECTOR = 1  # elements of a row that a thread moves at once
 
+
+@T.macro
+def read_target(t: T.Ref, tgt_times, row, first, left, thread):
+    """The target time of each thread, from number `first` of `total` on; NaN past the last of the `left`."""
+    t = T.float32(float("nan"))
+    if thread < left:
+        t = tgt_times[row, first + thread]
+
+
+@T.macro
+def place_in_global(place, weight, src_times, row, n, t, thread):
+    """The upper row of each thread's target and its weight, from the times in global memory."""
+    found = T.alloc_var("int32", init=0)
+    step = T.alloc_var("int32", init=1 << (31 - warps.clz(n)))
+    while step > 0:
+        if found + step <= n:
+            if src_times[row, found + step - 1] <= t:
+                found = found + step
+        step = step >> 1
+    at = T.min(T.max(found, 1), n - 1)
+    low = src_times[row, at - 1]
+    high = src_times[row, at]
+    share = T.alloc_var("float32", init=0.0)
+    if high > low:
+        share = T.min(T.max(floats.divide(t - low, high - low), 0.0), 1.0)
+    place[thread] = at
+    weight[thread] = T.if_then_else(floats.is_nan(t), t, share)
+
+
+@T.macro
+def blend(out, data, row, d, first, left, place, weight, thread):
+    """The targets' rows: the weighted mean of two rows, or one of them as it is."""
+    end = T.min(TARGETS, left)
+    low = T.alloc_local((4,), "uint32")
+    high = T.alloc_local((4,), "uint32")
+    width = T.alloc_var("int32", init=d)
+    step = T.alloc_var("int32", init=T.truncdiv(TARGETS, width))
+    rest = T.alloc_var("int32", init=TARGETS - step * width)
+    own = T.alloc_var("int32", init=T.truncdiv(thread, width))
+    column = T.alloc_var("int32", init=thread - own * width)
+    own = own
+    while own < end:
+        ahead = T.alloc_var("int32", init=own)
+        ahead_column = T.alloc_var("int32", init=column)
+        for i in T.unroll(4):
+            if ahead < end:
+                upper = place[ahead]
+                scalars.load_piece(low, i, VECTOR, data[row, upper - 1, ahead_column])
+                scalars.load_piece(high, i, VECTOR, data[row, upper, ahead_column])
+            ahead = ahead + step
+            ahead_column = ahead_column + rest
+            if ahead_column >= width:
+                ahead = ahead + 1
+                ahead_column = ahead_column - width
+        for i in T.unroll(4):
+            if own < end:
+                share = weight[own]
+                for j in T.unroll(1):
+                    mean = scalars.pair_of(
+                        scalars.float_of(
+                            low[i + j] << T.uint32(16)
+                        ) * (1.0 - share) + scalars.float_of(high[i + j] << T.uint32(16)) * share,
+                        scalars.float_of(
+                            low[i + j] << T.uint32(16)
+                        ) * (1.0 - share) + scalars.float_of(high[i + j] << T.uint32(16)) * share
+                    )
+                    upwards = T.if_then_else(share >= 1.0, high[i + j], mean)
+                    high[i + j] = T.if_then_else(share <= 0.0, low[i + j], upwards)
+                scalars.store_piece(high, i, VECTOR, out[row, first + own, column])
+            own = own + step
+            column = column + rest
+            if column >= width:
+                own = own + 1
+                column = column - width
+
+
 @T.macro
 def sample(data, src_times, tgt_times, out, n, d, m, place, weight, row, tile, thread):
     """A target a thread, then pieces of rows."""
     worker = thread
     first = tile * TARGETS
+    left = m - first
     t = T.alloc_var("float32", init=0.0)
-    # The target time of each thread; NaN past the last target.
-    leaf.read_target(t, tgt_times, row, m, first, worker, TARGETS)
-    # The upper row of each thread's target and its weight, from the times in global memory.
-    leaf.place_in_global(place, weight, src_times, row, n, t, worker)
+    read_target(t, tgt_times, row, first, left, worker)
+    place_in_global(place, weight, src_times, row, n, t, worker)
     T.sync_threads()
-    # The targets' rows: the weighted mean of two rows, or one of them as it is.
-    leaf.blend(out, data, row, n, m, d, first, place, weight, TARGETS, VECTOR, worker, TARGETS)
+    blend(out, data, row, d, first, left, place, weight, worker)
 
 
 def program():
@@ -49,7 +124,7 @@ def program():
     ):
         with T.Kernel(b, T.ceildiv(m, 128), threads=128) as (row, tile):
             T.annotate_min_blocks_per_sm(6)
-            T.import_source(leaf.SOURCE)
+            T.import_source(warps.SOURCE + floats.SOURCE + scalars.SOURCE)
             place = T.alloc_shared((TARGETS,), "int32")
             weight = T.alloc_shared((TARGETS,), "float32")
 

@@ -14,6 +14,7 @@ totals: 128 threads, 33824 of 232448 bytes of shared memory, grid (b, ceildiv(m,
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import floats, scalars, warps
 from dsl_kernels.device.tilelang import resample_trajectories as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -22,6 +23,156 @@ TARGETS = 128  # targets a CTA, one a thread
 VECTOR = 1  # elements of a row that a thread moves at once
 STAGED = 8192
 
+
+@T.macro
+def read_target(t: T.Ref, tgt_times, row, first, left, thread):
+    """The target time of each thread, from number `first` of `total` on; NaN past the last of the `left`."""
+    t = T.float32(float("nan"))
+    if thread < left:
+        t = tgt_times[row, first + thread]
+
+
+@T.macro
+def bound_warps(bounds, t, warp, lane):
+    """The least and the largest target of each warp; NaN does not count."""
+    least = 0 - floats.max_of_lanes(0 - t)
+    largest = floats.max_of_lanes(t)
+    if lane == 0:
+        bounds[warp] = T.if_then_else(floats.is_nan(least), T.infinity("float32"), least)
+        bounds[TARGETS // 32 + warp] = T.if_then_else(floats.is_nan(largest), -T.infinity("float32"), largest)
+
+
+@T.macro
+def find_window(first: T.Ref, count: T.Ref, bounds, src_times, row, n, lane):
+    """The rows whose times decide all of the CTA's targets: at least two."""
+    least = 0 - floats.max_of_lanes(0 - bounds[T.truncmod(lane, TARGETS // 32)])
+    largest = floats.max_of_lanes(bounds[TARGETS // 32 + T.truncmod(lane, TARGETS // 32)])
+    t = T.if_then_else(lane < 16, least, largest)
+    begin = T.alloc_var("int32", init=0)
+    end = T.alloc_var("int32", init=n)
+    while warps.any_lane(begin < end):
+        step = T.max(T.truncdiv(end - begin + 15, 16), 1)
+        at = begin + (T.truncmod(lane, 16) + 1) * step - 1
+        below = T.alloc_var("bool", init=False)
+        if at < end:
+            below = src_times[row, at] <= t
+        votes = warps.ballot(below)
+        passed = warps.popc(votes >> (lane & 16) & 65535)
+        end = T.min(begin + (passed + 1) * step - 1, end)
+        begin = begin + passed * step
+    found = begin
+    low = warps.shuffle(found, 0)
+    high = warps.shuffle(found, 16)
+    first = T.min(T.max(low - 1, 0), n - 2)
+    count = T.max(T.min(high + 1, n) - first, 2)
+
+
+@T.macro
+def stage_times(times, src_times, row, first, count, thread):
+    """`count` times of a trajectory from row `first` on into shared memory."""
+    held = T.alloc_local((4096 // TARGETS,), "float32")
+    whole = T.truncdiv(count, 4096 // TARGETS * TARGETS) * (4096 // TARGETS * TARGETS)
+    for base in T.unroll(thread, whole, 4096 // TARGETS * TARGETS, unroll_factor=1):
+        for i in T.unroll(4096 // TARGETS):
+            held[i] = src_times[row, first + base + i * TARGETS]
+        for i in T.unroll(4096 // TARGETS):
+            times[base + i * TARGETS] = held[i]
+    for base in T.unroll(whole + thread, count, 4 * TARGETS, unroll_factor=1):
+        for i in T.unroll(4):
+            if base + i * TARGETS < count:
+                held[i] = src_times[row, first + base + i * TARGETS]
+        for i in T.unroll(4):
+            if base + i * TARGETS < count:
+                times[base + i * TARGETS] = held[i]
+
+
+@T.macro
+def place_staged(place, weight, times, first, count, t, thread):
+    """The upper row of each thread's target and its weight, from staged times of rows from `first` on."""
+    found = T.alloc_var("int32", init=0)
+    step = T.alloc_var("int32", init=1 << (31 - warps.clz(count)))
+    while step > 0:
+        if found + step <= count:
+            if times[found + step - 1] <= t:
+                found = found + step
+        step = step >> 1
+    at = T.min(T.max(found, 1), count - 1)
+    low = times[at - 1]
+    high = times[at]
+    share = T.alloc_var("float32", init=0.0)
+    if high > low:
+        share = T.min(T.max(floats.divide(t - low, high - low), 0.0), 1.0)
+    place[thread] = first + at
+    weight[thread] = T.if_then_else(floats.is_nan(t), t, share)
+
+
+@T.macro
+def place_in_global(place, weight, src_times, row, n, t, thread):
+    """The upper row of each thread's target and its weight, from the times in global memory."""
+    found = T.alloc_var("int32", init=0)
+    step = T.alloc_var("int32", init=1 << (31 - warps.clz(n)))
+    while step > 0:
+        if found + step <= n:
+            if src_times[row, found + step - 1] <= t:
+                found = found + step
+        step = step >> 1
+    at = T.min(T.max(found, 1), n - 1)
+    low = src_times[row, at - 1]
+    high = src_times[row, at]
+    share = T.alloc_var("float32", init=0.0)
+    if high > low:
+        share = T.min(T.max(floats.divide(t - low, high - low), 0.0), 1.0)
+    place[thread] = at
+    weight[thread] = T.if_then_else(floats.is_nan(t), t, share)
+
+
+@T.macro
+def blend(out, data, row, d, first, left, place, weight, thread):
+    """The targets' rows: the weighted mean of two rows, or one of them as it is."""
+    end = T.min(TARGETS, left)
+    low = T.alloc_local((4,), "uint32")
+    high = T.alloc_local((4,), "uint32")
+    width = T.alloc_var("int32", init=d)
+    step = T.alloc_var("int32", init=T.truncdiv(TARGETS, width))
+    rest = T.alloc_var("int32", init=TARGETS - step * width)
+    own = T.alloc_var("int32", init=T.truncdiv(thread, width))
+    column = T.alloc_var("int32", init=thread - own * width)
+    own = own
+    while own < end:
+        ahead = T.alloc_var("int32", init=own)
+        ahead_column = T.alloc_var("int32", init=column)
+        for i in T.unroll(4):
+            if ahead < end:
+                upper = place[ahead]
+                scalars.load_piece(low, i, VECTOR, data[row, upper - 1, ahead_column])
+                scalars.load_piece(high, i, VECTOR, data[row, upper, ahead_column])
+            ahead = ahead + step
+            ahead_column = ahead_column + rest
+            if ahead_column >= width:
+                ahead = ahead + 1
+                ahead_column = ahead_column - width
+        for i in T.unroll(4):
+            if own < end:
+                share = weight[own]
+                for j in T.unroll(1):
+                    mean = scalars.pair_of(
+                        scalars.float_of(
+                            low[i + j] << T.uint32(16)
+                        ) * (1.0 - share) + scalars.float_of(high[i + j] << T.uint32(16)) * share,
+                        scalars.float_of(
+                            low[i + j] << T.uint32(16)
+                        ) * (1.0 - share) + scalars.float_of(high[i + j] << T.uint32(16)) * share
+                    )
+                    upwards = T.if_then_else(share >= 1.0, high[i + j], mean)
+                    high[i + j] = T.if_then_else(share <= 0.0, low[i + j], upwards)
+                scalars.store_piece(high, i, VECTOR, out[row, first + own, column])
+            own = own + step
+            column = column + rest
+            if column >= width:
+                own = own + 1
+                column = column - width
+
+
 @T.macro
 def sample(
     data, src_times, tgt_times, out, n, d, m, times, bounds, place, weight, row, tile, thread, warp, lane
@@ -29,28 +180,22 @@ def sample(
     """A target a thread, then pieces of rows."""
     worker = thread
     first = tile * TARGETS
+    left = m - first
     t = T.alloc_var("float32", init=0.0)
-    # The target time of each thread; NaN past the last target.
-    leaf.read_target(t, tgt_times, row, m, first, worker, TARGETS)
-    # The least and the largest target of each warp; NaN does not count.
-    leaf.bound_warps(bounds, t, warp, TARGETS // 32, lane)
+    read_target(t, tgt_times, row, first, left, worker)
+    bound_warps(bounds, t, warp, lane)
     T.sync_threads()
     window = T.alloc_var("int32", init=0)
     count = T.alloc_var("int32", init=0)
-    # The rows whose times decide all of the CTA's targets: at least two.
-    leaf.find_window(window, count, bounds, TARGETS // 32, src_times, row, n, lane)
+    find_window(window, count, bounds, src_times, row, n, lane)
     if count <= STAGED:
-        # `count` times of a trajectory from row `first` on into shared memory.
-        leaf.stage_times(times, src_times, row, n, window, count, worker, TARGETS)
+        stage_times(times, src_times, row, window, count, worker)
         T.sync_threads()
-        # The upper row of each thread's target and its weight, from staged times of rows from `first` on.
-        leaf.place_staged(place, weight, times, window, count, t, worker)
+        place_staged(place, weight, times, window, count, t, worker)
     else:
-        # The upper row of each thread's target and its weight, from the times in global memory.
-        leaf.place_in_global(place, weight, src_times, row, n, t, worker)
+        place_in_global(place, weight, src_times, row, n, t, worker)
     T.sync_threads()
-    # The targets' rows: the weighted mean of two rows, or one of them as it is.
-    leaf.blend(out, data, row, n, m, d, first, place, weight, TARGETS, VECTOR, worker, TARGETS)
+    blend(out, data, row, d, first, left, place, weight, worker)
 
 
 def program():
@@ -68,7 +213,7 @@ def program():
     ):
         with T.Kernel(b, T.ceildiv(m, 128), threads=128) as (row, tile):
             T.annotate_min_blocks_per_sm(6)
-            T.import_source(leaf.SOURCE)
+            T.import_source(warps.SOURCE + floats.SOURCE + scalars.SOURCE)
             times = T.alloc_shared((STAGED,), "float32")
             bounds = T.alloc_shared((2 * (TARGETS // 32),), "float32")
             place = T.alloc_shared((TARGETS,), "int32")
