@@ -14,7 +14,7 @@ from typing import Any
 from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.tile import leaf_text
 from dsl_kernels.tile import text as t
-from dsl_kernels.tile.lang import Engine, Role, Schedule, Size
+from dsl_kernels.tile.lang import Engine, Role, Schedule, Size, Space
 from dsl_kernels.tile.plan import Action, BarrierPlan, named_plans, turn_plans
 
 from .facts import mma_facts, names_in_python, role_facts
@@ -251,13 +251,15 @@ class Printer(Values):
                 yield f"# {p.mma.doc}"
         accs = [self._facts(view) for view in {p.acc.buffer: p.acc for p in s.products}.values()]
         own = {"own_registers": unit == "wgmma" and self._home("OWN_REGISTERS") is not None}
+        own["narrow"] = any(mma.a_space is Space.REGISTER for mma in self._schedule.mmas)
+        operands = [self._facts(p.a) for p in s.products if p.mma.a_space is Space.REGISTER]
         for p in s.products:
             if own["own_registers"] and any(view.width is not None for view in (p.a, p.b)):
                 raise TemplateError(
                     f"product {p.mma.name}", expected="whole rows of its operands, where a DSL's threads hold tiles by themselves",
                     got="a view of some of their columns", fix="make those columns a buffer, or spell them in this DSL's _spelling.j2",
                 )  # fmt: skip
-        yield from self._spell(f"open_{unit}", accs=accs, **own)
+        yield from self._spell(f"open_{unit}", accs=accs, operands=operands, **own)
         for p in s.products:
             if unit == "wgmma":
                 self._in_flight.append(p.acc)
@@ -269,7 +271,7 @@ class Printer(Values):
                 a_tile=self._tile(p.a, mma.rows_a, mma.columns_a, mma.a_major) if mma.a_shared else None,
                 b_tile=self._tile(p.b, mma.rows_b, mma.columns_b, mma.b_major),
             )  # fmt: skip
-        yield from self._spell(f"close_{unit}", accs=accs, **own)
+        yield from self._spell(f"close_{unit}", accs=accs, operands=operands, **own)
 
     def _awaitproducts(self, s: t.AwaitProducts) -> Iterator[str]:
         yield from self._products_done(s.pending)

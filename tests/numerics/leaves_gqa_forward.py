@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from leaf_probes import Probe, case, straight
 
-from dsl_kernels.device.torch import gqa_forward as gqa
-from dsl_kernels.device.torch import gqa_forward_sm100 as gqa_sm100
-from dsl_kernels.tile.fragments import accumulators, warps_and_lanes
+from dsl_kernels.device.text import gqa_forward as gqa
+from dsl_kernels.device.text import gqa_forward_sm100 as gqa_sm100
+from dsl_kernels.tile.fragments import accumulators, own_rows
 
 KEYS = 32
 INF = float("inf")
@@ -23,20 +23,16 @@ def _count(p: Probe) -> int:
     return 128 if p.blackwell else 64
 
 
-def _own_rows(p: Probe) -> torch.Tensor:
-    """The rows of which a thread has elements: the one of its lane of tensor memory, or two."""
-    if p.blackwell:
-        return straight(128, 1)
-    warp, lane = warps_and_lanes()
-    return 16 * warp + lane // 4 + 8 * torch.arange(2)
-
-
 def _tile(p: Probe, title: str, value: torch.Tensor | None, columns: int, **kind: Any) -> Any:
     """A tile of a warpgroup's rows, as tensor memory or a product leaves it."""
-    rows = _count(p)
-    places = straight(rows, columns) if p.blackwell else accumulators(rows, columns)
-    dealt = {"by_row": True} if p.blackwell else {"by_product": True}
-    return p.registers(title, (rows, columns), value, places=places, **dealt, **kind)
+    if p.blackwell:
+        return _private(p, title, value, columns, **kind)
+    return p.registers(title, (64, columns), value, places=accumulators(64, columns), **kind)
+
+
+def _private(p: Probe, title: str, value: torch.Tensor | None, each: int, **kind: Any) -> Any:
+    """Registers of each thread."""
+    return p.registers(title, (128, each), value, places=straight(128, each), private=True, **kind)
 
 
 def _scores(p: Probe, value: torch.Tensor, **kind: Any) -> Any:
@@ -44,14 +40,16 @@ def _scores(p: Probe, value: torch.Tensor, **kind: Any) -> Any:
 
 
 def _rows(p: Probe, title: str, value: torch.Tensor | None = None, **kind: Any) -> Any:
-    return p.registers(title, (_count(p),), value, places=_own_rows(p), private=True, **kind)
+    """What a thread has of its rows: the one of its lane of tensor memory, or two."""
+    if p.blackwell:
+        return _private(p, title, None if value is None else value[:, None], 1, **kind)
+    return p.registers(title, (64,), value, places=own_rows(), **kind)
 
 
 def _total(p: Probe, **kind: Any) -> Any:
     """Sums of rows; on Hopper each thread has that of its own columns."""
-    if p.blackwell:
-        return _rows(p, "total", p.uniform(128), **kind)
-    return _rows(p, "total", p.uniform(128, 2), partial="sum", **kind)
+    each = 1 if p.blackwell else 2
+    return _private(p, "total", p.uniform(128, each), each, **kind)
 
 
 @case(gqa.hide_keys, key=(0, 96, 160), shift=(0, 30))
@@ -59,7 +57,14 @@ def hide_keys(p: Probe, key: int, shift: int) -> None:
     """Tiles that all rows see whole, that the diagonal crosses, and past the last key."""
     p.threads = 128
     scores = _scores(p, p.normal(_count(p), KEYS))
-    p.call(scores, p.dim("row", 100), p.dim("key", key), p.dim("skv", 173), p.dim("shift", shift), p.thread)
+    p.call(
+        scores,
+        p.dim("row", 100),
+        p.dim("key", key),
+        p.dim("skv", 173),
+        p.dim("shift", shift),
+        1 if p.blackwell else 2,
+    )
 
 
 @case(gqa.online_softmax, unseen=(False, True))
@@ -70,7 +75,7 @@ def online_softmax(p: Probe, unseen: bool) -> None:
     if unseen:
         scores[::2] = -INF
     p.call(
-        _scores(p, scores), _rows(p, "top", top), _total(p), _rows(p, "factor"), p.scalar("scale", SCALE), unseen, p.thread
+        _scores(p, scores), _rows(p, "top", top), _total(p), _rows(p, "factor"), p.scalar("scale", SCALE), unseen
     )  # fmt: skip
 
 
@@ -90,7 +95,7 @@ def online_softmax_lazily(p: Probe, bits: bool, tops: str) -> None:
     limit = torch.where(above > 0, above, -0.0)
     p.call(
         _scores(p, scores), _rows(p, "top", top), _total(p), _rows(p, "factor"), _rows(p, "limit", limit), p.scalar("scale", SCALE),
-        8, True, bits, p.thread,
+        8, True, bits,
     )  # fmt: skip
 
 
@@ -101,16 +106,14 @@ def rescale_rows(p: Probe, changed: bool) -> None:
     if changed:
         factor[20], factor[50] = 0.25, 0.5
     acc = _tile(p, "acc", p.normal(_count(p), 128), 128)
-    p.call(acc, _rows(p, "factor", factor, out=False), p.thread)
+    p.call(acc, _rows(p, "factor", factor, out=False))
 
 
 @case(gqa.divide_by_total)
 def divide_by_total(p: Probe) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
     acc = _tile(p, "acc", p.normal(_count(p), 128), 128)
-    p.call(
-        acc, _rows(p, "top", p.normal(_count(p))), _total(p, out=False), p.scalar("scale", SCALE), p.thread
-    )
+    p.call(acc, _rows(p, "top", p.normal(_count(p))), _total(p, out=False), p.scalar("scale", SCALE))
 
 
 @case(gqa.store_lse, row=(0, 64, 128))
@@ -119,7 +122,7 @@ def store_lse(p: Probe, row: int) -> None:
     p.threads = 128
     p.call(
         p.operand("lse", torch.zeros(2, 3, 100), out=True), _rows(p, "values", p.normal(_count(p)), out=False), p.dim("batch", 1),
-        p.dim("head", 2), p.dim("heads", 3), p.dim("row", row), p.dim("sq", 100), p.thread,
+        p.dim("head", 2), p.dim("heads", 3), p.dim("row", row), p.dim("sq", 100),
     )  # fmt: skip
 
 
@@ -130,15 +133,13 @@ def rescale_output(p: Probe, changed: bool, columns: int) -> None:
     if changed:
         factor[20], factor[50] = 0.25, 0.5
     acc = p.tensor("acc", (128, columns), p.normal(128, columns), out=True)
-    p.call(
-        acc, columns, _rows(p, "factor", factor, out=False), _tile(p, "part", None, 32, out=False), p.thread
-    )
+    p.call(acc, columns, _rows(p, "factor", factor, out=False), _tile(p, "part", None, 32, out=False))
 
 
 @case(gqa_sm100.finish_rows)
 def finish_rows(p: Probe) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
-    p.call(_rows(p, "top", p.normal(128)), _total(p), p.scalar("scale", SCALE), p.thread)
+    p.call(_rows(p, "top", p.normal(128)), _total(p), p.scalar("scale", SCALE))
 
 
 @case(gqa_sm100.stage_output, columns=(64, 128))
@@ -147,5 +148,14 @@ def stage_output(p: Probe, columns: int) -> None:
     p.call(
         p.shared("target", (128, columns), dtype="bfloat16", swizzle=128, out=True), p.tensor("acc", (128, columns), p.normal(128, columns)),
         columns, _rows(p, "inverse", p.uniform(128), out=False), _tile(p, "part", None, 32, out=False),
-        _tile(p, "rounded", None, 32, dtype="bfloat16", out=False), p.thread,
+        _tile(p, "rounded", None, 32, dtype="bfloat16", out=False),
     )  # fmt: skip
+
+
+@case(gqa.stage_result, row=(0, 64))
+def stage_result(p: Probe, row: int) -> None:
+    """As a row's place within eight decides how its pieces are exchanged."""
+    p.threads = 128
+    before = torch.zeros(128, 128, dtype=torch.bfloat16)
+    target = p.shared("target", (128, 128), before, dtype="bfloat16", swizzle=128, out=True)
+    p.call(target, p.dim("row", row), _tile(p, "acc", p.normal(64, 128), 128, out=False))

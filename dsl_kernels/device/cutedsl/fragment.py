@@ -5,6 +5,7 @@ i // 4 * 8 + 2 * (lane % 4) + i % 2. A 16-bit fragment in the same order is what
 holds the values of its two rows, alike in the four lanes that share them.
 """
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
@@ -44,8 +45,22 @@ def row_most(registers, r):
     return reduced(_of_row(flat(registers), r), cute.arch.fmax)
 
 
+def row_most_bits(registers, r):
+    return reduced(_of_row(flat(registers), r), higher)
+
+
+def higher(a, b):
+    """The greater of two numbers by their bits."""
+    return cutlass.max(*(x if x.dtype is Int32 else x.bitcast(Int32) for x in (a, b)))
+
+
 def row_sum(registers, r):
     return reduced(_of_row(flat(registers), r), add_up)
+
+
+def scale_pair(registers, first, factor, less):
+    for i in (first, first + 1):
+        registers[i] = registers[i] * factor - less
 
 
 def quad_most(value):

@@ -5,14 +5,27 @@ from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import tcgen05
 
 from . import fragment
-from .fragment import flat
+from .fragment import add_up, flat, higher, reduced
 
 round_to = fragment.round_to
 pack_to = fragment.pack_to
+scale_pair = fragment.scale_pair
 
 LANES = 128
 LANE_STRIDE = 1 << 16
 """Address step between lanes of tensor memory."""
+
+
+def row_most(registers):
+    return reduced(flat(registers), cute.arch.fmax)
+
+
+def row_most_bits(registers):
+    return reduced(flat(registers), higher)
+
+
+def row_sum(registers):
+    return reduced(flat(registers), add_up)
 
 
 def _columns(tmem, count):
@@ -67,13 +80,18 @@ def read_accumulator(target, source, thread):
 
 def load_columns(held, source, column, thread):
     """Columns of each thread's row of tensor memory from a multiple of as many on, once they are here."""
-    read_tensor(held, source + cute.assume(column, divby=cute.size(held)), thread)
+    read_tensor(held, source + _multiple(column, held), thread)
     cute.arch.fence_view_async_tmem_load()
 
 
 def store_columns(held, target, column, thread):
     """The reverse of `load_columns`; not waited for."""
-    write_words(target + cute.assume(column, divby=cute.size(held)), held, thread)
+    write_words(target + _multiple(column, held), held, thread)
+
+
+def _multiple(column, held):
+    """A column that is a multiple of the registers."""
+    return column if isinstance(column, int) else cute.assume(column, divby=cute.size(held))
 
 
 def _row(rows, source, combine):

@@ -256,10 +256,10 @@ def start_copy16(to, source, wanted):
     )
 
 
-def pack(low, high):
-    """Two floats as bf16 in one word."""
+def pack(low, high, to="bf16"):
+    """Two floats as bf16, or f16, in one word."""
     return cute.arch.inline_ptx(
-        "cvt.rn.bf16x2.f32 {$w0}, {$r1}, {$r0};", write_only_types=[Int32], read_only_args=[low, high]
+        f"cvt.rn.{to}x2.f32 {{$w0}}, {{$r1}}, {{$r0}};", write_only_types=[Int32], read_only_args=[low, high]
     )
 
 
@@ -292,7 +292,8 @@ def write_fp8(places, four, scale_bits):
 
 
 def store_matrices(place, registers, first, count, transposed=False):
-    words = [pack(registers[first + 2 * i], registers[first + 2 * i + 1]) for i in range(count)]
+    to = "f16" if place.dtype is cutlass.Float16 else "bf16"
+    words = [pack(registers[first + 2 * i], registers[first + 2 * i + 1], to) for i in range(count)]
     listed = ", ".join(f"{{$r{i + 1}}}" for i in range(count))
     cute.arch.inline_ptx(
         f"stmatrix.sync.aligned.m8n8.x{count}{'.trans' * transposed}.shared.b16 [{{$r0}}], {{{listed}}};",

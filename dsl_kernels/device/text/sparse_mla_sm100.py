@@ -190,10 +190,10 @@ def rescale_output(
     """O^T times each head's factor."""
     for step in rolled(LATENT_DIM // UNIT * _parts(held, padded)):
         _, factors = _load_factors(m, held, stat_s, padded, step)
-        load_columns(m, held, acc, step * held.size, m.thread)
+        m.do(load_columns(held, acc, step * held.size, m.thread))
         for i in unrolled(held.size):
             held[i] = held[i] * factors[i]
-        store_columns(m, held, acc, step * held.size, m.thread)
+        m.do(store_columns(held, acc, step * held.size, m.thread))
 
 
 @moves(stored=lambda split, head_block: head_block * LATENT_DIM * (2 if split is None else 4))
@@ -209,7 +209,7 @@ def write_output(
     for step in rolled(LATENT_DIM // UNIT * parts):
         first, factors = _load_factors(m, held, stat_s, head_block, step)
         if some:
-            load_columns(m, held, acc, step * held.size, m.thread)
+            m.do(load_columns(held, acc, step * held.size, m.thread))
         d = step // parts * UNIT + m.thread
         for i in unrolled(factors.size):
             of_head = to.row("of_head", (*line, head0 + first + i), (*pitch, heads, LATENT_DIM))

@@ -13,18 +13,16 @@ from operator import add
 from ...tile.counting import moves
 from ...tile.frontend import inline, named, recorded, unrolled
 from ...tile.kinds import Bfloat16, Float32, Int32, LeafRecorder, Registers, Sender, Shared
-from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import maximum, select
 from ..torch.fragment import quad_most, quad_sum, row_most, row_sum
 from ..torch.warps import any_lane, exchange, exp2, log2, rcp_approx, send_fours, store_matrices
+from .rows import FOUR, HALF_ROWS, of_row, scale_row
+from .rows import first_row as first_head
+from .rows import rescale_rows as rescale_rows
 from .sparse_mla_gather import HEADS, THREADS
 
 INF, LOG2E = math.inf, math.log2(math.e)
-HALF_ROWS = Size(8, "HALF_ROWS")
-"""How far apart a thread's two heads are where they lie on M."""
-FOUR = 4
-"""Floats of one access to memory."""
 WORD_REGISTERS = 16
 """A thread's registers of its two heads and 32 tokens."""
 
@@ -219,24 +217,6 @@ def normalise(
 # heads, HALF_ROWS apart, each in the four lanes of a quad.
 
 
-def first_head(thread):
-    """The first of a thread's two heads."""
-    return thread // 32 * 16 + thread % 32 // 4
-
-
-def _of_head(group, r):
-    """Numbers of the registers of a thread's head `r` in a group of four."""
-    return [group * FOUR + (2 * r + e) for e in range(2)]
-
-
-@recorded
-def _scale_head(m, acc, r, factor):
-    """Multiply what a thread has of its head `r` by a factor."""
-    for j in unrolled(acc.size // FOUR):
-        for i in _of_head(j, r):
-            acc[i] = acc[i] * factor
-
-
 @recorded
 def leave_heads(m, place, rows):
     """Leave one value a head, by one lane of each quad."""
@@ -286,17 +266,9 @@ def softmax_rows(
         m.comment("No token of this half may be valid, nor one before it.")
         base = select(peak[r] == -INF, 0.0, peak[r])
         for j in unrolled(scores.size // FOUR):
-            for i in _of_head(j, r):
+            for i in of_row(j, r):
                 scores[i] = exp2(scores[i] - base)
         sums[r] = sums[r] + row_sum(scores, r)
-
-
-@by_text
-def rescale_rows(m: LeafRecorder, acc: Registers[Float32], factor: Registers[Float32]) -> None:
-    """Each row times its factor, in place; left alone where the factors of a warp's rows are 1."""
-    if any_lane((factor[0] != 1.0) | (factor[1] != 1.0)):
-        for r in range(2):
-            _scale_head(m, acc, r, factor[r])
 
 
 @by_text
@@ -317,7 +289,7 @@ def follow_peak(
             factor = _shrinking(peak[r], theirs[HALF_ROWS * r])
             peak[r] = theirs[HALF_ROWS * r]
             sums[r] = sums[r] * factor
-            _scale_head(m, acc, r, factor)
+            scale_row(m, acc, r, factor)
 
 
 @by_text

@@ -2,6 +2,7 @@
 
 import tilelang.language as T
 
+from . import warps
 from .tcgen05 import move_columns
 
 # Barriers are the declared ones: TileLang adds none of its own.
@@ -12,10 +13,95 @@ PASS_CONFIGS = {
 }
 
 
-@T.macro
+SOURCE = (
+    warps.SOURCE
+    + r"""
+#ifndef ROWS_ONCE
+#define ROWS_ONCE
+namespace rows {
+// Over N of a thread's values; four independent chains hide the latency of each step.
+template <int N, typename T, typename Get, typename Combine>
+__device__ __forceinline__ T reduced(Get get, Combine combine) {
+  T part[4];
+#pragma unroll
+  for (int i = 0; i < N; ++i) part[i % 4] = i < 4 ? T(get(i)) : combine(part[i % 4], T(get(i)));
+  return combine(combine(part[0], part[1]), combine(part[2], part[3]));
+}
+// Of a thread's N registers those of its row `r`, and all of them where it has one row.
+template <int N, bool ALL> struct Row {
+  static constexpr int SIZE = ALL ? N : N / 2;
+  const float* values;
+  int r;
+  __device__ __forceinline__ float operator()(int i) const { return values[ALL ? i : i / 2 * 4 + 2 * r + i % 2]; }
+};
+template <int N, bool ALL> __device__ __forceinline__ float row_sum(const float* values, int r) {
+  return reduced<Row<N, ALL>::SIZE, float>(Row<N, ALL>{values, r}, [](float a, float b) { return a + b; });
+}
+template <int N, bool ALL> __device__ __forceinline__ float row_most(const float* values, int r) {
+  return reduced<Row<N, ALL>::SIZE, float>(Row<N, ALL>{values, r}, [](float a, float b) { return fmaxf(a, b); });
+}
+// As integers three are compared at once.
+template <int N, bool ALL> __device__ __forceinline__ int row_most_bits(const float* values, int r) {
+  Row<N, ALL> row{values, r};
+  return reduced<Row<N, ALL>::SIZE, int>([&](int i) { return __float_as_int(row(i)); }, [](int a, int b) { return max(a, b); });
+}
+template <class Combine> __device__ __forceinline__ float over_quad(float value, Combine combine) {
+  value = combine(value, __shfl_xor_sync(warps::ALL, value, 1));
+  return combine(value, __shfl_xor_sync(warps::ALL, value, 2));
+}
+__device__ __forceinline__ float quad_most(float value) {
+  return over_quad(value, [](float a, float b) { return fmaxf(a, b); });
+}
+__device__ __forceinline__ float quad_sum(float value) {
+  return over_quad(value, [](float a, float b) { return a + b; });
+}
+__device__ __forceinline__ void scale_pair(float* values, float factor, float less) {
+#if __CUDA_ARCH__ >= 1000
+  asm("{ .reg .b64 pair, by, minus; mov.b64 pair, {%0, %1}; mov.b64 by, {%2, %2}; mov.b64 minus, {%3, %3}; "
+      "fma.rn.f32x2 pair, pair, by, minus; mov.b64 {%0, %1}, pair; }"
+      : "+f"(values[0]), "+f"(values[1]) : "f"(factor), "f"(-less));
+#else
+  values[0] = values[0] * factor - less, values[1] = values[1] * factor - less;
+#endif
+}
+template <int N, class T> __device__ __forceinline__ void round_to(T* target, const float* source) {
+  unsigned* words = reinterpret_cast<unsigned*>(target);
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) words[i] = warps::pair_of<T>(source[2 * i], source[2 * i + 1]);
+}
+}  // namespace rows
+#endif
+"""
+)
+
+
+def _of_row(function, dtype="float32"):
+    def reduced(registers, r=None):
+        kind = f"{registers.shape[0]}, {str(r is None).lower()}"
+        return T.call_extern(dtype, f"rows::{function}<{kind}>", T.address_of(registers[0]), r or 0)
+
+    return reduced
+
+
+row_most = _of_row("row_most")
+row_most_bits = _of_row("row_most_bits", "int32")
+row_sum = _of_row("row_sum")
+
+
+def scale_pair(registers, first, factor, less):
+    return T.call_extern("handle", "rows::scale_pair", T.address_of(registers[first]), factor, less)
+
+
+quad_most = warps.external("float32", "rows::quad_most")
+quad_sum = warps.external("float32", "rows::quad_sum")
+
+
 def round_to(target, source):
     """Every element in the dtype of the target, which the next product may take as its A."""
-    T.copy(source, target)
+    if len(target.shape) > 1:
+        return T.copy(source, target)
+    kind = f"rows::round_to<{target.shape[0]}>"
+    return T.call_extern("handle", kind, T.address_of(target[0]), T.address_of(source[0]))
 
 
 # Nothing moves a conversion here.
@@ -55,16 +141,18 @@ def divide_rows(source, rows, thread):
         source[i, j] = source[i, j] / rows[i]
 
 
-@T.macro
 def read_tensor(target, source, slot, thread):
     """A fragment, a row a thread, from tensor memory; its arrival is waited for at the release."""
-    T.copy(source[slot, :, :], target)
+    if len(target.shape) > 1:
+        return T.copy(source[slot, :, :], target)
+    return move_columns("ld", target, source, slot, 0, thread)
 
 
-@T.macro
 def write_tensor(target, slot, source, thread):
     """A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit."""
-    T.copy(source, target[slot, :, :])
+    if len(source.shape) > 1:
+        return T.copy(source, target[slot, :, :])
+    return move_columns("st", source, target, slot, 0, thread)
 
 
 @T.macro

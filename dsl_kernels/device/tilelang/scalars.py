@@ -10,6 +10,10 @@ from .warps import external
 SOURCE = r"""
 #include <cuda_bf16.h>
 namespace scalars {
+__device__ __forceinline__ int anew(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
 __device__ __forceinline__ unsigned pair_of(float low, float high) {
   __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<unsigned*>(&pair);
@@ -61,6 +65,7 @@ bits_of = external("uint32", "__float_as_uint")
 float_of = external("float32", "__uint_as_float")
 halves = external("uint32", "scalars::halves")
 float_of_half = external("float32", "scalars::float_of_half")
+anew = external("int32", "scalars::anew")
 pair_of = external("uint32", "scalars::pair_of")
 permute_bytes = external("uint32", "scalars::permute_bytes")
 funnel_left = external("int32", "__funnelshift_l")

@@ -57,9 +57,10 @@ def multiply_m64(a, a_slot, a_column, b, b_slot, b_column, acc, acc_slot, n, k, 
 
 def move_columns(way, held, columns, slot, first, thread):
     """ "ld" or "st": this thread's lane of as many columns as it has registers, from `first` on; it waits."""
+    registers = held.shape[0] if str(held.dtype) == "float32" else held.shape[0] // 2
     return T.call_extern(
         "handle",
-        f"tl::tcgen05_{way}_32dp32bNx<{held.shape[0]}, false>",
+        f"tl::tcgen05_{way}_32dp32bNx<{registers}, false>",
         columns[slot, 32 * (thread // 32), 0],
         first,
         T.address_of(held[0]),

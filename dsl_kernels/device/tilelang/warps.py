@@ -125,14 +125,20 @@ __device__ __forceinline__ void store_pair(void* to, float low, float high) {
   *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(low, high);
 }
 
+template <class T> __device__ __forceinline__ unsigned pair_of(float low, float high) {
+  if constexpr (std::is_same_v<T, half_t>) {
+    __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<unsigned*>(&pair);
+  }
+  __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<unsigned*>(&pair);
+}
+
 // Two matrices, or four.
-__device__ __forceinline__ void store_matrices(void* to, const float* values, int count, bool transposed) {
+template <class T> __device__ __forceinline__ void store_matrices(T* to, const float* values, int count, bool transposed) {
   unsigned words[4], at = static_cast<unsigned>(__cvta_generic_to_shared(to));
 #pragma unroll
-  for (int i = 0; i < count; ++i) {
-    __nv_bfloat162 pair = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
-    words[i] = *reinterpret_cast<unsigned*>(&pair);
-  }
+  for (int i = 0; i < count; ++i) words[i] = pair_of<T>(values[2 * i], values[2 * i + 1]);
   if (count == 4)
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
         ::"r"(at), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");

@@ -21,17 +21,20 @@ template <bool COLUMNS, int SWIZZLE, int ROWS> struct Operand {
     tl::increase_descriptor_offset<int>(found, begin);
     descriptor = uint64_t(found);
   }
-  // Of a step of K, and of the 64 rows of a product from `64 * block` on.
-  __device__ __forceinline__ uint64_t at(int step, int block = 0) const {
+  // Of a step of K, and of the 64 rows of a product from `64 * block` on. NARROW is an addition of 32 bits, as the address, in
+  // the lower word, does not carry: fewer instructions in attention with A in registers, more where both are in shared memory.
+  template <bool NARROW> __device__ __forceinline__ uint64_t at(int step, int block = 0) const {
     constexpr int WITHIN = SWIZZLE / 32;
-    return descriptor + (COLUMNS ? step * SWIZZLE + block * PANEL
-                                 : step / WITHIN * PANEL + step % WITHIN * 2 + block * (64 * SWIZZLE / 16));
+    int further = COLUMNS ? step * SWIZZLE + block * PANEL
+                          : step / WITHIN * PANEL + step % WITHIN * 2 + block * (64 * SWIZZLE / 16);
+    if constexpr (NARROW) return descriptor & 0xFFFFFFFF00000000ull | unsigned(descriptor) + further;
+    return descriptor + further;
   }
 };
 
 // acc[64 * BLOCKS, N] (+)= A B^T over K, of a group.
 template <tl::DataType TYPE, int BLOCKS, int N, int K, bool A_COLUMNS, int A_SWIZZLE, int A_ROWS, bool B_COLUMNS, int B_SWIZZLE,
-          int B_ROWS>
+          int B_ROWS, bool NARROW>
 __device__ __forceinline__ void multiply(float* acc, void* a, int a_begin, void* b, int b_begin, bool clear) {
   constexpr int STEPS = K * (TYPE == float8_e4m3 ? 1 : 2) / 32;
   Operand<A_COLUMNS, A_SWIZZLE, A_ROWS> from_a(a, a_begin);
@@ -41,7 +44,17 @@ __device__ __forceinline__ void multiply(float* acc, void* a, int a_begin, void*
 #pragma unroll
     for (int i = 0; i < STEPS; ++i)
       tl::wgmma_ss<TYPE, TYPE, tl::DataType::kFloat32, 64, N, K / STEPS, A_COLUMNS, B_COLUMNS, 1, 1>(
-          from_a.at(i, block), from_b.at(i), reinterpret_cast<uint32_t*>(acc + block * (N / 2)), i > 0 || !clear);
+          from_a.template at<NARROW>(i, block), from_b.template at<NARROW>(i), reinterpret_cast<uint32_t*>(acc + block * (N / 2)), i > 0 || !clear);
+}
+
+// acc[64, N] (+)= A B^T over K, with A in registers.
+template <tl::DataType TYPE, int N, int K, bool B_COLUMNS, int B_SWIZZLE, int B_ROWS>
+__device__ __forceinline__ void multiply_registers(float* acc, const void* a, void* b, int b_begin, bool clear) {
+  Operand<B_COLUMNS, B_SWIZZLE, B_ROWS> from_b(b, b_begin);
+#pragma unroll
+  for (int i = 0; i < K / 16; ++i)
+    tl::wgmma_rs<TYPE, TYPE, tl::DataType::kFloat32, 64, N, 16, false, B_COLUMNS, 1, 1>(
+        static_cast<const uint32_t*>(a) + 4 * i, from_b.template at<true>(i), reinterpret_cast<uint32_t*>(acc), i > 0 || !clear);
 }
 }  // namespace wgmma
 """
@@ -61,9 +74,9 @@ def operand(buffer, slot, row, column, major, swizzle, dtype):
     )
 
 
-def multiply(acc, a, b, m, n, k, dtype, clear):
+def multiply(acc, a, b, m, n, k, dtype, clear, narrow=False):
     """acc[m, n] (+)= A B^T over `k` as one warpgroup issues it, of operands as above."""
-    kind = f"{m // 64}, {n}, {k}, {a[0]}, {b[0]}"
+    kind = f"{m // 64}, {n}, {k}, {a[0]}, {b[0]}, {str(narrow).lower()}"
     return T.call_extern(
         "handle",
         f"wgmma::multiply<wgmma::{dtype}, {kind}>",
@@ -74,3 +87,10 @@ def multiply(acc, a, b, m, n, k, dtype, clear):
         b[2],
         clear,
     )
+
+
+def multiply_registers(acc, a, b, n, k, dtype, clear):
+    """acc[64, n] (+)= A B^T over `k` of 16-bit elements, A in registers as a product leaves them."""
+    kind = f"wgmma::{dtype}, {n}, {k}, {b[0]}"
+    places = T.address_of(acc[0]), T.address_of(a[0]), b[1], b[2]
+    return T.call_extern("handle", f"wgmma::multiply_registers<{kind}>", *places, clear)

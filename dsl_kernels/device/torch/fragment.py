@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._discover import later
+from ...tile.arithmetic import number
 from ...tile.fragments import accumulators
 from ...tile.kinds import Int32
 from ...tile.leaf import RegisterTile, SharedTile, TensorTile
@@ -22,19 +23,35 @@ else:
     torch = later("torch", globals())
 
 
-def _of_row(registers: torch.Tensor, r: int) -> torch.Tensor:
-    return registers.view(len(registers), -1, 2, 2)[:, :, r].flatten(1)
+def _of_row(registers: torch.Tensor, r: int | None = None) -> torch.Tensor:
+    return registers if r is None else registers.view(len(registers), -1, 2, 2)[:, :, r].flatten(1)
 
 
 def _quads(threads: Threads, value: torch.Tensor) -> torch.Tensor:
     return threads.spread(value).view(-1, 4)
 
 
-row_most = Function("row_most", "float32", lambda registers, r: _of_row(registers, r).amax(dim=1))
-"""The greatest of a thread's registers of its row `r`, the first or the second."""
+row_most = Function("row_most", "float32", lambda registers, *r: _of_row(registers, *r).amax(dim=1))
+"""The greatest of a thread's registers of its row `r`, the first or the second; of all of them where it has one row."""
 
-row_sum = Function("row_sum", "float32", lambda registers, r: _of_row(registers, r).sum(dim=1))
-"""The sum of a thread's registers of its row `r`."""
+row_most_bits = Function(
+    "row_most_bits",
+    "int32",
+    lambda registers, *r: _of_row(registers, *r).contiguous().view(torch.int32).amax(dim=1).long(),
+)
+"""`row_most` of the bit patterns as integers."""
+
+row_sum = Function("row_sum", "float32", lambda registers, *r: _of_row(registers, *r).sum(dim=1))
+"""The sum of a thread's registers of its row `r`, or of all of them."""
+
+
+def _scale_pair(threads: Threads, registers: torch.Tensor, first: int, factor: Any, less: Any) -> None:
+    by, of = (threads.spread(number(x))[threads.active, None] for x in (factor, less))
+    registers[threads.active, first : first + 2] = registers[threads.active, first : first + 2] * by - of
+
+
+scale_pair = Function("scale_pair", "float32", _scale_pair, joint=True)
+"""Registers `first` and the next one times a factor, less a number; one instruction on Blackwell in tilelang."""
 
 quad_most = Function(
     "quad_most", "float32", lambda t, value: _quads(t, value).amax(dim=1).repeat_interleave(4), joint=True
@@ -45,6 +62,21 @@ quad_sum = Function(
     "quad_sum", "float32", lambda t, value: _quads(t, value).sum(dim=1).repeat_interleave(4), joint=True
 )
 """The sum over the four lanes that share a row."""
+
+
+def _load_columns(threads: Threads, held: torch.Tensor, source: torch.Tensor, column: Any, _: Any) -> None:
+    held[threads.active] = source[threads.active, column : column + held.shape[1]]
+
+
+def _store_columns(threads: Threads, held: torch.Tensor, target: torch.Tensor, column: Any, _: Any) -> None:
+    target[threads.active, column : column + held.shape[1]] = held[threads.active]
+
+
+load_columns = Function("load_columns", "float32", _load_columns, joint=True)
+"""Columns of each thread's row of tensor memory into registers, from a multiple of as many on, once they are here; with `m.thread`."""
+
+store_columns = Function("store_columns", "float32", _store_columns, joint=True)
+"""The reverse of `load_columns`; not waited for in cutedsl."""
 
 
 @leaf
@@ -105,18 +137,6 @@ def write_tensor(target: TensorTile, source: RegisterTile, thread: Int32) -> Non
 def read_accumulator(target: RegisterTile, source: TensorTile, thread: Int32) -> None:
     """What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited for at the release."""
     target.copy_(source.reshape(-1)[accumulators(*source.shape)])
-
-
-@leaf
-def load_columns(held: RegisterTile, source: TensorTile, column: Int32, thread: Int32) -> None:
-    """Columns of each thread's row of tensor memory from a multiple of as many on, once they are here."""
-    held.copy_(source[:, column : column + held.shape[1]])
-
-
-@leaf
-def store_columns(held: RegisterTile, target: TensorTile, column: Int32, thread: Int32) -> None:
-    """The reverse of `load_columns`; not waited for."""
-    target[:, column : column + held.shape[1]] = held
 
 
 @leaf

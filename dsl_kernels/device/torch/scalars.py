@@ -91,6 +91,9 @@ float_of_half = Function(
 pair_of = Function("pair_of", "uint32", _pair)
 """Two floats rounded to bf16, in the halves of a word."""
 
+anew = Function("anew", "int32", lambda x: x)
+"""The same number, which a compiler works out where it is asked for, and nothing of it before."""
+
 permute_bytes = Function("permute_bytes", "uint32", _permute)
 """Bytes of two words, each by four bits of a selector from the lowest on: which of the eight, above that its sign alone (`prmt`)."""
 

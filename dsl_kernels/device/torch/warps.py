@@ -338,7 +338,7 @@ push = Function("push", "float32", _push, joint=True)
 
 
 store_matrices = Function("store_matrices", "int32", _store_matrices, joint=True)
-"""Two or four matrices of 8 x 8 floats as a product leaves them, rounded to bf16: register `first` on, two a matrix.
+"""Two or four matrices of 8 x 8 floats as a product leaves them, rounded to the 16 bits of the place: register `first` on, two a matrix.
 
 Eight lanes give the places of a matrix's rows, the next eight those of the next one; or of its columns where `transposed`.
 """

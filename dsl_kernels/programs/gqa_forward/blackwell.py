@@ -6,9 +6,9 @@ import math
 from functools import partial
 from types import SimpleNamespace
 
+from ...device.text import gqa_forward as leaf
+from ...device.text import gqa_forward_sm100 as leaf_sm100
 from ...device.torch import fragment
-from ...device.torch import gqa_forward as leaf
-from ...device.torch import gqa_forward_sm100 as leaf_sm100
 from ...problems.gqa_forward import DTYPES
 from ...tile.channel import Reading
 from ...tile.frontend import Int32, inline, recorded
@@ -52,20 +52,11 @@ def declare(k: SimpleNamespace) -> Schedule:
     def shared(text: str, rows: int, stages: int = 1) -> Buffer:
         return Buffer(text, SHARED, (rows, k.dim), dtype, stages, swizzle=128)
 
-    def held(text: str, side: int, columns: int, of: str = "float32") -> Buffer:
-        return Buffer(f"{text}_{side}", REGISTER, (LANES, columns), of, role=f"soften_{side}")
-
-    def rows(text: str, side: int, doc: str) -> Buffer:
+    def held(text: str, side: int, columns: int, of: str = "float32", doc: str = "") -> Buffer:
+        """Registers of each thread, which has a row."""
         return Buffer(
-            f"{text}_{side}",
-            REGISTER,
-            (LANES,),
-            "float32",
-            role=f"soften_{side}",
-            per_thread=1,
-            private=True,
-            doc=doc,
-        )
+            f"{text}_{side}", REGISTER, (LANES, columns), of, role=f"soften_{side}", per_thread=columns, private=True, doc=doc,
+        )  # fmt: skip
 
     def of_side(side: int) -> tuple[Buffer, ...]:
         return (
@@ -77,10 +68,10 @@ def declare(k: SimpleNamespace) -> Schedule:
             held("weights", side, k.tile, dtype),
             held("part", side, HELD),
             held("rounded", side, HELD, dtype),
-            rows("top", side, "running maximum of a row's scores"),
-            rows("total", side, "running sum of a row's weights"),
-            rows("factor", side, "what earlier weights of a row shrink by"),
-            rows("limit", side, "the score from which on a row's maximum rises"),
+            held("top", side, 1, doc="running maximum of a row's scores"),
+            held("total", side, 1, doc="running sum of a row's weights"),
+            held("factor", side, 1, doc="what earlier weights of a row shrink by"),
+            held("limit", side, 1, doc="the score from which on a row's maximum rises"),
         )
 
     def pipelines(side: int) -> tuple[Pipeline, ...]:
@@ -243,15 +234,15 @@ def _softmax(m: Recorder, s: Work, side: int) -> None:
             handed.release()
             if hidden:
                 key = inline((s.tiles - 1 - i) * m.k.tile)
-                leaf.hide_keys(m, scores, own_row, key, kernel.skv, s.shift, m.thread)
+                leaf.hide_keys(m, scores, own_row, key, kernel.skv, s.shift, 1)
             rows = (scores, top, total, factor, limit)
-            leaf.online_softmax_lazily(m, *rows, scale, RESCALE_LOG2, hidden, m.k.lazy == 2, m.thread)
+            leaf.online_softmax_lazily(m, *rows, scale, RESCALE_LOG2, hidden, m.k.lazy == 2)
             fragment.round_to(m, weights, scores)
             p = m.channel(f"p_{side}").producer.acquire(done + i)
             fragment.write_tensor(m, p.view(), weights, m.thread)
             if not first:
                 o = m.channel(f"o_{side}").reader.wait(done + (i - 1))
-                leaf_sm100.rescale_output(m, o.view(), m.k.dim, factor, part, m.thread)
+                leaf_sm100.rescale_output(m, o.view(), m.k.dim, factor, part)
                 o.release()
             p.commit()
 
@@ -266,12 +257,12 @@ def _softmax(m: Recorder, s: Work, side: int) -> None:
             step(i, True, False)
         for i in range(masked, s.tiles):
             step(i, False, False)
-        leaf_sm100.finish_rows(m, top, total, scale, m.thread)
-        leaf.store_lse(m, kernel.lse, top, s.batch, s.head, kernel.heads, own_row, kernel.sq, m.thread)
+        leaf_sm100.finish_rows(m, top, total, scale)
+        leaf.store_lse(m, kernel.lse, top, s.batch, s.head, kernel.heads, own_row, kernel.sq)
         m.await_stores(barrier=f"staged_{side}")
         o_s = m.buffer(f"o_s_{side}")
         o = m.channel(f"o_{side}").reader.wait(done + (s.tiles - 1))
-        leaf_sm100.stage_output(m, o_s, o.view(), m.k.dim, total, part, rounded, m.thread)
+        leaf_sm100.stage_output(m, o_s, o.view(), m.k.dim, total, part, rounded)
         o.release()
         store_rows(s, f"staged_{side}", o_s, own_row)
         done += s.tiles

@@ -52,7 +52,6 @@ class Kernel(Names):
     factor: View
     limit: View
     o_s: View
-    rounded: View
     scores: View
     top: View
     total: View

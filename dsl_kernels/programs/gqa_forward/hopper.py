@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
+from ...device.text import gqa_forward as leaf
 from ...device.torch import fragment
-from ...device.torch import gqa_forward as leaf
 from ...problems.gqa_forward import DTYPES
 from ...tile.channel import Reading
 from ...tile.frontend import Int32, inline, recorded
@@ -50,9 +50,7 @@ def declare(k: SimpleNamespace) -> Schedule:
         return Buffer(text, SHARED, (rows, k.dim), dtype, stages, swizzle=128)
 
     def rows(text: str, doc: str) -> Buffer:
-        return Buffer(
-            text, REGISTER, (GROUP_ROWS,), "float32", role="attend", per_thread=2, private=True, doc=doc
-        )
+        return Buffer(text, REGISTER, (GROUP_ROWS,), "float32", role="attend", per_thread=2, doc=doc)
 
     def held(text: str, columns: int, of: str) -> Buffer:
         return Buffer(text, REGISTER, (GROUP_ROWS, columns), of, role="attend")
@@ -70,9 +68,8 @@ def declare(k: SimpleNamespace) -> Schedule:
             held("scores", k.tile, "float32"),
             held("weights", k.tile, dtype),
             held("acc", k.dim, "float32"),
-            held("rounded", k.dim, dtype),
             rows("top", "running maximum of a row's scores"),
-            rows("total", "running sum of a row's weights"),
+            Buffer("total", REGISTER, (128, 2), "float32", role="attend", per_thread=2, private=True, doc="running sum of a row's weights, of a thread's own columns"),
             *((rows("factor", "what earlier weights of a row shrink by"),) if soft else ()),
             *((rows("limit", "the score from which on a row's maximum rises"),) if soft and k.lazy else ()),
         ),
@@ -133,13 +130,13 @@ def _attend(m: Recorder, s: Work) -> None:
                 return
             if hidden:
                 key = inline((s.tiles - 1 - i) * m.k.tile)
-                leaf.hide_keys(m, scores, own_row, key, kernel.skv, s.shift, m.thread)
+                leaf.hide_keys(m, scores, own_row, key, kernel.skv, s.shift, 2)
             rows = (scores, top, total, kernel.factor)
             if m.k.lazy:
                 limit, bits = kernel.limit, m.k.lazy == 2
-                leaf.online_softmax_lazily(m, *rows, limit, scale, RESCALE_LOG2, hidden, bits, m.thread)
+                leaf.online_softmax_lazily(m, *rows, limit, scale, RESCALE_LOG2, hidden, bits)
             else:
-                leaf.online_softmax(m, *rows, scale, hidden, m.thread)
+                leaf.online_softmax(m, *rows, scale, hidden)
 
         def step(i: Value, hidden: bool) -> None:
             """The scores of tile i and its weights, while the second product of the tile before runs."""
@@ -157,7 +154,7 @@ def _attend(m: Recorder, s: Work) -> None:
                 values.release()
             fragment.round_to(m, weights, scores)
             if soft:
-                leaf.rescale_rows(m, acc, kernel.factor, m.thread)
+                leaf.rescale_rows(m, acc, kernel.factor)
 
         m.fill(acc, 0.0)
         m.fill(top, -math.inf)
@@ -184,12 +181,11 @@ def _attend(m: Recorder, s: Work) -> None:
         values = weigh(s.tiles - 1)
         q.release(pending=1)
         values.release()
-        leaf.divide_by_total(m, acc, top, total, scale, m.thread)
-        leaf.store_lse(m, kernel.lse, top, s.batch, s.head, kernel.heads, own_row, kernel.sq, m.thread)
-        fragment.round_to(m, kernel.rounded, acc)
+        leaf.divide_by_total(m, acc, top, total, scale)
+        leaf.store_lse(m, kernel.lse, top, s.batch, s.head, kernel.heads, own_row, kernel.sq)
         m.await_stores(barrier="staged")
         o_s = kernel.o_s
-        fragment.stage_rows(m, o_s, first_row, query_rows(m.k), kernel.rounded, m.thread)
+        leaf.stage_result(m, o_s, first_row, acc)
         store_rows(s, "staged", o_s.part(first_row, GROUP_ROWS), own_row)
         done += s.tiles
     m.await_stores()

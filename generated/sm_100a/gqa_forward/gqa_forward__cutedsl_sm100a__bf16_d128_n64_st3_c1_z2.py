@@ -32,10 +32,10 @@ buffers
   weights_0  128x64 bfloat16, registers of soften_0
   part_0     128x32 float32, registers of soften_0
   rounded_0  128x32 bfloat16, registers of soften_0
-  top_0      128 float32, registers of soften_0
-  total_0    128 float32, registers of soften_0
-  factor_0   128 float32, registers of soften_0
-  limit_0    128 float32, registers of soften_0
+  top_0      128x1 float32, registers of soften_0
+  total_0    128x1 float32, registers of soften_0
+  factor_0   128x1 float32, registers of soften_0
+  limit_0    128x1 float32, registers of soften_0
   o_s_1      128x128 bfloat16, shared, 128-byte swizzle
   s_t_1      128x64 float32, tensor memory
   p_t_1      128x64 bfloat16, tensor memory
@@ -44,10 +44,10 @@ buffers
   weights_1  128x64 bfloat16, registers of soften_1
   part_1     128x32 float32, registers of soften_1
   rounded_1  128x32 bfloat16, registers of soften_1
-  top_1      128 float32, registers of soften_1
-  total_1    128 float32, registers of soften_1
-  factor_1   128 float32, registers of soften_1
-  limit_1    128 float32, registers of soften_1
+  top_1      128x1 float32, registers of soften_1
+  total_1    128x1 float32, registers of soften_1
+  factor_1   128x1 float32, registers of soften_1
+  limit_1    128x1 float32, registers of soften_1
 pipelines
   q: load (bulk) ==[q_s: 2-slot ring]==> mma (tcgen05)
     full  x1, 32768 bytes: load arrive + expect bytes
@@ -100,9 +100,8 @@ from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import boxes, fragment_sm100, tcgen05, tcgen05_tensor
+from dsl_kernels.device.cutedsl import boxes, fragment_sm100, scalars, tcgen05, tcgen05_tensor, warps
 from dsl_kernels.device.cutedsl import gqa_forward as leaf
-from dsl_kernels.device.cutedsl import gqa_forward_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 DIM = 128  # elements of a head
@@ -111,6 +110,7 @@ STAGES = 3  # tiles of keys, and of values, in flight
 ROWS = 256
 GROUP_ROWS = 128
 RESCALE_LOG2 = 8
+HELD = 32
 STAGED_0_BARRIER = 1
 SOFTEN_0_THREADS = 128
 PANEL = 64
@@ -204,6 +204,111 @@ class Shared:
 
 
 @cute.jit
+def hide_keys(scores, row, key, skv, shift, thread):
+    """Scores of rows from `row` and keys from `key` on, `rows` a thread: -inf where there is no such key,
+    or the row does not see it.
+
+    A row sees the keys up to its own number plus `shift`.
+    """
+    last_0 = cutlass.min(skv - 1, row + thread + shift) - key
+    for j in cutlass.range_constexpr(TILE):
+        scores[j] = cutlass.select_(j > last_0, -Float32.inf, scores[j])
+
+
+@cute.jit
+def online_softmax_lazily(scores, top, total, factor, limit, scale):
+    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
+    two.
+
+    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and
+    -0.0 where that is negative: then it always does.
+    """
+    factor[0] = Float32(1.0)
+    if warps.any_lane(fragment_sm100.row_most_bits(scores) >= scalars.bits_of(limit[0]).to(Int32)):
+        risen_0 = cute.arch.fmax(top[0], fragment_sm100.row_most(scores))
+        factor[0] = warps.exp2((top[0] - cutlass.select_(risen_0 == -Float32.inf, 0.0, risen_0)) * scale)
+        total[0] = total[0] * factor[0]
+        top[0] = risen_0
+        above_0 = risen_0 + RESCALE_LOG2 * warps.rcp_approx(scale)
+        limit[0] = cutlass.select_(above_0 > 0.0, above_0, -0.0)
+    shift_0 = cutlass.select_(top[0] == -Float32.inf, 0.0, top[0]) * scale
+    for j in cutlass.range_constexpr(TILE // 2):
+        fragment_sm100.scale_pair(scores, j * 2, scale, shift_0)
+        scores[j * 2] = warps.exp2(scores[j * 2])
+        scores[j * 2 + 1] = warps.exp2(scores[j * 2 + 1])
+    total[0] = total[0] + fragment_sm100.row_sum(scores)
+
+
+@cute.jit
+def rescale_output(acc, factor, part, thread):
+    """Each row of the result times its factor, some columns at a time; left alone where a warp's factors
+    are 1.
+    """
+    if warps.any_lane(factor[0] != 1.0):
+        for step in cutlass.range_constexpr(DIM // HELD):
+            fragment_sm100.load_columns(part, acc, step * HELD, thread)
+            for pair in cutlass.range_constexpr(HELD // 2):
+                fragment_sm100.scale_pair(part, pair * 2, factor[0], 0.0)
+            fragment_sm100.store_columns(part, acc, step * HELD, thread)
+
+
+@cute.jit
+def online_softmax_lazily_2(scores, top, total, factor, limit, scale):
+    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
+    two.
+
+    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and
+    -0.0 where that is negative: then it always does.
+    """
+    factor[0] = Float32(1.0)
+    if warps.any_lane(fragment_sm100.row_most_bits(scores) >= scalars.bits_of(limit[0]).to(Int32)):
+        risen_0 = cute.arch.fmax(top[0], fragment_sm100.row_most(scores))
+        factor[0] = warps.exp2((top[0] - cutlass.select_(risen_0 == -Float32.inf, 0.0, risen_0)) * scale)
+        total[0] = total[0] * factor[0]
+        top[0] = risen_0
+        above_0 = risen_0 + RESCALE_LOG2 * warps.rcp_approx(scale)
+        limit[0] = cutlass.select_(above_0 > 0.0, above_0, -0.0)
+    shift_0 = top[0] * scale
+    for j in cutlass.range_constexpr(TILE // 2):
+        fragment_sm100.scale_pair(scores, j * 2, scale, shift_0)
+        scores[j * 2] = warps.exp2(scores[j * 2])
+        scores[j * 2 + 1] = warps.exp2(scores[j * 2 + 1])
+    total[0] = total[0] + fragment_sm100.row_sum(scores)
+
+
+@cute.jit
+def finish_rows(top, total, scale):
+    """`top` becomes the natural logarithm of sum exp, `total` its own inverse."""
+    top[0] = (top[0] * scale + warps.log2(total[0])) * 0.6931471805599453
+    total[0] = warps.rcp_approx(total[0])
+
+
+@cute.jit
+def store_lse(lse, values, batch, head, heads, row, sq, thread):
+    """One value a row to lse[batch, head, row ...], as far as there are rows."""
+    own_0 = row + thread
+    if own_0 < sq:
+        of_head_0 = lse + Int64(batch * heads + head) * sq
+        of_head_0[own_0] = values[0]
+
+
+@cute.jit
+def stage_output(target, acc, inverse, part, rounded, thread):
+    """The result's rows times `inverse`, rounded to 16 bits, into a shared tile, some columns at a time."""
+    for step in cutlass.range_constexpr(DIM // HELD):
+        fragment_sm100.load_columns(part, acc, step * HELD, thread)
+        for pair in cutlass.range_constexpr(HELD // 2):
+            fragment_sm100.scale_pair(part, pair * 2, inverse[0], 0.0)
+        # Every element in the dtype of the target, which the next product may take as its A.
+        fragment_sm100.round_to(rounded, part)
+        for i in cutlass.range_constexpr(HELD // 8):
+            cute.autovec_copy(
+                warps.few(rounded, i * 8, 8),
+                warps.piece(target, 8, thread, step * HELD + i * 8, (GROUP_ROWS, DIM), 128)
+            )
+
+
+@cute.jit
 def soften_0(
     out_map: cute.CopyAtom, out_map_coords: cute.Tensor, lse: cute.Pointer, sm_scale: Float32, ctas: Int32,
     abreast: Int32, sq: Int32, heads: Int32, skv: Int32, o_s_0: cute.Pointer, tmem: cute.Pointer,
@@ -212,9 +317,9 @@ def soften_0(
     thread: Int32, warp: Int32
 ):
     """Softmax and epilogue of the first 128 rows."""
-    scores_0 = cute.make_rmem_tensor(64, Float32)
+    scores_0 = cute.make_rmem_tensor(TILE, Float32)
     weights_0 = cute.make_rmem_tensor(64, cutlass.BFloat16)
-    part_0 = cute.make_rmem_tensor(32, Float32)
+    part_0 = cute.make_rmem_tensor(HELD, Float32)
     rounded_0 = cute.make_rmem_tensor(32, cutlass.BFloat16)
     top_0 = cute.make_rmem_tensor(1, Float32)
     total_0 = cute.make_rmem_tensor(1, Float32)
@@ -246,14 +351,8 @@ def soften_0(
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(s_0_empty)
-        # Scores of row `row` + i and key `key` + j: -inf where there is no such key, or the row does not see
-        # it.
-        leaf_sm100.hide_keys(scores_0, own_row, (tiles - 1) * TILE, skv, shift, worker)
-        # As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
-        # two.
-        leaf_sm100.online_softmax_lazily(
-            scores_0, top_0, total_0, factor_0, limit_0, scale, RESCALE_LOG2, True, True, worker
-        )
+        hide_keys(scores_0, own_row, (tiles - 1) * TILE, skv, shift, worker)
+        online_softmax_lazily(scores_0, top_0, total_0, factor_0, limit_0, scale)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment_sm100.round_to(weights_0, scores_0)
         cute.arch.mbarrier_wait(p_0_empty, (done & 1) ^ 1)
@@ -276,19 +375,15 @@ def soften_0(
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(s_0_empty)
-            leaf_sm100.hide_keys(scores_0, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
-            leaf_sm100.online_softmax_lazily(
-                scores_0, top_0, total_0, factor_0, limit_0, scale, RESCALE_LOG2, True, True, worker
-            )
+            hide_keys(scores_0, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
+            online_softmax_lazily(scores_0, top_0, total_0, factor_0, limit_0, scale)
             fragment_sm100.round_to(weights_0, scores_0)
             cute.arch.mbarrier_wait(p_0_empty, ((done + i) & 1) ^ 1)
             nvvm.tcgen05_fence("after_thread_sync")
             fragment_sm100.write_tensor(tmem + TILE * 4 // 4, weights_0, worker)
             cute.arch.mbarrier_wait(o_0_full, (done + (i - 1)) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            # Each row of the result times its factor, some columns at a time; left alone where a warp's
-            # factors are 1.
-            leaf_sm100.rescale_output(tmem + (TILE * 4 // 4 + TILE * 2 // 4), DIM, factor_0, part_0, worker)
+            rescale_output(tmem + (TILE * 4 // 4 + TILE * 2 // 4), factor_0, part_0, worker)
             # o_0: p_0 also gives its slot back
             cute.arch.fence_view_async_tmem_load()
             cute.arch.fence_view_async_tmem_store()
@@ -305,16 +400,14 @@ def soften_0(
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(s_0_empty)
-            leaf_sm100.online_softmax_lazily(
-                scores_0, top_0, total_0, factor_0, limit_0, scale, RESCALE_LOG2, False, True, worker
-            )
+            online_softmax_lazily_2(scores_0, top_0, total_0, factor_0, limit_0, scale)
             fragment_sm100.round_to(weights_0, scores_0)
             cute.arch.mbarrier_wait(p_0_empty, ((done + i) & 1) ^ 1)
             nvvm.tcgen05_fence("after_thread_sync")
             fragment_sm100.write_tensor(tmem + TILE * 4 // 4, weights_0, worker)
             cute.arch.mbarrier_wait(o_0_full, (done + (i - 1)) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            leaf_sm100.rescale_output(tmem + (TILE * 4 // 4 + TILE * 2 // 4), DIM, factor_0, part_0, worker)
+            rescale_output(tmem + (TILE * 4 // 4 + TILE * 2 // 4), factor_0, part_0, worker)
             # o_0: p_0 also gives its slot back
             cute.arch.fence_view_async_tmem_load()
             cute.arch.fence_view_async_tmem_store()
@@ -322,20 +415,14 @@ def soften_0(
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(p_0_full)
-        # `top` becomes the natural logarithm of sum exp, `total` its own inverse.
-        leaf_sm100.finish_rows(top_0, total_0, scale, worker)
-        # One value a row to lse[batch, head, row ...], as far as there are `rows`.
-        leaf_sm100.store_lse(lse, top_0, batch, head, heads, own_row, sq, worker)
+        finish_rows(top_0, total_0, scale)
+        store_lse(lse, top_0, batch, head, heads, own_row, sq, worker)
         if warp == 0:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
         cute.arch.barrier(barrier_id=STAGED_0_BARRIER, number_of_threads=SOFTEN_0_THREADS)
         cute.arch.mbarrier_wait(o_0_full, (done + (tiles - 1)) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
-        # The result's rows times `inverse`, in 16 bits, into a shared tile with the 128-byte swizzle, some
-        # columns at a time.
-        leaf_sm100.stage_output(
-            o_s_0, tmem + (TILE * 4 // 4 + TILE * 2 // 4), DIM, total_0, part_0, rounded_0, worker
-        )
+        stage_output(o_s_0, tmem + (TILE * 4 // 4 + TILE * 2 // 4), total_0, part_0, rounded_0, worker)
         # o_0: p_0 also gives its slot back
         cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.barrier(barrier_id=STAGED_0_BARRIER, number_of_threads=SOFTEN_0_THREADS)
@@ -362,9 +449,9 @@ def soften_1(
     thread: Int32, warp: Int32
 ):
     """Softmax and epilogue of the last 128 rows."""
-    scores_1 = cute.make_rmem_tensor(64, Float32)
+    scores_1 = cute.make_rmem_tensor(TILE, Float32)
     weights_1 = cute.make_rmem_tensor(64, cutlass.BFloat16)
-    part_1 = cute.make_rmem_tensor(32, Float32)
+    part_1 = cute.make_rmem_tensor(HELD, Float32)
     rounded_1 = cute.make_rmem_tensor(32, cutlass.BFloat16)
     top_1 = cute.make_rmem_tensor(1, Float32)
     total_1 = cute.make_rmem_tensor(1, Float32)
@@ -396,14 +483,8 @@ def soften_1(
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(s_1_empty)
-        # Scores of row `row` + i and key `key` + j: -inf where there is no such key, or the row does not see
-        # it.
-        leaf_sm100.hide_keys(scores_1, own_row, (tiles - 1) * TILE, skv, shift, worker)
-        # As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
-        # two.
-        leaf_sm100.online_softmax_lazily(
-            scores_1, top_1, total_1, factor_1, limit_1, scale, RESCALE_LOG2, True, True, worker
-        )
+        hide_keys(scores_1, own_row, (tiles - 1) * TILE, skv, shift, worker)
+        online_softmax_lazily(scores_1, top_1, total_1, factor_1, limit_1, scale)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment_sm100.round_to(weights_1, scores_1)
         cute.arch.mbarrier_wait(p_1_empty, (done & 1) ^ 1)
@@ -430,10 +511,8 @@ def soften_1(
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(s_1_empty)
-            leaf_sm100.hide_keys(scores_1, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
-            leaf_sm100.online_softmax_lazily(
-                scores_1, top_1, total_1, factor_1, limit_1, scale, RESCALE_LOG2, True, True, worker
-            )
+            hide_keys(scores_1, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
+            online_softmax_lazily(scores_1, top_1, total_1, factor_1, limit_1, scale)
             fragment_sm100.round_to(weights_1, scores_1)
             cute.arch.mbarrier_wait(p_1_empty, ((done + i) & 1) ^ 1)
             nvvm.tcgen05_fence("after_thread_sync")
@@ -442,10 +521,8 @@ def soften_1(
             )
             cute.arch.mbarrier_wait(o_1_full, (done + (i - 1)) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            # Each row of the result times its factor, some columns at a time; left alone where a warp's
-            # factors are 1.
-            leaf_sm100.rescale_output(
-                tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4 + TILE * 2 // 4), DIM,
+            rescale_output(
+                tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4 + TILE * 2 // 4),
                 factor_1, part_1, worker
             )
             # o_1: p_1 also gives its slot back
@@ -466,9 +543,7 @@ def soften_1(
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(s_1_empty)
-            leaf_sm100.online_softmax_lazily(
-                scores_1, top_1, total_1, factor_1, limit_1, scale, RESCALE_LOG2, False, True, worker
-            )
+            online_softmax_lazily_2(scores_1, top_1, total_1, factor_1, limit_1, scale)
             fragment_sm100.round_to(weights_1, scores_1)
             cute.arch.mbarrier_wait(p_1_empty, ((done + i) & 1) ^ 1)
             nvvm.tcgen05_fence("after_thread_sync")
@@ -477,8 +552,8 @@ def soften_1(
             )
             cute.arch.mbarrier_wait(o_1_full, (done + (i - 1)) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            leaf_sm100.rescale_output(
-                tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4 + TILE * 2 // 4), DIM,
+            rescale_output(
+                tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4 + TILE * 2 // 4),
                 factor_1, part_1, worker
             )
             # o_1: p_1 also gives its slot back
@@ -488,19 +563,15 @@ def soften_1(
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(p_1_full)
-        # `top` becomes the natural logarithm of sum exp, `total` its own inverse.
-        leaf_sm100.finish_rows(top_1, total_1, scale, worker)
-        # One value a row to lse[batch, head, row ...], as far as there are `rows`.
-        leaf_sm100.store_lse(lse, top_1, batch, head, heads, own_row, sq, worker)
+        finish_rows(top_1, total_1, scale)
+        store_lse(lse, top_1, batch, head, heads, own_row, sq, worker)
         if warp == 4:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
         cute.arch.barrier(barrier_id=STAGED_1_BARRIER, number_of_threads=SOFTEN_1_THREADS)
         cute.arch.mbarrier_wait(o_1_full, (done + (tiles - 1)) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
-        # The result's rows times `inverse`, in 16 bits, into a shared tile with the 128-byte swizzle, some
-        # columns at a time.
-        leaf_sm100.stage_output(
-            o_s_1, tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4 + TILE * 2 // 4), DIM,
+        stage_output(
+            o_s_1, tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4 + TILE * 2 // 4),
             total_1, part_1, rounded_1, worker
         )
         # o_1: p_1 also gives its slot back

@@ -32,10 +32,10 @@ buffers
   weights_0  128x64 float16, registers of soften_0
   part_0     128x32 float32, registers of soften_0
   rounded_0  128x32 float16, registers of soften_0
-  top_0      128 float32, registers of soften_0
-  total_0    128 float32, registers of soften_0
-  factor_0   128 float32, registers of soften_0
-  limit_0    128 float32, registers of soften_0
+  top_0      128x1 float32, registers of soften_0
+  total_0    128x1 float32, registers of soften_0
+  factor_0   128x1 float32, registers of soften_0
+  limit_0    128x1 float32, registers of soften_0
   o_s_1      128x128 float16, shared, 128-byte swizzle
   s_t_1      128x64 float32, tensor memory
   p_t_1      128x64 float16, tensor memory
@@ -44,10 +44,10 @@ buffers
   weights_1  128x64 float16, registers of soften_1
   part_1     128x32 float32, registers of soften_1
   rounded_1  128x32 float16, registers of soften_1
-  top_1      128 float32, registers of soften_1
-  total_1    128 float32, registers of soften_1
-  factor_1   128 float32, registers of soften_1
-  limit_1    128 float32, registers of soften_1
+  top_1      128x1 float32, registers of soften_1
+  total_1    128x1 float32, registers of soften_1
+  factor_1   128x1 float32, registers of soften_1
+  limit_1    128x1 float32, registers of soften_1
 pipelines
   q: load (bulk) ==[q_s: 2-slot ring]==> mma (tcgen05)
     full  x1, 32768 bytes: load arrive + expect bytes
@@ -96,7 +96,7 @@ totals: 320 threads, 229584 of 232448 bytes of shared memory, 448 of 512 tensor-
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import fragment, symbols
+from dsl_kernels.device.tilelang import fragment, scalars, warps
 from dsl_kernels.device.tilelang import gqa_forward as leaf
 from dsl_kernels.device.tilelang import gqa_forward_sm100 as leaf_sm100
 
@@ -115,16 +115,123 @@ PANEL = 64
 STAGED_1_BARRIER = 2
 SOFTEN_1_THREADS = 128
 
+
+@T.macro
+def hide_keys(scores, row, key, skv, shift, thread):
+    """Scores of rows from `row` and keys from `key` on, `rows` a thread: -inf where there is no such key,
+    or the row does not see it.
+
+    A row sees the keys up to its own number plus `shift`.
+    """
+    last_0 = T.min(skv - 1, row + thread + shift) - key
+    for j in T.unroll(TILE):
+        scores[j] = T.if_then_else(j > last_0, -T.infinity("float32"), scores[j])
+
+
+@T.macro
+def online_softmax_lazily(scores, top, total, factor, limit, scale):
+    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
+    two.
+
+    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and
+    -0.0 where that is negative: then it always does.
+    """
+    factor[0] = 1.0
+    if warps.any_lane(fragment.row_most_bits(scores) >= T.cast(scalars.bits_of(limit[0]), "int32")):
+        risen_0 = T.max(top[0], fragment.row_most(scores))
+        factor[0] = warps.exp2(
+            (top[0] - T.if_then_else(risen_0 == -T.infinity("float32"), 0.0, risen_0)) * scale
+        )
+        total[0] = total[0] * factor[0]
+        top[0] = risen_0
+        above_0 = risen_0 + RESCALE_LOG2 * warps.rcp_approx(scale)
+        limit[0] = T.if_then_else(above_0 > 0.0, above_0, -0.0)
+    shift_0 = T.if_then_else(top[0] == -T.infinity("float32"), 0.0, top[0]) * scale
+    for j in T.unroll(TILE // 2):
+        fragment.scale_pair(scores, j * 2, scale, shift_0)
+        scores[j * 2] = warps.exp2(scores[j * 2])
+        scores[j * 2 + 1] = warps.exp2(scores[j * 2 + 1])
+    total[0] = total[0] + fragment.row_sum(scores)
+
+
+@T.macro
+def rescale_output(acc, acc_slot, factor, part, thread):
+    """Each row of the result times its factor, some columns at a time; left alone where a warp's factors
+    are 1.
+    """
+    if warps.any_lane(factor[0] != 1.0):
+        for step in T.unroll(DIM // HELD):
+            fragment.load_columns(part, acc, acc_slot, step * HELD, thread)
+            for pair in T.unroll(HELD // 2):
+                fragment.scale_pair(part, pair * 2, factor[0], 0.0)
+            fragment.store_columns(part, acc, acc_slot, step * HELD, thread)
+
+
+@T.macro
+def online_softmax_lazily_2(scores, top, total, factor, limit, scale):
+    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
+    two.
+
+    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and
+    -0.0 where that is negative: then it always does.
+    """
+    factor[0] = 1.0
+    if warps.any_lane(fragment.row_most_bits(scores) >= T.cast(scalars.bits_of(limit[0]), "int32")):
+        risen_0 = T.max(top[0], fragment.row_most(scores))
+        factor[0] = warps.exp2(
+            (top[0] - T.if_then_else(risen_0 == -T.infinity("float32"), 0.0, risen_0)) * scale
+        )
+        total[0] = total[0] * factor[0]
+        top[0] = risen_0
+        above_0 = risen_0 + RESCALE_LOG2 * warps.rcp_approx(scale)
+        limit[0] = T.if_then_else(above_0 > 0.0, above_0, -0.0)
+    shift_0 = top[0] * scale
+    for j in T.unroll(TILE // 2):
+        fragment.scale_pair(scores, j * 2, scale, shift_0)
+        scores[j * 2] = warps.exp2(scores[j * 2])
+        scores[j * 2 + 1] = warps.exp2(scores[j * 2 + 1])
+    total[0] = total[0] + fragment.row_sum(scores)
+
+
+@T.macro
+def finish_rows(top, total, scale):
+    """`top` becomes the natural logarithm of sum exp, `total` its own inverse."""
+    top[0] = (top[0] * scale + warps.log2(total[0])) * 0.6931471805599453
+    total[0] = warps.rcp_approx(total[0])
+
+
+@T.macro
+def store_lse(lse, values, batch, head, row, sq, thread):
+    """One value a row to lse[batch, head, row ...], as far as there are rows."""
+    own_0 = row + thread
+    if own_0 < sq:
+        lse[batch, head, own_0] = values[0]
+
+
+@T.macro
+def stage_output(target, acc, acc_slot, inverse, part, rounded, thread):
+    """The result's rows times `inverse`, rounded to 16 bits, into a shared tile, some columns at a time."""
+    for step in T.unroll(DIM // HELD):
+        fragment.load_columns(part, acc, acc_slot, step * HELD, thread)
+        for pair in T.unroll(HELD // 2):
+            fragment.scale_pair(part, pair * 2, inverse[0], 0.0)
+        # Every element in the dtype of the target, which the next product may take as its A.
+        fragment.round_to(rounded, part)
+        for i in T.unroll(HELD // 8):
+            for part in T.vectorized(8):
+                target[thread, step * HELD + i * 8 + part] = rounded[i * 8 + part]
+
+
 @T.macro
 def soften_0(
     lse, sm_scale, ctas, abreast, sq, heads, skv, out_map_rows, o_s_0, s_t_0, p_t_0, o_t_0, s_0_full,
     s_0_empty, p_0_full, p_0_empty, o_0_full, cta, blocks, bundles, items: T.Ref, shift: T.Ref, thread
 ):
     """Softmax and epilogue of the first 128 rows."""
-    scores_0 = T.alloc_fragment((GROUP_ROWS, TILE), "float32")
-    weights_0 = T.alloc_fragment((GROUP_ROWS, TILE), "float16")
-    part_0 = T.alloc_fragment((GROUP_ROWS, HELD), "float32")
-    rounded_0 = T.alloc_fragment((GROUP_ROWS, HELD), "float16")
+    scores_0 = T.alloc_local((TILE,), "float32")
+    weights_0 = T.alloc_local((TILE,), "float16")
+    part_0 = T.alloc_local((HELD,), "float32")
+    rounded_0 = T.alloc_local((HELD,), "float16")
     top_0 = T.alloc_local((1,), "float32")
     total_0 = T.alloc_local((1,), "float32")
     factor_0 = T.alloc_local((1,), "float32")
@@ -155,14 +262,8 @@ def soften_0(
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(s_0_empty[0])
-        # Scores of row `row` + i and key `key` + j: -inf where there is no such key, or the row does not see
-        # it.
-        leaf.hide_keys(scores_0, own_row, (tiles - 1) * TILE, skv, shift, worker)
-        # As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
-        # two.
-        leaf_sm100.online_softmax_lazily(
-            scores_0, top_0, total_0, factor_0, limit_0, scale, RESCALE_LOG2, True, True, worker
-        )
+        hide_keys(scores_0, own_row, (tiles - 1) * TILE, skv, shift, worker)
+        online_softmax_lazily(scores_0, top_0, total_0, factor_0, limit_0, scale)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights_0, scores_0)
         T.mbarrier_wait_parity(p_0_empty[0], (done & 1) ^ 1)
@@ -185,19 +286,15 @@ def soften_0(
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(s_0_empty[0])
-            leaf.hide_keys(scores_0, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
-            leaf_sm100.online_softmax_lazily(
-                scores_0, top_0, total_0, factor_0, limit_0, scale, RESCALE_LOG2, True, True, worker
-            )
+            hide_keys(scores_0, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
+            online_softmax_lazily(scores_0, top_0, total_0, factor_0, limit_0, scale)
             fragment.round_to(weights_0, scores_0)
             T.mbarrier_wait_parity(p_0_empty[0], ((done + i) & 1) ^ 1)
             T.tcgen05_after_thread_sync()
             fragment.write_tensor(p_t_0, 0, weights_0, worker)
             T.mbarrier_wait_parity(o_0_full[0], (done + (i - 1)) & 1)
             T.tcgen05_after_thread_sync()
-            # Each row of the result times its factor, some columns at a time; left alone where a warp's
-            # factors are 1.
-            leaf_sm100.rescale_output(o_t_0, 0, DIM, factor_0, part_0, worker)
+            rescale_output(o_t_0, 0, factor_0, part_0, worker)
             # o_0: p_0 also gives its slot back
             T.call_extern("handle", "tl::fence_view_async_tmem_load")
             T.call_extern("handle", "tl::fence_view_async_tmem_store")
@@ -214,16 +311,14 @@ def soften_0(
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(s_0_empty[0])
-            leaf_sm100.online_softmax_lazily(
-                scores_0, top_0, total_0, factor_0, limit_0, scale, RESCALE_LOG2, False, True, worker
-            )
+            online_softmax_lazily_2(scores_0, top_0, total_0, factor_0, limit_0, scale)
             fragment.round_to(weights_0, scores_0)
             T.mbarrier_wait_parity(p_0_empty[0], ((done + i) & 1) ^ 1)
             T.tcgen05_after_thread_sync()
             fragment.write_tensor(p_t_0, 0, weights_0, worker)
             T.mbarrier_wait_parity(o_0_full[0], (done + (i - 1)) & 1)
             T.tcgen05_after_thread_sync()
-            leaf_sm100.rescale_output(o_t_0, 0, DIM, factor_0, part_0, worker)
+            rescale_output(o_t_0, 0, factor_0, part_0, worker)
             # o_0: p_0 also gives its slot back
             T.call_extern("handle", "tl::fence_view_async_tmem_load")
             T.call_extern("handle", "tl::fence_view_async_tmem_store")
@@ -231,18 +326,14 @@ def soften_0(
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(p_0_full[0])
-        # `top` becomes the natural logarithm of sum exp, `total` its own inverse.
-        leaf_sm100.finish_rows(top_0, total_0, scale, worker)
-        # One value a row to lse[batch, head, row ...], as far as there are `rows`.
-        leaf_sm100.store_lse(lse, top_0, batch, head, heads, own_row, sq, worker)
+        finish_rows(top_0, total_0, scale)
+        store_lse(lse, top_0, batch, head, own_row, sq, worker)
         if thread < 32:
             T.tma_store_wait(0)
         T.sync_threads(STAGED_0_BARRIER, SOFTEN_0_THREADS)
         T.mbarrier_wait_parity(o_0_full[0], (done + (tiles - 1)) & 1)
         T.tcgen05_after_thread_sync()
-        # The result's rows times `inverse`, in 16 bits, into a shared tile with the 128-byte swizzle, some
-        # columns at a time.
-        leaf_sm100.stage_output(o_s_0, o_t_0, 0, DIM, total_0, part_0, rounded_0, worker)
+        stage_output(o_s_0, o_t_0, 0, total_0, part_0, rounded_0, worker)
         # o_0: p_0 also gives its slot back
         T.fence_proxy_async()
         T.sync_threads(STAGED_0_BARRIER, SOFTEN_0_THREADS)
@@ -270,10 +361,10 @@ def soften_1(
     s_1_empty, p_1_full, p_1_empty, o_1_full, cta, blocks, bundles, items: T.Ref, shift: T.Ref, thread
 ):
     """Softmax and epilogue of the last 128 rows."""
-    scores_1 = T.alloc_fragment((GROUP_ROWS, TILE), "float32")
-    weights_1 = T.alloc_fragment((GROUP_ROWS, TILE), "float16")
-    part_1 = T.alloc_fragment((GROUP_ROWS, HELD), "float32")
-    rounded_1 = T.alloc_fragment((GROUP_ROWS, HELD), "float16")
+    scores_1 = T.alloc_local((TILE,), "float32")
+    weights_1 = T.alloc_local((TILE,), "float16")
+    part_1 = T.alloc_local((HELD,), "float32")
+    rounded_1 = T.alloc_local((HELD,), "float16")
     top_1 = T.alloc_local((1,), "float32")
     total_1 = T.alloc_local((1,), "float32")
     factor_1 = T.alloc_local((1,), "float32")
@@ -306,14 +397,8 @@ def soften_1(
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(s_1_empty[0])
-        # Scores of row `row` + i and key `key` + j: -inf where there is no such key, or the row does not see
-        # it.
-        leaf.hide_keys(scores_1, own_row, (tiles - 1) * TILE, skv, shift, worker)
-        # As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
-        # two.
-        leaf_sm100.online_softmax_lazily(
-            scores_1, top_1, total_1, factor_1, limit_1, scale, RESCALE_LOG2, True, True, worker
-        )
+        hide_keys(scores_1, own_row, (tiles - 1) * TILE, skv, shift, worker)
+        online_softmax_lazily(scores_1, top_1, total_1, factor_1, limit_1, scale)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights_1, scores_1)
         T.mbarrier_wait_parity(p_1_empty[0], (done & 1) ^ 1)
@@ -338,19 +423,15 @@ def soften_1(
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(s_1_empty[0])
-            leaf.hide_keys(scores_1, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
-            leaf_sm100.online_softmax_lazily(
-                scores_1, top_1, total_1, factor_1, limit_1, scale, RESCALE_LOG2, True, True, worker
-            )
+            hide_keys(scores_1, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
+            online_softmax_lazily(scores_1, top_1, total_1, factor_1, limit_1, scale)
             fragment.round_to(weights_1, scores_1)
             T.mbarrier_wait_parity(p_1_empty[0], ((done + i) & 1) ^ 1)
             T.tcgen05_after_thread_sync()
             fragment.write_tensor(p_t_1, 0, weights_1, worker)
             T.mbarrier_wait_parity(o_1_full[0], (done + (i - 1)) & 1)
             T.tcgen05_after_thread_sync()
-            # Each row of the result times its factor, some columns at a time; left alone where a warp's
-            # factors are 1.
-            leaf_sm100.rescale_output(o_t_1, 0, DIM, factor_1, part_1, worker)
+            rescale_output(o_t_1, 0, factor_1, part_1, worker)
             # o_1: p_1 also gives its slot back
             T.call_extern("handle", "tl::fence_view_async_tmem_load")
             T.call_extern("handle", "tl::fence_view_async_tmem_store")
@@ -367,16 +448,14 @@ def soften_1(
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(s_1_empty[0])
-            leaf_sm100.online_softmax_lazily(
-                scores_1, top_1, total_1, factor_1, limit_1, scale, RESCALE_LOG2, False, True, worker
-            )
+            online_softmax_lazily_2(scores_1, top_1, total_1, factor_1, limit_1, scale)
             fragment.round_to(weights_1, scores_1)
             T.mbarrier_wait_parity(p_1_empty[0], ((done + i) & 1) ^ 1)
             T.tcgen05_after_thread_sync()
             fragment.write_tensor(p_t_1, 0, weights_1, worker)
             T.mbarrier_wait_parity(o_1_full[0], (done + (i - 1)) & 1)
             T.tcgen05_after_thread_sync()
-            leaf_sm100.rescale_output(o_t_1, 0, DIM, factor_1, part_1, worker)
+            rescale_output(o_t_1, 0, factor_1, part_1, worker)
             # o_1: p_1 also gives its slot back
             T.call_extern("handle", "tl::fence_view_async_tmem_load")
             T.call_extern("handle", "tl::fence_view_async_tmem_store")
@@ -384,18 +463,14 @@ def soften_1(
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(p_1_full[0])
-        # `top` becomes the natural logarithm of sum exp, `total` its own inverse.
-        leaf_sm100.finish_rows(top_1, total_1, scale, worker)
-        # One value a row to lse[batch, head, row ...], as far as there are `rows`.
-        leaf_sm100.store_lse(lse, top_1, batch, head, heads, own_row, sq, worker)
+        finish_rows(top_1, total_1, scale)
+        store_lse(lse, top_1, batch, head, own_row, sq, worker)
         if thread < 160:
             T.tma_store_wait(0)
         T.sync_threads(STAGED_1_BARRIER, SOFTEN_1_THREADS)
         T.mbarrier_wait_parity(o_1_full[0], (done + (tiles - 1)) & 1)
         T.tcgen05_after_thread_sync()
-        # The result's rows times `inverse`, in 16 bits, into a shared tile with the 128-byte swizzle, some
-        # columns at a time.
-        leaf_sm100.stage_output(o_s_1, o_t_1, 0, DIM, total_1, part_1, rounded_1, worker)
+        stage_output(o_s_1, o_t_1, 0, total_1, part_1, rounded_1, worker)
         # o_1: p_1 also gives its slot back
         T.fence_proxy_async()
         T.sync_threads(STAGED_1_BARRIER, SOFTEN_1_THREADS)
@@ -694,7 +769,7 @@ def program():
             out_map_rows = T.view(
                 out, (b, heads, sq, 128), "float16", strides=(sq * heads * 128, 128, heads * 128, 1)
             )
-            T.import_source(leaf.SOURCE)
+            T.import_source(leaf_sm100.SOURCE + warps.SOURCE + scalars.SOURCE + fragment.SOURCE)
             q_s = T.alloc_shared((2, GROUP_ROWS, DIM), "float16")
             k_s = T.alloc_shared((STAGES, TILE, DIM), "float16")
             v_s = T.alloc_shared((STAGES, TILE, DIM), "float16")
@@ -762,4 +837,4 @@ def program():
             # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()
 
-    return symbols.named(gqa_forward__tilelang_sm100a__fp16_d128_n64_st3_c1_z2, skv=skv, sq=sq)
+    return gqa_forward__tilelang_sm100a__fp16_d128_n64_st3_c1_z2

@@ -282,11 +282,9 @@ def rescale_output(acc, held, stat_s, thread):
         factors = cute.make_rmem_tensor(16, Float32)
         for quad in cutlass.range_constexpr(4):
             cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
-        # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
         fragment_sm100.load_columns(held, acc, step * 16, thread)
         for i in cutlass.range_constexpr(16):
             held[i] = held[i] * factors[i]
-        # The reverse of `load_columns`; not waited for.
         fragment_sm100.store_columns(held, acc, step * 16, thread)
 
 
@@ -368,7 +366,6 @@ def write_output(to, acc, row, head0, some, held, stat_s, thread):
         for quad in cutlass.range_constexpr(4):
             cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
         if some:
-            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
             fragment_sm100.load_columns(held, acc, step * 16, thread)
         d = step // 4 * 128 + thread
         for i in cutlass.range_constexpr(16):
@@ -401,7 +398,6 @@ def write_output_2(to, acc, row, head0, split, some, held, stat_s, splits, threa
         for quad in cutlass.range_constexpr(4):
             cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
         if some:
-            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
             fragment_sm100.load_columns(held, acc, step * 16, thread)
         d = step // 4 * 128 + thread
         for i in cutlass.range_constexpr(16):

@@ -281,11 +281,9 @@ def rescale_output(acc, held, stat_s, thread):
         factors = cute.make_rmem_tensor(PADDED_HEADS, Float32)
         for quad in cutlass.range_constexpr(PADDED_HEADS // 4):
             cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
-        # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
         fragment_sm100.load_columns(held, acc, step * 16, thread)
         for i in cutlass.range_constexpr(16):
             held[i] = held[i] * factors[i]
-        # The reverse of `load_columns`; not waited for.
         fragment_sm100.store_columns(held, acc, step * 16, thread)
 
 
@@ -365,7 +363,6 @@ def write_output(to, acc, row, some, held, stat_s, thread):
         for quad in cutlass.range_constexpr(HEADS // 4):
             cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
         if some:
-            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
             fragment_sm100.load_columns(held, acc, step * 16, thread)
         d = step * 128 + thread
         for i in cutlass.range_constexpr(HEADS):
@@ -397,7 +394,6 @@ def write_output_2(to, acc, row, split, some, held, stat_s, splits, thread):
         for quad in cutlass.range_constexpr(HEADS // 4):
             cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
         if some:
-            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
             fragment_sm100.load_columns(held, acc, step * 16, thread)
         d = step * 128 + thread
         for i in cutlass.range_constexpr(HEADS):

@@ -232,11 +232,9 @@ def rescale_output(acc, acc_slot, held, stat_s, thread):
         for quad in T.unroll(4):
             for part in T.vectorized(4):
                 factors[quad * 4 + part] = stat_s[(T.truncdiv(first, 4) + quad) * 4 + part]
-        # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
         fragment.load_columns(held, acc, acc_slot, step * 16, thread)
         for i in T.unroll(16):
             held[i] = held[i] * factors[i]
-        # The reverse of `load_columns`; not waited for.
         fragment.store_columns(held, acc, acc_slot, step * 16, thread)
 
 
@@ -327,7 +325,6 @@ def write_output(to, acc, acc_slot, row, head0, some, held, stat_s, thread):
             for part in T.vectorized(4):
                 factors[quad * 4 + part] = stat_s[(T.truncdiv(first, 4) + quad) * 4 + part]
         if some:
-            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
             fragment.load_columns(held, acc, acc_slot, step * 16, thread)
         d = T.truncdiv(step, 4) * 128 + thread
         for i in T.unroll(16):
@@ -363,7 +360,6 @@ def write_output_2(to, acc, acc_slot, row, head0, split, some, held, stat_s, thr
             for part in T.vectorized(4):
                 factors[quad * 4 + part] = stat_s[(T.truncdiv(first, 4) + quad) * 4 + part]
         if some:
-            # Columns of each thread's row of tensor memory from a multiple of as many on, once they are here.
             fragment.load_columns(held, acc, acc_slot, step * 16, thread)
         d = T.truncdiv(step, 4) * 128 + thread
         for i in T.unroll(16):
@@ -737,7 +733,7 @@ def program():
         all_resident: T.int32,
     ):
         with T.Kernel(t * 2, splits, threads=288) as (bx, split):
-            T.import_source(leaf_sm100.SOURCE + warps.SOURCE)
+            T.import_source(leaf_sm100.SOURCE + warps.SOURCE + fragment.SOURCE)
             q_s = T.alloc_shared((1, HEAD_BLOCK, LATENT_DIM), "bfloat16")
             qpe_s = T.alloc_shared((1, HEAD_BLOCK, ROPE_DIM), "bfloat16")
             kv_s = T.alloc_shared((UNIT_STAGES, TILE, UNIT), "bfloat16")

@@ -20,9 +20,8 @@ buffers
   scores     64x160 float32, registers of attend
   weights    64x160 float16, registers of attend
   acc        64x128 float32, registers of attend
-  rounded    64x128 float16, registers of attend
   top        64 float32, registers of attend
-  total      64 float32, registers of attend
+  total      128x2 float32, registers of attend
   factor     64 float32, registers of attend
 pipelines
   q: load (bulk) ==[q_s: 1-slot ring]==> attend (wgmma)
@@ -49,7 +48,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from dsl_kernels.device.cutedsl import boxes, fragment, wgmma, wgmma_register
+from dsl_kernels.device.cutedsl import boxes, fragment, scalars, warps, wgmma, wgmma_register
 from dsl_kernels.device.cutedsl import gqa_forward as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
@@ -138,6 +137,137 @@ class Shared:
 
 
 @cute.jit
+def hide_keys(scores, row, key, skv, shift, thread):
+    """Scores of rows from `row` and keys from `key` on, `rows` a thread: -inf where there is no such key,
+    or the row does not see it.
+
+    A row sees the keys up to its own number plus `shift`.
+    """
+    first = key + thread % 4 * 2
+    last_0 = cutlass.min(skv - 1, row + (thread // 32 * 16 + thread % 32 // 4) + shift) - first
+    for j in cutlass.range_constexpr(GROUP_ROWS * TILE // 128 // 4):
+        scores[j * 4] = cutlass.select_(j * 8 > last_0, -Float32.inf, scores[j * 4])
+        scores[j * 4 + 1] = cutlass.select_(j * 8 + 1 > last_0, -Float32.inf, scores[j * 4 + 1])
+    last_1 = cutlass.min(skv - 1, row + (thread // 32 * 16 + thread % 32 // 4 + 8) + shift) - first
+    for j in cutlass.range_constexpr(GROUP_ROWS * TILE // 128 // 4):
+        scores[j * 4 + 2] = cutlass.select_(j * 8 > last_1, -Float32.inf, scores[j * 4 + 2])
+        scores[j * 4 + 3] = cutlass.select_(j * 8 + 1 > last_1, -Float32.inf, scores[j * 4 + 3])
+
+
+@cute.jit
+def online_softmax(scores, top, total, factor, scale):
+    """Scores to weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
+
+    `factor` is what earlier weights shrink by. `unseen` says that a row may see no key of this tile.
+    """
+    risen_0 = cute.arch.fmax(top[0], fragment.quad_most(fragment.row_most(scores, 0)))
+    shift_0 = cutlass.select_(risen_0 == -Float32.inf, 0.0, risen_0) * scale
+    factor[0] = warps.exp2(top[0] * scale - shift_0)
+    total[0] = total[0] * factor[0]
+    top[0] = risen_0
+    for j in cutlass.range_constexpr(GROUP_ROWS * TILE // 128 // 4):
+        fragment.scale_pair(scores, j * 4, scale, shift_0)
+        scores[j * 4] = warps.exp2(scores[j * 4])
+        scores[j * 4 + 1] = warps.exp2(scores[j * 4 + 1])
+    total[0] = total[0] + fragment.row_sum(scores, 0)
+    risen_1 = cute.arch.fmax(top[1], fragment.quad_most(fragment.row_most(scores, 1)))
+    shift_1 = cutlass.select_(risen_1 == -Float32.inf, 0.0, risen_1) * scale
+    factor[1] = warps.exp2(top[1] * scale - shift_1)
+    total[1] = total[1] * factor[1]
+    top[1] = risen_1
+    for j in cutlass.range_constexpr(GROUP_ROWS * TILE // 128 // 4):
+        fragment.scale_pair(scores, j * 4 + 2, scale, shift_1)
+        scores[j * 4 + 2] = warps.exp2(scores[j * 4 + 2])
+        scores[j * 4 + 2 + 1] = warps.exp2(scores[j * 4 + 2 + 1])
+    total[1] = total[1] + fragment.row_sum(scores, 1)
+
+
+@cute.jit
+def rescale_rows(acc, factor):
+    """Each row times its factor, in place; left alone where the factors of a warp's rows are 1."""
+    if warps.any_lane((factor[0] != 1.0) | (factor[1] != 1.0)):
+        for j in cutlass.range_constexpr(GROUP_ROWS * DIM // 128 // 4):
+            acc[j * 4] = acc[j * 4] * factor[0]
+            acc[j * 4 + 1] = acc[j * 4 + 1] * factor[0]
+        for j in cutlass.range_constexpr(GROUP_ROWS * DIM // 128 // 4):
+            acc[j * 4 + 2] = acc[j * 4 + 2] * factor[1]
+            acc[j * 4 + 3] = acc[j * 4 + 3] * factor[1]
+
+
+@cute.jit
+def online_softmax_2(scores, top, total, factor, scale):
+    """Scores to weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
+
+    `factor` is what earlier weights shrink by. `unseen` says that a row may see no key of this tile.
+    """
+    risen_0 = cute.arch.fmax(top[0], fragment.quad_most(fragment.row_most(scores, 0)))
+    shift_0 = risen_0 * scale
+    factor[0] = warps.exp2(top[0] * scale - shift_0)
+    total[0] = total[0] * factor[0]
+    top[0] = risen_0
+    for j in cutlass.range_constexpr(GROUP_ROWS * TILE // 128 // 4):
+        fragment.scale_pair(scores, j * 4, scale, shift_0)
+        scores[j * 4] = warps.exp2(scores[j * 4])
+        scores[j * 4 + 1] = warps.exp2(scores[j * 4 + 1])
+    total[0] = total[0] + fragment.row_sum(scores, 0)
+    risen_1 = cute.arch.fmax(top[1], fragment.quad_most(fragment.row_most(scores, 1)))
+    shift_1 = risen_1 * scale
+    factor[1] = warps.exp2(top[1] * scale - shift_1)
+    total[1] = total[1] * factor[1]
+    top[1] = risen_1
+    for j in cutlass.range_constexpr(GROUP_ROWS * TILE // 128 // 4):
+        fragment.scale_pair(scores, j * 4 + 2, scale, shift_1)
+        scores[j * 4 + 2] = warps.exp2(scores[j * 4 + 2])
+        scores[j * 4 + 2 + 1] = warps.exp2(scores[j * 4 + 2 + 1])
+    total[1] = total[1] + fragment.row_sum(scores, 1)
+
+
+@cute.jit
+def divide_by_total(acc, top, total, scale):
+    """The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp."""
+    whole_0 = fragment.quad_sum(total[0])
+    top[0] = (top[0] * scale + warps.log2(whole_0)) * 0.6931471805599453
+    inverse_0 = warps.rcp_approx(whole_0)
+    for j in cutlass.range_constexpr(GROUP_ROWS * DIM // 128 // 4):
+        acc[j * 4] = acc[j * 4] * inverse_0
+        acc[j * 4 + 1] = acc[j * 4 + 1] * inverse_0
+    whole_1 = fragment.quad_sum(total[1])
+    top[1] = (top[1] * scale + warps.log2(whole_1)) * 0.6931471805599453
+    inverse_1 = warps.rcp_approx(whole_1)
+    for j in cutlass.range_constexpr(GROUP_ROWS * DIM // 128 // 4):
+        acc[j * 4 + 2] = acc[j * 4 + 2] * inverse_1
+        acc[j * 4 + 3] = acc[j * 4 + 3] * inverse_1
+
+
+@cute.jit
+def store_lse(lse, values, batch, head, heads, row, sq, thread):
+    """One value a row to lse[batch, head, row ...], as far as there are rows."""
+    if thread % 4 == 0:
+        own_0 = row + (thread // 32 * 16 + thread % 32 // 4)
+        if own_0 < sq:
+            of_head_0 = lse + Int64(batch * heads + head) * sq
+            of_head_0[own_0] = values[0]
+        own_1 = row + (thread // 32 * 16 + thread % 32 // 4 + 8)
+        if own_1 < sq:
+            of_head_1 = lse + Int64(batch * heads + head) * sq
+            of_head_1[own_1] = values[1]
+
+
+@cute.jit
+def stage_result(target, row, acc, thread):
+    """The accumulator, rounded to 16 bits, into rows `row` on of a shared tile."""
+    thread = scalars.anew(thread)
+    for pair in cutlass.range_constexpr(GROUP_ROWS * DIM // 128 // 8):
+        warps.store_matrices(
+            warps.piece(
+                target, 8, row + thread // 32 * 16 + thread % 16, pair * 16 + thread % 32 // 16 * 8,
+                (ROWS, DIM), 128
+            ).iterator,
+            acc, pair * 8, 4
+        )
+
+
+@cute.jit
 def attend(
     out_map: cute.CopyAtom, out_map_coords: cute.Tensor, lse: cute.Pointer, sm_scale: Float32, ctas: Int32,
     abreast: Int32, sq: Int32, heads: Int32, skv: Int32, q_s: cute.Pointer, k_s: cute.Pointer,
@@ -153,7 +283,6 @@ def attend(
     weights = cute.make_rmem_tensor(128, cutlass.Float16)
     weights.fill(0)
     acc = PV.accumulators()
-    rounded = cute.make_rmem_tensor(64, cutlass.Float16)
     top = cute.make_rmem_tensor(2, Float32)
     total = cute.make_rmem_tensor(2, Float32)
     factor = cute.make_rmem_tensor(2, Float32)
@@ -206,11 +335,8 @@ def attend(
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             boxes.arrive_in_cluster(k_empty + (done + others) % STAGES, 2)
-        # Scores of row `row` + i and key `key` + j: -inf where there is no such key, or the row does not see
-        # it.
-        leaf.hide_keys(scores, own_row, (tiles - 1 - others) * TILE, skv, shift, worker)
-        # Scores to weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
-        leaf.online_softmax(scores, top, total, factor, scale, True, worker)
+        hide_keys(scores, own_row, (tiles - 1 - others) * TILE, skv, shift, worker)
+        online_softmax(scores, top, total, factor, scale)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights, scores)
         masked = Int32(
@@ -238,15 +364,14 @@ def attend(
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 boxes.arrive_in_cluster(k_empty + (done + i) % STAGES, 2)
-            leaf.hide_keys(scores, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
-            leaf.online_softmax(scores, top, total, factor, scale, True, worker)
+            hide_keys(scores, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
+            online_softmax(scores, top, total, factor, scale)
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 boxes.arrive_in_cluster(v_empty + (done + (i - 1)) % STAGES, 2)
             fragment.round_to(weights, scores)
-            # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
-            leaf.rescale_rows(acc, factor, worker)
+            rescale_rows(acc, factor)
         for i in cutlass.range(masked, tiles, 1, unroll=1):
             cute.arch.barrier(barrier_id=replica + (1 + GROUPS), number_of_threads=256)
             cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
@@ -267,13 +392,13 @@ def attend(
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 boxes.arrive_in_cluster(k_empty + (done + i) % STAGES, 2)
-            leaf.online_softmax(scores, top, total, factor, scale, False, worker)
+            online_softmax_2(scores, top, total, factor, scale)
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 boxes.arrive_in_cluster(v_empty + (done + (i - 1)) % STAGES, 2)
             fragment.round_to(weights, scores)
-            leaf.rescale_rows(acc, factor, worker)
+            rescale_rows(acc, factor)
         cute.arch.mbarrier_wait(v_full + (done + (tiles - 1)) % STAGES, ((done + (tiles - 1)) // STAGES) & 1)
         # O += P V
         warpgroup.fence()
@@ -287,16 +412,12 @@ def attend(
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             boxes.arrive_in_cluster(v_empty + (done + (tiles - 1)) % STAGES, 2)
-        # The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp.
-        leaf.divide_by_total(acc, top, total, scale, worker)
-        # One value a row to lse[batch, head, row ...], as far as there are `rows`.
-        leaf.store_lse(lse, top, batch, head, heads, own_row, sq, worker)
-        fragment.round_to(rounded, acc)
+        divide_by_total(acc, top, total, scale)
+        store_lse(lse, top, batch, head, heads, own_row, sq, worker)
         if warp == replica * (256 // GROUPS // 32):
             cute.arch.cp_async_bulk_wait_group(0, read=True)
         cute.arch.barrier(barrier_id=replica + STAGED_BARRIER, number_of_threads=ATTEND_THREADS // GROUPS)
-        # A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte swizzle.
-        fragment.stage_rows(o_s, replica * GROUP_ROWS, ROWS, rounded, worker)
+        stage_result(o_s, replica * GROUP_ROWS, acc, worker)
         cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.barrier(barrier_id=replica + STAGED_BARRIER, number_of_threads=ATTEND_THREADS // GROUPS)
         if warp == replica * (256 // GROUPS // 32):

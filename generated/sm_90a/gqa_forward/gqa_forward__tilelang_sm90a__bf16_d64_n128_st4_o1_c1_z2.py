@@ -20,9 +20,8 @@ buffers
   scores     64x128 float32, registers of attend
   weights    64x128 bfloat16, registers of attend
   acc        64x64 float32, registers of attend
-  rounded    64x64 bfloat16, registers of attend
   top        64 float32, registers of attend
-  total      64 float32, registers of attend
+  total      128x2 float32, registers of attend
   factor     64 float32, registers of attend
   limit      64 float32, registers of attend
 pipelines
@@ -46,8 +45,9 @@ pipelines
 totals: 384 threads, 163984 of 232448 bytes of shared memory, grid (ctas, 1)
 """
 import tilelang.language as T
+from tilelang.layout import make_full_bank_swizzled_layout
 
-from dsl_kernels.device.tilelang import fragment, symbols, sync
+from dsl_kernels.device.tilelang import fragment, scalars, sync, warps, wgmma
 from dsl_kernels.device.tilelang import gqa_forward as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -63,16 +63,183 @@ STAGED_BARRIER = 1
 ATTEND_THREADS = 256
 PANEL = 64
 
+
+@T.macro
+def hide_keys(scores, row, key, skv, shift, thread):
+    """Scores of rows from `row` and keys from `key` on, `rows` a thread: -inf where there is no such key,
+    or the row does not see it.
+
+    A row sees the keys up to its own number plus `shift`.
+    """
+    first = key + T.truncmod(thread, 4) * 2
+    last_0 = T.min(
+        skv - 1, row + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)) + shift
+    ) - first
+    for j in T.unroll(GROUP_ROWS * TILE // 128 // 4):
+        scores[j * 4] = T.if_then_else(j * 8 > last_0, -T.infinity("float32"), scores[j * 4])
+        scores[j * 4 + 1] = T.if_then_else(j * 8 + 1 > last_0, -T.infinity("float32"), scores[j * 4 + 1])
+    last_1 = T.min(
+        skv - 1, row + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 8) + shift
+    ) - first
+    for j in T.unroll(GROUP_ROWS * TILE // 128 // 4):
+        scores[j * 4 + 2] = T.if_then_else(j * 8 > last_1, -T.infinity("float32"), scores[j * 4 + 2])
+        scores[j * 4 + 3] = T.if_then_else(j * 8 + 1 > last_1, -T.infinity("float32"), scores[j * 4 + 3])
+
+
+@T.macro
+def online_softmax_lazily(scores, top, total, factor, limit, scale):
+    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
+    two.
+
+    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and
+    -0.0 where that is negative: then it always does.
+    """
+    factor[0] = 1.0
+    factor[1] = 1.0
+    if warps.any_lane(
+        (fragment.row_most_bits(scores, 0) >= T.cast(scalars.bits_of(limit[0]), "int32")) | (
+            fragment.row_most_bits(scores, 1) >= T.cast(scalars.bits_of(limit[1]), "int32")
+        )
+    ):
+        risen_0 = T.max(top[0], fragment.quad_most(fragment.row_most(scores, 0)))
+        factor[0] = warps.exp2(
+            (top[0] - T.if_then_else(risen_0 == -T.infinity("float32"), 0.0, risen_0)) * scale
+        )
+        total[0] = total[0] * factor[0]
+        top[0] = risen_0
+        above_0 = risen_0 + RESCALE_LOG2 * warps.rcp_approx(scale)
+        limit[0] = T.if_then_else(above_0 > 0.0, above_0, -0.0)
+        risen_1 = T.max(top[1], fragment.quad_most(fragment.row_most(scores, 1)))
+        factor[1] = warps.exp2(
+            (top[1] - T.if_then_else(risen_1 == -T.infinity("float32"), 0.0, risen_1)) * scale
+        )
+        total[1] = total[1] * factor[1]
+        top[1] = risen_1
+        above_1 = risen_1 + RESCALE_LOG2 * warps.rcp_approx(scale)
+        limit[1] = T.if_then_else(above_1 > 0.0, above_1, -0.0)
+    shift_0 = T.if_then_else(top[0] == -T.infinity("float32"), 0.0, top[0]) * scale
+    for j in T.unroll(GROUP_ROWS * TILE // 128 // 4):
+        fragment.scale_pair(scores, j * 4, scale, shift_0)
+        scores[j * 4] = warps.exp2(scores[j * 4])
+        scores[j * 4 + 1] = warps.exp2(scores[j * 4 + 1])
+    total[0] = total[0] + fragment.row_sum(scores, 0)
+    shift_1 = T.if_then_else(top[1] == -T.infinity("float32"), 0.0, top[1]) * scale
+    for j in T.unroll(GROUP_ROWS * TILE // 128 // 4):
+        fragment.scale_pair(scores, j * 4 + 2, scale, shift_1)
+        scores[j * 4 + 2] = warps.exp2(scores[j * 4 + 2])
+        scores[j * 4 + 2 + 1] = warps.exp2(scores[j * 4 + 2 + 1])
+    total[1] = total[1] + fragment.row_sum(scores, 1)
+
+
+@T.macro
+def rescale_rows(acc, factor):
+    """Each row times its factor, in place; left alone where the factors of a warp's rows are 1."""
+    if warps.any_lane((factor[0] != 1.0) | (factor[1] != 1.0)):
+        for j in T.unroll(GROUP_ROWS * DIM // 128 // 4):
+            acc[j * 4] = acc[j * 4] * factor[0]
+            acc[j * 4 + 1] = acc[j * 4 + 1] * factor[0]
+        for j in T.unroll(GROUP_ROWS * DIM // 128 // 4):
+            acc[j * 4 + 2] = acc[j * 4 + 2] * factor[1]
+            acc[j * 4 + 3] = acc[j * 4 + 3] * factor[1]
+
+
+@T.macro
+def online_softmax_lazily_2(scores, top, total, factor, limit, scale):
+    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
+    two.
+
+    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and
+    -0.0 where that is negative: then it always does.
+    """
+    factor[0] = 1.0
+    factor[1] = 1.0
+    if warps.any_lane(
+        (fragment.row_most_bits(scores, 0) >= T.cast(scalars.bits_of(limit[0]), "int32")) | (
+            fragment.row_most_bits(scores, 1) >= T.cast(scalars.bits_of(limit[1]), "int32")
+        )
+    ):
+        risen_0 = T.max(top[0], fragment.quad_most(fragment.row_most(scores, 0)))
+        factor[0] = warps.exp2(
+            (top[0] - T.if_then_else(risen_0 == -T.infinity("float32"), 0.0, risen_0)) * scale
+        )
+        total[0] = total[0] * factor[0]
+        top[0] = risen_0
+        above_0 = risen_0 + RESCALE_LOG2 * warps.rcp_approx(scale)
+        limit[0] = T.if_then_else(above_0 > 0.0, above_0, -0.0)
+        risen_1 = T.max(top[1], fragment.quad_most(fragment.row_most(scores, 1)))
+        factor[1] = warps.exp2(
+            (top[1] - T.if_then_else(risen_1 == -T.infinity("float32"), 0.0, risen_1)) * scale
+        )
+        total[1] = total[1] * factor[1]
+        top[1] = risen_1
+        above_1 = risen_1 + RESCALE_LOG2 * warps.rcp_approx(scale)
+        limit[1] = T.if_then_else(above_1 > 0.0, above_1, -0.0)
+    shift_0 = top[0] * scale
+    for j in T.unroll(GROUP_ROWS * TILE // 128 // 4):
+        fragment.scale_pair(scores, j * 4, scale, shift_0)
+        scores[j * 4] = warps.exp2(scores[j * 4])
+        scores[j * 4 + 1] = warps.exp2(scores[j * 4 + 1])
+    total[0] = total[0] + fragment.row_sum(scores, 0)
+    shift_1 = top[1] * scale
+    for j in T.unroll(GROUP_ROWS * TILE // 128 // 4):
+        fragment.scale_pair(scores, j * 4 + 2, scale, shift_1)
+        scores[j * 4 + 2] = warps.exp2(scores[j * 4 + 2])
+        scores[j * 4 + 2 + 1] = warps.exp2(scores[j * 4 + 2 + 1])
+    total[1] = total[1] + fragment.row_sum(scores, 1)
+
+
+@T.macro
+def divide_by_total(acc, top, total, scale):
+    """The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp."""
+    whole_0 = fragment.quad_sum(total[0])
+    top[0] = (top[0] * scale + warps.log2(whole_0)) * 0.6931471805599453
+    inverse_0 = warps.rcp_approx(whole_0)
+    for j in T.unroll(GROUP_ROWS * DIM // 128 // 4):
+        acc[j * 4] = acc[j * 4] * inverse_0
+        acc[j * 4 + 1] = acc[j * 4 + 1] * inverse_0
+    whole_1 = fragment.quad_sum(total[1])
+    top[1] = (top[1] * scale + warps.log2(whole_1)) * 0.6931471805599453
+    inverse_1 = warps.rcp_approx(whole_1)
+    for j in T.unroll(GROUP_ROWS * DIM // 128 // 4):
+        acc[j * 4 + 2] = acc[j * 4 + 2] * inverse_1
+        acc[j * 4 + 3] = acc[j * 4 + 3] * inverse_1
+
+
+@T.macro
+def store_lse(lse, values, batch, head, row, sq, thread):
+    """One value a row to lse[batch, head, row ...], as far as there are rows."""
+    if T.truncmod(thread, 4) == 0:
+        own_0 = row + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4))
+        if own_0 < sq:
+            lse[batch, head, own_0] = values[0]
+        own_1 = row + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 8)
+        if own_1 < sq:
+            lse[batch, head, own_1] = values[1]
+
+
+@T.macro
+def stage_result(target, row, acc, thread):
+    """The accumulator, rounded to 16 bits, into rows `row` on of a shared tile."""
+    thread = scalars.anew(thread)
+    for pair in T.unroll(GROUP_ROWS * DIM // 128 // 8):
+        warps.store_matrices(
+            target[
+                row + T.truncdiv(thread, 32) * 16 + T.truncmod(thread, 16),
+                pair * 16 + T.truncdiv(T.truncmod(thread, 32), 16) * 8
+            ],
+            acc, pair * 8, 4
+        )
+
+
 @T.macro
 def attend(
     lse, sm_scale, ctas, abreast, sq, heads, skv, out_map_rows, q_s, k_s, v_s, o_s, q_full, q_empty, k_full,
     k_empty, v_full, v_empty, cta, blocks, bundles, items: T.Ref, shift: T.Ref, thread, replica
 ):
     """64 rows each: products, softmax, epilogue."""
-    scores = T.alloc_fragment((GROUP_ROWS, TILE), "float32")
-    weights = T.alloc_fragment((GROUP_ROWS, TILE), "bfloat16")
-    acc = T.alloc_fragment((GROUP_ROWS, DIM), "float32")
-    rounded = T.alloc_fragment((GROUP_ROWS, DIM), "bfloat16")
+    scores = T.alloc_local((64,), "float32")
+    weights = T.alloc_local((64,), "bfloat16")
+    acc = T.alloc_local((32,), "float32")
     top = T.alloc_local((2,), "float32")
     total = T.alloc_local((2,), "float32")
     factor = T.alloc_local((2,), "float32")
@@ -117,22 +284,22 @@ def attend(
                 T.mbarrier_arrive(v_empty[(done + i) % STAGES])
         T.mbarrier_wait_parity(k_full[(done + others) % STAGES], ((done + others) // STAGES) & 1)
         # S = Q K^T
-        T.wgmma_gemm(
-            q_s[0, replica * GROUP_ROWS : replica * GROUP_ROWS + GROUP_ROWS, :],
-            k_s[(done + others) % STAGES, :, :], scores, transpose_B=True, policy=T.GemmWarpPolicy.FullRow,
-            clear_accum=True
+        T.warpgroup_fence_operand(scores, num_regs=64)
+        T.warpgroup_arrive()
+        wgmma.multiply(
+            scores, wgmma.operand(q_s, 0, replica * GROUP_ROWS, 0, "k", 128, "bfloat16"),
+            wgmma.operand(k_s, (done + others) % STAGES, 0, 0, "k", 128, "bfloat16"), GROUP_ROWS, TILE, DIM,
+            "bfloat16", True, narrow=True
         )
+        T.warpgroup_commit_batch()
+        T.warpgroup_fence_operand(scores, num_regs=64)
         T.wait_wgmma(0)
         T.warpgroup_fence_operand(scores, num_regs=64)
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(k_empty[(done + others) % STAGES])
-        # Scores of row `row` + i and key `key` + j: -inf where there is no such key, or the row does not see
-        # it.
-        leaf.hide_keys(scores, own_row, (tiles - 1 - others) * TILE, skv, shift, worker)
-        # As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
-        # two.
-        leaf.online_softmax_lazily(scores, top, total, factor, limit, scale, RESCALE_LOG2, True, True, worker)
+        hide_keys(scores, own_row, (tiles - 1 - others) * TILE, skv, shift, worker)
+        online_softmax_lazily(scores, top, total, factor, limit, scale)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights, scores)
         masked = T.alloc_var(
@@ -145,17 +312,27 @@ def attend(
             T.call_extern("handle", "sync::take_turn", replica + (1 + GROUPS), 256)
             T.mbarrier_wait_parity(k_full[(done + i) % STAGES], ((done + i) // STAGES) & 1)
             # S = Q K^T
-            T.wgmma_gemm(
-                q_s[0, replica * GROUP_ROWS : replica * GROUP_ROWS + GROUP_ROWS, :],
-                k_s[(done + i) % STAGES, :, :], scores, transpose_B=True, policy=T.GemmWarpPolicy.FullRow,
-                clear_accum=True
+            T.warpgroup_fence_operand(scores, num_regs=64)
+            T.warpgroup_arrive()
+            wgmma.multiply(
+                scores, wgmma.operand(q_s, 0, replica * GROUP_ROWS, 0, "k", 128, "bfloat16"),
+                wgmma.operand(k_s, (done + i) % STAGES, 0, 0, "k", 128, "bfloat16"), GROUP_ROWS, TILE, DIM,
+                "bfloat16", True, narrow=True
             )
+            T.warpgroup_commit_batch()
+            T.warpgroup_fence_operand(scores, num_regs=64)
             T.mbarrier_wait_parity(v_full[(done + (i - 1)) % STAGES], ((done + (i - 1)) // STAGES) & 1)
             # O += P V
-            T.wgmma_gemm(
-                weights, v_s[(done + (i - 1)) % STAGES, :, :], acc, policy=T.GemmWarpPolicy.FullRow,
-                clear_accum=False
+            T.warpgroup_fence_operand(weights, num_regs=32)
+            T.warpgroup_fence_operand(acc, num_regs=32)
+            T.warpgroup_arrive()
+            wgmma.multiply_registers(
+                acc, weights, wgmma.operand(v_s, (done + (i - 1)) % STAGES, 0, 0, "mn", 128, "bfloat16"), DIM,
+                TILE, "bfloat16", False
             )
+            T.warpgroup_commit_batch()
+            T.warpgroup_fence_operand(acc, num_regs=32)
+            T.warpgroup_fence_operand(weights, num_regs=32)
             T.call_extern("handle", "sync::pass_turn", T.truncmod(replica + 1, 2) + (1 + GROUPS), 256)
             T.wait_wgmma(1)
             T.warpgroup_fence_operand(scores, num_regs=64)
@@ -163,33 +340,40 @@ def attend(
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(k_empty[(done + i) % STAGES])
-            leaf.hide_keys(scores, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
-            leaf.online_softmax_lazily(
-                scores, top, total, factor, limit, scale, RESCALE_LOG2, True, True, worker
-            )
+            hide_keys(scores, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
+            online_softmax_lazily(scores, top, total, factor, limit, scale)
             T.wait_wgmma(0)
             T.warpgroup_fence_operand(acc, num_regs=32)
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(v_empty[(done + (i - 1)) % STAGES])
             fragment.round_to(weights, scores)
-            # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
-            leaf.rescale_rows(acc, factor, worker)
+            rescale_rows(acc, factor)
         for i in T.serial(masked, tiles):
             T.call_extern("handle", "sync::take_turn", replica + (1 + GROUPS), 256)
             T.mbarrier_wait_parity(k_full[(done + i) % STAGES], ((done + i) // STAGES) & 1)
             # S = Q K^T
-            T.wgmma_gemm(
-                q_s[0, replica * GROUP_ROWS : replica * GROUP_ROWS + GROUP_ROWS, :],
-                k_s[(done + i) % STAGES, :, :], scores, transpose_B=True, policy=T.GemmWarpPolicy.FullRow,
-                clear_accum=True
+            T.warpgroup_fence_operand(scores, num_regs=64)
+            T.warpgroup_arrive()
+            wgmma.multiply(
+                scores, wgmma.operand(q_s, 0, replica * GROUP_ROWS, 0, "k", 128, "bfloat16"),
+                wgmma.operand(k_s, (done + i) % STAGES, 0, 0, "k", 128, "bfloat16"), GROUP_ROWS, TILE, DIM,
+                "bfloat16", True, narrow=True
             )
+            T.warpgroup_commit_batch()
+            T.warpgroup_fence_operand(scores, num_regs=64)
             T.mbarrier_wait_parity(v_full[(done + (i - 1)) % STAGES], ((done + (i - 1)) // STAGES) & 1)
             # O += P V
-            T.wgmma_gemm(
-                weights, v_s[(done + (i - 1)) % STAGES, :, :], acc, policy=T.GemmWarpPolicy.FullRow,
-                clear_accum=False
+            T.warpgroup_fence_operand(weights, num_regs=32)
+            T.warpgroup_fence_operand(acc, num_regs=32)
+            T.warpgroup_arrive()
+            wgmma.multiply_registers(
+                acc, weights, wgmma.operand(v_s, (done + (i - 1)) % STAGES, 0, 0, "mn", 128, "bfloat16"), DIM,
+                TILE, "bfloat16", False
             )
+            T.warpgroup_commit_batch()
+            T.warpgroup_fence_operand(acc, num_regs=32)
+            T.warpgroup_fence_operand(weights, num_regs=32)
             T.call_extern("handle", "sync::pass_turn", T.truncmod(replica + 1, 2) + (1 + GROUPS), 256)
             T.wait_wgmma(1)
             T.warpgroup_fence_operand(scores, num_regs=64)
@@ -197,22 +381,26 @@ def attend(
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(k_empty[(done + i) % STAGES])
-            leaf.online_softmax_lazily(
-                scores, top, total, factor, limit, scale, RESCALE_LOG2, False, True, worker
-            )
+            online_softmax_lazily_2(scores, top, total, factor, limit, scale)
             T.wait_wgmma(0)
             T.warpgroup_fence_operand(acc, num_regs=32)
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(v_empty[(done + (i - 1)) % STAGES])
             fragment.round_to(weights, scores)
-            leaf.rescale_rows(acc, factor, worker)
+            rescale_rows(acc, factor)
         T.mbarrier_wait_parity(v_full[(done + (tiles - 1)) % STAGES], ((done + (tiles - 1)) // STAGES) & 1)
         # O += P V
-        T.wgmma_gemm(
-            weights, v_s[(done + (tiles - 1)) % STAGES, :, :], acc, policy=T.GemmWarpPolicy.FullRow,
-            clear_accum=False
+        T.warpgroup_fence_operand(weights, num_regs=32)
+        T.warpgroup_fence_operand(acc, num_regs=32)
+        T.warpgroup_arrive()
+        wgmma.multiply_registers(
+            acc, weights, wgmma.operand(v_s, (done + (tiles - 1)) % STAGES, 0, 0, "mn", 128, "bfloat16"), DIM,
+            TILE, "bfloat16", False
         )
+        T.warpgroup_commit_batch()
+        T.warpgroup_fence_operand(acc, num_regs=32)
+        T.warpgroup_fence_operand(weights, num_regs=32)
         T.wait_wgmma(1)
         T.sync_warp()
         if T.shuffle_elect(32):
@@ -222,16 +410,12 @@ def attend(
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(v_empty[(done + (tiles - 1)) % STAGES])
-        # The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp.
-        leaf.divide_by_total(acc, top, total, scale, worker)
-        # One value a row to lse[batch, head, row ...], as far as there are `rows`.
-        leaf.store_lse(lse, top, batch, head, heads, own_row, sq, worker)
-        fragment.round_to(rounded, acc)
+        divide_by_total(acc, top, total, scale)
+        store_lse(lse, top, batch, head, own_row, sq, worker)
         if thread < replica * (256 // GROUPS) + 32:
             T.tma_store_wait(0)
         T.sync_threads(replica + STAGED_BARRIER, ATTEND_THREADS // GROUPS)
-        # A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte swizzle.
-        leaf.stage_rows(o_s, replica * GROUP_ROWS, ROWS, rounded, worker)
+        stage_result(o_s, replica * GROUP_ROWS, acc, worker)
         T.fence_proxy_async()
         T.sync_threads(replica + STAGED_BARRIER, ATTEND_THREADS // GROUPS)
         if thread < replica * (256 // GROUPS) + 32:
@@ -357,11 +541,12 @@ def program():
             out_map_rows = T.view(
                 out, (b, heads, sq, 64), "bfloat16", strides=(sq * heads * 64, 64, heads * 64, 1)
             )
-            T.import_source(leaf.SOURCE + sync.SOURCE)
+            T.import_source(wgmma.SOURCE + warps.SOURCE + scalars.SOURCE + fragment.SOURCE + sync.SOURCE)
             q_s = T.alloc_shared((1, ROWS, DIM), "bfloat16")
             k_s = T.alloc_shared((STAGES, TILE, DIM), "bfloat16")
             v_s = T.alloc_shared((STAGES, TILE, DIM), "bfloat16")
             o_s = T.alloc_shared((ROWS, DIM), "bfloat16")
+            T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (q_s, k_s, v_s)})
             q_full = T.alloc_barrier([1] * 1)
             q_empty = T.alloc_barrier([GROUPS * 4] * 1)
             k_full = T.alloc_barrier([1] * STAGES)
@@ -402,4 +587,4 @@ def program():
                         shift
                     )
 
-    return symbols.named(gqa_forward__tilelang_sm90a__bf16_d64_n128_st4_o1_c1_z2, skv=skv, sq=sq)
+    return gqa_forward__tilelang_sm90a__bf16_d64_n128_st4_o1_c1_z2
