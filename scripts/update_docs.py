@@ -32,7 +32,7 @@ import draw_pipeline  # noqa: E402
 import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
 
-from codegen.sweep import FUNCTIONS, leaf_modules  # noqa: E402
+from codegen.sweep import FUNCTIONS, SHARED_LEAVES, leaf_modules  # noqa: E402
 from dsl_kernels import backends, cases, env, measured, problems, profile, programs, variants  # noqa: E402
 from dsl_kernels.arch import get_arch  # noqa: E402
 from dsl_kernels.cases import base as case_records  # noqa: E402
@@ -176,14 +176,14 @@ def leaf_by_text() -> str:
 
 def _spells(dsl: str, module: str, title: str) -> bool:
     """Whether a DSL has a name in a module of leaves."""
-    path = ROOT / "dsl_kernels" / "device" / dsl / f"{module}.py"
-    return path.exists() and bool(re.search(rf"^(def {title}\(|{title} = )", path.read_text(), re.MULTILINE))
+    paths = (ROOT / "dsl_kernels" / "device" / dsl).glob(f"{module}*.py")
+    return any(re.search(rf"^(def {title}\(|{title} = )", path.read_text(), re.MULTILINE) for path in paths)
 
 
 def leaf_functions() -> str:
     """Every function that the text of a leaf may call: its module, what it takes and gives, and its docstring."""
     rows = []
-    for module in FUNCTIONS:
+    for module in (*FUNCTIONS, SHARED_LEAVES):
         found = vars(importlib.import_module(f"dsl_kernels.device.torch.{module}"))
         tree = ast.parse((ROOT / "dsl_kernels" / "device" / "torch" / f"{module}.py").read_text()).body
         for node, told in pairwise(tree):
