@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ...tile.frontend import recorded, rolled, unrolled
+from ...tile.frontend import named, recorded, rolled, unrolled
 from ...tile.kinds import (
     Bfloat16,
     Boolean,
@@ -287,8 +287,9 @@ def _blend(m, out, row_of, row, total, d, first, begin, end, place, weight, vect
             if own < end:
                 share = weight[own]
                 for j in unrolled(words):
-                    lower, upper = low[i * words + j], high[i * words + j]
-                    mean = _mean(lower, upper, share, vector)
+                    lower = low[i * words + j]
+                    upper = high[i * words + j]
+                    mean = _mean(m, lower, upper, share, vector)
                     upwards = select(share >= 1.0, upper, mean)
                     high[i * words + j] = select(share <= 0.0, lower, upwards)
                 to = out.row("to", (row, first + own), (total, d))
@@ -311,8 +312,17 @@ def _onwards(m, row: Changes[Int32], column: Changes[Int32], step, rest, width):
         column -= width
 
 
-def _mean(low, high, share, vector):
+@recorded
+def _mean(m, low, high, share, vector):
     """The weighted mean of two words of bf16."""
-    below, above = ([float_of(word << 16), float_of(word & 0xFFFF0000)][:vector] for word in (low, high))
-    means = [a * (1.0 - share) + b * share for a, b in zip(below, above, strict=True)]
+    means = []
+    for e in range(min(vector, 2)):
+        below = named(f"below_{e}", _half(low, e))
+        above = named(f"above_{e}", _half(high, e))
+        means.append(below * (1.0 - share) + above * share)
     return pair_of(means[0], means[-1])
+
+
+def _half(word, upper):
+    """The float that a half of a word is in bf16."""
+    return float_of(word & 0xFFFF0000 if upper else word << 16)

@@ -18,6 +18,7 @@ SOURCE = (
     + r"""
 #ifndef ROWS_ONCE
 #define ROWS_ONCE
+#include <tl_templates/cuda/copy_sm100.h>
 namespace rows {
 // Over N of a thread's values; four independent chains hide the latency of each step.
 template <int N, typename T, typename Get, typename Combine>

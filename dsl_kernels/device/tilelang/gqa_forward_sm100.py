@@ -1,3 +1,1 @@
 """Leaves of grouped-query attention on Blackwell in TileLang: each has a text (dsl_kernels/device/text)."""
-
-SOURCE = "#include <tl_templates/cuda/copy_sm100.h>\n"

@@ -10,6 +10,7 @@ SOURCE = r"""
 #ifndef WARPS_ONCE
 #define WARPS_ONCE
 #include <cuda_bf16.h>
+#include <tl_templates/cuda/common.h>
 namespace warps {
 constexpr unsigned ALL = 0xFFFFFFFFu;
 

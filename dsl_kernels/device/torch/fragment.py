@@ -64,11 +64,15 @@ quad_sum = Function(
 """The sum over the four lanes that share a row."""
 
 
-def _load_columns(threads: Threads, held: torch.Tensor, source: torch.Tensor, column: Any, thread: Any) -> None:
+def _load_columns(
+    threads: Threads, held: torch.Tensor, source: torch.Tensor, column: Any, thread: Any
+) -> None:
     held[threads.active] = source[threads.active, column : column + held.shape[1]]
 
 
-def _store_columns(threads: Threads, held: torch.Tensor, target: torch.Tensor, column: Any, thread: Any) -> None:
+def _store_columns(
+    threads: Threads, held: torch.Tensor, target: torch.Tensor, column: Any, thread: Any
+) -> None:
     target[threads.active, column : column + held.shape[1]] = held[threads.active]
 
 

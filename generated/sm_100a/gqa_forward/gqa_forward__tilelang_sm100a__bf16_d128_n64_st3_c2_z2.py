@@ -98,7 +98,6 @@ import tilelang.language as T
 
 from dsl_kernels.device.tilelang import boxes, fragment, scalars, sync, tcgen05, warps
 from dsl_kernels.device.tilelang import gqa_forward as leaf
-from dsl_kernels.device.tilelang import gqa_forward_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
@@ -780,9 +779,7 @@ def program():
             out_map_rows = T.view(
                 out, (b, heads, sq, 128), "bfloat16", strides=(sq * heads * 128, 128, heads * 128, 1)
             )
-            T.import_source(
-                leaf_sm100.SOURCE + warps.SOURCE + scalars.SOURCE + fragment.SOURCE + sync.SOURCE + tcgen05.SOURCE
-            )
+            T.import_source(warps.SOURCE + scalars.SOURCE + fragment.SOURCE + sync.SOURCE + tcgen05.SOURCE)
             q_s = T.alloc_shared((2, GROUP_ROWS, DIM), "bfloat16")
             k_s = T.alloc_shared((STAGES, TILE, DIM), "bfloat16")
             v_s = T.alloc_shared((STAGES, TILE, DIM), "bfloat16")

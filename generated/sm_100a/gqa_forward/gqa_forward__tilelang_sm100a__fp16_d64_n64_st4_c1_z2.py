@@ -98,7 +98,6 @@ import tilelang.language as T
 
 from dsl_kernels.device.tilelang import fragment, scalars, warps
 from dsl_kernels.device.tilelang import gqa_forward as leaf
-from dsl_kernels.device.tilelang import gqa_forward_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
@@ -715,7 +714,7 @@ def program():
             out_map_rows = T.view(
                 out, (b, heads, sq, 64), "float16", strides=(sq * heads * 64, 64, heads * 64, 1)
             )
-            T.import_source(leaf_sm100.SOURCE + warps.SOURCE + scalars.SOURCE + fragment.SOURCE)
+            T.import_source(warps.SOURCE + scalars.SOURCE + fragment.SOURCE)
             q_s = T.alloc_shared((2, GROUP_ROWS, DIM), "float16")
             k_s = T.alloc_shared((STAGES, TILE, DIM), "float16")
             v_s = T.alloc_shared((STAGES, TILE, DIM), "float16")

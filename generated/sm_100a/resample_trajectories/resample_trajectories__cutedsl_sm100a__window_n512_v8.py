@@ -184,20 +184,17 @@ def blend(out, data, row, n, total, d, first, left, place, weight, thread):
             if own < end:
                 share = weight[own]
                 for j in cutlass.range_constexpr(VECTOR // 2):
+                    lower = low[i * (VECTOR // 2) + j]
+                    upper = high[i * (VECTOR // 2) + j]
+                    below_0 = scalars.float_of(lower << 16)
+                    above_0 = scalars.float_of(upper << 16)
+                    below_1 = scalars.float_of(lower & cutlass.Uint32(4294901760))
+                    above_1 = scalars.float_of(upper & cutlass.Uint32(4294901760))
                     mean = scalars.pair_of(
-                        scalars.float_of(
-                            low[i * (VECTOR // 2) + j] << 16
-                        ) * (1.0 - share) + scalars.float_of(high[i * (VECTOR // 2) + j] << 16) * share,
-                        scalars.float_of(
-                            low[i * (VECTOR // 2) + j] & cutlass.Uint32(4294901760)
-                        ) * (1.0 - share) + scalars.float_of(
-                            high[i * (VECTOR // 2) + j] & cutlass.Uint32(4294901760)
-                        ) * share
+                        below_0 * (1.0 - share) + above_0 * share, below_1 * (1.0 - share) + above_1 * share
                     )
-                    upwards = cutlass.select_(share >= 1.0, high[i * (VECTOR // 2) + j], mean)
-                    high[i * (VECTOR // 2) + j] = cutlass.select_(
-                        share <= 0.0, low[i * (VECTOR // 2) + j], upwards
-                    )
+                    upwards = cutlass.select_(share >= 1.0, upper, mean)
+                    high[i * (VECTOR // 2) + j] = cutlass.select_(share <= 0.0, lower, upwards)
                 to = out + Int64(row * total + (first + own)) * d
                 scalars.store_piece(high, i * (VECTOR // 2), VECTOR, to + column * VECTOR)
             own = own + step

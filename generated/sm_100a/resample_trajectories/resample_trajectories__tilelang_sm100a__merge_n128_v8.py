@@ -187,22 +187,17 @@ def blend_staged(out, rows, row, d, first, done, upto, place, weight, thread):
             if own < upto:
                 share = weight[own]
                 for j in T.unroll(VECTOR // 2):
+                    lower = low[i * (VECTOR // 2) + j]
+                    upper = high[i * (VECTOR // 2) + j]
+                    below_0 = scalars.float_of(lower << T.uint32(16))
+                    above_0 = scalars.float_of(upper << T.uint32(16))
+                    below_1 = scalars.float_of(lower & T.uint32(4294901760))
+                    above_1 = scalars.float_of(upper & T.uint32(4294901760))
                     mean = scalars.pair_of(
-                        scalars.float_of(
-                            low[i * (VECTOR // 2) + j] << T.uint32(16)
-                        ) * (1.0 - share) + scalars.float_of(
-                            high[i * (VECTOR // 2) + j] << T.uint32(16)
-                        ) * share,
-                        scalars.float_of(
-                            low[i * (VECTOR // 2) + j] & T.uint32(4294901760)
-                        ) * (1.0 - share) + scalars.float_of(
-                            high[i * (VECTOR // 2) + j] & T.uint32(4294901760)
-                        ) * share
+                        below_0 * (1.0 - share) + above_0 * share, below_1 * (1.0 - share) + above_1 * share
                     )
-                    upwards = T.if_then_else(share >= 1.0, high[i * (VECTOR // 2) + j], mean)
-                    high[i * (VECTOR // 2) + j] = T.if_then_else(
-                        share <= 0.0, low[i * (VECTOR // 2) + j], upwards
-                    )
+                    upwards = T.if_then_else(share >= 1.0, upper, mean)
+                    high[i * (VECTOR // 2) + j] = T.if_then_else(share <= 0.0, lower, upwards)
                 scalars.store_piece(high, i * (VECTOR // 2), VECTOR, out[row, first + own, column * VECTOR])
             own = own + step
             column = column + rest
@@ -262,22 +257,17 @@ def blend(out, data, row, d, first, left, place, weight, thread):
             if own < end:
                 share = weight[own]
                 for j in T.unroll(VECTOR // 2):
+                    lower = low[i * (VECTOR // 2) + j]
+                    upper = high[i * (VECTOR // 2) + j]
+                    below_0 = scalars.float_of(lower << T.uint32(16))
+                    above_0 = scalars.float_of(upper << T.uint32(16))
+                    below_1 = scalars.float_of(lower & T.uint32(4294901760))
+                    above_1 = scalars.float_of(upper & T.uint32(4294901760))
                     mean = scalars.pair_of(
-                        scalars.float_of(
-                            low[i * (VECTOR // 2) + j] << T.uint32(16)
-                        ) * (1.0 - share) + scalars.float_of(
-                            high[i * (VECTOR // 2) + j] << T.uint32(16)
-                        ) * share,
-                        scalars.float_of(
-                            low[i * (VECTOR // 2) + j] & T.uint32(4294901760)
-                        ) * (1.0 - share) + scalars.float_of(
-                            high[i * (VECTOR // 2) + j] & T.uint32(4294901760)
-                        ) * share
+                        below_0 * (1.0 - share) + above_0 * share, below_1 * (1.0 - share) + above_1 * share
                     )
-                    upwards = T.if_then_else(share >= 1.0, high[i * (VECTOR // 2) + j], mean)
-                    high[i * (VECTOR // 2) + j] = T.if_then_else(
-                        share <= 0.0, low[i * (VECTOR // 2) + j], upwards
-                    )
+                    upwards = T.if_then_else(share >= 1.0, upper, mean)
+                    high[i * (VECTOR // 2) + j] = T.if_then_else(share <= 0.0, lower, upwards)
                 scalars.store_piece(high, i * (VECTOR // 2), VECTOR, out[row, first + own, column * VECTOR])
             own = own + step
             column = column + rest

@@ -184,12 +184,15 @@ def blend(out, data, row, n, total, d, first, left, place, weight, thread):
             if own < end:
                 share = weight[own]
                 for j in cutlass.range_constexpr(1):
+                    lower = low[i + j]
+                    upper = high[i + j]
+                    below_0 = scalars.float_of(lower << 16)
+                    above_0 = scalars.float_of(upper << 16)
                     mean = scalars.pair_of(
-                        scalars.float_of(low[i + j] << 16) * (1.0 - share) + scalars.float_of(high[i + j] << 16) * share,
-                        scalars.float_of(low[i + j] << 16) * (1.0 - share) + scalars.float_of(high[i + j] << 16) * share
+                        below_0 * (1.0 - share) + above_0 * share, below_0 * (1.0 - share) + above_0 * share
                     )
-                    upwards = cutlass.select_(share >= 1.0, high[i + j], mean)
-                    high[i + j] = cutlass.select_(share <= 0.0, low[i + j], upwards)
+                    upwards = cutlass.select_(share >= 1.0, upper, mean)
+                    high[i + j] = cutlass.select_(share <= 0.0, lower, upwards)
                 to = out + Int64(row * total + (first + own)) * d
                 scalars.store_piece(high, i, VECTOR, to + column)
             own = own + step

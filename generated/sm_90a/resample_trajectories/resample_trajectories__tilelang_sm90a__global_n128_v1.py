@@ -78,16 +78,15 @@ def blend(out, data, row, d, first, left, place, weight, thread):
             if own < end:
                 share = weight[own]
                 for j in T.unroll(1):
+                    lower = low[i + j]
+                    upper = high[i + j]
+                    below_0 = scalars.float_of(lower << T.uint32(16))
+                    above_0 = scalars.float_of(upper << T.uint32(16))
                     mean = scalars.pair_of(
-                        scalars.float_of(
-                            low[i + j] << T.uint32(16)
-                        ) * (1.0 - share) + scalars.float_of(high[i + j] << T.uint32(16)) * share,
-                        scalars.float_of(
-                            low[i + j] << T.uint32(16)
-                        ) * (1.0 - share) + scalars.float_of(high[i + j] << T.uint32(16)) * share
+                        below_0 * (1.0 - share) + above_0 * share, below_0 * (1.0 - share) + above_0 * share
                     )
-                    upwards = T.if_then_else(share >= 1.0, high[i + j], mean)
-                    high[i + j] = T.if_then_else(share <= 0.0, low[i + j], upwards)
+                    upwards = T.if_then_else(share >= 1.0, upper, mean)
+                    high[i + j] = T.if_then_else(share <= 0.0, lower, upwards)
                 scalars.store_piece(high, i, VECTOR, out[row, first + own, column])
             own = own + step
             column = column + rest
