@@ -15,7 +15,6 @@ import tilelang.language as T
 
 from dsl_kernels.device.tilelang import floats, scalars, warps
 from dsl_kernels.device.tilelang import resample_trajectories as leaf
-from dsl_kernels.device.tilelang import symbols
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
@@ -161,4 +160,4 @@ def program():
 
             sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, row, tile, thread)
 
-    return symbols.named(resample_trajectories__tilelang_sm100a__staged_n512_v8, n=n)
+    return resample_trajectories__tilelang_sm100a__staged_n512_v8

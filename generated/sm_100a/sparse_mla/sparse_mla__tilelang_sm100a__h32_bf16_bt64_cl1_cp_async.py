@@ -60,7 +60,7 @@ pipelines
     full  x1: mma commit -> full
       softmax: wait full, fence after
   named barrier softmax: softmax
-totals: 288 threads, 226708 of 232448 bytes of shared memory, 192 of 512 tensor-memory columns, grid (t * 1, splits)
+totals: 288 threads, 226708 of 232448 bytes of shared memory, 192 of 512 tensor-memory columns, grid (t, splits)
 """
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
@@ -70,7 +70,7 @@ from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
 # Where it is not zero, all CTAs run at once.
-RESIDENT = "(splits - 1) * (t * 1 + 1 - arrival_slots)"
+RESIDENT = "all_resident"
 
 HEADS = 32  # query heads
 TILE = 64  # tokens a tile
@@ -480,10 +480,10 @@ def copy_rows_2(target, target_slot, cache, low, high, n, thread):
 
 @T.macro
 def softmax(
-    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n,
-    splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty, p_full,
-    p_empty, o_full, bx, split, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
-    live: T.Ref, thread, lane
+    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
+    all_resident, n, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty,
+    p_full, p_empty, o_full, bx, split, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
+    in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = T.alloc_local((HEADS // 2,), "float32")
@@ -553,8 +553,7 @@ def softmax(
         merges = T.alloc_var("bool", init=True)
         share = T.alloc_var("int32", init=split)
         shares = T.alloc_var("int32", init=splits)
-        together = arrival_slots == t
-        if together:
+        if all_resident != 0:
             T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
             grid.count_in(arrivals, bx, worker)
             grid.await_count(arrivals, bx, splits, worker)
@@ -570,7 +569,7 @@ def softmax(
             merge_heads(
                 bx, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, worker
             )
-        if together:
+        if all_resident != 0:
             grid.count_out(arrivals, bx, splits, worker)
 
 
@@ -660,7 +659,7 @@ def program():
     kpe_stride = T.dynamic("kpe_stride")
     topk = T.dynamic("topk")
     splits = T.dynamic("splits")
-    arrival_slots = T.dynamic("arrival_slots")
+    counters = T.dynamic("counters")
 
     @T.prim_func
     def sparse_mla__tilelang_sm100a__h32_bf16_bt64_cl1_cp_async(
@@ -674,11 +673,12 @@ def program():
         lse: T.Tensor((t, 32), "float32"),
         o_partial: T.Tensor((t, splits, 32, 512), "float32"),
         lse_partial: T.Tensor((t, splits, 32), "float32"),
-        arrivals: T.Tensor((arrival_slots,), "int32"),
+        arrivals: T.Tensor((counters,), "int32"),
         sm_scale: T.float32,
         lse_scale: T.float32,
+        all_resident: T.int32,
     ):
-        with T.Kernel(t * 1, splits, threads=288) as (bx, split):
+        with T.Kernel(t, splits, threads=288) as (bx, split):
             T.import_source(leaf_sm100.SOURCE + warps.SOURCE + fragment.SOURCE)
             q_s = T.alloc_shared((1, HEADS, LATENT_DIM), "bfloat16")
             qpe_s = T.alloc_shared((1, HEADS, ROPE_DIM), "bfloat16")
@@ -715,7 +715,7 @@ def program():
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-                    lse_scale, t, n, splits, arrival_slots, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t,
+                    lse_scale, all_resident, n, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t,
                     q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, turns, it, low, high, in_low,
                     in_high, live, thread, lane
                 )
