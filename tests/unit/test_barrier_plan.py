@@ -213,7 +213,6 @@ BY_HAND = {
     ("device/cutedsl/inbox.py", "st.relaxed"): "what a leaf sends through the grid with, and wait_words is spelled with",
     ("device/cutedsl/inbox.py", "ld.relaxed"): "what wait_words is spelled with",
     ("device/cutedsl/fragment_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
-    ("device/cutedsl/gqa_forward_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
     ("device/cutedsl/warps.py", "sync_warp"): "what a leaf's text is spelled with",
     ("device/cutedsl/warps.py", "mbarrier::complete_tx::bytes.v4.f32"): "st.async: a store that signals",
     ("device/cutedsl/warps.py", "fence_proxy"): "the copy engine reads what a warp sends",

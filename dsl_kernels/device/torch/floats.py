@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from ..._discover import later
 from ...tile.arithmetic import number
 from ...tile.leaf_text import WARP, Function
-from ...tile.threads import Threads
+
+if TYPE_CHECKING:
+    import torch
+
+    from ...tile.threads import Threads
+else:
+    torch = later("torch", globals())
 
 
 def _of_lanes(combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -38,8 +43,8 @@ divide = Function("divide", "float32", lambda a, b: number(a) / number(b))
 is_nan = Function("is_nan", "bool", lambda x: number(x).isnan())
 """Whether x is no number; a compiler may take x != x to be false."""
 
-sum_of_lanes = Function("sum_of_lanes", "float32", _of_lanes(torch.add), joint=True)
+sum_of_lanes = Function("sum_of_lanes", "float32", _of_lanes(lambda a, b: a + b), joint=True)
 """The sum over each `lanes` neighbouring lanes, a power of two, the same in all of them; every lane of the warp takes part."""
 
-max_of_lanes = Function("max_of_lanes", "float32", _of_lanes(torch.fmax), joint=True)
+max_of_lanes = Function("max_of_lanes", "float32", _of_lanes(lambda a, b: a.fmax(b)), joint=True)
 """The greatest over each `lanes` neighbouring lanes, a power of two; NaN if all are. Every lane of the warp takes part."""
