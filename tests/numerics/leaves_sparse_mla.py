@@ -136,7 +136,7 @@ def renew_tokens(p: Probe, dims: int) -> None:
         p.shared(text, (64, width), dtype="bfloat16", swizzle=min(128, 2 * width), out=True, slot=True)
         for text, width in (("target", dims), ("rope", dims // 8))
     )
-    p.before = _calling(said.load_tokens, (words, cache, 1, dims, low, high, n, p.thread))
+    p.before = _calling(said.load_tokens, (words, cache, 1, dims, low, high, n))
     p.call(words, *rows, cache, 1, dims, high, low, n)
 
 

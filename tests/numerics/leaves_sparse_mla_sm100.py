@@ -84,7 +84,7 @@ def read_accumulator(p: Probe) -> None:
         p.shared("a_s", (64, 64), dtype="bfloat16", swizzle=128)
         p.shared("b_s", (HEADS, 64), dtype="bfloat16", swizzle=128)
         p.mmas = (Mma("qk", "tcgen05", "probe", 64, HEADS, 64, "bfloat16", a="a_s", b="b_s", acc="s_t"),)
-    p.call(scores, p.tensor("s_t", (64, HEADS), p.normal(64, HEADS)))
+    p.call(scores, p.tensor("s_t", (64, HEADS), p.normal(64, HEADS)), p.thread)
 
 
 @case(text.take_maxima, rise=(8.0, 8.5))
