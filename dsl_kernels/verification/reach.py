@@ -86,18 +86,13 @@ def _gqa(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
 
 def _sparse_mla(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
     """Three queries, each of one CTA or cluster or shared by two, with more tiles than twice the slots of the ring."""
-    from ..policies.sparse_mla import blocks_of
-
     stages, shares = getattr(k, "stages", 3), max(getattr(k, "cluster", 1), getattr(k, "slices", 1))
     topk, t = k.tile * (ROUNDS * stages + 1) * shares, 3
     launch, joined = {"splits": shares}, {"splits": 2 * shares}
-    if getattr(k, "slices", 1) == 1 and getattr(k, "block", 0) != 64:
-        # A counter more than there are blocks says that not all CTAs run at once: the last to come merges.
-        joined["arrival_slots"] = (
-            blocks_of(k, {"t": t, "heads": k.heads, "topk": topk}) * getattr(k, "cluster", 1) + 1
-        )
-    if getattr(k, "block", 0) == 64:  # these CTAs walk: as many as there are blocks of heads, for all queries
-        launch["arrival_slots"] = (t + 1) * k.heads // k.block
+    if shares == 1 and getattr(k, "block", 0) != 64:
+        joined["all_resident"] = 0  # then the last to come merges
+    if getattr(k, "block", 0) == 64:  # these CTAs walk: one for all queries
+        launch["ctas"] = 1
     for ids in ("holes", "mixed"):
         found = _workload(k.kv, {"t": t, "heads": k.heads, "topk": topk, "n": 2 * topk, "ids": ids})
         yield found, launch

@@ -191,10 +191,10 @@ def test_a_variants_finding_is_explained(tmp_path, monkeypatch):
     monkeypatch.setattr(executors, "Emulator", Broken)
     variant = next(v for v in variants.variants() if v.op == "topk_selector" and v.backend == "cutedsl")
     (workload, *_) = trial.workloads(variant, "tiny")
-    row = command._attempt(
-        variant, workload, Interleaving.lockstep(), trial.cached_example(variant.op, workload)
+    row, _ = command._attempt(
+        variant, workload, {}, Interleaving.lockstep(), trial.cached_example(variant.op, workload)
     )
     assert not row["ok"] and row["report"] is not None
-    _script.explain_variant(variant, [workload], [row], tmp_path)
+    _script.explain_variant(variant, [(workload, {})], [row], tmp_path)
     (made,) = tmp_path.glob("*.html")
     assert "missing edge" in made.read_text() and str(row["report"].errors[0].code) in made.read_text()

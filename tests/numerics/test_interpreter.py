@@ -94,9 +94,9 @@ def test_a_forgotten_hand_over_is_reported_with_the_role(
 ) -> None:
     original = getattr(Recorder, method)
 
-    def forget(self, slot):
+    def forget(self, slot, *arguments):
         if slot.pipeline.name != "kv":
-            original(self, slot)
+            original(self, slot, *arguments)
 
     monkeypatch.setattr(Recorder, method, forget)
     workload = problems.get("sparse_mla").workload("tiny_h16")
@@ -134,10 +134,10 @@ def test_a_slot_is_touched_by_those_who_hold_it(monkeypatch, method: str, messag
 def test_a_slot_is_released_after_the_wait_for_it(monkeypatch) -> None:
     wait = Recorder.wait
 
-    def hasty(self, pipeline, use):
+    def hasty(self, pipeline, use, *arguments):
         if pipeline == "kv":
             self.release(self.slot(pipeline, use))
-        return wait(self, pipeline, use)
+        return wait(self, pipeline, use, *arguments)
 
     monkeypatch.setattr(Recorder, "wait", hasty)
     workload = problems.get("sparse_mla").workload("tiny_h16")
