@@ -129,11 +129,16 @@ class Coverage:
 
     @property
     def lines(self) -> dict[str, tuple[int, int]]:
-        """For every line of the source, or of the PTX, its instructions and how many of them were executed."""
+        """For every line of the source, or of the PTX, its instructions and how many of them were executed.
+
+        Unconditional branches do not count: the line of a loop's last statement often holds the one that goes back.
+        """
         out: dict[str, tuple[int, int]] = {}
         if self.program is None:
             return out
-        for i, ran in enumerate(self.executed):
+        for i, (ran, st) in enumerate(zip(self.executed, self.program.entry.body, strict=False)):
+            if st.opcode.startswith("bra") and not st.guard:
+                continue
             line = place(self.program, i).line
             total, run = out.get(line, (0, 0))
             out[line] = total + 1, run + ran
