@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from .arguments import require_known
+from .errors import DeclarationError, DslKernelError, did_you_mean
+
+_ROOTS = (Path(__file__).resolve().parent,)
+"""Packages whose modules are ours: their errors are said at the line."""
 
 
 def module_names(path: Iterable[str]) -> list[str]:
@@ -66,9 +73,37 @@ def discover(package: str, name: str, names: Callable[[], list[str]], kind: str,
     Raises:
         ArgumentTypeError: `name` is no string.
         UnknownNameError: `name` is not among `names()`, which is asked only for what is not imported yet.
+        DeclarationError: the module, or one of ours that it imports, asks for a name that is not there.
     """
     module = sys.modules.get(f"{package}.{name}") if isinstance(name, str) else None
     if module is None or not hasattr(module, attribute):
         require_known(kind, name, names(), kind)
-        module = importlib.import_module(f"{package}.{name}")
+        try:
+            module = importlib.import_module(f"{package}.{name}")
+            return getattr(module, attribute)
+        except (ImportError, NameError, AttributeError) as error:
+            if (made := _unknown(error, f"{kind} {name}")) is None:
+                raise
+            raise made from error
     return getattr(module, attribute)
+
+
+def _unknown(error: ImportError | NameError | AttributeError, who: str) -> DslKernelError | None:
+    """What a module of ours asks for in vain, with its line; None of what is not ours, such as a package that is missing."""
+    asked, owner = error.name or "", getattr(error, "obj", None)
+    if isinstance(error, ImportError):
+        owner = sys.modules.get(asked) if asked.startswith(__package__) else None
+        found = re.match(r"cannot import name '(\w+)'", str(error))
+        if owner is None or found is None:
+            return None
+        asked = found[1]
+    line = traceback.extract_tb(error.__traceback__)[-1]
+    root = next((root for root in _ROOTS if Path(line.filename).is_relative_to(root)), None)
+    if root is None:
+        return None
+    known = [text for text in dir(owner) if not text.startswith("_")] if owner is not None else []
+    made = DeclarationError(
+        who, expected=f"a name of {owner.__name__}" if isinstance(owner, ModuleType) else "a name that is defined",
+        got=asked, fix=did_you_mean(asked, known) if known else "import it, or correct the name",
+    )  # fmt: skip
+    return made.at(f"{Path(line.filename).relative_to(root.parent).as_posix()}:{line.lineno}: {line.line}")

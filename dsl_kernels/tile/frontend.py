@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn, ParamSpec, Self, TypeVar, cast, get_args, get_type_hints
 
-from ..errors import DeclarationError
+from ..errors import DeclarationError, did_you_mean
 from .channel import Channel
 from .rewrite import rewritten
 from .text import Expr, Global, Recorder, Value, View
@@ -205,6 +205,14 @@ class Names:
         if name not in hints:
             raise AttributeError(name, name=name, obj=self)
         m, kind = self._recorder, hints[name]
+        said = kind.__name__ if isinstance(kind, type) else (dtype_of(kind) or "").capitalize()
+        there = m.known_as(name)
+        if said not in there and (there or kind is Global):
+            operands = [spec.name for spec in m.operands if spec.shape]
+            raise DeclarationError(
+                f"{type(self).__name__}.{name}", expected=" or ".join(there) or "an operand of the kernel", got=said,
+                fix=f"annotate it in the class, `{name}: {there[0]}`" if there else did_you_mean(name, operands),
+            )  # fmt: skip
         if kind is View:
             return m.buffer(name)
         if kind is Global:

@@ -13,11 +13,11 @@ from .leaf_text import Array, LeafRecorder
 from .text import Changes, Sets, Writes
 
 __all__ = [
-    "Bfloat16", "Boolean", "Changes", "Float16", "Float32", "Global", "Int32", "Int64", "LeafRecorder", "Peers", "Registers",
+    "BFloat16", "Boolean", "Changes", "Float16", "Float32", "Global", "Int32", "Int64", "LeafRecorder", "Peers", "Registers",
     "Sender", "Sets", "Shared", "Tensor", "Uint8", "Uint32", "Writes",
 ]  # fmt: skip
 
-Bfloat16 = Annotated[Any, Kept("bfloat16")]
+BFloat16 = Annotated[Any, Kept("bfloat16")]
 Float16 = Annotated[Any, Kept("float16")]
 Uint8 = Annotated[Any, Kept("uint8")]
 

@@ -513,6 +513,17 @@ class Guard:
     refuse: Callable[[Mapping[str, Any], Mapping[str, Any]], str | None]
 
 
+def built_for(knob: str, dim: str = "") -> Guard:
+    """A guard that refuses calls whose size is not the value of a knob; the size has the knob's name, or another one."""
+    dim = dim or knob
+
+    def refuse(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+        built, asked = knobs.get(knob), call.get(dim)
+        return None if asked is None or built in (None, asked) else f"{dim} = {asked}, built for {built}"
+
+    return Guard(dim, refuse)
+
+
 @dataclass(frozen=True)
 class Policy:
     """How a program is used: which of its variants are generated, how a launch is dealt out, and how they rank.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
@@ -21,6 +23,15 @@ def note(code: CodeType) -> None:
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             note(inner)
+
+
+def note_function(function: Callable[..., object]) -> None:
+    """The code of a function, or of the one that a partial application calls."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if isinstance(code, CodeType) and not hasattr(function, "__wrapped__"):
+        note(code)
 
 
 def current(frame: FrameType | None) -> Place | None:

@@ -11,7 +11,7 @@ from ..abi import Operand
 from ..errors import DeclarationError, DslKernelError, did_you_mean
 from . import places
 from .frontend import State
-from .lang import PROBE, START, Body, Guard, Knob, Schedule
+from .lang import PROBE, START, Body, Guard, Knob, Schedule, built_for
 from .probes import WORKSPACE, Probed, probed
 from .text import FAILURES, Recorder, TearDown, Text, refusal
 from .uses import check_uses
@@ -33,7 +33,8 @@ class TileProgram:
         scratch: what the kernels take beside the problem's operands: workspaces, and integers that the launch plan gives
             (scalars); or a function of the knobs. Their extents are dims of the call or of the plan. Workspaces stand in
             front of the problem's last scalars in a call, integers behind these.
-        guards: conditions on the call, checked by the registry.
+        guards: conditions on the call, checked by the registry. A knob that is named like an extent of an operand fixes it:
+            where no guard has that name, one that refuses calls of another value is added in front.
         constraints: extra (knobs, schedule, arch) rules of this program; each yields (code, figure, limit, fix).
     """
 
@@ -47,6 +48,13 @@ class TileProgram:
     constraints: (
         Callable[[SimpleNamespace, Schedule, ArchSpec], Iterator[tuple[str, str, str, str]]] | None
     ) = None
+
+    def __post_init__(self) -> None:
+        operands = [spec for form in self.problem.forms.values() for spec in form]
+        extents = {extent for spec in operands for extent in spec.shape}
+        guarded = {guard.name for guard in self.guards}
+        own = (built_for(knob.name) for knob in self.knobs if knob.name in extents - guarded)
+        object.__setattr__(self, "guards", (*own, *self.guards))
 
     def schedule(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Schedule:
         """The schedule at `knobs` on `arch`, with its internal references checked.
@@ -80,6 +88,8 @@ class TileProgram:
         def record(role: str | None, body: Any) -> tuple[tuple[Any, ...], Any]:
             recorder = Recorder(space, schedule, arch, role, operands)
             recorder.variables |= declared
+            # A body that is not marked is refused at its line too.
+            places.note_function(body)
             try:
                 found = body(recorder, shared.handed(recorder)) if shared is not None else body(recorder)
             except DslKernelError as error:

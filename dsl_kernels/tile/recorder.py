@@ -132,7 +132,7 @@ class Recorder:
         self.c = SimpleNamespace(**schedule.constants)
         self.lane, self.thread, self.replica = name("lane"), name("worker"), name("replica")
         self.warp = name("warp")
-        operands = tuple(operands)
+        self.operands = operands = tuple(operands)
         self._dtypes = {spec.name: spec.dtype for spec in operands}
         self._pitches = {spec.name: spec.row_stride for spec in operands if spec.row_stride}
         self._begin()
@@ -174,6 +174,17 @@ class Recorder:
         self._blocks.pop()
         if apart:
             self._scopes.pop()
+
+    def known_as(self, text: str) -> list[str]:
+        """The annotations that fit a name of the kernel in its class of names; none where it may be a size of the launch plan."""
+        found = ["View"] if any(buffer.name == text for buffer in self.schedule.buffers) else []
+        found += ["Channel"] if any(pipeline.name == text for pipeline in self.schedule.pipelines) else []
+        for spec in self.operands:
+            if spec.name == text:
+                found.append("Global" if spec.shape else spec.dtype.capitalize())
+            elif text in (*spec.shape, *spec.strides, spec.row_stride):
+                found.append("Int32")
+        return list(dict.fromkeys(found))
 
     def dim(self, text: str) -> Expr:
         """A runtime size or integer scalar of the call."""
@@ -524,9 +535,9 @@ class Recorder:
             return str(value.args[0])
         raise DeclarationError(
             f"body of {self.role}",
-            expected="a variable made by m.var",
+            expected="a variable, which a leaf or a function may set",
             got=str(value),
-            fix="declare it with m.var(name, initial value)",
+            fix="declare it before the call, `x: Int32 = 0`",
         )
 
     def _say(self, statement: Statement) -> None:
@@ -539,4 +550,6 @@ def _title(argument: Any) -> str:
     """An argument by its name in the kernel."""
     if isinstance(argument, (View, Cluster)):
         return argument.buffer
+    if isinstance(argument, Expr):
+        return str(argument.args[0]) if argument.op == "name" else f"the result of {argument.op}"
     return argument.name if isinstance(argument, Global) else str(argument)

@@ -25,6 +25,12 @@ class Memory:
 
     __hash__ = object.__hash__
 
+    def __getitem__(self, index: Any) -> Any:
+        raise DeclarationError(
+            f"an index of a {type(self).__name__} in a body", expected="a part by name, or a number by m.word", got="[...]",
+            fix="say view.stage(use), view.part(first, rows) or view.columns(first, count); m.word(memory, i) is a number there",
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, eq=False)
 class View(Memory):
@@ -61,6 +67,10 @@ class Global(Memory):
     name: str
     pitch: str | None = None
     dtype: str = "int32"
+
+    def span(self, row: Value, pitch: int, column: int = 0, count: int | None = None) -> Span:
+        """`count` elements from `column` of `row` on, of rows that are `pitch` elements long; by default to the end of the row."""
+        return Span(self.name, self.dtype, row, pitch, column, pitch - column if count is None else count)
 
 
 @dataclass(frozen=True, eq=False)

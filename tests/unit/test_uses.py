@@ -18,7 +18,7 @@ from dsl_kernels.problems.base import OperandSpec, Problem
 from dsl_kernels.runtime.artifact import TensorMap
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile.frontend import Int32, recorded
-from dsl_kernels.tile.kinds import Bfloat16, Float32, Global, LeafRecorder, Registers, Shared
+from dsl_kernels.tile.kinds import BFloat16, Float32, Global, LeafRecorder, Registers, Shared
 from dsl_kernels.tile.lang import START, Buffer, Engine, Knob, Mma, Pipeline, Reader, Role, Schedule, Space
 from dsl_kernels.tile.leaf_text import by_text, text_of
 from dsl_kernels.tile.program import TileProgram
@@ -542,7 +542,7 @@ def test_a_call_that_does_not_fit_its_leaf_is_refused(say: Callable[[Recorder], 
 @by_text
 def takes(
     m: LeafRecorder,
-    tile: Shared[Bfloat16],
+    tile: Shared[BFloat16],
     held: Registers[Float32] | int,
     row: Int32,
     count: int,

@@ -9,7 +9,7 @@ import math
 
 from ...tile.frontend import named, recorded, rolled, unrolled
 from ...tile.kinds import (
-    Bfloat16,
+    BFloat16,
     Boolean,
     Changes,
     Float32,
@@ -196,7 +196,7 @@ def see_order(
 
 @by_text
 def stage_stretch(
-    m: LeafRecorder, rows: Shared[Bfloat16], data: Global[Bfloat16], row: Int32, n: Int32, d: Int32,
+    m: LeafRecorder, rows: Shared[BFloat16], data: Global[BFloat16], row: Int32, n: Int32, d: Int32,
     first: Int32, count: Int32, vector: int, threads: int,
 ) -> None:  # fmt: skip
     """`count` rows of a trajectory from row `first` on into shared memory, one behind the other."""
@@ -230,7 +230,7 @@ def pass_targets(
 
 @by_text
 def blend_staged(
-    m: LeafRecorder, out: Writes[Global[Bfloat16]], rows: Shared[Bfloat16], row: Int32, total: Int32,
+    m: LeafRecorder, out: Writes[Global[BFloat16]], rows: Shared[BFloat16], row: Int32, total: Int32,
     d: Int32, first: Int32, done: Int32, upto: Int32, place: Shared[Int32], weight: Shared[Float32],
     vector: int, threads: int,
 ) -> None:  # fmt: skip
@@ -244,7 +244,7 @@ def blend_staged(
 
 @by_text
 def blend(
-    m: LeafRecorder, out: Writes[Global[Bfloat16]], data: Global[Bfloat16], row: Int32, n: Int32,
+    m: LeafRecorder, out: Writes[Global[BFloat16]], data: Global[BFloat16], row: Int32, n: Int32,
     total: Int32, d: Int32, first: Int32, left: Int32, place: Shared[Int32], weight: Shared[Float32],
     targets: int, vector: int, threads: int,
 ) -> None:  # fmt: skip

@@ -11,7 +11,7 @@ from operator import add
 
 from ...tile.counting import moves
 from ...tile.frontend import inline, named, recorded, rolled, unrolled
-from ...tile.kinds import Bfloat16, Float32, Global, Int32, LeafRecorder, Registers, Sender, Shared, Writes
+from ...tile.kinds import BFloat16, Float32, Global, Int32, LeafRecorder, Registers, Sender, Shared, Writes
 from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Value, ceildiv, maximum, minimum, select
@@ -89,7 +89,7 @@ def _result_bytes(acc):
 @by_text
 def write_outputs(
     m: LeafRecorder, acc: Registers[Float32], top: Registers[Float32], attn_sink: Global[Float32],
-    out: Writes[Global[Bfloat16]], lse: Writes[Global[Float32]], row: Int32, head0: Int32, heads: int,
+    out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], row: Int32, head0: Int32, heads: int,
     lse_scale: Float32,
 ) -> None:  # fmt: skip
     """The result of a row that one CTA holds whole."""
@@ -184,7 +184,7 @@ def keep_parts(
 @moves(stored=lambda dims, block, parts: dims * block // parts * 2 + block * 4)
 @by_text
 def merge_rows(
-    m: LeafRecorder, out: Writes[Global[Bfloat16]], lse: Writes[Global[Float32]], received: Shared[Float32],
+    m: LeafRecorder, out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], received: Shared[Float32],
     sinks: Registers[Float32], row: Int32, head0: Int32, heads: int, part: Int32, parts: Int32, which: Int32,
     dims: int, block: int, lse_scale: Float32,
 ) -> None:  # fmt: skip
@@ -280,9 +280,9 @@ def load_row_sinks(
 @moves(stored=_result_bytes)
 @by_text
 def store_result_rows(
-    m: LeafRecorder, out: Writes[Global[Bfloat16]], lse: Writes[Global[Float32]], acc: Registers[Float32],
+    m: LeafRecorder, out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], acc: Registers[Float32],
     factor: Registers[Float32], lses: Registers[Float32], sinks: Registers[Float32], row: Int32, head0: Int32,
-    heads: int, scratch: Shared[Bfloat16], width: int, lse_scale: Float32, side: int,
+    heads: int, scratch: Shared[BFloat16], width: int, lse_scale: Float32, side: int,
 ) -> None:  # fmt: skip
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
 
@@ -447,7 +447,7 @@ def _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, l
 @by_text
 def merge_parts(
     m: LeafRecorder, row: Int32, head0: Int32, parts: Int32, share: Int32, shares: Int32, columns: int,
-    side: int, out: Writes[Global[Bfloat16]], lse: Writes[Global[Float32]], o_partial: Global[Float32],
+    side: int, out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], o_partial: Global[Float32],
     lse_partial: Global[Float32], attn_sink: Global[Float32], splits: Int32, heads: int, lse_scale: Float32,
 ) -> None:  # fmt: skip
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep beside its sink, and store it; and the lse.

@@ -9,7 +9,7 @@ from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM
 from ...tile.counting import longest, moves
 from ...tile.frontend import inline, named, recorded, rolled, unrolled
 from ...tile.kinds import (
-    Bfloat16,
+    BFloat16,
     Boolean,
     Global,
     Int32,
@@ -87,7 +87,7 @@ def cache_row(m, ids, holder, n, which=""):
 @moves(loaded=lambda target: target)
 @by_text
 def load_queries(
-    m: LeafRecorder, target: Shared[Bfloat16], q: Global[Bfloat16], row: Int32, head0: Int32, heads: int,
+    m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32, heads: int,
     head_block: int, width: int, first: Int32, columns: int,
 ) -> None:  # fmt: skip
     """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
@@ -107,7 +107,7 @@ def load_queries(
 @moves(loaded=lambda target: target)
 @by_text
 def copy_query_rows(
-    m: LeafRecorder, target: Shared[Bfloat16], q: Global[Bfloat16], row: Int32, head0: Int32, heads: int,
+    m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32, heads: int,
     columns: int,
 ) -> None:  # fmt: skip
     """Start the copies of a block of 64 heads of one query."""
@@ -120,7 +120,7 @@ def copy_query_rows(
 @moves(loaded=lambda target: target)
 @by_text
 def copy_rows(
-    m: LeafRecorder, target: Shared[Bfloat16], cache: Global[Bfloat16], first: Int32, columns: int,
+    m: LeafRecorder, target: Shared[BFloat16], cache: Global[BFloat16], first: Int32, columns: int,
     low: Int32, high: Int32, n: Int32,
 ) -> None:  # fmt: skip
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
@@ -175,7 +175,7 @@ def load_half(
 @moves(loaded=lambda ids, shares: WARP * (FP8_TOKEN_BYTES // shares) if ids >= 0 else 0)
 @by_text
 def renew_half(
-    m: LeafRecorder, words: Registers[Uint32], ckv: Shared[Bfloat16], kpe: Shared[Bfloat16], to_ckv: Sender,
+    m: LeafRecorder, words: Registers[Uint32], ckv: Shared[BFloat16], kpe: Shared[BFloat16], to_ckv: Sender,
     to_kpe: Sender, kv_cache: Global[Uint8], rank: Int32, shares: int, ids: Int32, n: Int32,
 ) -> None:  # fmt: skip
     """Write this CTA's share of the half tile as bf16 rows and, as room is made, read the share of these ids; then send the other CTA what was written."""
@@ -272,7 +272,7 @@ def _rope_piece(lane, panels):
 @moves(loaded=lambda raw, raw_pe, scales: raw + raw_pe + scales)
 @by_text
 def copy_tokens(
-    m: LeafRecorder, raw: Shared[Int32], raw_pe: Shared[Bfloat16], scales: Shared[Int32],
+    m: LeafRecorder, raw: Shared[Int32], raw_pe: Shared[BFloat16], scales: Shared[Int32],
     kv_cache: Global[Uint8], ids: Int32, n: Int32,
 ) -> None:  # fmt: skip
     """Start the copies of half a tile's 656-byte tokens as they are, eight threads a token; zeros where an id names no row."""
@@ -290,8 +290,8 @@ def copy_tokens(
 
 @by_text
 def unpack_tokens(
-    m: LeafRecorder, ckv: Shared[Bfloat16], kpe: Shared[Bfloat16], raw: Shared[Int32],
-    raw_pe: Shared[Bfloat16], scales: Shared[Int32], half: int,
+    m: LeafRecorder, ckv: Shared[BFloat16], kpe: Shared[BFloat16], raw: Shared[Int32],
+    raw_pe: Shared[BFloat16], scales: Shared[Int32], half: int,
 ) -> None:  # fmt: skip
     """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of the tile's or the second.
 
@@ -327,7 +327,7 @@ def load_tokens(
 @moves(loaded=lambda low, dims: TILE * (FP8_TOKEN_BYTES * dims // LATENT_DIM) if low >= 0 else 0)
 @by_text
 def renew_tokens(
-    m: LeafRecorder, words: Registers[Uint32], target: Shared[Bfloat16], rope: Shared[Bfloat16],
+    m: LeafRecorder, words: Registers[Uint32], target: Shared[BFloat16], rope: Shared[BFloat16],
     kv_cache: Global[Uint8], which: Int32, dims: int, low: Int32, high: Int32, n: Int32,
 ) -> None:  # fmt: skip
     """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens` does."""

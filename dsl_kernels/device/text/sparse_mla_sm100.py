@@ -15,7 +15,7 @@ from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
 from ...tile.counting import moves
 from ...tile.frontend import inline, recorded, rolled, unrolled
 from ...tile.kinds import (
-    Bfloat16,
+    BFloat16,
     Boolean,
     Float32,
     Global,
@@ -46,7 +46,7 @@ AT_ONCE = 8
 @moves(loaded=lambda head_block, columns: head_block * columns * 2)
 @by_text
 def copy_block(
-    m: LeafRecorder, target: Shared[Bfloat16], q: Global[Bfloat16], row: Int32, head0: Int32, heads: int,
+    m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32, heads: int,
     head_block: int, columns: int,
 ) -> None:  # fmt: skip
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
@@ -85,7 +85,7 @@ def load_words(
 
 
 @by_text
-def write_unit(m: LeafRecorder, target: Shared[Bfloat16], words: Registers[Uint32], unit: Int32) -> None:
+def write_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[Uint32], unit: Int32) -> None:
     """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns, as they are."""
     lane, rope = m.thread % 4, target.shape[1] == ROPE_DIM
     for half in range(2):
@@ -220,7 +220,7 @@ def write_output(
 @by_text
 def merge_heads(
     m: LeafRecorder, row: Int32, head0: Int32, share: Int32, shares: Int32, o_partial: Global[Float32],
-    lse_partial: Global[Float32], attn_sink: Global[Float32], out: Writes[Global[Bfloat16]],
+    lse_partial: Global[Float32], attn_sink: Global[Float32], out: Writes[Global[BFloat16]],
     lse: Writes[Global[Float32]], heads: int, head_block: int, splits: Int32, lse_scale: Float32,
 ) -> None:  # fmt: skip
     """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives 0 and -inf."""

@@ -12,7 +12,7 @@ from operator import add
 
 from ...tile.counting import moves
 from ...tile.frontend import inline, named, recorded, unrolled
-from ...tile.kinds import Bfloat16, Float32, Int32, LeafRecorder, Registers, Sender, Shared
+from ...tile.kinds import BFloat16, Float32, Int32, LeafRecorder, Registers, Sender, Shared
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import maximum, select
 from ..torch.fragment import quad_most, quad_sum, row_most, row_sum
@@ -188,7 +188,7 @@ def _scale_column(m, acc, each, register, factor):
 
 @moves(stored=lambda target: target)
 @by_text
-def store_weights(m: LeafRecorder, target: Shared[Bfloat16], scores: Registers[Float32]) -> None:
+def store_weights(m: LeafRecorder, target: Shared[BFloat16], scores: Registers[Float32]) -> None:
     """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
     first, lane = m.thread // WARP * 16, m.thread % WARP
     if target.shape[0] == 8:

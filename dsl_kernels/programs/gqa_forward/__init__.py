@@ -28,7 +28,7 @@ from ... import problems
 from ...arch import ArchSpec
 from ...problems.base import OperandSpec
 from ...problems.gqa_forward import DTYPES
-from ...tile.lang import Body, Guard, Knob, Schedule
+from ...tile.lang import Body, Guard, Knob, Schedule, built_for
 from ...tile.program import TileProgram
 from . import blackwell, hopper
 
@@ -79,10 +79,6 @@ def _form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return None if knobs["dtype"] == call["form"] else f"dtype {call['form']}, built for {knobs['dtype']}"
 
 
-def _dim(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    return None if knobs["dim"] == call["dim"] else f"dim = {call['dim']}, built for {knobs['dim']}"
-
-
 def _shared(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     group = call["heads"] // max(1, call["kv_heads"])
     if group % knobs["cluster"] == 0:
@@ -106,7 +102,7 @@ PROGRAM = TileProgram(
     ),
     guards=(
         Guard("dtype", _form),
-        Guard("dim", _dim),
+        built_for("dim"),
         Guard("heads", _shared),
         Guard("measurement", _measured),
     ),

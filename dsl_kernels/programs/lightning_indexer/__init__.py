@@ -17,7 +17,7 @@ from typing import Any
 from ... import problems
 from ...arch import ArchSpec
 from ...problems.base import OperandSpec
-from ...tile.lang import Body, Guard, Knob, Schedule
+from ...tile.lang import Body, Guard, Knob, Schedule, built_for
 from ...tile.program import TileProgram
 from . import decode, prefill
 
@@ -46,10 +46,6 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return (prefill if k.mode == "prefill" else decode).bodies(k, arch)
 
 
-def _heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    return None if knobs["heads"] == call["heads"] else f"heads = {call['heads']}, built for {knobs['heads']}"
-
-
 def _mode(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return None if knobs["mode"] == call["form"] else f"form {call['form']}, built for {knobs['mode']}"
 
@@ -76,5 +72,5 @@ PROGRAM = TileProgram(
     declare=declare,
     bodies=bodies,
     scratch=_launched,
-    guards=(Guard("form", _mode), Guard("heads", _heads), Guard("next_n", _queries)),
+    guards=(Guard("form", _mode), built_for("heads"), Guard("next_n", _queries)),
 )

@@ -22,7 +22,7 @@ from typing import Any
 from ... import problems
 from ...arch import RESERVED_SMEM, ArchSpec
 from ...problems.base import OperandSpec
-from ...tile.lang import Body, Guard, Knob, Schedule
+from ...tile.lang import Body, Guard, Knob, Schedule, built_for
 from ...tile.program import TileProgram
 from . import blackwell, on_m, on_n
 from .common import LATENT_DIM, blocks_of, merged_rows, sliced_ctas_per_sm
@@ -62,13 +62,6 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     found: dict[str, Body] = _structure(k, arch).bodies(k)
     return found
-
-
-def _same(name: str, dim: str) -> Guard:
-    def refuse(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-        return None if knobs[name] == call[dim] else f"{dim} = {call[dim]}, built for {knobs[name]}"
-
-    return Guard(dim, refuse)
 
 
 def _whole_tiles(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
@@ -135,8 +128,8 @@ PROGRAM = TileProgram(
     bodies=bodies,
     scratch=scratch,
     guards=(
-        _same("heads", "heads"),
-        _same("kv", "form"),
+        built_for("heads"),
+        built_for("kv", "form"),
         Guard("topk", _whole_tiles),
         Guard("splits", _splits),
     ),
