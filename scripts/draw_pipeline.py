@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
+import walkthrough  # noqa: E402
+
 from dsl_kernels import programs, variants  # noqa: E402
 from dsl_kernels.arch import ArchSpec, get_arch  # noqa: E402
 from dsl_kernels.tile.describe import in_words  # noqa: E402
@@ -27,7 +29,7 @@ from dsl_kernels.tile.plan import Action, PipelinePlan, barrier_plan  # noqa: E4
 from dsl_kernels.timing import report  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
-# The variant whose pipeline README.md and docs/declaring.md show.
+# The variant whose pipeline README.md shows.
 EXAMPLE = ("sparse_mla", "sm_100a", {"heads": 16, "kv": "bf16", "gather": "cp_async"})
 
 INK, SOFT, LINE, PAPER, PANEL = "#1f2328", "#59636e", "#b6bec8", "#ffffff", "#f4f6f8"
@@ -401,6 +403,7 @@ def pictures() -> dict[Path, str]:
     return {
         IMAGES / "path.svg": path_picture(),
         IMAGES / "pipeline.svg": draw(example()),
+        IMAGES / "issuing_warp.svg": draw(walkthrough.variant()),
         IMAGES / "results.svg": results_picture(),
     }
 

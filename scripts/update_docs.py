@@ -31,6 +31,7 @@ import count_lines  # noqa: E402
 import draw_pipeline  # noqa: E402
 import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
+import walkthrough  # noqa: E402
 
 from codegen.sweep import FUNCTIONS, SHARED_LEAVES, leaf_modules  # noqa: E402
 from dsl_kernels import backends, cases, env, measured, problems, profile, programs, variants  # noqa: E402
@@ -142,7 +143,7 @@ def _source(module: str, name: str) -> str:
 
 
 def declaration() -> str:
-    return _source("sparse_mla.blackwell", "declare")
+    return _source("gqa_forward.blackwell", "declare")
 
 
 # The kernel that docs/extending.md writes, which a test takes through every stage.
@@ -150,14 +151,8 @@ NEWCOMER = ROOT / "tests" / "codegen" / "newcomer"
 
 
 def newcomer(file: str, *names: str) -> str:
-    """Functions and classes of a file of the example kernel, with their decorators."""
-    text = (NEWCOMER / file).read_text()
-    lines, shown = text.splitlines(), []
-    for node in ast.parse(text).body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in names:
-            first = min((d.lineno for d in node.decorator_list), default=node.lineno)
-            shown.append("\n".join(lines[first - 1 : node.end_lineno]))
-    return code("python", "\n\n\n".join(shown))
+    """Functions, classes and constants of a file of the example kernel, with their decorators."""
+    return code("python", walkthrough.excerpt(NEWCOMER / file, *names))
 
 
 def newcomer_told() -> str:
@@ -166,7 +161,17 @@ def newcomer_told() -> str:
 
 
 def body() -> str:
-    return _source("sparse_mla.blackwell", "_gather_rows")
+    return code("python", walkthrough.body())
+
+
+def body_names() -> str:
+    """What the operation defines of the names in the body that docs/declaring.md reads."""
+    return code("python", walkthrough.definitions())
+
+
+def body_vocabulary() -> str:
+    """What the tile language gives of them."""
+    return table(("name", "from", "is"), walkthrough.vocabulary())
 
 
 def leaf_by_text() -> str:
@@ -200,13 +205,13 @@ def leaf_functions() -> str:
 
 
 def description() -> str:
-    variant = draw_pipeline.example()
+    variant = walkthrough.variant()
     arch = get_arch(variant.arch)
     return code("text", describe(programs.get(variant.op).schedule(variant.knobs, arch), arch))
 
 
 def barriers() -> str:
-    variant = draw_pipeline.example()
+    variant = walkthrough.variant()
     rows = []
     for name, item in barrier_plan(
         programs.get(variant.op).schedule(variant.knobs, get_arch(variant.arch))
@@ -257,8 +262,8 @@ def functions(source: str, *names: str) -> str:
 
 
 def generated(backend: str = "tilelang") -> str:
-    """The producer of the example's generated module."""
-    return functions(draw_pipeline.example(backend).source, "producer")
+    """The loop of the example's generated module."""
+    return code("python", walkthrough.loop(backend))
 
 
 # The kernel that docs/two_dsls.md shows in both DSLs.
@@ -631,6 +636,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "description": description,
     "barriers": barriers,
     "body": body,
+    "body_names": body_names,
+    "body_vocabulary": body_vocabulary,
     "leaf_by_text": leaf_by_text,
     "leaf_functions": leaf_functions,
     "generated": generated,

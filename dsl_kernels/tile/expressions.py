@@ -128,6 +128,8 @@ class Expr:
 
 
 Value = int | float | bool | Expr
+STORED = ("bfloat16", "float16")
+"""Dtypes that memory has and arithmetic does not."""
 
 
 def _binary(op: str, a: Value, b: Value) -> Expr:
@@ -138,6 +140,11 @@ def _binary(op: str, a: Value, b: Value) -> Expr:
             kernel_condition(f"{op} of a condition of the kernel", operand)
     dtypes = {x.dtype for x in (a, b) if isinstance(x, Expr)}
     result = "bool" if op in COMPARISONS else "float32" if "float32" in dtypes else min(dtypes)
+    if result in STORED and op in ("+", "-", "*"):
+        raise DeclarationError(
+            f"{op} on values of {result}", expected="float32", got=f"numbers that are rounded to {result} at each step",
+            fix='widen one first: `x: Float32 = array[i]`, or array[i].to("float32")',
+        )  # fmt: skip
     return Expr(op, (a, b), result)
 
 
@@ -221,10 +228,12 @@ def size_at(extent: Extent, dims: Mapping[str, Any]) -> int:
 
 
 def minimum(a: Value, b: Value) -> Any:
+    """The smaller of two numbers."""
     return min(a, b) if _known(a, b) else Expr("min", (a, b), _dtype(a, b))
 
 
 def maximum(a: Value, b: Value) -> Any:
+    """The greater of two numbers."""
     return max(a, b) if _known(a, b) else Expr("max", (a, b), _dtype(a, b))
 
 

@@ -16,7 +16,7 @@ from dsl_kernels.tile.channel import Channel
 from dsl_kernels.tile.frontend import Float32, Int32, Names
 from dsl_kernels.tile.lang import Buffer, Guard, Knob, Role, Schedule, Space, built_for
 from dsl_kernels.tile.statements import Span
-from dsl_kernels.tile.text import Global, Recorder, View
+from dsl_kernels.tile.text import Global, Recorder, View, name
 
 SCHEDULE = Schedule(
     roles=(Role("work", 4),), buffers=(Buffer("sums", Space.SHARED, (4,), "float32", 2),), pipelines=(), mmas=(),
@@ -89,6 +89,18 @@ def test_a_row_of_an_operand_is_a_span_of_its_dtype() -> None:
     assert Right(recorder()).x.span(3, 1024, 256, 64).count == 64
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_sixteen_bits_are_widened_before_they_are_counted_with(dtype: str) -> None:
+    """A sum of squares in bf16 is a percent off, and interpreter and both DSLs agree about it."""
+    x = name("x", dtype)
+    for made in (lambda: x * x, lambda: x + 1, lambda: 2.0 - x):
+        with pytest.raises(DeclarationError, match=rf"values of {dtype}.*x: Float32"):
+            made()
+    for wide in (x * name("scale", "float32"), x.to("float32") * x):
+        assert wide.dtype == "float32"
+    assert (x < 1.0).dtype == "bool"
+
+
 def _unmarked(m: Recorder) -> None:
     for _ in range(m.dim("n")):
         m.barriers_stand()
@@ -139,8 +151,8 @@ def test_a_name_that_a_module_asks_for_in_vain_is_said_at_its_line(
     (tmp_path / "found_kernels" / "rms_norm.py").write_text(line + "\nPROGRAM = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(_discover, "_ROOTS", (tmp_path / "found_kernels",))
-    for name in ("found_kernels", "found_kernels.rms_norm"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    for module in ("found_kernels", "found_kernels.rms_norm"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(DeclarationError) as caught:
         _discover.discover("found_kernels", "rms_norm", lambda: ["rms_norm"], "tile program", "PROGRAM")
     last = line.splitlines()[-1]

@@ -16,6 +16,8 @@ import pytest
 
 from dsl_kernels import backends, env, errors, measured, variants
 from dsl_kernels.cases import gqa_regions
+from dsl_kernels.tile import kinds
+from dsl_kernels.tile.text import Recorder, View
 from dsl_kernels.verification import runs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +42,7 @@ def script(name: str) -> ModuleType:
 
 
 count_lines = script("count_lines")
+walkthrough = script("walkthrough")
 draw_pipeline = script("draw_pipeline")
 record_builds = script("record_builds")
 update_docs = script("update_docs")
@@ -208,6 +211,56 @@ def test_every_block_marker_is_known_and_closed() -> None:
         assert begun == re.findall(r"<!-- end (\w+) -->", text) and set(begun) <= set(update_docs.BLOCKS), (
             path.name
         )
+
+
+def outside(path: Path, *blocks: str) -> str:
+    """A document without some of its generated blocks."""
+    text = path.read_text()
+    for block in blocks:
+        text = re.sub(rf"<!-- begin {block} -->.*?<!-- end {block} -->", "", text, flags=re.DOTALL)
+    return text
+
+
+DECLARING = ROOT / "docs" / "declaring.md"
+
+
+def test_the_page_defines_every_name_of_the_body_that_it_reads() -> None:
+    """Names by its excerpts and its table, what is asked of m, s, kernel and of slots by the excerpts and the prose."""
+    shown = "\n\n\n".join(
+        re.search(rf"<!-- begin {block} -->\n```python\n(.*?)```", DECLARING.read_text(), re.DOTALL)[1]
+        for block in ("body_names", "body")
+    )
+    listed = set(re.findall(r"^\| `(\w+)` \| `[\w.]+` \|", DECLARING.read_text(), re.MULTILINE))
+    assert set(walkthrough.free(shown)) <= listed
+    told = outside(DECLARING, "body", "generated", "generated_cutedsl", "leaf_functions")
+    asked = {node.attr for node in ast.walk(ast.parse(walkthrough.body())) if isinstance(node, ast.Attribute)}
+    assert {"multiply", "wait", "release", "tiles", "skv", "k_s"} <= asked
+    assert [name for name in sorted(asked) if not re.search(rf"\b{name}\b", told)] == []
+
+
+def test_free_names_are_found() -> None:
+    """An excerpt that leaves out a function, a constant or an import is seen."""
+    text = (
+        "def f(m: Recorder, n: int) -> None:\n    kept = LANES + n\n    def inner(): return kept + place(m)\n"
+    )
+    assert walkthrough.free(text) == ["LANES", "Recorder", "place"]
+
+
+# What stands behind plain Python, names and channels: no body spells it out (tests/unit/test_frontend.py).
+BEHIND = {
+    "acquire", "call", "comment", "commit", "declare", "dim", "known_as", "is_variable", "let", "loop", "otherwise", "release",
+    "repeat", "scalar", "scope", "set", "slot", "var", "wait", "when", "within",
+}  # fmt: skip
+
+
+def test_the_page_lists_what_a_body_and_a_leaf_may_say() -> None:
+    said = {name for name in vars(Recorder) if not name.startswith("_")}
+    assert said >= BEHIND
+    text = DECLARING.read_text()
+    assert [name for name in sorted(said - BEHIND) if not re.search(rf"\bm\.{name}\b", text)] == []
+    parts = [name for name in vars(View) if not name.startswith("_") and callable(getattr(View, name))]
+    assert "stage" in parts and [name for name in parts if f"view.{name}(" not in text] == []
+    assert [name for name in kinds.__all__ if not re.search(rf"\b{name}\b", text)] == []
 
 
 def test_every_error_code_is_documented() -> None:
