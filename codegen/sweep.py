@@ -139,6 +139,13 @@ def leaf_modules(
         names |= {
             t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)
         }
+        # What a module takes from another one of ours and offers as its own.
+        names |= {
+            alias.name
+            for n in tree.body
+            if isinstance(n, ast.ImportFrom) and "__all__" in names
+            for alias in n.names
+        }
         shared = path.stem.startswith((SHARED_LEAVES, PROBE_LEAVES, *FUNCTIONS))
         alias = path.stem if shared else f"leaf{path.stem.removeprefix(op)}"
         found.append((alias, path.stem, frozenset(names)))

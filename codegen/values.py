@@ -86,7 +86,14 @@ class Values:
             return self._of_threads(value, outer)
         a, b = value.args
         if value.op in ("min", "max", "ceildiv"):
-            return self._phrase(value.op, a=self._beside(a, b), b=self._beside(b, a), dtype=value.dtype)
+            # A DSL may have a function for it: an operation's own, else that of `scalars`.
+            return self._phrase(
+                value.op,
+                a=self._beside(a, b),
+                b=self._beside(b, a),
+                dtype=value.dtype,
+                home=self._leaf_module,
+            )
         if value.op in ("<", "<=", ">", ">=") and "uint32" in _dtypes(a, b):
             text = self._phrase("unsigned", op=value.op, a=self._beside(a, b, 2), b=self._beside(b, a, 2))
             return f"({text})" if outer > 1 else text

@@ -155,6 +155,14 @@ def newcomer(file: str, *names: str) -> str:
     return code("python", walkthrough.excerpt(NEWCOMER / file, *names))
 
 
+def newcomer_launch() -> str:
+    """How the second example kernel takes rows by a launch plan."""
+    folder = ROOT / "tests" / "codegen" / "newcomer_rms_norm" / "dsl_kernels"
+    policy, program = (folder / name / "rms_norm.py" for name in ("policies", "programs"))
+    bodies = walkthrough.excerpt(program, "_start", "_load", "PROGRAM")
+    return code("python", f"{walkthrough.excerpt(policy, 'launch')}\n\n\n{bodies}")
+
+
 def newcomer_told() -> str:
     """What TileLang is told of the example kernel."""
     return code("python", (NEWCOMER / "dsl_kernels/device/tilelang/row_softmax.py").read_text())
@@ -658,7 +666,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     ),
     "newcomer_text": partial(newcomer, "dsl_kernels/device/text/row_softmax.py", "exponentials", "write_row"),
     "newcomer_told": newcomer_told,
-    "newcomer_case": partial(newcomer, "tests/numerics/leaves_row_softmax.py", "_held", "exponentials"),
+    "newcomer_launch": newcomer_launch,
+    "newcomer_case": partial(newcomer, "tests/numerics/leaves_row_softmax.py", "EACH", "exponentials"),
     "lone_schedules": lone_schedules,
     "twin_declaration": twin_declaration,
     "twin_tilelang": partial(twin, "tilelang"),

@@ -50,11 +50,12 @@ class TileProgram:
     ) = None
 
     def __post_init__(self) -> None:
-        operands = [spec for form in self.problem.forms.values() for spec in form]
-        extents = {extent for spec in operands for extent in spec.shape}
         guarded = {guard.name for guard in self.guards}
-        own = (built_for(knob.name) for knob in self.knobs if knob.name in extents - guarded)
-        object.__setattr__(self, "guards", (*own, *self.guards))
+        fixing = [knob.name for knob in self.knobs if knob.name not in guarded and self._is_extent(knob.name)]
+        object.__setattr__(self, "guards", (*map(built_for, fixing), *self.guards))
+
+    def _is_extent(self, name: str) -> bool:
+        return any(name in spec.shape for form in self.problem.forms.values() for spec in form)
 
     def schedule(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Schedule:
         """The schedule at `knobs` on `arch`, with its internal references checked.

@@ -159,6 +159,35 @@ def test_the_shared_tests_take_it_through_interpreter_emulator_and_evidence(fini
                 )
 
 
+@pytest.mark.emulator
+def test_a_second_kernel_takes_rows_by_a_launch_plan_in_bf16(tmp_path) -> None:
+    """RMSNorm: bf16 rows, a weight, a float scalar, a grid of the launch plan, registers that stay between rows."""
+    op = "rms_norm"
+    tree = Tree(tmp_path)
+    tree.run("-m", "codegen", "new", op)
+    scaffolded = tree.changed()
+    assert tree.add(HERE / "newcomer_rms_norm") == scaffolded
+    tree.run("-m", "codegen", "generate", "--op", op)
+    own = sorted(tree.changed() - generated(tree.changed()))
+    assert set(own) == scaffolded
+    tree.run("-m", "ruff", "check", "--no-cache", *own)
+    tree.run("-m", "ruff", "format", "--no-cache", "--check", *own)
+    files = [f"tests/numerics/test_{name}.py" for name in ("interpreter", "emulator", op)]
+    passed = outcomes(tree.run(*PYTEST, *files, "-k", op), "PASSED")
+    made = [record for record in tree.manifest() if record["op"] == op]
+    assert sorted((r["backend"], r["arch"]) for r in made) == sorted(
+        (b, a) for b in backends() for a in ARCHS
+    )
+    for record in made:
+        assert any("test_emulator" in name and record["id"] in name for name in passed), record["id"]
+    leaves = tree.run(*PYTEST, "tests/numerics/test_leaves.py", "-k", op)
+    for leaf in ("read_weight", "read_row", "sum_squares", "write_row"):
+        assert any(leaf in name for name in outcomes(leaves, "PASSED")), leaves
+    # A variant that was built for rows of another length is not chosen, though no guard is written.
+    asked = ("-m", "dsl_kernels", "explain", op, "--dim", "rows=100,dim=1000")
+    assert "dim = 1000, built for 1024" in tree.run(*asked, succeeds=False)
+
+
 def test_selection_explains_itself(finished) -> None:
     explain = ("-m", "dsl_kernels", "explain", OP, "--json")
     for arch in ARCHS:

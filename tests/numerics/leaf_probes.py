@@ -347,6 +347,15 @@ class Probe:
         argument.begin = begin
         return self._add(argument)
 
+    def own(
+        self, title: str, each: int, value: torch.Tensor | None = None, *, dtype: str = "", out: bool = True
+    ) -> Callable[[Recorder], Any]:
+        """`each` private registers of every thread, as a leaf by its text has them; `value` is [threads, each]."""
+        shape = (self.threads, each)
+        return self.registers(
+            title, shape, value, dtype=dtype, places=straight(*shape), private=True, out=out
+        )
+
     def registers(
         self,
         title: str,
@@ -690,9 +699,7 @@ class Probe:
             def variant_id(_, backend: str, arch: ArchSpec, knobs: Any) -> str:
                 return self.id
 
-        return Framed(
-            self.op, None, (), lambda k, arch: self.schedule(), lambda k, arch: bodies, lambda form, dims: {}, lambda k, s, dims: None,
-        )  # fmt: skip
+        return Framed(self.op, None, (), lambda k, arch: self.schedule(), lambda k, arch: bodies)
 
     def text(self) -> str:
         """The module that is compiled."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
 
 from .. import problems
 from ..arch import ArchSpec
 from ..device.text import row_softmax as leaf
 from ..tile.channel import Channel
 from ..tile.frontend import Int32, Names, State, recorded
-from ..tile.lang import START, Body, Buffer, Engine, Guard, Knob, Pipeline, Reader, Role, Schedule, Space
+from ..tile.lang import START, Body, Buffer, Engine, Knob, Pipeline, Reader, Role, Schedule, Space
 from ..tile.program import TileProgram
-from ..tile.text import Global, Recorder, Span, Value, View, minimum
+from ..tile.text import Global, Recorder, Value, View, minimum
 
 KNOBS = (
     Knob("columns", "n", ((1024,), (2048, 4096)), "columns of a row"),
@@ -48,6 +46,7 @@ class Kernel(Names):
     """Pipelines, operands, sizes and buffers by name."""
 
     ring: Channel
+    x: Global
     y: Global
     rows: Int32
     held: View
@@ -75,10 +74,10 @@ def _start(m: Recorder) -> Rows:
 @recorded
 def _load(m: Recorder, s: Rows) -> None:
     """A row a slot."""
-    ring = Kernel(m).ring.producer
+    kernel = Kernel(m)
     for it in range(s.count):
-        slot = ring.acquire(it)
-        m.bulk(slot.row_s, Span("x", "float32", s.first + it, m.k.columns, 0, m.k.columns), slot)
+        slot = kernel.ring.producer.acquire(it)
+        m.bulk(slot.row_s, kernel.x.span(s.first + it, m.k.columns), slot)
         slot.commit()
 
 
@@ -102,17 +101,10 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {START: _start, "weigh": _weigh, "load": _load}
 
 
-def _columns(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    if call["columns"] == knobs["columns"]:
-        return None
-    return f"columns = {call['columns']}, built for {knobs['columns']}"
-
-
 PROGRAM = TileProgram(
     op="row_softmax",
     problem=problems.get("row_softmax"),
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
-    guards=(Guard("columns", _columns),),
 )
