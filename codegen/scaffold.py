@@ -20,17 +20,21 @@ from leaf_probes import Probe, case
 
 from dsl_kernels.device.text import {op} as leaf
 
+COLUMNS = 256
+EACH = COLUMNS // leaf.THREADS
+
 
 @case(leaf.read_row)
 def read_row(p: Probe) -> None:
-    target, x = p.shared("target", (256,), out=True), p.operand("x", p.normal(3, 256))
-    p.call(target, x, p.dim("row", 1), p.dim("columns", 256))
+    p.threads = leaf.THREADS
+    p.call(p.own("held", EACH), p.shared("row", (COLUMNS,), p.normal(COLUMNS), slot=True))
 
 
 @case(leaf.write_row)
 def write_row(p: Probe) -> None:
-    y, source = p.operand("y", torch.zeros(3, 256), out=True), p.shared("source", (256,), p.normal(256))
-    p.call(y, source, p.dim("row", 1), p.dim("columns", 256))
+    p.threads = leaf.THREADS
+    y, held = p.operand("y", torch.zeros(3, COLUMNS), out=True), p.normal(leaf.THREADS, EACH)
+    p.call(y, p.dim("row", 1), p.own("held", EACH, held, out=False))
 '''
 
 LEAVES = "_leaves.py.j2"
@@ -96,7 +100,7 @@ PROBLEM = Problem(
 )
 '''
 
-_PROGRAM = '''"""{title} as a tile program."""
+_PROGRAM = '''"""{title} as a tile program: one warp brings a CTA's rows into a ring, four warps work on them."""
 
 from __future__ import annotations
 
@@ -105,51 +109,83 @@ from types import SimpleNamespace
 from .. import problems
 from ..arch import ArchSpec
 from ..device.text import {op} as leaf
-from ..tile.frontend import Int32, Names, recorded
-from ..tile.lang import START, Body, Buffer, Knob, Role, Schedule, Space
+from ..problems.base import OperandSpec
+from ..tile.channel import Channel
+from ..tile.frontend import Int32, Names, State, recorded
+from ..tile.lang import START, Body, Buffer, Engine, Knob, Pipeline, Reader, Role, Schedule, Space
 from ..tile.program import TileProgram
-from ..tile.text import Global, Recorder, View
+from ..tile.text import Global, Recorder, Value, View, ceildiv, dim
 
-KNOBS = (Knob("threads", "t", ((128,), (256,)), "threads a CTA"),)
+KNOBS = (
+    Knob("columns", "n", ((256,), (512, 1024)), "elements of a row; calls of another length are refused"),
+    Knob("stages", "st", ((2,), (3,)), "rows in flight"),
+)
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    each = k.columns // leaf.THREADS
     return Schedule(
-        roles=(Role("work", k.threads // 32, doc="a row"),),
-        buffers=(Buffer("row_s", Space.SHARED, (256,), "float32"),),
-        pipelines=(),
+        roles=(Role("work", leaf.WARPS, doc="a row"), Role("load", 1, doc="rows into the ring")),
+        buffers=(
+            Buffer("row_s", Space.SHARED, (k.columns,), "float32", k.stages),
+            Buffer("held", Space.REGISTER, (leaf.THREADS, each), "float32", role="work", per_thread=each, private=True),
+        ),
+        pipelines=(Pipeline("ring", ("row_s",), "load", Engine.BULK, (Reader("work", Engine.THREADS),), k.stages),),
         mmas=(),
-        grid=("rows",),
-        axes=("row",),
-    )
+        grid=(dim("ctas"),),
+        axes=("cta",),
+    )  # fmt: skip
 
 
 class Kernel(Names):
-    """Operands, sizes and buffers by name."""
+    """Pipelines, operands, sizes and buffers by name."""
 
+    ring: Channel
     x: Global
     y: Global
-    columns: Int32
-    row_s: View
+    rows: Int32
+    ctas: Int32
+    held: View
+
+
+class Rows(State):
+    """Which rows are this CTA's: its own number, and every `ctas`th one after that."""
+
+    count: Value
 
 
 @recorded
-def _start(m: Recorder) -> None:
-    """What every thread does first."""
+def _start(m: Recorder) -> Rows:
+    """What every thread does first. The roles get what is returned."""
+    kernel, s = Kernel(m), Rows(m)
+    s.count = ceildiv(kernel.rows - m.block(0), kernel.ctas)
     m.barriers_stand()
+    return s
 
 
 @recorded
-def _work(m: Recorder) -> None:
+def _load(m: Recorder, s: Rows) -> None:
+    """A row a slot."""
+    kernel = Kernel(m)
+    for it in range(s.count):
+        slot = kernel.ring.producer.acquire(it)
+        m.bulk(slot.row_s, kernel.x.span(m.block(0) + it * kernel.ctas, m.k.columns), slot)
+        slot.commit()
+
+
+@recorded
+def _work(m: Recorder, s: Rows) -> None:
     """A row in, a row out."""
     kernel = Kernel(m)
-    leaf.read_row(m, kernel.row_s, kernel.x, m.block(0), kernel.columns)
-    m.meet()
-    leaf.write_row(m, kernel.y, kernel.row_s, m.block(0), kernel.columns)
+    for it in range(s.count):
+        slot = kernel.ring.reader.wait(it)
+        leaf.read_row(m, kernel.held, slot.row_s)
+        slot.release()
+        leaf.write_row(m, kernel.y, m.block(0) + it * kernel.ctas, kernel.held)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
-    return {{START: _start, "work": _work}}
+    return {{START: _start, "work": _work, "load": _load}}
 
 
 PROGRAM = TileProgram(
@@ -158,16 +194,24 @@ PROGRAM = TileProgram(
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
+    scratch=(OperandSpec("ctas", (), "int32", "scalar", doc="CTAs that take rows in turn"),),
 )
 '''
 
-_POLICY = '''"""How variants of {op} rank."""
+_POLICY = '''"""How {op} is launched, and how its variants rank."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 
-from ..tile.lang import Policy
+from ..arch import GpuSpec
+from ..tile.lang import LaunchPlan, Policy
+
+
+def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
+    """Four CTAs an SM take rows in turn."""
+    return LaunchPlan(ctas=max(1, min(dims["rows"], 4 * gpu.sms)))
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
@@ -175,34 +219,35 @@ def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     return {{"rows": dims["rows"], "columns": dims["columns"]}}
 
 
-POLICY = Policy(bucket=bucket)
+POLICY = Policy(bucket=bucket, launch=launch)
 '''
 
-_TEXT = '''"""Leaves of {op}, by their text: what one thread does with numbers, registers and memory."""
+_TEXT = '''"""Leaves of {op}, by their text: what one thread does with numbers, registers and memory.
+
+A thread of the role holds every 128th column.
+"""
 
 from __future__ import annotations
 
 from ...tile.counting import moves
-from ...tile.kinds import Float32, Global, Int32, LeafRecorder, Shared, Writes
-from ...tile.leaf_text import by_text
+from ...tile.frontend import unrolled
+from ...tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Writes
+from ...tile.leaf_text import WARP, by_text
+
+WARPS = 4
+THREADS = WARP * WARPS
 
 
-@moves(loaded=lambda columns: 4 * columns)
 @by_text
-def read_row(
-    m: LeafRecorder, target: Shared[Float32], x: Global[Float32], row: Int32, columns: Int32
-) -> None:
-    """A row into shared memory."""
-    line = x.row("line", row, columns)
-    for i in range(m.thread, columns, m.threads):
-        target[i] = line[i]
+def read_row(m: LeafRecorder, held: Registers[Float32], row: Shared[Float32]) -> None:
+    """A row from shared memory."""
+    for i in unrolled(held.size):
+        held[i] = row[i * THREADS + m.thread]
 
 
-@moves(stored=lambda columns: 4 * columns)
+@moves(stored=lambda held: held)
 @by_text
-def write_row(
-    m: LeafRecorder, y: Writes[Global[Float32]], source: Shared[Float32], row: Int32, columns: Int32
-) -> None:
+def write_row(m: LeafRecorder, y: Writes[Global[Float32]], row: Int32, held: Registers[Float32]) -> None:
     """The result of a row."""
     raise NotImplementedError("write the leaves of {op} in dsl_kernels/device/text/{op}.py")
 '''

@@ -173,11 +173,13 @@ def test_a_second_kernel_takes_rows_by_a_launch_plan_in_bf16(tmp_path) -> None:
     tree.run("-m", "ruff", "check", "--no-cache", *own)
     tree.run("-m", "ruff", "format", "--no-cache", "--check", *own)
     files = [f"tests/numerics/test_{name}.py" for name in ("interpreter", "emulator", op)]
+    files.append("tests/unit/test_cost.py")
     passed = outcomes(tree.run(*PYTEST, *files, "-k", op), "PASSED")
     made = [record for record in tree.manifest() if record["op"] == op]
     assert sorted((r["backend"], r["arch"]) for r in made) == sorted(
         (b, a) for b in backends() for a in ARCHS
     )
+    assert any("test_cost" in name for name in passed)
     for record in made:
         assert any("test_emulator" in name and record["id"] in name for name in passed), record["id"]
     leaves = tree.run(*PYTEST, "tests/numerics/test_leaves.py", "-k", op)

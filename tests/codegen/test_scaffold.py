@@ -34,6 +34,30 @@ def test_files_are_complete_python_that_refuses_to_run(tmp_path) -> None:
     )
 
 
+def test_the_kernel_that_is_written_is_in_the_form_of_the_documents(tmp_path) -> None:
+    """Names, a channel with its two ends, a State, a launch plan and typed leaves, and no guard or parity by hand."""
+    paths = {p.relative_to(tmp_path).parts[1]: p.read_text() for p in scaffold("dense_gqa", tmp_path)[:4]}
+    program = paths["programs"]
+    for said in (
+        "Kernel(Names)",
+        "Rows(State)",
+        "ring: Channel",
+        ".producer.acquire(",
+        ".reader.wait(",
+        "@recorded",
+        ".span(",
+    ):
+        assert said in program, said
+    assert not [
+        said for said in ("Guard", "m.let", "m.var", "name(") if said in program.replace("_name(", "")
+    ]
+    assert "-> LaunchPlan:" in paths["policies"] and '"ctas"' in program
+    leaves = ast.parse(paths["device"]).body
+    arguments = [a for n in leaves if isinstance(n, ast.FunctionDef) for a in n.args.args]
+    assert len(arguments) > 4 and all(a.annotation is not None for a in arguments)
+    assert not {"thread", "lane", "warp", "threads"} & {a.arg for a in arguments}
+
+
 @pytest.mark.parametrize("name", ["class", "Sparse", "a-b", "x__y", "_x", "", "sparse_mla"])
 def test_unusable_names_are_refused(name: str) -> None:
     from codegen.emit import ROOT

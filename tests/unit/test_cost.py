@@ -18,7 +18,7 @@ import pytest
 import torch
 from test_registry import ARCHS, GRID, decode, gqa, mla, prefill, resample, topk
 
-from dsl_kernels import policies, programs, registry, variants
+from dsl_kernels import policies, problems, programs, registry, variants
 from dsl_kernels.arch import get_arch
 from dsl_kernels.tile import text as text_module
 from dsl_kernels.tile.counting import counts_of
@@ -146,10 +146,20 @@ CASES = [
 ]  # fmt: skip
 
 
+def small_calls(op: str) -> list[registry.Call]:
+    """The cases of an operation; of one that has none here the small workloads of its problem."""
+    problem = problems.get(op)
+    small = [w for w in problem.workloads if w.tier in ("tiny", "edge")]
+    return [call for call in CASES if call.op == op] or [
+        registry.Call(op, w.form, arch, problem.dims_of(w.form, w.params))
+        for w, arch in product(small, ARCHS)
+    ]
+
+
 @pytest.mark.parametrize("op", programs.names())
 def test_counts_are_what_the_bodies_do(op) -> None:
     program, policy, compared = programs.get(op), policies.get(op), 0
-    for call in (c for c in CASES if c.op == op):
+    for call in small_calls(op):
         open_variants = [v for v in variants.variants(op) if registry.refusal(call, v) is None]
         for knobs in {registry._frozen(v.knobs): v.knobs for v in open_variants}.values():
             arch = get_arch(call.arch)
@@ -162,7 +172,7 @@ def test_counts_are_what_the_bodies_do(op) -> None:
             found = dataclasses.replace(found, flops={name: n for name, n in found.flops.items() if n})
             assert (found.flops, found.uses) == counted(program, knobs, arch, call.form, dims), (knobs, call)
             compared += 1
-    assert compared > 20
+    assert compared > (20 if any(call.op == op for call in CASES) else 0)
 
 
 def test_the_model_tells_the_variants_of_a_dsl_apart() -> None:

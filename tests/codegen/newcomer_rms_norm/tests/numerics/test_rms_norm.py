@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from dsl_kernels import problems
+from dsl_kernels import problems, programs
+from dsl_kernels.arch import ARCHS
+from dsl_kernels.tile.counting import counts_of
 from dsl_kernels.verification import trial
 
 PROBLEM = problems.get("rms_norm")
@@ -15,3 +17,10 @@ def test_the_reference_is_torch_s_rms_norm() -> None:
     wide = {name: v.double() if isinstance(v, torch.Tensor) else v for name, v in inputs.items()}
     wanted = torch.nn.functional.rms_norm(wide["x"], (1024,), wide["weight"], wide["eps"])
     assert torch.allclose(PROBLEM.reference("default", inputs)["y"], wanted, rtol=1e-12, atol=0)
+
+
+def test_a_cta_moves_its_rows_and_the_weight_once() -> None:
+    """What the leaves say for the cost model, and what the copy engine brings: bf16, two bytes an element."""
+    count = counts_of(programs.get("rms_norm"), {"dim": 1024, "stages": 2}, ARCHS["sm_90a"])
+    found = count({"rows": 9, "dim": 1024, "ctas": 3})
+    assert (found.loaded, found.stored) == (2 * 1024 * (3 + 1), 2 * 1024 * 3)

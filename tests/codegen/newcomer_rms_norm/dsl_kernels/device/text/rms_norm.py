@@ -15,6 +15,7 @@ WARPS = 4
 THREADS = WARP * WARPS
 
 
+@moves(loaded=lambda factors: factors / 2)
 @by_text
 def read_weight(m: LeafRecorder, factors: Registers[Float32], weight: Global[BFloat16]) -> None:
     """The weight of each column of the thread."""
@@ -41,7 +42,7 @@ def sum_squares(m: LeafRecorder, sums: Shared[Float32], held: Registers[Float32]
         sums[m.warp] = total
 
 
-@moves(stored=lambda held: 2 * held)
+@moves(stored=lambda held: held / 2)
 @by_text
 def write_row(
     m: LeafRecorder,
