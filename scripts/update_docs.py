@@ -282,6 +282,13 @@ def twin_declaration() -> str:
     return _source("lightning_indexer.prefill", "blackwell")
 
 
+def twin_body() -> str:
+    """The body of the MMA role of the twin."""
+    return code(
+        "python", walkthrough.excerpt(ROOT / "dsl_kernels/programs/lightning_indexer/prefill.py", "_issue")
+    )
+
+
 def twin(backend: str) -> str:
     """The first scoring role and the MMA role of the twin's generated module in one DSL."""
     return functions(variants.get(f"lightning_indexer__{backend}_sm100a__{TWIN}").source, "score_0", "mma")
@@ -670,6 +677,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "newcomer_case": partial(newcomer, "tests/numerics/leaves_row_softmax.py", "EACH", "exponentials"),
     "lone_schedules": lone_schedules,
     "twin_declaration": twin_declaration,
+    "twin_body": twin_body,
     "twin_tilelang": partial(twin, "tilelang"),
     "twin_cutedsl": partial(twin, "cutedsl"),
     "hand_written": hand_written,
