@@ -22,6 +22,7 @@ from .values import Values, plus
 
 INDENT = "    "
 DOC_WIDTH = 100
+CLONE = "__CLONE"
 
 
 class Printer(Values):
@@ -49,6 +50,8 @@ class Printer(Values):
         self._explained: set[str] = set()
         # Leaves that were printed from their text: what is theirs -> the function's name; and all of these functions.
         self._functions: dict[tuple[str, ...], str] = {}
+        # Of each of these functions, what its calls pass: parameter -> what tells it from others.
+        self._called: dict[str, list[dict[str, Any]]] = {}
         # Names that some function is passed under another name.
         self.renamed: set[str] = set()
         self.functions: list[str] = []
@@ -72,8 +75,26 @@ class Printer(Values):
             )
 
     def _block(self, statements: Iterable[t.Statement]) -> Iterator[str]:
-        for statement in statements:
+        listed = list(statements)
+        for i, statement in enumerate(listed):
+            if isinstance(statement, t.Variable) and self._set_by_next(statement.name, listed[i + 1 :]):
+                continue
             yield from getattr(self, f"_{type(statement).__name__.lower()}")(statement)
+
+    def _set_by_next(self, name: str, onwards: list[t.Statement]) -> bool:
+        """Whether nothing reads a variable before a call returns its value, in a DSL whose calls do: it needs no first value."""
+        if not getattr(self._spelling, "returns_results", False):
+            return False
+        while onwards and isinstance(onwards[0], t.Variable):
+            if name in t.names_of(t.values(onwards[0])):
+                return False
+            onwards = onwards[1:]
+        if not onwards or not isinstance(onwards[0], t.Call):
+            return False
+        call, this = onwards[0], {name}
+        returned = [i for i in call.leaf.results if t.names_of([call.arguments[i]]) == this]
+        named = [value for value in t.values(call) if t.names_of([value]) == this]
+        return len(returned) == len(named) == 1 and returned[0] not in call.leaf.inputs
 
     def _inner(self, statements: Iterable[t.Statement]) -> Iterator[str]:
         lines = list(self._block(statements)) or ["pass"]
@@ -162,6 +183,8 @@ class Printer(Values):
     def _call_text(self, s: t.Call) -> Iterator[str]:
         text = leaf_text.text_of(s.leaf, s.arguments, self._schedule)
         name, parameters = self._function(s.leaf, text)
+        told = {p.name: _told(a) for p, a in zip(s.leaf.parameters, s.arguments, strict=True)}
+        self._called.setdefault(name, []).append(told)
         given = dict(zip(text.parameters, s.arguments, strict=True))
         passed = [(formal, self._argument(given[formal])) for formal in parameters]
         self._pass((formal.name, given[formal]) for formal in parameters)
@@ -181,7 +204,7 @@ class Printer(Values):
         key = (leaf.name, *(f.name for f in parameters), *body)
         if key not in self._functions:
             others = sum(k[0] == leaf.name for k in self._functions)
-            self._functions[key] = leaf.name + (f"_{others + 1}" if others else "")
+            self._functions[key] = f"{leaf.name}{CLONE}{others + 1}"
             sure = {s.name for s in text.statements if isinstance(s, t.Assign)}
             facts = SimpleNamespace(
                 name=self._functions[key], parameters=parameters, doc=_paragraphs(leaf.doc), body=body,
@@ -189,6 +212,20 @@ class Printer(Values):
             )  # fmt: skip
             self.functions.append(str(self._spelling.function(facts)).strip())
         return self._functions[key], parameters
+
+    def clones(self) -> dict[str, str]:
+        """The names of the functions that are printed from texts of leaves, for those that stand in for them.
+
+        One leaf may be several functions, as its arguments are: each is called by what is its own.
+        """
+        found: dict[str, str] = {}
+        leaves: dict[str, list[str]] = {}
+        for name in self._functions.values():
+            leaves.setdefault(name.split(CLONE)[0], []).append(name)
+        for leaf, names in leaves.items():
+            endings = _endings([self._called[name] for name in names])
+            found |= {name: leaf + ending for name, ending in zip(names, endings, strict=True)}
+        return found
 
     def _put(self, s: leaf_text.Put) -> Iterator[str]:
         place = self._phrase("element", **self._place_in(s.array, s.index))
@@ -453,6 +490,47 @@ class Printer(Values):
                 if pipe.returned_by
                 else "filled once, so its slot is free"
             )
+
+
+def _told(argument: Any) -> Any:
+    """What tells a call from another: a number of Python, or the name of what is passed; `...` for a value of threads."""
+    if isinstance(argument, t.Expr):
+        return ...
+    name = getattr(argument, "buffer", None) or getattr(argument, "name", None)
+    return argument if name is None else str(name)
+
+
+def _endings(functions: list[list[dict[str, Any]]]) -> list[str]:
+    """What stands after a leaf's name in each of its functions, given what the calls of each pass.
+
+    One parameter tells them apart: a condition, then a name, then a number. Where none does they are numbered.
+    """
+    if len(functions) == 1:
+        return [""]
+    found = []
+    for parameter in functions[0][0]:
+        passed = [{call.get(parameter) for call in calls} for calls in functions]
+        every = set().union(*passed)
+        if sum(map(len, passed)) > len(every):
+            continue
+        endings = [_ending(parameter, values, every) for values in passed]
+        if len(set(endings)) == len(endings):
+            kinds = {type(value) for value in every}
+            rank = 0 if kinds & {bool, type(None)} else 1 if str in kinds else 2
+            found.append((rank, endings))
+    numbered = ["", *(f"_{i}" for i in range(2, len(functions) + 1))]
+    return min(found, key=lambda pair: pair[0])[1] if found else numbered
+
+
+def _ending(parameter: str, values: set[Any], every: set[Any]) -> str:
+    value = next(iter(values))
+    if len(values) > 1 or value is None or value is False:
+        return ""
+    if value is ...:
+        return f"_{parameter}" if None in every else ""
+    if value is True:
+        return f"_{parameter}"
+    return f"_{value.removeprefix(f'{parameter}_')}" if isinstance(value, str) else f"_{parameter}_{value}"
 
 
 def _paragraphs(doc: str) -> list[str]:

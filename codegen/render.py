@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import textwrap
 from collections.abc import Iterable
@@ -38,7 +39,7 @@ from dsl_kernels.tile.text import (
 )
 
 from .facts import mma_facts, names_in_python, role_facts
-from .printer import INDENT, Printer
+from .printer import CLONE, INDENT, Printer
 from .sweep import FUNCTIONS, PROBE_LEAVES, SHARED_LEAVES, TEMPLATES, Instance, leaf_modules
 
 WIDTH = 110
@@ -429,12 +430,24 @@ def render(instance: Instance) -> str:
             got=f"{type(error).__name__}: {error.message or error} (variant {instance.id})",
             fix="use names of codegen.render.context, or declare what is missing",
         ) from error
+    body = _with_clones(body, printer.clones())
     body = body.replace(SIZES, definitions(instance, printer.sizes, names_in_python(body)))
     lines = [part for line in needed_imports(body).split("\n") for part in wrapped(line.rstrip())]
     return header(instance, schedule) + re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).rstrip("\n") + "\n"
 
 
-def definitions(instance: Instance, sizes: dict[str, int], used: set[str]) -> str:
+def _with_clones(body: str, names: dict[str, str]) -> str:
+    """The module with the functions' own names; one that is another's there already is numbered in its place."""
+    taken = {
+        getattr(node, "id", None) or getattr(node, "arg", None) or getattr(node, "name", None)
+        for node in ast.walk(ast.parse(body))
+    }
+    clashing = {name for name, own in names.items() if own in taken}
+    names |= {name: name.replace(CLONE, "_") for name in clashing}
+    return re.sub(rf"\b\w+{CLONE}\d+\b", lambda found: names[found.group()], body)
+
+
+def definitions(instance: Instance, sizes: dict[str, float], used: set[str]) -> str:
     """The named sizes that a module uses, knobs first with what they mean."""
     knobs = {knob.name.upper(): knob.doc for knob in instance.program.knobs}
     order = [*(name for name in knobs if name in sizes), *(name for name in sizes if name not in knobs)]

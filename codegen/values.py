@@ -12,7 +12,7 @@ from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.tile import leaf_text
 from dsl_kernels.tile import text as t
-from dsl_kernels.tile.lang import Buffer, Engine, Pipeline, Schedule, Size, Space, spell
+from dsl_kernels.tile.lang import Buffer, Constant, Engine, Pipeline, Schedule, Size, Space, spell
 from dsl_kernels.tile.plan import words_of
 
 from .facts import role_facts
@@ -37,17 +37,17 @@ class Values:
     """Values as the macros of a DSL's `_spelling.j2` write them.
 
     Attributes:
-        sizes: named sizes that were spelled, for the module to define.
+        sizes: named numbers that were spelled, for the module to define.
     """
 
     def __init__(self, schedule: Schedule, spelling: Any, leaf_module: Any) -> None:
         self._schedule, self._spelling, self._leaf_module = schedule, spelling, leaf_module
         self._in_leaf = False
-        self.sizes: dict[str, int] = {}
+        self.sizes: dict[str, float] = {}
 
     def spelled(self, number: float, outer: float = 0) -> str:
         """A number as the module writes it; `outer` is how tightly what stands around it binds."""
-        if isinstance(number, Size):
+        if isinstance(number, (Size, Constant)):
             for name, value in number.names.items():
                 if self.sizes.setdefault(name, value) != value:
                     raise DeclarationError(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 
 import pytest
 
-from codegen.printer import Printer
+from codegen.printer import Printer, _endings
 from codegen.render import environment
 from codegen.sweep import backends
 from dsl_kernels.errors import DeclarationError
-from dsl_kernels.tile.lang import Size, named, spell
-from dsl_kernels.tile.text import COMPARISONS, Comment, Expr, Loop, evaluate, name
+from dsl_kernels.tile.kinds import Int32, Sets
+from dsl_kernels.tile.lang import LOG2_E, Size, named, spell
+from dsl_kernels.tile.leaf import leaf
+from dsl_kernels.tile.text import COMPARISONS, Call, Comment, Expr, Loop, Variable, evaluate, name
 
 NAMES = ("a", "b", "c")
 
@@ -94,3 +97,60 @@ def test_a_loop_keeps_its_step(dsl: str, unrolled: bool) -> None:
     head = Printer(None, None, spelling, None).lines([loop])[0]
     said = re.search(r"\((.*?)\):", head)
     assert said is not None and said[1].split(", ")[:3] == ["0", "8", "2"], head
+
+
+def test_what_is_a_multiple_of_a_size_is_divided_in_numbers() -> None:
+    tile = Size(64, "TILE")
+    found = (tile * 4 // 4, tile * 4 // 2, tile * 2 // 8, tile * 2 * 3, (tile + 1) * 4 // 4, tile * 3 // 2)
+    assert [spell(n) for n in found] == [
+        "TILE",
+        "TILE * 2",
+        "TILE // 4",
+        "TILE * 6",
+        "TILE + 1",
+        "TILE * 3 // 2",
+    ]
+    assert [int(n) for n in found] == [64, 128, 16, 384, 65, 96]
+
+
+def test_a_constant_is_printed_by_its_name_and_defined() -> None:
+    printer = Printer(None, None, None, None)
+    assert printer.value(name("scale", "float32") * LOG2_E) == "scale * LOG2_E"
+    assert printer.sizes == {"LOG2_E": math.log2(math.e)} and printer.value(LOG2_E * 2.0) == repr(
+        LOG2_E * 2.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("passed", "endings"),
+    [
+        # A condition tells before a name, and a name before a number.
+        (({"unseen": True, "tile": 1}, {"unseen": False, "tile": 2}), ["_unseen", ""]),
+        (({"split": None}, {"split": ...}), ["", "_split"]),
+        (({"q": "q_nope", "columns": 512}, {"q": "q_pe", "columns": 64}), ["_nope", "_pe"]),
+        (({"count": 8, "words": "hist"}, {"count": 4096, "words": "hist"}), ["_count_8", "_count_4096"]),
+        (({"first": 0}, {"first": ...}), ["_first_0", ""]),
+        # Nothing tells these apart.
+        (({"first": ...}, {"first": ...}), ["", "_2"]),
+        (({"first": 1},), [""]),
+    ],
+)
+def test_functions_of_one_leaf_are_called_by_what_tells_them_apart(passed, endings) -> None:
+    assert _endings([[call] for call in passed]) == endings
+
+
+@pytest.mark.parametrize("dsl", backends())
+def test_a_variable_that_a_call_returns_has_no_first_value_before_it(dsl: str) -> None:
+    spelling = environment().get_template(f"{dsl}/_spelling.j2").module
+
+    def sets(found: Sets[Int32], given: Int32) -> None: ...
+
+    def printed(given) -> list[str]:
+        call = Call(leaf(sets), (name("found"), given))
+        statements = [Variable("found", "int32", 0), Variable("other", "int32", 1), call]
+        return Printer(None, None, spelling, lambda name: "module", lambda name: "module").lines(statements)
+
+    # Where a call takes what it reads, the first value stays.
+    both, read = printed(3), printed(name("found"))
+    assert len(read) == len(both) + bool(getattr(spelling, "returns_results", False))
+    assert any(line.startswith("other = ") for line in both)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...tile.frontend import inline, named, recorded, unrolled
 from ...tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Writes
+from ...tile.lang import LN_2
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import maximum, minimum, select
 from ..torch.fragment import quad_most, quad_sum, row_most, row_most_bits, row_sum, scale_pair
@@ -21,7 +22,7 @@ from ..torch.warps import any_lane, exp2, log2, rcp_approx, store_matrices
 from .rows import FOUR, first_row, of_row, scale_row
 from .rows import rescale_rows as rescale_rows
 
-INF, LN2 = math.inf, math.log(2)
+INF = math.inf
 
 
 def _groups(scores, rows):
@@ -149,7 +150,7 @@ def divide_by_total(
     """The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp."""
     for r in range(2):
         whole = named(f"whole_{r}", quad_sum(total[r]))
-        top[r] = (top[r] * scale + log2(whole)) * LN2
+        top[r] = (top[r] * scale + log2(whole)) * LN_2
         inverse = named(f"inverse_{r}", rcp_approx(whole))
         scale_row(m, acc, r, inverse)
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ...tile.frontend import recorded, unrolled
 from ...tile.kinds import Float32, LeafRecorder, Registers, Shared, Tensor
+from ...tile.lang import LN_2
 from ...tile.leaf_text import by_text
 from ..torch import fragment
 from ..torch.fragment import load_columns, scale_pair, store_columns
 from ..torch.warps import any_lane, log2, rcp_approx
-
-LN2 = math.log(2)
 
 
 @recorded
@@ -37,7 +35,7 @@ def rescale_output(
 @by_text
 def finish_rows(m: LeafRecorder, top: Registers[Float32], total: Registers[Float32], scale: Float32) -> None:
     """`top` becomes the natural logarithm of sum exp, `total` its own inverse."""
-    top[0] = (top[0] * scale + log2(total[0])) * LN2
+    top[0] = (top[0] * scale + log2(total[0])) * LN_2
     total[0] = rcp_approx(total[0])
 
 

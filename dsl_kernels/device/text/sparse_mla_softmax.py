@@ -13,6 +13,7 @@ from operator import add
 from ...tile.counting import moves
 from ...tile.frontend import inline, named, recorded, unrolled
 from ...tile.kinds import BFloat16, Float32, Int32, LeafRecorder, Registers, Sender, Shared
+from ...tile.lang import LOG2_E
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import maximum, select
 from ..torch.fragment import quad_most, quad_sum, row_most, row_sum
@@ -22,7 +23,7 @@ from .rows import first_row as first_head
 from .rows import rescale_rows as rescale_rows
 from .sparse_mla_gather import HEADS, THREADS
 
-INF, LOG2E = math.inf, math.log2(math.e)
+INF = math.inf
 WORD_REGISTERS = 16
 """A thread's registers of its two heads and 32 tokens."""
 
@@ -39,7 +40,7 @@ def inverse_sum(total):
 
 def kept_beside(lse2, sink):
     """The share of the softmax that tokens keep beside a sink logit (natural log); 1 without one, 0 if there are none."""
-    return select(lse2 > -INF, rcp_approx(exp2(sink * LOG2E - lse2) + 1.0), 0.0)
+    return select(lse2 > -INF, rcp_approx(exp2(sink * LOG2_E - lse2) + 1.0), 0.0)
 
 
 @by_text
@@ -99,7 +100,7 @@ def mask_scores(
 ) -> None:  # fmt: skip
     """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no valid id."""
     own = select(m.thread < 64, low, high) >> (m.thread // WARP % 2 * 16 + m.thread % WARP // 4)
-    scale = sm_scale * LOG2E
+    scale = sm_scale * LOG2_E
     for r in range(2):
         valid = named(f"valid_{r}", ((own >> (8 * r)) & 1) != 0)
         for group in unrolled(scores.size // FOUR):
@@ -231,7 +232,7 @@ def mask_columns(
     m: LeafRecorder, scores: Registers[Float32], low: Int32, high: Int32, sm_scale: Float32,
 ) -> None:  # fmt: skip
     """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no valid id."""
-    scale = sm_scale * LOG2E
+    scale = sm_scale * LOG2_E
     for i in unrolled(scores.size):
         scores[i] = scores[i] * scale
     if (low & high) != -1:

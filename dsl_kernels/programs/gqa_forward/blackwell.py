@@ -13,6 +13,7 @@ from ...problems.gqa_forward import DTYPES
 from ...tile.channel import Reading
 from ...tile.frontend import Int32, inline, recorded
 from ...tile.lang import (
+    LOG2_E,
     START,
     Body,
     Buffer,
@@ -27,7 +28,6 @@ from ...tile.text import Recorder, Value, ceildiv, dim, maximum, minimum
 from .common import (
     HELD,
     LANES,
-    LOG2E,
     REGISTER,
     RESCALE_LOG2,
     SHARED,
@@ -220,7 +220,7 @@ def _softmax(m: Recorder, s: Work, side: int) -> None:
         m.buffer(f"{text}_{side}")
         for text in ("scores", "weights", "part", "rounded", "top", "total", "factor", "limit")
     )
-    scale = kernel.sm_scale * LOG2E
+    scale = kernel.sm_scale * LOG2_E
     done: Int32 = 0
     first_row = side * LANES
     for item in range(s.items):

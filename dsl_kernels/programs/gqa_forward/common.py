@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +28,6 @@ REGISTERS = {1: (232, 40), 2: (232, 40), 3: (160, 32)}
 PANEL = Size(64, "PANEL")
 # A maximum rises when a score exceeds it by this many powers of two; float16 holds weights up to 2^15.
 RESCALE_LOG2 = Size(8, "RESCALE_LOG2")
-LOG2E = math.log2(math.e)
 
 
 class Kernel(Names):

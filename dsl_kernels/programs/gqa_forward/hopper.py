@@ -11,6 +11,7 @@ from ...problems.gqa_forward import DTYPES
 from ...tile.channel import Reading
 from ...tile.frontend import Int32, inline, recorded
 from ...tile.lang import (
+    LOG2_E,
     START,
     Body,
     Buffer,
@@ -25,7 +26,6 @@ from ...tile.lang import (
 from ...tile.text import Recorder, Value, ceildiv, dim, maximum, minimum
 from .common import (
     GROUP_ROWS,
-    LOG2E,
     REGISTER,
     REGISTERS,
     RESCALE_LOG2,
@@ -105,7 +105,7 @@ def _attend(m: Recorder, s: Work) -> None:
     kernel = Kernel(m)
     scores, weights, acc = kernel.scores, kernel.weights, kernel.acc
     top, total, soft = kernel.top, kernel.total, m.k.ablation != "nosoftmax"
-    scale = kernel.sm_scale * LOG2E
+    scale = kernel.sm_scale * LOG2_E
     first_row = inline(m.replica * GROUP_ROWS if m.k.groups > 1 else 0)
     done: Int32 = 0
     for item in range(s.items):

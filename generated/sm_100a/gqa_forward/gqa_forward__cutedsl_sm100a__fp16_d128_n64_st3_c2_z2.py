@@ -109,9 +109,11 @@ TILE = 64  # keys a tile
 STAGES = 3  # tiles of keys, and of values, in flight
 CLUSTER = 2  # CTAs that share tiles of keys and values
 ROWS = 256
+LOG2_E = 1.4426950408889634
 GROUP_ROWS = 128
 RESCALE_LOG2 = 8
 HELD = 32
+LN_2 = 0.6931471805599453
 STAGED_0_BARRIER = 1
 SOFTEN_0_THREADS = 128
 PANEL = 64
@@ -219,7 +221,7 @@ def hide_keys(scores, row, key, skv, shift, thread):
 
 
 @cute.jit
-def online_softmax_lazily(scores, top, total, factor, limit, scale):
+def online_softmax_lazily_unseen(scores, top, total, factor, limit, scale):
     """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
     two.
 
@@ -256,7 +258,7 @@ def rescale_output(acc, factor, part, thread):
 
 
 @cute.jit
-def online_softmax_lazily_2(scores, top, total, factor, limit, scale):
+def online_softmax_lazily(scores, top, total, factor, limit, scale):
     """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
     two.
 
@@ -282,7 +284,7 @@ def online_softmax_lazily_2(scores, top, total, factor, limit, scale):
 @cute.jit
 def finish_rows(top, total, scale):
     """`top` becomes the natural logarithm of sum exp, `total` its own inverse."""
-    top[0] = (top[0] * scale + warps.log2(total[0])) * 0.6931471805599453
+    top[0] = (top[0] * scale + warps.log2(total[0])) * LN_2
     total[0] = warps.rcp_approx(total[0])
 
 
@@ -329,7 +331,7 @@ def soften_0(
     factor_0 = cute.make_rmem_tensor(1, Float32)
     limit_0 = cute.make_rmem_tensor(1, Float32)
     worker = thread
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     done = Int32(0)
     for item in cutlass.range(items, unroll=1):
         number = Int32(cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas)
@@ -355,13 +357,13 @@ def soften_0(
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(s_0_empty)
         hide_keys(scores_0, own_row, (tiles - 1) * TILE, skv, shift, worker)
-        online_softmax_lazily(scores_0, top_0, total_0, factor_0, limit_0, scale)
+        online_softmax_lazily_unseen(scores_0, top_0, total_0, factor_0, limit_0, scale)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment_sm100.round_to(weights_0, scores_0)
         cute.arch.mbarrier_wait(p_0_empty, (done & 1) ^ 1)
         nvvm.tcgen05_fence("after_thread_sync")
         # A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit.
-        fragment_sm100.write_tensor(tmem + TILE * 4 // 4, weights_0, worker)
+        fragment_sm100.write_tensor(tmem + TILE, weights_0, worker)
         cute.arch.fence_view_async_tmem_load()
         cute.arch.fence_view_async_tmem_store()
         nvvm.tcgen05_fence("before_thread_sync")
@@ -379,14 +381,14 @@ def soften_0(
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(s_0_empty)
             hide_keys(scores_0, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
-            online_softmax_lazily(scores_0, top_0, total_0, factor_0, limit_0, scale)
+            online_softmax_lazily_unseen(scores_0, top_0, total_0, factor_0, limit_0, scale)
             fragment_sm100.round_to(weights_0, scores_0)
             cute.arch.mbarrier_wait(p_0_empty, ((done + i) & 1) ^ 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            fragment_sm100.write_tensor(tmem + TILE * 4 // 4, weights_0, worker)
+            fragment_sm100.write_tensor(tmem + TILE, weights_0, worker)
             cute.arch.mbarrier_wait(o_0_full, (done + (i - 1)) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            rescale_output(tmem + (TILE * 4 // 4 + TILE * 2 // 4), factor_0, part_0, worker)
+            rescale_output(tmem + (TILE + TILE // 2), factor_0, part_0, worker)
             # o_0: p_0 also gives its slot back
             cute.arch.fence_view_async_tmem_load()
             cute.arch.fence_view_async_tmem_store()
@@ -403,14 +405,14 @@ def soften_0(
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(s_0_empty)
-            online_softmax_lazily_2(scores_0, top_0, total_0, factor_0, limit_0, scale)
+            online_softmax_lazily(scores_0, top_0, total_0, factor_0, limit_0, scale)
             fragment_sm100.round_to(weights_0, scores_0)
             cute.arch.mbarrier_wait(p_0_empty, ((done + i) & 1) ^ 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            fragment_sm100.write_tensor(tmem + TILE * 4 // 4, weights_0, worker)
+            fragment_sm100.write_tensor(tmem + TILE, weights_0, worker)
             cute.arch.mbarrier_wait(o_0_full, (done + (i - 1)) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            rescale_output(tmem + (TILE * 4 // 4 + TILE * 2 // 4), factor_0, part_0, worker)
+            rescale_output(tmem + (TILE + TILE // 2), factor_0, part_0, worker)
             # o_0: p_0 also gives its slot back
             cute.arch.fence_view_async_tmem_load()
             cute.arch.fence_view_async_tmem_store()
@@ -425,7 +427,7 @@ def soften_0(
         cute.arch.barrier(barrier_id=STAGED_0_BARRIER, number_of_threads=SOFTEN_0_THREADS)
         cute.arch.mbarrier_wait(o_0_full, (done + (tiles - 1)) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
-        stage_output(o_s_0, tmem + (TILE * 4 // 4 + TILE * 2 // 4), total_0, part_0, rounded_0, worker)
+        stage_output(o_s_0, tmem + (TILE + TILE // 2), total_0, part_0, rounded_0, worker)
         # o_0: p_0 also gives its slot back
         cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.barrier(barrier_id=STAGED_0_BARRIER, number_of_threads=SOFTEN_0_THREADS)
@@ -461,7 +463,7 @@ def soften_1(
     factor_1 = cute.make_rmem_tensor(1, Float32)
     limit_1 = cute.make_rmem_tensor(1, Float32)
     worker = thread % 128
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     done = Int32(0)
     for item in cutlass.range(items, unroll=1):
         number = Int32(cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas)
@@ -480,22 +482,20 @@ def soften_1(
         cute.arch.mbarrier_wait(s_1_full, done & 1)
         nvvm.tcgen05_fence("after_thread_sync")
         # A fragment, a row a thread, from tensor memory; its arrival is waited for at the release.
-        fragment_sm100.read_tensor(scores_1, tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4), worker)
+        fragment_sm100.read_tensor(scores_1, tmem + (TILE + TILE // 2 + DIM), worker)
         cute.arch.fence_view_async_tmem_load()
         nvvm.tcgen05_fence("before_thread_sync")
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(s_1_empty)
         hide_keys(scores_1, own_row, (tiles - 1) * TILE, skv, shift, worker)
-        online_softmax_lazily(scores_1, top_1, total_1, factor_1, limit_1, scale)
+        online_softmax_lazily_unseen(scores_1, top_1, total_1, factor_1, limit_1, scale)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment_sm100.round_to(weights_1, scores_1)
         cute.arch.mbarrier_wait(p_1_empty, (done & 1) ^ 1)
         nvvm.tcgen05_fence("after_thread_sync")
         # A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit.
-        fragment_sm100.write_tensor(
-            tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4), weights_1, worker
-        )
+        fragment_sm100.write_tensor(tmem + (TILE + TILE // 2 + DIM + TILE), weights_1, worker)
         cute.arch.fence_view_async_tmem_load()
         cute.arch.fence_view_async_tmem_store()
         nvvm.tcgen05_fence("before_thread_sync")
@@ -506,28 +506,21 @@ def soften_1(
         for i in cutlass.range(1, masked, 1, unroll=1):
             cute.arch.mbarrier_wait(s_1_full, (done + i) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            fragment_sm100.read_tensor(
-                scores_1, tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4), worker
-            )
+            fragment_sm100.read_tensor(scores_1, tmem + (TILE + TILE // 2 + DIM), worker)
             cute.arch.fence_view_async_tmem_load()
             nvvm.tcgen05_fence("before_thread_sync")
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(s_1_empty)
             hide_keys(scores_1, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
-            online_softmax_lazily(scores_1, top_1, total_1, factor_1, limit_1, scale)
+            online_softmax_lazily_unseen(scores_1, top_1, total_1, factor_1, limit_1, scale)
             fragment_sm100.round_to(weights_1, scores_1)
             cute.arch.mbarrier_wait(p_1_empty, ((done + i) & 1) ^ 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            fragment_sm100.write_tensor(
-                tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4), weights_1, worker
-            )
+            fragment_sm100.write_tensor(tmem + (TILE + TILE // 2 + DIM + TILE), weights_1, worker)
             cute.arch.mbarrier_wait(o_1_full, (done + (i - 1)) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            rescale_output(
-                tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4 + TILE * 2 // 4),
-                factor_1, part_1, worker
-            )
+            rescale_output(tmem + (TILE + TILE // 2 + DIM + TILE + TILE // 2), factor_1, part_1, worker)
             # o_1: p_1 also gives its slot back
             cute.arch.fence_view_async_tmem_load()
             cute.arch.fence_view_async_tmem_store()
@@ -538,27 +531,20 @@ def soften_1(
         for i in cutlass.range(masked, tiles, 1, unroll=1):
             cute.arch.mbarrier_wait(s_1_full, (done + i) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            fragment_sm100.read_tensor(
-                scores_1, tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4), worker
-            )
+            fragment_sm100.read_tensor(scores_1, tmem + (TILE + TILE // 2 + DIM), worker)
             cute.arch.fence_view_async_tmem_load()
             nvvm.tcgen05_fence("before_thread_sync")
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(s_1_empty)
-            online_softmax_lazily_2(scores_1, top_1, total_1, factor_1, limit_1, scale)
+            online_softmax_lazily(scores_1, top_1, total_1, factor_1, limit_1, scale)
             fragment_sm100.round_to(weights_1, scores_1)
             cute.arch.mbarrier_wait(p_1_empty, ((done + i) & 1) ^ 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            fragment_sm100.write_tensor(
-                tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4), weights_1, worker
-            )
+            fragment_sm100.write_tensor(tmem + (TILE + TILE // 2 + DIM + TILE), weights_1, worker)
             cute.arch.mbarrier_wait(o_1_full, (done + (i - 1)) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            rescale_output(
-                tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4 + TILE * 2 // 4),
-                factor_1, part_1, worker
-            )
+            rescale_output(tmem + (TILE + TILE // 2 + DIM + TILE + TILE // 2), factor_1, part_1, worker)
             # o_1: p_1 also gives its slot back
             cute.arch.fence_view_async_tmem_load()
             cute.arch.fence_view_async_tmem_store()
@@ -574,8 +560,7 @@ def soften_1(
         cute.arch.mbarrier_wait(o_1_full, (done + (tiles - 1)) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
         stage_output(
-            o_s_1, tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4 + TILE * 2 // 4),
-            total_1, part_1, rounded_1, worker
+            o_s_1, tmem + (TILE + TILE // 2 + DIM + TILE + TILE // 2), total_1, part_1, rounded_1, worker
         )
         # o_1: p_1 also gives its slot back
         cute.arch.fence_proxy("async.shared", space="cta")
@@ -754,7 +739,7 @@ def mma(
         # S = Q K^T
         QK_1.multiply(
             qk_1_a[None, None, None, (item * 2 + 1) % 2], qk_1_b[None, None, None, done % STAGES],
-            tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4), False
+            tmem + (TILE + TILE // 2 + DIM), False
         )
         with cute.arch.elect_one():
             tcgen05.commit(s_1_full)
@@ -781,8 +766,8 @@ def mma(
                 # o_0: p_0 also gives its slot back
                 # O += P V
                 PV_0.multiply(
-                    tmem + TILE * 4 // 4, pv_0_b[None, None, None, (done + (i - 1)) % STAGES],
-                    tmem + (TILE * 4 // 4 + TILE * 2 // 4), i - 1 > others
+                    tmem + TILE, pv_0_b[None, None, None, (done + (i - 1)) % STAGES],
+                    tmem + (TILE + TILE // 2), i - 1 > others
                 )
                 with cute.arch.elect_one():
                     tcgen05.commit(p_0_empty)
@@ -793,7 +778,7 @@ def mma(
             # S = Q K^T
             QK_1.multiply(
                 qk_1_a[None, None, None, (item * 2 + 1) % 2], qk_1_b[None, None, None, (done + i) % STAGES],
-                tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4), False
+                tmem + (TILE + TILE // 2 + DIM), False
             )
             with cute.arch.elect_one():
                 tcgen05.commit(s_1_full)
@@ -804,10 +789,8 @@ def mma(
             # o_1: p_1 also gives its slot back
             # O += P V
             PV_1.multiply(
-                tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4),
-                pv_1_b[None, None, None, (done + (i - 1)) % STAGES],
-                tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4 + TILE * 2 // 4),
-                i - 1 > 0
+                tmem + (TILE + TILE // 2 + DIM + TILE), pv_1_b[None, None, None, (done + (i - 1)) % STAGES],
+                tmem + (TILE + TILE // 2 + DIM + TILE + TILE // 2), i - 1 > 0
             )
             with cute.arch.elect_one():
                 tcgen05.commit(p_1_empty)
@@ -826,8 +809,8 @@ def mma(
         # o_0: p_0 also gives its slot back
         # O += P V
         PV_0.multiply(
-            tmem + TILE * 4 // 4, pv_0_b[None, None, None, (done + (tiles - 1)) % STAGES],
-            tmem + (TILE * 4 // 4 + TILE * 2 // 4), tiles - 1 > others
+            tmem + TILE, pv_0_b[None, None, None, (done + (tiles - 1)) % STAGES], tmem + (TILE + TILE // 2),
+            tiles - 1 > others
         )
         with cute.arch.elect_one():
             tcgen05.commit(p_0_empty)
@@ -838,10 +821,8 @@ def mma(
         # o_1: p_1 also gives its slot back
         # O += P V
         PV_1.multiply(
-            tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4),
-            pv_1_b[None, None, None, (done + (tiles - 1)) % STAGES],
-            tmem + (TILE * 4 // 4 + TILE * 2 // 4 + DIM * 4 // 4 + TILE * 4 // 4 + TILE * 2 // 4),
-            tiles - 1 > 0
+            tmem + (TILE + TILE // 2 + DIM + TILE), pv_1_b[None, None, None, (done + (tiles - 1)) % STAGES],
+            tmem + (TILE + TILE // 2 + DIM + TILE + TILE // 2), tiles - 1 > 0
         )
         with cute.arch.elect_one():
             tcgen05.commit(p_1_empty)

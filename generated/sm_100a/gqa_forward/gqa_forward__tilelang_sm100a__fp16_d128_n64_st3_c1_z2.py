@@ -105,9 +105,11 @@ DIM = 128  # elements of a head
 TILE = 64  # keys a tile
 STAGES = 3  # tiles of keys, and of values, in flight
 ROWS = 256
+LOG2_E = 1.4426950408889634
 GROUP_ROWS = 128
 RESCALE_LOG2 = 8
 HELD = 32
+LN_2 = 0.6931471805599453
 STAGED_0_BARRIER = 1
 SOFTEN_0_THREADS = 128
 PANEL = 64
@@ -128,7 +130,7 @@ def hide_keys(scores, row, key, skv, shift, thread):
 
 
 @T.macro
-def online_softmax_lazily(scores, top, total, factor, limit, scale):
+def online_softmax_lazily_unseen(scores, top, total, factor, limit, scale):
     """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
     two.
 
@@ -167,7 +169,7 @@ def rescale_output(acc, acc_slot, factor, part, thread):
 
 
 @T.macro
-def online_softmax_lazily_2(scores, top, total, factor, limit, scale):
+def online_softmax_lazily(scores, top, total, factor, limit, scale):
     """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
     two.
 
@@ -195,7 +197,7 @@ def online_softmax_lazily_2(scores, top, total, factor, limit, scale):
 @T.macro
 def finish_rows(top, total, scale):
     """`top` becomes the natural logarithm of sum exp, `total` its own inverse."""
-    top[0] = (top[0] * scale + warps.log2(total[0])) * 0.6931471805599453
+    top[0] = (top[0] * scale + warps.log2(total[0])) * LN_2
     total[0] = warps.rcp_approx(total[0])
 
 
@@ -236,7 +238,7 @@ def soften_0(
     factor_0 = T.alloc_local((1,), "float32")
     limit_0 = T.alloc_local((1,), "float32")
     worker = thread
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     done = T.alloc_var("int32", init=0)
     for item in T.serial(items):
         number = T.alloc_var("int32", init=cta + T.truncmod(item, 2) * (ctas - 1 - 2 * cta) + item * ctas)
@@ -262,7 +264,7 @@ def soften_0(
         if T.shuffle_elect(32):
             T.mbarrier_arrive(s_0_empty[0])
         hide_keys(scores_0, own_row, (tiles - 1) * TILE, skv, shift, worker)
-        online_softmax_lazily(scores_0, top_0, total_0, factor_0, limit_0, scale)
+        online_softmax_lazily_unseen(scores_0, top_0, total_0, factor_0, limit_0, scale)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights_0, scores_0)
         T.mbarrier_wait_parity(p_0_empty[0], (done & 1) ^ 1)
@@ -286,7 +288,7 @@ def soften_0(
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(s_0_empty[0])
             hide_keys(scores_0, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
-            online_softmax_lazily(scores_0, top_0, total_0, factor_0, limit_0, scale)
+            online_softmax_lazily_unseen(scores_0, top_0, total_0, factor_0, limit_0, scale)
             fragment.round_to(weights_0, scores_0)
             T.mbarrier_wait_parity(p_0_empty[0], ((done + i) & 1) ^ 1)
             T.tcgen05_after_thread_sync()
@@ -310,7 +312,7 @@ def soften_0(
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(s_0_empty[0])
-            online_softmax_lazily_2(scores_0, top_0, total_0, factor_0, limit_0, scale)
+            online_softmax_lazily(scores_0, top_0, total_0, factor_0, limit_0, scale)
             fragment.round_to(weights_0, scores_0)
             T.mbarrier_wait_parity(p_0_empty[0], ((done + i) & 1) ^ 1)
             T.tcgen05_after_thread_sync()
@@ -369,7 +371,7 @@ def soften_1(
     factor_1 = T.alloc_local((1,), "float32")
     limit_1 = T.alloc_local((1,), "float32")
     worker = thread - 128
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     done = T.alloc_var("int32", init=0)
     for item in T.serial(items):
         number = T.alloc_var("int32", init=cta + T.truncmod(item, 2) * (ctas - 1 - 2 * cta) + item * ctas)
@@ -397,7 +399,7 @@ def soften_1(
         if T.shuffle_elect(32):
             T.mbarrier_arrive(s_1_empty[0])
         hide_keys(scores_1, own_row, (tiles - 1) * TILE, skv, shift, worker)
-        online_softmax_lazily(scores_1, top_1, total_1, factor_1, limit_1, scale)
+        online_softmax_lazily_unseen(scores_1, top_1, total_1, factor_1, limit_1, scale)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights_1, scores_1)
         T.mbarrier_wait_parity(p_1_empty[0], (done & 1) ^ 1)
@@ -423,7 +425,7 @@ def soften_1(
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(s_1_empty[0])
             hide_keys(scores_1, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
-            online_softmax_lazily(scores_1, top_1, total_1, factor_1, limit_1, scale)
+            online_softmax_lazily_unseen(scores_1, top_1, total_1, factor_1, limit_1, scale)
             fragment.round_to(weights_1, scores_1)
             T.mbarrier_wait_parity(p_1_empty[0], ((done + i) & 1) ^ 1)
             T.tcgen05_after_thread_sync()
@@ -447,7 +449,7 @@ def soften_1(
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(s_1_empty[0])
-            online_softmax_lazily_2(scores_1, top_1, total_1, factor_1, limit_1, scale)
+            online_softmax_lazily(scores_1, top_1, total_1, factor_1, limit_1, scale)
             fragment.round_to(weights_1, scores_1)
             T.mbarrier_wait_parity(p_1_empty[0], ((done + i) & 1) ^ 1)
             T.tcgen05_after_thread_sync()
@@ -786,16 +788,16 @@ def program():
             k_empty = T.alloc_barrier([1] * STAGES)
             v_full = T.alloc_barrier([1] * STAGES)
             v_empty = T.alloc_barrier([1] * STAGES)
-            s_0_full = T.alloc_barrier([1] * 1)
-            s_0_empty = T.alloc_barrier([4] * 1)
-            p_0_full = T.alloc_barrier([4] * 1)
-            p_0_empty = T.alloc_barrier([1] * 1)
-            o_0_full = T.alloc_barrier([1] * 1)
-            s_1_full = T.alloc_barrier([1] * 1)
-            s_1_empty = T.alloc_barrier([4] * 1)
-            p_1_full = T.alloc_barrier([4] * 1)
-            p_1_empty = T.alloc_barrier([1] * 1)
-            o_1_full = T.alloc_barrier([1] * 1)
+            s_0_full = T.alloc_barrier([1])
+            s_0_empty = T.alloc_barrier([4])
+            p_0_full = T.alloc_barrier([4])
+            p_0_empty = T.alloc_barrier([1])
+            o_0_full = T.alloc_barrier([1])
+            s_1_full = T.alloc_barrier([1])
+            s_1_empty = T.alloc_barrier([4])
+            p_1_full = T.alloc_barrier([4])
+            p_1_empty = T.alloc_barrier([1])
+            o_1_full = T.alloc_barrier([1])
 
             thread = T.get_thread_binding()
             blocks = leaf.ceildiv(sq, ROWS)

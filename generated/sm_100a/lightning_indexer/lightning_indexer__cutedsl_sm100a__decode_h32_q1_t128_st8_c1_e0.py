@@ -283,7 +283,7 @@ def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, t
 
 
 @cute.jit
-def table_entries_2(block_table, max_pages, row, first, last, lane):
+def table_entries_step_1(block_table, max_pages, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
@@ -339,7 +339,7 @@ def score_0(
             cute.arch.mbarrier_wait(scores_0_full + use % 4, (use // 4) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
             # Accumulators of a product in tensor memory, from column `first` on.
-            leaf_sm100.read_scores(dots_0, tmem + use % 4 * (COLUMNS * 4 // 4), 0, HEADS, worker)
+            leaf_sm100.read_scores(dots_0, tmem + use % 4 * COLUMNS, 0, HEADS, worker)
             cute.arch.fence_view_async_tmem_load()
             nvvm.tcgen05_fence("before_thread_sync")
             cute.arch.sync_warp()
@@ -373,8 +373,8 @@ def load(
             turn = turn + 1
             held = Int32(0)
             if step == 1:
-                entry = table_entries_2(block_table, max_pages, seq, tile, last, lane)
-                ahead = table_entries_2(block_table, max_pages, seq, tile + 16, last, lane)
+                entry = table_entries_step_1(block_table, max_pages, seq, tile, last, lane)
+                ahead = table_entries_step_1(block_table, max_pages, seq, tile + 16, last, lane)
             cute.arch.mbarrier_wait(queries_empty + turn % 2, ((turn // 2) & 1) ^ 1)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(queries_full + turn % 2, HEADS * (INDEX_DIM + 4))
@@ -438,7 +438,7 @@ def mma(
         # S[keys, heads] = K Q^T
         SCORE.multiply(
             score_a[None, None, None, it % STAGES], score_b[None, None, None, turn % 2],
-            tmem + fill_0 % 4 * (COLUMNS * 4 // 4), False
+            tmem + fill_0 % 4 * COLUMNS, False
         )
         with cute.arch.elect_one():
             tcgen05.commit(scores_0_full + fill_0 % 4)
@@ -470,9 +470,6 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q1_t128_st8_c1_e0(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     cta, _, _ = cute.arch.block_idx()
-    seq = Int32(0)
-    tile = Int32(0)
-    step = Int32(1)
     need = Int32(0)
     turns = Int32(0)
     turn = Int32(-1)
@@ -502,7 +499,6 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q1_t128_st8_c1_e0(
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
-    early_length = Int32(0)
     early_length = read_lengths(seq_lens, b, lane)
     entry = Int32(0)
     ahead = Int32(0)

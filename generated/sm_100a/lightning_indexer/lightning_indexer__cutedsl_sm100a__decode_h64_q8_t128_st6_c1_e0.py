@@ -304,7 +304,7 @@ def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, t
 
 
 @cute.jit
-def table_entries_2(block_table, max_pages, row, first, last, lane):
+def table_entries_step_1(block_table, max_pages, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
@@ -359,7 +359,7 @@ def score_0(
             cute.arch.mbarrier_wait(scores_0_full + use % 2, (use // 2) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
             # Accumulators of a product in tensor memory, from column `first` on.
-            leaf_sm100.read_scores(dots_0, tmem + use % 2 * (COLUMNS * 4 // 4), 0, HEADS, worker)
+            leaf_sm100.read_scores(dots_0, tmem + use % 2 * COLUMNS, 0, HEADS, worker)
             cute.arch.fence_view_async_tmem_load()
             nvvm.tcgen05_fence("before_thread_sync")
             cute.arch.sync_warp()
@@ -418,9 +418,7 @@ def score_1(
             cute.arch.mbarrier_wait(scores_1_full + use % 2, (use // 2) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
             # Accumulators of a product in tensor memory, from column `first` on.
-            leaf_sm100.read_scores(
-                dots_1, tmem + (COLUMNS * 4 // 4 * 2 + use % 2 * (COLUMNS * 4 // 4)), 0, HEADS, worker
-            )
+            leaf_sm100.read_scores(dots_1, tmem + (COLUMNS * 2 + use % 2 * COLUMNS), 0, HEADS, worker)
             cute.arch.fence_view_async_tmem_load()
             nvvm.tcgen05_fence("before_thread_sync")
             cute.arch.sync_warp()
@@ -464,8 +462,8 @@ def load(
             turn = turn + 1
             held = Int32(0)
             if step == 1:
-                entry = table_entries_2(block_table, max_pages, seq, tile, last, lane)
-                ahead = table_entries_2(block_table, max_pages, seq, tile + 16, last, lane)
+                entry = table_entries_step_1(block_table, max_pages, seq, tile, last, lane)
+                ahead = table_entries_step_1(block_table, max_pages, seq, tile + 16, last, lane)
             # The last product of an odd count scores its last query twice.
             count = leaf.ceildiv(next_n, ROWS_PER_PRODUCT) * ROWS_PER_PRODUCT
             cute.arch.mbarrier_wait(queries_empty, (turn & 1) ^ 1)
@@ -535,7 +533,7 @@ def mma(
                 # S[keys, heads] = K Q^T
                 SCORE.multiply(
                     score_a[None, None, None, it % STAGES], score_b[None, None, None, i],
-                    tmem + fill_0 % 2 * (COLUMNS * 4 // 4), False
+                    tmem + fill_0 % 2 * COLUMNS, False
                 )
                 with cute.arch.elect_one():
                     tcgen05.commit(scores_0_full + fill_0 % 2)
@@ -546,7 +544,7 @@ def mma(
                 # S[keys, heads] = K Q^T
                 SCORE.multiply(
                     score_a[None, None, None, it % STAGES], score_b[None, None, None, i + 1],
-                    tmem + (COLUMNS * 4 // 4 * 2 + fill_1 % 2 * (COLUMNS * 4 // 4)), False
+                    tmem + (COLUMNS * 2 + fill_1 % 2 * COLUMNS), False
                 )
                 with cute.arch.elect_one():
                     tcgen05.commit(scores_1_full + fill_1 % 2)
@@ -580,9 +578,6 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     cta, _, _ = cute.arch.block_idx()
-    seq = Int32(0)
-    tile = Int32(0)
-    step = Int32(1)
     need = Int32(0)
     turns = Int32(0)
     turn = Int32(-1)

@@ -175,14 +175,14 @@ def load_scale(scale, key_scales, thread):
 
 
 @cute.jit
-def load_weights(weight, head_weights):
+def load_weights_first_0(weight, head_weights):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(warps.group(head_weights, 4, quad), warps.few(weight, 4 * quad, 4))
 
 
 @cute.jit
-def store_row(logits, logit, scale, begin, size, row, stride, key, thread):
+def store_row_j_0(logits, logit, scale, begin, size, row, stride, key, thread):
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
     window has that key.
     """
@@ -194,14 +194,14 @@ def store_row(logits, logit, scale, begin, size, row, stride, key, thread):
 
 
 @cute.jit
-def load_weights_2(weight, head_weights):
+def load_weights_first_64(weight, head_weights):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(warps.group(head_weights, 4, HEADS // 4 + quad), warps.few(weight, 4 * quad, 4))
 
 
 @cute.jit
-def store_row_2(logits, logit, scale, begin, size, row, stride, key, thread):
+def store_row_j_1(logits, logit, scale, begin, size, row, stride, key, thread):
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
     window has that key.
     """
@@ -213,7 +213,7 @@ def store_row_2(logits, logit, scale, begin, size, row, stride, key, thread):
 
 
 @cute.jit
-def load_weights_3(weight, head_weights):
+def load_weights_first_128(weight, head_weights):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(
@@ -222,7 +222,7 @@ def load_weights_3(weight, head_weights):
 
 
 @cute.jit
-def load_weights_4(weight, head_weights):
+def load_weights_first_192(weight, head_weights):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
     for quad in cutlass.range_constexpr(HEADS // 4):
         cute.autovec_copy(
@@ -258,19 +258,19 @@ def score_0(
         cute.arch.mbarrier_wait(scores_full + it % 2, (it // 2) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
         # Accumulators of a product in tensor memory, from column `first` on.
-        leaf_sm100.read_scores(dots_0, tmem + it % 2 * (COLUMNS * 4 // 4), 0, HEADS, worker)
+        leaf_sm100.read_scores(dots_0, tmem + it % 2 * COLUMNS, 0, HEADS, worker)
         cute.arch.fence_view_async_tmem_load()
         nvvm.tcgen05_fence("before_thread_sync")
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(scores_empty + it % 2)
-        load_weights(weight_0, head_weights)
+        load_weights_first_0(weight_0, head_weights)
         # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
         leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
-        store_row(logits, logit_0, scale_0, begin_0, size_0, row, stride, (first + it) * TILE, worker)
-        load_weights_2(weight_0, head_weights)
+        store_row_j_0(logits, logit_0, scale_0, begin_0, size_0, row, stride, (first + it) * TILE, worker)
+        load_weights_first_64(weight_0, head_weights)
         leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0)
-        store_row_2(logits, logit_0, scale_0, begin_0, size_0, row + 1, stride, (first + it) * TILE, worker)
+        store_row_j_1(logits, logit_0, scale_0, begin_0, size_0, row + 1, stride, (first + it) * TILE, worker)
 
 
 @cute.jit
@@ -300,24 +300,22 @@ def score_1(
         cute.arch.mbarrier_wait(scores_full + it % 2, (it // 2) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
         # Accumulators of a product in tensor memory, from column `first` on.
-        leaf_sm100.read_scores(
-            dots_1, tmem + it % 2 * (COLUMNS * 4 // 4), ROWS_PER_GROUP * HEADS, HEADS, worker
-        )
+        leaf_sm100.read_scores(dots_1, tmem + it % 2 * COLUMNS, ROWS_PER_GROUP * HEADS, HEADS, worker)
         cute.arch.fence_view_async_tmem_load()
         nvvm.tcgen05_fence("before_thread_sync")
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(scores_empty + it % 2)
-        load_weights_3(weight_1, head_weights)
+        load_weights_first_128(weight_1, head_weights)
         # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
         leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
-        store_row(
+        store_row_j_0(
             logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP, stride, (first + it) * TILE,
             worker
         )
-        load_weights_4(weight_1, head_weights)
+        load_weights_first_192(weight_1, head_weights)
         leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1)
-        store_row_2(
+        store_row_j_1(
             logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 1, stride, (first + it) * TILE,
             worker
         )
@@ -374,8 +372,8 @@ def mma(
         nvvm.tcgen05_fence("after_thread_sync")
         # S[keys, heads] = K Q^T
         SCORE.multiply(
-            score_a[None, None, None, it % STAGES], score_b[None, None, None, 0],
-            tmem + it % 2 * (COLUMNS * 4 // 4), False
+            score_a[None, None, None, it % STAGES], score_b[None, None, None, 0], tmem + it % 2 * COLUMNS,
+            False
         )
         with cute.arch.elect_one():
             tcgen05.commit(scores_full + it % 2)

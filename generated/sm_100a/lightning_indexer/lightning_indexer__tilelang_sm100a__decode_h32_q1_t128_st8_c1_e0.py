@@ -127,7 +127,7 @@ def store_query(logits, logit, scale, length, seq, query, key, thread):
 
 
 @T.macro
-def table_entries_2(entry: T.Ref, block_table, row, first, last, lane):
+def table_entries_step_1(entry: T.Ref, block_table, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
@@ -213,8 +213,8 @@ def load(
             turn = turn + 1
             held = 0
             if step == 1:
-                table_entries_2(entry, block_table, seq, tile, last, lane)
-                table_entries_2(ahead, block_table, seq, tile + 16, last, lane)
+                table_entries_step_1(entry, block_table, seq, tile, last, lane)
+                table_entries_step_1(ahead, block_table, seq, tile + 16, last, lane)
             T.mbarrier_wait_parity(queries_empty[turn % 2], ((turn // 2) & 1) ^ 1)
             for i in T.serial(1):
                 T.tma_copy(

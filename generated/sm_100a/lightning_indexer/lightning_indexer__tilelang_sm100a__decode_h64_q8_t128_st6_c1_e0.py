@@ -137,7 +137,7 @@ def store_query(logits, logit, scale, length, seq, query, key, thread):
 
 
 @T.macro
-def table_entries_2(entry: T.Ref, block_table, row, first, last, lane):
+def table_entries_step_1(entry: T.Ref, block_table, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
@@ -287,8 +287,8 @@ def load(
             turn = turn + 1
             held = 0
             if step == 1:
-                table_entries_2(entry, block_table, seq, tile, last, lane)
-                table_entries_2(ahead, block_table, seq, tile + 16, last, lane)
+                table_entries_step_1(entry, block_table, seq, tile, last, lane)
+                table_entries_step_1(ahead, block_table, seq, tile + 16, last, lane)
             # The last product of an odd count scores its last query twice.
             count = leaf.ceildiv(next_n, ROWS_PER_PRODUCT) * ROWS_PER_PRODUCT
             T.mbarrier_wait_parity(queries_empty[0], (turn & 1) ^ 1)
@@ -404,8 +404,8 @@ def program():
             scores_1 = T.alloc_tmem((2, 128, COLUMNS), "float32")
             keys_full = T.alloc_barrier([1] * STAGES)
             keys_empty = T.alloc_barrier([9] * STAGES)
-            queries_full = T.alloc_barrier([1] * 1)
-            queries_empty = T.alloc_barrier([9] * 1)
+            queries_full = T.alloc_barrier([1])
+            queries_empty = T.alloc_barrier([9])
             scores_0_full = T.alloc_barrier([1] * 2)
             scores_0_empty = T.alloc_barrier([4] * 2)
             scores_1_full = T.alloc_barrier([1] * 2)

@@ -120,7 +120,7 @@ def load_scale(scale, key_scales, key_scales_slot, thread):
 
 
 @T.macro
-def load_weights(weight, head_weights, head_weights_slot):
+def load_weights_first_0(weight, head_weights, head_weights_slot):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
@@ -128,7 +128,7 @@ def load_weights(weight, head_weights, head_weights_slot):
 
 
 @T.macro
-def store_row(logits, logit, scale, begin, size, row, key, thread):
+def store_row_j_0(logits, logit, scale, begin, size, row, key, thread):
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
     window has that key.
     """
@@ -139,7 +139,7 @@ def store_row(logits, logit, scale, begin, size, row, key, thread):
 
 
 @T.macro
-def load_weights_2(weight, head_weights, head_weights_slot):
+def load_weights_first_32(weight, head_weights, head_weights_slot):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
@@ -147,7 +147,7 @@ def load_weights_2(weight, head_weights, head_weights_slot):
 
 
 @T.macro
-def store_row_2(logits, logit, scale, begin, size, row, key, thread):
+def store_row_j_1(logits, logit, scale, begin, size, row, key, thread):
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
     window has that key.
     """
@@ -158,7 +158,7 @@ def store_row_2(logits, logit, scale, begin, size, row, key, thread):
 
 
 @T.macro
-def load_weights_3(weight, head_weights, head_weights_slot):
+def load_weights_first_64(weight, head_weights, head_weights_slot):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
@@ -166,7 +166,7 @@ def load_weights_3(weight, head_weights, head_weights_slot):
 
 
 @T.macro
-def store_row_3(logits, logit, scale, begin, size, row, key, thread):
+def store_row_j_2(logits, logit, scale, begin, size, row, key, thread):
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
     window has that key.
     """
@@ -177,7 +177,7 @@ def store_row_3(logits, logit, scale, begin, size, row, key, thread):
 
 
 @T.macro
-def load_weights_4(weight, head_weights, head_weights_slot):
+def load_weights_first_96(weight, head_weights, head_weights_slot):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
@@ -185,7 +185,7 @@ def load_weights_4(weight, head_weights, head_weights_slot):
 
 
 @T.macro
-def store_row_4(logits, logit, scale, begin, size, row, key, thread):
+def store_row_j_3(logits, logit, scale, begin, size, row, key, thread):
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
     window has that key.
     """
@@ -196,7 +196,7 @@ def store_row_4(logits, logit, scale, begin, size, row, key, thread):
 
 
 @T.macro
-def load_weights_5(weight, head_weights, head_weights_slot):
+def load_weights_first_128(weight, head_weights, head_weights_slot):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
@@ -206,7 +206,7 @@ def load_weights_5(weight, head_weights, head_weights_slot):
 
 
 @T.macro
-def load_weights_6(weight, head_weights, head_weights_slot):
+def load_weights_first_160(weight, head_weights, head_weights_slot):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
@@ -216,7 +216,7 @@ def load_weights_6(weight, head_weights, head_weights_slot):
 
 
 @T.macro
-def load_weights_7(weight, head_weights, head_weights_slot):
+def load_weights_first_192(weight, head_weights, head_weights_slot):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
@@ -226,7 +226,7 @@ def load_weights_7(weight, head_weights, head_weights_slot):
 
 
 @T.macro
-def load_weights_8(weight, head_weights, head_weights_slot):
+def load_weights_first_224(weight, head_weights, head_weights_slot):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
@@ -266,19 +266,19 @@ def score_0(
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(scores_empty[it % 2])
-        load_weights(weight_0, head_weights, 0)
+        load_weights_first_0(weight_0, head_weights, 0)
         # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
         leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
-        store_row(logits, logit_0, scale_0, begin_0, size_0, row, (first + it) * TILE, worker)
-        load_weights_2(weight_0, head_weights, 0)
+        store_row_j_0(logits, logit_0, scale_0, begin_0, size_0, row, (first + it) * TILE, worker)
+        load_weights_first_32(weight_0, head_weights, 0)
         leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0)
-        store_row_2(logits, logit_0, scale_0, begin_0, size_0, row + 1, (first + it) * TILE, worker)
-        load_weights_3(weight_0, head_weights, 0)
+        store_row_j_1(logits, logit_0, scale_0, begin_0, size_0, row + 1, (first + it) * TILE, worker)
+        load_weights_first_64(weight_0, head_weights, 0)
         leaf_sm100.weigh_one(logit_0, dots_0, 2, weight_0)
-        store_row_3(logits, logit_0, scale_0, begin_0, size_0, row + 2, (first + it) * TILE, worker)
-        load_weights_4(weight_0, head_weights, 0)
+        store_row_j_2(logits, logit_0, scale_0, begin_0, size_0, row + 2, (first + it) * TILE, worker)
+        load_weights_first_96(weight_0, head_weights, 0)
         leaf_sm100.weigh_one(logit_0, dots_0, 3, weight_0)
-        store_row_4(logits, logit_0, scale_0, begin_0, size_0, row + 3, (first + it) * TILE, worker)
+        store_row_j_3(logits, logit_0, scale_0, begin_0, size_0, row + 3, (first + it) * TILE, worker)
 
 
 @T.macro
@@ -312,25 +312,25 @@ def score_1(
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(scores_empty[it % 2])
-        load_weights_5(weight_1, head_weights, 0)
+        load_weights_first_128(weight_1, head_weights, 0)
         # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
         leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
-        store_row(
+        store_row_j_0(
             logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP, (first + it) * TILE, worker
         )
-        load_weights_6(weight_1, head_weights, 0)
+        load_weights_first_160(weight_1, head_weights, 0)
         leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1)
-        store_row_2(
+        store_row_j_1(
             logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 1, (first + it) * TILE, worker
         )
-        load_weights_7(weight_1, head_weights, 0)
+        load_weights_first_192(weight_1, head_weights, 0)
         leaf_sm100.weigh_one(logit_1, dots_1, 2, weight_1)
-        store_row_3(
+        store_row_j_2(
             logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 2, (first + it) * TILE, worker
         )
-        load_weights_8(weight_1, head_weights, 0)
+        load_weights_first_224(weight_1, head_weights, 0)
         leaf_sm100.weigh_one(logit_1, dots_1, 3, weight_1)
-        store_row_4(
+        store_row_j_3(
             logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 3, (first + it) * TILE, worker
         )
 
@@ -414,7 +414,7 @@ def program():
             scores = T.alloc_tmem((2, 128, COLUMNS), "float32")
             keys_full = T.alloc_barrier([1] * STAGES)
             keys_empty = T.alloc_barrier([9] * STAGES)
-            queries_full = T.alloc_barrier([1] * 1)
+            queries_full = T.alloc_barrier([1])
             scores_full = T.alloc_barrier([1] * 2)
             scores_empty = T.alloc_barrier([8] * 2)
 

@@ -129,7 +129,6 @@ def sample(
     worker = thread
     first = tile * TARGETS
     left = m - first
-    t = Float32(0.0)
     t = read_target(tgt_times, row, m, first, left, worker)
     place_in_global(place, weight, src_times, row, n, t, worker)
     cute.arch.sync_threads()

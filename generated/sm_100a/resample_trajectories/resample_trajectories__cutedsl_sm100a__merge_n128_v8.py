@@ -319,16 +319,12 @@ def sample(
     worker = thread
     first = tile * TARGETS
     left = m - first
-    t = Float32(0.0)
     t = read_target(tgt_times, row, m, first, left, worker)
     bound_warps(bounds, t, warp, lane)
     keep_targets(marks, t, worker)
     cute.arch.sync_threads()
-    ascend = Boolean(False)
     ascend = see_order(marks, left, lane)
     if ascend:
-        window = Int32(0)
-        count = Int32(0)
         window, count = find_window(bounds, src_times, row, n, lane)
         steps = cutlass.min(STRETCH, STRETCH_ELEMENTS // d) - 1
         done = Int32(0)

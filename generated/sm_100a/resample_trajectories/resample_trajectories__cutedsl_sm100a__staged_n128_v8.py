@@ -154,7 +154,6 @@ def sample(
     worker = thread
     first = tile * TARGETS
     left = m - first
-    t = Float32(0.0)
     t = read_target(tgt_times, row, m, first, left, worker)
     count = Int32(n)
     stage_times(times, src_times, row, n, count, worker)

@@ -214,12 +214,9 @@ def sample(
     worker = thread
     first = tile * TARGETS
     left = m - first
-    t = Float32(0.0)
     t = read_target(tgt_times, row, m, first, left, worker)
     bound_warps(bounds, t, warp, lane)
     cute.arch.sync_threads()
-    window = Int32(0)
-    count = Int32(0)
     window, count = find_window(bounds, src_times, row, n, lane)
     if count <= STAGED:
         stage_times(times, src_times, row, n, window, count, worker)

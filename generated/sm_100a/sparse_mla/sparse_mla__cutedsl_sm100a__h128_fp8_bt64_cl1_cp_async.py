@@ -79,6 +79,7 @@ TILE_STAGES = 1
 LATENT_DIM = 512
 ROPE_DIM = 64
 UNITS = 4
+LOG2_E = 1.4426950408889634
 SOFTMAX_BARRIER = 1
 SOFTMAX_THREADS = 128
 UNIT = 128
@@ -134,7 +135,7 @@ class Shared:
 
 
 @cute.jit
-def read_ids(indices, topk, row, turns, split, lane):
+def read_ids_turn_0(indices, topk, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -147,7 +148,7 @@ def read_ids(indices, topk, row, turns, split, lane):
 
 
 @cute.jit
-def copy_block(target, q, row, head0, thread):
+def copy_block_q_s(target, q, row, head0, thread):
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
     of_block = q + Int64(row * HEADS + head0) * LATENT_DIM
     for i in cutlass.range_constexpr(HEAD_BLOCK * (LATENT_DIM // 8) // 128):
@@ -162,7 +163,7 @@ def copy_block(target, q, row, head0, thread):
 
 
 @cute.jit
-def copy_block_2(target, q, row, head0, thread):
+def copy_block_qpe_s(target, q, row, head0, thread):
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
     of_block = q + Int64(row * HEADS + head0) * ROPE_DIM
     for i in cutlass.range_constexpr(HEAD_BLOCK * (ROPE_DIM // 8) // 128):
@@ -187,7 +188,7 @@ def vote(low, high, n):
 
 
 @cute.jit
-def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
+def read_ids(indices, topk, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -205,7 +206,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
     valid id.
     """
     own = cutlass.select_(thread < 64, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     valid_0 = own & 1 != 0
     for group in cutlass.range_constexpr(HEAD_BLOCK // 2 // 4):
         scores[group * 4] = cutlass.select_(valid_0, scores[group * 4] * scale, -Float32.inf)
@@ -351,8 +352,7 @@ def finish_columns(red, lses, row, head0, top, peak, stat_s, attn_sink, lse_scal
                     top[column] > 0.0, warps.rcp_approx(top[column]), 0.0
                 ) * cutlass.select_(
                     lse2 > -Float32.inf,
-                    warps.rcp_approx(warps.exp2(attn_sink[head0 + head] * 1.4426950408889634 - lse2) + 1.0),
-                    0.0
+                    warps.rcp_approx(warps.exp2(attn_sink[head0 + head] * LOG2_E - lse2) + 1.0), 0.0
                 )
                 of_heads[head] = lse2 * lse_scale
 
@@ -374,7 +374,7 @@ def write_output(to, acc, row, head0, some, held, stat_s, thread):
 
 
 @cute.jit
-def finish_columns_2(red, lses, row, head0, split, top, peak, stat_s, splits, thread):
+def finish_columns_split(red, lses, row, head0, split, top, peak, stat_s, splits, thread):
     """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
     row has no split.
     """
@@ -390,7 +390,7 @@ def finish_columns_2(red, lses, row, head0, split, top, peak, stat_s, splits, th
 
 
 @cute.jit
-def write_output_2(to, acc, row, head0, split, some, held, stat_s, splits, thread):
+def write_output_split(to, acc, row, head0, split, some, held, stat_s, splits, thread):
     """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     for step in cutlass.range(16, unroll=1):
         first = step % 4 * 16
@@ -439,8 +439,7 @@ def merge_heads(
             merged[3] = merged[3] + weight * four[3]
         joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
         scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
-            joined > -Float32.inf,
-            warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - joined) + 1.0), 0.0
+            joined > -Float32.inf, warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - joined) + 1.0), 0.0
         )
         rounded[0] = (merged[0] * scale).to(cutlass.BFloat16)
         rounded[1] = (merged[1] * scale).to(cutlass.BFloat16)
@@ -454,7 +453,7 @@ def merge_heads(
 
 
 @cute.jit
-def write_unit(target, words, unit, thread):
+def write_unit_kv_s(target, words, unit, thread):
     """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns,
     as they are.
     """
@@ -498,7 +497,7 @@ def load_words(words, at, kv_cache, first, low, high, n, thread):
 
 
 @cute.jit
-def write_unit_2(target, words, thread):
+def write_unit_pe_s(target, words, thread):
     """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns,
     as they are.
     """
@@ -520,7 +519,7 @@ def write_unit_2(target, words, thread):
 
 
 @cute.jit
-def load_words_2(words, kv_cache, low, high, n, thread):
+def load_words_at_32(words, kv_cache, low, high, n, thread):
     """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
     a single piece.
     """
@@ -537,7 +536,7 @@ def load_words_2(words, kv_cache, low, high, n, thread):
 
 
 @cute.jit
-def load_words_3(words, kv_cache, low, high, n, thread):
+def load_words_at_40(words, kv_cache, low, high, n, thread):
     """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
     a single piece.
     """
@@ -570,23 +569,21 @@ def softmax(
     held = cute.make_rmem_tensor(16, Float32)
     worker = thread
     # q: filled once, so its slot is free
-    copy_block(q_s, q_nope, row, head0, worker)
-    copy_block_2(qpe_s, q_pe, row, head0, worker)
+    copy_block_q_s(q_s, q_nope, row, head0, worker)
+    copy_block_qpe_s(qpe_s, q_pe, row, head0, worker)
     cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
     sums.fill(0.0)
     peak.fill(-Float32.inf)
     grown = Boolean(False)
     for turn in cutlass.range(turns, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits, lane)
+        low, high = read_ids(indices, topk, row, turn + 1, turns, split, splits, lane)
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
             # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited
             # for at the release.
-            fragment_sm100.read_accumulator(
-                scores, tmem + (UNITS * HEAD_BLOCK * 4 // 4 + it % 2 * (HEAD_BLOCK * 4 // 4)), worker
-            )
+            fragment_sm100.read_accumulator(scores, tmem + (UNITS * HEAD_BLOCK + it % 2 * HEAD_BLOCK), worker)
             cute.arch.fence_view_async_tmem_load()
             nvvm.tcgen05_fence("before_thread_sync")
             cute.arch.mbarrier_arrive(s_empty + it % 2)
@@ -629,12 +626,12 @@ def softmax(
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
         write_output(out, tmem, row, head0, it > 0, held, stat_s, worker)
     else:
-        finish_columns_2(
+        finish_columns_split(
             red_s + it % 2 * (HEAD_BLOCK * 4), lse_partial, row, head0, split, top, peak, stat_s, splits,
             worker
         )
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        write_output_2(o_partial, tmem, row, head0, split, it > 0, held, stat_s, splits, worker)
+        write_output_split(o_partial, tmem, row, head0, split, it > 0, held, stat_s, splits, worker)
         merges = Boolean(True)
         share = Int32(split)
         shares = Int32(splits)
@@ -673,7 +670,7 @@ def producer(
         in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
-        low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits, lane)
+        low, high = read_ids(indices, topk, row, turn + 1, turns, split, splits, lane)
         if live | (turn == turns):
             for c in cutlass.range_constexpr(UNITS):
                 if it > 0:
@@ -681,17 +678,19 @@ def producer(
                         kv_empty + ((it - 1) * UNITS + c) % UNIT_STAGES,
                         ((((it - 1) * UNITS + c) // UNIT_STAGES) & 1) ^ 1
                     )
-                    write_unit(kv_s + ((it - 1) * UNITS + c) % UNIT_STAGES * (TILE * UNIT), words, c, worker)
+                    write_unit_kv_s(
+                        kv_s + ((it - 1) * UNITS + c) % UNIT_STAGES * (TILE * UNIT), words, c, worker
+                    )
                     cute.arch.fence_proxy("async.shared", space="cta")
                     cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + c) % UNIT_STAGES)
                 load_words(words, c * 8, kv_cache, c * UNIT, now_low, now_high, n, worker)
             if it > 0:
                 cute.arch.mbarrier_wait(pe_empty, ((it - 1) & 1) ^ 1)
-                write_unit_2(pe_s, words, worker)
+                write_unit_pe_s(pe_s, words, worker)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(pe_full)
-            load_words_2(words, kv_cache, now_low, now_high, n, worker)
-            load_words_3(words, kv_cache, now_low, now_high, n, worker)
+            load_words_at_32(words, kv_cache, now_low, now_high, n, worker)
+            load_words_at_40(words, kv_cache, now_low, now_high, n, worker)
             it = it + 1
 
 
@@ -716,7 +715,7 @@ def mma(
     nvvm.tcgen05_fence("after_thread_sync")
     for turn in cutlass.range(turns + 1, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits, lane)
+        low, high = read_ids(indices, topk, row, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1
         if live:
@@ -730,15 +729,14 @@ def mma(
                 # S^T += K Q^T, a unit of the dims
                 QK_NOPE.multiply(
                     qk_nope_a[None, None, None, (it * UNITS + c) % UNIT_STAGES],
-                    qk_nope_b[None, None, None, c],
-                    tmem + (UNITS * HEAD_BLOCK * 4 // 4 + it % 2 * (HEAD_BLOCK * 4 // 4)), c > 0
+                    qk_nope_b[None, None, None, c], tmem + (UNITS * HEAD_BLOCK + it % 2 * HEAD_BLOCK), c > 0
                 )
             cute.arch.mbarrier_wait(pe_full, it & 1)
             nvvm.tcgen05_fence("after_thread_sync")
             # the rope dims
             QK_PE.multiply(
                 qk_pe_a[None, None, None, 0], qk_pe_b[None, None, None, 0],
-                tmem + (UNITS * HEAD_BLOCK * 4 // 4 + it % 2 * (HEAD_BLOCK * 4 // 4)), True
+                tmem + (UNITS * HEAD_BLOCK + it % 2 * HEAD_BLOCK), True
             )
             with cute.arch.elect_one():
                 tcgen05.commit(pe_empty)
@@ -833,7 +831,7 @@ def sparse_mla__cutedsl_sm100a__h128_fp8_bt64_cl1_cp_async(
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
-    low, high = read_ids(indices, topk, row, turns, split, lane)
+    low, high = read_ids_turn_0(indices, topk, row, turns, split, lane)
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,

@@ -78,6 +78,7 @@ TILE_STAGES = 2
 LATENT_DIM = 512
 ROPE_DIM = 64
 UNITS = 4
+LOG2_E = 1.4426950408889634
 SOFTMAX_BARRIER = 1
 SOFTMAX_THREADS = 128
 UNIT = 128
@@ -133,7 +134,7 @@ class Shared:
 
 
 @cute.jit
-def read_ids(indices, topk, row, turns, split, lane):
+def read_ids_turn_0(indices, topk, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -146,7 +147,7 @@ def read_ids(indices, topk, row, turns, split, lane):
 
 
 @cute.jit
-def copy_block(target, q, row, thread):
+def copy_block_q_s(target, q, row, thread):
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
     of_block = q + Int64(row * HEADS) * LATENT_DIM
     for i in cutlass.range_constexpr(HEADS * (LATENT_DIM // 8) // 128):
@@ -160,7 +161,7 @@ def copy_block(target, q, row, thread):
 
 
 @cute.jit
-def copy_block_2(target, q, row, thread):
+def copy_block_qpe_s(target, q, row, thread):
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
     of_block = q + Int64(row * HEADS) * ROPE_DIM
     for i in cutlass.range_constexpr(HEADS * (ROPE_DIM // 8) // 128):
@@ -185,7 +186,7 @@ def vote(low, high, n):
 
 
 @cute.jit
-def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
+def read_ids(indices, topk, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -203,7 +204,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
     valid id.
     """
     own = cutlass.select_(thread < 64, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     valid_0 = own & 1 != 0
     for group in cutlass.range_constexpr(HEADS // 2 // 4):
         scores[group * 4] = cutlass.select_(valid_0, scores[group * 4] * scale, -Float32.inf)
@@ -348,8 +349,8 @@ def finish_columns(red, lses, row, top, peak, stat_s, attn_sink, lse_scale, thre
                 stat_s[head] = cutlass.select_(
                     top[column] > 0.0, warps.rcp_approx(top[column]), 0.0
                 ) * cutlass.select_(
-                    lse2 > -Float32.inf,
-                    warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
+                    lse2 > -Float32.inf, warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - lse2) + 1.0),
+                    0.0
                 )
                 of_heads[head] = lse2 * lse_scale
 
@@ -371,7 +372,7 @@ def write_output(to, acc, row, some, held, stat_s, thread):
 
 
 @cute.jit
-def finish_columns_2(red, lses, row, split, top, peak, stat_s, splits, thread):
+def finish_columns_split(red, lses, row, split, top, peak, stat_s, splits, thread):
     """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
     row has no split.
     """
@@ -387,7 +388,7 @@ def finish_columns_2(red, lses, row, split, top, peak, stat_s, splits, thread):
 
 
 @cute.jit
-def write_output_2(to, acc, row, split, some, held, stat_s, splits, thread):
+def write_output_split(to, acc, row, split, some, held, stat_s, splits, thread):
     """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     for step in cutlass.range(8, unroll=1):
         first = step % 2 * 16
@@ -434,8 +435,7 @@ def merge_heads(row, share, shares, o_partial, lse_partial, attn_sink, out, lse,
             merged[3] = merged[3] + weight * four[3]
         joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
         scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
-            joined > -Float32.inf,
-            warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - joined) + 1.0), 0.0
+            joined > -Float32.inf, warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - joined) + 1.0), 0.0
         )
         rounded[0] = (merged[0] * scale).to(cutlass.BFloat16)
         rounded[1] = (merged[1] * scale).to(cutlass.BFloat16)
@@ -449,7 +449,7 @@ def merge_heads(row, share, shares, o_partial, lse_partial, attn_sink, out, lse,
 
 
 @cute.jit
-def write_unit(target, words, unit, thread):
+def write_unit_kv_s(target, words, unit, thread):
     """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns,
     as they are.
     """
@@ -493,7 +493,7 @@ def load_words(words, at, kv_cache, first, low, high, n, thread):
 
 
 @cute.jit
-def write_unit_2(target, words, thread):
+def write_unit_pe_s(target, words, thread):
     """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns,
     as they are.
     """
@@ -515,7 +515,7 @@ def write_unit_2(target, words, thread):
 
 
 @cute.jit
-def load_words_2(words, kv_cache, low, high, n, thread):
+def load_words_at_32(words, kv_cache, low, high, n, thread):
     """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
     a single piece.
     """
@@ -532,7 +532,7 @@ def load_words_2(words, kv_cache, low, high, n, thread):
 
 
 @cute.jit
-def load_words_3(words, kv_cache, low, high, n, thread):
+def load_words_at_40(words, kv_cache, low, high, n, thread):
     """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
     a single piece.
     """
@@ -565,23 +565,21 @@ def softmax(
     held = cute.make_rmem_tensor(16, Float32)
     worker = thread
     # q: filled once, so its slot is free
-    copy_block(q_s, q_nope, bx, worker)
-    copy_block_2(qpe_s, q_pe, bx, worker)
+    copy_block_q_s(q_s, q_nope, bx, worker)
+    copy_block_qpe_s(qpe_s, q_pe, bx, worker)
     cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
     sums.fill(0.0)
     peak.fill(-Float32.inf)
     grown = Boolean(False)
     for turn in cutlass.range(turns, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
             # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited
             # for at the release.
-            fragment_sm100.read_accumulator(
-                scores, tmem + (UNITS * HEADS * 4 // 4 + it % 2 * (HEADS * 4 // 4)), worker
-            )
+            fragment_sm100.read_accumulator(scores, tmem + (UNITS * HEADS + it % 2 * HEADS), worker)
             cute.arch.fence_view_async_tmem_load()
             nvvm.tcgen05_fence("before_thread_sync")
             cute.arch.mbarrier_arrive(s_empty + it % 2)
@@ -621,11 +619,11 @@ def softmax(
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
         write_output(out, tmem, bx, it > 0, held, stat_s, worker)
     else:
-        finish_columns_2(
+        finish_columns_split(
             red_s + it % 2 * (HEADS * 4), lse_partial, bx, split, top, peak, stat_s, splits, worker
         )
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        write_output_2(o_partial, tmem, bx, split, it > 0, held, stat_s, splits, worker)
+        write_output_split(o_partial, tmem, bx, split, it > 0, held, stat_s, splits, worker)
         merges = Boolean(True)
         share = Int32(split)
         shares = Int32(splits)
@@ -663,7 +661,7 @@ def producer(
         in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
-        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live | (turn == turns):
             for c in cutlass.range_constexpr(UNITS):
                 if it > 0:
@@ -671,7 +669,9 @@ def producer(
                         kv_empty + ((it - 1) * UNITS + c) % UNIT_STAGES,
                         ((((it - 1) * UNITS + c) // UNIT_STAGES) & 1) ^ 1
                     )
-                    write_unit(kv_s + ((it - 1) * UNITS + c) % UNIT_STAGES * (TILE * UNIT), words, c, worker)
+                    write_unit_kv_s(
+                        kv_s + ((it - 1) * UNITS + c) % UNIT_STAGES * (TILE * UNIT), words, c, worker
+                    )
                     cute.arch.fence_proxy("async.shared", space="cta")
                     cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + c) % UNIT_STAGES)
                 load_words(words, c * 8, kv_cache, c * UNIT, now_low, now_high, n, worker)
@@ -679,11 +679,11 @@ def producer(
                 cute.arch.mbarrier_wait(
                     pe_empty + (it - 1) % TILE_STAGES, (((it - 1) // TILE_STAGES) & 1) ^ 1
                 )
-                write_unit_2(pe_s + (it - 1) % TILE_STAGES * (TILE * ROPE_DIM), words, worker)
+                write_unit_pe_s(pe_s + (it - 1) % TILE_STAGES * (TILE * ROPE_DIM), words, worker)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(pe_full + (it - 1) % TILE_STAGES)
-            load_words_2(words, kv_cache, now_low, now_high, n, worker)
-            load_words_3(words, kv_cache, now_low, now_high, n, worker)
+            load_words_at_32(words, kv_cache, now_low, now_high, n, worker)
+            load_words_at_40(words, kv_cache, now_low, now_high, n, worker)
             it = it + 1
 
 
@@ -708,7 +708,7 @@ def mma(
     nvvm.tcgen05_fence("after_thread_sync")
     for turn in cutlass.range(turns + 1, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1
         if live:
@@ -722,15 +722,14 @@ def mma(
                 # S^T += K Q^T, a unit of the dims
                 QK_NOPE.multiply(
                     qk_nope_a[None, None, None, (it * UNITS + c) % UNIT_STAGES],
-                    qk_nope_b[None, None, None, c],
-                    tmem + (UNITS * HEADS * 4 // 4 + it % 2 * (HEADS * 4 // 4)), c > 0
+                    qk_nope_b[None, None, None, c], tmem + (UNITS * HEADS + it % 2 * HEADS), c > 0
                 )
             cute.arch.mbarrier_wait(pe_full + it % TILE_STAGES, (it // TILE_STAGES) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
             # the rope dims
             QK_PE.multiply(
                 qk_pe_a[None, None, None, it % TILE_STAGES], qk_pe_b[None, None, None, 0],
-                tmem + (UNITS * HEADS * 4 // 4 + it % 2 * (HEADS * 4 // 4)), True
+                tmem + (UNITS * HEADS + it % 2 * HEADS), True
             )
             with cute.arch.elect_one():
                 tcgen05.commit(pe_empty + it % TILE_STAGES)
@@ -823,7 +822,7 @@ def sparse_mla__cutedsl_sm100a__h32_fp8_bt64_cl1_cp_async(
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
-    low, high = read_ids(indices, topk, bx, turns, split, lane)
+    low, high = read_ids_turn_0(indices, topk, bx, turns, split, lane)
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,

@@ -81,13 +81,14 @@ LATENT_DIM = 512
 PADDED_HEADS = 16
 ROPE_DIM = 64
 UNITS = 4
+LOG2_E = 1.4426950408889634
 SOFTMAX_BARRIER = 1
 SOFTMAX_THREADS = 128
 UNIT = 128
 
 
 @T.macro
-def read_ids(low: T.Ref, high: T.Ref, indices, row, turns, split, lane):
+def read_ids_turn_0(low: T.Ref, high: T.Ref, indices, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
     high = -1
@@ -98,7 +99,7 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, turns, split, lane):
 
 
 @T.macro
-def copy_block(target, target_slot, q, row, thread):
+def copy_block_q_s(target, target_slot, q, row, thread):
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
     for i in T.unroll(PADDED_HEADS * (LATENT_DIM // 8) // 128):
         item = i * 128 + thread
@@ -109,7 +110,7 @@ def copy_block(target, target_slot, q, row, thread):
 
 
 @T.macro
-def copy_block_2(target, target_slot, q, row, thread):
+def copy_block_qpe_s(target, target_slot, q, row, thread):
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
     for i in T.unroll(1):
         item = i * 128 + thread
@@ -130,7 +131,7 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
 
 
 @T.macro
-def read_ids_2(low: T.Ref, high: T.Ref, indices, row, turn, turns, split, splits, lane):
+def read_ids(low: T.Ref, high: T.Ref, indices, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
     high = -1
@@ -148,7 +149,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
     own = T.if_then_else(thread < 64, low, high) >> (
         T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
     )
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     valid_0 = own & 1 != 0
     for group in T.unroll(PADDED_HEADS // 2 // 4):
         scores[group * 4] = T.if_then_else(valid_0, scores[group * 4] * scale, -T.infinity("float32"))
@@ -308,7 +309,7 @@ def finish_columns(red, red_slot, lses, row, top, peak, stat_s, attn_sink, lse_s
                     top[column] > 0.0, warps.rcp_approx(top[column]), 0.0
                 ) * T.if_then_else(
                     lse2 > -T.infinity("float32"),
-                    warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2) + 1.0), 0.0
+                    warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - lse2) + 1.0), 0.0
                 )
                 lses[row, head] = lse2 * lse_scale
 
@@ -329,7 +330,7 @@ def write_output(to, acc, acc_slot, row, some, held, stat_s, thread):
 
 
 @T.macro
-def finish_columns_2(red, red_slot, lses, row, split, top, peak, stat_s, thread):
+def finish_columns_split(red, red_slot, lses, row, split, top, peak, stat_s, thread):
     """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
     row has no split.
     """
@@ -346,7 +347,7 @@ def finish_columns_2(red, red_slot, lses, row, split, top, peak, stat_s, thread)
 
 
 @T.macro
-def write_output_2(to, acc, acc_slot, row, split, some, held, stat_s, thread):
+def write_output_split(to, acc, acc_slot, row, split, some, held, stat_s, thread):
     """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     for step in T.unroll(0, 4, 1, unroll_factor=1):
         factors = T.alloc_local((HEADS,), "float32")
@@ -391,7 +392,7 @@ def merge_heads(row, share, shares, o_partial, lse_partial, attn_sink, out, lse,
         joined = T.if_then_else(total > 0.0, warps.log2(total) + base, -T.infinity("float32"))
         scale = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0) * T.if_then_else(
             joined > -T.infinity("float32"),
-            warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - joined) + 1.0), 0.0
+            warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - joined) + 1.0), 0.0
         )
         rounded[0] = T.cast((merged[0] * scale), "bfloat16")
         rounded[1] = T.cast((merged[1] * scale), "bfloat16")
@@ -404,7 +405,7 @@ def merge_heads(row, share, shares, o_partial, lse_partial, attn_sink, out, lse,
 
 
 @T.macro
-def write_unit(target, target_slot, words, unit, thread):
+def write_unit_kv_s(target, target_slot, words, unit, thread):
     """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns,
     as they are.
     """
@@ -458,7 +459,7 @@ def load_words(words, at, kv_cache, first, low, high, n, thread):
 
 
 @T.macro
-def write_unit_2(target, target_slot, words, thread):
+def write_unit_pe_s(target, target_slot, words, thread):
     """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns,
     as they are.
     """
@@ -478,7 +479,7 @@ def write_unit_2(target, target_slot, words, thread):
 
 
 @T.macro
-def load_words_2(words, kv_cache, low, high, n, thread):
+def load_words_at_32(words, kv_cache, low, high, n, thread):
     """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
     a single piece.
     """
@@ -505,7 +506,7 @@ def load_words_2(words, kv_cache, low, high, n, thread):
 
 
 @T.macro
-def load_words_3(words, kv_cache, low, high, n, thread):
+def load_words_at_40(words, kv_cache, low, high, n, thread):
     """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
     a single piece.
     """
@@ -532,15 +533,15 @@ def softmax(
     held = T.alloc_local((16,), "float32")
     worker = thread
     # q: filled once, so its slot is free
-    copy_block(q_s, 0, q_nope, bx, worker)
-    copy_block_2(qpe_s, 0, q_pe, bx, worker)
+    copy_block_q_s(q_s, 0, q_nope, bx, worker)
+    copy_block_qpe_s(qpe_s, 0, q_pe, bx, worker)
     T.cp_async_barrier_noinc(q_full[0])
     T.fill(sums, 0.0)
     T.fill(peak, -T.infinity("float32"))
     grown = T.alloc_var("bool", init=False)
     for turn in T.serial(turns):
         vote(in_low, in_high, live, low, high, n)
-        read_ids_2(low, high, indices, bx, turn + 1, turns, split, splits, lane)
+        read_ids(low, high, indices, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
             T.tcgen05_after_thread_sync()
@@ -586,9 +587,9 @@ def softmax(
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
         write_output(out, o_t, 0, bx, it > 0, held, stat_s, worker)
     else:
-        finish_columns_2(red_s, it % 2, lse_partial, bx, split, top, peak, stat_s, worker)
+        finish_columns_split(red_s, it % 2, lse_partial, bx, split, top, peak, stat_s, worker)
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-        write_output_2(o_partial, o_t, 0, bx, split, it > 0, held, stat_s, worker)
+        write_output_split(o_partial, o_t, 0, bx, split, it > 0, held, stat_s, worker)
         merges = T.alloc_var("bool", init=True)
         share = T.alloc_var("int32", init=split)
         shares = T.alloc_var("int32", init=splits)
@@ -624,7 +625,7 @@ def producer(
         vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
-        read_ids_2(low, high, indices, bx, turn + 1, turns, split, splits, lane)
+        read_ids(low, high, indices, bx, turn + 1, turns, split, splits, lane)
         if live | (turn == turns):
             for c in T.unroll(UNITS):
                 if it > 0:
@@ -632,17 +633,17 @@ def producer(
                         kv_empty[((it - 1) * UNITS + c) % UNIT_STAGES],
                         ((((it - 1) * UNITS + c) // UNIT_STAGES) & 1) ^ 1
                     )
-                    write_unit(kv_s, ((it - 1) * UNITS + c) % UNIT_STAGES, words, c, worker)
+                    write_unit_kv_s(kv_s, ((it - 1) * UNITS + c) % UNIT_STAGES, words, c, worker)
                     T.fence_proxy_async()
                     T.mbarrier_arrive(kv_full[((it - 1) * UNITS + c) % UNIT_STAGES])
                 load_words(words, c * 8, kv_cache, c * UNIT, now_low, now_high, n, worker)
             if it > 0:
                 T.mbarrier_wait_parity(pe_empty[(it - 1) % TILE_STAGES], (((it - 1) // TILE_STAGES) & 1) ^ 1)
-                write_unit_2(pe_s, (it - 1) % TILE_STAGES, words, worker)
+                write_unit_pe_s(pe_s, (it - 1) % TILE_STAGES, words, worker)
                 T.fence_proxy_async()
                 T.mbarrier_arrive(pe_full[(it - 1) % TILE_STAGES])
-            load_words_2(words, kv_cache, now_low, now_high, n, worker)
-            load_words_3(words, kv_cache, now_low, now_high, n, worker)
+            load_words_at_32(words, kv_cache, now_low, now_high, n, worker)
+            load_words_at_40(words, kv_cache, now_low, now_high, n, worker)
             it = it + 1
 
 
@@ -658,7 +659,7 @@ def mma(
     T.tcgen05_after_thread_sync()
     for turn in T.serial(turns + 1):
         vote(in_low, in_high, live, low, high, n)
-        read_ids_2(low, high, indices, bx, turn + 1, turns, split, splits, lane)
+        read_ids(low, high, indices, bx, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1
         if live:
@@ -736,7 +737,7 @@ def program():
             o_t = T.alloc_tmem((1, UNIT, UNITS * PADDED_HEADS), "float32")
             s_t = T.alloc_tmem((128, 4 * PADDED_HEADS), "float32")
             T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (kv_s, pe_s, q_s, qpe_s)})
-            q_full = T.alloc_barrier([128] * 1)
+            q_full = T.alloc_barrier([128])
             kv_full = T.alloc_barrier([128] * UNIT_STAGES)
             kv_empty = T.alloc_barrier([1] * UNIT_STAGES)
             pe_full = T.alloc_barrier([128] * TILE_STAGES)
@@ -745,7 +746,7 @@ def program():
             s_empty = T.alloc_barrier([128] * 2)
             p_full = T.alloc_barrier([128] * TILE_STAGES)
             p_empty = T.alloc_barrier([1] * TILE_STAGES)
-            o_full = T.alloc_barrier([1] * 1)
+            o_full = T.alloc_barrier([1])
 
             thread = T.get_thread_binding()
             lane = thread % 32
@@ -756,7 +757,7 @@ def program():
             in_low = T.alloc_var("int32", init=0)
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
-            read_ids(low, high, indices, bx, turns, split, lane)
+            read_ids_turn_0(low, high, indices, bx, turns, split, lane)
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,

@@ -78,7 +78,7 @@ class Shared:
 
 
 @cute.jit
-def clear(words, thread):
+def clear_count_4096(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
@@ -91,7 +91,7 @@ def clear(words, thread):
 
 
 @cute.jit
-def clear_2(words, thread):
+def clear_count_8(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
@@ -168,7 +168,7 @@ def load_sample(bits, logits, row, stride, start, last, warp, lane):
 
 
 @cute.jit
-def make_keys(bits, digits, column, lane):
+def make_keys_few_digits(bits, digits, column, lane):
     """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
     these.
 
@@ -195,7 +195,7 @@ def make_keys(bits, digits, column, lane):
 
 
 @cute.jit
-def count_first(hist, digits, column):
+def count_first_few_digits(hist, digits, column):
     """Count the first digits of a batch that has columns of the row."""
     if (column < THREADS * FEW) & (column + 2 * WORD * (FEW // 2) > 0):
         for j in cutlass.range_constexpr(FEW // 2):
@@ -204,7 +204,7 @@ def count_first(hist, digits, column):
 
 
 @cute.jit
-def sum_bins(mine, hist, sums, thread, warp, lane):
+def sum_bins_first_0(mine, hist, sums, thread, warp, lane):
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
     warps' totals.
     """
@@ -217,7 +217,7 @@ def sum_bins(mine, hist, sums, thread, warp, lane):
 
 
 @cute.jit
-def pick_bin(state, mine, through, sums, need, thread, warp, lane):
+def pick_bin_half(state, mine, through, sums, need, thread, warp, lane):
     """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
     `state`.
 
@@ -283,7 +283,7 @@ def read_state(state):
 
 
 @cute.jit
-def count_keys(hist, first, bits, end, span):
+def count_keys_few(hist, first, bits, end, span):
     """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
     shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
     bins = hist + first
@@ -293,7 +293,7 @@ def count_keys(hist, first, bits, end, span):
 
 
 @cute.jit
-def clear_3(words, first, thread):
+def clear_count_2048(words, first, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     begin = words + first
     zero = cute.make_rmem_tensor(QUAD, Int32)
@@ -306,7 +306,7 @@ def clear_3(words, first, thread):
 
 
 @cute.jit
-def sum_bins_2(mine, hist, first, sums, thread, warp, lane):
+def sum_bins(mine, hist, first, sums, thread, warp, lane):
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
     warps' totals.
     """
@@ -319,7 +319,7 @@ def sum_bins_2(mine, hist, first, sums, thread, warp, lane):
 
 
 @cute.jit
-def pick_bin_2(state, mine, through, sums, need, end, span, thread, warp, lane):
+def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
     """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
     `state`.
 
@@ -525,7 +525,7 @@ def list_row(
 
 
 @cute.jit
-def make_keys_2(bits, column, lo, hi, lane):
+def make_keys(bits, column, lo, hi, lane):
     """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
     these.
 
@@ -613,7 +613,7 @@ def sift(entries, total, above, equal, counters, end, span, inside, words, threa
 
 
 @cute.jit
-def make_keys_3(bits, digits, column, lo, hi, lane):
+def make_keys_digits(bits, digits, column, lo, hi, lane):
     """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
     these.
 
@@ -640,7 +640,7 @@ def make_keys_3(bits, digits, column, lo, hi, lane):
 
 
 @cute.jit
-def count_first_2(hist, digits, column, lo, hi):
+def count_first_digits(hist, digits, column, lo, hi):
     """Count the first digits of a batch that has columns of the row."""
     if (column < hi) & (column + 2 * WORD * (KEEP // 2) > lo):
         for j in cutlass.range_constexpr(KEEP // 2):
@@ -649,7 +649,7 @@ def count_first_2(hist, digits, column, lo, hi):
 
 
 @cute.jit
-def count_keys_2(hist, first, bits, end, span):
+def count_keys_keys(hist, first, bits, end, span):
     """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
     shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
     bins = hist + first
@@ -859,10 +859,8 @@ def select(
     few = cute.make_rmem_tensor(FEW, cutlass.Uint32)
     few_digits = cute.make_rmem_tensor(FEW // 2, cutlass.Uint32)
     worker = thread
-    clear(hist, worker)
-    clear_2(counters, worker)
-    inverse = cutlass.Uint32(0)
-    line = Int32(0)
+    clear_count_4096(hist, worker)
+    clear_count_8(counters, worker)
     inverse, line = page_row(row, next_n, page_size)
     cute.arch.griddepcontrol_wait()
     fits = Int32(0)
@@ -902,24 +900,24 @@ def select(
         tied = cutlass.Uint32(0)
         if stride > HELD:
             load_sample(few, logits, row, stride, start, last, warp, lane)
-            clear(above, worker)
-            make_keys(few, few_digits, warp * (FEW * WORD), lane)
-            count_first(hist, few_digits, warp * (FEW * WORD))
+            clear_count_4096(above, worker)
+            make_keys_few_digits(few, few_digits, warp * (FEW * WORD), lane)
+            count_first_few_digits(hist, few_digits, warp * (FEW * WORD))
             need = k // SAMPLE + k // SAMPLE // 4 + SPARE
             cute.arch.sync_threads()
-            through = sum_bins(mine, hist, sums, worker, warp, lane)
+            through = sum_bins_first_0(mine, hist, sums, worker, warp, lane)
             cute.arch.sync_threads()
-            pick_bin(state, mine, through, sums, need, worker, warp, lane)
+            pick_bin_half(state, mine, through, sums, need, worker, warp, lane)
             cute.arch.sync_threads()
             end, span, need, inside = read_state(state)
             rounds = rounds + 1
             while (inside > BETWEEN) & (span != 0):
-                count_keys(hist, (rounds & 1) * BINS, few, end, span)
-                clear_3(hist, (rounds + 1 & 1) * BINS, worker)
+                count_keys_few(hist, (rounds & 1) * BINS, few, end, span)
+                clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
                 cute.arch.sync_threads()
-                through = sum_bins_2(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+                through = sum_bins(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
                 cute.arch.sync_threads()
-                pick_bin_2(state, mine, through, sums, need, end, span, worker, warp, lane)
+                pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
                 cute.arch.sync_threads()
                 end, span, need, inside = read_state(state)
                 rounds = rounds + 1
@@ -934,7 +932,7 @@ def select(
             )
             need = k
             if tied != 0:
-                clear(equal, worker)
+                clear_count_4096(equal, worker)
             cute.arch.sync_threads()
             inside = counters[0]
             unlisted = (inside < need) | (inside > LISTED)
@@ -945,7 +943,7 @@ def select(
                     word = (turn * WARPS + warp) * KEEP
                     column = origin + word * WORD
                     load_words(keys, logits, row, stride, column, stride, lane)
-                    make_keys_2(keys, column, start, last, lane)
+                    make_keys(keys, column, start, last, lane)
                     mark_equal(keys, equal, word, counters, tied, lane)
                     cute.arch.sync_threads()
                     found = counters[1]
@@ -957,8 +955,8 @@ def select(
             if unlisted:
                 cute.arch.sync_threads()
                 rounds = Int32(0)
-                clear(hist, worker)
-                clear_2(counters, worker)
+                clear_count_4096(hist, worker)
+                clear_count_8(counters, worker)
                 cute.arch.sync_threads()
             else:
                 key_entries(entries, inside, counters, worker, lane)
@@ -978,12 +976,12 @@ def select(
                 column = base + step * BATCH
                 if (step > 0) | (stride > HELD):
                     load_words(keys, logits, row, stride, column, hi, lane)
-                make_keys_3(keys, digits, column, start, hi, lane)
-                count_first_2(hist, digits, column, start, hi)
+                make_keys_digits(keys, digits, column, start, hi, lane)
+                count_first_digits(hist, digits, column, start, hi)
             cute.arch.sync_threads()
-            through = sum_bins(mine, hist, sums, worker, warp, lane)
+            through = sum_bins_first_0(mine, hist, sums, worker, warp, lane)
             cute.arch.sync_threads()
-            pick_bin(state, mine, through, sums, need, worker, warp, lane)
+            pick_bin_half(state, mine, through, sums, need, worker, warp, lane)
             cute.arch.sync_threads()
             end, span, need, inside = read_state(state)
             rounds = rounds + 1
@@ -993,13 +991,13 @@ def select(
                     if batches > 1:
                         column = base + step * BATCH
                         load_words(keys, logits, row, stride, column, hi, lane)
-                        make_keys_2(keys, column, start, hi, lane)
-                    count_keys_2(hist, (rounds & 1) * BINS, keys, end, span)
-                clear_3(hist, (rounds + 1 & 1) * BINS, worker)
+                        make_keys(keys, column, start, hi, lane)
+                    count_keys_keys(hist, (rounds & 1) * BINS, keys, end, span)
+                clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
                 cute.arch.sync_threads()
-                through = sum_bins_2(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+                through = sum_bins(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
                 cute.arch.sync_threads()
-                pick_bin_2(state, mine, through, sums, need, end, span, worker, warp, lane)
+                pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
                 cute.arch.sync_threads()
                 end, span, need, inside = read_state(state)
                 rounds = rounds + 1
@@ -1011,7 +1009,7 @@ def select(
                 if step > 0:
                     column = base + batch * BATCH
                     load_words(keys, logits, row, stride, column, hi, lane)
-                    make_keys_2(keys, column, start, hi, lane)
+                    make_keys(keys, column, start, hi, lane)
                 collect(
                     keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
                     listing, owner, batch * BATCH, lane
@@ -1026,11 +1024,11 @@ def select(
                 total = Int32(inside)
                 while (inside > RANKED) & (span != 0):
                     count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker)
-                    clear_3(hist, (rounds + 1 & 1) * BINS, worker)
+                    clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
                     cute.arch.sync_threads()
-                    through = sum_bins_2(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+                    through = sum_bins(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
                     cute.arch.sync_threads()
-                    pick_bin_2(state, mine, through, sums, need, end, span, worker, warp, lane)
+                    pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
                     cute.arch.sync_threads()
                     end, span, need, inside = read_state(state)
                     if inside > RANKED:
@@ -1039,7 +1037,7 @@ def select(
                         end, span = read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
-                    clear(equal, worker)
+                    clear_count_4096(equal, worker)
                     cute.arch.sync_threads()
                 sift(entries, total, above, equal, counters, end, span, inside, words, worker)
                 ranked = Int32(LISTED)

@@ -45,7 +45,7 @@ DENSE = 8
 
 
 @T.macro
-def clear(words, thread):
+def clear_count_4096(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     zero = T.alloc_local((QUAD,), "int32")
     zero[0] = 0
@@ -58,7 +58,7 @@ def clear(words, thread):
 
 
 @T.macro
-def clear_2(words, thread):
+def clear_count_8(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     zero = T.alloc_local((QUAD,), "int32")
     zero[0] = 0
@@ -142,7 +142,7 @@ def fetch_pages(
 
 
 @T.macro
-def make_keys(bits, digits, column, lo, hi, lane):
+def make_keys_digits(bits, digits, column, lo, hi, lane):
     """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
     these.
 
@@ -178,7 +178,7 @@ def count_first(hist, digits, column, lo, hi):
 
 
 @T.macro
-def sum_bins(mine, through: T.Ref, hist, sums, thread, warp, lane):
+def sum_bins_first_0(mine, through: T.Ref, hist, sums, thread, warp, lane):
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
     warps' totals.
     """
@@ -190,7 +190,7 @@ def sum_bins(mine, through: T.Ref, hist, sums, thread, warp, lane):
 
 
 @T.macro
-def pick_bin(state, mine, through, sums, need, thread, warp, lane):
+def pick_bin_half(state, mine, through, sums, need, thread, warp, lane):
     """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
     `state`.
 
@@ -270,7 +270,7 @@ def keep_entry(pages, entry, thread):
 
 
 @T.macro
-def make_keys_2(bits, column, lo, hi, lane):
+def make_keys(bits, column, lo, hi, lane):
     """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
     these.
 
@@ -302,7 +302,7 @@ def count_keys(hist, first, bits, end, span):
 
 
 @T.macro
-def clear_3(words, first, thread):
+def clear_count_2048(words, first, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     zero = T.alloc_local((QUAD,), "int32")
     zero[0] = 0
@@ -315,7 +315,7 @@ def clear_3(words, first, thread):
 
 
 @T.macro
-def sum_bins_2(mine, through: T.Ref, hist, first, sums, thread, warp, lane):
+def sum_bins(mine, through: T.Ref, hist, first, sums, thread, warp, lane):
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
     warps' totals.
     """
@@ -327,7 +327,7 @@ def sum_bins_2(mine, through: T.Ref, hist, first, sums, thread, warp, lane):
 
 
 @T.macro
-def pick_bin_2(state, mine, through, sums, need, end, span, thread, warp, lane):
+def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
     """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
     `state`.
 
@@ -445,7 +445,7 @@ def count_listed(hist, first, entries, total, end, span, thread):
 
 
 @T.macro
-def clear_4(words, thread):
+def clear_count_2560(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     zero = T.alloc_local((QUAD,), "int32")
     zero[0] = 0
@@ -625,8 +625,8 @@ def select(
     digits = T.alloc_local((KEEP // 2,), "uint32")
     mine = T.alloc_local((BINS // THREADS,), "int32")
     worker = thread
-    clear(hist, worker)
-    clear_2(counters, worker)
+    clear_count_4096(hist, worker)
+    clear_count_8(counters, worker)
     inverse = T.alloc_var("uint32", init=0)
     line = T.alloc_var("int32", init=0)
     page_row(inverse, line, row, next_n, page_size)
@@ -671,12 +671,12 @@ def select(
             column = base + step * BATCH
             if (step > 0) | (stride > HELD):
                 load_words(keys, logits, row, column, hi, lane)
-            make_keys(keys, digits, column, start, hi, lane)
+            make_keys_digits(keys, digits, column, start, hi, lane)
             count_first(hist, digits, column, start, hi)
         T.sync_threads()
-        sum_bins(mine, through, hist, sums, worker, warp, lane)
+        sum_bins_first_0(mine, through, hist, sums, worker, warp, lane)
         T.sync_threads()
-        pick_bin(state, mine, through, sums, need, worker, warp, lane)
+        pick_bin_half(state, mine, through, sums, need, worker, warp, lane)
         T.sync_threads()
         read_state(end, span, need, inside, state)
         rounds = rounds + 1
@@ -689,13 +689,13 @@ def select(
                 if batches > 1:
                     column = base + step * BATCH
                     load_words(keys, logits, row, column, hi, lane)
-                    make_keys_2(keys, column, start, hi, lane)
+                    make_keys(keys, column, start, hi, lane)
                 count_keys(hist, (rounds & 1) * BINS, keys, end, span)
-            clear_3(hist, (rounds + 1 & 1) * BINS, worker)
+            clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
             T.sync_threads()
-            sum_bins_2(mine, through, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+            sum_bins(mine, through, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
             T.sync_threads()
-            pick_bin_2(state, mine, through, sums, need, end, span, worker, warp, lane)
+            pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
             T.sync_threads()
             read_state(end, span, need, inside, state)
             rounds = rounds + 1
@@ -706,7 +706,7 @@ def select(
             if step > 0:
                 column = base + batch * BATCH
                 load_words(keys, logits, row, column, hi, lane)
-                make_keys_2(keys, column, start, hi, lane)
+                make_keys(keys, column, start, hi, lane)
             collect(
                 keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
                 listing, owner, batch * BATCH, lane
@@ -725,11 +725,11 @@ def select(
                     read_bounded(end, span, counters)
                 while (inside > RANKED) & (span != 0):
                     count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker)
-                    clear_3(hist, (rounds + 1 & 1) * BINS, worker)
+                    clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
                     T.sync_threads()
-                    sum_bins_2(mine, through, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+                    sum_bins(mine, through, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
                     T.sync_threads()
-                    pick_bin_2(state, mine, through, sums, need, end, span, worker, warp, lane)
+                    pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
                     T.sync_threads()
                     read_state(end, span, need, inside, state)
                     if inside > RANKED:
@@ -738,7 +738,7 @@ def select(
                         read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
-                    clear_4(equal, worker)
+                    clear_count_2560(equal, worker)
                     T.sync_threads()
                 sift(entries, total, above, equal, counters, end, span, inside, words, worker)
                 ranked = LISTED

@@ -59,8 +59,10 @@ STAGES = 2  # tiles of keys, and of values, in flight
 CLUSTER = 2  # CTAs that share tiles of keys and values
 GROUPS = 2  # warpgroups of 64 query rows each
 ROWS = 128
+LOG2_E = 1.4426950408889634
 GROUP_ROWS = 64
 RESCALE_LOG2 = 8
+LN_2 = 0.6931471805599453
 STAGED_BARRIER = 1
 ATTEND_THREADS = 256
 PANEL = 64
@@ -157,7 +159,7 @@ def hide_keys(scores, row, key, skv, shift, thread):
 
 
 @cute.jit
-def online_softmax_lazily(scores, top, total, factor, limit, scale):
+def online_softmax_lazily_unseen(scores, top, total, factor, limit, scale):
     """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
     two.
 
@@ -210,7 +212,7 @@ def rescale_rows(acc, factor):
 
 
 @cute.jit
-def online_softmax_lazily_2(scores, top, total, factor, limit, scale):
+def online_softmax_lazily(scores, top, total, factor, limit, scale):
     """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
     two.
 
@@ -254,13 +256,13 @@ def online_softmax_lazily_2(scores, top, total, factor, limit, scale):
 def divide_by_total(acc, top, total, scale):
     """The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp."""
     whole_0 = fragment.quad_sum(total[0])
-    top[0] = (top[0] * scale + warps.log2(whole_0)) * 0.6931471805599453
+    top[0] = (top[0] * scale + warps.log2(whole_0)) * LN_2
     inverse_0 = warps.rcp_approx(whole_0)
     for j in cutlass.range_constexpr(GROUP_ROWS * DIM // 128 // 4):
         acc[j * 4] = acc[j * 4] * inverse_0
         acc[j * 4 + 1] = acc[j * 4 + 1] * inverse_0
     whole_1 = fragment.quad_sum(total[1])
-    top[1] = (top[1] * scale + warps.log2(whole_1)) * 0.6931471805599453
+    top[1] = (top[1] * scale + warps.log2(whole_1)) * LN_2
     inverse_1 = warps.rcp_approx(whole_1)
     for j in cutlass.range_constexpr(GROUP_ROWS * DIM // 128 // 4):
         acc[j * 4 + 2] = acc[j * 4 + 2] * inverse_1
@@ -319,7 +321,7 @@ def attend(
     worker = thread % 128
     if replica == 1:
         cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + (1 + GROUPS), number_of_threads=256)
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     done = Int32(0)
     for item in cutlass.range(items, unroll=1):
         number = Int32(cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas)
@@ -366,7 +368,7 @@ def attend(
         with cute.arch.elect_one():
             boxes.arrive_in_cluster(k_empty + (done + others) % STAGES, 2)
         hide_keys(scores, own_row, (tiles - 1 - others) * TILE, skv, shift, worker)
-        online_softmax_lazily(scores, top, total, factor, limit, scale)
+        online_softmax_lazily_unseen(scores, top, total, factor, limit, scale)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights, scores)
         masked = Int32(
@@ -395,7 +397,7 @@ def attend(
             with cute.arch.elect_one():
                 boxes.arrive_in_cluster(k_empty + (done + i) % STAGES, 2)
             hide_keys(scores, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
-            online_softmax_lazily(scores, top, total, factor, limit, scale)
+            online_softmax_lazily_unseen(scores, top, total, factor, limit, scale)
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
@@ -422,7 +424,7 @@ def attend(
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 boxes.arrive_in_cluster(k_empty + (done + i) % STAGES, 2)
-            online_softmax_lazily_2(scores, top, total, factor, limit, scale)
+            online_softmax_lazily(scores, top, total, factor, limit, scale)
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
             with cute.arch.elect_one():

@@ -57,8 +57,10 @@ STAGES = 2  # tiles of keys, and of values, in flight
 CLUSTER = 2  # CTAs that share tiles of keys and values
 GROUPS = 3  # warpgroups of 64 query rows each
 ROWS = 192
+LOG2_E = 1.4426950408889634
 GROUP_ROWS = 64
 RESCALE_LOG2 = 8
+LN_2 = 0.6931471805599453
 STAGED_BARRIER = 1
 ATTEND_THREADS = 384
 PANEL = 64
@@ -87,7 +89,7 @@ def hide_keys(scores, row, key, skv, shift, thread):
 
 
 @T.macro
-def online_softmax_lazily(scores, top, total, factor, limit, scale):
+def online_softmax_lazily_unseen(scores, top, total, factor, limit, scale):
     """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
     two.
 
@@ -144,7 +146,7 @@ def rescale_rows(acc, factor):
 
 
 @T.macro
-def online_softmax_lazily_2(scores, top, total, factor, limit, scale):
+def online_softmax_lazily(scores, top, total, factor, limit, scale):
     """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
     two.
 
@@ -192,13 +194,13 @@ def online_softmax_lazily_2(scores, top, total, factor, limit, scale):
 def divide_by_total(acc, top, total, scale):
     """The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp."""
     whole_0 = fragment.quad_sum(total[0])
-    top[0] = (top[0] * scale + warps.log2(whole_0)) * 0.6931471805599453
+    top[0] = (top[0] * scale + warps.log2(whole_0)) * LN_2
     inverse_0 = warps.rcp_approx(whole_0)
     for j in T.unroll(GROUP_ROWS * DIM // 128 // 4):
         acc[j * 4] = acc[j * 4] * inverse_0
         acc[j * 4 + 1] = acc[j * 4 + 1] * inverse_0
     whole_1 = fragment.quad_sum(total[1])
-    top[1] = (top[1] * scale + warps.log2(whole_1)) * 0.6931471805599453
+    top[1] = (top[1] * scale + warps.log2(whole_1)) * LN_2
     inverse_1 = warps.rcp_approx(whole_1)
     for j in T.unroll(GROUP_ROWS * DIM // 128 // 4):
         acc[j * 4 + 2] = acc[j * 4 + 2] * inverse_1
@@ -245,7 +247,7 @@ def attend(
     factor = T.alloc_local((2,), "float32")
     limit = T.alloc_local((2,), "float32")
     worker = thread - replica * 128
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     done = T.alloc_var("int32", init=0)
     for item in T.serial(items):
         number = T.alloc_var("int32", init=cta + T.truncmod(item, 2) * (ctas - 1 - 2 * cta) + item * ctas)
@@ -295,7 +297,7 @@ def attend(
         if T.shuffle_elect(32):
             boxes.arrive_in_cluster(k_empty, (done + others) % STAGES, 2)
         hide_keys(scores, own_row, (tiles - 1 - others) * TILE, skv, shift, worker)
-        online_softmax_lazily(scores, top, total, factor, limit, scale)
+        online_softmax_lazily_unseen(scores, top, total, factor, limit, scale)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights, scores)
         masked = T.alloc_var(
@@ -335,7 +337,7 @@ def attend(
             if T.shuffle_elect(32):
                 boxes.arrive_in_cluster(k_empty, (done + i) % STAGES, 2)
             hide_keys(scores, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
-            online_softmax_lazily(scores, top, total, factor, limit, scale)
+            online_softmax_lazily_unseen(scores, top, total, factor, limit, scale)
             T.wait_wgmma(0)
             T.warpgroup_fence_operand(acc, num_regs=64)
             T.sync_warp()
@@ -373,7 +375,7 @@ def attend(
             T.sync_warp()
             if T.shuffle_elect(32):
                 boxes.arrive_in_cluster(k_empty, (done + i) % STAGES, 2)
-            online_softmax_lazily_2(scores, top, total, factor, limit, scale)
+            online_softmax_lazily(scores, top, total, factor, limit, scale)
             T.wait_wgmma(0)
             T.warpgroup_fence_operand(acc, num_regs=64)
             T.sync_warp()
@@ -589,8 +591,8 @@ def program():
             v_s = T.alloc_shared((STAGES, TILE, DIM), "bfloat16")
             o_s = T.alloc_shared((ROWS, DIM), "bfloat16")
             T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (q_s, k_s, v_s)})
-            q_full = T.alloc_barrier([1] * 1)
-            q_empty = T.alloc_barrier([GROUPS * 4] * 1)
+            q_full = T.alloc_barrier([1])
+            q_empty = T.alloc_barrier([GROUPS * 4])
             k_full = T.alloc_barrier([1] * STAGES)
             k_empty = T.alloc_barrier([GROUPS * 4 * CLUSTER] * STAGES)
             v_full = T.alloc_barrier([1] * STAGES)

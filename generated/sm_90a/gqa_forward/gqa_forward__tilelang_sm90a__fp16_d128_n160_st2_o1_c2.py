@@ -57,7 +57,9 @@ STAGES = 2  # tiles of keys, and of values, in flight
 CLUSTER = 2  # CTAs that share tiles of keys and values
 GROUPS = 2  # warpgroups of 64 query rows each
 ROWS = 128
+LOG2_E = 1.4426950408889634
 GROUP_ROWS = 64
+LN_2 = 0.6931471805599453
 STAGED_BARRIER = 1
 ATTEND_THREADS = 256
 PANEL = 64
@@ -86,7 +88,7 @@ def hide_keys(scores, row, key, skv, shift, thread):
 
 
 @T.macro
-def online_softmax(scores, top, total, factor, scale):
+def online_softmax_unseen(scores, top, total, factor, scale):
     """Scores to weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
 
     `factor` is what earlier weights shrink by. `unseen` says that a row may see no key of this tile.
@@ -126,7 +128,7 @@ def rescale_rows(acc, factor):
 
 
 @T.macro
-def online_softmax_2(scores, top, total, factor, scale):
+def online_softmax(scores, top, total, factor, scale):
     """Scores to weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
 
     `factor` is what earlier weights shrink by. `unseen` says that a row may see no key of this tile.
@@ -157,13 +159,13 @@ def online_softmax_2(scores, top, total, factor, scale):
 def divide_by_total(acc, top, total, scale):
     """The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp."""
     whole_0 = fragment.quad_sum(total[0])
-    top[0] = (top[0] * scale + warps.log2(whole_0)) * 0.6931471805599453
+    top[0] = (top[0] * scale + warps.log2(whole_0)) * LN_2
     inverse_0 = warps.rcp_approx(whole_0)
     for j in T.unroll(GROUP_ROWS * DIM // 128 // 4):
         acc[j * 4] = acc[j * 4] * inverse_0
         acc[j * 4 + 1] = acc[j * 4 + 1] * inverse_0
     whole_1 = fragment.quad_sum(total[1])
-    top[1] = (top[1] * scale + warps.log2(whole_1)) * 0.6931471805599453
+    top[1] = (top[1] * scale + warps.log2(whole_1)) * LN_2
     inverse_1 = warps.rcp_approx(whole_1)
     for j in T.unroll(GROUP_ROWS * DIM // 128 // 4):
         acc[j * 4 + 2] = acc[j * 4 + 2] * inverse_1
@@ -211,7 +213,7 @@ def attend(
     worker = thread - replica * 128
     if replica == 1:
         T.call_extern("handle", "sync::pass_turn", T.truncmod(replica + 1, 2) + (1 + GROUPS), 256)
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     done = T.alloc_var("int32", init=0)
     for item in T.serial(items):
         number = T.alloc_var("int32", init=cta + T.truncmod(item, 2) * (ctas - 1 - 2 * cta) + item * ctas)
@@ -262,7 +264,7 @@ def attend(
         if T.shuffle_elect(32):
             boxes.arrive_in_cluster(k_empty, (done + others) % STAGES, 2)
         hide_keys(scores, own_row, (tiles - 1 - others) * TILE, skv, shift, worker)
-        online_softmax(scores, top, total, factor, scale)
+        online_softmax_unseen(scores, top, total, factor, scale)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights, scores)
         masked = T.alloc_var(
@@ -304,7 +306,7 @@ def attend(
             if T.shuffle_elect(32):
                 boxes.arrive_in_cluster(k_empty, (done + i) % STAGES, 2)
             hide_keys(scores, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
-            online_softmax(scores, top, total, factor, scale)
+            online_softmax_unseen(scores, top, total, factor, scale)
             T.wait_wgmma(0)
             T.warpgroup_fence_operand(acc, num_regs=64)
             T.sync_warp()
@@ -344,7 +346,7 @@ def attend(
             T.sync_warp()
             if T.shuffle_elect(32):
                 boxes.arrive_in_cluster(k_empty, (done + i) % STAGES, 2)
-            online_softmax_2(scores, top, total, factor, scale)
+            online_softmax(scores, top, total, factor, scale)
             T.wait_wgmma(0)
             T.warpgroup_fence_operand(acc, num_regs=64)
             T.sync_warp()
@@ -560,8 +562,8 @@ def program():
             v_s = T.alloc_shared((STAGES, TILE, DIM), "float16")
             o_s = T.alloc_shared((ROWS, DIM), "float16")
             T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (q_s, k_s, v_s)})
-            q_full = T.alloc_barrier([1] * 1)
-            q_empty = T.alloc_barrier([GROUPS * 4] * 1)
+            q_full = T.alloc_barrier([1])
+            q_empty = T.alloc_barrier([GROUPS * 4])
             k_full = T.alloc_barrier([1] * STAGES)
             k_empty = T.alloc_barrier([GROUPS * 4 * CLUSTER] * STAGES)
             v_full = T.alloc_barrier([1] * STAGES)

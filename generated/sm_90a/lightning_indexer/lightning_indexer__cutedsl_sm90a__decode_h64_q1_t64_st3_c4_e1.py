@@ -281,7 +281,7 @@ def store_logits(logits, logit, scale, length, seq, stride, key, thread):
 
 
 @cute.jit
-def table_entries_2(block_table, max_pages, row, first, last, lane):
+def table_entries_step_1(block_table, max_pages, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
@@ -366,8 +366,8 @@ def load(
             turn = turn + 1
             held = Int32(0)
             if step == 1:
-                entry = table_entries_2(block_table, max_pages, seq, tile, last, lane)
-                ahead = table_entries_2(block_table, max_pages, seq, tile + 32, last, lane)
+                entry = table_entries_step_1(block_table, max_pages, seq, tile, last, lane)
+                ahead = table_entries_step_1(block_table, max_pages, seq, tile + 32, last, lane)
             cute.arch.mbarrier_wait(queries_empty + turn % 2, ((turn // 2) & 1) ^ 1)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(queries_full + turn % 2, HEADS * (INDEX_DIM + 4))
@@ -425,9 +425,6 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     cta, _, _ = cute.arch.block_idx()
-    seq = Int32(0)
-    tile = Int32(0)
-    step = Int32(1)
     need = Int32(0)
     turns = Int32(0)
     turn = Int32(-1)
@@ -448,7 +445,6 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(
         cpasync.prefetch_descriptor(key_map)
     cute.arch.sync_threads()
     cute.arch.griddepcontrol_wait()
-    early_length = Int32(0)
     early_length = read_lengths(seq_lens, b, lane)
     entry = Int32(0)
     ahead = Int32(0)

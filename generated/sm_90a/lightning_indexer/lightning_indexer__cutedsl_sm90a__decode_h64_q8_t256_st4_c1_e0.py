@@ -318,7 +318,7 @@ def store_logits(logits, logit, scale, length, seq, query, next_n, stride, key, 
 
 
 @cute.jit
-def table_entries_2(block_table, max_pages, row, first, last, lane):
+def table_entries_step_1(block_table, max_pages, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
@@ -410,8 +410,8 @@ def load(
             turn = turn + 1
             held = Int32(0)
             if step == 1:
-                entry = table_entries_2(block_table, max_pages, seq, tile, last, lane)
-                ahead = table_entries_2(block_table, max_pages, seq, tile + 8, last, lane)
+                entry = table_entries_step_1(block_table, max_pages, seq, tile, last, lane)
+                ahead = table_entries_step_1(block_table, max_pages, seq, tile + 8, last, lane)
             # The last product of an odd count scores its last query twice.
             count = leaf.ceildiv(next_n, ROWS_PER_PRODUCT) * ROWS_PER_PRODUCT
             cute.arch.mbarrier_wait(queries_empty, (turn & 1) ^ 1)
@@ -469,9 +469,6 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     cta, _, _ = cute.arch.block_idx()
-    seq = Int32(0)
-    tile = Int32(0)
-    step = Int32(1)
     need = Int32(0)
     turns = Int32(0)
     turn = Int32(-1)

@@ -154,7 +154,7 @@ def read_weights(weight, head_weights, first, thread):
 
 
 @cute.jit
-def read_scales(scale, key_scales, thread):
+def read_scales_first_0(scale, key_scales, thread):
     """Scales of this thread's keys of one product, from key `first` of the tile on."""
     own = key_scales + (thread // 32 * 16 + (thread % 32 // 4 + 8 * (thread % 32 % 2)))
     scale[0] = own[0]
@@ -215,7 +215,7 @@ def store_window(logits, logit, scale, begin, size, row, stride, key, thread):
 
 
 @cute.jit
-def read_scales_2(scale, key_scales, thread):
+def read_scales_first_64(scale, key_scales, thread):
     """Scales of this thread's keys of one product, from key `first` of the tile on."""
     own = key_scales + (64 + (thread // 32 * 16 + (thread % 32 // 4 + 8 * (thread % 32 % 2))))
     scale[0] = own[0]
@@ -253,7 +253,7 @@ def score(
             False
         )
         warpgroup.commit_group()
-        read_scales(scale, key_scales + it % STAGES * TILE, worker)
+        read_scales_first_0(scale, key_scales + it % STAGES * TILE, worker)
         warpgroup.wait_group(0)
         weigh(logit, acc, weight, worker)
         store_window(logits, logit, scale, begin, size, own, stride, (first + it) * TILE, worker)
@@ -264,7 +264,7 @@ def score(
             False
         )
         warpgroup.commit_group()
-        read_scales_2(scale, key_scales + it % STAGES * TILE, worker)
+        read_scales_first_64(scale, key_scales + it % STAGES * TILE, worker)
         warpgroup.wait_group(0)
         cute.arch.sync_warp()
         with cute.arch.elect_one():

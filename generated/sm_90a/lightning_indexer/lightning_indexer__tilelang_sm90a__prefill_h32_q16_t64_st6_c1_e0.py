@@ -335,7 +335,7 @@ def program():
             T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (keys, queries)})
             keys_full = T.alloc_barrier([1] * STAGES)
             keys_empty = T.alloc_barrier([4 * (BLOCK // 16)] * STAGES)
-            queries_full = T.alloc_barrier([1] * 1)
+            queries_full = T.alloc_barrier([1])
 
             thread = T.get_thread_binding()
             lane = thread % 32

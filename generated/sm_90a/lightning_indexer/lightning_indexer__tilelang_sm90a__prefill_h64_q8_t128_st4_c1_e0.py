@@ -107,7 +107,7 @@ def read_weights(weight, head_weights, head_weights_slot, first, thread):
 
 
 @T.macro
-def read_scales(scale, key_scales, key_scales_slot, thread):
+def read_scales_first_0(scale, key_scales, key_scales_slot, thread):
     """Scales of this thread's keys of one product, from key `first` of the tile on."""
     scale[0] = key_scales[
         key_scales_slot,
@@ -178,7 +178,7 @@ def store_window(logits, logit, scale, begin, size, row, key, thread):
 
 
 @T.macro
-def read_scales_2(scale, key_scales, key_scales_slot, thread):
+def read_scales_first_64(scale, key_scales, key_scales_slot, thread):
     """Scales of this thread's keys of one product, from key `first` of the tile on."""
     scale[0] = key_scales[
         key_scales_slot,
@@ -220,7 +220,7 @@ def score(
         )
         T.warpgroup_commit_batch()
         T.warpgroup_fence_operand(acc, num_regs=64)
-        read_scales(scale, key_scales, it % STAGES, worker)
+        read_scales_first_0(scale, key_scales, it % STAGES, worker)
         T.wait_wgmma(0)
         T.warpgroup_fence_operand(acc, num_regs=64)
         weigh(logit, acc, weight, worker)
@@ -235,7 +235,7 @@ def score(
         )
         T.warpgroup_commit_batch()
         T.warpgroup_fence_operand(acc, num_regs=64)
-        read_scales_2(scale, key_scales, it % STAGES, worker)
+        read_scales_first_64(scale, key_scales, it % STAGES, worker)
         T.wait_wgmma(0)
         T.warpgroup_fence_operand(acc, num_regs=64)
         T.sync_warp()
@@ -313,7 +313,7 @@ def program():
             T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (keys, queries)})
             keys_full = T.alloc_barrier([1] * STAGES)
             keys_empty = T.alloc_barrier([4 * (BLOCK // 16)] * STAGES)
-            queries_full = T.alloc_barrier([1] * 1)
+            queries_full = T.alloc_barrier([1])
 
             thread = T.get_thread_binding()
             lane = thread % 32

@@ -52,6 +52,7 @@ ROPE = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 8
+LOG2_E = 1.4426950408889634
 OWN_SCORES = 16
 OWN_OUTPUTS = 128
 
@@ -95,7 +96,7 @@ class Shared:
 
 
 @cute.jit
-def read_ids(indices, topk, row, turns, split, lane):
+def read_ids_turn_0(indices, topk, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -108,7 +109,7 @@ def read_ids(indices, topk, row, turns, split, lane):
 
 
 @cute.jit
-def load_queries(target, q, row, head0, thread):
+def load_queries_q_s(target, q, row, head0, thread):
     """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
     held = cute.make_rmem_tensor(128, cutlass.BFloat16)
     of_block = q + Int64(row * HEADS + head0) * LATENT_DIM
@@ -127,7 +128,7 @@ def load_queries(target, q, row, head0, thread):
 
 
 @cute.jit
-def load_queries_2(target, q, row, head0, thread):
+def load_queries_qpe_s(target, q, row, head0, thread):
     """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
     held = cute.make_rmem_tensor(16, cutlass.BFloat16)
     of_block = q + Int64(row * HEADS + head0) * ROPE_DIM
@@ -157,7 +158,7 @@ def vote(low, high, n):
 
 
 @cute.jit
-def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
+def read_ids(indices, topk, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -175,7 +176,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
     valid id.
     """
     own = cutlass.select_(thread < 64, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     valid_0 = own & 1 != 0
     for group in cutlass.range_constexpr(OWN_SCORES // 4):
         scores[group * 4] = cutlass.select_(valid_0, scores[group * 4] * scale, -Float32.inf)
@@ -292,7 +293,7 @@ def join_sums(top, red, thread):
 @cute.jit
 def normalise(acc, top, peak):
     """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
-    for group in cutlass.range_constexpr(OWN_COLUMNS * 2 // 4):
+    for group in cutlass.range_constexpr(OWN_COLUMNS // 2):
         inverse = cutlass.select_(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
         top[group * 2] = cutlass.select_(
             top[group * 2] > 0.0, warps.log2(top[group * 2]) + peak[group * 2], -Float32.inf
@@ -373,9 +374,7 @@ def merge_parts(
             of_all > -Float32.inf,
             warps.rcp_approx(
                 warps.exp2(
-                    attn_sink[
-                        head0 + (column // 2 * 8 + thread % 4 * 2 + column % 2)
-                    ] * 1.4426950408889634 - of_all
+                    attn_sink[head0 + (column // 2 * 8 + thread % 4 * 2 + column % 2)] * LOG2_E - of_all
                 ) + 1.0
             ),
             0.0
@@ -430,7 +429,7 @@ def merge_parts(
 
 
 @cute.jit
-def copy_rows(target, cache, cache_pitch, low, high, n, thread):
+def copy_rows_ckv_s(target, cache, cache_pitch, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
@@ -466,7 +465,7 @@ def copy_rows(target, cache, cache_pitch, low, high, n, thread):
 
 
 @cute.jit
-def copy_rows_2(target, cache, cache_pitch, low, high, n, thread):
+def copy_rows_kpe_s(target, cache, cache_pitch, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
@@ -532,8 +531,8 @@ def attend(
     top = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     worker = thread
-    load_queries(q_s, q_nope, row, head0, worker)
-    load_queries_2(qpe_s, q_pe, row, head0, worker)
+    load_queries_q_s(q_s, q_nope, row, head0, worker)
+    load_queries_qpe_s(qpe_s, q_pe, row, head0, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)
@@ -541,7 +540,7 @@ def attend(
     peak.fill(-Float32.inf)
     for turn in cutlass.range(turns, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
@@ -604,11 +603,15 @@ def gather(
         in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
-        low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-            copy_rows(ckv_s + it % STAGES * (TILE * DIMS), ckv, ckv_stride, now_low, now_high, n, worker)
-            copy_rows_2(kpe_s + it % STAGES * (TILE * ROPE), kpe, kpe_stride, now_low, now_high, n, worker)
+            copy_rows_ckv_s(
+                ckv_s + it % STAGES * (TILE * DIMS), ckv, ckv_stride, now_low, now_high, n, worker
+            )
+            copy_rows_kpe_s(
+                kpe_s + it % STAGES * (TILE * ROPE), kpe, kpe_stride, now_low, now_high, n, worker
+            )
             cute.arch.cp_async_mbarrier_arrive_noinc(kv_full + it % STAGES)
             it = it + 1
     cute.arch.cluster_arrive()
@@ -657,7 +660,7 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl2(
     cute.arch.sync_threads()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    low, high = read_ids(indices, topk, row, turns, split, lane)
+    low, high = read_ids_turn_0(indices, topk, row, turns, split, lane)
     if warp < 4:
         attend(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,

@@ -102,6 +102,7 @@ EXCHANGE = 2  # CTAs of a query that unpack a share of its tokens each and send 
 HALF = 256
 LATENT_DIM = 512
 ROPE_DIM = 64
+LOG2_E = 1.4426950408889634
 RESCALE_LOG2 = 8
 HALF_ROWS = 8
 ATTEND_BARRIER = 1
@@ -203,7 +204,7 @@ def mask_columns(scores, low, high, sm_scale, thread):
     """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
     valid id.
     """
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     for i in cutlass.range_constexpr(BLOCK * (TILE // 2) // 128):
         scores[i] = scores[i] * scale
     if low & high != -1:
@@ -306,7 +307,7 @@ def load_row_sinks(sinks, attn_sink, head0, thread):
 
 
 @cute.jit
-def share_sums(sums, red, thread):
+def share_sums_left(sums, red, thread):
     """Complete this side's sums and leave them for the other."""
     sums[0] = fragment.quad_sum(sums[0])
     sums[1] = fragment.quad_sum(sums[1])
@@ -318,7 +319,7 @@ def share_sums(sums, red, thread):
 
 
 @cute.jit
-def total_rows(sums, peak, factor, red, thread):
+def total_rows_left(sums, peak, factor, red, thread):
     """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and
     -inf.
     """
@@ -332,7 +333,7 @@ def total_rows(sums, peak, factor, red, thread):
 
 
 @cute.jit
-def leave_part(acc, lses, row, head0, split, o_partial, lse_partial, splits, thread):
+def leave_part_left(acc, lses, row, head0, split, o_partial, lse_partial, splits, thread):
     """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
     four = cute.make_rmem_tensor(4, Float32)
     room = o_partial + Int64((row * splits + split) * HEADS + head0) * LATENT_DIM + thread * 4
@@ -349,7 +350,7 @@ def leave_part(acc, lses, row, head0, split, o_partial, lse_partial, splits, thr
 
 
 @cute.jit
-def store_result_rows(out, lse, acc, factor, lses, sinks, row, head0, scratch, lse_scale, thread, lane):
+def store_result_rows_left(out, lse, acc, factor, lses, sinks, row, head0, scratch, lse_scale, thread, lane):
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
     beside its sink; and the lse.
 
@@ -358,12 +359,10 @@ def store_result_rows(out, lse, acc, factor, lses, sinks, row, head0, scratch, l
     line = row * HEADS + head0
     joined = cute.make_rmem_tensor(2, Float32)
     scale_0 = factor[0] * cutlass.select_(
-        lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - lses[0]) + 1.0),
-        0.0
+        lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * LOG2_E - lses[0]) + 1.0), 0.0
     )
     scale_1 = factor[1] * cutlass.select_(
-        lses[1] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - lses[1]) + 1.0),
-        0.0
+        lses[1] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * LOG2_E - lses[1]) + 1.0), 0.0
     )
     own = thread // 32 * 16
     lane = thread % 32
@@ -405,7 +404,7 @@ def store_result_rows(out, lse, acc, factor, lses, sinks, row, head0, scratch, l
 
 
 @cute.jit
-def merge_parts(
+def merge_parts_side_0(
     row, head0, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
 ):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
@@ -447,7 +446,7 @@ def merge_parts(
                 warps.exp2(
                     attn_sink[
                         head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column)
-                    ] * 1.4426950408889634 - of_all
+                    ] * LOG2_E - of_all
                 ) + 1.0
             ),
             0.0
@@ -489,7 +488,7 @@ def merge_parts(
 
 
 @cute.jit
-def share_sums_2(sums, red, thread):
+def share_sums_right(sums, red, thread):
     """Complete this side's sums and leave them for the other."""
     sums[0] = fragment.quad_sum(sums[0])
     sums[1] = fragment.quad_sum(sums[1])
@@ -501,7 +500,7 @@ def share_sums_2(sums, red, thread):
 
 
 @cute.jit
-def total_rows_2(sums, peak, factor, red, thread):
+def total_rows_right(sums, peak, factor, red, thread):
     """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and
     -inf.
     """
@@ -515,7 +514,7 @@ def total_rows_2(sums, peak, factor, red, thread):
 
 
 @cute.jit
-def leave_part_2(acc, row, head0, split, o_partial, splits, thread):
+def leave_part_right(acc, row, head0, split, o_partial, splits, thread):
     """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
     four = cute.make_rmem_tensor(4, Float32)
     room = o_partial + Int64((row * splits + split) * HEADS + head0) * LATENT_DIM + (thread + 4096) * 4
@@ -528,7 +527,7 @@ def leave_part_2(acc, row, head0, split, o_partial, splits, thread):
 
 
 @cute.jit
-def store_result_rows_2(out, acc, factor, lses, sinks, row, head0, scratch, thread, lane):
+def store_result_rows_right(out, acc, factor, lses, sinks, row, head0, scratch, thread, lane):
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
     beside its sink; and the lse.
 
@@ -537,12 +536,10 @@ def store_result_rows_2(out, acc, factor, lses, sinks, row, head0, scratch, thre
     line = row * HEADS + head0
     joined = cute.make_rmem_tensor(2, Float32)
     scale_0 = factor[0] * cutlass.select_(
-        lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - lses[0]) + 1.0),
-        0.0
+        lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * LOG2_E - lses[0]) + 1.0), 0.0
     )
     scale_1 = factor[1] * cutlass.select_(
-        lses[1] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - lses[1]) + 1.0),
-        0.0
+        lses[1] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * LOG2_E - lses[1]) + 1.0), 0.0
     )
     own = thread // 32 * 16
     lane = thread % 32
@@ -577,7 +574,7 @@ def store_result_rows_2(out, acc, factor, lses, sinks, row, head0, scratch, thre
 
 
 @cute.jit
-def merge_parts_2(
+def merge_parts_side_1(
     row, head0, parts, share, shares, out, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
 ):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
@@ -619,7 +616,7 @@ def merge_parts_2(
                 warps.exp2(
                     attn_sink[
                         head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column)
-                    ] * 1.4426950408889634 - of_all
+                    ] * LOG2_E - of_all
                 ) + 1.0
             ),
             0.0
@@ -657,7 +654,7 @@ def merge_parts_2(
 
 
 @cute.jit
-def copy_query_rows(target, q, row, head0, thread):
+def copy_query_rows_q_s(target, q, row, head0, thread):
     """Start the copies of a block of 64 heads of one query."""
     of_block = q + Int64(row) * (HEADS * LATENT_DIM) + head0 * LATENT_DIM
     for i in cutlass.range(HEADS_OF_SIDE * (LATENT_DIM // 8) // 128, unroll=8):
@@ -671,7 +668,7 @@ def copy_query_rows(target, q, row, head0, thread):
 
 
 @cute.jit
-def copy_query_rows_2(target, q, row, head0, thread):
+def copy_query_rows_qpe_s(target, q, row, head0, thread):
     """Start the copies of a block of 64 heads of one query."""
     of_block = q + Int64(row) * (HEADS * ROPE_DIM) + head0 * ROPE_DIM
     for i in cutlass.range(HEADS_OF_SIDE * (ROPE_DIM // 8) // 128, unroll=8):
@@ -997,20 +994,20 @@ def left(
                     boxes.arrive_in_cluster(kv_right_empty + (it - 1) % STAGES, 2)
             # Not before: over the whole query they would be spilled.
             load_row_sinks(sinks_left, attn_sink, head0, worker)
-            share_sums(sums_left, red_s, worker)
+            share_sums_left(sums_left, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-            total_rows(sums_left, peak_left, factor_left, red_s, worker)
+            total_rows_left(sums_left, peak_left, factor_left, red_s, worker)
             from_cta = row * span // share
             parts = (row * span + topk // TILE - 1) // share - from_cta + 1
             if parts > 1:
                 rescale_rows(acc_left, factor_left)
-                leave_part(
+                leave_part_left(
                     acc_left, sums_left, row, head0, cta - from_cta, o_partial, lse_partial, splits, worker
                 )
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 grid.count_in(arrivals + row * (HEADS // BLOCK) + rank, worker)
             else:
-                store_result_rows(
+                store_result_rows_left(
                     out, lse, acc_left, factor_left, sums_left, sinks_left, row, head0, q_s, lse_scale,
                     worker, lane
                 )
@@ -1031,7 +1028,7 @@ def left(
             if (row < t) & (unit - row * span < topk // TILE) & (parts > 1):
                 grid.await_count(arrivals + row * (HEADS // BLOCK) + rank, parts, worker)
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-                merge_parts(
+                merge_parts_side_0(
                     row, head0, parts, cta - from_cta, parts, out, lse, o_partial, lse_partial, attn_sink,
                     splits, lse_scale, worker
                 )
@@ -1160,17 +1157,17 @@ def right(
                 it = it + 1
             # Not before: over the whole query they would be spilled.
             load_row_sinks(sinks_right, attn_sink, head0, worker)
-            share_sums_2(sums_right, red_s, worker)
+            share_sums_right(sums_right, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-            total_rows_2(sums_right, peak_right, factor_right, red_s, worker)
+            total_rows_right(sums_right, peak_right, factor_right, red_s, worker)
             from_cta = row * span // share
             parts = (row * span + topk // TILE - 1) // share - from_cta + 1
             if parts > 1:
                 rescale_rows(acc_right, factor_right)
-                leave_part_2(acc_right, row, head0, cta - from_cta, o_partial, splits, worker)
+                leave_part_right(acc_right, row, head0, cta - from_cta, o_partial, splits, worker)
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             else:
-                store_result_rows_2(
+                store_result_rows_right(
                     out, acc_right, factor_right, sums_right, sinks_right, row, head0, q_s + HALF * BLOCK,
                     worker, lane
                 )
@@ -1190,7 +1187,7 @@ def right(
             parts = (row * span + topk // TILE - 1) // share - from_cta + 1
             if (row < t) & (unit - row * span < topk // TILE) & (parts > 1):
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-                merge_parts_2(
+                merge_parts_side_1(
                     row, head0, parts, cta - from_cta, parts, out, o_partial, lse_partial, attn_sink, splits,
                     lse_scale, worker
                 )
@@ -1235,8 +1232,8 @@ def gather_left(
                 turn = turn + 1
                 low, high = read_ids(indices, topk, row, turn, turns, lane)
             cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
-            copy_query_rows(q_s, q_nope, row, head0, worker)
-            copy_query_rows_2(qpe_s, q_pe, row, head0, worker)
+            copy_query_rows_q_s(q_s, q_nope, row, head0, worker)
+            copy_query_rows_qpe_s(qpe_s, q_pe, row, head0, worker)
             cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             load_half(words_left, kv_cache, rank, now, n, worker)
             while live:

@@ -63,6 +63,7 @@ ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 8
 OWN_SCORES = 16
+LOG2_E = 1.4426950408889634
 OWN_OUTPUTS = 64
 
 QK_NOPE = wgmma.Product("bfloat16", TILE, HEADS, DIMS, "k", "k")
@@ -105,7 +106,7 @@ class Shared:
 
 
 @cute.jit
-def read_ids(indices, topk, row, turns, split, lane):
+def read_ids_turn_0(indices, topk, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -128,7 +129,7 @@ def load_sinks(sinks, attn_sink, thread):
 
 
 @cute.jit
-def load_queries(target, q, row, first, thread):
+def load_queries_q_s(target, q, row, first, thread):
     """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
     held = cute.make_rmem_tensor(64, cutlass.BFloat16)
     of_block = q + Int64(row * HEADS) * LATENT_DIM + first
@@ -147,7 +148,7 @@ def load_queries(target, q, row, first, thread):
 
 
 @cute.jit
-def load_queries_2(target, q, row, first, thread):
+def load_queries_qpe_s(target, q, row, first, thread):
     """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
     held = cute.make_rmem_tensor(8, cutlass.BFloat16)
     of_block = q + Int64(row * HEADS) * ROPE_DIM + first
@@ -177,7 +178,7 @@ def vote(low, high, n):
 
 
 @cute.jit
-def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
+def read_ids(indices, topk, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -214,7 +215,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
     valid id.
     """
     own = cutlass.select_(thread < 64, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     valid_0 = own & 1 != 0
     for group in cutlass.range_constexpr(OWN_SCORES // 4):
         scores[group * 4] = cutlass.select_(valid_0, scores[group * 4] * scale, -Float32.inf)
@@ -331,7 +332,7 @@ def join_sums(top, red, thread):
 @cute.jit
 def normalise(acc, top, peak):
     """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
-    for group in cutlass.range_constexpr(OWN_COLUMNS * 2 // 4):
+    for group in cutlass.range_constexpr(OWN_COLUMNS // 2):
         inverse = cutlass.select_(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
         top[group * 2] = cutlass.select_(
             top[group * 2] > 0.0, warps.log2(top[group * 2]) + peak[group * 2], -Float32.inf
@@ -481,7 +482,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                             cutlass.select_(
                                 column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0])
                             )
-                        ) * 1.4426950408889634 - joined
+                        ) * LOG2_E - joined
                     ) + 1.0
                 ),
                 0.0
@@ -527,7 +528,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                             cutlass.select_(
                                 column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0])
                             )
-                        ) * 1.4426950408889634 - joined
+                        ) * LOG2_E - joined
                     ) + 1.0
                 ),
                 0.0
@@ -577,7 +578,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                             cutlass.select_(
                                 column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0])
                             )
-                        ) * 1.4426950408889634 - joined
+                        ) * LOG2_E - joined
                     ) + 1.0
                 ),
                 0.0
@@ -627,7 +628,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                             cutlass.select_(
                                 column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0])
                             )
-                        ) * 1.4426950408889634 - joined
+                        ) * LOG2_E - joined
                     ) + 1.0
                 ),
                 0.0
@@ -681,7 +682,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                             cutlass.select_(
                                 column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0])
                             )
-                        ) * 1.4426950408889634 - joined
+                        ) * LOG2_E - joined
                     ) + 1.0
                 ),
                 0.0
@@ -735,7 +736,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                             cutlass.select_(
                                 column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0])
                             )
-                        ) * 1.4426950408889634 - joined
+                        ) * LOG2_E - joined
                     ) + 1.0
                 ),
                 0.0
@@ -785,7 +786,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                             cutlass.select_(
                                 column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0])
                             )
-                        ) * 1.4426950408889634 - joined
+                        ) * LOG2_E - joined
                     ) + 1.0
                 ),
                 0.0
@@ -916,8 +917,8 @@ def attend(
     sinks = cute.make_rmem_tensor(HEADS // 8, Float32)
     worker = thread
     load_sinks(sinks, attn_sink, worker)
-    load_queries(q_s, q_nope, bx, which * DIMS, worker)
-    load_queries_2(qpe_s, q_pe, bx, which * ROPE, worker)
+    load_queries_q_s(q_s, q_nope, bx, which * DIMS, worker)
+    load_queries_qpe_s(qpe_s, q_pe, bx, which * ROPE, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)
@@ -926,7 +927,7 @@ def attend(
     cute.arch.cluster_wait()
     for turn in cutlass.range(turns, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
             # S^T = K Q^T
@@ -942,10 +943,10 @@ def attend(
             warpgroup.commit_group()
             warpgroup.wait_group(0)
             if worker == 0:
-                cute.arch.mbarrier_arrive_and_expect_tx(x_full + it % 2, HEADS // 8 * 128 * 4 * 4)
-            send_scores(scores, x_s + it % 2 * (HEADS // 8 * 128 * 4), x_full + it % 2, rank, worker)
+                cute.arch.mbarrier_arrive_and_expect_tx(x_full + it % 2, HEADS // 8 * 2048)
+            send_scores(scores, x_s + it % 2 * (HEADS // 8 * 512), x_full + it % 2, rank, worker)
             cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
-            add_scores(scores, x_s + it % 2 * (HEADS // 8 * 128 * 4), worker)
+            add_scores(scores, x_s + it % 2 * (HEADS // 8 * 512), worker)
             mask_scores(scores, in_low, in_high, sm_scale, worker)
             leave_maxima(red_s, scores, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
@@ -996,7 +997,7 @@ def gather(
         in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
-        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live | (turn == turns):
             if holds:
                 cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
@@ -1060,7 +1061,7 @@ def sparse_mla__cutedsl_sm90a__h32_fp8_bt64_st3_cl2_sl2(
     cute.arch.cluster_arrive_relaxed()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    low, high = read_ids(indices, topk, bx, turns, split, lane)
+    low, high = read_ids_turn_0(indices, topk, bx, turns, split, lane)
     if warp < 4:
         attend(
             q_nope, q_pe, indices, attn_sink, out, lse, inboxes, sm_scale, lse_scale, n, topk, q_s, qpe_s,

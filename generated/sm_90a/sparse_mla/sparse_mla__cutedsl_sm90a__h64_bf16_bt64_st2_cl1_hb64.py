@@ -110,6 +110,7 @@ HALF_ROWS = 8
 HALF = 256
 LATENT_DIM = 512
 ROPE_DIM = 64
+LOG2_E = 1.4426950408889634
 RESCALE_LOG2 = 8
 LEFT_BARRIER = 2
 LEFT_THREADS = 128
@@ -185,7 +186,7 @@ class Shared:
 
 
 @cute.jit
-def read_ids(indices, topk, row, turns, split, lane):
+def read_ids_turn_0(indices, topk, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -198,7 +199,7 @@ def read_ids(indices, topk, row, turns, split, lane):
 
 
 @cute.jit
-def read_ids_2(indices, topk, row, turns, split, lane):
+def read_ids_turn_1(indices, topk, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -230,7 +231,7 @@ def vote(low, high, n):
 
 
 @cute.jit
-def read_ids_3(indices, topk, row, turn, turns, split, lane):
+def read_ids(indices, topk, row, turn, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -247,7 +248,7 @@ def mask_columns(scores, low, high, sm_scale, thread):
     """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
     valid id.
     """
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     for i in cutlass.range_constexpr(BLOCK * TILE // 128):
         scores[i] = scores[i] * scale
     if low & high != -1:
@@ -334,7 +335,7 @@ def follow_peak(peak, sums, acc, other, thread):
 
 
 @cute.jit
-def share_sums(sums, red, thread):
+def share_sums_left(sums, red, thread):
     """Complete this side's sums and leave them for the other."""
     sums[0] = fragment.quad_sum(sums[0])
     sums[1] = fragment.quad_sum(sums[1])
@@ -346,7 +347,7 @@ def share_sums(sums, red, thread):
 
 
 @cute.jit
-def total_rows(sums, peak, factor, red, thread):
+def total_rows_left(sums, peak, factor, red, thread):
     """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and
     -inf.
     """
@@ -360,7 +361,7 @@ def total_rows(sums, peak, factor, red, thread):
 
 
 @cute.jit
-def leave_part(acc, lses, row, split, o_partial, lse_partial, splits, thread):
+def leave_part_left(acc, lses, row, split, o_partial, lse_partial, splits, thread):
     """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
     four = cute.make_rmem_tensor(4, Float32)
     room = o_partial + Int64((row * splits + split) * HEADS) * LATENT_DIM + thread * 4
@@ -377,7 +378,7 @@ def leave_part(acc, lses, row, split, o_partial, lse_partial, splits, thread):
 
 
 @cute.jit
-def store_result_rows(out, lse, acc, factor, lses, sinks, row, scratch, lse_scale, thread, lane):
+def store_result_rows_left(out, lse, acc, factor, lses, sinks, row, scratch, lse_scale, thread, lane):
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
     beside its sink; and the lse.
 
@@ -386,12 +387,10 @@ def store_result_rows(out, lse, acc, factor, lses, sinks, row, scratch, lse_scal
     line = row * HEADS
     joined = cute.make_rmem_tensor(2, Float32)
     scale_0 = factor[0] * cutlass.select_(
-        lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - lses[0]) + 1.0),
-        0.0
+        lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * LOG2_E - lses[0]) + 1.0), 0.0
     )
     scale_1 = factor[1] * cutlass.select_(
-        lses[1] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - lses[1]) + 1.0),
-        0.0
+        lses[1] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * LOG2_E - lses[1]) + 1.0), 0.0
     )
     own = thread // 32 * 16
     lane = thread % 32
@@ -431,7 +430,7 @@ def store_result_rows(out, lse, acc, factor, lses, sinks, row, scratch, lse_scal
 
 
 @cute.jit
-def merge_parts(
+def merge_parts_side_0(
     row, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
 ):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
@@ -471,9 +470,7 @@ def merge_parts(
             of_all > -Float32.inf,
             warps.rcp_approx(
                 warps.exp2(
-                    attn_sink[
-                        thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column
-                    ] * 1.4426950408889634 - of_all
+                    attn_sink[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] * LOG2_E - of_all
                 ) + 1.0
             ),
             0.0
@@ -515,7 +512,7 @@ def merge_parts(
 
 
 @cute.jit
-def share_sums_2(sums, red, thread):
+def share_sums_right(sums, red, thread):
     """Complete this side's sums and leave them for the other."""
     sums[0] = fragment.quad_sum(sums[0])
     sums[1] = fragment.quad_sum(sums[1])
@@ -527,7 +524,7 @@ def share_sums_2(sums, red, thread):
 
 
 @cute.jit
-def total_rows_2(sums, peak, factor, red, thread):
+def total_rows_right(sums, peak, factor, red, thread):
     """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and
     -inf.
     """
@@ -541,7 +538,7 @@ def total_rows_2(sums, peak, factor, red, thread):
 
 
 @cute.jit
-def leave_part_2(acc, row, split, o_partial, splits, thread):
+def leave_part_right(acc, row, split, o_partial, splits, thread):
     """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
     four = cute.make_rmem_tensor(4, Float32)
     room = o_partial + Int64((row * splits + split) * HEADS) * LATENT_DIM + (thread + 4096) * 4
@@ -554,7 +551,7 @@ def leave_part_2(acc, row, split, o_partial, splits, thread):
 
 
 @cute.jit
-def store_result_rows_2(out, acc, factor, lses, sinks, row, scratch, thread, lane):
+def store_result_rows_right(out, acc, factor, lses, sinks, row, scratch, thread, lane):
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
     beside its sink; and the lse.
 
@@ -563,12 +560,10 @@ def store_result_rows_2(out, acc, factor, lses, sinks, row, scratch, thread, lan
     line = row * HEADS
     joined = cute.make_rmem_tensor(2, Float32)
     scale_0 = factor[0] * cutlass.select_(
-        lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - lses[0]) + 1.0),
-        0.0
+        lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * LOG2_E - lses[0]) + 1.0), 0.0
     )
     scale_1 = factor[1] * cutlass.select_(
-        lses[1] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - lses[1]) + 1.0),
-        0.0
+        lses[1] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[1] * LOG2_E - lses[1]) + 1.0), 0.0
     )
     own = thread // 32 * 16
     lane = thread % 32
@@ -601,7 +596,7 @@ def store_result_rows_2(out, acc, factor, lses, sinks, row, scratch, thread, lan
 
 
 @cute.jit
-def merge_parts_2(
+def merge_parts_side_1(
     row, parts, share, shares, out, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
 ):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
@@ -641,9 +636,7 @@ def merge_parts_2(
             of_all > -Float32.inf,
             warps.rcp_approx(
                 warps.exp2(
-                    attn_sink[
-                        thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column
-                    ] * 1.4426950408889634 - of_all
+                    attn_sink[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] * LOG2_E - of_all
                 ) + 1.0
             ),
             0.0
@@ -681,7 +674,7 @@ def merge_parts_2(
 
 
 @cute.jit
-def copy_query_rows(target, q, row, thread):
+def copy_query_rows_q_s(target, q, row, thread):
     """Start the copies of a block of 64 heads of one query."""
     of_block = q + Int64(row) * (HEADS * LATENT_DIM)
     for i in cutlass.range(HEADS_OF_SIDE * (LATENT_DIM // 8) // 128, unroll=8):
@@ -695,7 +688,7 @@ def copy_query_rows(target, q, row, thread):
 
 
 @cute.jit
-def copy_query_rows_2(target, q, row, thread):
+def copy_query_rows_qpe_s(target, q, row, thread):
     """Start the copies of a block of 64 heads of one query."""
     of_block = q + Int64(row) * (HEADS * ROPE_DIM)
     for i in cutlass.range(HEADS_OF_SIDE * (ROPE_DIM // 8) // 128, unroll=8):
@@ -865,8 +858,8 @@ def left(
         turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
         if (row < t) & (turns > 0):
             tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
-            low_left, high_left = read_ids(indices, topk, row, tiles, first * 2, lane)
-            low_right, high_right = read_ids_2(indices, topk, row, tiles, first * 2, lane)
+            low_left, high_left = read_ids_turn_0(indices, topk, row, tiles, first * 2, lane)
+            low_right, high_right = read_ids_turn_1(indices, topk, row, tiles, first * 2, lane)
             load_row_sinks(sinks_left, attn_sink, worker)
             turn = Int32(0)
             acc_left.fill(0.0)
@@ -878,8 +871,8 @@ def left(
                 in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
                 live = live_left | live_right
                 turn = turn + 1
-                low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
-                low_right, high_right = read_ids_3(indices, topk, row, turn * 2 + 1, tiles, first * 2, lane)
+                low_left, high_left = read_ids(indices, topk, row, turn * 2, tiles, first * 2, lane)
+                low_right, high_right = read_ids(indices, topk, row, turn * 2 + 1, tiles, first * 2, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
             while live:
@@ -932,10 +925,8 @@ def left(
                     in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
                     live = live_left | live_right
                     turn = turn + 1
-                    low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
-                    low_right, high_right = read_ids_3(
-                        indices, topk, row, turn * 2 + 1, tiles, first * 2, lane
-                    )
+                    low_left, high_left = read_ids(indices, topk, row, turn * 2, tiles, first * 2, lane)
+                    low_right, high_right = read_ids(indices, topk, row, turn * 2 + 1, tiles, first * 2, lane)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -968,18 +959,20 @@ def left(
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(q_empty)
-            share_sums(sums_left, red_s, worker)
+            share_sums_left(sums_left, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-            total_rows(sums_left, peak_left, factor_left, red_s, worker)
+            total_rows_left(sums_left, peak_left, factor_left, red_s, worker)
             from_cta = row * span // share
             parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
             if parts > 1:
                 rescale_rows(acc_left, factor_left)
-                leave_part(acc_left, sums_left, row, cta - from_cta, o_partial, lse_partial, splits, worker)
+                leave_part_left(
+                    acc_left, sums_left, row, cta - from_cta, o_partial, lse_partial, splits, worker
+                )
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 grid.count_in(arrivals + row + cta % 1, worker)
             else:
-                store_result_rows(
+                store_result_rows_left(
                     out, lse, acc_left, factor_left, sums_left, sinks_left, row, out_s_left, lse_scale,
                     worker, lane
                 )
@@ -996,7 +989,7 @@ def left(
             if (row < t) & (unit - row * span < (topk // TILE + 1) // 2) & (parts > 1):
                 grid.await_count(arrivals + row + cta % 1, parts, worker)
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-                merge_parts(
+                merge_parts_side_0(
                     row, parts, cta - from_cta, parts, out, lse, o_partial, lse_partial, attn_sink, splits,
                     lse_scale, worker
                 )
@@ -1045,8 +1038,8 @@ def right(
         turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
         if (row < t) & (turns > 0):
             tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
-            low_left, high_left = read_ids(indices, topk, row, tiles, first * 2, lane)
-            low_right, high_right = read_ids_2(indices, topk, row, tiles, first * 2, lane)
+            low_left, high_left = read_ids_turn_0(indices, topk, row, tiles, first * 2, lane)
+            low_right, high_right = read_ids_turn_1(indices, topk, row, tiles, first * 2, lane)
             load_row_sinks(sinks_right, attn_sink, worker)
             turn = Int32(0)
             acc_right.fill(0.0)
@@ -1058,8 +1051,8 @@ def right(
                 in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
                 live = live_left | live_right
                 turn = turn + 1
-                low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
-                low_right, high_right = read_ids_3(indices, topk, row, turn * 2 + 1, tiles, first * 2, lane)
+                low_left, high_left = read_ids(indices, topk, row, turn * 2, tiles, first * 2, lane)
+                low_right, high_right = read_ids(indices, topk, row, turn * 2 + 1, tiles, first * 2, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
             while live:
@@ -1131,10 +1124,8 @@ def right(
                     in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
                     live = live_left | live_right
                     turn = turn + 1
-                    low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
-                    low_right, high_right = read_ids_3(
-                        indices, topk, row, turn * 2 + 1, tiles, first * 2, lane
-                    )
+                    low_left, high_left = read_ids(indices, topk, row, turn * 2, tiles, first * 2, lane)
+                    low_right, high_right = read_ids(indices, topk, row, turn * 2 + 1, tiles, first * 2, lane)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -1148,17 +1139,17 @@ def right(
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(q_empty)
-            share_sums_2(sums_right, red_s, worker)
+            share_sums_right(sums_right, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-            total_rows_2(sums_right, peak_right, factor_right, red_s, worker)
+            total_rows_right(sums_right, peak_right, factor_right, red_s, worker)
             from_cta = row * span // share
             parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
             if parts > 1:
                 rescale_rows(acc_right, factor_right)
-                leave_part_2(acc_right, row, cta - from_cta, o_partial, splits, worker)
+                leave_part_right(acc_right, row, cta - from_cta, o_partial, splits, worker)
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             else:
-                store_result_rows_2(
+                store_result_rows_right(
                     out, acc_right, factor_right, sums_right, sinks_right, row, out_s_right, worker, lane
                 )
             # What the sides have left for one another is read.
@@ -1173,7 +1164,7 @@ def right(
             parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
             if (row < t) & (unit - row * span < (topk // TILE + 1) // 2) & (parts > 1):
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-                merge_parts_2(
+                merge_parts_side_1(
                     row, parts, cta - from_cta, parts, out, o_partial, lse_partial, attn_sink, splits,
                     lse_scale, worker
                 )
@@ -1201,12 +1192,12 @@ def gather(
         turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
         if (row < t) & (turns > 0):
             tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
-            low_left, high_left = read_ids(indices, topk, row, tiles, first * 2, lane)
-            low_right, high_right = read_ids_2(indices, topk, row, tiles, first * 2, lane)
+            low_left, high_left = read_ids_turn_0(indices, topk, row, tiles, first * 2, lane)
+            low_right, high_right = read_ids_turn_1(indices, topk, row, tiles, first * 2, lane)
             if done == 0:
                 cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
-                copy_query_rows(q_s, q_nope, row, worker)
-                copy_query_rows_2(qpe_s, q_pe, row, worker)
+                copy_query_rows_q_s(q_s, q_nope, row, worker)
+                copy_query_rows_qpe_s(qpe_s, q_pe, row, worker)
                 cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             for turn in cutlass.range(turns, unroll=1):
                 in_low_left, in_high_left, live_left = vote(low_left, high_left, n)
@@ -1216,8 +1207,8 @@ def gather(
                 now_high_left = high_left
                 now_low_right = low_right
                 now_high_right = high_right
-                low_left, high_left = read_ids_3(indices, topk, row, (turn + 1) * 2, tiles, first * 2, lane)
-                low_right, high_right = read_ids_3(
+                low_left, high_left = read_ids(indices, topk, row, (turn + 1) * 2, tiles, first * 2, lane)
+                low_right, high_right = read_ids(
                     indices, topk, row, (turn + 1) * 2 + 1, tiles, first * 2, lane
                 )
                 if live:
@@ -1238,8 +1229,8 @@ def gather(
                     it = it + 1
                 if (done > 0) & (turn == 0):
                     cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
-                    copy_query_rows(q_s, q_nope, row, worker)
-                    copy_query_rows_2(qpe_s, q_pe, row, worker)
+                    copy_query_rows_q_s(q_s, q_nope, row, worker)
+                    copy_query_rows_qpe_s(qpe_s, q_pe, row, worker)
                     cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             done = done + 1
         unit = row * span + span

@@ -62,6 +62,7 @@ ROPE = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 2
+LOG2_E = 1.4426950408889634
 OWN_SCORES = 4
 OWN_OUTPUTS = 32
 
@@ -113,7 +114,7 @@ class Shared:
 
 
 @cute.jit
-def read_ids(indices, topk, row, turns, split, lane):
+def read_ids_turn_0(indices, topk, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -126,7 +127,7 @@ def read_ids(indices, topk, row, turns, split, lane):
 
 
 @cute.jit
-def load_queries(target, q, row, thread):
+def load_queries_q_s(target, q, row, thread):
     """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
     held = cute.make_rmem_tensor(32, cutlass.BFloat16)
     of_block = q + Int64(row * HEADS) * LATENT_DIM
@@ -145,7 +146,7 @@ def load_queries(target, q, row, thread):
 
 
 @cute.jit
-def load_queries_2(target, q, row, thread):
+def load_queries_qpe_s(target, q, row, thread):
     """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
     held = cute.make_rmem_tensor(8, cutlass.BFloat16)
     of_block = q + Int64(row * HEADS) * ROPE_DIM
@@ -175,7 +176,7 @@ def vote(low, high, n):
 
 
 @cute.jit
-def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
+def read_ids(indices, topk, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -193,7 +194,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
     valid id.
     """
     own = cutlass.select_(thread < 64, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     valid_0 = own & 1 != 0
     for group in cutlass.range_constexpr(1):
         scores[group * 4] = cutlass.select_(valid_0, scores[group * 4] * scale, -Float32.inf)
@@ -386,9 +387,7 @@ def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, 
         scale[column] = cutlass.select_(over_16 > 0.0, warps.rcp_approx(over_16), 0.0) * cutlass.select_(
             of_all > -Float32.inf,
             warps.rcp_approx(
-                warps.exp2(
-                    attn_sink[column // 2 * 8 + thread % 4 * 2 + column % 2] * 1.4426950408889634 - of_all
-                ) + 1.0
+                warps.exp2(attn_sink[column // 2 * 8 + thread % 4 * 2 + column % 2] * LOG2_E - of_all) + 1.0
             ),
             0.0
         )
@@ -435,7 +434,7 @@ def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, 
 
 
 @cute.jit
-def unpack_tokens(ckv, kpe, raw, raw_pe, scales, thread):
+def unpack_tokens_half_0(ckv, kpe, raw, raw_pe, scales, thread):
     """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
     the tile's or the second.
 
@@ -466,7 +465,7 @@ def unpack_tokens(ckv, kpe, raw, raw_pe, scales, thread):
 
 
 @cute.jit
-def unpack_tokens_2(ckv, kpe, raw, raw_pe, scales, thread):
+def unpack_tokens_half_1(ckv, kpe, raw, raw_pe, scales, thread):
     """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
     the tile's or the second.
 
@@ -544,8 +543,8 @@ def attend(
     top = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     worker = thread
-    load_queries(q_s, q_nope, bx, worker)
-    load_queries_2(qpe_s, q_pe, bx, worker)
+    load_queries_q_s(q_s, q_nope, bx, worker)
+    load_queries_qpe_s(qpe_s, q_pe, bx, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)
@@ -553,7 +552,7 @@ def attend(
     peak.fill(-Float32.inf)
     for turn in cutlass.range(turns, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
             # S^T = K Q^T
@@ -612,11 +611,11 @@ def unpack(
     worker = thread - 128
     for turn in cutlass.range(turns, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
             cute.arch.mbarrier_wait(raw_full + it * 2 % STAGED_HALVES, (it * 2 // STAGED_HALVES) & 1)
-            unpack_tokens(
+            unpack_tokens_half_0(
                 ckv_s + it % STAGES * (TILE * DIMS), kpe_s + it % STAGES * (TILE * ROPE),
                 raw_s + it * 2 % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
                 raw_pe_s + it * 2 % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
@@ -626,7 +625,7 @@ def unpack(
             cute.arch.mbarrier_wait(
                 raw_full + (it * 2 + 1) % STAGED_HALVES, ((it * 2 + 1) // STAGED_HALVES) & 1
             )
-            unpack_tokens_2(
+            unpack_tokens_half_1(
                 ckv_s + it % STAGES * (TILE * DIMS), kpe_s + it % STAGES * (TILE * ROPE),
                 raw_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
                 raw_pe_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
@@ -653,7 +652,7 @@ def gather(
         in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
-        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(raw_empty + it * 2 % STAGED_HALVES, ((it * 2 // STAGED_HALVES) & 1) ^ 1)
             copy_tokens(
@@ -725,7 +724,7 @@ def sparse_mla__cutedsl_sm90a__h8_fp8_bt64_st2_cl2(
     cute.arch.sync_threads()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    low, high = read_ids(indices, topk, bx, turns, split, lane)
+    low, high = read_ids_turn_0(indices, topk, bx, turns, split, lane)
     if warp < 4:
         cute.arch.setmaxregister_increase(224)
         attend(

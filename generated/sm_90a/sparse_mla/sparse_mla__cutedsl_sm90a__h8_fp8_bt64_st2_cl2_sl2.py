@@ -62,6 +62,7 @@ ROPE = 32
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 2
+LOG2_E = 1.4426950408889634
 OWN_SCORES = 4
 OWN_OUTPUTS = 16
 
@@ -105,7 +106,7 @@ class Shared:
 
 
 @cute.jit
-def read_ids(indices, topk, row, turns, split, lane):
+def read_ids_turn_0(indices, topk, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -125,7 +126,7 @@ def load_sinks(sinks, attn_sink, thread):
 
 
 @cute.jit
-def load_queries(target, q, row, first, thread):
+def load_queries_q_s(target, q, row, first, thread):
     """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
     held = cute.make_rmem_tensor(16, cutlass.BFloat16)
     of_block = q + Int64(row * HEADS) * LATENT_DIM + first
@@ -144,7 +145,7 @@ def load_queries(target, q, row, first, thread):
 
 
 @cute.jit
-def load_queries_2(target, q, row, first, thread):
+def load_queries_qpe_s(target, q, row, first, thread):
     """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
     held = cute.make_rmem_tensor(8, cutlass.BFloat16)
     of_block = q + Int64(row * HEADS) * ROPE_DIM + first
@@ -174,7 +175,7 @@ def vote(low, high, n):
 
 
 @cute.jit
-def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
+def read_ids(indices, topk, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -211,7 +212,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
     valid id.
     """
     own = cutlass.select_(thread < 64, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     valid_0 = own & 1 != 0
     for group in cutlass.range_constexpr(1):
         scores[group * 4] = cutlass.select_(valid_0, scores[group * 4] * scale, -Float32.inf)
@@ -445,8 +446,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
             total = Float32(weights[0])
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
-                joined > -Float32.inf,
-                warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - joined) + 1.0), 0.0
+                joined > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * LOG2_E - joined) + 1.0), 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4):
                 of_head = lse + first
@@ -481,8 +481,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
-                joined > -Float32.inf,
-                warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - joined) + 1.0), 0.0
+                joined > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * LOG2_E - joined) + 1.0), 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4):
                 of_head = lse + first
@@ -525,8 +524,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
-                joined > -Float32.inf,
-                warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - joined) + 1.0), 0.0
+                joined > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * LOG2_E - joined) + 1.0), 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4):
                 of_head = lse + first
@@ -569,8 +567,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
-                joined > -Float32.inf,
-                warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - joined) + 1.0), 0.0
+                joined > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * LOG2_E - joined) + 1.0), 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4):
                 of_head = lse + first
@@ -609,8 +606,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
-                joined > -Float32.inf,
-                warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - joined) + 1.0), 0.0
+                joined > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * LOG2_E - joined) + 1.0), 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4):
                 of_head = lse + first
@@ -738,8 +734,8 @@ def attend(
     sinks = cute.make_rmem_tensor(1, Float32)
     worker = thread
     load_sinks(sinks, attn_sink, worker)
-    load_queries(q_s, q_nope, bx, which * DIMS, worker)
-    load_queries_2(qpe_s, q_pe, bx, which * ROPE, worker)
+    load_queries_q_s(q_s, q_nope, bx, which * DIMS, worker)
+    load_queries_qpe_s(qpe_s, q_pe, bx, which * ROPE, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)
@@ -748,7 +744,7 @@ def attend(
     cute.arch.cluster_wait()
     for turn in cutlass.range(turns, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
             # S^T = K Q^T
@@ -818,7 +814,7 @@ def gather(
         in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
-        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live | (turn == turns):
             if holds:
                 cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
@@ -883,7 +879,7 @@ def sparse_mla__cutedsl_sm90a__h8_fp8_bt64_st2_cl2_sl2(
     cute.arch.cluster_arrive_relaxed()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    low, high = read_ids(indices, topk, bx, turns, split, lane)
+    low, high = read_ids_turn_0(indices, topk, bx, turns, split, lane)
     if warp < 4:
         attend(
             q_nope, q_pe, indices, attn_sink, out, lse, inboxes, sm_scale, lse_scale, n, topk, q_s, qpe_s,

@@ -63,12 +63,13 @@ ROPE = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 8
+LOG2_E = 1.4426950408889634
 OWN_SCORES = 16
 OWN_OUTPUTS = 128
 
 
 @T.macro
-def read_ids(low: T.Ref, high: T.Ref, indices, row, turns, split, lane):
+def read_ids_turn_0(low: T.Ref, high: T.Ref, indices, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
     high = -1
@@ -79,7 +80,7 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, turns, split, lane):
 
 
 @T.macro
-def load_queries(target, q, row, thread):
+def load_queries_q_s(target, q, row, thread):
     """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
     held = T.alloc_local((128,), "bfloat16")
     # All reads before the first write, which a compiler would not move them past.
@@ -102,7 +103,7 @@ def load_queries(target, q, row, thread):
 
 
 @T.macro
-def load_queries_2(target, q, row, thread):
+def load_queries_qpe_s(target, q, row, thread):
     """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
     held = T.alloc_local((16,), "bfloat16")
     # All reads before the first write, which a compiler would not move them past.
@@ -135,7 +136,7 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
 
 
 @T.macro
-def read_ids_2(low: T.Ref, high: T.Ref, indices, row, turn, turns, split, splits, lane):
+def read_ids(low: T.Ref, high: T.Ref, indices, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
     high = -1
@@ -153,7 +154,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
     own = T.if_then_else(thread < 64, low, high) >> (
         T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
     )
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     valid_0 = own & 1 != 0
     for group in T.unroll(OWN_SCORES // 4):
         scores[group * 4] = T.if_then_else(valid_0, scores[group * 4] * scale, -T.infinity("float32"))
@@ -280,7 +281,7 @@ def join_sums(top, red, thread):
 @T.macro
 def normalise(acc, top, peak):
     """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
-    for group in T.unroll(OWN_COLUMNS * 2 // 4):
+    for group in T.unroll(OWN_COLUMNS // 2):
         inverse = T.if_then_else(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
         top[group * 2] = T.if_then_else(
             top[group * 2] > 0.0, warps.log2(top[group * 2]) + peak[group * 2], -T.infinity("float32")
@@ -307,11 +308,11 @@ def normalise(acc, top, peak):
 @T.macro
 def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, thread):
     """The result of a row that one CTA holds whole."""
-    for group in T.unroll(OWN_COLUMNS * 2 // 4):
+    for group in T.unroll(OWN_COLUMNS // 2):
         head = T.truncdiv(group * 2, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(group * 2, 2)
         kept = T.if_then_else(
             top[group * 2] > -T.infinity("float32"),
-            warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - top[group * 2]) + 1.0), 0.0
+            warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - top[group * 2]) + 1.0), 0.0
         )
         for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
             out[
@@ -326,8 +327,7 @@ def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, thread):
         head = T.truncdiv(group * 2 + 1, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(group * 2 + 1, 2)
         kept = T.if_then_else(
             top[group * 2 + 1] > -T.infinity("float32"),
-            warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - top[group * 2 + 1]) + 1.0),
-            0.0
+            warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - top[group * 2 + 1]) + 1.0), 0.0
         )
         for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
             out[
@@ -405,7 +405,7 @@ def merge_parts(row, parts, share, shares, out, lse, o_partial, lse_partial, att
                 warps.exp2(
                     attn_sink[
                         T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-                    ] * 1.4426950408889634 - of_all
+                    ] * LOG2_E - of_all
                 ) + 1.0
             ),
             0.0
@@ -468,7 +468,7 @@ def merge_parts(row, parts, share, shares, out, lse, o_partial, lse_partial, att
 
 
 @T.macro
-def unpack_tokens(
+def unpack_tokens_half_0(
     ckv, ckv_slot, kpe, kpe_slot, raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, thread
 ):
     """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
@@ -501,7 +501,7 @@ def unpack_tokens(
 
 
 @T.macro
-def unpack_tokens_2(
+def unpack_tokens_half_1(
     ckv, ckv_slot, kpe, kpe_slot, raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, thread
 ):
     """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
@@ -571,8 +571,8 @@ def attend(
     top = T.alloc_local((OWN_COLUMNS,), "float32")
     peak = T.alloc_local((OWN_COLUMNS,), "float32")
     worker = thread
-    load_queries(q_s, q_nope, bx, worker)
-    load_queries_2(qpe_s, q_pe, bx, worker)
+    load_queries_q_s(q_s, q_nope, bx, worker)
+    load_queries_qpe_s(qpe_s, q_pe, bx, worker)
     T.fence_proxy_async()
     T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
     T.fill(acc, 0.0)
@@ -580,7 +580,7 @@ def attend(
     T.fill(peak, -T.infinity("float32"))
     for turn in T.serial(turns):
         vote(in_low, in_high, live, low, high, n)
-        read_ids_2(low, high, indices, bx, turn + 1, turns, split, splits, lane)
+        read_ids(low, high, indices, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(kv_full[it % STAGES], (it // STAGES) & 1)
             # S^T = K Q^T
@@ -660,11 +660,11 @@ def unpack(
     worker = thread - 128
     for turn in T.serial(turns):
         vote(in_low, in_high, live, low, high, n)
-        read_ids_2(low, high, indices, bx, turn + 1, turns, split, splits, lane)
+        read_ids(low, high, indices, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
             T.mbarrier_wait_parity(raw_full[it * 2 % STAGED_HALVES], (it * 2 // STAGED_HALVES) & 1)
-            unpack_tokens(
+            unpack_tokens_half_0(
                 ckv_s, it % STAGES, kpe_s, it % STAGES, raw_s, it * 2 % STAGED_HALVES, raw_pe_s,
                 it * 2 % STAGED_HALVES, scale_s, it * 2 % STAGED_HALVES, worker
             )
@@ -672,7 +672,7 @@ def unpack(
             T.mbarrier_wait_parity(
                 raw_full[(it * 2 + 1) % STAGED_HALVES], ((it * 2 + 1) // STAGED_HALVES) & 1
             )
-            unpack_tokens_2(
+            unpack_tokens_half_1(
                 ckv_s, it % STAGES, kpe_s, it % STAGES, raw_s, (it * 2 + 1) % STAGED_HALVES, raw_pe_s,
                 (it * 2 + 1) % STAGED_HALVES, scale_s, (it * 2 + 1) % STAGED_HALVES, worker
             )
@@ -693,7 +693,7 @@ def gather(
         vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
-        read_ids_2(low, high, indices, bx, turn + 1, turns, split, splits, lane)
+        read_ids(low, high, indices, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(raw_empty[it * 2 % STAGED_HALVES], ((it * 2 // STAGED_HALVES) & 1) ^ 1)
             copy_tokens(
@@ -764,7 +764,7 @@ def program():
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
             # A launch of TileLang starts when the kernel before it has ended.
-            read_ids(low, high, indices, bx, turns, split, lane)
+            read_ids_turn_0(low, high, indices, bx, turns, split, lane)
             if thread < 128:
                 T.set_max_nreg(224, 1)
                 attend(

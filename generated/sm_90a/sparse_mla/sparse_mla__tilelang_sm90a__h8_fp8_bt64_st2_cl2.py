@@ -62,12 +62,13 @@ ROPE = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
 OWN_COLUMNS = 2
+LOG2_E = 1.4426950408889634
 OWN_SCORES = 4
 OWN_OUTPUTS = 32
 
 
 @T.macro
-def read_ids(low: T.Ref, high: T.Ref, indices, row, turns, split, lane):
+def read_ids_turn_0(low: T.Ref, high: T.Ref, indices, row, turns, split, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
     high = -1
@@ -78,7 +79,7 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, turns, split, lane):
 
 
 @T.macro
-def load_queries(target, q, row, thread):
+def load_queries_q_s(target, q, row, thread):
     """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
     held = T.alloc_local((32,), "bfloat16")
     # All reads before the first write, which a compiler would not move them past.
@@ -101,7 +102,7 @@ def load_queries(target, q, row, thread):
 
 
 @T.macro
-def load_queries_2(target, q, row, thread):
+def load_queries_qpe_s(target, q, row, thread):
     """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
     held = T.alloc_local((8,), "bfloat16")
     # All reads before the first write, which a compiler would not move them past.
@@ -134,7 +135,7 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
 
 
 @T.macro
-def read_ids_2(low: T.Ref, high: T.Ref, indices, row, turn, turns, split, splits, lane):
+def read_ids(low: T.Ref, high: T.Ref, indices, row, turn, turns, split, splits, lane):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = -1
     high = -1
@@ -152,7 +153,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
     own = T.if_then_else(thread < 64, low, high) >> (
         T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
     )
-    scale = sm_scale * 1.4426950408889634
+    scale = sm_scale * LOG2_E
     valid_0 = own & 1 != 0
     for group in T.unroll(1):
         scores[group * 4] = T.if_then_else(valid_0, scores[group * 4] * scale, -T.infinity("float32"))
@@ -366,7 +367,7 @@ def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, 
                 warps.exp2(
                     attn_sink[
                         T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-                    ] * 1.4426950408889634 - of_all
+                    ] * LOG2_E - of_all
                 ) + 1.0
             ),
             0.0
@@ -423,7 +424,7 @@ def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, 
 
 
 @T.macro
-def unpack_tokens(
+def unpack_tokens_half_0(
     ckv, ckv_slot, kpe, kpe_slot, raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, thread
 ):
     """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
@@ -456,7 +457,7 @@ def unpack_tokens(
 
 
 @T.macro
-def unpack_tokens_2(
+def unpack_tokens_half_1(
     ckv, ckv_slot, kpe, kpe_slot, raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, thread
 ):
     """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, the first half of
@@ -526,8 +527,8 @@ def attend(
     top = T.alloc_local((OWN_COLUMNS,), "float32")
     peak = T.alloc_local((OWN_COLUMNS,), "float32")
     worker = thread
-    load_queries(q_s, q_nope, bx, worker)
-    load_queries_2(qpe_s, q_pe, bx, worker)
+    load_queries_q_s(q_s, q_nope, bx, worker)
+    load_queries_qpe_s(qpe_s, q_pe, bx, worker)
     T.fence_proxy_async()
     T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
     T.fill(acc, 0.0)
@@ -535,7 +536,7 @@ def attend(
     T.fill(peak, -T.infinity("float32"))
     for turn in T.serial(turns):
         vote(in_low, in_high, live, low, high, n)
-        read_ids_2(low, high, indices, bx, turn + 1, turns, split, splits_of_row, lane)
+        read_ids(low, high, indices, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             T.mbarrier_wait_parity(kv_full[it % STAGES], (it // STAGES) & 1)
             # S^T = K Q^T
@@ -601,11 +602,11 @@ def unpack(
     worker = thread - 128
     for turn in T.serial(turns):
         vote(in_low, in_high, live, low, high, n)
-        read_ids_2(low, high, indices, bx, turn + 1, turns, split, splits_of_row, lane)
+        read_ids(low, high, indices, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
             T.mbarrier_wait_parity(raw_full[it * 2 % STAGED_HALVES], (it * 2 // STAGED_HALVES) & 1)
-            unpack_tokens(
+            unpack_tokens_half_0(
                 ckv_s, it % STAGES, kpe_s, it % STAGES, raw_s, it * 2 % STAGED_HALVES, raw_pe_s,
                 it * 2 % STAGED_HALVES, scale_s, it * 2 % STAGED_HALVES, worker
             )
@@ -613,7 +614,7 @@ def unpack(
             T.mbarrier_wait_parity(
                 raw_full[(it * 2 + 1) % STAGED_HALVES], ((it * 2 + 1) // STAGED_HALVES) & 1
             )
-            unpack_tokens_2(
+            unpack_tokens_half_1(
                 ckv_s, it % STAGES, kpe_s, it % STAGES, raw_s, (it * 2 + 1) % STAGED_HALVES, raw_pe_s,
                 (it * 2 + 1) % STAGED_HALVES, scale_s, (it * 2 + 1) % STAGED_HALVES, worker
             )
@@ -636,7 +637,7 @@ def gather(
         vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
-        read_ids_2(low, high, indices, bx, turn + 1, turns, split, splits_of_row, lane)
+        read_ids(low, high, indices, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             T.mbarrier_wait_parity(raw_empty[it * 2 % STAGED_HALVES], ((it * 2 // STAGED_HALVES) & 1) ^ 1)
             copy_tokens(
@@ -709,7 +710,7 @@ def program():
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
             # A launch of TileLang starts when the kernel before it has ended.
-            read_ids(low, high, indices, bx, turns, split, lane)
+            read_ids_turn_0(low, high, indices, bx, turns, split, lane)
             if thread < 128:
                 T.set_max_nreg(224, 1)
                 attend(

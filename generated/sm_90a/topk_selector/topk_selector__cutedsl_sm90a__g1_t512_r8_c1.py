@@ -75,7 +75,7 @@ class Shared:
 
 
 @cute.jit
-def clear(words, thread):
+def clear_count_4096(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
@@ -88,7 +88,7 @@ def clear(words, thread):
 
 
 @cute.jit
-def clear_2(words, thread):
+def clear_count_8(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
@@ -175,7 +175,7 @@ def fetch_pages(first, columns, start, last, block_table, max_pages, line, page_
 
 
 @cute.jit
-def make_keys(bits, digits, column, lo, hi, lane):
+def make_keys_digits(bits, digits, column, lo, hi, lane):
     """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
     these.
 
@@ -211,7 +211,7 @@ def count_first(hist, digits, column, lo, hi):
 
 
 @cute.jit
-def sum_bins(mine, hist, sums, thread, warp, lane):
+def sum_bins_first_0(mine, hist, sums, thread, warp, lane):
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
     warps' totals.
     """
@@ -224,7 +224,7 @@ def sum_bins(mine, hist, sums, thread, warp, lane):
 
 
 @cute.jit
-def pick_bin(state, mine, through, sums, need, thread, warp, lane):
+def pick_bin_half(state, mine, through, sums, need, thread, warp, lane):
     """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
     `state`.
 
@@ -306,7 +306,7 @@ def keep_entry(pages, entry, thread):
 
 
 @cute.jit
-def make_keys_2(bits, column, lo, hi, lane):
+def make_keys(bits, column, lo, hi, lane):
     """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
     these.
 
@@ -339,7 +339,7 @@ def count_keys(hist, first, bits, end, span):
 
 
 @cute.jit
-def clear_3(words, first, thread):
+def clear_count_2048(words, first, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     begin = words + first
     zero = cute.make_rmem_tensor(QUAD, Int32)
@@ -352,7 +352,7 @@ def clear_3(words, first, thread):
 
 
 @cute.jit
-def sum_bins_2(mine, hist, first, sums, thread, warp, lane):
+def sum_bins(mine, hist, first, sums, thread, warp, lane):
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
     warps' totals.
     """
@@ -365,7 +365,7 @@ def sum_bins_2(mine, hist, first, sums, thread, warp, lane):
 
 
 @cute.jit
-def pick_bin_2(state, mine, through, sums, need, end, span, thread, warp, lane):
+def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
     """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
     `state`.
 
@@ -487,7 +487,7 @@ def count_listed(hist, first, entries, total, end, span, thread):
 
 
 @cute.jit
-def clear_4(words, thread):
+def clear_count_2560(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
@@ -673,10 +673,8 @@ def select(
     digits = cute.make_rmem_tensor(KEEP // 2, cutlass.Uint32)
     mine = cute.make_rmem_tensor(BINS // THREADS, Int32)
     worker = thread
-    clear(hist, worker)
-    clear_2(counters, worker)
-    inverse = cutlass.Uint32(0)
-    line = Int32(0)
+    clear_count_4096(hist, worker)
+    clear_count_8(counters, worker)
     inverse, line = page_row(row, next_n, page_size)
     cute.arch.griddepcontrol_wait()
     fits = Int32(0)
@@ -703,8 +701,6 @@ def select(
         base = origin + owner * run * WORD
         hi = cutlass.min(last, base + run * WORD)
         # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
-        first_page = Int32(0)
-        entry = Int32(0)
         first_page, entry = fetch_pages(
             origin, run * (WORD * WARPS), start, last, block_table, max_pages, line, page_size, inverse,
             worker
@@ -721,12 +717,12 @@ def select(
             column = base + step * BATCH
             if (step > 0) | (stride > HELD):
                 load_words(keys, logits, row, stride, column, hi, lane)
-            make_keys(keys, digits, column, start, hi, lane)
+            make_keys_digits(keys, digits, column, start, hi, lane)
             count_first(hist, digits, column, start, hi)
         cute.arch.sync_threads()
-        through = sum_bins(mine, hist, sums, worker, warp, lane)
+        through = sum_bins_first_0(mine, hist, sums, worker, warp, lane)
         cute.arch.sync_threads()
-        pick_bin(state, mine, through, sums, need, worker, warp, lane)
+        pick_bin_half(state, mine, through, sums, need, worker, warp, lane)
         cute.arch.sync_threads()
         end, span, need, inside = read_state(state)
         rounds = rounds + 1
@@ -739,13 +735,13 @@ def select(
                 if batches > 1:
                     column = base + step * BATCH
                     load_words(keys, logits, row, stride, column, hi, lane)
-                    make_keys_2(keys, column, start, hi, lane)
+                    make_keys(keys, column, start, hi, lane)
                 count_keys(hist, (rounds & 1) * BINS, keys, end, span)
-            clear_3(hist, (rounds + 1 & 1) * BINS, worker)
+            clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
             cute.arch.sync_threads()
-            through = sum_bins_2(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+            through = sum_bins(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
             cute.arch.sync_threads()
-            pick_bin_2(state, mine, through, sums, need, end, span, worker, warp, lane)
+            pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
             cute.arch.sync_threads()
             end, span, need, inside = read_state(state)
             rounds = rounds + 1
@@ -756,7 +752,7 @@ def select(
             if step > 0:
                 column = base + batch * BATCH
                 load_words(keys, logits, row, stride, column, hi, lane)
-                make_keys_2(keys, column, start, hi, lane)
+                make_keys(keys, column, start, hi, lane)
             collect(
                 keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
                 listing, owner, batch * BATCH, lane
@@ -775,11 +771,11 @@ def select(
                     end, span = read_bounded(end, span, counters)
                 while (inside > RANKED) & (span != 0):
                     count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker)
-                    clear_3(hist, (rounds + 1 & 1) * BINS, worker)
+                    clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
                     cute.arch.sync_threads()
-                    through = sum_bins_2(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+                    through = sum_bins(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
                     cute.arch.sync_threads()
-                    pick_bin_2(state, mine, through, sums, need, end, span, worker, warp, lane)
+                    pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
                     cute.arch.sync_threads()
                     end, span, need, inside = read_state(state)
                     if inside > RANKED:
@@ -788,7 +784,7 @@ def select(
                         end, span = read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
-                    clear_4(equal, worker)
+                    clear_count_2560(equal, worker)
                     cute.arch.sync_threads()
                 sift(entries, total, above, equal, counters, end, span, inside, words, worker)
                 ranked = Int32(LISTED)

@@ -83,7 +83,7 @@ class Shared:
 
 
 @cute.jit
-def clear(words, thread):
+def clear_count_4096(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
@@ -96,7 +96,7 @@ def clear(words, thread):
 
 
 @cute.jit
-def clear_2(words, thread):
+def clear_count_8(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
@@ -211,7 +211,7 @@ def guess_digits(few):
 
 
 @cute.jit
-def make_keys(bits, digits, column, lo, hi, lane):
+def make_keys_digits(bits, digits, column, lo, hi, lane):
     """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
     these.
 
@@ -247,7 +247,7 @@ def count_first(hist, digits, column, lo, hi):
 
 
 @cute.jit
-def make_keys_2(bits, column, lo, hi, lane):
+def make_keys(bits, column, lo, hi, lane):
     """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
     these.
 
@@ -289,7 +289,7 @@ def stash_keys(bits, stash, number, thread):
 
 
 @cute.jit
-def send_sums(peers, hist, rank, warp, lane):
+def send_sums_at_0(peers, hist, rank, warp, lane):
     """Send every CTA of the group the sums of this one's coarse bins."""
     bins = hist
     pair = cute.make_rmem_tensor(2, Int32)
@@ -301,7 +301,7 @@ def send_sums(peers, hist, rank, warp, lane):
 
 
 @cute.jit
-def pick_bin_of_group(state, peers, coarse, need, lower, near, grain, rank, warp, lane):
+def pick_bin_of_group_half(state, peers, coarse, need, lower, near, grain, rank, warp, lane):
     """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
     from the top.
 
@@ -418,7 +418,7 @@ def keep_entry(pages, entry, thread):
 
 
 @cute.jit
-def stash_keys_2(bits, stash, number, thread):
+def stash_keys_back(bits, stash, number, thread):
     """Keep a batch of keys in shared memory, or take it `back`."""
     words = stash + number * (KEEP * THREADS)
     for j in cutlass.range_constexpr(KEEP):
@@ -436,7 +436,7 @@ def count_keys(hist, first, bits, end, span):
 
 
 @cute.jit
-def send_sums_2(peers, at, hist, first, rank, warp, lane):
+def send_sums(peers, at, hist, first, rank, warp, lane):
     """Send every CTA of the group the sums of this one's coarse bins."""
     bins = hist + first
     pair = cute.make_rmem_tensor(2, Int32)
@@ -448,7 +448,7 @@ def send_sums_2(peers, at, hist, first, rank, warp, lane):
 
 
 @cute.jit
-def clear_3(words, first, thread):
+def clear_count_2048(words, first, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     begin = words + first
     zero = cute.make_rmem_tensor(QUAD, Int32)
@@ -461,7 +461,7 @@ def clear_3(words, first, thread):
 
 
 @cute.jit
-def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, rank, warp, lane):
+def pick_bin_of_group(state, peers, bins, coarse, at, need, lower, end, span, rank, warp, lane):
     """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
     from the top.
 
@@ -671,7 +671,7 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 
 
 @cute.jit
-def clear_4(words, thread):
+def clear_count_2560(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     begin = words
     zero = cute.make_rmem_tensor(QUAD, Int32)
@@ -859,14 +859,11 @@ def select(
     digits = cute.make_rmem_tensor(KEEP // 2, cutlass.Uint32)
     mine = cute.make_rmem_tensor(BINS // THREADS, Int32)
     worker = thread
-    clear(hist, worker)
-    clear_2(counters, worker)
+    clear_count_4096(hist, worker)
+    clear_count_8(counters, worker)
     cute.arch.cluster_arrive_relaxed()
-    inverse = cutlass.Uint32(0)
-    line = Int32(0)
     inverse, line = page_row(row, next_n, page_size)
     cute.arch.griddepcontrol_wait()
-    few = cutlass.Uint32(0)
     few = load_few(logits, row, stride, lane)
     if stride <= HELD:
         load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
@@ -891,8 +888,6 @@ def select(
         base = origin + owner * run * WORD
         hi = cutlass.min(last, base + run * WORD)
         # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
-        first_page = Int32(0)
-        entry = Int32(0)
         first_page, entry = fetch_pages(
             origin + rank * (run * (WORD * WARPS)), run * (WORD * WARPS), start, last, block_table, max_pages,
             line, page_size, inverse, worker
@@ -914,20 +909,20 @@ def select(
             if step == 0:
                 near_key, grain = guess_digits(few)
             if near_key == 0:
-                make_keys(keys, digits, column, start, hi, lane)
+                make_keys_digits(keys, digits, column, start, hi, lane)
                 count_first(hist, digits, column, start, hi)
             else:
-                make_keys_2(keys, column, start, hi, lane)
+                make_keys(keys, column, start, hi, lane)
                 count_near(hist, keys, near_key, grain, column, start, hi)
             if step < cutlass.min(STASHED, batches - 1):
                 stash_keys(keys, stash, step, worker)
         cute.arch.sync_threads()
         # A peer's shared memory may be written only once the peer runs.
         cute.arch.cluster_wait()
-        send_sums(coarse, hist, rank, warp, lane)
+        send_sums_at_0(coarse, hist, rank, warp, lane)
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
-        pick_bin_of_group(state, hist, coarse, need, lower, near_key, grain, rank, warp, lane)
+        pick_bin_of_group_half(state, hist, coarse, need, lower, near_key, grain, rank, warp, lane)
         cute.arch.sync_threads()
         end, span, need, inside = read_state(state)
         lower = state[4]
@@ -942,18 +937,18 @@ def select(
                 if batches > 1:
                     column = base + step * BATCH
                     if step < cutlass.min(STASHED, batches - 1):
-                        stash_keys_2(keys, stash, step, worker)
+                        stash_keys_back(keys, stash, step, worker)
                     else:
                         load_words(keys, logits, row, stride, column, hi, lane)
-                        make_keys_2(keys, column, start, hi, lane)
+                        make_keys(keys, column, start, hi, lane)
                 count_keys(hist, (rounds & 1) * BINS, keys, end, span)
             cute.arch.sync_threads()
-            send_sums_2(coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, rank, warp, lane)
+            send_sums(coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, rank, warp, lane)
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
             # Now every peer has read the counts of the round before.
-            clear_3(hist, (rounds + 1 & 1) * BINS, worker)
-            pick_bin_of_group_2(
+            clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
+            pick_bin_of_group(
                 state, hist, (rounds & 1) * BINS, coarse, (rounds & 1) * (GROUP * COARSE), need, lower, end,
                 span, rank, warp, lane
             )
@@ -969,10 +964,10 @@ def select(
             if step > 0:
                 column = base + batch * BATCH
                 if batch < cutlass.min(STASHED, batches - 1):
-                    stash_keys_2(keys, stash, batch, worker)
+                    stash_keys_back(keys, stash, batch, worker)
                 else:
                     load_words(keys, logits, row, stride, column, hi, lane)
-                    make_keys_2(keys, column, start, hi, lane)
+                    make_keys(keys, column, start, hi, lane)
             collect(
                 keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
                 listing, owner, batch * BATCH, lane
@@ -995,7 +990,7 @@ def select(
                     end, span = read_bounded(end, span, counters)
                 while (inside > RANKED) & (span != 0):
                     count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker)
-                    clear_3(hist, (rounds + 1 & 1) * BINS, worker)
+                    clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
                     cute.arch.sync_threads()
                     through = sum_bins(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
                     cute.arch.sync_threads()
@@ -1008,7 +1003,7 @@ def select(
                         end, span = read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
-                    clear_4(equal, worker)
+                    clear_count_2560(equal, worker)
                     cute.arch.sync_threads()
                 sift(entries, total, above, equal, counters, end, span, inside, rank, words, worker)
                 ranked = Int32(LISTED)

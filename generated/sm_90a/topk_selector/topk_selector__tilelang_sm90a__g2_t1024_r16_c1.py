@@ -51,7 +51,7 @@ DENSE = 8
 
 
 @T.macro
-def clear(words, thread):
+def clear_count_4096(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     zero = T.alloc_local((QUAD,), "int32")
     zero[0] = 0
@@ -64,7 +64,7 @@ def clear(words, thread):
 
 
 @T.macro
-def clear_2(words, thread):
+def clear_count_8(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     zero = T.alloc_local((QUAD,), "int32")
     zero[0] = 0
@@ -173,7 +173,7 @@ def guess_digits(near: T.Ref, grain: T.Ref, few):
 
 
 @T.macro
-def make_keys(bits, digits, column, lo, hi, lane):
+def make_keys_digits(bits, digits, column, lo, hi, lane):
     """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
     these.
 
@@ -209,7 +209,7 @@ def count_first(hist, digits, column, lo, hi):
 
 
 @T.macro
-def make_keys_2(bits, column, lo, hi, lane):
+def make_keys(bits, column, lo, hi, lane):
     """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
     these.
 
@@ -260,7 +260,7 @@ def stash_keys(bits, stash, number, thread):
 
 
 @T.macro
-def send_sums(peers, hist, rank, warp, lane):
+def send_sums_at_0(peers, hist, rank, warp, lane):
     """Send every CTA of the group the sums of this one's coarse bins."""
     pair = T.alloc_local((2,), "int32")
     for i in T.unroll(1):
@@ -272,7 +272,7 @@ def send_sums(peers, hist, rank, warp, lane):
 
 
 @T.macro
-def pick_bin_of_group(state, peers, coarse, need, lower, near, grain, rank, warp, lane):
+def pick_bin_of_group_half(state, peers, coarse, need, lower, near, grain, rank, warp, lane):
     """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
     from the top.
 
@@ -391,7 +391,7 @@ def keep_entry(pages, entry, thread):
 
 
 @T.macro
-def stash_keys_2(bits, stash, number, thread):
+def stash_keys_back(bits, stash, number, thread):
     """Keep a batch of keys in shared memory, or take it `back`."""
     for j in T.unroll(KEEP):
         bits[j] = T.cast(stash[number * (KEEP * THREADS) + j * THREADS + thread], "uint32")
@@ -407,7 +407,7 @@ def count_keys(hist, first, bits, end, span):
 
 
 @T.macro
-def send_sums_2(peers, at, hist, first, rank, warp, lane):
+def send_sums(peers, at, hist, first, rank, warp, lane):
     """Send every CTA of the group the sums of this one's coarse bins."""
     pair = T.alloc_local((2,), "int32")
     for i in T.unroll(1):
@@ -421,7 +421,7 @@ def send_sums_2(peers, at, hist, first, rank, warp, lane):
 
 
 @T.macro
-def clear_3(words, first, thread):
+def clear_count_2048(words, first, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     zero = T.alloc_local((QUAD,), "int32")
     zero[0] = 0
@@ -434,7 +434,7 @@ def clear_3(words, first, thread):
 
 
 @T.macro
-def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, rank, warp, lane):
+def pick_bin_of_group(state, peers, bins, coarse, at, need, lower, end, span, rank, warp, lane):
     """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
     from the top.
 
@@ -640,7 +640,7 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 
 
 @T.macro
-def clear_4(words, thread):
+def clear_count_2560(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     zero = T.alloc_local((QUAD,), "int32")
     zero[0] = 0
@@ -821,8 +821,8 @@ def select(
     digits = T.alloc_local((KEEP // 2,), "uint32")
     mine = T.alloc_local((BINS // THREADS,), "int32")
     worker = thread
-    clear(hist, worker)
-    clear_2(counters, worker)
+    clear_count_4096(hist, worker)
+    clear_count_8(counters, worker)
     T.call_extern("handle", "dk::cluster_arrive_relaxed")
     inverse = T.alloc_var("uint32", init=0)
     line = T.alloc_var("int32", init=0)
@@ -875,20 +875,20 @@ def select(
             if step == 0:
                 guess_digits(near_key, grain, few)
             if near_key == 0:
-                make_keys(keys, digits, column, start, hi, lane)
+                make_keys_digits(keys, digits, column, start, hi, lane)
                 count_first(hist, digits, column, start, hi)
             else:
-                make_keys_2(keys, column, start, hi, lane)
+                make_keys(keys, column, start, hi, lane)
                 count_near(hist, keys, near_key, grain, column, start, hi)
             if step < T.min(STASHED, batches - 1):
                 stash_keys(keys, stash, step, worker)
         T.sync_threads()
         # A peer's shared memory may be written only once the peer runs.
         T.call_extern("handle", "dk::cluster_wait")
-        send_sums(coarse, hist, rank, warp, lane)
+        send_sums_at_0(coarse, hist, rank, warp, lane)
         T.call_extern("handle", "dk::cluster_arrive")
         T.call_extern("handle", "dk::cluster_wait")
-        pick_bin_of_group(state, hist, coarse, need, lower, near_key, grain, rank, warp, lane)
+        pick_bin_of_group_half(state, hist, coarse, need, lower, near_key, grain, rank, warp, lane)
         T.sync_threads()
         read_state(end, span, need, inside, state)
         lower = state[4]
@@ -903,18 +903,18 @@ def select(
                 if batches > 1:
                     column = base + step * BATCH
                     if step < T.min(STASHED, batches - 1):
-                        stash_keys_2(keys, stash, step, worker)
+                        stash_keys_back(keys, stash, step, worker)
                     else:
                         load_words(keys, logits, row, column, hi, lane)
-                        make_keys_2(keys, column, start, hi, lane)
+                        make_keys(keys, column, start, hi, lane)
                 count_keys(hist, (rounds & 1) * BINS, keys, end, span)
             T.sync_threads()
-            send_sums_2(coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, rank, warp, lane)
+            send_sums(coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, rank, warp, lane)
             T.call_extern("handle", "dk::cluster_arrive")
             T.call_extern("handle", "dk::cluster_wait")
             # Now every peer has read the counts of the round before.
-            clear_3(hist, (rounds + 1 & 1) * BINS, worker)
-            pick_bin_of_group_2(
+            clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
+            pick_bin_of_group(
                 state, hist, (rounds & 1) * BINS, coarse, (rounds & 1) * (GROUP * COARSE), need, lower, end,
                 span, rank, warp, lane
             )
@@ -930,10 +930,10 @@ def select(
             if step > 0:
                 column = base + batch * BATCH
                 if batch < T.min(STASHED, batches - 1):
-                    stash_keys_2(keys, stash, batch, worker)
+                    stash_keys_back(keys, stash, batch, worker)
                 else:
                     load_words(keys, logits, row, column, hi, lane)
-                    make_keys_2(keys, column, start, hi, lane)
+                    make_keys(keys, column, start, hi, lane)
             collect(
                 keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
                 listing, owner, batch * BATCH, lane
@@ -956,7 +956,7 @@ def select(
                     read_bounded(end, span, counters)
                 while (inside > RANKED) & (span != 0):
                     count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker)
-                    clear_3(hist, (rounds + 1 & 1) * BINS, worker)
+                    clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
                     T.sync_threads()
                     sum_bins(mine, through, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
                     T.sync_threads()
@@ -969,7 +969,7 @@ def select(
                         read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
-                    clear_4(equal, worker)
+                    clear_count_2560(equal, worker)
                     T.sync_threads()
                 sift(entries, total, above, equal, counters, end, span, inside, rank, words, worker)
                 ranked = LISTED
