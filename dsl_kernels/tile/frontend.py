@@ -117,9 +117,11 @@ class State:
     """
 
     m: Recorder
+    _scope: object
 
     def __init__(self, m: Recorder, **first: Any) -> None:
         object.__setattr__(self, "m", m)
+        object.__setattr__(self, "_scope", m.scope)
         for name, value in first.items():
             setattr(self, name, value)
 
@@ -127,7 +129,7 @@ class State:
         """The same values for another role, which says what it does against a recorder of its own."""
         other = copy.copy(self)
         inner = {name: held.handed(m) for name, held in vars(self).items() if isinstance(held, State)}
-        vars(other).update(inner, m=m)
+        vars(other).update(inner, m=m, _scope=m.scope)
         return other
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -147,6 +149,12 @@ class State:
             )  # fmt: skip
         else:
             made = _variable(self.m, name, value, dtype) if dtype is not None else _named(self.m, name, value)
+            if self.m.scope is not self._scope and not isinstance(made, Expr):
+                raise DeclarationError(
+                    f"{type(self).__name__}.{name}", expected="a value of Python before what the kernel decides or repeats",
+                    got=f"{made!r} in a branch or loop of the kernel, which every thread would have from then on",
+                    fix=f"assign it before, or declare a variable: `{name}: Int32`, or another dtype",
+                )  # fmt: skip
             object.__setattr__(self, name, made)
 
     def __getattr__(self, name: str) -> Any:
@@ -160,7 +168,7 @@ class State:
 
 @functools.cache
 def _kinds(kind: Any) -> dict[str, str | None]:
-    return {name: dtype_of(hint) for name, hint in _hints(kind).items() if name != "m"}
+    return {name: dtype_of(hint) for name, hint in _hints(kind).items() if name not in ("m", "_scope")}
 
 
 def _named(m: Recorder, name: str, value: Any) -> Any:

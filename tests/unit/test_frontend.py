@@ -410,6 +410,13 @@ def assigns_a_value_twice(m: Recorder) -> None:
 
 
 @recorded
+def gives_a_branch_a_value_of_python(m: Recorder) -> None:
+    s = Range(m)
+    if m.thread < 4:
+        s.first = 3  # <- s.first
+
+
+@recorded
 def _waits(m: Recorder) -> None:
     m.wait("ring", 0)  # <- m.wait("ring", 0)
 
@@ -431,6 +438,8 @@ REFUSED: dict[str, tuple[tuple[Callable[..., Any], ...], str]] = {
     "a variable without a value": ((has_no_value,), "found: ... = 0"),
     "an attribute of a `State` that is not declared, not yet assigned, or no variable": (
         (asks_the_state_too_early, another_attribute, assigns_a_value_twice), "assign it before|annotate it|declare a variable"),
+    "a value of Python for an attribute of a `State` in a branch or loop of the kernel": (
+        (gives_a_branch_a_value_of_python,), "declare a variable"),
     "what the recorder refuses": ((in_a_helper,), "."),
 }  # fmt: skip
 
