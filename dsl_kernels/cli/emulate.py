@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +35,9 @@ def emulate(
         typer.Option(
             help="Workload of the variant's problem; by default the tiny ones and some that wrap its rings."
         ),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Interleavings that run at once; by default one a core.")
     ] = None,
     script: Annotated[
         Path | None,
@@ -80,14 +85,17 @@ def emulate(
     reached = Coverage()
     with out.progress(as_json) as bar:
         task = bar.add_task("emulate", total=len(chosen) * interleavings)
-        for item, launch in chosen:
-            example = trial.cached_example(variant.op, item)
-            for interleaving in sequence(interleavings, seed):
-                bar.update(task, description=f"{item.name} {interleaving}")
-                row, found = _attempt(variant, item, launch, interleaving, example)
+        runs = [
+            (variant, item, launch, interleaving, trial.cached_example(variant.op, item))
+            for item, launch in chosen
+            for interleaving in sequence(interleavings, seed)
+        ]
+        # Threads suffice: the emulator's core runs outside of Python's lock.
+        with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
+            for row, found in pool.map(lambda run: _attempt(*run), runs):
+                bar.update(task, description=f"{row['workload']} {row['interleaving']}", advance=1)
                 rows.append(row)
                 reached = reached.merged(found)
-                bar.update(task, advance=1)
     failed = [row for row in rows if not row["ok"]]
     if as_json:
         for row in rows:
