@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
 import re
 import time
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol
+
+from packaging.version import Version
 
 from dsl_kernels.env import cache_root
 from dsl_kernels.errors import CacheError, CompileError, ToolchainError
@@ -41,6 +44,14 @@ class Backend(Protocol):
         """
         ...
 
+    def load(self) -> object:
+        """Import the DSL.
+
+        Raises:
+            ToolchainError: it is not there, or cannot be imported.
+        """
+        ...
+
     def sources(self, path: Path) -> list[Path]:
         """Files of this package whose text enters the kernel of the module at `path`; part of the cache key."""
         ...
@@ -52,6 +63,27 @@ class Backend(Protocol):
     def compile_module(self, path: Path, arch: str, out_dir: Path, *, lineinfo: bool = True) -> Artifact:
         """Compile `path` and leave kernel.ptx, kernel.cubin, meta.json and build.json in `out_dir`."""
         ...
+
+
+def installed(distribution: str, oldest: str, fix: str) -> str:
+    """The version of an installed distribution.
+
+    Raises:
+        ToolchainError: it is not installed, or older than `oldest`, with which the modules compile.
+    """
+    expected = f"{distribution} {oldest} or newer"
+    try:
+        found = importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        raise ToolchainError(distribution, expected=expected, got="not installed", fix=fix) from None
+    if Version(found) < Version(oldest):
+        raise ToolchainError(
+            distribution,
+            expected=expected,
+            got=found,
+            fix=f"{fix}, or use a bundle or another DSL's variants",
+        )
+    return found
 
 
 def imported_helpers(path: Path, backend: str) -> list[Path]:

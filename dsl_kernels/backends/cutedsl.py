@@ -7,7 +7,6 @@ carry. What the compiler emitted is held to that, so the DSL's own host code is 
 
 from __future__ import annotations
 
-import importlib.metadata
 import inspect
 import json
 import os
@@ -21,9 +20,10 @@ from dsl_kernels.errors import CompileError, ToolchainError
 from dsl_kernels.runtime import toolkit
 from dsl_kernels.runtime.artifact import BUILD, Artifact, Launch, Param, Resources
 
-from .base import imported_helpers, load_module, place_cache, refused, timed
+from .base import imported_helpers, installed, load_module, place_cache, refused, timed
 
 INSTALL = "`pip install 'dsl-kernels[cutedsl]'`"
+OLDEST = "4.8.0"
 DISTRIBUTION = "nvidia-cutlass-dsl"
 
 # Kind of each parameter of the entry, by the PTX type that declares it.
@@ -46,12 +46,10 @@ class CuteDslBackend:
     name = "cutedsl"
 
     def versions(self) -> dict[str, str]:
-        try:
-            return {DISTRIBUTION: importlib.metadata.version(DISTRIBUTION)}
-        except importlib.metadata.PackageNotFoundError:
-            raise ToolchainError(
-                DISTRIBUTION, expected="CuTe DSL 4.8.1", got="not installed", fix=INSTALL
-            ) from None
+        return {DISTRIBUTION: installed(DISTRIBUTION, OLDEST, INSTALL)}
+
+    def load(self) -> object:
+        return _import_cute()
 
     def sources(self, path: Path) -> list[Path]:
         return [*imported_helpers(path, self.name), Path(__file__)]
@@ -147,7 +145,9 @@ def _import_cute() -> Any:
     try:
         import cutlass.cute as cute
     except ImportError as error:
-        raise ToolchainError(DISTRIBUTION, expected="CuTe DSL 4.8.1", got=str(error), fix=INSTALL) from error
+        raise ToolchainError(
+            DISTRIBUTION, expected=f"{DISTRIBUTION} {OLDEST} or newer", got=str(error), fix=INSTALL
+        ) from error
     return cute
 
 

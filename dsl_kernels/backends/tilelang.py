@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import logging
 import os
@@ -28,11 +27,13 @@ from dsl_kernels.runtime.artifact import (
     TensorMap,
 )
 
-from .base import imported_helpers, load_module, place_cache, refused, timed
+from .base import imported_helpers, installed, load_module, place_cache, refused, timed
 
 log = logging.getLogger(__name__)
 
 INSTALL = "`pip install 'dsl-kernels[tilelang]'`"
+# Before, it had neither clusters, nor strided views, nor tensor memory of any shape.
+OLDEST = "0.1.15"
 
 # Standard error is redirected while TileLang lowers, so one thread at a time.
 _lowering = threading.Lock()
@@ -84,13 +85,10 @@ class TileLangBackend:
     name = "tilelang"
 
     def versions(self) -> dict[str, str]:
-        try:
-            tilelang = importlib.metadata.version("tilelang")
-        except importlib.metadata.PackageNotFoundError:
-            raise ToolchainError(
-                "tilelang", expected="TileLang 0.1.15", got="not installed", fix=INSTALL
-            ) from None
-        return {"tilelang": tilelang, "nvcc": toolkit.nvcc().version}
+        return {"tilelang": installed("tilelang", OLDEST, INSTALL), "nvcc": toolkit.nvcc().version}
+
+    def load(self) -> object:
+        return _import_tilelang()
 
     def sources(self, path: Path) -> list[Path]:
         return [*imported_helpers(path, self.name), Path(__file__)]
@@ -170,7 +168,9 @@ def _import_tilelang() -> ModuleType:
     try:
         import tilelang
     except ImportError as error:
-        raise ToolchainError("tilelang", expected="TileLang 0.1.15", got=str(error), fix=INSTALL) from error
+        raise ToolchainError(
+            "tilelang", expected=f"tilelang {OLDEST} or newer", got=str(error), fix=INSTALL
+        ) from error
     return tilelang
 
 

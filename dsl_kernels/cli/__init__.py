@@ -49,7 +49,6 @@ def show_error(error: DslKernelError) -> None:
 app = typer.Typer(
     name="dsl_kernels",
     cls=_Group,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Sparse-attention kernels for Hopper and Blackwell: list, inspect, compile, run and time them.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import json
@@ -133,11 +134,35 @@ def _packages() -> Iterator[dict[str, str]]:
         held = version(name)
         status = OK if held else BROKEN if needed else NOTE
         yield _row(name, status, held or f"not installed (for {purpose})", fix)
-    for name, found in backends.toolchains():
+    toolchains = list(backends.toolchains())
+    unusable = _unusable(tuple(name for name, found in toolchains if not isinstance(found, DslKernelError)))
+    for name, found in toolchains:
         if isinstance(found, DslKernelError):
             yield _row(name, NOTE, f"{found.subject}: {found.got} (for compiling {name} variants)", found.fix)
+            continue
+        versions = ", ".join(map(" ".join, found.items())) or "needs no package"
+        if name in unusable:
+            yield _row(name, NOTE, f"{versions}: cannot be imported: {unusable[name]}", "install it again")
         else:
-            yield _row(name, OK, ", ".join(map(" ".join, found.items())) or "needs no package")
+            yield _row(name, OK, versions)
+
+
+@functools.cache
+def _unusable(names: tuple[str, ...]) -> dict[str, str]:
+    """Which DSLs cannot be imported, and what they say: each in a process of its own, where it may also crash."""
+    code = "import sys; from dsl_kernels import backends; backends.get(sys.argv[1]).load()"
+    running = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", code, name], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        for name in names
+    }
+    said = {name: process.communicate()[1].strip() for name, process in running.items()}
+    return {
+        name: said[name].splitlines()[-1] if said[name] else f"exit status {process.returncode}"
+        for name, process in running.items()
+        if process.returncode
+    }
 
 
 def _generated(present: set[str]) -> tuple[str, list[dict[str, str]], int, int]:

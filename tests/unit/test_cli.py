@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ from codegen.emit import GENERATED, entry, relative_path
 from codegen.sweep import Instance, combinations
 from dsl_kernels import backends, env, measured, problems, programs, registry, variants
 from dsl_kernels.arch import ARCHS
-from dsl_kernels.cli import app
+from dsl_kernels.cli import app, machine
 from dsl_kernels.errors import CompileError, ToolchainError
 from dsl_kernels.runtime import cache, pool
 from dsl_kernels.runtime.artifact import Artifact, Operand, Param, Resources
@@ -713,6 +714,23 @@ def test_doctor_says_whose_tuned_table_chooses(monkeypatch, tmp_path):
     rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
     # It breaks the card that it is of, and no other.
     assert [rows[f"tuned table {i}"]["status"] for i in range(3)] == ["broken", "note", "note"]
+
+
+def test_a_backend_says_what_is_too_old_or_cannot_be_imported(monkeypatch):
+    """Metadata alone does not make a DSL usable; an old one is none to compile with."""
+    older = {"nvidia-cutlass-dsl": "4.7.1", "tilelang": "0.1.12"}
+    monkeypatch.setattr(importlib.metadata, "version", older.__getitem__)
+    for name in ("cutedsl", "tilelang"):
+        with pytest.raises(
+            ToolchainError, match=r"or newer; got (4\.7\.1|0\.1\.12)\. .*another DSL's variants"
+        ):
+            backends.get(name).versions()
+    monkeypatch.undo()
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "data" / "unimportable"))
+    machine._unusable.cache_clear()
+    said = machine._unusable(tuple(backends.names()))
+    machine._unusable.cache_clear()
+    assert set(said) == {"tilelang"} and "half an installation" in said["tilelang"]
 
 
 def test_doctor_asks_each_backend_what_it_lacks(monkeypatch):

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -70,3 +71,30 @@ def test_it_finds_its_own_generated_set(installed):
         [sys.executable, "-c", PROBE], cwd=installed, capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == [[v.id, True] for v in variants.variants()]
+
+
+def test_an_sdist_has_every_file_of_the_repository(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("this is no checkout: git does not list its files")
+    tracked = {name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
+    for name in tracked:
+        (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / "source" / name)
+    build = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)],
+        cwd=tmp_path / "source",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        found = {member.name.partition("/")[2] for member in archive if member.isfile()}
+    assert not tracked - found, sorted(tracked - found)[:20]
+    made = {"PKG-INFO", "setup.cfg"}
+    extra = {name for name in found - tracked if ".egg-info/" not in name} - made
+    assert not extra, sorted(extra)[:20]

@@ -21,6 +21,9 @@ class ToyBackend:
     def versions(self) -> dict[str, str]:
         return {"toy": "1.0"}
 
+    def load(self) -> object:
+        return load_module
+
     def sources(self, path: Path) -> list[Path]:
         return [*imported_helpers(path, self.name), Path(__file__)]
 

@@ -1,0 +1,1 @@
+raise ImportError("half an installation")
