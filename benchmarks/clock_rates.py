@@ -1,0 +1,238 @@
+"""Constants of a model of one SM, measured: what instructions, hand-overs, fetches, launches and loads take on a GPU.
+
+    python benchmarks/clock_rates.py --record PATH      # on an H100 or H200, with nvcc 12.8 or newer
+    python benchmarks/clock_rates.py --quick            # each once
+    python benchmarks/clock_rates.py --only REGEX       # some of the items
+    python benchmarks/clock_rates.py --names            # what each figure is; no GPU
+
+Builds clock_rates.cu and runs it. A figure is the median of seven launches after one that warms up. An item that fails
+or takes longer than `PATIENCE_S` is reported as missing with its error, and the others are still measured. PATH gets
+`gpu`, `driver`, `commit`, `command`, `date`, `rates` (name -> value and unit) and `missing` (item -> error).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from dsl_kernels.errors import CompileError, DslKernelError, InvalidArgumentError  # noqa: E402
+from dsl_kernels.runtime import toolkit  # noqa: E402
+from dsl_kernels.timing import bench  # noqa: E402
+
+SOURCE = Path(__file__).with_suffix(".cu")
+TARGET = ("-std=c++17", "-gencode=arch=compute_90a,code=sm_90a")
+# Longer than any item takes, the 4 GiB that the first one clears included.
+PATIENCE_S = 30.0
+
+# Pattern of names -> what the figure is. "clk" are clocks of the SM.
+NAMES = {
+    r"wgmma_(bf16|e4m3)_n\d+_(shared|registers)": (
+        "clocks an m64nNk16 (bf16) or m64nNk32 (e4m3) product: 1024 of them on one accumulator by one warpgroup, "
+        "16 a group and a second group in flight; A from shared memory or from registers"
+    ),
+    r"wgmma_(bf16|e4m3)_n\d+_(shared|registers)_two": (
+        "the same by two warpgroups with an accumulator each: the SM's clocks divided by all their products"
+    ),
+    r"wgmma_(bf16|e4m3)_n\d+_lone": (
+        "clocks of a turn that fences, issues one product with A from shared memory, commits it and waits for it "
+        "(wait_group 0)"
+    ),
+    r"unit_\w+_(1|4|16)warps": (
+        "warp-instructions a clock of an SM with so many warps, each with 16 independent chains (8 where an "
+        "instruction has four registers). 128 of them in a turn with three instructions of a loop. mufu_rcp: each "
+        "with an FADD, or ptxas would drop them. vote: each with an ISETP. redux: each with the move out of its "
+        "uniform register. hfma2: every second one is HFMA2.MMA. lds_32, lds_128, atoms_add, sts_128: a lane's own "
+        "word or 16 bytes beside its neighbours'; ldmatrix_x4, stmatrix_x4: 32 rows of 16 bytes side by side. "
+        "atoms_add: with its result"
+    ),
+    r"unit_\w+_latency": (
+        "clocks from one such instruction to the next that takes its result, by one warp; with the second instruction "
+        "where the rate has one"
+    ),
+    r"hand_mbarrier": "clocks from an arrival on an mbarrier by one warp to its waiting warp's own arrival: half a round trip",
+    r"hand_bar_sync_\d+warps": "clocks of a bar.sync of so many warps that do nothing else",
+    r"hand_cluster_barrier_\d+ctas(_relaxed)?": (
+        "clocks of barrier.cluster.arrive (release, or relaxed) and .wait of so many CTAs of 4 warps"
+    ),
+    r"hand_st_async": (
+        "clocks from st.async to the other CTA of a cluster until that CTA, having waited on its mbarrier and armed "
+        "it again, sends: half a round trip"
+    ),
+    r"hand_global_flag": (
+        "clocks from st.release.gpu to the loop of ld.acquire.gpu on another SM that sees it: half a round trip"
+    ),
+    r"fetch_ld_global_(l2|hbm)": "clocks of a load of 8 bytes whose address needs the one before; one thread, scattered lines of 64 MB",
+    r"fetch_cp_async_(l2|hbm)": "clocks of a cp.async of 16 bytes from issue to wait_group 0, likewise",
+    r"fetch_bulk_\d+k_(l2|hbm)": (
+        "clocks of a cp.async.bulk of so many KB from arrive.expect_tx to the end of the mbarrier's wait"
+    ),
+    r"fetch_tma_box_64x128_(l2|hbm)": (
+        "the same of a box of 64 rows of 128 bytes by a tensor map, rows 1 KB apart, 128-byte swizzle"
+    ),
+    r"stream_cp_async_\d+k_(l2|hbm)": (
+        "bytes a clock of one SM with the others idle: cp.async by 128 threads, groups of 2 KB, so many KB in flight"
+    ),
+    r"stream_bulk_8k_x\d_(l2|hbm)": "the same by cp.async.bulk of 8 KB by one thread, so many in flight",
+    r"stream_ld_v4_\d+k_(l2|hbm)": "the same by 16-byte loads of 1024 threads, so many KB in flight",
+    r"all_(l2|hbm)_(gbs|clk)": (
+        "16-byte loads by all SMs of 16 MB again and again (l2) or of 4 GiB (hbm): GB/s by CUDA events, and bytes a "
+        "clock of the SM"
+    ),
+    r"graph_empty_(one_cta|all_sms)(_dependent)?": (
+        "microseconds a kernel in a CUDA graph of 100 empty ones of 128 threads, ten replays in a row; _dependent: "
+        "programmatic dependent launches that let the next begin at once and wait for the one before"
+    ),
+    r"load_(idle|spin|hbm|bf16|e4m3)_(nvml_mhz|watts)": (
+        "SM clock and power as NVML tells them in the second half of 3 s: idle with a context, one warp that waits, "
+        "all SMs reading HBM, all SMs in m64n256 products of two warpgroups on normal values"
+    ),
+    r"load_(spin|hbm|bf16|e4m3)_mhz": "the SM's clock over the last launch of that load: its clocks by its nanoseconds",
+    r"load_hbm_gbs|load_(bf16|e4m3)_tflops": "GB/s and TFLOP/s in the second half of those 3 s",
+}
+
+
+def meaning(name: str) -> str | None:
+    """What the figure of that name is."""
+    return next((text for pattern, text in NAMES.items() if re.fullmatch(pattern, name)), None)
+
+
+def build(folder: Path) -> Path:
+    """The compiled program, in `folder`.
+
+    Raises:
+        ToolchainError: nvcc is missing or too old.
+        CompileError: nvcc refuses the source; quotes its output.
+    """
+    program = folder / "clock_rates"
+    command = [str(toolkit.nvcc().path), "-O3", *TARGET, "--split-compile=0", "-o", str(program), str(SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise CompileError(
+            SOURCE.name,
+            expected="nvcc to compile it for sm_90a",
+            got=(done.stderr + done.stdout).strip(),
+            fix="use nvcc 12.8 or newer with a host compiler that it supports",
+        )
+    return program
+
+
+def items(program: Path, only: str = "") -> list[str]:
+    """Names of the items that the program can measure, in its order, of those that `only` is found in."""
+    listed = subprocess.run([str(program), "--list"], capture_output=True, text=True, check=True).stdout
+    found = [name for name in listed.split() if re.search(only, name)]
+    if not found:
+        raise InvalidArgumentError(
+            "only", expected="a pattern that an item has", got=only, fix="see `clock_rates --list`"
+        )
+    return found
+
+
+def measure(
+    command: list[str], wanted: list[str], patience: float = PATIENCE_S
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Rates and missing items. The program is started again with what is left where an item ends or hangs it."""
+    rates: dict[str, dict[str, Any]] = {}
+    missing: dict[str, str] = {}
+    left = list(wanted)
+    while left:
+        error = _run([*command, *left], left, rates, patience)
+        if left:
+            missing[left.pop(0)] = error
+    return rates, missing
+
+
+def _run(command: list[str], left: list[str], rates: dict[str, dict[str, Any]], patience: float) -> str:
+    """Run once; takes what is done out of `left`, and returns what ended the program."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        error, heard, hung = "", time.monotonic(), threading.Event()
+
+        def watch() -> None:
+            while process.poll() is None:
+                if time.monotonic() - heard > patience:
+                    hung.set()
+                    process.kill()
+                time.sleep(0.1)
+
+        threading.Thread(target=watch, daemon=True).start()
+        for line in process.stdout or ():
+            heard = time.monotonic()
+            try:
+                said = json.loads(line)
+            except ValueError:
+                error = line.strip()
+                continue
+            if "value" in said:
+                rates[said["name"]] = {"value": said["value"], "unit": said["unit"]}
+            elif "done" in said:
+                left.remove(said["done"])
+            else:
+                error = said["error"]
+    if hung.is_set():
+        return f"no answer for {patience:g} s"
+    return error or f"the program ended with exit status {process.returncode}"
+
+
+def gpu_name() -> str | None:
+    """Name of the GPU, from nvidia-smi."""
+    try:
+        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return None
+
+
+def table(rates: dict[str, dict[str, Any]], missing: dict[str, str]) -> str:
+    """One line a figure, with a line in front of each kind that says what it is."""
+    lines, said = [], None
+    for name, rate in rates.items():
+        if (text := meaning(name)) != said:
+            said = text
+            lines.append(f"\n# {text}")
+        lines.append(f"{name:<36} {rate['value']:>12.4g} {rate['unit']}")
+    return "\n".join([*lines, *(f"{name:<36} {'missing':>12} {error}" for name, error in missing.items())])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--record", type=Path, help="the JSON file to write")
+    parser.add_argument("--quick", action="store_true", help="each once")
+    parser.add_argument("--only", default="", help="items that this pattern is found in")
+    parser.add_argument("--names", action="store_true", help="print what each figure is")
+    options = parser.parse_args()
+    if options.names:
+        print("\n".join(f"{pattern}\n    {text}" for pattern, text in NAMES.items()))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            program = build(Path(folder))
+            wanted = items(program, options.only)
+        except DslKernelError as error:
+            sys.exit(str(error))
+        rates, missing = measure([str(program), *(["--quick"] if options.quick else [])], wanted)
+    print(table(rates, missing))
+    if options.record:
+        record = {
+            "gpu": gpu_name(),
+            "driver": bench.driver_version(),
+            "commit": bench.commit(),
+            "command": bench.command(sys.argv),
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "rates": rates,
+            "missing": missing,
+        }
+        options.record.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

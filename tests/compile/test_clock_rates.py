@@ -1,0 +1,74 @@
+"""The micro-benchmarks of clock_rates: the program compiles, each figure is said to be something, and faults are passed."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsl_kernels.errors import InvalidArgumentError, ToolchainError
+from dsl_kernels.runtime import toolkit
+
+PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "clock_rates.py"
+spec = importlib.util.spec_from_file_location("clock_rates", PATH)
+rates = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(rates)
+
+# Stands in for the program: `bad` fails, `dies` ends it, `hangs` says nothing, and any other name is a figure.
+PROGRAM = """
+import json, os, sys, time
+for name in sys.argv[1:]:
+    if name == "bad":
+        print(json.dumps({"failed": name, "error": "an illegal instruction"}))
+        sys.exit(1)
+    if name == "dies":
+        os._exit(7)
+    if name == "hangs":
+        time.sleep(60)
+    print(json.dumps({"name": name + "_mhz", "value": 2.5, "unit": "clk"}))
+    print(json.dumps({"done": name}), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    try:
+        toolkit.nvcc()
+        toolkit.host_compiler()
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    return rates.build(tmp_path_factory.mktemp("clock_rates"))
+
+
+@pytest.mark.compile
+def test_each_figure_is_documented_once(program) -> None:
+    found = rates.items(program)
+    parts = [
+        name
+        if re.match("load_|all_", name) is None
+        else name + ("_gbs" if "_l2" in name or "_hbm" in name else "_watts")
+        for name in found
+    ]
+    assert len(set(found)) == len(found)
+    for name in parts:
+        assert sum(re.fullmatch(pattern, name) is not None for pattern in rates.NAMES) == 1, name
+    for pattern in rates.NAMES:
+        assert any(re.match(re.sub(r"_\(.*|_mhz.*", "", pattern), name) for name in found), pattern
+    assert rates.items(program, "hand_st") == ["hand_st_async"]
+    with pytest.raises(InvalidArgumentError, match="nothing_such"):
+        rates.items(program, "nothing_such")
+
+
+def test_a_fault_or_a_hang_costs_one_item(tmp_path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, str(tmp_path / "program.py")]
+    found, missing = rates.measure(command, ["a", "bad", "b", "dies", "hangs", "c"], patience=2.0)
+    assert found == {f"{name}_mhz": {"value": 2.5, "unit": "clk"} for name in "abc"}
+    assert list(missing) == ["bad", "dies", "hangs"]
+    assert missing["bad"] == "an illegal instruction"
+    assert "status 7" in missing["dies"] and "no answer" in missing["hangs"]
+    text = rates.table(found, missing)
+    assert "b_mhz" in text and "an illegal instruction" in text
