@@ -138,7 +138,7 @@ __device__ __forceinline__ u64 descriptor(const void* tile) {
 #define TIMES4(x) x x x x
 #define TIMES16(x) TIMES4(x) TIMES4(x) TIMES4(x) TIMES4(x)
 
-// Turns of the products, a group a turn, with at most `ahead` groups behind the one just issued; all of it in PTX, so
+// Turns of the products, a group a turn, with at most `ahead` earlier groups still in flight; all of it in PTX, so
 // that the sums stay in their registers. A is the tile `apart`; where that is the same for all, ptxas keeps descriptors in
 // uniform registers, and the loop holds nothing else.
 #define WGMMA_LOOP(name, fp8, apart, first, body, ahead)                                                    \
@@ -256,6 +256,8 @@ __global__ void __launch_bounds__(512) unit(Span* spans, int turns, u32 seed, u3
     // A lane finds its own address: ldmatrix in word `lane` of the first eight rows, the others in their own word.
     if (Unit::START != Start::NUMBER) {
       const bool packed = std::is_same<Unit, units::ldmatrix_x4>::value;
+      for (u32 word = lane; word < 128; word += 32) ((u32*)chain)[word] = 0;
+      __syncwarp();
       *(u32*)(chain + lane * (packed ? 4 : size)) = x[c];
     }
   }
@@ -568,7 +570,7 @@ struct Card {
   int sms;
   Span* spans;
   char* large;
-  char* other;
+  u32* flags;
 
   Card() {
     cudaDeviceProp properties;
@@ -577,11 +579,8 @@ struct Card {
     check(cudaMalloc(&spans, 64 * sizeof(Span)));
     check(cudaMalloc(&large, LARGE));
     check(cudaMemset(large, 0, LARGE));
-    check(cudaMalloc(&other, 256 << 20));
+    check(cudaMalloc(&flags, 256));
   }
-
-  // Writes more than L2 holds of what nothing reads.
-  void flush() const { check(cudaMemset(other, 0, 256 << 20)); }
 };
 
 const Card& card() {
@@ -614,7 +613,13 @@ void launch(void (*kernel)(Parameters...), const Shape& shape, Arguments... argu
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 
-// Of the warps of block 0: clocks from the first that begins to the last that ends; and the clock in MHz.
+// Reads more than L2 holds, away from what the fetches of one SM read; a memset would leave lines to write back.
+void flush() {
+  const Stream stream{card().large + (1ull << 30), 256ull << 20, false};
+  launch(load_stream<4>, {card().sms, 1024}, card().spans, (4 << 10) / card().sms + 1, stream);
+}
+
+// Of the warps of block 0: clocks from the first that begins to the last that ends.
 double elapsed(int warps) {
   Span spans[32];
   check(cudaDeviceSynchronize());
@@ -624,6 +629,7 @@ double elapsed(int warps) {
   return (double)(end - begin);
 }
 
+// The SM's clock over the last launch.
 double megahertz() {
   Span span;
   check(cudaMemcpy(&span, card().spans, sizeof(Span), cudaMemcpyDeviceToHost));
@@ -712,8 +718,8 @@ void add_hand_overs() {
   items.push_back({"hand_global_flag", [](const std::string& item) {
                      const int turns = 512;
                      say(item, repeated([&] {
-                           check(cudaMemset(card().other, 0, 256));
-                           launch(global_flags, {2, 1}, card().spans, turns, (u32*)card().other);
+                           check(cudaMemset(card().flags, 0, 256));
+                           launch(global_flags, {2, 1}, card().spans, turns, card().flags);
                            return elapsed(1) / (2 * turns);
                          }),
                          "clk");
@@ -744,7 +750,7 @@ void add_fetch(const std::string& name, u32 bytes) {
                        const int turns = 256;
                        const CUtensorMap map = rows_map();
                        say(item, repeated([&] {
-                             card().flush();
+                             flush();
                              launch(fetch<WAY>, {}, card().spans, turns, card().large, bytes, from_l2, map);
                              return elapsed(1) / turns;
                            }),
@@ -761,7 +767,7 @@ void add_stream(const std::string& name, void (*kernel)(Span*, int, Stream, Rest
                        const int turns = (8 << 20) / chunk;
                        const Stream stream{card().large, from_l2 ? 4ull << 20 : REGION, from_l2};
                        say(item, repeated([&] {
-                             card().flush();
+                             flush();
                              launch(kernel, {1, block}, card().spans, turns, stream, rest...);
                              return (double)turns * chunk / elapsed((block + 31) / 32);
                            }),
@@ -807,12 +813,13 @@ void add_all_sms(const std::string& name, u64 window, double bytes) {
 
 void add_graph(const std::string& name, bool dependent, bool full) {
   items.push_back({name, [=](const std::string& item) {
+                     const int grid = full ? card().sms : 1;
                      cudaStream_t stream;
                      cudaGraph_t graph;
                      cudaGraphExec_t ready;
                      check(cudaStreamCreate(&stream));
                      check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-                     const Shape shape{full ? card().sms : 1, 128, 1, dependent, stream};
+                     const Shape shape{grid, 128, 1, dependent, stream};
                      for (int i = 0; i < 100; i++) launch(dependent ? empty_dependent : empty, shape);
                      check(cudaStreamEndCapture(stream, &graph));
                      check(cudaGraphInstantiate(&ready, graph, 0));
