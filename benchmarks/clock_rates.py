@@ -6,7 +6,7 @@
     python benchmarks/clock_rates.py --names            # what each figure is; no GPU
 
 Builds clock_rates.cu and runs it. A figure is the median of seven launches after one that warms up. An item that fails
-or takes longer than `PATIENCE_S` is reported as missing with its error, and the others are still measured. PATH gets
+or takes longer than `PATIENCE_S`, or comes after `LIMIT_S` of all, is reported as missing with its error, and the others are still measured. PATH gets
 `gpu`, `driver`, `commit`, `command`, `date`, `rates` (name -> value and unit) and `missing` (item -> error).
 """
 
@@ -33,7 +33,9 @@ from dsl_kernels.timing import bench  # noqa: E402
 SOURCE = Path(__file__).with_suffix(".cu")
 TARGET = ("-std=c++17", "-gencode=arch=compute_90a,code=sm_90a")
 # Longer than any item takes, the 4 GiB that the first one clears included.
-PATIENCE_S = 30.0
+PATIENCE_S = 20.0
+# Of all items together; those that are left then are missing.
+LIMIT_S = 170.0
 
 # Pattern of names -> what the figure is. "clk" are clocks of the SM.
 NAMES = {
@@ -139,27 +141,30 @@ def items(program: Path, only: str = "") -> list[str]:
 
 
 def measure(
-    command: list[str], wanted: list[str], patience: float = PATIENCE_S
+    command: list[str], wanted: list[str], patience: float = PATIENCE_S, limit: float = LIMIT_S
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Rates and missing items. The program is started again with what is left where an item ends or hangs it."""
     rates: dict[str, dict[str, Any]] = {}
     missing: dict[str, str] = {}
-    left = list(wanted)
-    while left:
-        error = _run([*command, *left], left, rates, patience)
+    left, deadline = list(wanted), time.monotonic() + limit
+    while left and time.monotonic() < deadline:
+        error = _run([*command, *left], left, rates, patience, deadline)
         if left:
             missing[left.pop(0)] = error
+    missing |= dict.fromkeys(left, f"not measured: the {limit:g} s of all items were over")
     return rates, missing
 
 
-def _run(command: list[str], left: list[str], rates: dict[str, dict[str, Any]], patience: float) -> str:
+def _run(
+    command: list[str], left: list[str], rates: dict[str, dict[str, Any]], patience: float, deadline: float
+) -> str:
     """Run once; takes what is done out of `left`, and returns what ended the program."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         error, heard, hung = "", time.monotonic(), threading.Event()
 
         def watch() -> None:
             while process.poll() is None:
-                if time.monotonic() - heard > patience:
+                if time.monotonic() > min(heard + patience, deadline):
                     hung.set()
                     process.kill()
                 time.sleep(0.1)
@@ -179,7 +184,7 @@ def _run(command: list[str], left: list[str], rates: dict[str, dict[str, Any]], 
             else:
                 error = said["error"]
     if hung.is_set():
-        return f"no answer for {patience:g} s"
+        return f"no answer in {time.monotonic() - heard:.0f} s"
     return error or f"the program ended with exit status {process.returncode}"
 
 

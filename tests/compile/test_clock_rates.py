@@ -70,5 +70,7 @@ def test_a_fault_or_a_hang_costs_one_item(tmp_path) -> None:
     assert list(missing) == ["bad", "dies", "hangs"]
     assert missing["bad"] == "an illegal instruction"
     assert "status 7" in missing["dies"] and "no answer" in missing["hangs"]
+    _, late = rates.measure(command, ["hangs", "a", "b"], limit=1.0)
+    assert list(late) == ["hangs", "a", "b"] and "not measured" in late["b"]
     text = rates.table(found, missing)
     assert "b_mhz" in text and "an illegal instruction" in text
