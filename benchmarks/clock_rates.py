@@ -225,7 +225,6 @@ def main() -> None:
         except DslKernelError as error:
             sys.exit(str(error))
         rates, missing = measure([str(program), *(["--quick"] if options.quick else [])], wanted)
-    print(table(rates, missing))
     if options.record:
         record = {
             "gpu": gpu_name(),
@@ -237,6 +236,7 @@ def main() -> None:
             "missing": missing,
         }
         options.record.write_text(json.dumps(record, indent=1) + "\n")
+    print(table(rates, missing))
 
 
 if __name__ == "__main__":
