@@ -232,9 +232,9 @@ def explain(
         _look_up(result, open_rows)
     decided = variant is not None or result.tuned is not None
     if predict or not decided:
-        assumed = _assumed(call, deciding(call) if result.near else sizes)
+        dims = assumed(call, deciding(call) if result.near else sizes)
         for row in open_rows:
-            row.predicted_us, row.bound = _prediction(call, row.variant, assumed)
+            row.predicted_us, row.bound = _prediction(call, row.variant, dims)
         _estimate(result, open_rows)
         open_rows.sort(key=_rank)
     try:
@@ -333,7 +333,7 @@ def _scaled(call: Call, sibling: GpuSpec, point: Near, of: Mapping[str, Candidat
     others each variant has its own, since rounds of CTAs and splits differ.
     """
     us = {name: time for name, time in point.entry["us"].items() if name in of}
-    dims, there = _assumed(call, point.entry["bucket"]), replace(call, gpu=sibling.device, sms=sibling.sms)
+    dims, there = assumed(call, point.entry["bucket"]), replace(call, gpu=sibling.device, sms=sibling.sms)
     alike = sibling.sms == call.row.sms
     factors: dict[str, float] = {}
     for name in [min(us, key=us.__getitem__)] if alike else us:
@@ -354,7 +354,7 @@ def _estimate(result: Explanation, rows: list[Candidate]) -> None:
         near = [_scaled(call, sibling, point, by_id) for point in near]
 
     def at_point(name: str, entry: Mapping[str, Any]) -> float | None:
-        return _prediction(call, by_id[name].variant, _assumed(call, entry["bucket"]))[0]
+        return _prediction(call, by_id[name].variant, assumed(call, entry["bucket"]))[0]
 
     if near:
         found = measured.between(near, {name: row.predicted_us for name, row in by_id.items()}, at_point)
@@ -385,7 +385,7 @@ def _unavailable(variant: Variant, notes: list[str]) -> str | None:
 @checked
 def predicted_us(call: Call, variant: Variant) -> float | None:
     """The cost model's time of a variant for a call, of its very sizes; None where the model fails."""
-    return _prediction(call, variant, _assumed(call, deciding(call)))[0]
+    return _prediction(call, variant, assumed(call, deciding(call)))[0]
 
 
 @checked
@@ -528,7 +528,7 @@ def deciding(call: Call) -> dict[str, int]:
         ) from None
 
 
-def _assumed(call: Call, sizes: Mapping[str, int]) -> dict[str, int]:
+def assumed(call: Call, sizes: Mapping[str, int]) -> dict[str, int]:
     """Dims for the cost model: the bucket's sizes over the call's own, with derived ones that follow them."""
     dims = {**call.dims, **sizes}
     if "max_len" in sizes and "stride" in dims:

@@ -273,7 +273,7 @@ def explain(
     given = problem.dims_of(chosen_form, sizes)
     program = programs.get(op)
     dims, assumed = complete_dims(program, chosen_form, given)
-    name, gpu_name, sms = _target(arch, gpu)
+    name, gpu_name, sms = target_of(arch, gpu)
     call = registry.Call(op, chosen_form, name, dims, gpu_name, backend, sms)
     forced = variant or env.FORCE.get().get(op)
     found = registry.explain(call, forced, "--variant" if variant else "DSL_KERNELS_FORCE")
@@ -330,7 +330,7 @@ def complete_dims(
     return {name: given.get(name, 1) for name in known}, assumed
 
 
-def _target(arch: str | None, gpu: str | None) -> tuple[str, str, int]:
+def target_of(arch: str | None, gpu: str | None) -> tuple[str, str, int]:
     """(architecture, GPU name, SMs): as asked, else of this machine's GPU, else sm_90a without a tuned table."""
     if arch is None and gpu is None:
         from ._machine import gpus

@@ -1,0 +1,138 @@
+"""One SM as a discrete-event machine: units that serve one request after the other, and tasks that wait for times.
+
+Time is in clocks of the SM. A task is a generator of what it waits for: a number is a time, a `Signal` something whose
+time another task will set. Tasks go on in the order of their times, so requests come to a unit in order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+SCHEDULERS = 4
+"""Warp schedulers of an SM; warp w issues at scheduler w % 4."""
+
+# A task holds its schedulers for at most so many issue slots in a row, then others have their turn.
+QUANTUM = 64
+
+
+@dataclass
+class Unit:
+    """A unit of the SM that serves requests in the order in which they come.
+
+    Attributes:
+        free: when it has served all that has come.
+        busy: clocks that it has served.
+    """
+
+    name: str
+    free: float = 0.0
+    busy: float = 0.0
+
+    def serve(self, now: float, clocks: float) -> float:
+        """When a request that comes now and takes so many clocks has been served."""
+        self.free = max(self.free, now) + clocks
+        self.busy += clocks
+        return self.free
+
+
+@dataclass
+class Signal:
+    """Something that happens at a time which is not known before another task comes to it.
+
+    Attributes:
+        what: what happens, for a report of a deadlock and of what a role waits for.
+        at: when; None as long as nobody knows.
+        came: of something that several have to arrive for, when those did that have.
+    """
+
+    what: str
+    at: float | None = None
+    waiting: list[Task] = field(default_factory=list)
+    came: list[float] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Task:
+    """One replica of a role of a CTA.
+
+    Attributes:
+        now: its time.
+        waits: clocks that it has waited, by what for.
+    """
+
+    name: str
+    steps: Generator[float | Signal, None, None]
+    now: float = 0.0
+    waits: dict[str, float] = field(default_factory=dict)
+    since: float = 0.0
+
+    def waited(self, what: str, until: float) -> None:
+        if until > self.since:
+            self.waits[what] = self.waits.get(what, 0.0) + until - self.since
+
+
+class Machine:
+    """The units of an SM and the tasks that run there."""
+
+    def __init__(self) -> None:
+        self.units: dict[str, Unit] = {}
+        self.issue = [Unit(f"issue {i}") for i in range(SCHEDULERS)]
+        self.now = 0.0
+        self._ready: list[tuple[float, int, Task]] = []
+        self._count = 0
+        self._blocked: set[Task] = set()
+
+    def unit(self, name: str) -> Unit:
+        if name not in self.units:
+            self.units[name] = Unit(name)
+        return self.units[name]
+
+    def add(self, task: Task, at: float) -> None:
+        """Let a task begin at a time."""
+        task.now = at
+        self._push(task)
+
+    def happens(self, signal: Signal, at: float) -> None:
+        """Something happens at a time; who waits for it goes on then."""
+        signal.at = at
+        for task in signal.waiting:
+            self._blocked.discard(task)
+            task.now = max(task.since, at)
+            task.waited(signal.what, task.now)
+            self._push(task)
+        signal.waiting.clear()
+
+    def arrive(self, signal: Signal, at: float, needed: int) -> None:
+        """One of `needed` arrivals, after all of which something happens."""
+        signal.came.append(at)
+        if len(signal.came) >= needed and signal.at is None:
+            self.happens(signal, max(signal.came))
+
+    def run(self, enough: Callable[[], bool]) -> list[Task]:
+        """Let all tasks run to their end, or until it is `enough`; those that wait for what never happens are returned."""
+        while self._ready:
+            if enough():
+                return []
+            self.now, _, task = heapq.heappop(self._ready)
+            task.now = self.now
+            wanted = next(task.steps, None)
+            if wanted is None:
+                continue
+            if isinstance(wanted, Signal):
+                task.since = task.now
+                if wanted.at is None:
+                    wanted.waiting.append(task)
+                    self._blocked.add(task)
+                    continue
+                task.now = max(task.now, wanted.at)
+                task.waited(wanted.what, task.now)
+            else:
+                task.now = max(task.now, wanted)
+            self._push(task)
+        return list(self._blocked)
+
+    def _push(self, task: Task) -> None:
+        self._count += 1
+        heapq.heappush(self._ready, (task.now, self._count, task))

@@ -1,0 +1,173 @@
+"""One SM with its share of a launch: which CTAs it gets, how fast memory is for it, and what its walk says of the launch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..arch import GpuSpec
+from ..errors import ScheduleError
+from ..tile import text as t
+from ..tile.expressions import size_at
+from ..tile.lang import Counts, Schedule
+from .machine import SCHEDULERS, Machine, Task
+from .rates import Rates
+from .walk import Cta, Walker
+from .work import Work
+
+MOST_CTAS = 3
+"""CTAs of an SM that are walked one after the other; further ones take as long as the last of these."""
+MOST_USES = 64
+"""Uses of a CTA's busiest ring that are walked; further ones come at the pace of the second half of these."""
+SUSTAINED = 200_000
+"""Clocks after which power limits what a launch does."""
+SPELLED = {"tilelang": 1.18}
+"""Instructions of a DSL's kernels to those of CuTe DSL's from the same text: the median over the committed pairs of sm_90a
+but those of gqa_forward, whose TileLang kernels hold their loops more than once."""
+
+
+@dataclass
+class Kernel:
+    """A variant as it is walked: its schedule and text, read once.
+
+    Attributes:
+        longest: by operand, the dim or number that its elements have in the longest call.
+        dsl: which DSL spells it.
+    """
+
+    schedule: Schedule
+    text: t.Text
+    longest: Mapping[str, str]
+    dsl: str = "cutedsl"
+    works: dict[Any, tuple[Work, dict[str, Any]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a walk found: a model's figures.
+
+    Attributes:
+        us: the time of a launch.
+        clocks: of the SM.
+        mhz: the clock that they were turned into time with.
+        busy: by unit, the share of the time in which it served.
+        waits: by role of the first CTA, the clocks that it waited, by what for.
+    """
+
+    us: float
+    clocks: float
+    mhz: float
+    busy: Mapping[str, float]
+    waits: Mapping[str, Mapping[str, float]]
+
+    @property
+    def bound(self) -> str:
+        """The unit that is busiest, or "latency" where none is busy for most of the time."""
+        name = max(self.busy, key=lambda unit: self.busy[unit])
+        return name if self.busy[name] > 0.7 else "latency"
+
+
+class Sm:
+    """One SM with its share of the GPU's memory, and the CTAs that it gets of a launch."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        gpu: GpuSpec,
+        rates: Rates,
+        dims: Mapping[str, int],
+        counts: Counts,
+        least: float,
+    ) -> None:
+        schedule = kernel.schedule
+        self.kernel, self.gpu, self.rates, self.dims = kernel, gpu, rates, dims
+        self.machine = Machine()
+        self.uses = counts.uses
+        self.spelled = SPELLED.get(kernel.dsl, 1.0)
+        self.block = (0,) * len(schedule.grid)
+        self.ctas = math.prod(size_at(extent, dims) for extent in schedule.grid)
+        held = max(1, schedule.ctas_per_sm)
+        sms = max(1, gpu.slots_in_clusters(schedule.cluster_ctas, held) // held)
+        self.wanted = max(1, -(-self.ctas // sms))
+        self.at_once = min(held, self.wanted)
+        # What the launch moves comes from memory once, and else from the L2.
+        traffic = self.ctas * (counts.loaded + counts.stored)
+        fresh = min(1.0, least / traffic) if traffic else 0.0
+        active = min(gpu.sms, self.ctas)
+        self.byte_clocks = max(
+            1 / rates.sm_bytes, active * fresh / rates.hbm_bytes, active / rates.l2_bytes
+        )  # fmt: skip
+        self.latency = rates.l2_latency if fresh < 0.2 else rates.hbm_latency
+        self.tasks: list[Task] = []
+        self._first: Cta | None = None
+        self._left = 0
+        self._ends: list[float] = []
+
+    def walk(self) -> Prediction:
+        """Let the CTAs run, as many at once as the SM holds.
+
+        Raises:
+            ScheduleError: roles wait for what never happens.
+        """
+        walked = min(self.wanted, MOST_CTAS * self.at_once)
+        self._left = walked - self.at_once
+        for _ in range(self.at_once):
+            self._begin(0.0)
+        stuck = self.machine.run(self._paced)
+        if stuck:
+            raise ScheduleError(
+                f"the clock's walk of {', '.join(role.name for role in self.kernel.schedule.roles)}",
+                expected="roles that reach their ends",
+                got=", ".join(f"{task.name} waits" for task in stuck[:6]),
+                fix="commit and release what others wait for",
+            )
+        clocks = self._clocks(walked)
+        span = max(1.0, self.machine.now)
+        busy = {unit.name: unit.busy / span for unit in self.machine.units.values()}
+        busy["issue"] = sum(unit.busy for unit in self.machine.issue) / SCHEDULERS / span
+        loaded = (
+            busy.get("tensor cores", 0.0) * min(1.0, self.ctas / self.gpu.sms) * min(1.0, clocks / SUSTAINED)
+        )
+        mhz = self.rates.mhz(loaded)
+        us = self.rates.launch_us + self.rates.begin_us + clocks / mhz
+        waits: dict[str, Mapping[str, float]] = {}
+        for task in self.tasks:
+            waits.setdefault(task.name, task.waits)
+        return Prediction(us, clocks, mhz, busy, waits)
+
+    def _begin(self, at: float) -> None:
+        cta = Cta(self)
+        self._first = self._first or cta
+        for role in self.kernel.schedule.roles:
+            for replica in range(role.replicas):
+                walker = Walker(cta, role, replica)
+                self.tasks.append(walker.task)
+                self.machine.add(walker.task, at)
+
+    def ended(self, at: float) -> None:
+        """A CTA has ended: the next one takes its place."""
+        self._ends.append(at)
+        if self._left:
+            self._left -= 1
+            self._begin(at + self.rates.begin_us * self.rates.clock_mhz / 2)
+
+    def _paced(self) -> bool:
+        """Whether the first CTA has gone through as many uses as are walked, of more."""
+        if self.uses <= MOST_USES or self._first is None:
+            return False
+        return max(map(len, self._first.acquired.values()), default=0) >= MOST_USES
+
+    def _clocks(self, walked: int) -> float:
+        """Clocks of all CTAs, of which the first ones were walked."""
+        rounds, done = self.wanted / self.at_once, walked / self.at_once
+        if self._paced() and self._first is not None:
+            times = max(self._first.acquired.values(), key=len)
+            half = len(times) // 2
+            pace = (times[-1] - times[half]) / (len(times) - 1 - half)
+            return rounds * (times[-1] + (self.uses - len(times)) * pace)
+        ends = sorted(self._ends)
+        if done > 1:
+            return ends[-1] + (rounds - done) * (ends[-1] - ends[-1 - self.at_once])
+        return ends[-1] * rounds / done

@@ -1,0 +1,476 @@
+"""The text of a kernel, walked with times: every role of the CTAs of one SM, without data.
+
+What data decide is taken as in `tile.counting`: every row is as long as the call allows, a condition of data holds, and a
+loop that data end has one turn. Each CTA is the launch's first one. Where CTAs send one another something, the others are
+as far as this one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..dtypes import DTYPES
+from ..tile import text as t
+from ..tile.expressions import Expr
+from ..tile.lang import Engine, Mma, Pipeline, Role, Space
+from .machine import QUANTUM, SCHEDULERS, Signal, Task
+from .work import Work, known, work_of
+
+if TYPE_CHECKING:
+    from .sm import Sm
+
+Steps = Generator[float | Signal, None, None]
+
+MOST_TURNS = 1 << 20
+"""Turns after which a loop that ought to end is given up."""
+WRITTEN = 200.0
+"""Clocks from the last byte that a copy engine reads of shared memory until a store is done."""
+
+
+@dataclass
+class Ring:
+    """One pipeline of one CTA: when each use is full, and free again."""
+
+    pipe: Pipeline
+    producers: int
+    readers: int
+    full: dict[int, Signal] = field(default_factory=dict)
+    free: dict[int, Signal] = field(default_factory=dict)
+
+    def filled(self, use: int) -> Signal:
+        return self.full.setdefault(use, Signal(f"wait {self.pipe.name}"))
+
+    def freed(self, use: int) -> Signal:
+        return self.free.setdefault(use, Signal(f"acquire {self.pipe.name}"))
+
+
+class Cta:
+    """One CTA: its rings, barriers and turns.
+
+    Attributes:
+        acquired: by ring, when each use was taken.
+    """
+
+    def __init__(self, sm: Sm) -> None:
+        schedule = sm.kernel.schedule
+        self.sm = sm
+        self.rings = {
+            pipe.name: Ring(
+                pipe,
+                schedule.role(pipe.producer).replicas,
+                sum(schedule.role(reader.role).replicas for reader in pipe.readers),
+            )
+            for pipe in schedule.pipelines
+        }
+        self.acquired: dict[str, list[float]] = {}
+        self._meetings: dict[str, tuple[list[float], Signal]] = {}
+        self._turns: dict[tuple[str, int], Signal] = {}
+        self._left = sum(role.replicas for role in schedule.roles)
+
+    def role_ended(self, at: float) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.sm.ended(at)
+
+    def meet(self, name: str, total: int, now: float) -> Signal:
+        """Come to a barrier of `total` tasks."""
+        came, signal = self._meetings.setdefault(name, ([], Signal(f"meet {name or 'all'}")))
+        came.append(now)
+        if len(came) == total:
+            del self._meetings[name]
+            self.sm.machine.happens(signal, max(came) + self.sm.rates.meet)
+        return signal
+
+    def turn(self, name: str, number: int) -> Signal:
+        """When a turn begins; the first one has."""
+        return self._turns.setdefault((name, number), Signal(f"turn {name}", None if number else 0.0))
+
+
+class Walker:
+    """One replica of a role of a CTA."""
+
+    def __init__(self, cta: Cta, role: Role, replica: int) -> None:
+        self.cta, self.role, self.replica = cta, role, replica
+        self.sm, self.machine, self.rates = cta.sm, cta.sm.machine, cta.sm.rates
+        self.schedule = cta.sm.kernel.schedule
+        self.task = Task(role.name if role.replicas == 1 else f"{role.name}[{replica}]", self._run())
+        first = self.schedule.first_thread(role.name) // 32 + replica * role.warps
+        self.warps = role.active or role.warps
+        self.schedulers = sorted({(first + i) % SCHEDULERS for i in range(min(self.warps, SCHEDULERS))})
+        self.deep = -(-self.warps // SCHEDULERS)
+        self.scope: dict[str, Any] = {
+            **self.sm.dims, **dict(zip(self.schedule.axes, self.sm.block, strict=True)), "replica": replica,
+        }  # fmt: skip
+        # When groups of products, and stores, that this role has issued are done; copies by threads, and bulk ones by use.
+        self._groups: list[float] = []
+        self._stores: list[float] = []
+        self._copied, self._multiplied = 0.0, 0.0
+        self._bulks: dict[tuple[str, int], float] = {}
+        self._turns: dict[str, int] = {}
+        self._relaxed = False
+
+    def _run(self) -> Steps:
+        text = self.sm.kernel.text
+        for part in (text.start, text.roles[self.role.name], text.end):
+            yield from self._go(part)
+        if self._stores:
+            yield self._stores[-1]
+        self.cta.role_ended(self.task.now)
+
+    def _go(self, statements: Iterable[t.Statement]) -> Steps:
+        for s in statements:
+            steps = _MEANING[type(s)](self, s)
+            if steps is not None:
+                yield from steps
+
+    # ------------------------------------------------------------------ numbers
+
+    def value(self, value: Any) -> Any:
+        """A number, or None where data decide it."""
+        if not isinstance(value, Expr):
+            return value
+        if value.op == "in_role":
+            return value.args[0] == self.role.name
+        if value.op == "word":
+            return self._longest(value.args[0])
+        return known(value, self.scope, self.value)
+
+    def _longest(self, memory: Any) -> Any:
+        """What the elements of an operand have in the longest call; None where that is not said."""
+        stated = self.sm.kernel.longest.get(memory.name, "") if isinstance(memory, t.Global) else ""
+        return int(stated) if stated.isdigit() else self.sm.dims.get(stated)
+
+    def _bytes(self, view: t.View) -> float:
+        buffer = self.schedule.buffer(view.buffer)
+        elements = buffer.stage_elements
+        if view.rows is not None:
+            elements = elements // buffer.shape[0] * view.rows
+        if view.width is not None:
+            elements = elements // buffer.shape[-1] * view.width
+        return elements * DTYPES[buffer.dtype].bytes
+
+    # ------------------------------------------------------------------ what is issued
+
+    def issue(self, work: Work) -> Steps:
+        """Issue what each warp of the role does, a quantum after the other."""
+        slots = max(1.0, work.slots) * self.sm.spelled
+        pieces = max(1, math.ceil(slots / QUANTUM))
+        alone = work.dense * self.rates.dense_stall + max(0.0, slots - work.dense) * self.rates.stall
+        held = slots / pieces * self.deep
+        ready_after = max(held, (max(slots, alone / self.deep) + work.chain) / pieces)
+        mufu = work.mufu / pieces * 32 * SCHEDULERS / self.rates.mufu * self.deep
+        alu = work.alu / pieces * 32 * SCHEDULERS / self.rates.alu * self.deep
+        tensor = work.tensor / pieces / self.rates.tensor_columns * self.deep
+        shared = work.shared / pieces * self.warps * 128 / self.rates.shared_bytes
+        for _ in range(pieces):
+            now = ready = self.task.now
+            for scheduler in self.schedulers:
+                begun = max(now, self.machine.issue[scheduler].free)
+                self.machine.issue[scheduler].serve(now, held)
+                ready = max(ready, begun + ready_after)
+                if alu:
+                    ready = max(ready, self.machine.unit(f"alu {scheduler}").serve(begun, alu))
+                if mufu:
+                    ready = max(ready, self.machine.unit(f"mufu {scheduler}").serve(begun, mufu))
+                if tensor:
+                    port = self.machine.unit(f"tensor memory {scheduler}")
+                    ready = max(ready, port.serve(begun, tensor))
+            if shared:
+                ready = max(ready, self.machine.unit("shared memory").serve(now, shared))
+            yield ready
+
+    def slots(self, count: float) -> Steps:
+        """Issue so many instructions."""
+        return self.issue(Work(slots=count))
+
+    def _memory(self, size: float, at: float) -> float:
+        """When the memory's port of the SM has passed so many bytes on that are asked for at a time."""
+        return self.machine.unit("memory").serve(at, size * self.sm.byte_clocks)
+
+    # ------------------------------------------------------------------ plain statements
+
+    def _nothing(self, s: Any) -> None:
+        pass
+
+    def _let(self, s: t.Let | t.Assign) -> None:
+        self.scope[s.name] = self.value(s.value)
+
+    def _variable(self, s: t.Variable) -> None:
+        self.scope[s.name] = self.value(s.initial)
+
+    def _region(self, s: t.Region) -> Steps:
+        return self._go(s.body)
+
+    def _loop(self, s: t.Loop) -> Steps:
+        begin, end = self.value(s.begin), self.value(s.end)
+        if begin is None or end is None:
+            self.scope[s.index] = begin
+            yield from self._go(s.body)
+            return
+        for index in range(int(begin), int(end), s.step):
+            self.scope[s.index] = index
+            yield from self._go(s.body)
+            if not s.unrolled:
+                yield from self.slots(3)
+
+    def _repeat(self, s: t.Repeat) -> Steps:
+        for _ in range(MOST_TURNS):
+            condition = self.value(s.condition)
+            if condition is not None and not condition:
+                return
+            before = dict(self.scope)
+            yield from self._go(s.body)
+            if condition is None or before == self.scope:
+                return
+
+    def _if(self, s: t.If) -> Steps:
+        condition = self.value(s.condition)
+        yield from self.slots(2)
+        yield from self._go(s.body if condition is None or condition else s.orelse)
+
+    def _fill(self, s: t.Fill) -> Steps:
+        buffer = self.schedule.buffer(s.target.buffer)
+        share = 1 if buffer.private or buffer.role is None else self.role.warps * 32
+        return self.slots((buffer.per_thread or buffer.stage_elements // share) / 2)
+
+    # ------------------------------------------------------------------ leaves
+
+    def _call(self, s: t.Call) -> Steps:
+        work, found = self._work(s)
+        results = self._asked(s, s.leaf.longest)
+        if results is None:
+            results = [found.get(s.leaf.parameters[position].name) for position in s.leaf.results]
+        loaded, stored = self._asked(s, s.leaf.loaded), self._asked(s, s.leaf.stored)
+        for position, value in zip(s.leaf.results, results, strict=True):
+            self.scope[s.arguments[position].args[0]] = value
+        comes = self._memory(loaded, self.task.now) + self.sm.latency if loaded else 0.0
+        yield from self.issue(work)
+        if work.copied:
+            comes = comes or self.task.now + self.sm.latency
+            self._copied = max(self._copied, comes + self.rates.copy_latency)
+        elif comes:
+            yield comes
+        elif work.fetches:
+            yield self.task.now + self.rates.l2_latency * work.fetches
+        if stored:
+            self._memory(stored, self.task.now)
+
+    def _work(self, s: t.Call) -> tuple[Work, dict[str, Any]]:
+        given = {
+            i: self.value(argument) for i, argument in enumerate(s.arguments) if isinstance(argument, Expr)
+        }
+        key, works = (id(s), tuple(given.items())), self.sm.kernel.works
+        if key not in works:
+            longest = {
+                s.leaf.parameters[i].name: self._longest(argument)
+                for i, argument in enumerate(s.arguments)
+                if isinstance(argument, t.Global)
+            }
+            works[key] = work_of(s, self.schedule, given, longest)
+        return works[key]
+
+    def _asked(self, s: t.Call, of: Callable[..., Any] | None) -> Any:
+        """What a function of some of a leaf's parameters says at a call; None where data decide one of these."""
+        if of is None:
+            return None
+        names = {parameter.name: i for i, parameter in enumerate(s.leaf.parameters)}
+        given = [self._given(s.arguments[names[name]]) for name in inspect.signature(of).parameters]
+        return None if any(value is None for value in given) else of(*given)
+
+    def _given(self, argument: Any) -> Any:
+        if isinstance(argument, t.View):
+            return self._bytes(argument)
+        if isinstance(argument, t.Global):
+            return self._longest(argument) or 0
+        return self.value(argument)
+
+    # ------------------------------------------------------------------ products
+
+    def _multiply(self, s: t.Multiply) -> Steps:
+        """Issue products: the tensor cores do those of all roles one after the other."""
+        instructions, done = 0.0, self.task.now
+        for product in s.products:
+            count, clocks, shared = self._product(product.mma)
+            instructions += count
+            done = self.machine.unit("tensor cores").serve(self.task.now, clocks)
+            self.machine.unit("shared memory").serve(self.task.now, shared / 2)
+        self._multiplied = max(self._multiplied, done + self.rates.tensor_latency)
+        self._groups.append(self._multiplied)
+        warpgroups = max(1, self.role.warps // 4)
+        yield from self.slots(8 + self.rates.tensor_issue * instructions / warpgroups)
+        if s.products[0].mma.unit == "mma.sync":
+            yield self._multiplied
+
+    def _product(self, mma: Mma) -> tuple[float, float, float]:
+        """Instructions of a product, the clocks of the tensor cores, and those of shared memory for its operands."""
+        size = DTYPES[mma.dtype].bytes
+        groups = max(1, mma.m // 64) if mma.unit == "wgmma" else 1
+        count = groups * max(1, mma.k * size // 32)
+        rate = self.rates.tensor[mma.dtype]
+        if mma.unit == "tcgen05" and mma.m // mma.cta_group == 64:
+            rate /= 2
+        rows = mma.m if mma.a_space is Space.SHARED else 0
+        shared = (rows + groups * mma.n) * mma.k * size / self.rates.shared_bytes
+        clocks = max(mma.flops / rate, shared, self.rates.tensor_least * count)
+        return count, clocks / mma.cta_group, shared / mma.cta_group
+
+    def _await_products(self, s: t.AwaitProducts) -> Steps:
+        yield self._landed(s.pending)
+
+    def _landed(self, pending: int) -> float:
+        """When all groups of products but the last `pending` are done."""
+        over = self._groups[: len(self._groups) - pending]
+        self._groups = self._groups[len(over) :]
+        return max(over, default=0.0)
+
+    # ------------------------------------------------------------------ pipelines
+
+    def _bulk(self, s: t.Bulk) -> Steps:
+        copies = 1.0
+        if isinstance(s.source, t.Rows):
+            copies = (s.target.rows or self.schedule.buffer(s.target.buffer).shape[0]) / 4
+        yield from self.slots(self.rates.bulk_slots * copies)
+        taken = self.machine.unit("copy engine").serve(self.task.now, self.rates.bulk_issue * copies)
+        comes = self._memory(self._bytes(s.target), taken) + self.sm.latency + self.rates.bulk_latency
+        key = s.slot.pipeline.name, self.value(s.slot.use)
+        self._bulks[key] = max(self._bulks.get(key, 0.0), comes)
+
+    def _pipeline_op(self, s: t.PipelineOp) -> Steps:
+        ring, use = self.cta.rings[s.slot.pipeline.name], self.value(s.slot.use)
+        yield from self.slots(3)
+        if use is None:
+            return
+        if s.kind == "acquire":
+            if use >= ring.pipe.stages:
+                yield ring.freed(use - ring.pipe.stages)
+            self.cta.acquired.setdefault(ring.pipe.name, []).append(self.task.now)
+        elif s.kind == "commit":
+            self._commit(ring, use)
+        elif s.kind == "wait":
+            signal = ring.filled(use)
+            if ring.pipe.fill is Engine.GRID and signal.at is None:
+                # The others have sent when this CTA looks.
+                self.machine.happens(signal, self.task.now + self.rates.grid)
+            yield signal
+        else:
+            yield from self._release(ring, use, s.pending)
+
+    def _commit(self, ring: Ring, use: int) -> None:
+        now, fill = self.task.now, ring.pipe.fill
+        producers = ring.producers
+        if fill is Engine.BULK:
+            at = self._bulks.pop((ring.pipe.name, use), now)
+        elif fill is Engine.CP_ASYNC:
+            at = max(now, self._copied) + self.rates.hand_over
+        elif fill in (Engine.TCGEN05, Engine.WGMMA):
+            at = max(now, self._multiplied) + self.rates.hand_over
+        elif fill in (Engine.PEERS, Engine.GRID):
+            at, producers = now + (self.rates.message if fill is Engine.PEERS else self.rates.grid), 1
+        else:
+            at = now + self.rates.hand_over
+        self.machine.arrive(ring.filled(use), at, producers)
+
+    def _release(self, ring: Ring, use: int, pending: int) -> Steps:
+        engine = next(reader.engine for reader in ring.pipe.readers if reader.role == self.role.name)
+        at = self.task.now
+        if engine is Engine.WGMMA:
+            yield self._landed(pending)
+            at = self.task.now
+        elif engine is Engine.TCGEN05:
+            at = max(at, self._multiplied)
+        self.machine.arrive(ring.freed(use), at + self.rates.hand_over, ring.readers)
+
+    # ------------------------------------------------------------------ barriers
+
+    def _meet(self, s: t.Meet | t.Publish) -> Steps:
+        yield from self.slots(4)
+        yield from self._met(s.name)
+
+    def _met(self, name: str) -> Steps:
+        members = self.schedule.named_barriers[name] if name else [role.name for role in self.schedule.roles]
+        if name in self.schedule.apart:
+            yield self.task.now + self.rates.meet
+            return
+        total = sum(self.schedule.role(member).replicas for member in members)
+        yield self.cta.meet(name, total, self.task.now)
+
+    def _tear_down(self, s: t.TearDown) -> Steps:
+        yield from self._met("")
+
+    def _stand(self, s: t.BarriersStand) -> Steps:
+        yield from self.slots(40)
+        yield from self._met("")
+        if self.schedule.multicasts:
+            yield self.task.now + self.rates.cluster
+
+    def _store(self, s: t.Store) -> Steps:
+        yield from self.slots(6)
+        yield from self._met(s.name)
+        size = sum(self._bytes(view) for _, view in s.copies)
+        self._stores.append(self._memory(size, self.task.now) + WRITTEN)
+
+    def _await_stores(self, s: t.AwaitStores) -> Steps:
+        while len(self._stores) > s.pending:
+            yield self._stores.pop(0)
+        if s.name is not None:
+            yield from self._met(s.name)
+
+    def _cluster_wait(self, s: t.ClusterWait) -> Steps:
+        yield from self.slots(2)
+        yield self.task.now + (self.rates.cluster_relaxed if self._relaxed else self.rates.cluster)
+
+    def _cluster_arrive(self, s: t.ClusterArrive) -> None:
+        self._relaxed = s.relaxed
+
+    def _ticket(self, s: t.TakeTicket) -> Steps:
+        yield from self._met(s.name)
+        yield self.task.now + self.rates.grid
+        yield from self._met(s.name)
+        self.scope[s.last] = True
+
+    def _count_in(self, s: t.CountIn) -> Steps:
+        return self._met(s.name)
+
+    def _await_count(self, s: t.AwaitCount) -> Steps:
+        yield self.task.now + self.rates.grid
+        yield from self._met(s.name)
+
+    def _take_turn(self, s: t.TakeTurn) -> Steps:
+        yield from self.slots(3)
+        yield self.cta.turn(s.name, self._turn(s.name))
+        self._turns[s.name] = self._turns.get(s.name, 0) + 1
+
+    def _turn(self, name: str) -> int:
+        """The number of this member's next turn among all turns."""
+        roles = self.schedule.turn(name).roles
+        members, place = (
+            (self.role.replicas, self.replica)
+            if len(roles) == 1
+            else (len(roles), roles.index(self.role.name))
+        )
+        return self._turns.get(name, 0) * members + place
+
+    def _pass_turn(self, s: t.PassTurn) -> Steps:
+        yield from self.slots(2)
+        if not s.opens and self._turns.get(s.name, 0):
+            roles = self.schedule.turn(s.name).roles
+            members = self.role.replicas if len(roles) == 1 else len(roles)
+            self.machine.arrive(
+                self.cta.turn(s.name, self._turn(s.name) - members + 1), self.task.now + self.rates.meet, 1
+            )
+
+
+_MEANING: dict[type, Callable[[Walker, Any], Steps | None]] = {
+    t.Let: Walker._let, t.Assign: Walker._let, t.Variable: Walker._variable, t.Loop: Walker._loop, t.Repeat: Walker._repeat,
+    t.If: Walker._if, t.Region: Walker._region, t.Call: Walker._call, t.PipelineOp: Walker._pipeline_op, t.Bulk: Walker._bulk,
+    t.Multiply: Walker._multiply, t.AwaitProducts: Walker._await_products, t.Fill: Walker._fill, t.Meet: Walker._meet,
+    t.Publish: Walker._meet, t.BarriersStand: Walker._stand, t.TearDown: Walker._tear_down, t.Store: Walker._store,
+    t.AwaitStores: Walker._await_stores, t.TakeTicket: Walker._ticket, t.CountIn: Walker._count_in,
+    t.AwaitCount: Walker._await_count, t.TakeTurn: Walker._take_turn, t.PassTurn: Walker._pass_turn,
+    t.ClusterWait: Walker._cluster_wait, t.CountOut: Walker._nothing, t.ClusterArrive: Walker._cluster_arrive,
+    t.Comment: Walker._nothing, t.Depend: Walker._nothing, t.LaunchDependents: Walker._nothing,
+}  # fmt: skip

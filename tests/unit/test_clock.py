@@ -1,0 +1,185 @@
+"""The clock: it walks every committed variant, sees what slows a kernel, and says what a GPU with other rates would do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dsl_kernels import clock, registry, variants
+from dsl_kernels.arch import GPUS, get_arch
+from dsl_kernels.cli import app
+from dsl_kernels.clock import rates, sm
+from dsl_kernels.clock.work import work_of
+from dsl_kernels.errors import InvalidArgumentError, ScheduleError
+from dsl_kernels.tile import text as t
+
+DIMS = {
+    "bf16": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0, "ckv_stride": 512, "kpe_stride": 64},
+    "fp8": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0},
+    "decode": {"b": 4, "next_n": 1, "heads": 0, "pages": 64, "max_pages": 64, "stride": 4096, "skip_below": 0},
+    "prefill": {"s": 256, "skv": 4096, "heads": 0, "stride": 4096, "skip_below": 0},
+    "gqa": {"b": 1, "sq": 1024, "skv": 1024, "heads": 16, "kv_heads": 4, "dim": 0, "causal": 0},
+}  # fmt: skip
+H128 = "sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_cp_async"
+DECODE = "lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1"
+
+
+def call_of(variant: variants.Variant, gpu: str = "", **sizes: int) -> registry.Call:
+    knobs = variant.knobs
+    form = next(
+        (str(value) for value in knobs.values() if value in ("bf16", "fp16", "fp8", "decode", "prefill")),
+        "default",
+    )
+    given = DIMS["gqa" if variant.op == "gqa_forward" else form]
+    fixed = {name: knobs[name] for name in ("heads", "dim") if name in knobs}
+    row = GPUS[gpu or get_arch(variant.arch).gpu]
+    return registry.Call(variant.op, form, variant.arch, {**given, **fixed, **sizes}, row.device)
+
+
+def sm_of(
+    variant: variants.Variant, call: registry.Call, change=lambda kernel: kernel, given=None
+) -> sm.Prediction:
+    """A prediction of a kernel that was changed."""
+    kernel, counted = clock._read(call.op, call.arch, tuple(sorted(variant.knobs.items())), variant.backend)
+    dims = {
+        **registry.assumed(call, registry.deciding(call)),
+        "ctas": 128,
+        "splits": 1,
+        "counters": 1,
+        "inbox_words": 1,
+    }
+    dims |= {"all_resident": 0, "abreast": 1}
+    changed = change(dataclasses.replace(kernel, works={}))
+    return sm.Sm(changed, call.row, given or rates.rates_of(call.row), dims, counted(dims), 1e6).walk()
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("op", clock.walked())
+def test_every_variant_is_walked_to_its_end(op, arch):
+    for variant in variants.variants(op):
+        if variant.arch == arch:
+            call = call_of(variant)
+            found = clock.predict(call, variant)
+            assert found.us > call.row.launch_us and found.clocks > 1000, variant.id
+            assert all(0 <= share < 1.1 for share in found.busy.values()), (variant.id, found.busy)
+            assert set(found.waits) == {
+                role.name if role.replicas == 1 else f"{role.name}[{i}]"
+                for role in clock._read(op, arch, tuple(sorted(variant.knobs.items())), variant.backend)[
+                    0
+                ].schedule.roles
+                for i in range(role.replicas)
+            }
+
+
+def test_a_walk_repeats():
+    variant = variants.get(H128)
+    assert clock.predict(call_of(variant), variant) == clock.predict(call_of(variant), variant)
+
+
+def test_operations_whose_data_decide_are_refused():
+    variant = variants.variants("topk_selector")[0]
+    call = registry.Call("topk_selector", "default", variant.arch, {"rows": 1, "stride": 64, "k": 8})
+    with pytest.raises(InvalidArgumentError, match="op: expected gqa_forward.*topk_selector"):
+        clock.predict(call, variant)
+
+
+def stages(kernel: sm.Kernel, pipeline: str, count: int) -> sm.Kernel:
+    pipes = [
+        dataclasses.replace(p, stages=count) if p.name == pipeline else p for p in kernel.schedule.pipelines
+    ]
+    return dataclasses.replace(kernel, schedule=dataclasses.replace(kernel.schedule, pipelines=tuple(pipes)))
+
+
+def test_a_ring_without_room_for_what_is_on_its_way_shows():
+    """Eight units are the two tiles that products hold: the producer stands still until one is let go."""
+    variant = variants.get(H128)
+    call = call_of(variant, t=64, topk=2048)
+    short = sm_of(variant, call, lambda kernel: stages(kernel, "kv", 8))
+    long = sm_of(variant, call, lambda kernel: stages(kernel, "kv", 12))
+    assert long.clocks < 0.95 * short.clocks
+    assert long.waits["producer"].get("acquire kv", 0) < short.waits["producer"]["acquire kv"]
+
+
+def test_an_election_for_each_gathered_row_shows():
+    variant = variants.get(H128.replace("cp_async", "gather4"))
+    call = call_of(variant, t=64, topk=2048)
+    lean = dataclasses.replace(rates.rates_of(call.row), bulk_slots=8.0)
+    elect = dataclasses.replace(lean, bulk_slots=60.0)
+    assert sm_of(variant, call, given=elect).clocks > 1.1 * sm_of(variant, call, given=lean).clocks
+
+
+def test_a_single_buffer_of_keys_shows():
+    variant = variants.get("gqa_forward__cutedsl_sm100a__bf16_d128_n64_st3_c1_z2")
+    call = call_of(variant, sq=4096, skv=4096)
+    single = sm_of(variant, call, lambda kernel: stages(stages(kernel, "k", 1), "v", 1))
+    assert single.clocks > 1.2 * sm_of(variant, call).clocks
+
+
+def test_what_never_comes_is_reported():
+    def without_commit(kernel: sm.Kernel) -> sm.Kernel:
+        def kept(statements):
+            for s in statements:
+                if isinstance(s, t.PipelineOp) and s.kind == "commit" and s.slot.pipeline.name == "kv":
+                    continue
+                inner = {
+                    name: list(kept(getattr(s, name))) for name in ("body", "orelse") if hasattr(s, name)
+                }
+                yield dataclasses.replace(s, **inner) if inner else s
+
+        roles = {name: tuple(kept(body)) for name, body in kernel.text.roles.items()}
+        return dataclasses.replace(kernel, text=dataclasses.replace(kernel.text, roles=roles))
+
+    variant = variants.get(H128)
+    with pytest.raises(ScheduleError, match="mma waits"):
+        sm_of(variant, call_of(variant), without_commit)
+
+
+def test_less_bandwidth_takes_longer_where_memory_paces():
+    variant = variants.get(DECODE)
+    call = call_of(variant, b=64, max_pages=512, stride=32768, pages=64 * 512)
+    whole = rates.rates_of(call.row)
+    half = dataclasses.replace(whole, hbm_bytes=whole.hbm_bytes / 2)
+    fast, slow = clock.predict(call, variant), clock.predict(call, variant, half)
+    assert fast.bound == slow.bound == "memory"
+    assert slow.clocks == pytest.approx(2 * fast.clocks, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["H100", "B200"])
+def test_every_rate_has_a_source_and_an_interval_around_it(name):
+    for title, rate in rates.sources(GPUS[name]).items():
+        ends = [end for end in (rate.best, rate.worst) if end is not None]
+        assert rate.source, title
+        assert not ends or min(ends) <= rate.value <= max(ends), title
+
+
+def test_the_bounds_enclose_a_prediction():
+    variant = variants.get(H128)
+    call = call_of(variant, t=64)
+    best, worst = (clock.predict(call, variant, end).us for end in rates.bounds(call.row))
+    assert best < clock.predict(call, variant).us < worst
+
+
+def test_a_leaf_is_counted_as_its_first_thread_goes_through_it():
+    """Of 80 keys a thread has 20 scores of each of two rows: as many exponentials, and one factor a row."""
+    variant = variants.get("gqa_forward__cutedsl_sm90a__bf16_d128_n80_st2_o0_c2_w3_z2")
+    kernel, _ = clock._read(variant.op, variant.arch, tuple(sorted(variant.knobs.items())), variant.backend)
+    calls = [s for body in kernel.text.roles.values() for s in t.walk(body) if isinstance(s, t.Call)]
+    softmax = next(s for s in calls if s.leaf.name == "online_softmax_lazily")
+    work, _ = work_of(softmax, kernel.schedule, {}, {})
+    assert work.mufu == 40
+    assert 40 * 3 < work.slots < 40 * 6
+
+
+def test_the_command_says_what_roles_wait_for():
+    given = ["predict", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=128,topk=2048"]
+    said = CliRunner().invoke(app, given)
+    assert said.exit_code == 0, said.output
+    assert "acquire kv" in said.output and "A model, not a measurement, for B200" in said.output
+    found = json.loads(CliRunner().invoke(app, [*given, "--json"]).output)
+    times = [row["us"] for row in found["variants"]]
+    assert (
+        found["model"] and times == sorted(times) and {row["variant"] for row in found["variants"]} >= {H128}
+    )
