@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import DeclarationError
 from .expressions import Value
-from .statements import Slot
+from .memory import Slot
 
 if TYPE_CHECKING:
     from .lang import Pipeline

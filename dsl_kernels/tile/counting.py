@@ -19,7 +19,7 @@ from ..dtypes import DTYPES
 from ..errors import DeclarationError
 from ..expr import FUNCTIONS, names_in
 from . import text as t
-from .lang import Counts, Engine, Role, Schedule
+from .lang import Counts, Role, Schedule
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec
@@ -139,62 +139,40 @@ class _Reading:
             self._need(statements)
 
     def _learn_names(self, s: t.Statement) -> None:
-        if isinstance(s, (t.Let, t.Variable, t.Assign)):
-            self.assigned.add(s.name)
-            if self._code(s.initial if isinstance(s, t.Variable) else s.value) is None:
-                self.unknown.add(s.name)
-        elif isinstance(s, t.Loop):
-            self.assigned.add(s.index)
-        elif isinstance(s, t.TakeTicket):
-            self.assigned.add(s.last)
-        elif isinstance(s, t.Call):
-            results = {s.arguments[i].args[0] for i in s.leaf.results}
-            self.assigned |= results
-            if s.leaf.longest is None or self._passed(s, s.leaf.longest) is None:
-                self.unknown |= results
+        told = isinstance(s, t.Call) and s.leaf.longest and self._passed(s, s.leaf.longest) is not None
+        for name, value in s.sets().items():
+            self.assigned.add(name)
+            if not told and (value is None or self._code(value) is None):
+                self.unknown.add(name)
 
     def _need(self, statements: Iterable[t.Statement]) -> bool:
         """Whether any of the statements is relevant; what those need is added."""
         found = False
         for s in statements:
-            relevant = self._relevant(s)
-            if isinstance(s, (t.Loop, t.Repeat, t.Region)):
-                relevant = self._need(s.body)
-            elif isinstance(s, t.If):
-                relevant = any([self._need(s.body), self._need(s.orelse)])
-            if relevant:
+            within = [self._need(block) for block in s.blocks.values()]
+            if any(within) if within else self._relevant(s):
                 found = True
                 self.needed |= self._names(s)
         return found
 
     def _relevant(self, s: t.Statement) -> bool:
         """Whether a statement that holds no others counts, or sets a name that is needed."""
-        if isinstance(s, (t.Let, t.Variable, t.Assign)):
-            return s.name in self.needed
-        if isinstance(s, t.TakeTicket):
-            return s.last in self.needed
+        if not self.needed.isdisjoint(s.sets()):
+            return True
         if isinstance(s, t.Call):
-            sets = any(s.arguments[i].args[0] in self.needed for i in s.leaf.results)
-            return sets or s.leaf.loaded is not None or s.leaf.stored is not None
-        return bool(self._amounts(s))
+            return s.leaf.loaded is not None or s.leaf.stored is not None
+        return bool(s.issues() or s.loads() or s.stores() or s.counts())
 
     def _names(self, s: t.Statement) -> set[str]:
         """The names that a relevant statement works with."""
-        if isinstance(s, t.Let | t.Assign):
-            return t.names_of(_parts(s.value))
-        if isinstance(s, t.Variable):
-            return t.names_of(_parts(s.initial))
-        if isinstance(s, t.Loop):
-            return t.names_of([*_parts(s.begin), *_parts(s.end)])
-        if isinstance(s, (t.Repeat, t.If)):
-            return t.names_of(_parts(s.condition))
         if isinstance(s, t.Call):
-            sets = any(s.arguments[i].args[0] in self.needed for i in s.leaf.results)
+            sets = not self.needed.isdisjoint(s.sets())
             asked = [s.leaf.loaded, s.leaf.stored, *([s.leaf.longest] if sets else [])]
             return {name for of in asked if of is not None for name in t.names_of(self._arguments(s, of))}
-        if isinstance(s, t.Store):
-            return {name for box, _ in s.copies for at in box.at for name in t.names_of(_parts(at))}
-        return set()
+        found: list[Any] = [*s.sets().values(), *(at for box, _ in s.stores() for at in box.at)]
+        # What decides whether and how often blocks are gone through.
+        found += vars(s).values() if s.blocks else ()
+        return {name for value in found for name in t.names_of(_parts(value))}
 
     def _arguments(self, call: t.Call, of: Callable[..., Any]) -> list[Any]:
         """The parts of the arguments that a function of a leaf's parameters asks for."""
@@ -229,13 +207,14 @@ class _Reading:
 
     def _write(self, statements: Iterable[t.Statement], times: str, depth: int) -> None:
         for s in statements:
-            if isinstance(s, t.Region):
-                self._write(s.body, times, depth)
-            elif isinstance(s, t.If):
+            if isinstance(s, t.If):
                 self._write_if(s, times, depth)
             elif isinstance(s, (t.Loop, t.Repeat)):
                 if self._any_relevant(s.body):
                     (self._write_loop if isinstance(s, t.Loop) else self._write_repeat)(s, times, depth)  # type: ignore[arg-type]
+            elif s.blocks:
+                for block in s.blocks.values():
+                    self._write(block, times, depth)
             elif self._relevant(s):
                 self._write_one(s, times, depth)
 
@@ -243,11 +222,7 @@ class _Reading:
         self.lines.append("    " * depth + line)
 
     def _any_relevant(self, statements: Iterable[t.Statement]) -> bool:
-        return any(
-            self._relevant(s)
-            for s in t.walk(statements)
-            if not isinstance(s, (t.Loop, t.Repeat, t.If, t.Region))
-        )
+        return any(self._relevant(s) for s in t.walk(statements) if not s.blocks)
 
     def _write_if(self, s: t.If, times: str, depth: int) -> None:
         condition = self._code(s.condition)
@@ -267,7 +242,7 @@ class _Reading:
         if begin is None or end is None:
             self._say(depth, f"v_{s.index} = 0")
             self._write(s.body, times, depth)
-        elif self.needed & (_set_in(s.body) | {s.index}):
+        elif not self.needed.isdisjoint(_set_in([s])):
             self._say(depth, f"for v_{s.index} in range({begin}, {end}, {s.step}):")
             self._write(s.body, times, depth + 1)
         else:
@@ -286,25 +261,21 @@ class _Reading:
         self._write(s.body, times, depth + 1)
 
     def _write_one(self, s: t.Statement, times: str, depth: int) -> None:
-        if isinstance(s, (t.Let, t.Variable, t.Assign)):
-            if s.name not in self.unknown:
-                self._say(
-                    depth, f"v_{s.name} = {self._code(s.initial if isinstance(s, t.Variable) else s.value)}"
-                )
-        elif isinstance(s, t.TakeTicket):
-            self._say(depth, f"v_{s.last} = True")
-        else:
-            # What a leaf moves follows from what it is given.
-            for key, amount in self._amounts(s):
-                variable = self.events.setdefault(key, f"c{len(self.events)}")
-                self._say(
-                    depth, f"{variable} += {amount}" if times == "1" else f"{variable} += {times} * {amount}"
-                )
-            if isinstance(s, t.Call):
-                self._write_results(s, depth)
+        # What a leaf moves follows from what it is given.
+        for key, amount in self._amounts(s):
+            variable = self.events.setdefault(key, f"c{len(self.events)}")
+            self._say(
+                depth, f"{variable} += {amount}" if times == "1" else f"{variable} += {times} * {amount}"
+            )
+        if isinstance(s, t.Call):
+            self._write_results(s, depth)
+            return
+        for name, value in s.sets().items():
+            if name not in self.unknown:
+                self._say(depth, f"v_{name} = {self._code(value)}")
 
     def _write_results(self, s: t.Call, depth: int) -> None:
-        names = [s.arguments[i].args[0] for i in s.leaf.results]
+        names = [*s.sets()]
         if s.leaf.longest is None or not self.needed & set(names) - self.unknown:
             return
         targets = ", ".join(f"v_{name}" for name in names)
@@ -342,17 +313,6 @@ class _Reading:
 
     def _amounts(self, s: t.Statement) -> list[tuple[tuple[str, str], str]]:
         """What a statement counts, and how much of it."""
-        if isinstance(s, t.Multiply):
-            return [(("flops", p.mma.dtype), str(p.mma.flops)) for p in s.products]
-        if isinstance(s, t.PipelineOp):
-            sends = s.kind == "commit" and s.slot.pipeline.fill is Engine.PEERS
-            return [(("uses", s.slot.pipeline.name), "1")] if s.kind == "acquire" or sends else []
-        if isinstance(s, t.Bulk):
-            return [(_LOADED, str(self._bytes(s.target)))]
-        if isinstance(s, t.Store):
-            return [(_STORED, self._inside(box, view)) for box, view in s.copies]
-        if isinstance(s, t.ClusterArrive):
-            return [] if s.relaxed else [(_SYNCS, "1")]
         if isinstance(s, t.Call):
             asked = ((_LOADED, s.leaf.loaded), (_STORED, s.leaf.stored))
             return [
@@ -360,7 +320,12 @@ class _Reading:
                 for key, of in asked
                 if of is not None and self._passed(s, of) is not None
             ]
-        return []
+        return [
+            *((("flops", product.mma.dtype), str(product.mma.flops)) for product in s.issues()),
+            *((_LOADED, str(self._bytes(target))) for _, target in s.loads()),
+            *((_STORED, self._inside(box, view)) for box, view in s.stores()),
+            *([(counted, "1")] if (counted := s.counts()) else []),
+        ]
 
     def _inside(self, box: t.Box, view: t.View) -> str:
         """Python for the bytes of a box that lie in its tensor; all of them where the place is one that data decide."""
@@ -403,14 +368,4 @@ def _parts(value: Any) -> list[Any]:
 
 def _set_in(statements: Iterable[t.Statement]) -> set[str]:
     """The names that statements set."""
-    found: set[str] = set()
-    for s in t.walk(statements):
-        if isinstance(s, (t.Let, t.Variable, t.Assign)):
-            found.add(s.name)
-        elif isinstance(s, t.Loop):
-            found.add(s.index)
-        elif isinstance(s, t.TakeTicket):
-            found.add(s.last)
-        elif isinstance(s, t.Call):
-            found |= {s.arguments[i].args[0] for i in s.leaf.results}
-    return found
+    return {name for s in t.walk(statements) for name in s.sets()}

@@ -136,7 +136,7 @@ def _places(index: Index) -> tuple[Value, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Put:
+class Put(t.Statement):
     """array[index] = value"""
 
     array: Array
@@ -145,7 +145,7 @@ class Put:
 
 
 @dataclass(frozen=True, eq=False)
-class Vector:
+class Vector(t.Statement):
     """The group of that number, or at that row and column, of consecutive elements: into registers, or out of them to `store`."""
 
     registers: Array
@@ -155,10 +155,10 @@ class Vector:
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class Line(t.Statement):
     """A name for a row of a matrix or a part of an array, for DSLs that pass addresses."""
 
-    name: str
+    name: t.Declares
     array: Array
     rows: tuple[Value, ...]
     pitches: tuple[Value, ...]
@@ -167,14 +167,14 @@ class Line:
 
 
 @dataclass(frozen=True, eq=False)
-class Local:
+class Local(t.Statement):
     """Registers of the leaf itself."""
 
     array: Array
 
 
 @dataclass(frozen=True, eq=False)
-class Do:
+class Do(t.Statement):
     """A function for what it does."""
 
     value: Expr

@@ -55,8 +55,6 @@ LANES = 32
 _TIMES = (2, 3, 6, 7)
 _REGION_BITS = REGIONS.bit_length() - 1
 _THEN, _SPENT, _PLACE = "probe_then", "probe_spent", "probe_place"
-# What only names a value, or says nothing to the machine.
-_SILENT = (t.Let, t.Variable, t.Assign, t.Comment, t.BarriersStand, t.TearDown)
 
 
 @dataclass(frozen=True)
@@ -291,17 +289,16 @@ class _Marker:
         found: list[t.Statement] = []
         region: str | None = None
         for s in statements:
-            inside = isinstance(s, (t.Loop, t.Repeat, t.If)) and any(map(_region, t.walk([s])))
-            name = None if inside else _region(s)
+            inside = _branches(s) and any(inner.region() for inner in t.walk([s]))
+            name = None if inside else s.region()
             if name is not None and self._mode == COARSE and not name.startswith(WAITS):
                 name = WORK
             if region is not None and (inside or name not in (None, region)):
                 found.append(self._mark(region))
                 region = None
-            if isinstance(s, (t.Loop, t.Repeat)) and inside:
-                s = replace(s, body=self.block(s.body))
-            elif isinstance(s, t.If) and inside:
-                s = replace(s, body=self.block(s.body), orelse=self.block(s.orelse))
+            if inside:
+                blocks: dict[str, Any] = {field: self.block(inner) for field, inner in s.blocks.items()}
+                s = replace(s, **blocks)
             region = name or region
             found.append(s)
         if region is not None:
@@ -313,8 +310,7 @@ class _Marker:
         found: list[t.Statement] = []
         ahead = 0
         for s in statements:
-            branches = isinstance(s, (t.Loop, t.Repeat, t.If))
-            if ahead == AHEAD or (ahead and branches):
+            if ahead == AHEAD or (ahead and _branches(s)):
                 found.append(t.Call(leaf.pass_marks, (t.name(_PLACE), RING, ahead)))
                 ahead = 0
             if isinstance(s, t.Call) and s.leaf is leaf.note_region:
@@ -337,30 +333,6 @@ class _Marker:
 _IN_NAMES = str.maketrans(dict.fromkeys(" ,.-+", "_"))
 
 
-def _region(s: t.Statement) -> str | None:
-    """The name of the region that a statement is; None where it is none of its own."""
-    if isinstance(s, t.Region):
-        return s.name
-    if isinstance(s, t.Call):
-        return s.leaf.name
-    if isinstance(s, t.PipelineOp):
-        return f"{s.kind} {s.slot.pipeline.name}"
-    if isinstance(s, t.Multiply):
-        return "multiply " + " ".join(dict.fromkeys(p.mma.name for p in s.products))
-    if isinstance(s, t.Bulk):
-        return f"copy {s.target.buffer}"
-    if isinstance(s, t.Fill):
-        return "fill"
-    if isinstance(s, (t.Meet, t.Publish)):
-        return f"meet {s.name or 'all'}"
-    if isinstance(s, (t.TakeTurn, t.PassTurn)):
-        return f"{'take' if isinstance(s, t.TakeTurn) else 'pass'} {s.name}"
-    if isinstance(s, t.Store):
-        return f"store {' '.join(dict.fromkeys(view.buffer for _, view in s.copies))}"
-    named: Any = {
-        t.AwaitProducts: "await products", t.AwaitStores: "await stores", t.ClusterArrive: "arrive cluster",
-        t.ClusterWait: "wait cluster", t.TakeTicket: "take ticket", t.CountIn: "count in", t.AwaitCount: "wait count", t.CountOut: "count out",
-        t.Depend: "depend",
-        t.LaunchDependents: "launch dependents",
-    }  # fmt: skip
-    return named.get(type(s))
+def _branches(s: t.Statement) -> bool:
+    """Whether the text goes another way from here than to the statement behind this one."""
+    return s.APART and bool(s.blocks)

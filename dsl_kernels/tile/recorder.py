@@ -14,16 +14,15 @@ from .channel import Channel
 from .expressions import Expr, Value, kernel_condition, name
 from .lang import Engine, Schedule
 from .leaf import AMBIENT, Kind, Leaf
+from .memory import Box, Cluster, Global, Rows, Sender, Slot, Span, View
 from .statements import (
     Assign,
     AwaitCount,
     AwaitProducts,
     AwaitStores,
     BarriersStand,
-    Box,
     Bulk,
     Call,
-    Cluster,
     ClusterArrive,
     ClusterWait,
     Comment,
@@ -31,7 +30,6 @@ from .statements import (
     CountOut,
     Depend,
     Fill,
-    Global,
     If,
     LaunchDependents,
     Let,
@@ -44,16 +42,11 @@ from .statements import (
     Publish,
     Region,
     Repeat,
-    Rows,
-    Sender,
-    Slot,
-    Span,
     Statement,
     Store,
     TakeTicket,
     TakeTurn,
     Variable,
-    View,
 )
 
 if TYPE_CHECKING:

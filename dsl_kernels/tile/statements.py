@@ -1,216 +1,256 @@
-"""The text of a kernel as plain data: the places that its statements name, the statements, and what is in them."""
+"""The text of a kernel as plain data: its statements, what each declares of itself, and what is in them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
-from ..errors import DeclarationError
 from .expressions import Expr, Value
-from .lang import Mma, Pipeline
+from .lang import Engine, Mma
 from .leaf import Leaf
+from .memory import Box, Cluster, Global, Rows, Sender, Slot, Span, View
 
 
-class Memory:
-    """What holds numbers and is none itself: compared with a number it would differ from every one."""
+class Mark(Enum):
+    """What a field of a statement names, as its annotation says."""
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, (int, float, Expr)):
-            raise DeclarationError(
-                f"== or != on a {type(self).__name__}", expected="a number of the kernel", got="memory that holds numbers",
-                fix="compare an element: array[i] in the text of a leaf, m.word(buffer, i) in a body",
-            )  # fmt: skip
-        return self is other
+    BLOCK = "statements inside of it"
+    DECLARES = "a value that exists behind it, in the same block"
+    INSIDE = "a value that exists in its blocks only"
+    ASSIGNS = "a value that was declared before, which gets another one"
+    TOUCHES = "a buffer, or several, whole"
+    COUNTER = "an operand that is read and written"
+    MEETS = "the named barrier at which the threads of its roles meet"
 
-    __hash__ = object.__hash__
 
-    def __getitem__(self, index: Any) -> Any:
-        raise DeclarationError(
-            f"an index of a {type(self).__name__} in a body", expected="a part by name, or a number by m.word", got="[...]",
-            fix="say view.stage(use), view.part(first, rows) or view.columns(first, count); m.word(memory, i) is a number there",
-        )  # fmt: skip
+Block = Annotated[list["Statement"], Mark.BLOCK]
+Declares = Annotated[str, Mark.DECLARES]
+Inside = Annotated[str, Mark.INSIDE]
+Assigns = Annotated[str, Mark.ASSIGNS]
+Touches = Annotated[str, Mark.TOUCHES]
+Counter = Annotated[str, Mark.COUNTER]
+Meets = Annotated[str, Mark.MEETS]
 
 
 @dataclass(frozen=True, eq=False)
-class View(Memory):
-    """Part of a buffer: the stage that use `use` of its ring has (None: it has one), and `rows` of it from `first` on.
+class Statement:
+    """What a body says: a dataclass, whose fields are its operands and whose class says what it does beside reading them.
 
-    Of a matrix `width` columns from `column` on; None are all.
+    A field that names something by a string is annotated by what it names (`Mark`). The checks of a text, probes, counts
+    and the interpreter go by these declarations, so that a new statement is its class here, its meaning in
+    `executor.py` and a macro in each `_spelling.j2`.
     """
 
-    buffer: str
-    pipeline: str | None
-    use: Value | None
-    first: Value = 0
-    rows: int | None = None
-    column: Value = 0
-    width: int | None = None
+    OF_MACHINE: ClassVar[bool] = True
+    """Whether threads spend time on it; if not, probes see nothing there."""
+    APART: ClassVar[bool] = True
+    """Whether its blocks, if it has any, may be gone through never or several times."""
+    REPEATS: ClassVar[bool] = False
+    """Whether its blocks may be gone through several times."""
 
-    def stage(self, use: Value) -> View:
-        """The stage that use `use` has, of a buffer outside of pipelines."""
-        return replace(self, use=use)
+    @classmethod
+    def title(cls) -> str:
+        """Its name in words with `_` between them, as a macro that spells it is called."""
+        return _words(cls.__name__)
 
-    def part(self, first: Value, rows: int) -> View:
-        """`rows` rows from `first` on."""
-        return replace(self, first=first, rows=rows)
+    def marked(self, mark: Mark) -> list[Any]:
+        """What its fields with a mark name."""
+        found: list[Any] = []
+        for field in _fields(type(self)).get(mark, ()):
+            named = getattr(self, field)
+            found += named if isinstance(named, tuple) else () if named is None else (named,)
+        return found
 
-    def columns(self, first: Value, count: int) -> View:
-        """`count` columns from `first` on."""
-        return replace(self, column=first, width=count)
+    @property
+    def blocks(self) -> dict[str, list[Statement]]:
+        """The statements inside of it, by the name of the field that holds them."""
+        return {field: getattr(self, field) for field in _fields(type(self)).get(Mark.BLOCK, ())}
 
+    def sets(self) -> Mapping[str, Value | None]:
+        """The names whose values it sets, each with the value that counts go by; None where only data decide it."""
+        marks = (Mark.DECLARES, Mark.INSIDE, Mark.ASSIGNS)
+        return {name: None for mark in marks for name in self.marked(mark)}
 
-@dataclass(frozen=True, eq=False)
-class Global(Memory):
-    """A global-memory operand, whole; `pitch` names the dim that is the stride of its rows, for DSLs that pass addresses."""
+    def touches(self) -> set[str]:
+        """The buffers that it touches, by name."""
+        viewed = (value.buffer for value in values(self) if isinstance(value, (View, Cluster)))
+        return {*viewed, *self.marked(Mark.TOUCHES)}
 
-    name: str
-    pitch: str | None = None
-    dtype: str = "int32"
+    def meets(self) -> str | None:
+        """The named barrier at which the threads of its roles meet; "" is all threads of the CTA, None nowhere."""
+        return next(iter(self.marked(Mark.MEETS)), None)
 
-    def span(self, row: Value, pitch: int, column: int = 0, count: int | None = None) -> Span:
-        """`count` elements from `column` of `row` on, of rows that are `pitch` elements long; by default to the end of the row."""
-        return Span(self.name, self.dtype, row, pitch, column, pitch - column if count is None else count)
+    def reads(self) -> set[str]:
+        """The operands that it reads by themselves, not by tensor maps or spans."""
+        return {
+            *(value.name for value in values(self) if isinstance(value, Global)),
+            *self.marked(Mark.COUNTER),
+        }
 
+    def writes(self) -> set[str]:
+        """The operands that it writes, not by tensor maps."""
+        return set(self.marked(Mark.COUNTER))
 
-@dataclass(frozen=True, eq=False)
-class Box:
-    """The box of a tensor map at coordinates, outermost first; zeros where it leaves the tensor."""
+    def issues(self) -> tuple[Product, ...]:
+        """The products that it issues."""
+        return ()
 
-    map: str
-    at: tuple[Value, ...]
+    def loads(self) -> tuple[tuple[Box | Span | Rows, View], ...]:
+        """The copies into this CTA that it issues."""
+        return ()
 
+    def stores(self) -> tuple[tuple[Box, View], ...]:
+        """The copies out of this CTA that it issues."""
+        return ()
 
-@dataclass(frozen=True, eq=False)
-class Span:
-    """`count` elements of an operand seen as rows of `pitch` elements of type `dtype`, from `column` of `row` on."""
+    def counts(self) -> tuple[str, str] | None:
+        """What happens once at it that a cost model counts: ("uses", a pipeline) or ("syncs", "")."""
+        return None
 
-    operand: str
-    dtype: str
-    row: Value
-    pitch: int
-    column: int
-    count: int
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Rows of a tensor map by number, which every lane has in its registers `rows`, from `column` on; zeros where there is none."""
-
-    map: str
-    rows: View
-    column: Value
-
-
-@dataclass(frozen=True, eq=False)
-class Cluster(Memory):
-    """A shared buffer as every CTA of the group holds it: leaves read and write it by rank."""
-
-    buffer: str
-
-
-@dataclass(frozen=True, eq=False)
-class Sender(Memory):
-    """The slot that a use of a pipeline between CTAs has in another CTA of the group, and the barrier that counts what arrives there.
-
-    Of one between CTAs of the grid the words of the first CTA, and how many each has.
-    """
-
-    view: View
-    slot: Slot
+    def region(self) -> str | None:
+        """The name under which probes count it; None where they count it with what stands before."""
+        return None if self.blocks or not self.OF_MACHINE else self.title().replace("_", " ")
 
 
-@dataclass(frozen=True, eq=False)
-class Slot(Memory):
-    """One use of a pipeline as a role holds it; its buffers are attributes: `slot.keys`."""
+@cache
+def _words(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
-    pipeline: Pipeline
-    use: Value
-    role: str
 
-    def __getattr__(self, buffer: str) -> View:
-        if buffer.startswith("_") or buffer not in self.pipeline.buffers:
-            raise AttributeError(f"pipeline {self.pipeline.name} has no buffer {buffer}")
-        return View(buffer, self.pipeline.name, self.use)
+_FIELDS: dict[type, dict[Mark, tuple[str, ...]]] = {}
 
-    def plain(self) -> Slot:
-        """The slot as a statement keeps it, without the end of the pipeline that it came from."""
-        return Slot(self.pipeline, self.use, self.role)
 
-    def view(self) -> View:
-        """The buffer of a pipeline that has one."""
-        (buffer,) = self.pipeline.buffers
-        return View(buffer, self.pipeline.name, self.use)
+def _fields(kind: type) -> dict[Mark, tuple[str, ...]]:
+    """The fields of a statement by their marks."""
+    if kind not in _FIELDS:
+        found: dict[Mark, tuple[str, ...]] = {}
+        for field, hint in get_type_hints(kind, include_extras=True).items():
+            for mark in _marks(hint):
+                found[mark] = (*found.get(mark, ()), field)
+        _FIELDS[kind] = found
+    return _FIELDS[kind]
+
+
+def _marks(hint: Any) -> Iterator[Mark]:
+    yield from (mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Mark))
+    for part in get_args(hint):
+        yield from _marks(part)
 
 
 @dataclass(frozen=True, eq=False)
-class Let:
+class Let(Statement):
     """A value that is computed once and keeps its name."""
 
-    name: str
+    OF_MACHINE = False
+    name: Declares
     value: Value
+
+    def sets(self) -> Mapping[str, Value | None]:
+        return {self.name: self.value}
 
 
 @dataclass(frozen=True, eq=False)
-class Variable:
+class Variable(Statement):
     """A scalar that may be assigned again."""
 
-    name: str
+    OF_MACHINE = False
+    name: Declares
     dtype: str
     initial: Value
 
+    def sets(self) -> Mapping[str, Value | None]:
+        return {self.name: self.initial}
+
 
 @dataclass(frozen=True, eq=False)
-class Assign:
-    name: str
+class Assign(Statement):
+    """Another value of a variable."""
+
+    OF_MACHINE = False
+    name: Assigns
     value: Value
     dtype: str = "int32"
 
+    def sets(self) -> Mapping[str, Value | None]:
+        return {self.name: self.value}
+
 
 @dataclass(frozen=True, eq=False)
-class Loop:
+class Loop(Statement):
     """`index` from `begin` up to `end` by `step`. An unrolled one has numbers for all three; another has `at_once` turns behind one test."""
 
-    index: str
+    REPEATS = True
+    index: Inside
     begin: Value
     end: Value
     step: int
     unrolled: bool
-    body: list[Statement]
+    body: Block
     at_once: int = 1
 
+    def sets(self) -> Mapping[str, Value | None]:
+        return {self.index: 0}
+
 
 @dataclass(frozen=True, eq=False)
-class Repeat:
+class Repeat(Statement):
     """While `condition` holds."""
 
+    REPEATS = True
     condition: Value
-    body: list[Statement]
+    body: Block
 
 
 @dataclass(frozen=True, eq=False)
-class If:
+class If(Statement):
+    """The statements of `body` where a condition holds, those of `orelse` where not."""
+
     condition: Value
-    body: list[Statement]
-    orelse: list[Statement]
+    body: Block
+    orelse: Block
 
 
 @dataclass(frozen=True, eq=False)
-class Region:
+class Region(Statement):
     """Statements that a probe counts together, under a name."""
 
+    APART = False
     name: str
-    body: list[Statement]
+    body: Block
+
+    def region(self) -> str | None:
+        return self.name
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class Call(Statement):
+    """A leaf, with an argument for each of its parameters."""
+
     leaf: Leaf
     arguments: tuple[Any, ...]
 
+    def sets(self) -> Mapping[str, Value | None]:
+        return {self.arguments[i].args[0]: None for i in self.leaf.results}
+
+    def reads(self) -> set[str]:
+        written = set(self.leaf.written)
+        read = (a for i, a in enumerate(self.arguments) if i not in written or not isinstance(a, Global))
+        return {value.name for value in contained(read) if isinstance(value, Global)}
+
+    def writes(self) -> set[str]:
+        into = (self.arguments[i] for i in self.leaf.written)
+        return {argument.name for argument in into if isinstance(argument, Global)}
+
+    def region(self) -> str | None:
+        return self.leaf.name
+
 
 @dataclass(frozen=True, eq=False)
-class PipelineOp:
+class PipelineOp(Statement):
     """One operation of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces.
 
     `pending` groups of products, those issued last, may be in flight at a release by wgmma: none of them reads the slot.
@@ -223,9 +263,26 @@ class PipelineOp:
     pending: int = 0
     at: Value | None = None
 
+    def meets(self) -> str | None:
+        return (self.slot.pipeline.meets or None) if self.kind == "wait" else None
+
+    def reads(self) -> set[str]:
+        return super().reads() | self.writes()
+
+    def writes(self) -> set[str]:
+        return {self.slot.pipeline.through} - {""}
+
+    def counts(self) -> tuple[str, str] | None:
+        pipe = self.slot.pipeline
+        sends = self.kind == "commit" and pipe.fill is Engine.PEERS
+        return ("uses", pipe.name) if self.kind == "acquire" or sends else None
+
+    def region(self) -> str | None:
+        return f"{self.kind} {self.slot.pipeline.name}"
+
 
 @dataclass(frozen=True, eq=False)
-class Bulk:
+class Bulk(Statement):
     """A copy by the copy engine into a slot of a pipeline, which completes on the slot's full barrier.
 
     A `multicast` one goes to that place, and completes on that barrier, in every CTA of the cluster.
@@ -236,6 +293,12 @@ class Bulk:
     slot: Slot
     evict_first: bool = False
     multicast: bool = False
+
+    def loads(self) -> tuple[tuple[Box | Span | Rows, View], ...]:
+        return ((self.source, self.target),)
+
+    def region(self) -> str | None:
+        return f"copy {self.target.buffer}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,36 +313,52 @@ class Product:
 
 
 @dataclass(frozen=True, eq=False)
-class Multiply:
+class Multiply(Statement):
     """Issue products as one group."""
 
     products: tuple[Product, ...]
 
+    def issues(self) -> tuple[Product, ...]:
+        return self.products
+
+    def region(self) -> str | None:
+        return "multiply " + " ".join(dict.fromkeys(product.mma.name for product in self.products))
+
 
 @dataclass(frozen=True, eq=False)
-class AwaitProducts:
+class AwaitProducts(Statement):
     """Until at most `pending` groups of this role's products are in flight."""
 
     pending: int
 
 
 @dataclass(frozen=True, eq=False)
-class Comment:
+class Comment(Statement):
+    """A line for the reader of the generated kernel."""
+
+    OF_MACHINE = False
     text: str
 
 
 @dataclass(frozen=True, eq=False)
-class BarriersStand:
+class BarriersStand(Statement):
     """In the kernel's start: from here on every role may use every barrier and the tensor memory."""
 
+    OF_MACHINE = False
+
 
 @dataclass(frozen=True, eq=False)
-class TearDown:
+class TearDown(Statement):
     """Behind all roles: no thread touches tensor memory any more, and it goes back."""
 
+    OF_MACHINE = False
+
+    def meets(self) -> str | None:
+        return ""
+
 
 @dataclass(frozen=True, eq=False)
-class Fill:
+class Fill(Statement):
     """Every element of a register buffer becomes `value`."""
 
     target: View
@@ -287,140 +366,166 @@ class Fill:
 
 
 @dataclass(frozen=True, eq=False)
-class Meet:
+class Meet(Statement):
     """Barrier of the threads of the roles that a named barrier is declared for; "" is all threads of the CTA.
 
     `replica` says which replica meets, where each meets apart.
     """
 
-    name: str
+    name: Meets
     replica: Value = 0
+
+    def region(self) -> str | None:
+        return f"meet {self.name or 'all'}"
 
 
 @dataclass(frozen=True, eq=False)
-class Publish:
+class Publish(Statement):
     """Threads of this role have written shared buffers that its own products read next: fence, then meet."""
 
-    buffers: tuple[str, ...]
-    name: str
+    buffers: tuple[Touches, ...]
+    name: Meets
     replica: Value = 0
+
+    def region(self) -> str | None:
+        return f"meet {self.name or 'all'}"
 
 
 @dataclass(frozen=True, eq=False)
-class Store:
+class Store(Statement):
     """Copies by the copy engine of what threads of this role have written to shared memory: fence, meet, one warp stores.
 
     The copies are one group, which reads shared memory until `AwaitStores`.
     """
 
     copies: tuple[tuple[Box, View], ...]
-    name: str
+    name: Meets
     replica: Value = 0
+
+    def stores(self) -> tuple[tuple[Box, View], ...]:
+        return self.copies
+
+    def region(self) -> str | None:
+        return f"store {' '.join(dict.fromkeys(view.buffer for _, view in self.copies))}"
 
 
 @dataclass(frozen=True, eq=False)
-class AwaitStores:
+class AwaitStores(Statement):
     """Until at most `pending` groups of this role's stores still read shared memory; then meet, if there is a barrier."""
 
     pending: int
-    name: str | None
+    name: Meets | None
     replica: Value = 0
 
 
 @dataclass(frozen=True, eq=False)
-class ClusterArrive:
+class ClusterArrive(Statement):
     """Every thread of every CTA of the cluster arrives. A relaxed one orders no memory."""
 
     relaxed: bool
 
+    def counts(self) -> tuple[str, str] | None:
+        return None if self.relaxed else ("syncs", "")
+
+    def region(self) -> str | None:
+        return "arrive cluster"
+
 
 @dataclass(frozen=True, eq=False)
-class ClusterWait:
+class ClusterWait(Statement):
     """Until every thread of the cluster has arrived."""
 
+    def region(self) -> str | None:
+        return "wait cluster"
+
 
 @dataclass(frozen=True, eq=False)
-class TakeTicket:
+class TakeTicket(Statement):
     """Count this CTA in at `counter[index]`, behind what it has written; `last` tells whether it was the last of `total`.
 
     The last one resets the counter. Threads of the roles of barrier `name` meet there and learn it through `buffer`: each of
     these roles says this, and the first one counts.
     """
 
-    last: str
-    buffer: str
-    counter: str
+    last: Assigns
+    buffer: Touches
+    counter: Counter
     index: Value
     total: Value
-    name: str
+    name: Meets
+
+    def sets(self) -> Mapping[str, Value | None]:
+        return {self.last: True}
 
 
 @dataclass(frozen=True, eq=False)
-class CountIn:
+class CountIn(Statement):
     """Count this CTA in at `counter[index]`, behind what it has written. The roles of barrier `name` meet before the first counts."""
 
-    counter: str
+    counter: Counter
     index: Value
-    name: str
+    name: Meets
 
 
 @dataclass(frozen=True, eq=False)
-class AwaitCount:
+class AwaitCount(Statement):
     """Until `total` CTAs have counted in at `counter[index]`, this one among them; what they wrote can be read then.
 
     Threads of the roles of barrier `name` meet there. All CTAs must run at once.
     """
 
-    counter: str
+    counter: Counter
     index: Value
     total: Value
-    name: str
+    name: Meets
+
+    def region(self) -> str | None:
+        return "wait count"
 
 
 @dataclass(frozen=True, eq=False)
-class CountOut:
+class CountOut(Statement):
     """Count this CTA out at `counter[index]`, of which it awaits nothing more: the last of `total` resets the counter."""
 
-    counter: str
+    counter: Counter
     index: Value
     total: Value
     name: str
 
 
 @dataclass(frozen=True, eq=False)
-class Depend:
+class Depend(Statement):
     """From here on what the kernel before this one wrote is needed; with `launch` the one behind this may start."""
 
     launch: bool = True
 
 
 @dataclass(frozen=True, eq=False)
-class LaunchDependents:
+class LaunchDependents(Statement):
     """The kernel behind this one may start."""
 
 
 @dataclass(frozen=True, eq=False)
-class TakeTurn:
+class TakeTurn(Statement):
     """Until it is this member's turn; `replica` says which member of the role it is."""
 
     name: str
     replica: Value
 
+    def region(self) -> str | None:
+        return f"take {self.name}"
+
 
 @dataclass(frozen=True, eq=False)
-class PassTurn:
+class PassTurn(Statement):
     """The next member's turn, behind what this one has done; before the first turn the last member `opens`."""
 
     name: str
     replica: Value
     opens: bool = False
 
-
-Statement = (
-    Let | Variable | Assign | Loop | Repeat | If | Region | Call | PipelineOp | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
-    | ClusterArrive | ClusterWait | TakeTicket | CountIn | AwaitCount | CountOut | Depend | LaunchDependents | Comment | BarriersStand | TearDown
-    | TakeTurn | PassTurn | Store | AwaitStores
-)  # fmt: skip
+    def region(self) -> str | None:
+        return f"pass {self.name}"
 
 
 @dataclass(frozen=True)
@@ -447,11 +552,8 @@ def walk(statements: Any) -> Iterator[Statement]:
     """Every statement, inner ones behind the one that holds them."""
     for statement in statements:
         yield statement
-        if isinstance(statement, (Loop, Repeat, Region)):
-            yield from walk(statement.body)
-        elif isinstance(statement, If):
-            yield from walk(statement.body)
-            yield from walk(statement.orelse)
+        for block in statement.blocks.values():
+            yield from walk(block)
 
 
 _VALUES = frozenset((Expr, View, Global, Box, Span, Rows, Cluster, Sender, Slot))
@@ -460,8 +562,13 @@ _HOLDERS = _VALUES | {tuple, Product}
 
 def values(statement: Statement) -> list[Any]:
     """Every expression, view, slot, operand and copied part in a statement; not those of the statements inside it."""
+    return contained(vars(statement).values())
+
+
+def contained(parts: Iterable[Any]) -> list[Any]:
+    """The same of parts of a statement."""
     found: list[Any] = []
-    todo = [part for part in vars(statement).values() if type(part) in _HOLDERS]
+    todo = [part for part in parts if type(part) in _HOLDERS]
     while todo:
         item = todo.pop()
         if type(item) in _VALUES:

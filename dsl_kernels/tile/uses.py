@@ -68,8 +68,8 @@ class _Uses:
         self._barriers()
         self._products()
         for _, s in self._statements:
-            if isinstance(s, t.Bulk):
-                self._copy(s, {spec.name: spec for spec in operands})
+            for source, target in s.loads():
+                self._copy(s, source, target, {spec.name: spec for spec in operands})
         for pipe in self._schedule.pipelines:
             self._pipeline_ops(pipe)
         self._operands(operands)
@@ -107,30 +107,23 @@ class _Uses:
         """The names after a block, in which no other one is used."""
         known = set(around)
         for s in block:
-            used = t.names_of(self._values[id(s)])
-            used |= (
-                {s.name} if isinstance(s, t.Assign) else {s.last} if isinstance(s, t.TakeTicket) else set()
-            )
+            used = t.names_of(self._values[id(s)]).union(s.marked(t.Mark.ASSIGNS))
             if missing := sorted(used - known):
                 self._fail(
                     f"value {missing[0]}", "a name that is declared before it is used, in the same block or one around it",
                     "none here", f"declare it before the branch or the loop, as `{missing[0]}: Int32 = 0`", s,
                 )  # fmt: skip
-            inner = self._names_of_block(
-                getattr(s, "body", ()), known | ({s.index} if isinstance(s, t.Loop) else set())
-            )
-            self._names_of_block(getattr(s, "orelse", ()), known)
-            if isinstance(s, t.Region):
-                known = inner
-            elif isinstance(s, (t.Let, t.Variable)):
-                known.add(s.name)
+            for inner in s.blocks.values():
+                found = self._names_of_block(inner, known.union(s.marked(t.Mark.INSIDE)))
+                known = known if s.APART else found
+            known.update(s.marked(t.Mark.DECLARES))
         return known
 
     def _buffers(self) -> None:
         """Every buffer is touched, registers only by the role that holds them."""
         touched: dict[str, dict[str | None, t.Statement]] = {}
         for role, s in self._statements:
-            for name in self._buffers_of(s):
+            for name in s.touches():
                 touched.setdefault(name, {}).setdefault(role, s)
         for buffer in self._schedule.buffers:
             what = f"buffer {buffer.name}"
@@ -147,15 +140,7 @@ class _Uses:
     def _barriers(self) -> None:
         """Every role of a named barrier comes to it, and no other."""
         for name, members in self._schedule.named_barriers.items():
-            comes = {
-                role: s
-                for role, s in reversed(self._statements)
-                if (
-                    isinstance(s, (t.Meet, t.Publish, t.TakeTicket, t.CountIn, t.AwaitCount, t.Store))
-                    and s.name == name
-                )
-                or (isinstance(s, t.PipelineOp) and s.kind == "wait" and s.slot.pipeline.meets == name)
-            }
+            comes = {role: s for role, s in reversed(self._statements) if s.meets() == name}
             for role in (*(m for m in members if m not in comes), *(r for r in comes if r not in members)):
                 declared = role in members
                 self._fail(
@@ -169,7 +154,7 @@ class _Uses:
         """Every tensor-core operation is issued, by its role."""
         issued: dict[str, dict[str | None, t.Statement]] = {}
         for role, s in self._statements:
-            for product in s.products if isinstance(s, t.Multiply) else ():
+            for product in s.issues():
                 issued.setdefault(product.mma.name, {}).setdefault(role, s)
         for mma in self._schedule.mmas:
             by = issued.get(mma.name, {})
@@ -230,9 +215,15 @@ class _Uses:
                     "say count_in, await_count and count_out in the body", found[0],
                 )  # fmt: skip
 
-    def _copy(self, s: t.Bulk, operands: Mapping[str, OperandSpec]) -> None:
+    def _copy(
+        self,
+        s: t.Statement,
+        source: t.Box | t.Span | t.Rows,
+        target: t.View,
+        operands: Mapping[str, OperandSpec],
+    ) -> None:
         """A copy takes what is declared, and fills its part of a slot with elements of the slot's kind."""
-        source, buffer = s.source, self._schedule.buffer(s.target.buffer)
+        buffer = self._schedule.buffer(target.buffer)
         maps = {m.name: m for m in self._schedule.maps}
         what = f"copy into {buffer.name}"
         if not isinstance(source, t.Span):
@@ -264,15 +255,15 @@ class _Uses:
         if not 0 <= source.column <= source.column + source.count <= source.pitch:
             self._fail(what, f"columns within a row of {source.pitch}", f"{source.column} to {source.column + source.count}", "correct column and count, or the pitch", s)  # fmt: skip
         height, *others = buffer.shape
-        filled = (s.target.rows or height) * (math.prod(others) if s.target.width is None else s.target.width)
+        filled = (target.rows or height) * (math.prod(others) if target.width is None else target.width)
         if source.count != filled:
             self._fail(what, f"{filled} elements, as many as are filled", str(source.count), "name a part of the slot by view.part(first, rows), or correct the count", s)  # fmt: skip
 
     def _operands(self, operands: tuple[OperandSpec, ...]) -> None:
         """Every tensor map is copied from, every input read and every output written."""
-        sources = [s.source for _, s in self._statements if isinstance(s, t.Bulk)]
+        sources = [source for _, s in self._statements for source, _ in s.loads()]
         copied = {source.map for source in sources if not isinstance(source, t.Span)}
-        stored = {box.map for _, s in self._statements if isinstance(s, t.Store) for box, _ in s.copies}
+        stored = {box.map for _, s in self._statements for box, _ in s.stores()}
         for tensor_map in self._schedule.maps:
             if tensor_map.name not in copied | stored:
                 self._fail(f"tensor map {tensor_map.name}", "a copy by it", "none", "copy by it in a body, or remove it")  # fmt: skip
@@ -282,21 +273,10 @@ class _Uses:
         written = {m.operand for m in self._schedule.maps if m.name in stored}
         writers: dict[str, t.Statement] = {}
         for _, s in self._statements:
-            if isinstance(s, (t.TakeTicket, t.CountIn, t.AwaitCount, t.CountOut)):
-                read.add(s.counter)
-                written.add(s.counter)
-            elif isinstance(s, t.PipelineOp) and s.slot.pipeline.through:
-                read.add(s.slot.pipeline.through)
-                written.add(s.slot.pipeline.through)
-            elif isinstance(s, t.Call):
-                for i, argument in enumerate(s.arguments):
-                    if isinstance(argument, t.Global):
-                        (written if i in s.leaf.written else read).add(argument.name)
-                        if i in s.leaf.written:
-                            writers.setdefault(argument.name, s)
-            passed = s.arguments if isinstance(s, t.Call) else ()
-            found = (v for v in self._values[id(s)] if isinstance(v, t.Global))
-            read |= {v.name for v in found if not any(v is argument for argument in passed)}
+            read |= s.reads()
+            written |= s.writes()
+            for name in s.writes():
+                writers.setdefault(name, s)
         read |= set().union(*map(t.names_of, self._values.values()))
         read |= {n for e in (*self._schedule.grid, self._schedule.resident) for n in names_in(t.text_of(e))}
         for operand in operands:
@@ -357,10 +337,8 @@ class _Uses:
         meets: list[tuple[str | None, Place]] = []
         for role, part in self._parts.items():
             for place, s in _placed(part):
-                uses += [
-                    (role, place, name) for name in self._buffers_of(s) if name in (buffer.name, owner.name)
-                ]
-                if isinstance(s, (t.Meet, t.Publish)) and self._meets(role, s.name):
+                uses += [(role, place, name) for name in s.touches() if name in (buffer.name, owner.name)]
+                if (barrier := s.meets()) is not None and self._meets(role, barrier):
                     meets.append((role, place))
         ring = next((pipe for pipe in self._schedule.pipelines if owner.name in pipe.buffers), None)
         if ring and {role for role, _, name in uses if name == buffer.name} == {r.role for r in ring.readers}:
@@ -384,15 +362,6 @@ class _Uses:
     def _meets(self, role: str | None, barrier: str) -> bool:
         return not barrier or role in self._schedule.named_barriers[barrier]
 
-    def _buffers_of(self, statement: t.Statement) -> set[str]:
-        """The buffers that a statement itself touches."""
-        found = {v.buffer for v in self._values[id(statement)] if isinstance(v, (t.View, t.Cluster))}
-        if isinstance(statement, t.Publish):
-            found.update(statement.buffers)
-        if isinstance(statement, t.TakeTicket):
-            found.add(statement.buffer)
-        return found
-
     def _reads_global(self, statement: t.Statement) -> bool:
         return any(isinstance(v, (t.Global, t.Box, t.Span, t.Rows)) for v in self._values[id(statement)])
 
@@ -402,14 +371,14 @@ class _Uses:
         for number, branch in place:
             found = block[number]
             block = getattr(found, branch)
-        return isinstance(found, (t.Loop, t.Repeat))
+        return found is not None and found.REPEATS
 
 
 def _placed(statements: Iterable[t.Statement], around: Place = ()) -> Iterator[tuple[Place, t.Statement]]:
     for number, s in enumerate(statements):
         yield (*around, (number, "")), s
-        for branch in ("body", "orelse"):
-            yield from _placed(getattr(s, branch, ()), (*around, (number, branch)))
+        for branch, block in s.blocks.items():
+            yield from _placed(block, (*around, (number, branch)))
 
 
 def _shared(a: Place, b: Place) -> Iterator[Place]:

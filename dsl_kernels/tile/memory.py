@@ -1,0 +1,141 @@
+"""The places that statements name: parts of buffers, operands, boxes of tensor maps, slots of pipelines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import DeclarationError
+from .expressions import Expr, Value
+from .lang import Pipeline
+
+
+class Memory:
+    """What holds numbers and is none itself: compared with a number it would differ from every one."""
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (int, float, Expr)):
+            raise DeclarationError(
+                f"== or != on a {type(self).__name__}", expected="a number of the kernel", got="memory that holds numbers",
+                fix="compare an element: array[i] in the text of a leaf, m.word(buffer, i) in a body",
+            )  # fmt: skip
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __getitem__(self, index: Any) -> Any:
+        raise DeclarationError(
+            f"an index of a {type(self).__name__} in a body", expected="a part by name, or a number by m.word", got="[...]",
+            fix="say view.stage(use), view.part(first, rows) or view.columns(first, count); m.word(memory, i) is a number there",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class View(Memory):
+    """Part of a buffer: the stage that use `use` of its ring has (None: it has one), and `rows` of it from `first` on.
+
+    Of a matrix `width` columns from `column` on; None are all.
+    """
+
+    buffer: str
+    pipeline: str | None
+    use: Value | None
+    first: Value = 0
+    rows: int | None = None
+    column: Value = 0
+    width: int | None = None
+
+    def stage(self, use: Value) -> View:
+        """The stage that use `use` has, of a buffer outside of pipelines."""
+        return replace(self, use=use)
+
+    def part(self, first: Value, rows: int) -> View:
+        """`rows` rows from `first` on."""
+        return replace(self, first=first, rows=rows)
+
+    def columns(self, first: Value, count: int) -> View:
+        """`count` columns from `first` on."""
+        return replace(self, column=first, width=count)
+
+
+@dataclass(frozen=True, eq=False)
+class Global(Memory):
+    """A global-memory operand, whole; `pitch` names the dim that is the stride of its rows, for DSLs that pass addresses."""
+
+    name: str
+    pitch: str | None = None
+    dtype: str = "int32"
+
+    def span(self, row: Value, pitch: int, column: int = 0, count: int | None = None) -> Span:
+        """`count` elements from `column` of `row` on, of rows that are `pitch` elements long; by default to the end of the row."""
+        return Span(self.name, self.dtype, row, pitch, column, pitch - column if count is None else count)
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """The box of a tensor map at coordinates, outermost first; zeros where it leaves the tensor."""
+
+    map: str
+    at: tuple[Value, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """`count` elements of an operand seen as rows of `pitch` elements of type `dtype`, from `column` of `row` on."""
+
+    operand: str
+    dtype: str
+    row: Value
+    pitch: int
+    column: int
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a tensor map by number, which every lane has in its registers `rows`, from `column` on; zeros where there is none."""
+
+    map: str
+    rows: View
+    column: Value
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster(Memory):
+    """A shared buffer as every CTA of the group holds it: leaves read and write it by rank."""
+
+    buffer: str
+
+
+@dataclass(frozen=True, eq=False)
+class Sender(Memory):
+    """The slot that a use of a pipeline between CTAs has in another CTA of the group, and the barrier that counts what arrives there.
+
+    Of one between CTAs of the grid the words of the first CTA, and how many each has.
+    """
+
+    view: View
+    slot: Slot
+
+
+@dataclass(frozen=True, eq=False)
+class Slot(Memory):
+    """One use of a pipeline as a role holds it; its buffers are attributes: `slot.keys`."""
+
+    pipeline: Pipeline
+    use: Value
+    role: str
+
+    def __getattr__(self, buffer: str) -> View:
+        if buffer.startswith("_") or buffer not in self.pipeline.buffers:
+            raise AttributeError(f"pipeline {self.pipeline.name} has no buffer {buffer}")
+        return View(buffer, self.pipeline.name, self.use)
+
+    def plain(self) -> Slot:
+        """The slot as a statement keeps it, without the end of the pipeline that it came from."""
+        return Slot(self.pipeline, self.use, self.role)
+
+    def view(self) -> View:
+        """The buffer of a pipeline that has one."""
+        (buffer,) = self.pipeline.buffers
+        return View(buffer, self.pipeline.name, self.use)
