@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,9 @@ CLONE = "__CLONE"
 
 class Printer(Values):
     """Lines of one kernel's text.
+
+    A statement is printed by the method that is called `print_` and its title, or else by the macro of that title, which
+    is told its fields.
 
     Args:
         spelling: the macros of the DSL's `_spelling.j2`.
@@ -59,7 +63,7 @@ class Printer(Values):
     def lines(self, statements: Iterable[t.Statement], role: Role | None = None) -> list[str]:
         """The statements of a role, or of the kernel's start or end."""
         self._role, self._in_flight, self._explained = role, [], set()
-        self._copies = {len(s.copies) for s in t.walk(statements) if isinstance(s, t.Store)}
+        self._copies = {len(stores) for s in t.walk(statements) if (stores := s.stores())}
         return [*self._opened_turns(), *self._block(statements)]
 
     def _opened_turns(self) -> Iterator[str]:
@@ -79,7 +83,20 @@ class Printer(Values):
         for i, statement in enumerate(listed):
             if isinstance(statement, t.Variable) and self._set_by_next(statement.name, listed[i + 1 :]):
                 continue
-            yield from getattr(self, f"_{type(statement).__name__.lower()}")(statement)
+            yield from getattr(self, f"print_{statement.title()}", self._by_fields)(statement)
+
+    def _by_fields(self, s: t.Statement) -> Iterator[str]:
+        """A statement whose macro is told what its fields say, and number and threads of the barrier where it meets."""
+        told = {field.name: self._field(getattr(s, field.name)) for field in fields(s)}
+        if (barrier := s.meets()) is not None:
+            told |= self._named(barrier, getattr(s, "replica", 0))
+        yield from self._spell(s.title(), **told)
+
+    def _field(self, value: Any) -> Any:
+        """What a macro sees of a field: values and places spelled, all else as it is."""
+        if isinstance(value, (t.Expr, Size)):
+            return self.value(value)
+        return self._argument(value) if isinstance(value, t.PLACES) else value
 
     def _set_by_next(self, name: str, onwards: list[t.Statement]) -> bool:
         """Whether nothing reads a variable before a call returns its value, in a DSL whose calls do: it needs no first value."""
@@ -102,20 +119,20 @@ class Printer(Values):
 
     def _repeated(self, body: list[t.Statement]) -> Iterator[str]:
         """The body of a loop, at whose start the products may be in flight that its end leaves there."""
-        if any(isinstance(s, t.Multiply) for s in t.walk(body)):
+        if any(s.issues() for s in t.walk(body)):
             before, explained = self._in_flight, set(self._explained)
             list(self._inner(body))
             self._in_flight = before + [view for view in self._in_flight if view not in before]
             self._explained = explained
         yield from self._inner(body)
 
-    def _let(self, s: t.Let) -> Iterator[str]:
+    def print_let(self, s: t.Let) -> Iterator[str]:
         yield f"{s.name} = {self.value(s.value)}"
 
-    def _variable(self, s: t.Variable) -> Iterator[str]:
+    def print_variable(self, s: t.Variable) -> Iterator[str]:
         yield from self._spell("variable", name=s.name, dtype=s.dtype, value=self.value(s.initial))
 
-    def _assign(self, s: t.Assign) -> Iterator[str]:
+    def print_assign(self, s: t.Assign) -> Iterator[str]:
         yield from self._spell(
             "assign",
             name=s.name,
@@ -124,31 +141,31 @@ class Printer(Values):
             dtype=s.dtype,
         )
 
-    def _comment(self, s: t.Comment) -> Iterator[str]:
+    def print_comment(self, s: t.Comment) -> Iterator[str]:
         yield f"# {s.text}"
 
-    def _loop(self, s: t.Loop) -> Iterator[str]:
+    def print_loop(self, s: t.Loop) -> Iterator[str]:
         yield from self._spell(
             "loop", index=s.index, begin=self.value(s.begin), end=self.value(s.end), step=s.step, by=self.spelled(s.step),
             unrolled=s.unrolled, from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False, leaf=self._in_leaf, at_once=s.at_once,
         )  # fmt: skip
         yield from self._repeated(s.body)
 
-    def _repeat(self, s: t.Repeat) -> Iterator[str]:
+    def print_repeat(self, s: t.Repeat) -> Iterator[str]:
         yield f"while {self.value(s.condition)}:"
         yield from self._repeated(s.body)
 
-    def _if(self, s: t.If) -> Iterator[str]:
+    def print_if(self, s: t.If) -> Iterator[str]:
         yield f"if {self.value(s.condition)}:"
         yield from self._inner(s.body)
         if s.orelse:
             yield "else:"
             yield from self._inner(s.orelse)
 
-    def _region(self, s: t.Region) -> Iterator[str]:
+    def print_region(self, s: t.Region) -> Iterator[str]:
         yield from self._block(s.body)
 
-    def _call(self, s: t.Call) -> Iterator[str]:
+    def print_call(self, s: t.Call) -> Iterator[str]:
         if s.leaf.text is not None and self._home(s.leaf.name) is None:
             yield from self._call_text(s)
             return
@@ -227,21 +244,21 @@ class Printer(Values):
             found |= {name: leaf + ending for name, ending in zip(names, endings, strict=True)}
         return found
 
-    def _put(self, s: leaf_text.Put) -> Iterator[str]:
+    def print_put(self, s: leaf_text.Put) -> Iterator[str]:
         place = self._phrase("element", **self._place_in(s.array, s.index))
         constant = not isinstance(s.value, t.Expr)
         yield from self._spell(
             "put", place=place, value=self.value(s.value), constant=constant, dtype=s.array.dtype
         )
 
-    def _vector(self, s: leaf_text.Vector) -> Iterator[str]:
+    def print_vector(self, s: leaf_text.Vector) -> Iterator[str]:
         registers = s.registers
         yield from self._spell(
             "vector", store=s.store, registers=registers.name, from_register=self.value(registers.first, 4),
             **self._group_in(s.array, s.group, registers.size),
         )  # fmt: skip
 
-    def _line(self, s: leaf_text.Line) -> Iterator[str]:
+    def print_line(self, s: leaf_text.Line) -> Iterator[str]:
         row: t.Value = 0
         for i, index in enumerate(s.rows):
             row = plus(row * s.pitches[i - 1], index) if i else index
@@ -250,15 +267,15 @@ class Printer(Values):
             pitch=self.value(s.pitches[-1], 6) if s.rows else "", first=self.value(s.first, 5), wide=s.wide,
         )  # fmt: skip
 
-    def _local(self, s: leaf_text.Local) -> Iterator[str]:
+    def print_local(self, s: leaf_text.Local) -> Iterator[str]:
         yield from self._spell(
             "local", name=s.array.name, size=self.spelled(s.array.size), dtype=s.array.dtype
         )
 
-    def _do(self, s: leaf_text.Do) -> Iterator[str]:
+    def print_do(self, s: leaf_text.Do) -> Iterator[str]:
         yield self.value(s.value)
 
-    def _bulk(self, s: t.Bulk) -> Iterator[str]:
+    def print_bulk(self, s: t.Bulk) -> Iterator[str]:
         target, barrier = self._facts(s.target), self._barrier(s.slot, "full")
         if isinstance(s.source, t.Box):
             pipe, ctas = s.slot.pipeline, self._schedule.cluster_ctas if s.multicast else 1
@@ -280,7 +297,7 @@ class Printer(Values):
                 evict_first=s.evict_first,
             )  # fmt: skip
 
-    def _multiply(self, s: t.Multiply) -> Iterator[str]:
+    def print_multiply(self, s: t.Multiply) -> Iterator[str]:
         """Products of one group: what opens it, one spelling each, what closes it."""
         unit = s.products[0].mma.unit
         for p in s.products:
@@ -310,7 +327,7 @@ class Printer(Values):
             )  # fmt: skip
         yield from self._spell(f"close_{unit}", accs=accs, operands=operands, **own)
 
-    def _awaitproducts(self, s: t.AwaitProducts) -> Iterator[str]:
+    def print_await_products(self, s: t.AwaitProducts) -> Iterator[str]:
         yield from self._products_done(s.pending)
 
     def _products_done(self, pending: int) -> Iterator[str]:
@@ -318,9 +335,6 @@ class Printer(Values):
         accs = [self._facts(view) for view in {view.buffer: view for view in done}.values()]
         self._in_flight = self._in_flight[len(done) :]
         yield from self._spell("wait_products", pending=pending, accs=accs)
-
-    def _fill(self, s: t.Fill) -> Iterator[str]:
-        yield from self._spell("fill", name=self._view(s.target), value=s.value)
 
     def _named(self, name: str, replica: t.Value = 0) -> dict[str, Any]:
         """Number and threads of a named barrier; 0 is that of all threads."""
@@ -334,22 +348,19 @@ class Printer(Values):
             "threads": self.spelled(plan.threads),
         }
 
-    def _meet(self, s: t.Meet | t.Publish | t.Store) -> Iterator[str]:
+    def print_publish(self, s: t.Publish | t.Store) -> Iterator[str]:
+        yield from self._spell(Action.FENCE_PROXY.value)
         yield from self._spell("meet", **self._named(s.name, s.replica))
 
-    def _publish(self, s: t.Publish | t.Store) -> Iterator[str]:
-        yield from self._spell(Action.FENCE_PROXY.value)
-        yield from self._meet(s)
-
-    def _store(self, s: t.Store) -> Iterator[str]:
-        yield from self._publish(s)
+    def print_store(self, s: t.Store) -> Iterator[str]:
+        yield from self.print_publish(s)
         yield from self._spell("first_warp", **self._first_warp(s.replica))
         for box, view in s.copies:
             copy = self._spell("store_box", **self._box(box), source=self._facts(view))
             yield from (INDENT + line for line in copy)
         yield from (INDENT + line for line in self._spell("close_stores"))
 
-    def _awaitstores(self, s: t.AwaitStores) -> Iterator[str]:
+    def print_await_stores(self, s: t.AwaitStores) -> Iterator[str]:
         yield from self._spell("first_warp", **self._first_warp(s.replica))
         yield from (
             INDENT + line for line in self._spell("wait_stores", pending=s.pending, copies=self._stores_of(s))
@@ -378,24 +389,18 @@ class Printer(Values):
         warp = plus(replica * (threads // 32) if isinstance(replica, t.Expr) else 0, first // 32)
         return {"warp": self.value(warp), "end": self.value(plus(begin, 32))}
 
-    def _clusterarrive(self, s: t.ClusterArrive) -> Iterator[str]:
-        yield from self._spell("cluster_arrive", relaxed=s.relaxed)
-
-    def _clusterwait(self, s: t.ClusterWait) -> Iterator[str]:
-        yield from self._spell("cluster_wait")
-
-    def _taketicket(self, s: t.TakeTicket) -> Iterator[str]:
+    def print_take_ticket(self, s: t.TakeTicket) -> Iterator[str]:
         yield from self._spell(
             "take_ticket", last=s.last, buffer=s.buffer, total=self.value(s.total), **self._counted(s)
         )
 
-    def _countin(self, s: t.CountIn) -> Iterator[str]:
+    def print_count_in(self, s: t.CountIn) -> Iterator[str]:
         yield from self._spell("count_in", **self._counted(s))
 
-    def _awaitcount(self, s: t.AwaitCount) -> Iterator[str]:
+    def print_await_count(self, s: t.AwaitCount) -> Iterator[str]:
         yield from self._spell("await_count", total=self.value(s.total), **self._counted(s))
 
-    def _countout(self, s: t.CountOut) -> Iterator[str]:
+    def print_count_out(self, s: t.CountOut) -> Iterator[str]:
         yield from self._spell("count_out", total=self.value(s.total), **self._counted(s))
 
     def _counted(self, s: t.TakeTicket | t.CountIn | t.AwaitCount | t.CountOut) -> dict[str, Any]:
@@ -409,10 +414,10 @@ class Printer(Values):
             **self._named(s.name),
         }
 
-    def _taketurn(self, s: t.TakeTurn) -> Iterator[str]:
+    def print_take_turn(self, s: t.TakeTurn) -> Iterator[str]:
         yield from self._turn("take_turn", s, 0)
 
-    def _passturn(self, s: t.PassTurn) -> Iterator[str]:
+    def print_pass_turn(self, s: t.PassTurn) -> Iterator[str]:
         yield from self._turn("pass_turn", s, 1)
 
     def _turn(self, macro: str, s: t.TakeTurn | t.PassTurn, ahead: int) -> Iterator[str]:
@@ -421,13 +426,7 @@ class Printer(Values):
         number = plus(t.Expr("%", (place, len(plan.members))) if ahead else place, plan.first)
         yield from self._spell(macro, id=self.value(number), threads=plan.threads)
 
-    def _depend(self, s: t.Depend) -> Iterator[str]:
-        yield from self._spell("depend", launch=s.launch)
-
-    def _launchdependents(self, s: t.LaunchDependents) -> Iterator[str]:
-        yield from self._spell("launch_dependents")
-
-    def _barriersstand(self, s: t.BarriersStand) -> Iterator[str]:
+    def print_barriers_stand(self, s: t.BarriersStand) -> Iterator[str]:
         barriers = [
             SimpleNamespace(name=b.name, stages=self.spelled(b.stages), count=self.spelled(b.count))
             for b in self._plan.barriers
@@ -437,11 +436,11 @@ class Printer(Values):
             # No CTA may send before the barriers of the others stand.
             yield from self._spell("meet_cluster")
 
-    def _teardown(self, s: t.TearDown) -> Iterator[str]:
+    def print_tear_down(self, s: t.TearDown) -> Iterator[str]:
         yield "# Tensor memory goes back only when no role can touch it any more."
         yield from self._spell("tear_down", schedule=self._schedule)
 
-    def _pipelineop(self, s: t.PipelineOp) -> Iterator[str]:
+    def print_pipeline_op(self, s: t.PipelineOp) -> Iterator[str]:
         pipe, kind = s.slot.pipeline, s.kind
         plan, role = self._plan.pipelines[pipe.name], s.slot.role
         if kind in ("acquire", "commit"):

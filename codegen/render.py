@@ -438,10 +438,13 @@ def render(instance: Instance) -> str:
 
 def _with_clones(body: str, names: dict[str, str]) -> str:
     """The module with the functions' own names; one that is another's there already is numbered in its place."""
-    taken = {
-        getattr(node, "id", None) or getattr(node, "arg", None) or getattr(node, "name", None)
-        for node in ast.walk(ast.parse(body))
-    }
+    taken: set[Any] = set()
+    # To parse a module takes longer than to print it.
+    if not names_in_python(body).isdisjoint(names.values()):
+        taken = {
+            getattr(node, "id", None) or getattr(node, "arg", None) or getattr(node, "name", None)
+            for node in ast.walk(ast.parse(body))
+        }
     clashing = {name for name, own in names.items() if own in taken}
     names |= {name: name.replace(CLONE, "_") for name in clashing}
     return re.sub(rf"\b\w+{CLONE}\d+\b", lambda found: names[found.group()], body)

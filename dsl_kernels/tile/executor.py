@@ -12,6 +12,7 @@ import torch
 
 from ..abi import TensorMap
 from ..dtypes import DTYPES
+from ..errors import DeclarationError
 from ..expr import evaluate as evaluate_extent
 from . import text as t
 from . import threads
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class Executor:
-    """One role (one of its replicas) of one CTA."""
+    """One role (one of its replicas) of one CTA.
+
+    A statement means the method that is called `do_` and its title, which gives a generator where it may have to wait.
+    """
 
     def __init__(self, run: Run, cta: Cta, role: Role, replica: int) -> None:
         self._run, self.cta = run, cta
@@ -54,7 +58,7 @@ class Executor:
     def run(self, text: t.Text) -> Generator[Any, None, None]:
         yield from self._execute(text.start)
         yield from self._execute(text.roles[self.role])
-        yield from self._meet_cluster()
+        yield from self.do_barriers_stand()
         yield from self._execute(text.end)
         if self._in_flight:
             self._fail(
@@ -76,72 +80,76 @@ class Executor:
 
     def _execute(self, statements: Iterable[t.Statement]) -> Generator[Any, None, None]:
         for statement in statements:
-            waits = getattr(self, _MEANING[type(statement)])(statement)
+            meaning = getattr(self, f"do_{statement.title()}", self._as_declared)
+            waits = meaning(statement)
             if waits is not None:
                 yield from waits
+
+    def _as_declared(self, s: t.Statement) -> Generator[Any, None, None] | None:
+        """A statement that sets names to what it says, or at which threads meet: it needs no meaning of its own."""
+        given, barrier = s.sets(), s.meets()
+        if (barrier is None and not given) or any(value is None for value in given.values()):
+            raise DeclarationError(
+                f"{type(s).__name__} in the interpreter", expected="what the statement means", got="nothing",
+                fix=f"write Executor.do_{s.title()} in dsl_kernels/tile/executor.py",
+            )  # fmt: skip
+        for name, value in given.items():
+            self._scope[name] = self._value(value)
+        return None if barrier is None else self._meet(barrier)
 
     def _nothing(self, _: t.Statement) -> None:
         """What has no meaning where memory is seen by all at once."""
 
-    def _region(self, region: t.Region) -> Generator[Any, None, None]:
+    do_comment = do_depend = do_launch_dependents = _nothing
+
+    def do_region(self, region: t.Region) -> Generator[Any, None, None]:
         return self._execute(region.body)
 
-    def _meet_there(self, meet: t.Meet | t.Publish) -> Generator[Any, None, None]:
-        return self._meet(meet.name)
-
-    def _tear_down(self, _: t.TearDown) -> Generator[Any, None, None]:
-        return self._meet("")
-
-    def _await_products(self, products: t.AwaitProducts) -> None:
+    def do_await_products(self, products: t.AwaitProducts) -> None:
         self._land(products.pending)
 
-    def _await_stores(self, stores: t.AwaitStores) -> None:
+    def do_await_stores(self, stores: t.AwaitStores) -> Generator[Any, None, None] | None:
         self._land_stores(stores.pending)
+        return None if stores.name is None else self._meet(stores.name)
 
-    def _let(self, statement: t.Let | t.Assign) -> None:
-        self._scope[statement.name] = self._value(statement.value)
-
-    def _variable(self, statement: t.Variable) -> None:
-        self._scope[statement.name] = self._value(statement.initial)
-
-    def _loop(self, loop: t.Loop) -> Generator[Any, None, None]:
+    def do_loop(self, loop: t.Loop) -> Generator[Any, None, None]:
         for index in range(self._value(loop.begin), self._value(loop.end), loop.step):
             self._scope[loop.index] = index
             yield from self._execute(loop.body)
 
-    def _repeat(self, repeat: t.Repeat) -> Generator[Any, None, None]:
+    def do_repeat(self, repeat: t.Repeat) -> Generator[Any, None, None]:
         while bool(self._value(repeat.condition)):
             yield from self._execute(repeat.body)
 
-    def _branch(self, branch: t.If) -> Generator[Any, None, None]:
+    def do_if(self, branch: t.If) -> Generator[Any, None, None]:
         taken = bool(self._value(branch.condition))
         return self._execute(branch.body if taken else branch.orelse)
 
-    def _store(self, store: t.Store) -> Generator[Any, None, None]:
+    def do_store(self, store: t.Store) -> Generator[Any, None, None]:
         yield from self._meet(store.name)
         self._stores.append([self._stored(box, view) for box, view in store.copies])
 
-    def _count_out(self, out: t.CountOut) -> None:
+    def do_count_out(self, out: t.CountOut) -> None:
         if self._count(out) == 2 * self._value(out.total):
             self._run.operands[out.counter][self._value(out.index)] = 0
 
-    def _count_in(self, into: t.CountIn) -> Generator[Any, None, None]:
+    def do_count_in(self, into: t.CountIn) -> Generator[Any, None, None]:
         yield from self._meet(into.name)
         self._count(into)
 
-    def _multiply(self, multiply: t.Multiply) -> None:
+    def do_multiply(self, multiply: t.Multiply) -> None:
         self._in_flight.append([self._product(product) for product in multiply.products])
         if all(product.mma.unit == "mma.sync" for product in multiply.products):
             self._land(0)
 
-    def _fill(self, fill: t.Fill) -> None:
+    def do_fill(self, fill: t.Fill) -> None:
         self._view(fill.target).fill_(fill.value)
 
-    def _cluster_arrive(self, _: t.ClusterArrive) -> None:
+    def do_cluster_arrive(self, _: t.ClusterArrive) -> None:
         if not self._run.cluster_of(self.block).arrive(self):
             self._fail("arrives at its cluster's barrier twice", "wait between two arrivals")
 
-    def _bulk(self, bulk: t.Bulk) -> None:
+    def do_bulk(self, bulk: t.Bulk) -> None:
         use = self._value(bulk.slot.use)
         for cta in self._run.members(self.block) if bulk.multicast else [self.cta]:
             target = self._view(bulk.target, cta)
@@ -149,7 +157,7 @@ class Executor:
             itemsize = DTYPES[self._run.schedule.buffer(bulk.target.buffer).dtype].bytes
             cta.rings[bulk.slot.pipeline.name].received[use] += target.numel() * itemsize
 
-    def _take_ticket(self, ticket: t.TakeTicket) -> Generator[Any, None, None]:
+    def do_take_ticket(self, ticket: t.TakeTicket) -> Generator[Any, None, None]:
         """Leave how many CTAs came before; the last one resets the counter."""
         yield from self._meet(ticket.name)
         total = self._value(ticket.total)
@@ -169,7 +177,7 @@ class Executor:
         counter[index] += 1
         return int(counter[index])
 
-    def _await_count(self, statement: t.AwaitCount) -> Generator[Any, None, None]:
+    def do_await_count(self, statement: t.AwaitCount) -> Generator[Any, None, None]:
         counter, index = self._run.operands[statement.counter], self._value(statement.index)
         total = self._value(statement.total)
         yield Wait(f"{total} CTAs at {statement.counter}[{index}]", lambda: int(counter[index]) >= total)
@@ -270,33 +278,33 @@ class Executor:
             )
         )
 
-    def _take_turn(self, statement: t.TakeTurn) -> Generator[Any, None, None]:
+    def do_take_turn(self, statement: t.TakeTurn) -> Generator[Any, None, None]:
         turn = self.cta.turns[statement.name]
         me = turn.members.index((self.role, self._scope["replica"]))
         yield Wait(f"its turn of {statement.name}", lambda: turn.whose == me and not turn.held)
         turn.held = True
 
-    def _pass_turn(self, statement: t.PassTurn) -> None:
+    def do_pass_turn(self, statement: t.PassTurn) -> None:
         name = statement.name
         turn = self.cta.turns[name]
         if not turn.held or turn.members[turn.whose] != (self.role, self._scope["replica"]):
             self._fail(f"passes a turn of {name} that it does not hold", "take the turn before")
         turn.whose, turn.held = (turn.whose + 1) % len(turn.members), False
 
-    def _meet_cluster(self, _: t.BarriersStand | None = None) -> Generator[Any, None, None]:
+    def do_barriers_stand(self, _: t.BarriersStand | None = None) -> Generator[Any, None, None]:
         """Where CTAs fill each other's slots: none starts before the barriers of all stand, and none ends before the others."""
         if self._run.schedule.multicasts:
             self._run.cluster_of(self.block).arrive(self)
-            yield from self._cluster_wait()
+            yield from self.do_cluster_wait()
 
-    def _cluster_wait(self, _: t.ClusterWait | None = None) -> Generator[Any, None, None]:
+    def do_cluster_wait(self, _: t.ClusterWait | None = None) -> Generator[Any, None, None]:
         cluster = self._run.cluster_of(self.block)
         if not cluster.pending(self):
             self._fail("waits for its cluster without an arrival", "arrive once before each wait")
         phase = cluster.begin(self)
         yield Wait("the CTAs of its cluster to arrive", lambda: cluster.passed(phase))
 
-    def _call(self, call: t.Call) -> None:
+    def do_call(self, call: t.Call) -> None:
         if call.leaf.text is not None:
             schedule = self._run.schedule
             count = schedule.role(self.role).warps * threads.WARP
@@ -409,7 +417,7 @@ class Executor:
         operands = (view for view in (statement.a, statement.b) if view.pipeline is not None)
         return Issued(multiply, frozenset((str(view.pipeline), self._value(view.use)) for view in operands))
 
-    def _pipeline_op(self, op: t.PipelineOp) -> Generator[Any, None, None]:
+    def do_pipeline_op(self, op: t.PipelineOp) -> Generator[Any, None, None]:
         """An operation of a pipeline by one of its sides, in the order of the uses."""
         pipe, use = op.slot.pipeline, self._value(op.slot.use)
         ring = self.cta.rings[pipe.name]
@@ -540,38 +548,3 @@ class Executor:
 
     def _fail(self, got: str, fix: str) -> None:
         self._run.fail(self.role, self.block, got, fix)
-
-
-# What each statement means: a method, which gives a generator where it may have to wait.
-_MEANING: dict[type, str] = {
-    t.Let: "_let",
-    t.Assign: "_let",
-    t.Variable: "_variable",
-    t.Loop: "_loop",
-    t.Repeat: "_repeat",
-    t.If: "_branch",
-    t.Region: "_region",
-    t.Call: "_call",
-    t.PipelineOp: "_pipeline_op",
-    t.Bulk: "_bulk",
-    t.Multiply: "_multiply",
-    t.AwaitProducts: "_await_products",
-    t.Fill: "_fill",
-    t.Meet: "_meet_there",
-    t.Publish: "_meet_there",
-    t.BarriersStand: "_meet_cluster",
-    t.TearDown: "_tear_down",
-    t.Store: "_store",
-    t.AwaitStores: "_await_stores",
-    t.TakeTicket: "_take_ticket",
-    t.CountIn: "_count_in",
-    t.AwaitCount: "_await_count",
-    t.CountOut: "_count_out",
-    t.TakeTurn: "_take_turn",
-    t.PassTurn: "_pass_turn",
-    t.ClusterArrive: "_cluster_arrive",
-    t.ClusterWait: "_cluster_wait",
-    t.Comment: "_nothing",
-    t.Depend: "_nothing",
-    t.LaunchDependents: "_nothing",
-}

@@ -279,7 +279,7 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
                 m.variables.add(title)
             formals.append(Formal(title, kind, argument.dtype, mark is t.Out))
             passed.append(t.name(title, argument.dtype))
-        elif isinstance(argument, (t.View, t.Global, t.Cluster, t.Sender, Array)):
+        elif isinstance(argument, (*t.PLACES, Array)):
             array = memory_of(title, argument, schedule, m)
             formals.append(
                 Formal(title, "memory", array.dtype, staged=array.staged, pitched=array.pitch is not None)

@@ -139,3 +139,7 @@ class Slot(Memory):
         """The buffer of a pipeline that has one."""
         (buffer,) = self.pipeline.buffers
         return View(buffer, self.pipeline.name, self.use)
+
+
+PLACES = (View, Global, Cluster, Sender)
+"""What a leaf, or a statement that is printed by its fields, may be passed beside values."""

@@ -34,6 +34,7 @@ from .statements import (
     LaunchDependents,
     Let,
     Loop,
+    Mark,
     Meet,
     Multiply,
     PassTurn,
@@ -532,6 +533,29 @@ class Recorder:
             got=str(value),
             fix="declare it before the call, `x: Int32 = 0`",
         )
+
+    def say(self, statement: Statement) -> None:
+        """Say a statement that has no method of its own here.
+
+        Raises:
+            DeclarationError: a barrier, a buffer, an operand or a variable that it names is not declared.
+        """
+        for barrier in statement.marked(Mark.MEETS):
+            self._barrier(barrier)
+        for buffer in statement.touches():
+            self.schedule.buffer(buffer)
+        operands = [spec.name for spec in self.operands]
+        for kind, known, named in (
+            ("operand", operands, statement.marked(Mark.COUNTER)),
+            ("variable", sorted(self.variables), statement.marked(Mark.ASSIGNS)),
+        ):
+            for text in named:
+                if text not in known:
+                    raise DeclarationError(
+                        f"{type(statement).__name__} in {self.role or 'the start'}", expected=f"a declared {kind}", got=text,
+                        fix=did_you_mean(text, known) if known else f"declare the {kind}",
+                    )  # fmt: skip
+        self._say(statement)
 
     def _say(self, statement: Statement) -> None:
         # For errors that come when the text is whole.

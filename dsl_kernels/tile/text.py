@@ -44,7 +44,7 @@ from .leaf import (
     leaf,
     parameters_of,
 )
-from .memory import Box, Cluster, Global, Memory, Rows, Sender, Slot, Span, View
+from .memory import PLACES, Box, Cluster, Global, Memory, Rows, Sender, Slot, Span, View
 from .recorder import (
     FAILURES,
     Recorder,
@@ -98,6 +98,7 @@ __all__ = [
     "EVALUATE",
     "FAILURES",
     "OF_THREADS",
+    "PLACES",
     "READ",
     "Assign",
     "AwaitCount",

@@ -45,11 +45,11 @@ class CountingExecutor(Executor):
         for _ in self.run(text):
             pass
 
-    def _call(self, call):
+    def do_call(self, call):
         if call.leaf.results:
-            super()._call(call)
+            super().do_call(call)
 
-    def _repeat(self, statement):
+    def do_repeat(self, statement):
         """While the condition holds; once, where data that nobody computes here decide."""
         names = sorted(text_module.names_of(text_module.values(statement)))
         if not names:
@@ -66,23 +66,23 @@ class CountingExecutor(Executor):
     def _stored(self, box, view):
         return lambda: None
 
-    def _multiply(self, statement):
+    def do_multiply(self, statement):
         for each in statement.products:
             self._run.flops[each.mma.dtype] += each.mma.flops
 
-    def _take_ticket(self, statement):
+    def do_take_ticket(self, statement):
         self._scope[statement.last] = True
 
     def _nothing(self, statement):
         pass
 
-    _bulk = _fill = _pass_turn = _nothing
+    do_bulk = do_fill = do_pass_turn = _nothing
 
-    def _take_turn(self, statement):
+    def do_take_turn(self, statement):
         return
         yield
 
-    def _pipeline_op(self, op):
+    def do_pipeline_op(self, op):
         if op.kind == "acquire" or (op.kind == "commit" and op.slot.pipeline.fill is Engine.PEERS):
             self._run.uses[op.slot.pipeline.name] += 1
         return

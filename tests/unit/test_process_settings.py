@@ -314,11 +314,11 @@ def everything() -> Iterator[None]:
 def test_bodies_run_outside_autocast_and_gradients(cases, monkeypatch) -> None:
     modes = set()
 
-    def call(self, statement, call=Executor._call):
+    def call(self, statement, call=Executor.do_call):
         modes.add((torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()))
         call(self, statement)
 
-    monkeypatch.setattr(Executor, "_call", call)
+    monkeypatch.setattr(Executor, "do_call", call)
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.enable_grad():
         cases["attend"](executor="interpreter")
         assert torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
