@@ -14,9 +14,10 @@ from typing import Any
 from dsl_kernels.arch import ArchSpec
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import ConstraintError
-from dsl_kernels.tile.lang import Engine, Schedule, Space
+from dsl_kernels.tile.lang import Schedule, Space
 from dsl_kernels.tile.plan import barrier_plan, named_barriers
 from dsl_kernels.tile.program import TileProgram
+from dsl_kernels.tile.transfers import transfer_of
 
 TMEM_LANES = 128
 WARPGROUP_WARPS = 4
@@ -225,11 +226,9 @@ def _mma(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
 
 
 def _alignment(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
-    bulk = {
-        name for pipe in s.pipelines if pipe.fill in (Engine.BULK, Engine.CP_ASYNC) for name in pipe.buffers
-    }
+    copied = {name for pipe in s.pipelines if transfer_of(pipe).COPIES for name in pipe.buffers}
     for buffer in s.buffers:
-        if buffer.name in bulk and buffer.stage_bytes % 16:
+        if buffer.name in copied and buffer.stage_bytes % 16:
             yield Violation(
                 "COPY_ALIGNMENT",
                 f"{buffer.name} of {buffer.stage_bytes} bytes a stage",
@@ -260,46 +259,9 @@ def _launch(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
         )
 
 
-def _peers(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
-    cluster = s.cluster[0] * s.cluster[1] * s.cluster[2]
+def _transfers(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
     for pipe in s.pipelines:
-        if pipe.fill is not Engine.PEERS:
-            continue
-        if cluster == 1:
-            yield Violation(
-                "PEERS", f"{pipe.name} is filled by other CTAs", "a cluster", "declare the cluster's size"
-            )
-        if pipe.rounds == "loop" and pipe.stages < 2:
-            yield Violation(
-                "PEER_STAGES",
-                f"{pipe.name} has {pipe.stages} slot",
-                "at least 2: a peer may send the next use while this CTA still reads",
-                "give the pipeline two stages",
-            )
-
-
-def _grid(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
-    through = [pipe.name for pipe in s.pipelines if pipe.fill is Engine.GRID]
-    if through and not s.may_wait:
-        yield Violation(
-            "GRID_RESIDENCY",
-            f"{', '.join(through)} filled by other CTAs of the grid",
-            "a grid that runs at once",
-            "say in `resident` when CTAs wait for others: the launch then takes all of them, or none",
-        )
-    for pipe in s.pipelines:
-        buffer = s.buffer(pipe.buffers[0]) if pipe.buffers else None
-        if (
-            pipe.fill is Engine.GRID
-            and buffer
-            and (buffer.stage_elements % 4 or DTYPES[buffer.dtype].bytes != 4)
-        ):
-            yield Violation(
-                "GRID_WORDS",
-                f"{pipe.name} carries {buffer.stage_elements} of {buffer.dtype}",
-                "32-bit words in fours",
-                "pad the buffer, or pack its values into words",
-            )
+        yield from (Violation(*row) for row in transfer_of(pipe).exceeds(s))
 
 
 RULES: tuple[Rule, ...] = (
@@ -311,8 +273,7 @@ RULES: tuple[Rule, ...] = (
     _mma,
     _alignment,
     _launch,
-    _peers,
-    _grid,
+    _transfers,
 )
 
 

@@ -15,8 +15,9 @@ from typing import Any
 from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.tile import leaf_text
 from dsl_kernels.tile import text as t
-from dsl_kernels.tile.lang import Engine, Role, Schedule, Size, Space
-from dsl_kernels.tile.plan import Action, BarrierPlan, named_plans, turn_plans
+from dsl_kernels.tile.lang import Role, Schedule, Size, Space
+from dsl_kernels.tile.plan import BarrierPlan, named_plans, turn_plans
+from dsl_kernels.tile.transfers import Action, transfer_of
 
 from .facts import mma_facts, names_in_python, role_facts
 from .values import Values, plus
@@ -447,13 +448,9 @@ class Printer(Values):
             actions = plan.acquire if kind == "acquire" else plan.commit
         else:
             actions = (plan.wait if kind == "wait" else plan.release)[role]
-        if pipe.fill is Engine.BULK:
-            # A DSL announces the bytes of a bulk fill before its copies, or arrives behind them.
-            first = bool(self._spelling.announces_first) or pipe.multicast or pipe.pair
-            expect = Action.EXPECT_TX_PAIR if pipe.pair else Action.EXPECT_TX
-            announce = (expect,) if (kind == "acquire") == first else ()
-            actions = tuple(a for a in actions if a is not expect)
-            actions = actions + announce if kind in ("acquire", "commit") else actions
+        # A DSL announces the bytes of a bulk fill before its copies, or arrives behind them.
+        if transfer_of(pipe).ANNOUNCES and (self._spelling.announces_first or pipe.multicast or pipe.pair):
+            actions = {"acquire": (*plan.acquire, *plan.commit), "commit": ()}.get(kind, actions)
         turn = s.slot.use if pipe.stages == 1 else None
         phase = (
             self.value(turn, 5)

@@ -12,8 +12,9 @@ from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.tile import leaf_text
 from dsl_kernels.tile import text as t
-from dsl_kernels.tile.lang import Buffer, Constant, Engine, Pipeline, Schedule, Size, Space, spell
+from dsl_kernels.tile.lang import Buffer, Constant, Pipeline, Schedule, Size, Space, spell
 from dsl_kernels.tile.plan import words_of
+from dsl_kernels.tile.transfers import transfer_of
 
 from .facts import role_facts
 
@@ -179,7 +180,7 @@ class Values:
             )
         if isinstance(argument, t.Sender):
             pipe = argument.slot.pipeline
-            return self._words(pipe, 0) if pipe.fill is Engine.GRID else self._barrier(argument.slot, "full")
+            return self._words(pipe, 0) if transfer_of(pipe).WORDS else self._barrier(argument.slot, "full")
         return self.value(argument)
 
     def _facts(self, view: t.View) -> SimpleNamespace:

@@ -25,7 +25,8 @@ from dsl_kernels import programs, variants  # noqa: E402
 from dsl_kernels.arch import ArchSpec, get_arch  # noqa: E402
 from dsl_kernels.tile.describe import in_words  # noqa: E402
 from dsl_kernels.tile.lang import Engine, Schedule, Space  # noqa: E402
-from dsl_kernels.tile.plan import Action, PipelinePlan, barrier_plan  # noqa: E402
+from dsl_kernels.tile.plan import PipelinePlan, barrier_plan  # noqa: E402
+from dsl_kernels.tile.transfers import Action, transfer_of  # noqa: E402
 from dsl_kernels.timing import report  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
@@ -197,7 +198,7 @@ def lanes(schedule: Schedule) -> list[str]:
     """Role names in the order, left to right, that keeps the arrows short, copies first."""
     names = [role.name for role in schedule.roles]
     pairs = [(pipe.producer, reader.role) for pipe in schedule.pipelines for reader in pipe.readers]
-    copiers = {pipe.producer for pipe in schedule.pipelines if pipe.fill in (Engine.BULK, Engine.CP_ASYNC)}
+    copiers = {pipe.producer for pipe in schedule.pipelines if transfer_of(pipe).COPIES}
 
     def cost(order: tuple[str, ...]) -> tuple[int, int]:
         return sum(abs(order.index(a) - order.index(b)) for a, b in pairs), sum(

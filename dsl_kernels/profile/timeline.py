@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgumentError, ToolchainError
-from ..tile.lang import Engine, Schedule
+from ..tile.lang import Schedule
 from ..tile.probes import WAITS, WarpTrace
+from ..tile.transfers import transfer_of
 from .regions import CLOCKS, Run, cycles_per_ns
 
 TENSOR_CORE = "tensor core (derived)"
@@ -100,7 +101,7 @@ def _products(
     units = {mma.unit for mma in schedule.mmas if mma.role == role}
     if not units:
         return
-    filled = {pipe.name: pipe for pipe in schedule.pipelines if pipe.fill is Engine.TCGEN05}
+    filled = {pipe.name: pipe for pipe in schedule.pipelines if transfer_of(pipe).PRODUCTS}
     known = sorted(
         (p.end, warp)
         for reader, traces in warps.items()

@@ -1,7 +1,8 @@
 """The tile language: declare a kernel once; its check, barrier plan, interpreter, cost and drawing follow."""
 
 from .lang import Buffer, Engine, Guard, Knob, Mma, Pipeline, Reader, Role, Schedule, Space
-from .plan import Action, Barrier, BarrierPlan, PipelinePlan, barrier_plan
+from .plan import Barrier, BarrierPlan, PipelinePlan, barrier_plan
+from .transfers import Action
 
 __all__ = [
     "Action", "Barrier", "BarrierPlan", "Buffer", "Engine", "Guard", "Knob", "Mma", "Pipeline", "PipelinePlan",

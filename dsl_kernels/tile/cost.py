@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ..arch import GpuSpec
 from .counting import Counted, counts_of
 from .expressions import size_at
-from .lang import Counts, Engine, Policy, Schedule
+from .lang import Counts, Policy, Schedule
+from .transfers import transfer_of
 
 if TYPE_CHECKING:
     from .program import TileProgram
@@ -75,9 +76,7 @@ def predict(
     if counts.elements:
         # Compared, counted or listed: what an SM of an H200 does in a clock, over the shipped table's points.
         terms["histogram"] = counts.elements * waves / (3 * gpu.clock_mhz)
-    stages = max(
-        (p.stages for p in schedule.pipelines if p.fill in (Engine.BULK, Engine.CP_ASYNC)), default=1
-    )
+    stages = max((p.stages for p in schedule.pipelines if transfer_of(p).COPIES), default=1)
     rounds = 1 + max(0.0, counts.uses / stages - 1) * 0.25 + counts.group_syncs
     latency = waves * gpu.tile_latency_us * rounds + max(1, waves) * policy.overhead(k, dims, gpu)
     return Cost(

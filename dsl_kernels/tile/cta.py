@@ -68,6 +68,16 @@ class Cta:
             if buffer.space is not Space.REGISTER:
                 self.storage[buffer.name] = poisoned(buffer)
 
+    def clear(self, buffer: str, use: int) -> None:
+        """The stage that a use has of a buffer holds nothing any more."""
+        stages = self.storage[buffer]
+        poison(stages[use % len(stages)])
+
+    def take(self, buffer: str, words: torch.Tensor) -> None:
+        """Words go into a buffer of one stage, and leave zeros behind."""
+        self.storage[buffer][0].view(torch.int32).copy_(words)
+        words.zero_()
+
 
 def poisoned(buffer: Buffer) -> torch.Tensor:
     """Fresh storage of a buffer, all stages, filled with NaN (or an absurd integer) so that stale reads show."""

@@ -5,39 +5,14 @@ from __future__ import annotations
 from ..arch import ArchSpec
 from ..arguments import checked
 from .expressions import text_of
-from .lang import Engine, Schedule, Space
-from .plan import Action, barrier_plan, turn_plans
-
-_SHORT = {
-    Action.WAIT_EMPTY: "wait empty",
-    Action.EXPECT_TX: "arrive + expect bytes",
-    Action.NOINC_ARRIVE_FULL: "hardware arrives per thread",
-    Action.ARRIVE_FULL: "arrive full",
-    Action.COMMIT_FULL: "commit -> full",
-    Action.WAIT_FULL: "wait full",
-    Action.ARRIVE_EMPTY: "arrive empty",
-    Action.COMMIT_EMPTY: "commit -> empty",
-    Action.ARRIVE_EMPTY_CLUSTER: "arrive empty in every CTA",
-    Action.COMMIT_EMPTY_CLUSTER: "commit -> empty in every CTA",
-    Action.EXPECT_TX_WARP: "arrive + expect a part of the bytes of other CTAs",
-    Action.EXPECT_TX_PAIR: "the first CTA arrives + expects the bytes of both",
-    Action.COMMIT_FULL_PAIR: "commit -> full in both CTAs",
-    Action.COMMIT_EMPTY_PAIR: "commit -> empty in both CTAs",
-    Action.ARRIVE_EMPTY_PAIR: "arrive empty in the first CTA",
-    Action.FENCE_PROXY: "fence.proxy.async",
-    Action.FENCE_BEFORE: "fence before",
-    Action.FENCE_AFTER: "fence after",
-    Action.WAIT_TMEM_LOAD: "wait::ld",
-    Action.WAIT_TMEM_STORE: "wait::st",
-    Action.WAIT_WGMMA: "wgmma wait",
-    Action.WAIT_WORDS: "look for words, leave zeros, meet",
-    Action.ELECT: "one lane a warp",
-}
+from .lang import Schedule, Space
+from .plan import barrier_plan, turn_plans
+from .transfers import Action, transfer_of
 
 
 def in_words(actions: tuple[Action, ...]) -> str:
     """The actions of one side in words."""
-    return ", ".join(_SHORT[action] for action in actions) or "-"
+    return ", ".join(action.words for action in actions) or "-"
 
 
 def _lanes(schedule: Schedule) -> list[str]:
@@ -77,8 +52,8 @@ def draw(schedule: Schedule) -> list[str]:
                 row[column] = "|"
             low, high = sorted((at[pipe.producer], at[reader.role]))
             if low == high:
-                where = "between CTAs" if pipe.fill in (Engine.PEERS, Engine.GRID) else "within the role"
-                ends = f"{pipe.name}, {where}: {held}{ring}; {pipe.fill.value} -> {reader.engine.value}"
+                across = transfer_of(pipe).ACROSS
+                ends = f"{pipe.name}, {across}: {held}{ring}; {pipe.fill.value} -> {reader.engine.value}"
             else:
                 row[low + 1 : high] = f" {pipe.name} ".center(high - low - 1, "=")
                 row[high - 1 if at[reader.role] == high else low + 1] = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,10 +15,10 @@ from ..errors import DeclarationError
 from ..expr import evaluate as evaluate_extent
 from . import text as t
 from . import threads
-from .cta import TORCH_DTYPES, Cta, Issued, Wait, poison, poisoned, reader_key
-from .lang import Engine, Pipeline, Role, Space
+from .cta import TORCH_DTYPES, Cta, Issued, Wait, poisoned, reader_key
+from .lang import Pipeline, Role, Space
 from .plan import words_of
-from .text import Value
+from .transfers import KINDS, transfer_of
 
 if TYPE_CHECKING:
     from .interpreter import Run
@@ -32,9 +31,9 @@ class Executor:
     """
 
     def __init__(self, run: Run, cta: Cta, role: Role, replica: int) -> None:
-        self._run, self.cta = run, cta
+        self._run, self.cta, self.schedule = run, cta, run.schedule
         self.role, self.block = role.name, cta.block
-        self._key = reader_key(role, replica)
+        self.key = reader_key(role, replica)
         self._registers: dict[str, torch.Tensor] = {}
         # Groups of products that are issued and have not read their operands yet.
         self._in_flight: list[list[Issued]] = []
@@ -55,25 +54,38 @@ class Executor:
             t.READ: self._word,
         }
 
+    @property
+    def members(self) -> list[Cta]:
+        """The CTAs of the group, in grid order."""
+        return self._run.members(self.block)
+
+    def readers(self, pipe: Pipeline) -> list[str]:
+        """How a ring counts each replica of each of its readers."""
+        return self._run.readers(pipe)
+
+    def until(self, what: str, ready: Callable[[], bool]) -> Wait:
+        """What this role waits for, to be yielded."""
+        return Wait(what, ready)
+
     def run(self, text: t.Text) -> Generator[Any, None, None]:
         yield from self._execute(text.start)
         yield from self._execute(text.roles[self.role])
         yield from self.do_barriers_stand()
         yield from self._execute(text.end)
         if self._in_flight:
-            self._fail(
+            self.fail(
                 f"ends with {len(self._in_flight)} groups of products in flight",
                 "await them, or commit the slot that they fill",
             )
         if self._stores:
-            self._fail(f"ends with {len(self._stores)} groups of stores in flight", "await them")
+            self.fail(f"ends with {len(self._stores)} groups of stores in flight", "await them")
         me = (self.role, self._scope["replica"])
         for name, turn in self.cta.turns.items():
             if turn.held and turn.members[turn.whose] == me:
-                self._fail(f"ends with the turn of {name}", "pass it on")
+                self.fail(f"ends with the turn of {name}", "pass it on")
 
         if self._run.cluster_of(self.block).pending(self):
-            self._fail(
+            self.fail(
                 "ends without a wait for its last arrival at its cluster's barrier",
                 "wait behind every arrival",
             )
@@ -95,7 +107,7 @@ class Executor:
             )  # fmt: skip
         for name, value in given.items():
             self._scope[name] = self._value(value)
-        return None if barrier is None else self._meet(barrier)
+        return None if barrier is None else self.meet(barrier)
 
     def _nothing(self, _: t.Statement) -> None:
         """What has no meaning where memory is seen by all at once."""
@@ -110,7 +122,7 @@ class Executor:
 
     def do_await_stores(self, stores: t.AwaitStores) -> Generator[Any, None, None] | None:
         self._land_stores(stores.pending)
-        return None if stores.name is None else self._meet(stores.name)
+        return None if stores.name is None else self.meet(stores.name)
 
     def do_loop(self, loop: t.Loop) -> Generator[Any, None, None]:
         for index in range(self._value(loop.begin), self._value(loop.end), loop.step):
@@ -126,7 +138,7 @@ class Executor:
         return self._execute(branch.body if taken else branch.orelse)
 
     def do_store(self, store: t.Store) -> Generator[Any, None, None]:
-        yield from self._meet(store.name)
+        yield from self.meet(store.name)
         self._stores.append([self._stored(box, view) for box, view in store.copies])
 
     def do_count_out(self, out: t.CountOut) -> None:
@@ -134,7 +146,7 @@ class Executor:
             self._run.operands[out.counter][self._value(out.index)] = 0
 
     def do_count_in(self, into: t.CountIn) -> Generator[Any, None, None]:
-        yield from self._meet(into.name)
+        yield from self.meet(into.name)
         self._count(into)
 
     def do_multiply(self, multiply: t.Multiply) -> None:
@@ -147,31 +159,31 @@ class Executor:
 
     def do_cluster_arrive(self, _: t.ClusterArrive) -> None:
         if not self._run.cluster_of(self.block).arrive(self):
-            self._fail("arrives at its cluster's barrier twice", "wait between two arrivals")
+            self.fail("arrives at its cluster's barrier twice", "wait between two arrivals")
 
     def do_bulk(self, bulk: t.Bulk) -> None:
         use = self._value(bulk.slot.use)
-        for cta in self._run.members(self.block) if bulk.multicast else [self.cta]:
+        for cta in self.members if bulk.multicast else [self.cta]:
             target = self._view(bulk.target, cta)
             target.copy_(self._source(bulk.source, target))
-            itemsize = DTYPES[self._run.schedule.buffer(bulk.target.buffer).dtype].bytes
+            itemsize = DTYPES[self.schedule.buffer(bulk.target.buffer).dtype].bytes
             cta.rings[bulk.slot.pipeline.name].received[use] += target.numel() * itemsize
 
     def do_take_ticket(self, ticket: t.TakeTicket) -> Generator[Any, None, None]:
         """Leave how many CTAs came before; the last one resets the counter."""
-        yield from self._meet(ticket.name)
+        yield from self.meet(ticket.name)
         total = self._value(ticket.total)
-        if self.role == self._run.schedule.named_barriers[ticket.name][0]:
+        if self.role == self.schedule.named_barriers[ticket.name][0]:
             counter, index = self._run.operands[ticket.counter], self._value(ticket.index)
             before = int(counter[index])
             counter[index] = 0 if before == total - 1 else before + 1
             self.cta.storage[ticket.buffer].fill_(before)
-        yield from self._meet(ticket.name)
+        yield from self.meet(ticket.name)
         self._scope[ticket.last] = int(self.cta.storage[ticket.buffer].view(-1)[0]) == total - 1
 
     def _count(self, statement: t.CountIn | t.CountOut) -> int:
         """Count this CTA by its first role; how many have been counted, so far as this role knows."""
-        if self.role != self._run.schedule.named_barriers[statement.name][0]:
+        if self.role != self.schedule.named_barriers[statement.name][0]:
             return 0
         counter, index = self._run.operands[statement.counter], self._value(statement.index)
         counter[index] += 1
@@ -181,7 +193,7 @@ class Executor:
         counter, index = self._run.operands[statement.counter], self._value(statement.index)
         total = self._value(statement.total)
         yield Wait(f"{total} CTAs at {statement.counter}[{index}]", lambda: int(counter[index]) >= total)
-        yield from self._meet(statement.name)
+        yield from self.meet(statement.name)
 
     def _value(self, value: Any) -> Any:
         return t.evaluate(value, self._scope)
@@ -190,7 +202,7 @@ class Executor:
         words = self._argument(memory).reshape(-1)
         if not 0 <= index < len(words):
             title = memory.name if isinstance(memory, t.Global) else memory.buffer
-            self._fail(f"reads {title} at {index}, of {len(words)} elements", "read a word that it has")
+            self.fail(f"reads {title} at {index}, of {len(words)} elements", "read a word that it has")
         return words[index].item()
 
     def _argument(self, argument: Any) -> Any:
@@ -199,17 +211,17 @@ class Executor:
         if isinstance(argument, t.Global):
             return self._run.operands[argument.name]
         if isinstance(argument, t.Cluster):
-            return [cta.storage[argument.buffer][0] for cta in self._run.members(self.block)]
+            return [cta.storage[argument.buffer][0] for cta in self.members]
         return self._value(argument)
 
     def _memory(self, argument: Any) -> Any:
         """What the text of a leaf names: of a sender the slots of all CTAs of the group, or of the grid the words of all."""
         if isinstance(argument, t.Sender):
             pipe = argument.slot.pipeline
-            if pipe.fill is not Engine.GRID:
+            if not transfer_of(pipe).WORDS:
                 return self._inboxes(argument)
             words = self._run.operands[pipe.through].view(-1).view(torch.float32)
-            return words[words_of(self._run.schedule, pipe.through)[1][pipe.name] :]
+            return words[words_of(self.schedule, pipe.through)[1][pipe.name] :]
         return self._argument(argument)
 
     def _inboxes(self, sender: t.Sender) -> threads.Inboxes:
@@ -217,7 +229,7 @@ class Executor:
         name, use, members = (
             sender.slot.pipeline.name,
             self._value(sender.slot.use),
-            self._run.members(self.block),
+            self.members,
         )
         view = replace(sender.view, pipeline=None)
 
@@ -226,8 +238,8 @@ class Executor:
 
         return threads.Inboxes([self._view(view, cta) for cta in members], count)
 
-    def _meet(self, name: str) -> Generator[Any, None, None]:
-        schedule = self._run.schedule
+    def meet(self, name: str) -> Generator[Any, None, None]:
+        schedule = self.schedule
         members = schedule.named_barriers[name] if name else tuple(role.name for role in schedule.roles)
         total = sum(schedule.role(member).replicas for member in members)
         if name in schedule.apart:
@@ -257,7 +269,7 @@ class Executor:
                 store()
 
     def _map(self, name: str) -> TensorMap:
-        return next(m for m in self._run.schedule.maps if m.name == name)
+        return next(m for m in self.schedule.maps if m.name == name)
 
     def _mapped(self, tensor_map: TensorMap, dtype: torch.dtype) -> torch.Tensor:
         """The operand as its tensor map describes it, outermost dimension first."""
@@ -288,25 +300,25 @@ class Executor:
         name = statement.name
         turn = self.cta.turns[name]
         if not turn.held or turn.members[turn.whose] != (self.role, self._scope["replica"]):
-            self._fail(f"passes a turn of {name} that it does not hold", "take the turn before")
+            self.fail(f"passes a turn of {name} that it does not hold", "take the turn before")
         turn.whose, turn.held = (turn.whose + 1) % len(turn.members), False
 
     def do_barriers_stand(self, _: t.BarriersStand | None = None) -> Generator[Any, None, None]:
         """Where CTAs fill each other's slots: none starts before the barriers of all stand, and none ends before the others."""
-        if self._run.schedule.multicasts:
+        if self.schedule.multicasts:
             self._run.cluster_of(self.block).arrive(self)
             yield from self.do_cluster_wait()
 
     def do_cluster_wait(self, _: t.ClusterWait | None = None) -> Generator[Any, None, None]:
         cluster = self._run.cluster_of(self.block)
         if not cluster.pending(self):
-            self._fail("waits for its cluster without an arrival", "arrive once before each wait")
+            self.fail("waits for its cluster without an arrival", "arrive once before each wait")
         phase = cluster.begin(self)
         yield Wait("the CTAs of its cluster to arrive", lambda: cluster.passed(phase))
 
     def do_call(self, call: t.Call) -> None:
         if call.leaf.text is not None:
-            schedule = self._run.schedule
+            schedule = self.schedule
             count = schedule.role(self.role).warps * threads.WARP
             self._scope |= threads.run(
                 call.leaf, call.arguments, schedule, count, self._scope, self._memory, self._run.texts
@@ -320,7 +332,7 @@ class Executor:
             self._scope[call.arguments[position].args[0]] = result
 
     def _view(self, view: t.View, cta: Cta | None = None) -> torch.Tensor:
-        buffer = self._run.schedule.buffer(view.buffer)
+        buffer = self.schedule.buffer(view.buffer)
         if buffer.space is Space.REGISTER:
             if buffer.name not in self._registers:
                 self._registers[buffer.name] = poisoned(buffer)[0]
@@ -342,12 +354,12 @@ class Executor:
     def _hold(self, pipeline: str, use: int, buffer: str) -> None:
         """A slot is touched by its producer from acquire to commit, and by a reader from wait to release."""
         ring = self.cta.rings[pipeline]
-        fills = self.role == self._run.schedule.pipeline(pipeline).producer and (
+        fills = self.role == self.schedule.pipeline(pipeline).producer and (
             ring.committed <= use < ring.acquired
         )
         # Where there was no use at all a leaf is told so, and does not look.
-        if use >= 0 and not fills and not ring.released[self._key] <= use < ring.waited[self._key]:
-            self._fail(
+        if use >= 0 and not fills and not ring.released[self.key] <= use < ring.waited[self.key]:
+            self.fail(
                 f"touches {buffer} of use {use} of {pipeline}, which it does not hold",
                 "touch a slot between acquire and commit, or between wait and release",
             )
@@ -358,7 +370,7 @@ class Executor:
             words = flat.view(TORCH_DTYPES[source.dtype])
             first = self._value(source.row) * source.pitch + source.column
             return words[first : first + source.count].view(target.shape)
-        tensor_map = next(m for m in self._run.schedule.maps if m.name == source.map)
+        tensor_map = next(m for m in self.schedule.maps if m.name == source.map)
         strided = len(tensor_map.box) > 2 or not self._run.operands[tensor_map.operand].is_contiguous()
         if strided and isinstance(source, t.Box):
             box = torch.zeros(tuple(reversed(tensor_map.box)), dtype=target.dtype, device=target.device)
@@ -394,14 +406,14 @@ class Executor:
         """A product as issued: where its operands lie is settled, what they hold is read when it is carried out."""
         mma = statement.mma
         # Each CTA of a pair holds half of the rows of everything.
-        pair = self._run.members(self.block) if mma.cta_group == 2 else [self.cta]
+        pair = self.members if mma.cta_group == 2 else [self.cta]
         parts = [tuple(self._view(x, cta) for x in (statement.a, statement.b, statement.acc)) for cta in pair]
         left = [a if mma.a_major == "k" else a.T for a, _, _ in parts]
         right = [b.T if mma.b_major == "k" else b for _, b, _ in parts]
         a_shape = (left[0].shape[0] * len(pair), left[0].shape[1])
         b_shape = (right[0].shape[0], right[0].shape[1] * len(pair))
         if a_shape != (mma.m, mma.k) or b_shape != (mma.k, mma.n):
-            self._fail(
+            self.fail(
                 f"multiplies {a_shape} by {b_shape} as {mma.name}",
                 f"declare m={mma.m}, n={mma.n}, k={mma.k} as the body uses them",
             )
@@ -420,131 +432,63 @@ class Executor:
     def do_pipeline_op(self, op: t.PipelineOp) -> Generator[Any, None, None]:
         """An operation of a pipeline by one of its sides, in the order of the uses."""
         pipe, use = op.slot.pipeline, self._value(op.slot.use)
+        transfer = transfer_of(pipe)
         ring = self.cta.rings[pipe.name]
         producer = op.kind in ("acquire", "commit")
         allowed = [pipe.producer] if producer else [reader.role for reader in pipe.readers]
         if self.role not in allowed:
-            self._fail(
+            self.fail(
                 f"{'fills' if producer else 'reads'} pipeline {pipe.name}",
                 f"let {' or '.join(allowed)} do it, or declare {self.role}",
             )
         expected = {
             "acquire": ring.acquired,
             "commit": ring.committed,
-            "wait": ring.waited[self._key],
-            "release": ring.released[self._key],
+            "wait": ring.waited[self.key],
+            "release": ring.released[self.key],
         }[op.kind]
         if use != expected:
-            self._fail(
+            self.fail(
                 f"{op.kind}s use {use} of {pipe.name}, where use {expected} is next",
                 "take the uses of a ring in order, each once",
             )
         begun = {
-            "commit": ring.acquired if pipe.fill is not Engine.PEERS else use + 1,
-            "release": ring.waited[self._key],
+            "commit": ring.acquired if transfer.GIVEN_BACK else use + 1,
+            "release": ring.waited[self.key],
         }
         if begun.get(op.kind, use + 1) <= use:
-            self._fail(
+            self.fail(
                 f"{op.kind}s use {use} of {pipe.name} before it has it",
                 "acquire before the commit, and wait before the release",
             )
-        by = pipe.fill if producer else next(r.engine for r in pipe.readers if r.role == self.role)
-        if op.kind in ("commit", "release") and by in (Engine.TCGEN05, Engine.WGMMA):
+        by = KINDS[pipe.fill if producer else next(r.engine for r in pipe.readers if r.role == self.role)]
+        if op.kind in ("commit", "release") and by.PRODUCTS:
             # The commit of tensor memory, or the wait before an arrival, covers all products issued before it.
             self._land(op.pending)
             if any((pipe.name, use) in issued.reads for group in self._in_flight for issued in group):
-                self._fail(
+                self.fail(
                     f"releases use {use} of {pipe.name} under a product that reads it",
                     f"leave fewer than {op.pending} groups in flight at that release",
                 )
         if op.kind == "acquire":
-            yield from self._acquire(pipe, use, op.bytes)
+            yield from transfer.acquired(self, use, None if op.bytes is None else self._value(op.bytes))
         elif op.kind == "wait":
-            yield from self._wait(pipe, use, op.at, by)
+            yield from transfer.waited(self, use, None if op.at is None else self._value(op.at), by)
+        elif op.kind == "release":
+            for cta in transfer.counted_in(self, by):
+                cta.rings[pipe.name].released[self.key] += 1
         else:
-            # What the products of a pair fill or read is full, or free, in both CTAs.
-            for cta in self._run.members(self.block) if pipe.pair and by is Engine.TCGEN05 else [self.cta]:
-                if op.kind == "release":
-                    cta.rings[pipe.name].released[self._key] += 1
-                else:
-                    self._check_bytes(pipe, use)
-                    cta.rings[pipe.name].committed += 1
+            transfer.committed(self, use)
+            for cta in transfer.counted_in(self, by):
+                cta.rings[pipe.name].committed += 1
 
-    def _acquire(self, pipe: Pipeline, use: int, announced: Value | None) -> Generator[Any, None, None]:
-        ring, members = self.cta.rings[pipe.name], self._run.members(self.block)
-        ring.acquired += 1
-        if use - ring.committed >= pipe.stages:
-            self._fail(
-                f"acquires use {use} of {pipe.name} with {use - ring.committed} uses uncommitted",
-                "commit a slot before acquiring past the ring",
-            )
-        readers = self._run.readers(pipe)
-        filled = members if pipe.multicast else [self.cta]
-        if pipe.fill is Engine.TCGEN05:
-            filled = members if pipe.pair else [self.cta]
-        rings = [cta.rings[pipe.name] for cta in filled]
-        yield Wait(
-            f"a free slot of {pipe.name} (use {use})",
-            lambda: all(each.released[key] > use - pipe.stages for each in rings for key in readers),
-        )
-        # What another CTA sends may be there before this one is ready.
-        if not pipe.accumulates and not (pipe.multicast and ring.received[use]):
-            for cta, buffer in product(filled if pipe.pair else [self.cta], pipe.buffers):
-                poison(cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
-        if pipe.fill is Engine.BULK:
-            ring.announced[use] = self._value(announced) if announced is not None else self._slot_bytes(pipe)
-
-    def _check_bytes(self, pipe: Pipeline, use: int) -> None:
-        """A bulk fill copies what it announces. What a multicast ring announces, the cluster's CTAs fill together."""
-        ring = self.cta.rings[pipe.name]
-        if pipe.fill is not Engine.BULK or pipe.multicast or ring.announced.get(use, 0) == ring.received[use]:
-            return
-        self._fail(
-            f"copies {ring.received[use]} bytes into use {use} of {pipe.name}, which announces {ring.announced[use]}",
-            "copy what is announced: a barrier waits for just so many bytes",
-        )
-
-    def _wait(self, pipe: Pipeline, use: int, at: Value | None, by: Engine) -> Generator[Any, None, None]:
-        ring = self.cta.rings[pipe.name]
-        pair = self._run.members(self.block) if pipe.pair else [self.cta]
-        if pipe.fill is Engine.GRID:
-            ring.committed += 1
-            ring.waited[self._key] += 1
-            words = self._words(pipe, self._value(at))
-            yield Wait(f"the words of {pipe.name} from other CTAs", lambda: bool(words.all()))
-            (buffer,) = pipe.buffers
-            self.cta.storage[buffer][0].view(torch.int32).copy_(words)
-            words.zero_()
-            yield from self._meet(pipe.meets)
-        elif pipe.fill is Engine.PEERS or pipe.multicast:
-            ring.waited[self._key] += 1
-            wanted = self._slot_bytes(pipe)
-            if pipe.fill is Engine.THREADS:
-                # A share is this CTA's own.
-                wanted -= wanted // self._run.schedule.cluster_ctas
-            yield Wait(
-                f"use {use} of {pipe.name} from the other CTAs",
-                lambda: ring.received[use] >= wanted and (ring.committed > use or not pipe.multicast),
-            )
-        else:
-            for cta in pair if by is Engine.TCGEN05 else [self.cta]:
-                cta.rings[pipe.name].waited[self._key] += 1
-            sources = pair if pipe.fill is Engine.BULK else [self.cta]
-            yield Wait(
-                f"slot {use} of {pipe.name} to be filled by {pipe.producer}",
-                lambda: all(cta.rings[pipe.name].committed > use for cta in sources),
-            )
-
-    def _words(self, pipe: Pipeline, cta: int) -> torch.Tensor:
+    def words(self, pipe: Pipeline, cta: int) -> torch.Tensor:
         """What CTAs of the grid have sent to a CTA, in the shape of the slot."""
         (buffer,) = pipe.buffers
-        shape = self._run.schedule.buffer(buffer).shape
-        total, first = words_of(self._run.schedule, pipe.through)
+        shape = self.schedule.buffer(buffer).shape
+        total, first = words_of(self.schedule, pipe.through)
         words: torch.Tensor = self._run.operands[pipe.through].view(-1)[cta * total + first[pipe.name] :]
         return words[: math.prod(shape)].view(shape)
 
-    def _slot_bytes(self, pipe: Pipeline) -> int:
-        return sum(self._run.schedule.buffer(name).stage_bytes for name in pipe.buffers)
-
-    def _fail(self, got: str, fix: str) -> None:
+    def fail(self, got: str, fix: str) -> None:
         self._run.fail(self.role, self.block, got, fix)

@@ -157,7 +157,7 @@ class Space(str, Enum):
 
 
 class Engine(str, Enum):
-    """What moves or reads a buffer's bytes; decides how completion is signalled and which fences are due."""
+    """What moves or reads a buffer's bytes; a class each says what follows from it (`transfers.py`)."""
 
     BULK = "bulk"
     """Copy engine (cp.async.bulk, TMA tile or gather4): completes on an mbarrier by byte count."""
@@ -178,10 +178,6 @@ class Engine(str, Enum):
     """Blackwell's MMA, issued by one thread, reading shared or tensor memory and writing tensor memory."""
     TMEM = "tmem"
     """tcgen05.ld and tcgen05.st by the role's threads."""
-
-
-ASYNC_PROXY = frozenset({Engine.BULK, Engine.WGMMA, Engine.TCGEN05})
-"""Engines that reach shared memory through the asynchronous proxy."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ..errors import DeclarationError, DslKernelError, did_you_mean
 from . import places
 from .channel import Channel
 from .expressions import Expr, Value, kernel_condition, name
-from .lang import Engine, Schedule
+from .lang import Schedule
 from .leaf import AMBIENT, Kind, Leaf
 from .memory import Box, Cluster, Global, Rows, Sender, Slot, Span, View
 from .statements import (
@@ -49,6 +49,7 @@ from .statements import (
     TakeTurn,
     Variable,
 )
+from .transfers import KINDS, Action, transfer_of
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec
@@ -302,7 +303,7 @@ class Recorder:
     def wait(self, pipeline: str, use: Value, at: Value | None = None) -> Slot:
         """Reader: wait until use `use` is filled; where CTAs of the grid do, `at` is the number by which they know this one."""
         slot = self._slot(pipeline, use)
-        if (at is not None) != (slot.pipeline.fill is Engine.GRID):
+        if (at is not None) != transfer_of(slot.pipeline).WORDS:
             raise DeclarationError(
                 f"wait for {pipeline} in {self.role}",
                 expected="the number of a CTA where CTAs of the grid fill the slot, and nowhere else",
@@ -315,7 +316,7 @@ class Recorder:
     def release(self, slot: Slot, pending: int = 0) -> None:
         """Reader: done with the slot, while at most `pending` groups of products that do not read it are in flight."""
         engine = next((r.engine for r in slot.pipeline.readers if r.role == self.role), None)
-        if pending and engine is not Engine.WGMMA:
+        if pending and (engine is None or Action.WAIT_WGMMA not in KINDS[engine].LETS_GO):
             raise DeclarationError(
                 f"release of {slot.pipeline.name} in {self.role}",
                 expected="no pending groups: they are counted at a release by wgmma alone",

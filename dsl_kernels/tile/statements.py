@@ -10,9 +10,10 @@ from functools import cache
 from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 from .expressions import Expr, Value
-from .lang import Engine, Mma
+from .lang import Mma
 from .leaf import Leaf
 from .memory import Box, Cluster, Global, Rows, Sender, Slot, Span, View
+from .transfers import transfer_of
 
 
 class Mark(Enum):
@@ -274,8 +275,7 @@ class PipelineOp(Statement):
 
     def counts(self) -> tuple[str, str] | None:
         pipe = self.slot.pipeline
-        sends = self.kind == "commit" and pipe.fill is Engine.PEERS
-        return ("uses", pipe.name) if self.kind == "acquire" or sends else None
+        return ("uses", pipe.name) if self.kind in transfer_of(pipe).USED_AT else None
 
     def region(self) -> str | None:
         return f"{self.kind} {self.slot.pipeline.name}"

@@ -15,7 +15,8 @@ from ..errors import DeclarationError, did_you_mean
 from ..expr import names_in
 from . import places
 from . import text as t
-from .lang import Buffer, Engine, Pipeline, Schedule, Space
+from .lang import Buffer, Pipeline, Schedule, Space
+from .transfers import transfer_of
 
 if TYPE_CHECKING:
     from ..problems.base import OperandSpec
@@ -172,22 +173,12 @@ class _Uses:
             for role, s in reversed(self._statements)
             if isinstance(s, t.PipelineOp) and s.slot.pipeline.name == pipe.name
         }
-        wanted = {("wait", reader.role) for reader in pipe.readers}
-        if pipe.fill is not Engine.GRID:
-            wanted.add(("commit", pipe.producer))
-        if pipe.fill not in (Engine.PEERS, Engine.GRID):
-            wanted.add(("acquire", pipe.producer))
-            if pipe.rounds == "loop":
-                wanted |= {("release", reader.role) for reader in pipe.readers}
+        wanted, may = transfer_of(pipe).operations()
         for kind, role in sorted(wanted - taken.keys()):
             self._fail(
                 f"pipeline {pipe.name}", f"{role} to {kind} it", f"no {kind} in its body",
                 "say the operation in the body, or remove the pipeline from the schedule",
             )  # fmt: skip
-        # Of a slot that is filled once, a release waits for loads from tensor memory.
-        may = wanted | {("release", reader.role) for reader in pipe.readers}
-        if pipe.fill is not Engine.GRID:
-            may.add(("acquire", pipe.producer))
         for kind, other in sorted(taken.keys() - may, key=str):
             sides = [r for k, r in sorted(may) if k == kind] or ["nobody"]
             self._fail(

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 from ..dtypes import DTYPES
 from ..errors import DeclarationError
-from .lang import Buffer, Engine, Mma, Pipeline, Schedule, Space
-
-Fault = tuple[str, str, str]
-"""What is at fault, what was expected, what came."""
+from .lang import Buffer, Mma, Pipeline, Schedule, Space
+from .transfers import Fault, transfer_of
 
 
 def validate(op: str, schedule: Schedule) -> None:
@@ -30,7 +28,7 @@ def _faults(schedule: Schedule) -> Iterator[Fault]:
         yield from _of_buffer(buffer, schedule)
     for pipe in schedule.pipelines:
         yield from _of_pipeline(pipe, schedule)
-        yield from _of_transfer(pipe, schedule)
+        yield from transfer_of(pipe).faults(schedule)
     for mma in schedule.mmas:
         yield from _of_mma(mma, schedule)
     yield from _of_maps(schedule)
@@ -103,39 +101,6 @@ def _of_pipeline(pipe: Pipeline, schedule: Schedule) -> Iterator[Fault]:
         yield who, "rounds 'loop' or 'once'", pipe.rounds
     if pipe.rounds == "once" and pipe.stages != 1:
         yield who, "one stage for a single hand-over", f"{pipe.stages} stages"
-
-
-def _of_transfer(pipe: Pipeline, schedule: Schedule) -> Iterator[Fault]:
-    """How its slots are filled, where not every way fits."""
-    who, engines = f"pipeline {pipe.name}", {reader.engine for reader in pipe.readers}
-    # A warp that arrives announces what the other CTAs send in its place.
-    filled = (Engine.BULK, "thread"), (Engine.THREADS, "warp")
-    if pipe.multicast and (
-        (pipe.fill, pipe.fill_arrive) not in filled or schedule.cluster_ctas == 1 or not schedule.group
-    ):
-        yield (
-            who,
-            "multicast with bulk copies, or by threads of which a warp arrives, in a cluster whose grid axes are the group",
-            f"fill {pipe.fill.value} by {pipe.fill_arrive}, cluster {schedule.cluster}, group {schedule.group}",
-        )
-    if pipe.fill is Engine.GRID and (
-        len(pipe.buffers) != 1
-        or [(r.role, r.engine) for r in pipe.readers] != [(pipe.producer, Engine.THREADS)]
-        or (pipe.rounds, schedule.named_barriers.get(pipe.meets)) != ("once", (pipe.producer,))
-        or not pipe.through
-    ):
-        yield (
-            who,
-            "one buffer, filled once through an operand and read by its producer's threads, who meet at a barrier of theirs",
-            f"{', '.join(pipe.buffers)}, rounds {pipe.rounds!r}, through {pipe.through!r}, meets {pipe.meets!r}",
-        )
-    pairs = (Engine.BULK, {Engine.TCGEN05}), (Engine.TCGEN05, {Engine.TMEM})
-    if pipe.pair and (pipe.fill, engines) not in pairs:
-        yield (
-            who,
-            "pair between bulk copies and tcgen05, or tcgen05 and readers of tensor memory",
-            f"{pipe.fill.value} to {', '.join(sorted(engine.value for engine in engines))}",
-        )
 
 
 def _of_mma(mma: Mma, schedule: Schedule) -> Iterator[Fault]:

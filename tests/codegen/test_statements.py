@@ -55,7 +55,7 @@ class Stamp(Statement):
 
 
 def do_stamp(self: Executor, stamp: Stamp) -> Generator[Any, None, None]:
-    yield from self._meet(stamp.name)
+    yield from self.meet(stamp.name)
     self._view(stamp.target).fill_(self._value(stamp.value))
     counter = self._run.operands[stamp.counter]
     counter[0] += 1

@@ -47,9 +47,10 @@ from dsl_kernels.tile.lang import (
     Turn,
 )
 from dsl_kernels.tile.leaf_text import by_text
-from dsl_kernels.tile.plan import Action, barrier_plan, named_barriers, turn_plans
+from dsl_kernels.tile.plan import barrier_plan, named_barriers, turn_plans
 from dsl_kernels.tile.program import TileProgram
 from dsl_kernels.tile.text import Box, Recorder
+from dsl_kernels.tile.transfers import Action
 from dsl_kernels.variants import Variant
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]

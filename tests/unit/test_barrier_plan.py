@@ -15,7 +15,8 @@ from dsl_kernels import programs
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.errors import DeclarationError
 from dsl_kernels.tile.lang import Buffer, Engine, Pipeline, Reader, Role, Schedule, Space
-from dsl_kernels.tile.plan import Action, barrier_plan, words_of
+from dsl_kernels.tile.plan import barrier_plan, words_of
+from dsl_kernels.tile.transfers import Action
 
 
 def schedule(
