@@ -16,7 +16,7 @@ from dsl_kernels.arch import ARCHS
 from dsl_kernels.errors import DeclarationError
 from dsl_kernels.tile.lang import Buffer, Engine, Pipeline, Reader, Role, Schedule, Space
 from dsl_kernels.tile.plan import barrier_plan, words_of
-from dsl_kernels.tile.transfers import Action
+from dsl_kernels.tile.transfers import KINDS, Action, Bulk, Multicast, Pair, transfer_of
 
 
 def schedule(
@@ -266,3 +266,36 @@ def test_no_leaf_and_no_frame_synchronises_by_hand() -> None:
 def _code_of(literal: re.Match[str]) -> str:
     """A triple-quoted string where it is source of another language, nothing where it is prose."""
     return literal[0] if ";" in literal[0] and "{" in literal[0] and "asm" in literal[0] else ""
+
+
+def test_every_engine_is_a_kind_of_transfer() -> None:
+    assert set(KINDS) == set(Engine) and all(kind.engine is engine for engine, kind in KINDS.items())
+
+
+def test_a_pair_whose_slots_are_multicast_goes_by_the_barriers_of_the_pair() -> None:
+    """The wrappers stand around each other: bytes of both CTAs, an arrival in the first, readers of every CTA counted."""
+    reader = (Reader("mma", Engine.TCGEN05),)
+    declared = schedule(Engine.BULK, reader, multicast=True, pair=True)
+    plan = barrier_plan(replace(declared, cluster=(2, 1, 1))).pipelines["ring"]
+    assert (plan.commit, plan.full.tx_bytes) == ((Action.EXPECT_TX_PAIR,), 2 * 64 * 64 * 2)
+    assert (plan.release["mma"], plan.empty.count) == ((Action.COMMIT_EMPTY_PAIR,), 2)
+    transfer = transfer_of(declared.pipelines[0])
+    assert isinstance(transfer, Multicast) and isinstance(transfer, Pair) and isinstance(transfer, Bulk)
+
+
+@pytest.mark.parametrize("wrapped", ["multicast", "pair"])
+@pytest.mark.parametrize("fill", list(Engine))
+def test_a_wrapper_takes_the_kinds_that_it_can_wrap(fill: Engine, wrapped: str) -> None:
+    kind = KINDS[fill]
+    reader = (Reader("math", kind.PAIRED_WITH or Engine.THREADS),)
+    declared = replace(
+        schedule(fill, reader, fill_arrive=kind.MULTICAST_BY or "thread", **{wrapped: True}),
+        cluster=(2, 1, 1),
+        group=(0,),
+    )
+    fits = {
+        "multicast": {Engine.BULK, Engine.THREADS},
+        "pair": {Engine.BULK, Engine.TCGEN05},
+    }[wrapped]
+    found = [expected for _, expected, _ in transfer_of(declared.pipelines[0]).faults(declared)]
+    assert any(expected.startswith(wrapped) for expected in found) == (fill not in fits), found
