@@ -305,9 +305,9 @@ def _step(s: Any) -> Step:
 
 
 def _named(s: t.Let | t.Variable | t.Assign) -> Step:
-    value = _meaning(s.initial if isinstance(s, t.Variable) else s.value)
-    masked = isinstance(s, t.Assign)
-    return lambda at: at.set(s.name, value(at), masked)
+    ((name, given),) = s.sets().items()
+    value, masked = _meaning(given), isinstance(s, t.Assign)
+    return lambda at: at.set(name, value(at), masked)
 
 
 def _put(s: Put) -> Step:
