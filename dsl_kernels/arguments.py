@@ -204,6 +204,21 @@ def require_device(name: str, device: Any) -> Any:
     return place
 
 
+def require_dense(name: str, tensor: Any) -> None:
+    """Refuse what no kernel can read by address and strides.
+
+    Raises:
+        ArgumentTypeError: not a tensor, or sparse, nested, quantised or lazily negated.
+    """
+    if not is_plain_tensor(tensor):
+        raise ArgumentTypeError(
+            name,
+            expected="a dense torch.Tensor",
+            got=shown(tensor),
+            fix="convert it, or make a dense copy of it",
+        )
+
+
 def available_memory() -> int:
     """Bytes that can be used without swapping, by the kernel's estimate and the control group's limit."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -45,7 +45,7 @@ class Call:
 
     Attributes:
         form: variant of the problem ("decode", "prefill", "bf16", "fp8", "default").
-        dims: runtime dims by name, as `problems.base.bind_dims` returns them.
+        dims: runtime dims by name, as `problems.binding.bind` finds them.
         gpu: name that finds the tuned table and the rates, e.g. "NVIDIA H200"; "" skips the table and takes the rates of
             the architecture's reference GPU.
         sms: SMs of the GPU; 0 where its row says it.
@@ -524,7 +524,7 @@ def deciding(call: Call) -> dict[str, int]:
             "dims",
             expected=f"every size of {call.op} {call.form}",
             got=f"no {error.args[0]}",
-            fix="pass the dims that problems.base.bind_dims returns",
+            fix="pass the dims that problems.binding.bind finds",
         ) from None
 
 

@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 
-from ..arguments import finite, integer
+from ..arguments import finite, integer, require_dense
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
 from ..ops._dispatch import dispatched, watched
 from ..ops.workspace import no_memory, own_workspace, require_workspace
-from ..problems.base import require_dense
 from ..problems.layouts import LATENT_DIM
 from ..problems.lightning_indexer import PAGE
 

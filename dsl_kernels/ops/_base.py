@@ -9,17 +9,19 @@ CUDA graph. Nothing here names an operand: what an operation takes is declared b
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from .. import env, executors, problems, programs, registry
 from ..arch import get_arch
-from ..errors import LaunchError, ResidencyError
-from ..problems.base import OperandSpec, bind_dims, check_values
-from ._operands import identity, on_cpu, refusal, require_apart, require_names, require_operands
+from ..errors import DslKernelError, LaunchError, ResidencyError
+from ..problems.base import OperandSpec
+from ..problems.binding import Bound, bind, require_given
+from ._dispatch import Unaddressed
+from ._operands import identity, require_names
 from .workspace import (
     PREPARED_LIMIT,
     Buffers,
@@ -39,20 +41,20 @@ class _Prepared:
     """What the first call of a shape worked out.
 
     Attributes:
+        bound: what the caller's operands say; `dims` has the launch's own beside theirs.
         sms: SMs that the launch was sized for.
         fixed: scalars of the launch, and constants for inputs that the caller left out.
         outputs: templates of the outputs that the caller left out: memory of their shape without any of its own.
-        apart: addresses of operands whose outputs overlap nothing.
     """
 
     launch: executors.Launcher
+    bound: Bound
     dims: dict[str, int]
     workspace: Buffers | None
     sms: int
     fixed: dict[str, Any]
     outputs: tuple[tuple[str, torch.Tensor], ...]
     selection: registry.Selection
-    apart: set[tuple[int, ...]] = field(default_factory=set)
 
 
 _prepared: dict[tuple[Any, ...], _Prepared] = {}
@@ -137,44 +139,42 @@ def run(
             None if launch is None else tuple(launch.items()),
         )  # fmt: skip
         known = _prepared.get(key)
+    except DslKernelError:
+        raise
     except Exception as error:
-        raise refusal(op, form, operands, executor, variant, arch, error) from None
+        require_given(problems.get(op).operands(form), operands)
+        require_names(executor, variant, arch)
+        raise _unread(op, error) from None
     on_gpu = device.type == "cuda"
     stream = torch._C._cuda_getCurrentRawStream(device.index) if on_gpu else 0
     sms = 0
     if _fewer_sms and (sms := _fewer_sms.get((key, stream), 0)):
         key = (*key, sms)
         known = _prepared.get(key)
-    first = known is None or not (on_gpu or on_cpu(operands))
-    if known is None or first:
-        prepared = _prepare(
-            op, form, operands, static or {}, executor, variant, arch, device, dict(launch or {}), sms
-        )
+    # A meta tensor gives the facts of one on the CPU; no executor takes it.
+    if known is None or not (on_gpu or device.type == "cpu"):
+        bound = bind(problems.get(op).operands(form), operands, static)
+        prepared = _prepare(op, form, bound, executor, variant, arch, device, dict(launch or {}), sms)
     else:
         prepared = known
-    if places is not None and places not in prepared.apart:
-        require_apart(problems.get(op).operands(form), operands)
-        if len(prepared.apart) >= PREPARED_LIMIT:
-            prepared.apart.clear()
-        prepared.apart.add(places)
     for name, template in prepared.outputs:
         try:
             operands[name] = torch.empty_like(template, memory_format=torch.contiguous_format)
         except RuntimeError as error:
             raise no_memory(f"output {name}", template.shape, template.dtype, error) from None
     operands.update(prepared.fixed)
-    if not on_gpu or (watched[0] is not None and env.CHECK_VALUES.get()):
-        specs, all_of_them = problems.get(op).operands(form), env.CHECK_VALUES.get()
-        check_values(specs, operands, prepared.dims, only_undefined=not all_of_them)
+    every_value = watched[0] is not None and env.CHECK_VALUES.get()
+    if not on_gpu or every_value or (places is not None and places not in prepared.bound.apart):
+        prepared.bound.hold(operands, places, not on_gpu, every_value)
     if prepared.workspace is None:
-        if first:
+        if known is None:
             _finish(key, prepared, operands, device)
         prepared.launch(operands, prepared.dims, stream)
         return prepared.selection
     scratch = workspace if workspace is not None else own_workspace(device, stream)
     with scratch._lock:
         operands.update((scratch._kept if workspace is None else scratch.views)(prepared.workspace))
-        if first:
+        if known is None:
             _finish(key, prepared, operands, device)
         try:
             prepared.launch(operands, prepared.dims, stream)
@@ -196,11 +196,19 @@ def run(
 _environment = env.watch(env.CHECK_VALUES, env.FORCE, env.EXECUTOR)
 
 
+def _unread(op: str, error: Exception) -> Unaddressed:
+    return Unaddressed(
+        op,
+        expected="tensors whose address, shape and strides can be read",
+        got=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
+        fix="pass plain torch tensors",
+    )
+
+
 def _prepare(
     op: str,
     form: str,
-    operands: Mapping[str, Any],
-    static: Mapping[str, int],
+    bound: Bound,
     executor: str | None,
     variant: str | None,
     arch: str | None,
@@ -208,24 +216,21 @@ def _prepare(
     launch: dict[str, int],
     sms: int,
 ) -> _Prepared:
-    specs = problems.get(op).operands(form)
-    require_operands(specs, operands)
     require_names(executor, variant, arch)
-    dims = bind_dims(specs, operands, static)
+    dims = {**bound.dims, **launch}
     name = executors.for_device(device.type, executor or env.EXECUTOR.get())
     if name == "cuda":
-        call = registry.Call.on(executors.gpu_at_hand(device.index), op, form, {**dims, **launch})
+        call = registry.Call.on(executors.gpu_at_hand(device.index), op, form, dims)
     else:
-        call = registry.Call(op, form, get_arch(arch or DEFAULT_CPU_ARCH).name, {**dims, **launch})
+        call = registry.Call(op, form, get_arch(arch or DEFAULT_CPU_ARCH).name, dims)
     if sms:
         call = replace(call, sms=sms)
     selection = registry.select(call, variant)
-    dims = {**dims, **selection.launch, **launch}
+    dims = {**bound.dims, **selection.launch, **launch}
     program, knobs = programs.get(op), selection.variant.knobs
     own = program.own_operands(knobs)
     dims |= program.workspace_dims(knobs, get_arch(call.arch), dims)
-    launcher = _without_kernel(specs, operands, dims) or _launcher(name, selection, device)
-    missing = [s for s in specs if s.kind in ("in", "out") and operands[s.name] is None]
+    launcher = _without_kernel(bound) or _launcher(name, selection, device)
     buffers = tuple(
         (spec.name, _extents(spec, dims), spec.torch_dtype, spec.zeroed)
         for spec in own
@@ -233,27 +238,22 @@ def _prepare(
     )
     outputs = tuple(
         (spec.name, filled(spec.label, (1,), None, spec.torch_dtype, device).expand(_extents(spec, dims)))
-        for spec in missing
+        for spec in bound.missing
         if spec.kind == "out"
     )
     fixed: dict[str, Any] = {spec.name: dims[spec.name] for spec in own if spec.kind == "scalar"}
-    fixed |= {s.name: _constant(s, _extents(s, dims), device) for s in missing if s.kind == "in"}
+    fixed |= {s.name: _constant(s, _extents(s, dims), device) for s in bound.missing if s.kind == "in"}
     workspace = Buffers(device, buffers) if buffers else None
-    return _Prepared(launcher, dims, workspace, call.row.sms, fixed, outputs, selection)
+    return _Prepared(launcher, bound, dims, workspace, call.row.sms, fixed, outputs, selection)
 
 
-def _without_kernel(
-    specs: Iterable[OperandSpec], operands: Mapping[str, Any], dims: Mapping[str, int]
-) -> executors.Launcher | None:
+def _without_kernel(bound: Bound) -> executors.Launcher | None:
     """What serves a call in which no element is written, or in which an input that is given has none to read."""
-    outputs = [spec for spec in specs if spec.kind == "out"]
-    if all(0 in _extents(spec, dims) for spec in outputs):
+    outputs = [spec for spec in bound.specs if spec.kind == "out"]
+    if all(0 in _extents(spec, bound.dims) for spec in outputs):
         return executors.NOTHING
-    given = (operands[spec.name] for spec in specs if spec.kind == "in")
-    if all(tensor is None or tensor.numel() for tensor in given):
-        return None
     values = {spec.name: spec.of_nothing for spec in outputs if spec.of_nothing is not None}
-    return executors.fills(values) if len(values) == len(outputs) else None
+    return executors.fills(values) if bound.unread and len(values) == len(outputs) else None
 
 
 def _finish(

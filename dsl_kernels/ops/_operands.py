@@ -13,8 +13,8 @@ from torch.autograd import forward_ad
 
 from .. import problems
 from ..arguments import finite, integer
-from ..errors import ArgumentTypeError, DslKernelError, InvalidArgumentError
-from ..problems.base import OperandSpec, require_dense
+from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..problems.base import OperandSpec
 from ._dispatch import Unaddressed
 
 _warned: set[str] = set()
@@ -36,7 +36,7 @@ def identity(
         layout = "is_contiguous()" if spec.layout is None else "stride()"
         facts = f"t{i}.shape, t{i}.dtype, t{i}.get_device(), t{i}.{layout}"
         lines.append(f"t{i} = o[{spec.name!r}]")
-        if _optional(spec):
+        if spec.optional:
             lines += [f"if t{i} is None:", f"    p{i} = 0; f{i} = None", "else:"]
             lines.append(f"    p{i} = t{i}.data_ptr() or absent({spec.label!r}, t{i}); f{i} = ({facts})")
             parts.append(f"f{i}")
@@ -50,7 +50,7 @@ def identity(
     learnt = [
         f"t{i}.requires_grad"
         for i, s in enumerate(specs)
-        if s.kind == "in" and not _optional(s) and s.torch_dtype.is_floating_point
+        if s.kind == "in" and not s.optional and s.torch_dtype.is_floating_point
     ]
     lines += [f"if grad_enabled() and ({' or '.join(learnt)}):", f"    warn_once({op!r})"] if learnt else []
     lines += ["if forward_ad._current_level >= 0:", "    refuse_tangents(specs, o)"]
@@ -87,10 +87,6 @@ def _checked_scalars(specs: tuple[OperandSpec, ...]) -> list[str]:
                 f"    {held} = finite({spec.label!r}, v, {low}, {high})",
             ]
     return lines
-
-
-def _optional(spec: OperandSpec) -> bool:
-    return spec.kind == "out" or spec.default is not None
 
 
 def _warn_of_no_backward(op: str) -> None:
@@ -137,70 +133,9 @@ def _absent(name: str, tensor: torch.Tensor) -> int:
     return 0
 
 
-def on_cpu(operands: Mapping[str, Any]) -> bool:
-    return all(value.is_cpu for value in operands.values() if isinstance(value, torch.Tensor))
-
-
-def refusal(
-    op: str,
-    form: str,
-    operands: Mapping[str, Any],
-    executor: Any,
-    variant: Any,
-    arch: Any,
-    error: Exception,
-) -> Exception:
-    """The typed error for arguments that could not even be looked at."""
-    if isinstance(error, DslKernelError):
-        return error
-    try:
-        require_operands(problems.get(op).operands(form), operands)
-        require_names(executor, variant, arch)
-    except DslKernelError as found:
-        return found
-    return Unaddressed(
-        op,
-        expected="tensors whose address, shape and strides can be read",
-        got=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
-        fix="pass plain torch tensors",
-    )
-
-
-def require_operands(specs: tuple[OperandSpec, ...], operands: Mapping[str, Any]) -> None:
-    for spec in specs:
-        value = operands.get(spec.name)
-        if spec.kind in ("in", "out") and not (value is None and _optional(spec)):
-            require_dense(spec.label, value)
-
-
 def require_names(executor: Any, variant: Any, arch: Any) -> None:
     for name, value in (("executor", executor), ("variant", variant), ("arch", arch)):
         if value is not None and not isinstance(value, str):
             raise ArgumentTypeError(
                 name, expected="a name or None", got=type(value).__name__, fix="pass a string"
             )
-
-
-def require_apart(specs: tuple[OperandSpec, ...], operands: Mapping[str, Any]) -> None:
-    """Refuse outputs over other operands.
-
-    Raises:
-        InvalidArgumentError: an output lies where another operand does.
-    """
-    spans: list[tuple[OperandSpec, int, int]] = []
-    for spec in specs:
-        tensor = operands.get(spec.name)
-        if spec.kind not in ("in", "out") or tensor is None or not tensor.numel():
-            continue
-        last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-        begin = tensor.data_ptr()
-        spans.append((spec, begin, begin + (last + 1) * tensor.element_size()))
-    for out, begin, end in spans:
-        for other, first, last in spans:
-            if out.kind == "out" and other is not out and begin < last and first < end:
-                raise InvalidArgumentError(
-                    out.label,
-                    expected="memory of its own",
-                    got=f"an overlap with {other.label}",
-                    fix="pass another tensor, or leave it out",
-                )

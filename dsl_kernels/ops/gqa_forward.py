@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from ..arguments import finite
+from ..arguments import finite, require_dense
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from ..problems.base import require_dense
 from ..problems.gqa_forward import FORMS
 from ._base import run
 from ._library import torch_op

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from ..arguments import integer
+from ..arguments import integer, require_dense
 from ..errors import InvalidArgumentError
-from ..problems.base import require_dense
 from ..problems.sparse_mla import split_cache
 from ..programs.sparse_mla import SLICES
 from ._base import run

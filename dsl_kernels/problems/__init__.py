@@ -8,7 +8,7 @@ from .base import Problem
 
 def names() -> list[str]:
     """Every operation that has a problem module."""
-    return [name for name in module_names(__path__) if name not in ("base", "layouts")]
+    return [name for name in module_names(__path__) if name not in ("base", "binding", "layouts")]
 
 
 def get(op: str) -> Problem:

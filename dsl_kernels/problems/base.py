@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import checked, finite, integer, is_plain_tensor, require_known, shown
+from ..arguments import checked, require_known, shown
 from ..dtypes import DTYPES
-from ..errors import ArgumentTypeError, DeclarationError, InvalidArgumentError
-from ..expr import evaluate, names_in
+from ..errors import DeclarationError, InvalidArgumentError
 
 if TYPE_CHECKING:
     import torch
@@ -95,21 +94,15 @@ class OperandSpec:
                 fix="correct the limits, or state what values a tensor may hold by `values`",
             )
 
-    def require_scalar(self, value: Any) -> None:
-        """A caller's value of a scalar is a number within the limits, where there are any.
-
-        Raises:
-            ArgumentTypeError: not a number, or no integer where one is taken.
-            InvalidArgumentError: outside the limits, infinite or not a number.
-        """
-        if self.limits is not None and value is not None:
-            held: Callable[..., object] = finite if "float" in self.torch_name else integer
-            held(self.label, value, *self.limits)
-
     @property
     def layout(self) -> tuple[str | int, ...] | None:
         """The stride of each axis, a runtime dim or a number; None where it is contiguous."""
         return self.strides or ((self.row_stride, 1) if self.row_stride else None)
+
+    @property
+    def optional(self) -> bool:
+        """Whether a caller may leave it out: an output, or an input with a default."""
+        return self.kind == "out" or self.default is not None
 
     @property
     def label(self) -> str:
@@ -347,202 +340,3 @@ class Problem:
         named = {workload.name: workload for workload in self.workloads}
         require_known(f"workload of {self.op}", name, named, "workload")
         return named[name]
-
-
-@checked
-def bind_dims(
-    operands: tuple[OperandSpec, ...], values: Mapping[str, Any], static: Mapping[str, int] | None = None
-) -> dict[str, int]:
-    """Check scalars against their limits, tensors against shapes, dtypes, strides and alignment, and return the value of every dim.
-
-    Args:
-        operands: the declaration; operands that `values` lacks or holds as None are skipped (outputs before allocation),
-            but for the extents that their `sizes` give.
-        values: tensors and scalars by name.
-        static: dims that are already fixed, by the variant or by the caller.
-
-    Raises:
-        ArgumentTypeError: not a dense tensor, or of another dtype.
-        InvalidArgumentError: a scalar, rank, extent, stride, alignment or device that does not fit.
-    """
-    dims: dict[str, int] = dict(static or {})
-    fixed_by: dict[str, str] = dict.fromkeys(dims, "the call")
-    device = None
-    for spec in operands:
-        tensor = values.get(spec.name)
-        if spec.kind == "scalar":
-            spec.require_scalar(tensor)
-        if spec.kind == "scalar" or tensor is None:
-            continue
-        require_dense(spec.label, tensor)
-        if tensor.dtype != spec.torch_dtype:
-            raise ArgumentTypeError(
-                spec.label,
-                expected=f"dtype {spec.torch_dtype}",
-                got=str(tensor.dtype),
-                fix=f"convert it with .to({spec.torch_dtype})",
-            )
-        if tensor.dim() != len(spec.shape):
-            raise InvalidArgumentError(
-                spec.label,
-                expected=f"{len(spec.shape)} dimensions {_spell(spec.shape)}",
-                got=f"shape {tuple(tensor.shape)}",
-                fix="reshape it with .view(...)",
-            )
-        for extent, actual in zip(spec.shape, tensor.shape, strict=True):
-            wanted = extent if isinstance(extent, int) else dims.setdefault(extent, actual)
-            if isinstance(extent, str):
-                fixed_by.setdefault(extent, spec.label)
-            if wanted != actual:
-                origin = f" ({extent} comes from {fixed_by[extent]})" if isinstance(extent, str) else ""
-                raise InvalidArgumentError(
-                    spec.label,
-                    expected=f"shape {_spell(spec.shape)} with {extent} = {wanted}{origin}",
-                    got=f"shape {tuple(tensor.shape)}",
-                    fix="make the operands agree",
-                )
-        if device is None:
-            device, first = tensor.device, spec.label
-        elif tensor.device != device:
-            raise InvalidArgumentError(
-                spec.label,
-                expected=f"device {device} like {first}",
-                got=str(tensor.device),
-                fix=f"move it with .to('{device}')",
-            )
-        _bind_strides(spec, tensor, dims)
-        _require_aligned(spec, tensor)
-    for spec in operands:
-        for extent, size in spec.sizes.items():
-            if values.get(spec.name) is None and extent not in dims and names_in(size) <= dims.keys():
-                dims[extent] = evaluate(size, dims)
-    for spec in operands:
-        for rule in spec.requires:
-            if not names_in(rule) <= dims.keys() or evaluate(rule, dims):
-                continue
-            raise InvalidArgumentError(
-                spec.label,
-                expected=rule,
-                got=", ".join(f"{name} = {dims[name]}" for name in sorted(names_in(rule))),
-                fix="make the operands agree",
-            )
-    return dims
-
-
-def require_dense(name: str, tensor: Any) -> None:
-    """Refuse what no kernel can read by address and strides.
-
-    Raises:
-        ArgumentTypeError: not a tensor, or sparse, nested, quantised or lazily negated.
-    """
-    if not is_plain_tensor(tensor):
-        raise ArgumentTypeError(
-            name,
-            expected="a dense torch.Tensor",
-            got=shown(tensor),
-            fix="convert it, or make a dense copy of it",
-        )
-
-
-def _bind_axes(spec: OperandSpec, tensor: torch.Tensor, dims: dict[str, int]) -> None:
-    """The strides of a tensor whose axes lie anyhow."""
-    for axis, (wanted, stride) in enumerate(zip(spec.strides, tensor.stride(), strict=True)):
-        if isinstance(wanted, int) and stride != wanted and tensor.shape[axis] > 1:
-            raise InvalidArgumentError(
-                spec.label,
-                expected=f"a stride of {wanted} along axis {axis}",
-                got=f"strides {tensor.stride()}",
-                fix="call .contiguous()",
-            )
-        if isinstance(wanted, str) and (stride <= 0 or (stride * tensor.element_size()) % spec.align):
-            raise InvalidArgumentError(
-                spec.label,
-                expected=f"strides that are positive multiples of {spec.align} bytes (all but the last)",
-                got=f"strides {tensor.stride()} of {tensor.element_size()} bytes",
-                fix=f"pad the axes so that each begins on a {spec.align}-byte boundary",
-            )
-        if isinstance(wanted, str):
-            dims[wanted] = stride
-
-
-def _bind_strides(spec: OperandSpec, tensor: torch.Tensor, dims: dict[str, int]) -> None:
-    if spec.strides:
-        return _bind_axes(spec, tensor, dims)
-    if spec.row_stride is None:
-        if not tensor.is_contiguous():
-            raise InvalidArgumentError(
-                spec.label,
-                expected="a contiguous tensor",
-                got=f"strides {tensor.stride()}",
-                fix="call .contiguous()",
-            )
-        return
-    if tensor.shape[0] and not tensor[0].is_contiguous():
-        raise InvalidArgumentError(
-            spec.label,
-            expected="rows that are contiguous (only axis 0 may be strided)",
-            got=f"strides {tensor.stride()}",
-            fix="call .contiguous()",
-        )
-    stride = tensor.stride(0)
-    if tensor.shape[0] > 1 and stride < tensor.shape[1]:
-        raise InvalidArgumentError(
-            spec.label,
-            expected=f"rows that do not overlap (a row stride of at least {tensor.shape[1]} elements)",
-            got=f"strides {tensor.stride()}",
-            fix="call .contiguous()",
-        )
-    if (stride * tensor.element_size()) % spec.align:
-        raise InvalidArgumentError(
-            spec.label,
-            expected=f"rows aligned to {spec.align} bytes",
-            got=f"a row stride of {stride * tensor.element_size()} bytes",
-            fix=f"use a cache whose rows start on {spec.align}-byte boundaries",
-        )
-    dims[spec.row_stride] = stride
-
-
-def _require_aligned(spec: OperandSpec, tensor: torch.Tensor) -> None:
-    align = max(spec.align, tensor.element_size())
-    if tensor.numel() and tensor.data_ptr() % align:
-        raise InvalidArgumentError(
-            spec.label,
-            expected=f"an address that is a multiple of {align} bytes",
-            got=f"a view that begins {tensor.data_ptr() % align} bytes past one",
-            fix="pass a tensor that begins on such an address: .clone() makes one",
-        )
-
-
-def check_values(
-    operands: tuple[OperandSpec, ...],
-    values: Mapping[str, Any],
-    dims: Mapping[str, int],
-    *,
-    only_undefined: bool = False,
-) -> None:
-    """Read the operands that have rules of values and compare; on a GPU this waits for the device.
-
-    Args:
-        only_undefined: look only for values that a kernel gives no meaning.
-
-    Raises:
-        InvalidArgumentError: names the operand, the rule and the first value that breaks it.
-    """
-    for spec in operands:
-        for rule in spec.values:
-            if values.get(spec.name) is None or (only_undefined and rule.otherwise != UNDEFINED):
-                continue
-            wrong = rule.wrong(values, dims)
-            if bool(wrong.any()):
-                at = tuple(wrong.nonzero()[0].tolist())
-                raise InvalidArgumentError(
-                    spec.label,
-                    expected=rule.allowed,
-                    got=f"{values[spec.name][at].item()} at {list(at)}, and {int(wrong.sum()) - 1} more such values",
-                    fix="correct the values"
-                    + ("" if rule.otherwise == UNDEFINED else f" (kernels take them as {rule.otherwise})"),
-                )
-
-
-def _spell(shape: tuple[str | int, ...]) -> str:
-    return "[" + ", ".join(str(extent) for extent in shape) + "]"

@@ -15,7 +15,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from .._discover import later
-from ..arguments import INT32_MAX
+from ..arguments import INT32_MAX, require_dense
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from .base import (
     ROW_GRIDS,
@@ -26,7 +26,6 @@ from .base import (
     Problem,
     Values,
     Workload,
-    require_dense,
 )
 from .layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
 

@@ -15,8 +15,9 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from .._discover import later
+from ..arguments import require_dense
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from .base import WIDE, Comparison, OperandSpec, PointName, Problem, Values, Workload, require_dense
+from .base import WIDE, Comparison, OperandSpec, PointName, Problem, Values, Workload
 from .layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, pack_fp8_tokens, unpack_fp8_tokens
 from .lightning_indexer import PAGE
 

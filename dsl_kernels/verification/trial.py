@@ -15,7 +15,8 @@ from .. import executors, policies, problems, programs, registry
 from ..arch import get_arch, gpu_row
 from ..arguments import SEEDS, checked, require_device, require_known, require_memory, require_range, shown
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from ..problems.base import Comparison, OperandSpec, Workload, bind_dims
+from ..problems.base import Comparison, OperandSpec, Workload
+from ..problems.binding import bind
 from ..variants import Variant
 
 
@@ -257,4 +258,4 @@ def dims_of(op: str, workload: Workload, inputs: Mapping[str, Any]) -> dict[str,
                 fix="convert it with int(...) or float(...)",
             )
     static = {name: value for name, value in inputs.items() if isinstance(value, int)}
-    return bind_dims(operands, inputs, static)
+    return bind(operands, inputs, static).dims

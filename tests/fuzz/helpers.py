@@ -80,7 +80,7 @@ def helpers(folder: Path) -> list[Helper]:
     )
     from dsl_kernels.dsa import check as step_check  # fmt: skip
     from dsl_kernels.dsa import steps
-    from dsl_kernels.problems import base, layouts
+    from dsl_kernels.problems import base, binding, layouts
     from dsl_kernels.runtime import artifact, bundle, cache, launch, pool, prune, store
     from dsl_kernels.tile import describe, plan
     from dsl_kernels.timing import bench, calibrate, grids, measure
@@ -128,7 +128,7 @@ def helpers(folder: Path) -> list[Helper]:
     add("Problem.operands", problem.operands, len, form="bf16")
     add("Problem.workload", problem.workload, lambda r: r == workload, name=workload.name)
     add(
-        "base.bind_dims", base.bind_dims, lambda r: r["n"] == 5,
+        "binding.bind", binding.bind, lambda r: r.dims["n"] == 5,
         operands=(base.OperandSpec("x", ("n", 512), "float32"),), values={"x": torch.zeros(5, 512)}, static={},
     )  # fmt: skip
     add(

@@ -28,7 +28,8 @@ from dsl_kernels.device.torch import fragment
 from dsl_kernels.emulator import EmulatorError, interleavings
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
-from dsl_kernels.problems.base import OperandSpec, bind_dims
+from dsl_kernels.problems.base import OperandSpec
+from dsl_kernels.problems.binding import bind
 from dsl_kernels.runtime import store
 from dsl_kernels.runtime.artifact import TensorMap
 from dsl_kernels.tile import text as t
@@ -980,7 +981,7 @@ def drawn(case: Case) -> dict[str, torch.Tensor]:
             strides = tuple(case.dims[s] if isinstance(s, str) else s for s in spec.strides)
             value = torch.empty_strided(shape, strides, dtype=spec.torch_dtype).copy_(value)
         found[spec.name] = value
-    assert bind_dims(case.operands, found) == case.dims
+    assert bind(case.operands, found).dims == case.dims
     return found
 
 
@@ -1294,4 +1295,4 @@ def test_axes_that_no_tensor_map_takes_are_refused(strides: tuple[int, ...], wor
     operand = BY_NAME["strided"].operands[0]
     value = torch.empty_strided((2, 80, 3, 64), strides, dtype=torch.float16)
     with pytest.raises(DslKernelError, match=words):
-        bind_dims((operand,), {"a": value})
+        bind((operand,), {"a": value})

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -660,3 +663,38 @@ def test_an_unknown_variant_is_named_with_those_near_it() -> None:
         inputs = step_inputs([[130], [64]])
         ids = torch.zeros(2, 64, dtype=torch.int32)
         sparse_mla(inputs["q_nope"], inputs["q_pe"], inputs["kv"], ids, kpe=inputs["kpe"], sm_scale=0.1, variant=known, **CPU)  # fmt: skip
+
+
+def test_an_operand_is_handed_on_without_detours(monkeypatch) -> None:
+    """From the op to the launch: the files whose functions are given it, one call after the other, are few."""
+    library = str(Path(_base.__file__).parents[1])
+    inputs, _ = drawn("sparse_mla", "tiny_h16")
+    wanted, stays, launched = inputs["q_nope"], [], []
+
+    class Launch:
+        def __call__(self, operands: dict, dims: dict, stream: int = 0) -> None:
+            launched.append(operands["q_nope"] is wanted)
+
+        def check(self, operands: dict, dims: dict) -> None: ...
+
+    def holds(value: object, depth: int = 2) -> bool:
+        """Whether a value is the tensor, or holds it; the arguments of a wrapped function hold what holds it."""
+        if isinstance(value, dict | tuple) and depth:
+            return any(holds(v, depth - 1) for v in (value.values() if isinstance(value, dict) else value))
+        return value is wanted
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        file = frame.f_code.co_filename
+        # What the library writes out for a declaration has no file.
+        if event == "call" and (file.startswith(library) or file == "<string>") and stays[-1:] != [file]:
+            stays.extend([file] if any(map(holds, frame.f_locals.values())) else [])
+
+    monkeypatch.setattr(_base, "_launcher", lambda *_: Launch())
+    _base.clear()
+    sys.setprofile(note)
+    try:
+        sparse_mla(*mla_args(inputs), kpe=inputs["kpe"], sm_scale=1.0, **CPU)
+    finally:
+        sys.setprofile(None)
+    assert launched == [True] and stays[:2] == ["<string>", f"{library}/ops/sparse_mla.py"]
+    assert len(stays[1:]) <= 8, stays

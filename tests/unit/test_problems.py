@@ -12,7 +12,8 @@ from dsl_kernels import problems
 from dsl_kernels.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError, UnknownNameError
 from dsl_kernels.ops import _operands
 from dsl_kernels.problems import sparse_mla as mla
-from dsl_kernels.problems.base import OperandSpec, bind_dims
+from dsl_kernels.problems.base import OperandSpec
+from dsl_kernels.problems.binding import bind
 from dsl_kernels.problems.layouts import pack_fp8_tokens, unpack_fp8_tokens
 from dsl_kernels.profile import regions
 from dsl_kernels.verification import trial
@@ -127,10 +128,10 @@ def test_a_scalar_is_held_to_its_limits(
     """At the call of an op, and wherever operands are bound to a declaration without one."""
     for values in (RIGHT, RIGHT | {"dropout": 1.0, "steps": 8}, RIGHT | {"dropout": 0, "scale": 1e300}):
         _by_the_op(monkeypatch, dict(values))
-        assert bind_dims(SCALARS, {"x": torch.ones(4), **values}) == {}
+        assert bind(SCALARS, {"x": torch.ones(4), **values}).dims == {}
     for check in (
         lambda values: _by_the_op(monkeypatch, values),
-        lambda values: bind_dims(SCALARS, {"x": torch.ones(4), **values}),
+        lambda values: bind(SCALARS, {"x": torch.ones(4), **values}),
     ):
         with pytest.raises((ArgumentTypeError, InvalidArgumentError), match=error):
             check({**RIGHT, name: value})

@@ -1,0 +1,314 @@
+"""The validation of a call: `bind` holds its operands to their declaration and says what selection and launch need.
+
+What a later call of the same shapes, dtypes and strides may still get wrong, `Bound.hold` looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..arguments import checked, finite, integer, require_dense
+from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..expr import evaluate, names_in
+from .base import UNDEFINED, OperandSpec
+
+if TYPE_CHECKING:
+    import torch
+
+PLACES_LIMIT = 4096
+"""How many sets of addresses are known to be apart before all are forgotten."""
+
+
+@dataclass(slots=True)
+class Bound:
+    """What operands that fit their declaration say.
+
+    Attributes:
+        specs: the declaration.
+        dims: the value of every dim.
+        missing: the outputs and inputs that the caller left out.
+        unread: whether an input that is given has no element.
+        apart: addresses of operands whose outputs overlap nothing.
+    """
+
+    specs: tuple[OperandSpec, ...]
+    dims: dict[str, int]
+    missing: tuple[OperandSpec, ...]
+    unread: bool
+    apart: set[tuple[int, ...]] = field(default_factory=set)
+
+    def hold(
+        self, values: Mapping[str, Any], places: tuple[int, ...] | None, off_gpu: bool, every_value: bool
+    ) -> None:
+        """Hold operands of the bound shapes to what these do not say: where tensors lie, and which values they hold.
+
+        Args:
+            places: the address of each tensor, where the caller gave an output.
+            off_gpu: the first tensor lies on the CPU: so must all, and values that a kernel gives no meaning are refused.
+            every_value: refuse all values that break a rule; on a GPU this waits for the device.
+
+        Raises:
+            InvalidArgumentError: names the operand, what was expected and what came.
+        """
+        if off_gpu:
+            _require_one_device(self.specs, values)
+        if places is not None and places not in self.apart:
+            _require_apart(self.specs, values)
+            if len(self.apart) >= PLACES_LIMIT:
+                self.apart.clear()
+            self.apart.add(places)
+        if off_gpu or every_value:
+            _require_values(self.specs, values, self.dims, only_undefined=not every_value)
+
+
+@checked
+def bind(
+    operands: tuple[OperandSpec, ...], values: Mapping[str, Any], static: Mapping[str, int] | None = None
+) -> Bound:
+    """Hold values to a declaration: what must be given, scalars' limits, dtypes, shapes, devices, strides and alignment.
+
+    Args:
+        operands: the declaration; outputs and inputs with a default may be None or left out, but the extents that
+            their `sizes` give are bound all the same.
+        values: tensors and scalars by name.
+        static: dims that are already fixed, by the variant or by the caller.
+
+    Raises:
+        ArgumentTypeError: not a dense tensor, or of another dtype.
+        InvalidArgumentError: a scalar, rank, extent, stride, alignment or device that does not fit.
+    """
+    require_given(operands, values)
+    _require_one_device(operands, values)
+    dims: dict[str, int] = dict(static or {})
+    fixed_by: dict[str, str] = dict.fromkeys(dims, "the call")
+    unread = False
+    for spec in operands:
+        value = values.get(spec.name)
+        if spec.kind == "scalar":
+            _require_scalar(spec, value)
+        elif value is not None:
+            _bind_shape(spec, value, dims, fixed_by)
+            _bind_strides(spec, value, dims)
+            _require_aligned(spec, value)
+            unread |= spec.kind == "in" and not value.numel()
+    missing = tuple(s for s in operands if s.kind != "scalar" and values.get(s.name) is None)
+    _bind_sizes(missing, dims)
+    _require_sizes(operands, dims)
+    return Bound(operands, dims, missing, unread)
+
+
+def require_given(operands: tuple[OperandSpec, ...], values: Mapping[str, Any]) -> None:
+    """Every tensor that a declaration requires is there, and each is one that a kernel can read.
+
+    Raises:
+        ArgumentTypeError: missing, not a tensor, or sparse, nested, quantised or lazily negated.
+    """
+    for spec in operands:
+        value = values.get(spec.name)
+        if spec.kind in ("in", "out") and not (value is None and spec.optional):
+            require_dense(spec.label, value)
+
+
+def _require_scalar(spec: OperandSpec, value: Any) -> None:
+    if spec.limits is not None and value is not None:
+        held: Callable[..., object] = finite if "float" in spec.torch_name else integer
+        held(spec.label, value, *spec.limits)
+
+
+def _require_one_device(operands: tuple[OperandSpec, ...], values: Mapping[str, Any]) -> None:
+    device = None
+    for spec in operands:
+        tensor = None if spec.kind == "scalar" else values.get(spec.name)
+        if tensor is None:
+            continue
+        if device is None:
+            device, first = tensor.device, spec.label
+        elif tensor.device != device:
+            raise InvalidArgumentError(
+                spec.label,
+                expected=f"device {device} like {first}",
+                got=str(tensor.device),
+                fix=f"move it with .to('{device}')",
+            )
+
+
+def _bind_shape(
+    spec: OperandSpec, tensor: torch.Tensor, dims: dict[str, int], fixed_by: dict[str, str]
+) -> None:
+    if tensor.dtype != spec.torch_dtype:
+        raise ArgumentTypeError(
+            spec.label,
+            expected=f"dtype {spec.torch_dtype}",
+            got=str(tensor.dtype),
+            fix=f"convert it with .to({spec.torch_dtype})",
+        )
+    if tensor.dim() != len(spec.shape):
+        raise InvalidArgumentError(
+            spec.label,
+            expected=f"{len(spec.shape)} dimensions {_spell(spec.shape)}",
+            got=f"shape {tuple(tensor.shape)}",
+            fix="reshape it with .view(...)",
+        )
+    for extent, actual in zip(spec.shape, tensor.shape, strict=True):
+        wanted = extent if isinstance(extent, int) else dims.setdefault(extent, actual)
+        if isinstance(extent, str):
+            fixed_by.setdefault(extent, spec.label)
+        if wanted != actual:
+            origin = f" ({extent} comes from {fixed_by[extent]})" if isinstance(extent, str) else ""
+            raise InvalidArgumentError(
+                spec.label,
+                expected=f"shape {_spell(spec.shape)} with {extent} = {wanted}{origin}",
+                got=f"shape {tuple(tensor.shape)}",
+                fix="make the operands agree",
+            )
+
+
+def _bind_sizes(missing: tuple[OperandSpec, ...], dims: dict[str, int]) -> None:
+    for spec in missing:
+        for extent, size in spec.sizes.items():
+            if extent not in dims and names_in(size) <= dims.keys():
+                dims[extent] = evaluate(size, dims)
+
+
+def _bind_strides(spec: OperandSpec, tensor: torch.Tensor, dims: dict[str, int]) -> None:
+    if spec.strides:
+        return _bind_axes(spec, tensor, dims)
+    if spec.row_stride is None:
+        if not tensor.is_contiguous():
+            raise InvalidArgumentError(
+                spec.label,
+                expected="a contiguous tensor",
+                got=f"strides {tensor.stride()}",
+                fix="call .contiguous()",
+            )
+        return
+    if tensor.shape[0] and not tensor[0].is_contiguous():
+        raise InvalidArgumentError(
+            spec.label,
+            expected="rows that are contiguous (only axis 0 may be strided)",
+            got=f"strides {tensor.stride()}",
+            fix="call .contiguous()",
+        )
+    stride = tensor.stride(0)
+    if tensor.shape[0] > 1 and stride < tensor.shape[1]:
+        raise InvalidArgumentError(
+            spec.label,
+            expected=f"rows that do not overlap (a row stride of at least {tensor.shape[1]} elements)",
+            got=f"strides {tensor.stride()}",
+            fix="call .contiguous()",
+        )
+    if (stride * tensor.element_size()) % spec.align:
+        raise InvalidArgumentError(
+            spec.label,
+            expected=f"rows aligned to {spec.align} bytes",
+            got=f"a row stride of {stride * tensor.element_size()} bytes",
+            fix=f"use a cache whose rows start on {spec.align}-byte boundaries",
+        )
+    dims[spec.row_stride] = stride
+
+
+def _bind_axes(spec: OperandSpec, tensor: torch.Tensor, dims: dict[str, int]) -> None:
+    """The strides of a tensor whose axes lie anyhow."""
+    for axis, (wanted, stride) in enumerate(zip(spec.strides, tensor.stride(), strict=True)):
+        if isinstance(wanted, int) and stride != wanted and tensor.shape[axis] > 1:
+            raise InvalidArgumentError(
+                spec.label,
+                expected=f"a stride of {wanted} along axis {axis}",
+                got=f"strides {tensor.stride()}",
+                fix="call .contiguous()",
+            )
+        if isinstance(wanted, str) and (stride <= 0 or (stride * tensor.element_size()) % spec.align):
+            raise InvalidArgumentError(
+                spec.label,
+                expected=f"strides that are positive multiples of {spec.align} bytes (all but the last)",
+                got=f"strides {tensor.stride()} of {tensor.element_size()} bytes",
+                fix=f"pad the axes so that each begins on a {spec.align}-byte boundary",
+            )
+        if isinstance(wanted, str):
+            dims[wanted] = stride
+
+
+def _require_aligned(spec: OperandSpec, tensor: torch.Tensor) -> None:
+    align = max(spec.align, tensor.element_size())
+    if tensor.numel() and tensor.data_ptr() % align:
+        raise InvalidArgumentError(
+            spec.label,
+            expected=f"an address that is a multiple of {align} bytes",
+            got=f"a view that begins {tensor.data_ptr() % align} bytes past one",
+            fix="pass a tensor that begins on such an address: .clone() makes one",
+        )
+
+
+def _require_sizes(operands: tuple[OperandSpec, ...], dims: Mapping[str, int]) -> None:
+    for spec in operands:
+        for rule in spec.requires:
+            if not names_in(rule) <= dims.keys() or evaluate(rule, dims):
+                continue
+            raise InvalidArgumentError(
+                spec.label,
+                expected=rule,
+                got=", ".join(f"{name} = {dims[name]}" for name in sorted(names_in(rule))),
+                fix="make the operands agree",
+            )
+
+
+def _require_apart(operands: tuple[OperandSpec, ...], values: Mapping[str, Any]) -> None:
+    """Refuse outputs over other operands.
+
+    Raises:
+        InvalidArgumentError: an output lies where another operand does.
+    """
+    spans: list[tuple[OperandSpec, int, int]] = []
+    for spec in operands:
+        tensor = values.get(spec.name)
+        if spec.kind not in ("in", "out") or tensor is None or not tensor.numel():
+            continue
+        last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+        begin = tensor.data_ptr()
+        spans.append((spec, begin, begin + (last + 1) * tensor.element_size()))
+    for out, begin, end in spans:
+        for other, first, last in spans:
+            if out.kind == "out" and other is not out and begin < last and first < end:
+                raise InvalidArgumentError(
+                    out.label,
+                    expected="memory of its own",
+                    got=f"an overlap with {other.label}",
+                    fix="pass another tensor, or leave it out",
+                )
+
+
+def _require_values(
+    operands: tuple[OperandSpec, ...],
+    values: Mapping[str, Any],
+    dims: Mapping[str, int],
+    *,
+    only_undefined: bool = False,
+) -> None:
+    """Read the operands that have rules of values and compare; on a GPU this waits for the device.
+
+    Args:
+        only_undefined: look only for values that a kernel gives no meaning.
+
+    Raises:
+        InvalidArgumentError: names the operand, the rule and the first value that breaks it.
+    """
+    for spec in operands:
+        for rule in spec.values:
+            if values.get(spec.name) is None or (only_undefined and rule.otherwise != UNDEFINED):
+                continue
+            wrong = rule.wrong(values, dims)
+            if bool(wrong.any()):
+                at = tuple(wrong.nonzero()[0].tolist())
+                raise InvalidArgumentError(
+                    spec.label,
+                    expected=rule.allowed,
+                    got=f"{values[spec.name][at].item()} at {list(at)}, and {int(wrong.sum()) - 1} more such values",
+                    fix="correct the values"
+                    + ("" if rule.otherwise == UNDEFINED else f" (kernels take them as {rule.otherwise})"),
+                )
+
+
+def _spell(shape: tuple[str | int, ...]) -> str:
+    return "[" + ", ".join(str(extent) for extent in shape) + "]"
