@@ -9,6 +9,8 @@ import torch
 from leaf_probes import Probe, case, straight
 
 from dsl_kernels.device.text import sparse_mla as said
+from dsl_kernels.device.text import sparse_mla_gather as gather
+from dsl_kernels.device.text import sparse_mla_softmax as softmax
 from dsl_kernels.device.torch import fragment
 from dsl_kernels.tile.fragments import accumulators, own_rows, warps_and_lanes
 from dsl_kernels.tile.lang import Engine, Pipeline, Reader
@@ -35,7 +37,7 @@ def _bits(p: Probe, inside: torch.Tensor) -> tuple[Any, Any]:
     return p.var("in_low", inside[:32], each="bits"), p.var("in_high", inside[32:], each="bits")
 
 
-@case(said.read_ids, turn=(2, 3))
+@case(gather.read_ids, turn=(2, 3))
 def read_ids(p: Probe, turn: int) -> None:
     p.call(
         p.var("low", None, out=True, each="lane"),
@@ -50,7 +52,7 @@ def read_ids(p: Probe, turn: int) -> None:
     )
 
 
-@case(said.vote, live=(True, False))
+@case(gather.vote, live=(True, False))
 def vote(p: Probe, live: bool) -> None:
     ids = _ids(p, 40) if live else torch.full((64,), -1)
     p.call(
@@ -62,7 +64,7 @@ def vote(p: Probe, live: bool) -> None:
     )
 
 
-@case(said.load_queries, heads=(8, 16), columns=(32, 128))
+@case(gather.load_queries, heads=(8, 16), columns=(32, 128))
 def load_queries(p: Probe, heads: int, columns: int) -> None:
     p.threads = 128
     columns = columns if p.cute else max(columns, 64)
@@ -85,7 +87,7 @@ def load_sinks(p: Probe) -> None:
     p.call(_sinks(p), p.operand("attn_sink", p.normal(40)), p.dim("head0", 16))
 
 
-@case(said.copy_rows, columns=(32, 64, 128))
+@case(gather.copy_rows, columns=(32, 64, 128))
 def copy_rows(p: Probe, columns: int) -> None:
     p.threads, p.lands = 128, "cp_async"
     # Only where CTAs share out the dims are there fewer than 64, and only CuTe DSL has that.
@@ -117,7 +119,7 @@ def _own_words(p: Probe, each: int, **kind: Any) -> Any:
     return p.registers("words", (128, each), dtype="uint32", places=straight(128, each), private=True, **kind)
 
 
-@case(said.load_tokens, dims=(128, 256))
+@case(gather.load_tokens, dims=(128, 256))
 def load_tokens(p: Probe, dims: int) -> None:
     p.threads = 128
     words = _own_words(p, 8 + dims * 9 // 64)
@@ -125,7 +127,7 @@ def load_tokens(p: Probe, dims: int) -> None:
     p.call(words, p.operand("kv_cache", _tokens(p, 40)), 1, dims, *ids, p.dim("n", 40))
 
 
-@case(said.renew_tokens, dims=(128, 256))
+@case(gather.renew_tokens, dims=(128, 256))
 def renew_tokens(p: Probe, dims: int) -> None:
     """What was read before, and what takes its place."""
     p.threads = 128
@@ -136,7 +138,7 @@ def renew_tokens(p: Probe, dims: int) -> None:
         p.shared(text, (64, width), dtype="bfloat16", swizzle=min(128, 2 * width), out=True, slot=True)
         for text, width in (("target", dims), ("rope", dims // 8))
     )
-    p.before = _calling(said.load_tokens, (words, cache, 1, dims, low, high, n))
+    p.before = _calling(gather.load_tokens, (words, cache, 1, dims, low, high, n))
     p.call(words, *rows, cache, 1, dims, high, low, n)
 
 
@@ -144,7 +146,7 @@ def _calling(leaf: Leaf, arguments: tuple[Any, ...]) -> Callable[[Any], None]:
     return lambda m: leaf(m, *(a(m) if callable(a) else a for a in arguments))
 
 
-@case(said.fetch_half, shares=(1, 2))
+@case(gather.fetch_half, shares=(1, 2))
 def fetch_half(p: Probe, shares: int) -> None:
     # It has no result: the emulator sees that it stays within the cache.
     p.threads, p.cluster = 128, shares
@@ -162,7 +164,7 @@ def _halves(p: Probe, rows: int, *texts: str) -> list[Any]:
     ]  # fmt: skip
 
 
-@case(said.load_half, shares=(1, 2))
+@case(gather.load_half, shares=(1, 2))
 def load_half(p: Probe, shares: int) -> None:
     p.threads, p.cluster = 128, shares
     words = _own_words(p, 40 // shares + 1)
@@ -204,21 +206,21 @@ def _staged(p: Probe, tokens: torch.Tensor | None = None) -> list[Any]:
     ]  # fmt: skip
 
 
-@case(said.copy_tokens)
+@case(gather.copy_tokens)
 def copy_tokens(p: Probe) -> None:
     p.threads, p.lands = 128, "cp_async"
     ids = p.var("ids", _ids(p, 40)[:32], each="lane")
     p.call(*_staged(p), p.operand("kv_cache", _tokens(p, 40)), ids, p.dim("n", 40))
 
 
-@case(said.unpack_tokens, half=(0, 1))
+@case(gather.unpack_tokens, half=(0, 1))
 def unpack_tokens(p: Probe, half: int) -> None:
     p.threads = 256
     neighbours(p)
     p.call(*_halves(p, 64, "ckv", "kpe"), *_staged(p, _tokens(p, 32)), half)
 
 
-@case(said.renew_half, shares=(1, 2))
+@case(gather.renew_half, shares=(1, 2))
 def renew_half(p: Probe, shares: int) -> None:
     """The second use of a ring, which holds what the first one has read; two CTAs write a share each, and send it."""
     p.threads, p.cluster = 128, shares
@@ -252,9 +254,9 @@ def renew_half(p: Probe, shares: int) -> None:
 
     def before(m: Any) -> None:
         if several:
-            _calling(said.load_half, (words, cache, rank, shares, low, n))(m)
+            _calling(gather.load_half, (words, cache, rank, shares, low, n))(m)
         m.acquire("kv", 0)
-        _calling(said.renew_half, renewed(0, high))(m)
+        _calling(gather.renew_half, renewed(0, high))(m)
         behind(m, 0)
         m.acquire("kv", 1)
 
@@ -301,7 +303,7 @@ def _peers(p: Probe, pipeline: str, buffer: str, rounds: str, stages: int) -> Ca
     return sender
 
 
-@case(said.send_scores, slices=(2, 4))
+@case(softmax.send_scores, slices=(2, 4))
 def send_scores(p: Probe, slices: int) -> None:
     p.threads, p.cluster = 128, slices
     scores = _scores(p, value=[p.normal(64, HEADS) for _ in range(slices)], out=False)
@@ -309,33 +311,33 @@ def send_scores(p: Probe, slices: int) -> None:
     p.call(scores, slots, _peers(p, "x", "x_s", "loop", 2), p.rank, slices)
 
 
-@case(said.add_scores, slices=(2, 4))
+@case(softmax.add_scores, slices=(2, 4))
 def add_scores(p: Probe, slices: int) -> None:
     p.threads = 128
     shape = (slices - 1, HEADS // 8, 128, 4)
     p.call(_scores(p), p.shared("x_s", shape, p.normal(*shape)), slices)
 
 
-@case(said.mask_scores)
+@case(softmax.mask_scores)
 def mask_scores(p: Probe) -> None:
     p.threads, p.relative = 128, APPROXIMATE
     inside = p.integers(0, 2, 64).bool()
     p.call(_scores(p), *_bits(p, inside), p.scalar("sm_scale", 0.0625 * 1.37))
 
 
-@case(said.leave_maxima)
+@case(softmax.leave_maxima)
 def leave_maxima(p: Probe) -> None:
     p.threads = 128
     p.call(_red(p, None, True), _scores(p, out=False))
 
 
-@case(said.join_maxima)
+@case(softmax.join_maxima)
 def join_maxima(p: Probe) -> None:
     p.threads = 128
     p.call(_columns(p, "top"), _red(p, p.normal(HEADS, 4), False))
 
 
-@case(said.join_sums)
+@case(softmax.join_sums)
 def join_sums(p: Probe) -> None:
     p.threads = 128
     p.call(_columns(p, "top"), _red(p, p.normal(HEADS, 4), False))
@@ -350,7 +352,7 @@ def _sums(p: Probe, **kind: Any) -> Any:
     return _own(p, "sums", p.uniform(128, HEADS // 4), **kind)
 
 
-@case(said.online_softmax)
+@case(softmax.online_softmax)
 def online_softmax(p: Probe) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
     peak = p.normal(HEADS)
@@ -360,7 +362,7 @@ def online_softmax(p: Probe) -> None:
     )  # fmt: skip
 
 
-@case(said.store_weights, heads=(8, 16, 32))
+@case(softmax.store_weights, heads=(8, 16, 32))
 def store_weights(p: Probe, heads: int) -> None:
     p.threads = 128
     shape = (64, heads) if heads > 8 else (heads, 64)
@@ -368,7 +370,7 @@ def store_weights(p: Probe, heads: int) -> None:
     p.call(target, _scores(p, heads, out=False))
 
 
-@case(said.store_weights)
+@case(softmax.store_weights)
 def store_rows(p: Probe) -> None:
     """Heads on M."""
     p.threads = 128
@@ -376,7 +378,7 @@ def store_rows(p: Probe) -> None:
     p.call(target, _wide(p, "scores", p.normal(64, 32), 32, out=False))
 
 
-@case(said.rescale_rows, changed=(False, True))
+@case(softmax.rescale_rows, changed=(False, True))
 def rescale_rows(p: Probe, changed: bool) -> None:
     p.threads = 128
     factor = torch.ones(64)
@@ -384,13 +386,13 @@ def rescale_rows(p: Probe, changed: bool) -> None:
     p.call(_wide(p, "acc", p.normal(64, 256), 256), _of_heads(p, "factor", factor, out=False))
 
 
-@case(said.leave_sums)
+@case(softmax.leave_sums)
 def leave_sums(p: Probe) -> None:
     p.threads, p.relative = 128, APPROXIMATE
     p.call(_red(p, None, True), _sums(p, out=False))
 
 
-@case(said.normalise)
+@case(softmax.normalise)
 def normalise(p: Probe) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
     sums = p.uniform(HEADS)
@@ -547,7 +549,7 @@ def _of_thread(p: Probe, title: str, value: torch.Tensor, **kind: Any) -> Any:
     return p.registers(title, (128, 2), value, places=straight(128, 2), private=True, **kind)
 
 
-@case(said.copy_query_rows, columns=(64, 512))
+@case(gather.copy_query_rows, columns=(64, 512))
 def copy_query_rows(p: Probe, columns: int) -> None:
     p.threads, p.lands = 128, "cp_async"
     p.call(
@@ -560,7 +562,7 @@ def copy_query_rows(p: Probe, columns: int) -> None:
     )
 
 
-@case(said.mask_columns, some=(True, False), columns=(32, 64))
+@case(softmax.mask_columns, some=(True, False), columns=(32, 64))
 def mask_columns(p: Probe, some: bool, columns: int) -> None:
     p.threads, p.relative = 128, APPROXIMATE
     valid = p.integers(0, 2, 64).bool() if some else torch.ones(64, dtype=torch.bool)
@@ -576,7 +578,7 @@ def pack_to(p: Probe) -> None:
     p.call(weights, _wide(p, "scores", p.normal(64, 64), 64, out=False))
 
 
-@case(said.softmax_rows, tops=("high", "low", "none"))
+@case(softmax.softmax_rows, tops=("high", "low", "none"))
 def softmax_rows(p: Probe, tops: str) -> None:
     """No maximum rises; those of two warps rise; nothing before and rows without a valid token."""
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
@@ -595,13 +597,13 @@ def softmax_rows(p: Probe, tops: str) -> None:
     )
 
 
-@case(said.share_peak)
+@case(softmax.share_peak)
 def share_peak(p: Probe) -> None:
     p.threads = 128
     p.call(p.shared("peak_s", (64,), out=True), _of_heads(p, "peak", p.normal(64), out=False))
 
 
-@case(said.follow_peak, risen=(True, False))
+@case(softmax.follow_peak, risen=(True, False))
 def follow_peak(p: Probe, risen: bool) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
     peak = p.normal(64)
@@ -616,14 +618,14 @@ def follow_peak(p: Probe, risen: bool) -> None:
     )
 
 
-@case(said.share_sums, side=(0, 1))
+@case(softmax.share_sums, side=(0, 1))
 def share_sums(p: Probe, side: int) -> None:
     p.threads, p.relative = 128, APPROXIMATE
     sums = _of_thread(p, "sums", p.uniform(128, 2))
     p.call(sums, p.shared("red", (2, 64), p.normal(2, 64), out=True), side)
 
 
-@case(said.total_rows, side=(0, 1))
+@case(softmax.total_rows, side=(0, 1))
 def total_rows(p: Probe, side: int) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
     sums = p.uniform(2, 64)

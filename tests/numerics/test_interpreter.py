@@ -10,7 +10,7 @@ import pytest
 from codegen.sweep import combinations
 from dsl_kernels import problems, programs
 from dsl_kernels.arch import ARCHS
-from dsl_kernels.device.text import sparse_mla as said
+from dsl_kernels.device.text import sparse_mla_gather as gather
 from dsl_kernels.errors import ScheduleError
 from dsl_kernels.executors import Interpreter
 from dsl_kernels.tile import program
@@ -107,8 +107,8 @@ def test_a_forgotten_hand_over_is_reported_with_the_role(
 @pytest.mark.parametrize("arch", ("sm_90a", "sm_100a"))
 def test_reading_a_slot_before_it_is_filled_gives_poison(monkeypatch, arch: str) -> None:
     """A gather that never happens must show: slots are poisoned when they are acquired."""
-    nothing = replace(said.copy_rows, text=lambda *arguments: None)
-    monkeypatch.setattr(said, "copy_rows", nothing)
+    nothing = replace(gather.copy_rows, text=lambda *arguments: None)
+    monkeypatch.setattr(gather, "copy_rows", nothing)
     workload = problems.get("sparse_mla").workload("tiny_h16")
     result = trial.run(_sparse_mla(arch), workload, Interpreter())
     assert not result.comparison.ok

@@ -1,7 +1,7 @@
 """Leaves of the results of sparse MLA on Hopper by their text: what one thread does, for every DSL and for the interpreter.
 
-Splits leave their parts of O and their lses to one another, and merge them. Programs find here, too, what they call of
-gathering and of the softmax. Registers and exponents are as sparse_mla_softmax.py says.
+Splits leave their parts of O and their lses to one another, and merge them. Registers and exponents are as
+sparse_mla_softmax.py says.
 """
 
 from __future__ import annotations
@@ -16,56 +16,20 @@ from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Value, ceildiv, maximum, minimum, select
 from ..torch.warps import clz, exchange, exp2, push, store_matrices, store_pair, sync_warp
-from .sparse_mla_gather import (  # noqa: F401
-    ROPE_AT,
-    ROPE_WORD,
-    SCALE_WORD,
-    SCALES_AT,
-    THREADS,
-    TOKEN_WORDS,
-    copy_query_rows,
-    copy_rows,
-    copy_tokens,
-    fetch_half,
-    load_half,
-    load_queries,
-    load_tokens,
-    read_ids,
-    renew_half,
-    renew_tokens,
-    unpack_tokens,
-    vote,
-)
-from .sparse_mla_softmax import (  # noqa: F401
+from .sparse_mla_gather import THREADS
+from .sparse_mla_softmax import (
     EVERY_FOURTH,
     FOUR,
     HALF_ROWS,
     INF,
-    add_scores,
     base2_lse,
     column_head,
     columns_of,
     first_head,
-    follow_peak,
     inverse_sum,
-    join_maxima,
-    join_sums,
     kept_beside,
     leave_heads,
-    leave_maxima,
-    leave_sums,
-    mask_columns,
-    mask_scores,
-    normalise,
-    online_softmax,
     over_lanes,
-    rescale_rows,
-    send_scores,
-    share_peak,
-    share_sums,
-    softmax_rows,
-    store_weights,
-    total_rows,
 )
 
 LATENT_DIM = Size(512, "LATENT_DIM")

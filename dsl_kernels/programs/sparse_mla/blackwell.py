@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 from ...abi import TensorMap
 from ...arch import ArchSpec
-from ...device.text import sparse_mla as leaf
+from ...device.text import sparse_mla_gather as leaf_gather
 from ...device.text import sparse_mla_sm100 as leaf_sm100
-from ...device.text.sparse_mla import ROPE_AT, ROPE_WORD, SCALE_WORD, SCALES_AT, TOKEN_WORDS
+from ...device.text import sparse_mla_softmax as leaf_softmax
+from ...device.text.sparse_mla_gather import ROPE_AT, ROPE_WORD, SCALE_WORD, SCALES_AT, TOKEN_WORDS
 from ...device.text.sparse_mla_sm100 import UNIT_WORDS
 from ...tile.channel import Filling
 from ...tile.frontend import Boolean, recorded, rolled, unrolled
@@ -131,7 +132,7 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
         if bulk:
             m.bulk(slot.view(), Rows(f"{rows.name}_map", kernel.rows, first), slot)
         else:
-            leaf.copy_rows(m, slot.view(), rows, first, columns, walk.now_low, walk.now_high, kernel.n)
+            leaf_gather.copy_rows(m, slot.view(), rows, first, columns, walk.now_low, walk.now_high, kernel.n)
         slot.commit()
 
     for turn in range(walk.turns):
@@ -228,10 +229,10 @@ def _softmax(m: Recorder, walk: Walk) -> None:
             s = kernel.s.reader.wait(walk.it)
             leaf_sm100.read_accumulator(m, scores, s.view(), m.thread)
             s.release()
-            leaf.mask_scores(
+            leaf_softmax.mask_scores(
                 m, kernel.scores, low=walk.in_low, high=walk.in_high, sm_scale=kernel.sm_scale,
             )  # fmt: skip
-            leaf.leave_maxima(m, maxima, kernel.scores)
+            leaf_softmax.leave_maxima(m, maxima, kernel.scores)
             m.meet("softmax")
             leaf_sm100.take_maxima(m, grown, kernel.top, kernel.peak, red=maxima, rise=RESCALE_LOG2)
             if grown:
@@ -245,7 +246,7 @@ def _softmax(m: Recorder, walk: Walk) -> None:
                     o.release()
             p = kernel.p.producer.acquire(walk.it)
             leaf_sm100.weigh_tokens(m, kernel.scores, kernel.sums, kernel.peak)
-            leaf.store_weights(m, p.p_s, kernel.scores)
+            leaf_softmax.store_weights(m, p.p_s, kernel.scores)
             m.comment(
                 "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
             )
@@ -262,7 +263,7 @@ def _leave_output(walk: Walk) -> None:
     kernel = Kernel(walk)
     m, row, head0 = walk.m, walk.row, walk.head0
     totals, last = kernel.red_s.stage(walk.it), kernel.o.reader.slot(walk.it - 1)
-    leaf.leave_sums(m, totals, kernel.sums)
+    leaf_softmax.leave_sums(m, totals, kernel.sums)
     m.meet("softmax")
     if walk.it > 0:
         kernel.o.reader.wait(walk.it - 1)

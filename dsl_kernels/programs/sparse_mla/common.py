@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 
-from ...device.text import sparse_mla as leaf
+from ...device.text import sparse_mla_gather as leaf_gather
 from ...problems import layouts
 from ...tile.channel import Channel
 from ...tile.frontend import Boolean, Float32, Int32, Names, State, inline, named, recorded
@@ -122,7 +122,7 @@ class Ids(State):
     def vote(self) -> None:
         """Find out which of the ids that were read last are valid."""
         kernel = Kernel(self)
-        leaf.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, kernel.n)
+        leaf_gather.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, kernel.n)
 
 
 class Walk(Ids):
@@ -152,7 +152,7 @@ class Walk(Ids):
         """Read the ids of the tile of a turn."""
         kernel = Kernel(self)
         split, splits = self.split, self.splits_of_row
-        leaf.read_ids(
+        leaf_gather.read_ids(
             self.m, self.low, self.high, kernel.indices, kernel.topk, self.row, turn,
             self.turns, split, splits,
         )  # fmt: skip

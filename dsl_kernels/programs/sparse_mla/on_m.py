@@ -11,6 +11,8 @@ from typing import Any
 
 from ...arch import ArchSpec
 from ...device.text import sparse_mla as leaf
+from ...device.text import sparse_mla_gather as leaf_gather
+from ...device.text import sparse_mla_softmax as leaf_softmax
 from ...device.torch import fragment
 from ...tile.channel import Reading
 from ...tile.frontend import inline, recorded
@@ -95,7 +97,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
     readers = tuple(side.reader() for side, _ in sides)
 
     def of_side(side: _Side) -> tuple[Buffer, ...]:
-        gather, each = side.of("gather"), leaf.SCALE_WORD // k.exchange + 1
+        gather, each = side.of("gather"), leaf_gather.SCALE_WORD // k.exchange + 1
         doc = "half a tile; read K-major for scores, MN-major for values"
         return (
             side.rows("ckv_s", tokens, LATENT_DIM, doc, stages=k.stages),
@@ -224,7 +226,7 @@ def _copy_queries(walk: Units) -> None:
     kernel, m = Kernel(walk), walk.m
     q = kernel.q.producer.acquire(walk.done)
     for target, q_of, columns in ((q.q_s, kernel.q_nope, LATENT_DIM), (q.qpe_s, kernel.q_pe, ROPE_DIM)):
-        leaf.copy_query_rows(m, target, q_of, walk.row, walk.head0, m.k.heads, columns)
+        leaf_gather.copy_query_rows(m, target, q_of, walk.row, walk.head0, m.k.heads, columns)
     q.commit()
 
 
@@ -247,24 +249,24 @@ def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
         walk.next_live(ids)
         if side == 0:
             _copy_queries(walk)
-        leaf.load_half(m, words, kernel.kv_cache, rank, shares, ids=walk.now, n=kernel.n)
+        leaf_gather.load_half(m, words, kernel.kv_cache, rank, shares, ids=walk.now, n=kernel.n)
         while walk.live:
             walk.next_live(ids)
             if shares > 1:
                 # Before the loads of tokens: a wait for the ids after those would wait for them as well.
-                leaf.fetch_half(m, kernel.kv_cache, rank, shares, ids, kernel.n)
+                leaf_gather.fetch_half(m, kernel.kv_cache, rank, shares, ids, kernel.n)
             kv = m.channel(f"kv_{own}").producer.acquire(walk.it)
             ckv, kpe = _rows_of(kv, side)
             part = ckv.columns(rank * (LATENT_DIM // shares), LATENT_DIM // shares)
             peers = (m.sender(part, kv), m.sender(kpe, kv))
-            leaf.renew_half(
+            leaf_gather.renew_half(
                 m, words, part, kpe, *peers, kernel.kv_cache, rank=rank, shares=shares, ids=walk.now,
                 n=kernel.n,
             )  # fmt: skip
             kv.commit()
             if shares == 1:
                 m.comment("By now the ids behind the next ones are here.")
-                leaf.fetch_half(m, kernel.kv_cache, rank, shares, ids, kernel.n)
+                leaf_gather.fetch_half(m, kernel.kv_cache, rank, shares, ids, kernel.n)
             walk.it += 1
 
     each_query(walk, gather)
@@ -280,11 +282,13 @@ def _gather_pairs(m: Recorder, walk: Pairs) -> None:
     def copy(side: int, low: Value, high: Value) -> None:
         own = SIDES[side]
         near = m.channel(f"near_{own}").producer.acquire(walk.it)
-        leaf.copy_rows(m, near.view(), ckv, side * half, half, low, high, kernel.n)
+        leaf_gather.copy_rows(m, near.view(), ckv, side * half, half, low, high, kernel.n)
         near.commit()
         far = m.channel(f"far_{own}").producer.acquire(walk.it)
-        leaf.copy_rows(m, getattr(far, f"far_s_{own}"), ckv, (1 - side) * half, half, low, high, kernel.n)
-        leaf.copy_rows(m, getattr(far, f"rope_s_{own}"), kpe, 0, ROPE_DIM, low, high, kernel.n)
+        leaf_gather.copy_rows(
+            m, getattr(far, f"far_s_{own}"), ckv, (1 - side) * half, half, low, high, kernel.n
+        )
+        leaf_gather.copy_rows(m, getattr(far, f"rope_s_{own}"), kpe, 0, ROPE_DIM, low, high, kernel.n)
         far.commit()
 
     def gather() -> None:
@@ -346,9 +350,9 @@ def _attend_queries(
         else:
             m.comment("Not before: over the whole query they would be spilled.")
             leaf.load_row_sinks(m, sinks, kernel.attn_sink, walk.head0)
-        leaf.share_sums(m, sums, red, side)
+        leaf_softmax.share_sums(m, sums, red, side)
         m.meet("attend")
-        leaf.total_rows(m, sums, peak, factor, red, side)
+        leaf_softmax.total_rows(m, sums, peak, factor, red, side)
         _end_of_query(walk, scratch or q.q_s.columns(side * HALF, HALF), side)
         m.comment("What the sides have left for one another is read.")
         m.meet("attend")
@@ -373,7 +377,7 @@ def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
     def join(tile: Value) -> tuple[Reading, Reading]:
         """Add the other's half of a tile."""
         kv, p = m.channel(f"kv_{other}").reader.wait(tile), m.channel(f"p_{other}").reader.wait(tile)
-        leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
+        leaf_softmax.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
         add(f"pv_other_{own}", getattr(p, f"p_s_{other}"), _rows_of(kv, 1 - side)[0])
         return p, kv
 
@@ -386,15 +390,15 @@ def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
         joined = () if first else join(walk.it - 1 if side == 0 else walk.it)
         m.await_products(0 if first else 1)
         valid = inline((walk.in_low, walk.in_high)[side])
-        leaf.mask_columns(m, scores, valid, valid, kernel.sm_scale)
-        leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
+        leaf_softmax.mask_columns(m, scores, valid, valid, kernel.sm_scale)
+        leaf_softmax.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
         p = m.channel(f"p_{own}").producer.acquire(walk.it)
         weights = getattr(p, f"p_s_{own}")
-        leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
-        leaf.store_weights(m, weights, scores)
+        leaf_softmax.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
+        leaf_softmax.store_weights(m, weights, scores)
         p.commit()
         _release(m, *joined)
-        leaf.rescale_rows(m, acc, factor)
+        leaf_softmax.rescale_rows(m, acc, factor)
         own_p = m.channel(f"p_{own}").reader.wait(walk.it)
         add(f"pv_{own}", weights, ckv)
         walk.next_live()
@@ -427,7 +431,7 @@ def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
     def join() -> tuple[Reading, Reading]:
         """Add the other's tile."""
         p, far = m.channel(f"p_{other}").reader.wait(walk.it), m.channel(f"far_{other}").reader.wait(walk.it)
-        leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
+        leaf_softmax.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
         rows = (getattr(far, f"rope_s_{other}"), getattr(far, f"far_s_{other}"))
         m.multiply(f"pv_other_{own}", acc, *rows, accumulate=True)
         return p, far
@@ -444,17 +448,17 @@ def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
         m.multiply(f"qk_rope_{own}", scores, q.qpe_s, rope, accumulate=True, before=farther)
         joined = join() if side else ()
         m.await_products(side)
-        leaf.mask_columns(m, scores, ids.in_low, ids.in_high, kernel.sm_scale)
-        leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
+        leaf_softmax.mask_columns(m, scores, ids.in_low, ids.in_high, kernel.sm_scale)
+        leaf_softmax.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
         fragment.pack_to(m, weights, scores)
         p = m.channel(f"p_{own}").producer.acquire(walk.it)
-        leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
+        leaf_softmax.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
         m.comment("All of the tile's rope dims are read.")
         m.meet(own)
         fragment.stage_rows(m, rope, 0, m.c.head_block, weights, m.thread)
         p.commit()
         _release(m, *joined)
-        leaf.rescale_rows(m, acc, factor)
+        leaf_softmax.rescale_rows(m, acc, factor)
         m.multiply(f"pv_{own}", acc, weights, rows, accumulate=True)
         walk.next_live()
         _release(m, near, far)
@@ -477,7 +481,7 @@ def _end_of_query(walk: Units, scratch: View, side: int) -> None:
     acc, sums, factor, sinks = _of_side(m, side, "acc", "sums", "factor", "sinks")
     part, parts, counter = parts_of_query(walk, walk.row)
     if parts > 1:
-        leaf.rescale_rows(m, acc, factor)
+        leaf_softmax.rescale_rows(m, acc, factor)
         leaf.leave_part(
             m, acc, sums, walk.row, walk.head0, side, split=part, o_partial=kernel.o_partial,
             lse_partial=kernel.lse_partial, splits=kernel.splits, heads=m.k.heads,

@@ -12,6 +12,8 @@ from types import SimpleNamespace
 
 from ...arch import ArchSpec
 from ...device.text import sparse_mla as leaf
+from ...device.text import sparse_mla_gather as leaf_gather
+from ...device.text import sparse_mla_softmax as leaf_softmax
 from ...problems import layouts
 from ...tile.frontend import Boolean, recorded
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
@@ -177,7 +179,7 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
             kv = kernel.kv.producer.acquire(walk.it)
             for target, rows, columns in ((kv.ckv_s, kernel.ckv, m.c.dims), (kv.kpe_s, kernel.kpe, m.c.rope)):
                 ids = (walk.now_low, walk.now_high)
-                leaf.copy_rows(m, target, rows, walk.which * columns, columns, *ids, kernel.n)
+                leaf_gather.copy_rows(m, target, rows, walk.which * columns, columns, *ids, kernel.n)
             kv.commit()
             walk.it += 1
     end_of_cluster(m)
@@ -195,11 +197,11 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
             tokens = (kernel.kv_cache, walk.which, m.c.dims, walk.now_low, walk.now_high, kernel.n)
             if holds:
                 kv = kernel.kv.producer.acquire(walk.it)
-                leaf.renew_tokens(m, kernel.words, kv.ckv_s, kv.kpe_s, *tokens)
+                leaf_gather.renew_tokens(m, kernel.words, kv.ckv_s, kv.kpe_s, *tokens)
                 kv.commit()
                 walk.it += 1
             else:
-                leaf.load_tokens(m, kernel.words, *tokens)
+                leaf_gather.load_tokens(m, kernel.words, *tokens)
             holds = walk.live
     end_of_cluster(m)
 
@@ -213,7 +215,7 @@ def _stage_tokens(m: Recorder, walk: Walk) -> None:
         if walk.live:
             for half, ids in enumerate((walk.now_low, walk.now_high)):
                 raw = kernel.raw.producer.acquire(walk.it * 2 + half)
-                leaf.copy_tokens(
+                leaf_gather.copy_tokens(
                     m, raw.raw_s, raw.raw_pe_s, raw.scale_s, kernel.kv_cache, ids, kernel.n,
                 )  # fmt: skip
                 raw.commit()
@@ -231,7 +233,7 @@ def _unpack(m: Recorder, walk: Walk) -> None:
             kv = kernel.kv.producer.acquire(walk.it)
             for half in range(2):
                 raw = kernel.raw.reader.wait(walk.it * 2 + half)
-                leaf.unpack_tokens(m, kv.ckv_s, kv.kpe_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half)
+                leaf_gather.unpack_tokens(m, kv.ckv_s, kv.kpe_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half)
                 raw.release()
             kv.commit()
             walk.it += 1
@@ -246,7 +248,7 @@ def _attend_tiles(walk: Walk) -> None:
     scores, acc, sums, peak = kernel.scores, kernel.acc, kernel.sums, kernel.peak
     parts = ((kernel.q_s, kernel.q_nope, LATENT_DIM, c.dims), (kernel.qpe_s, kernel.q_pe, ROPE_DIM, c.rope))
     for target, q, width, columns in parts:
-        leaf.load_queries(
+        leaf_gather.load_queries(
             m, target, q, walk.row, walk.head0, m.k.heads, c.head_block, width,
             walk.which * columns, columns,
         )  # fmt: skip
@@ -265,7 +267,7 @@ def _attend_tiles(walk: Walk) -> None:
             m.await_products()
             if m.k.slices > 1:
                 _add_partial_scores(walk)
-            leaf.mask_scores(
+            leaf_softmax.mask_scores(
                 m, kernel.scores, low=walk.in_low, high=walk.in_high, sm_scale=kernel.sm_scale,
             )  # fmt: skip
             _softmax_of_tile(m)
@@ -282,12 +284,12 @@ def _add_partial_scores(walk: Walk) -> None:
     m = walk.m
     x = kernel.x.producer.slot(walk.it)
     x.commit()
-    leaf.send_scores(
+    leaf_softmax.send_scores(
         m, kernel.scores, slots=kernel.x_s.stage(walk.it), to_slots=m.sender(x.x_s, x), rank=m.block(1),
         slices=m.k.slices,
     )  # fmt: skip
     kernel.x.reader.wait(walk.it)
-    leaf.add_scores(m, kernel.scores, received=x.x_s, slices=m.k.slices)
+    leaf_softmax.add_scores(m, kernel.scores, received=x.x_s, slices=m.k.slices)
 
 
 @recorded
@@ -295,13 +297,13 @@ def _softmax_of_tile(m: Recorder) -> None:
     """From masked scores to P in shared memory: the maxima of the columns cross the warps, the sums do not."""
     kernel = Kernel(m)
     red = kernel.red_s
-    leaf.leave_maxima(m, red, kernel.scores)
+    leaf_softmax.leave_maxima(m, red, kernel.scores)
     m.meet("attend")
-    leaf.join_maxima(m, kernel.top, red)
-    leaf.online_softmax(
+    leaf_softmax.join_maxima(m, kernel.top, red)
+    leaf_softmax.online_softmax(
         m, scores=kernel.scores, sums=kernel.sums, acc=kernel.acc, peak=kernel.peak, top=kernel.top,
     )  # fmt: skip
-    leaf.store_weights(m, kernel.p_s, kernel.scores)
+    leaf_softmax.store_weights(m, kernel.p_s, kernel.scores)
     m.publish("attend", "p_s")
 
 
@@ -310,10 +312,10 @@ def _normalise(m: Recorder) -> None:
     """Normalise O, and leave its lse in `top`."""
     kernel = Kernel(m)
     red = kernel.red_s
-    leaf.leave_sums(m, red, kernel.sums)
+    leaf_softmax.leave_sums(m, red, kernel.sums)
     m.meet("attend")
-    leaf.join_sums(m, kernel.top, red)
-    leaf.normalise(m, kernel.acc, kernel.top, kernel.peak)
+    leaf_softmax.join_sums(m, kernel.top, red)
+    leaf_softmax.normalise(m, kernel.acc, kernel.top, kernel.peak)
 
 
 @recorded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...device.text import sparse_mla as leaf
+from ...device.text import sparse_mla_gather as leaf_gather
 from ...tile.frontend import Boolean, Int32, State, inline, recorded
 from ...tile.text import Expr, Recorder, Value, minimum
 from .common import Ids, Kernel
@@ -95,7 +95,7 @@ class Tiles(Ids, Units):
     @recorded
     def read_ids(self, turn: Value) -> None:
         kernel = Kernel(self)
-        leaf.read_ids(
+        leaf_gather.read_ids(
             self.m, self.low, self.high, kernel.indices, kernel.topk, self.row, turn,
             self.turns, split=0, splits=1,
         )  # fmt: skip
@@ -139,7 +139,7 @@ class Pairs(Units):
         kernel = Kernel(self)
         for number, ids in enumerate((self.left, self.right)):
             tile, first = turn * 2 + number, self.first * 2
-            leaf.read_ids(
+            leaf_gather.read_ids(
                 self.m, ids.low, ids.high, kernel.indices, kernel.topk, self.row, turn=tile,
                 turns=self.tiles, split=first, splits=1,
             )  # fmt: skip
