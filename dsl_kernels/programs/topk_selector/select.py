@@ -11,7 +11,7 @@ from ...device.text import topk_selector_row as leaf_row
 from ...device.text.topk_selector_row import BINS, COARSE, INFINITE, LOWEST, WORD
 from ...tile.frontend import Boolean, Int32, State, Uint32, inline, recorded
 from ...tile.lang import START, Body, Size
-from ...tile.text import Expr, Global, Recorder, Value, View, ceildiv, maximum, minimum
+from ...tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum
 from .schedule import RANKED, Kernel
 
 # If a row has at most DENSE scores per selected one, marks are placed a word at a time; otherwise one by one.
@@ -30,24 +30,10 @@ class Selection(State):
     ones `need` are still to be selected.
     """
 
-    # Buffers and an operand; the schedule says what each buffer holds.
-    hist: View
-    above: View
-    equal: View
-    state: View
-    counters: View
-    keys: View
-    digits: View
-    logits: Global
-
-    row: Expr
     rank: Value
     """Rank of this CTA among those of the row. A lone CTA need not read a register for it: it is 0."""
     owner: Expr
     """Number of this warp among those of the row's CTAs."""
-    stride: Expr
-    top_k: Expr
-    """Scores of the row to select."""
 
     inverse: Uint32
     """(2**32 - 1) // page_size"""
@@ -103,15 +89,8 @@ def _start(m: Recorder) -> Selection:
 
     A row that the group's registers can hold is laid out by its stride, so that its loads wait for nothing.
     """
-    kernel = Kernel(m)
     s = Selection(m)
-    s.hist, s.above, s.equal = kernel.hist, kernel.above, kernel.equal
-    s.state, s.counters = kernel.state, kernel.counters
-    s.keys, s.digits = kernel.keys, kernel.digits
-    s.logits = kernel.logits
-    s.row = m.block(0)
     s.rank = m.block(1) if m.k.group > 1 else 0
-    s.stride, s.top_k = kernel.stride, kernel.k
     s.owner = s.rank * m.c.cta_warps + m.warp
     return s
 
@@ -126,40 +105,42 @@ def _bins(s: Selection, ahead: int = 0) -> Expr:
     return ((s.rounds + ahead) & 1) * BINS
 
 
-def _counter(m: Recorder, s: Selection, which: int, dtype: str = "int32") -> Expr:
-    return m.word(s.counters, which, dtype)
+def _counter(m: Recorder, which: int, dtype: str = "int32") -> Expr:
+    return m.word(Kernel(m).counters, which, dtype)
 
 
 @recorded
 def _select(m: Recorder, s: Selection) -> None:
     kernel = Kernel(m)
     together = m.k.group > 1
-    leaf_row.clear(m, s.hist, 0, 2 * BINS)
-    leaf_row.clear(m, s.counters, 0, 8)
+    leaf_row.clear(m, kernel.hist, 0, 2 * BINS)
+    leaf_row.clear(m, kernel.counters, 0, 8)
     if together:
         m.cluster_arrive(relaxed=True)
     s.inverse = 0
     s.line = 0
-    leaf_row.page_row(m, s.inverse, s.line, s.row, kernel.next_n, kernel.page_size)
+    leaf_row.page_row(m, s.inverse, s.line, m.block(0), kernel.next_n, kernel.page_size)
     m.depend(launch=False)
     column = inline(s.owner * m.c.batch)
     if together:
         s.few = 0
-        leaf_row.load_few(m, s.few, s.logits, s.row, s.stride)
-        if s.stride <= _held(m):
-            leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.stride)
+        leaf_row.load_few(m, s.few, kernel.logits, m.block(0), kernel.stride)
+        if kernel.stride <= _held(m):
+            leaf_row.load_words(
+                m, kernel.keys, kernel.logits, m.block(0), kernel.stride, column, kernel.stride
+            )
     else:
         # Bound the loads with `fits` rather than branch around them, so that they need not wait for the
         # branch. In a cluster this makes TileLang spill.
         fits: Int32 = 0
-        if s.stride <= _held(m):
-            fits = s.stride
-        leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, fits)
-    s.start = maximum(m.word(kernel.row_starts, s.row), 0)
-    s.last = minimum(m.word(kernel.row_ends, s.row), s.stride)
+        if kernel.stride <= _held(m):
+            fits = kernel.stride
+        leaf_row.load_words(m, kernel.keys, kernel.logits, m.block(0), kernel.stride, column, fits)
+    s.start = maximum(m.word(kernel.row_starts, m.block(0)), 0)
+    s.last = minimum(m.word(kernel.row_ends, m.block(0)), kernel.stride)
     m.launch_dependents()
     m.meet()
-    if s.last - s.start <= s.top_k:
+    if s.last - s.start <= kernel.k:
         leaf_row.take_all(
             m, kernel.indices, row=m.block(0), k=kernel.k, length=s.last - s.start,
             first=s.start * kernel.absolute, rank=s.rank, group=m.k.group, block_table=kernel.block_table,
@@ -174,10 +155,11 @@ def _select(m: Recorder, s: Selection) -> None:
 @recorded
 def _select_some(m: Recorder, s: Selection) -> None:
     """A row of more than k scores."""
+    kernel = Kernel(m)
     _share(m, s)
     s.end = 0
     s.span = 0
-    s.need = s.top_k
+    s.need = kernel.k
     s.inside = 0
     s.lower = 0
     s.within = 0
@@ -189,7 +171,7 @@ def _select_some(m: Recorder, s: Selection) -> None:
     if m.k.sample:
         s.unlisted = True
         s.tied = 0
-        if s.stride > _held(m):
+        if kernel.stride > _held(m):
             _list_row(m, s)
     if not m.k.sample or s.unlisted:
         _count_row(m, s)
@@ -202,7 +184,7 @@ def _share(m: Recorder, s: Selection) -> None:
     kernel = Kernel(m)
     s.origin = 0
     run: Int32 = m.k.keep
-    if s.stride > _held(m):
+    if kernel.stride > _held(m):
         s.origin = s.start >> 5 << 5
         run = ceildiv(s.last - s.origin, WORD * m.c.cta_warps * m.k.group)
     s.batches = ceildiv(run, m.k.keep)
@@ -234,19 +216,19 @@ def _count_row(m: Recorder, s: Selection) -> None:
     close_round = _close_round_of_group if together else _close_round
     for step in range(s.batches):
         column = s.base + step * c.batch
-        if step > 0 or s.stride > _held(m):
-            leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.hi)
+        if step > 0 or kernel.stride > _held(m):
+            leaf_row.load_words(m, kernel.keys, kernel.logits, m.block(0), kernel.stride, column, s.hi)
         if together and step == 0:
             # Another round costs several barriers: a few scores decide how the first digits are counted.
             leaf_row.guess_digits(m, s.near_key, s.grain, s.few)
         if not together or s.near_key == 0:
-            leaf_row.make_keys(m, s.keys, s.digits, column, s.start, s.hi)
-            leaf_row.count_first(m, s.hist, s.digits, column, s.start, s.hi)
+            leaf_row.make_keys(m, kernel.keys, kernel.digits, column, s.start, s.hi)
+            leaf_row.count_first(m, kernel.hist, kernel.digits, column, s.start, s.hi)
         else:
-            leaf_row.make_keys(m, s.keys, None, column, s.start, s.hi)
-            leaf_row.count_near(m, s.hist, s.keys, s.near_key, s.grain, column, s.start, s.hi)
+            leaf_row.make_keys(m, kernel.keys, None, column, s.start, s.hi)
+            leaf_row.count_near(m, kernel.hist, kernel.keys, s.near_key, s.grain, column, s.start, s.hi)
         if c.stashed and step < minimum(c.stashed, s.batches - 1):
-            leaf_row.stash_keys(m, bits=s.keys, stash=kernel.stash, number=step, back=False)
+            leaf_row.stash_keys(m, bits=kernel.keys, stash=kernel.stash, number=step, back=False)
     close_round(m, s, first=True)
     s.rounds += 1
     if not m.k.sample:
@@ -259,7 +241,7 @@ def _count_row(m: Recorder, s: Selection) -> None:
         for step in range(s.batches):
             if s.batches > 1:
                 _load_again(m, s, step)
-            leaf_row.count_keys(m, s.hist, _bins(s), s.keys, s.end, s.span)
+            leaf_row.count_keys(m, kernel.hist, _bins(s), kernel.keys, s.end, s.span)
         close_round(m, s)
         s.rounds += 1
 
@@ -270,10 +252,10 @@ def _load_again(m: Recorder, s: Selection, batch: Value) -> None:
     kernel = Kernel(m)
     column = s.base + batch * m.c.batch
     if m.c.stashed and batch < minimum(m.c.stashed, s.batches - 1):
-        leaf_row.stash_keys(m, bits=s.keys, stash=kernel.stash, number=batch, back=True)
+        leaf_row.stash_keys(m, bits=kernel.keys, stash=kernel.stash, number=batch, back=True)
     else:
-        leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.hi)
-        leaf_row.make_keys(m, s.keys, None, column, s.start, s.hi)
+        leaf_row.load_words(m, kernel.keys, kernel.logits, m.block(0), kernel.stride, column, s.hi)
+        leaf_row.make_keys(m, kernel.keys, None, column, s.start, s.hi)
 
 
 @recorded
@@ -282,7 +264,7 @@ def _close_round(m: Recorder, s: Selection, first: bool = False) -> None:
     kernel = Kernel(m)
     bins = inline(0 if first else _bins(s))
     if not first:
-        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS)
+        leaf_row.clear(m, kernel.hist, _bins(s, ahead=1), BINS)
     m.meet()
     leaf_rounds.sum_bins(m, kernel.mine, s.through, kernel.hist, first=bins, sums=kernel.sums)
     m.meet()
@@ -291,7 +273,7 @@ def _close_round(m: Recorder, s: Selection, first: bool = False) -> None:
         s.span, half=first,
     )  # fmt: skip
     m.meet()
-    leaf_rounds.read_state(m, s.end, s.span, s.need, s.inside, s.state)
+    leaf_rounds.read_state(m, s.end, s.span, s.need, s.inside, kernel.state)
 
 
 @recorded
@@ -312,16 +294,16 @@ def _close_round_of_group(m: Recorder, s: Selection, first: bool = False) -> Non
     m.cluster_wait()
     if not first:
         m.comment("Now every peer has read the counts of the round before.")
-        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS)
+        leaf_row.clear(m, kernel.hist, _bins(s, ahead=1), BINS)
     leaf_rounds.pick_bin_of_group(
         m, kernel.state, peers=m.cluster("hist"), bins=bins, coarse=kernel.coarse, at=sums, need=s.need,
         lower=s.lower, end=s.end, span=s.span, half=first, near=s.near_key if first else 0,
         grain=s.grain if first else 0, group=m.k.group, rank=m.block(1),
     )  # fmt: skip
     m.meet()
-    leaf_rounds.read_state(m, s.end, s.span, s.need, s.inside, s.state)
-    s.lower = m.word(s.state, leaf_row.StateWord.LOWER)
-    s.within = m.word(s.state, leaf_row.StateWord.WITHIN)
+    leaf_rounds.read_state(m, s.end, s.span, s.need, s.inside, kernel.state)
+    s.lower = m.word(kernel.state, leaf_row.StateWord.LOWER)
+    s.within = m.word(kernel.state, leaf_row.StateWord.WITHIN)
 
 
 @recorded
@@ -334,16 +316,16 @@ def _list_row(m: Recorder, s: Selection) -> None:
         m, bits=sample, logits=kernel.logits, row=m.block(0), stride=kernel.stride, start=s.start,
         last=s.last, every=m.k.sample, cta_warps=m.c.cta_warps,
     )  # fmt: skip
-    leaf_row.clear(m, s.above, 0, c.reach // WORD)
+    leaf_row.clear(m, kernel.above, 0, c.reach // WORD)
     own = inline(m.warp * (c.few * WORD))
     leaf_row.make_keys(m, sample, digits, own, 0, sampled)
-    leaf_row.count_first(m, s.hist, digits, own, 0, sampled)
-    share = inline(s.top_k // m.k.sample)
+    leaf_row.count_first(m, kernel.hist, digits, own, 0, sampled)
+    share = inline(kernel.k // m.k.sample)
     s.need = share + share // 4 + SPARE
     _close_round(m, s, first=True)
     s.rounds += 1
     while s.inside > c.between and s.span != 0:
-        leaf_row.count_keys(m, s.hist, _bins(s), sample, s.end, s.span)
+        leaf_row.count_keys(m, kernel.hist, _bins(s), sample, s.end, s.span)
         _close_round(m, s)
         s.rounds += 1
     m.comment("More equal keys than are listed: what lies above them is, and the first of them are taken.")
@@ -356,26 +338,26 @@ def _list_row(m: Recorder, s: Selection) -> None:
         entries=kernel.entries, counters=kernel.counters, bottom=bottom, origin=s.origin, start=s.start,
         last=s.last, batches=s.batches, room=c.listed, cta_warps=m.c.cta_warps,
     )  # fmt: skip
-    s.need = s.top_k
+    s.need = kernel.k
     if s.tied != 0:
-        leaf_row.clear(m, s.equal, 0, c.reach // WORD)
+        leaf_row.clear(m, kernel.equal, 0, c.reach // WORD)
     m.meet()
-    s.inside = _counter(m, s, leaf_row.Counter.LISTED)
+    s.inside = _counter(m, leaf_row.Counter.LISTED)
     s.unlisted = s.inside < s.need or s.inside > c.listed
     if s.tied != 0:
         _mark_ties(m, s)
     if s.unlisted:
         m.meet()
         s.rounds = 0
-        leaf_row.clear(m, s.hist, 0, 2 * BINS)
-        leaf_row.clear(m, s.counters, 0, 8)
+        leaf_row.clear(m, kernel.hist, 0, 2 * BINS)
+        leaf_row.clear(m, kernel.counters, 0, 8)
         m.meet()
     else:
         leaf_list.key_entries(m, kernel.entries, total=s.inside, counters=kernel.counters)
         m.meet()
         if s.tied == 0:
             m.comment("From the threshold on: to look for the smallest key as well takes 0.9 us.")
-            s.end = _counter(m, s, leaf_row.Counter.LARGEST, "uint32")
+            s.end = _counter(m, leaf_row.Counter.LARGEST, "uint32")
             s.span = s.end - bottom
         else:
             s.end = s.tied
@@ -391,16 +373,17 @@ def _mark_ties(m: Recorder, s: Selection) -> None:
 
     `tied` becomes 0 if they are fewer than k, or if the list holds k keys by itself.
     """
+    kernel = Kernel(m)
     found: Int32 = 0
     turn: Int32 = 0
     while turn < s.batches and s.inside + found < s.need:
         word = (turn * m.c.cta_warps + m.warp) * m.k.keep
         column = s.origin + word * WORD
-        leaf_row.load_words(m, s.keys, s.logits, s.row, s.stride, column, s.stride)
-        leaf_row.make_keys(m, s.keys, None, column, s.start, s.last)
-        leaf_list.mark_equal(m, s.keys, s.equal, word, s.counters, s.tied)
+        leaf_row.load_words(m, kernel.keys, kernel.logits, m.block(0), kernel.stride, column, kernel.stride)
+        leaf_row.make_keys(m, kernel.keys, None, column, s.start, s.last)
+        leaf_list.mark_equal(m, kernel.keys, kernel.equal, word, kernel.counters, s.tied)
         m.meet()
-        found = _counter(m, s, leaf_row.Counter.KEPT)
+        found = _counter(m, leaf_row.Counter.KEPT)
         m.meet()
         turn += 1
     s.unlisted = s.inside + found < s.need or s.inside > m.c.listed
@@ -421,7 +404,7 @@ def _collect(m: Recorder, s: Selection) -> None:
             if step > 0:
                 _load_again(m, s, batch)
             leaf_list.collect(
-                m, bits=s.keys, above=kernel.above, equal=kernel.equal,
+                m, bits=kernel.keys, above=kernel.above, equal=kernel.equal,
                 word=(m.warp * s.batches + batch) * m.k.keep, counters=kernel.counters,
                 entries=kernel.entries, first=s.within, end=s.end, span=s.span, listing=listing,
                 owner=s.owner, offset=batch * c.batch,
@@ -442,21 +425,21 @@ def _collect(m: Recorder, s: Selection) -> None:
     if listing:
         _rank_list(m, s)
         m.comment("Lower ranks select of the list as well, and take equal ones.")
-        lower_equal = _counter(m, s, leaf_row.Counter.LOWER_EQUAL)
+        lower_equal = _counter(m, leaf_row.Counter.LOWER_EQUAL)
         ties = 0
         if s.inside > RANKED:
             ties = maximum(s.need - lower_equal, 0)
-        skip = s.lower + _counter(m, s, leaf_row.Counter.LOWER_ABOVE) + minimum(lower_equal, s.need)
+        skip = s.lower + _counter(m, leaf_row.Counter.LOWER_ABOVE) + minimum(lower_equal, s.need)
     before: Int32 = 0
     if ties > 0:
-        leaf_list.count_marks(m, before, bitmap=s.equal, sums=kernel.sums, first=first, words=s.words)
+        leaf_list.count_marks(m, before, bitmap=kernel.equal, sums=kernel.sums, first=first, words=s.words)
         m.meet()
         leaf_list.take_ties(
             m, before, kernel.above, kernel.equal, kernel.sums, take=ties,
             first=first, words=s.words,
         )  # fmt: skip
         m.meet()
-    leaf_list.count_marks(m, before, bitmap=s.above, sums=kernel.sums, first=first, words=s.words)
+    leaf_list.count_marks(m, before, bitmap=kernel.above, sums=kernel.sums, first=first, words=s.words)
     m.meet()
     _write(m, s, before, skip, first)
 
@@ -480,7 +463,7 @@ def _rank_list(m: Recorder, s: Selection) -> None:
                 _bound(m, s, total)
             s.rounds += 1
         if s.inside > RANKED:
-            leaf_row.clear(m, s.equal, 0, m.c.reach // WORD)
+            leaf_row.clear(m, kernel.equal, 0, m.c.reach // WORD)
             m.meet()
         _sift(m, s, total)
         ranked = m.c.listed
@@ -501,7 +484,7 @@ def _bound(m: Recorder, s: Selection, total: Expr) -> None:
         m, kernel.entries, total, kernel.counters, s.end, s.span,
     )  # fmt: skip
     m.meet()
-    leaf_rounds.read_bounded(m, s.end, s.span, s.counters)
+    leaf_rounds.read_bounded(m, s.end, s.span, kernel.counters)
 
 
 @recorded
@@ -520,10 +503,10 @@ def _write(m: Recorder, s: Selection, before: Expr, skip: Expr, first: Value) ->
     """Place the positions of the marked columns in ascending order over all warps, and write their ids."""
     kernel = Kernel(m)
     # The histogram is not needed any more.
-    placed = s.hist
+    placed = kernel.hist
     position = s.base + s.start * (kernel.absolute - 1)
     # Only a long row is sampled.
-    dense = 0 if m.k.sample else s.last - s.start <= s.top_k * DENSE and s.words <= WORD
+    dense = 0 if m.k.sample else s.last - s.start <= kernel.k * DENSE and s.words <= WORD
     leaf_list.place_marks(
         m, placed, before, kernel.sums, kernel.above, first, s.words,
         position, dense, m.k.keep,
