@@ -75,10 +75,6 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return (blackwell if arch.tmem_columns else hopper).bodies()
 
 
-def _form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    return None if knobs["dtype"] == call["form"] else f"dtype {call['form']}, built for {knobs['dtype']}"
-
-
 def _shared(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     group = call["heads"] // max(1, call["kv_heads"])
     if group % knobs["cluster"] == 0:
@@ -101,7 +97,7 @@ PROGRAM = TileProgram(
         OperandSpec("abreast", (), "int32", "scalar", doc="query heads that are worked on side by side"),
     ),
     guards=(
-        Guard("dtype", _form),
+        built_for("dtype", "form"),
         built_for("dim"),
         Guard("heads", _shared),
         Guard("measurement", _measured),

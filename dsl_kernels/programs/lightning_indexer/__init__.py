@@ -46,10 +46,6 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return (prefill if k.mode == "prefill" else decode).bodies(k, arch)
 
 
-def _mode(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    return None if knobs["mode"] == call["form"] else f"form {call['form']}, built for {knobs['mode']}"
-
-
 def _queries(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     if knobs["mode"] == "prefill" or call["next_n"] <= knobs["queries"]:
         return None
@@ -72,5 +68,5 @@ PROGRAM = TileProgram(
     declare=declare,
     bodies=bodies,
     scratch=_launched,
-    guards=(Guard("form", _mode), built_for("heads"), Guard("next_n", _queries)),
+    guards=(built_for("mode", "form"), built_for("heads"), Guard("next_n", _queries)),
 )
