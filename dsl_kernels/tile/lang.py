@@ -202,6 +202,15 @@ class Buffer:
     per_thread: int | None = None
     private: bool = False
 
+    @classmethod
+    def own(
+        cls, name: str, role: str, each: int, dtype: str = "float32", threads: int = 128, doc: str = ""
+    ) -> Buffer:
+        """Registers that each thread of a role has for itself."""
+        return cls(
+            name, Space.REGISTER, (threads, each), dtype, role=role, doc=doc, per_thread=each, private=True
+        )
+
     @property
     def stage_elements(self) -> int:
         return math.prod(self.shape)

@@ -28,7 +28,6 @@ from ...tile.text import Recorder, Value, ceildiv, dim, maximum, minimum
 from .common import (
     HELD,
     LANES,
-    REGISTER,
     RESCALE_LOG2,
     SHARED,
     SIDES,
@@ -54,9 +53,7 @@ def declare(k: SimpleNamespace) -> Schedule:
 
     def held(text: str, side: int, columns: int, of: str = "float32", doc: str = "") -> Buffer:
         """Registers of each thread, which has a row."""
-        return Buffer(
-            f"{text}_{side}", REGISTER, (LANES, columns), of, role=f"soften_{side}", per_thread=columns, private=True, doc=doc,
-        )  # fmt: skip
+        return Buffer.own(f"{text}_{side}", f"soften_{side}", columns, of, LANES, doc)
 
     def of_side(side: int) -> tuple[Buffer, ...]:
         return (

@@ -69,7 +69,7 @@ def declare(k: SimpleNamespace) -> Schedule:
             held("weights", k.tile, dtype),
             held("acc", k.dim, "float32"),
             rows("top", "running maximum of a row's scores"),
-            Buffer("total", REGISTER, (128, 2), "float32", role="attend", per_thread=2, private=True, doc="running sum of a row's weights, of a thread's own columns"),
+            Buffer.own("total", "attend", 2, doc="running sum of a row's weights, of a thread's own columns"),
             *((rows("factor", "what earlier weights of a row shrink by"),) if soft else ()),
             *((rows("limit", "the score from which on a row's maximum rises"),) if soft and k.lazy else ()),
         ),

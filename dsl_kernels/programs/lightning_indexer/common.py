@@ -135,7 +135,7 @@ def hopper_registers(k: SimpleNamespace, keys: int, each: int, *more: str) -> tu
     )
     return (
         Buffer("acc", REGISTER, (keys, columns(k, each)), "float32", role="score"),
-        *(Buffer(text, REGISTER, (2 * keys, count), dtype, role="score", per_thread=count, private=True) for text, count, dtype in held),
+        *(Buffer.own(text, "score", count, dtype, 2 * keys) for text, count, dtype in held),
     )  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def blackwell_registers(k: SimpleNamespace, role: str, columns: int, **more: int
     g = role.removeprefix("score_")
     floats = {"dots": columns, "weight": k.heads, "scale": 1, "logit": 1}
     return tuple(
-        Buffer(f"{text}_{g}", REGISTER, (128, each), dtype, role=role, per_thread=each, private=True)
+        Buffer.own(f"{text}_{g}", role, each, dtype)
         for dtype, held in (("float32", floats), ("int32", more))
         for text, each in held.items()
     )

@@ -53,7 +53,7 @@ def _row_map(operand: str, columns: int) -> TensorMap:
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     hb = head_block(k)
     n = max(hb, BLACKWELL_MIN_N)
-    shared, tensor, registers = Space.SHARED, Space.TENSOR, Space.REGISTER
+    shared, tensor = Space.SHARED, Space.TENSOR
     small = Size(2 if n <= 32 else 1, "TILE_STAGES")
     unit_bytes = k.tile * UNIT * 2
     others = (
@@ -62,14 +62,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     units = Size(min(11, (arch.smem_per_cta - others) // unit_bytes), "UNIT_STAGES")
     bulk = k.gather == "gather4"
 
-    def own(text: str, each: int, dtype: str, role: str, doc: str = "", threads: int = 128) -> Buffer:
-        """Registers that a thread has for itself."""
-        return Buffer(
-            text, registers, (threads, each), dtype, role=role, per_thread=each, private=True, doc=doc
-        )
-
-    rows = own("rows", k.tile, "int32", "producer", "ids of the rows to copy, alike in all lanes", 32)
-    words = own("words", 2 * TOKEN_WORDS, "uint32", "producer", "tokens in flight")
+    rows = Buffer.own("rows", "producer", k.tile, "int32", 32, "ids of the rows to copy, alike in all lanes")
+    words = Buffer.own("words", "producer", 2 * TOKEN_WORDS, "uint32", doc="tokens in flight")
     fill = Engine.BULK if bulk else Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
     return Schedule(
         roles=(
@@ -87,10 +81,10 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer("last_s", shared, (1,), "int32"),
             Buffer("o_t", tensor, (UNIT, UNITS * n), "float32", doc="four 128-row accumulators side by side"),
             Buffer("s_t", tensor, (k.tile, n), "float32", 2),
-            own("scores", n // 2, "float32", "softmax"),
-            own("sums", n // 4, "float32", "softmax", "of its tokens"),
-            *(own(text, n // 4, "float32", "softmax") for text in ("top", "peak")),
-            own("held", 16, "float32", "softmax", "columns of O^T that are rescaled or stored"),
+            Buffer.own("scores", "softmax", n // 2),
+            Buffer.own("sums", "softmax", n // 4, doc="of its tokens"),
+            *(Buffer.own(text, "softmax", n // 4) for text in ("top", "peak")),
+            Buffer.own("held", "softmax", 16, doc="columns of O^T that are rescaled or stored"),
             *((rows,) if bulk else (words,) if k.kv == "fp8" else ()),
         ),
         pipelines=(

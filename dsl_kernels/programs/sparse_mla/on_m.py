@@ -93,7 +93,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
     share of every half and sends it to the others.
     """
     hb, tokens, sides = k.block, k.tile // 2, _sides(k)
-    shared, registers = Space.SHARED, Space.REGISTER
+    shared = Space.SHARED
     readers = tuple(side.reader() for side, _ in sides)
 
     def of_side(side: _Side) -> tuple[Buffer, ...]:
@@ -105,7 +105,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
             side.rows("p_s", hb, tokens, swizzle=64),
             side.peaks(),
             *side.registers(tokens),
-            Buffer(side.of("words"), registers, (128, each), "uint32", role=gather, per_thread=each, private=True, doc="tokens in flight"),
+            Buffer.own(side.of("words"), gather, each, "uint32", doc="tokens in flight"),
         )  # fmt: skip
 
     def products(side: _Side, other: _Side) -> tuple[Mma, ...]:

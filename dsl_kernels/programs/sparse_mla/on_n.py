@@ -128,12 +128,10 @@ def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
     # Their part of the running sums, the maxima of a tile, those that P is below, and the sinks of the rows that they merge.
     own = {"sums": columns, "top": columns, "peak": columns, **({"sinks": hb // 8} if k.slices > 1 else {})}
     for text, each in own.items():
-        yield Buffer(
-            text, Space.REGISTER, (128, each), "float32", role="attend", per_thread=each, private=True
-        )
+        yield Buffer.own(text, "attend", each)
     if k.kv == "fp8" and not _staged(k):
         each = 8 + dims * 9 // 64
-        yield Buffer("words", Space.REGISTER, (128, each), "uint32", role="gather", per_thread=each, private=True, doc="tokens in flight")  # fmt: skip
+        yield Buffer.own("words", "gather", each, "uint32", doc="tokens in flight")
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:

@@ -100,10 +100,7 @@ def declare(knobs: SimpleNamespace, arch: ArchSpec) -> Schedule:
         return Buffer(buffer, Space.SHARED, (count,), dtype, doc=doc)
 
     def private(buffer: str, each: int, dtype: str, doc: str) -> Buffer:
-        shape = (knobs.threads, each)
-        return Buffer(
-            buffer, Space.REGISTER, shape, dtype, role="select", private=True, per_thread=each, doc=doc
-        )
+        return Buffer.own(buffer, "select", each, dtype, knobs.threads, doc)
 
     return Schedule(
         roles=(Role("select", knobs.threads // 32, doc="every warp owns a run of words of 32 columns"),),
