@@ -128,7 +128,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         roles=(Role("work", leaf.WARPS, doc="a row"), Role("load", 1, doc="rows into the ring")),
         buffers=(
             Buffer("row_s", Space.SHARED, (k.columns,), "float32", k.stages),
-            Buffer("held", Space.REGISTER, (leaf.THREADS, each), "float32", role="work", per_thread=each, private=True),
+            Buffer.own("held", "work", each, threads=leaf.THREADS),
         ),
         pipelines=(Pipeline("ring", ("row_s",), "load", Engine.BULK, (Reader("work", Engine.THREADS),), k.stages),),
         mmas=(),
@@ -148,7 +148,7 @@ class Kernel(Names):
     held: View
 
 
-class Rows(State):
+class Rows(State, Kernel):
     """Which rows are this CTA's: its own number, and every `ctas`th one after that."""
 
     count: Value
@@ -157,8 +157,8 @@ class Rows(State):
 @recorded
 def _start(m: Recorder) -> Rows:
     """What every thread does first. The roles get what is returned."""
-    kernel, s = Kernel(m), Rows(m)
-    s.count = ceildiv(kernel.rows - m.block(0), kernel.ctas)
+    s = Rows(m)
+    s.count = ceildiv(s.rows - m.block(0), s.ctas)
     m.barriers_stand()
     return s
 
@@ -166,22 +166,20 @@ def _start(m: Recorder) -> Rows:
 @recorded
 def _load(m: Recorder, s: Rows) -> None:
     """A row a slot."""
-    kernel = Kernel(m)
     for it in range(s.count):
-        slot = kernel.ring.producer.acquire(it)
-        m.bulk(slot.row_s, kernel.x.span(m.block(0) + it * kernel.ctas, m.k.columns), slot)
+        slot = s.ring.producer.acquire(it)
+        m.bulk(slot.row_s, s.x.span(m.block(0) + it * s.ctas, m.k.columns), slot)
         slot.commit()
 
 
 @recorded
 def _work(m: Recorder, s: Rows) -> None:
     """A row in, a row out."""
-    kernel = Kernel(m)
     for it in range(s.count):
-        slot = kernel.ring.reader.wait(it)
-        leaf.read_row(m, kernel.held, slot.row_s)
+        slot = s.ring.reader.wait(it)
+        leaf.read_row(m, s.held, slot.row_s)
         slot.release()
-        leaf.write_row(m, kernel.y, m.block(0) + it * kernel.ctas, kernel.held)
+        leaf.write_row(m, s.y, m.block(0) + it * s.ctas, s.held)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:

@@ -32,7 +32,7 @@ COLUMNS = (
     "policy",
 )
 SHARED = "shared by all"
-SPOKEN = ("m: Recorder", "@recorded", "(State):", "-> Body", "[str, Body]")
+SPOKEN = ("m: Recorder", "@recorded", "(State", "-> Body", "[str, Body]")
 """What the definition of a function or class says if it is part of a body."""
 
 

@@ -97,9 +97,10 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
 
 
-class Tile(State):
-    """What the functions of `sample` know of the CTA's tile of targets."""
+class Tile(State, Kernel):
+    """What the functions of `sample` know of the CTA's tile: of the row's `targets` those from `first` on, with `left` to the last."""
 
+    targets: Value
     first: Value
     left: Value
     # The thread's target, NaN past the last one.
@@ -117,11 +118,10 @@ def _start(m: Recorder) -> None:
 @recorded
 def _place(s: Tile, first: Value, count: Value) -> None:
     """Stage `count` times from row `first` on and find every thread's target among them."""
-    kernel = Kernel(s)
     m = s.m
-    row, n, times = m.block(0), kernel.n, kernel.times
-    placed = kernel.place, kernel.weight
-    leaf.stage_times(m, times, kernel.src_times, row, n, first, count, m.k.targets)
+    row, n, times = m.block(0), s.n, s.times
+    placed = s.place, s.weight
+    leaf.stage_times(m, times, s.src_times, row, n, first, count, m.k.targets)
     m.meet()
     if m.k.search == "warp":
         leaf.place_by_warp(m, *placed, times, count, s.t)
@@ -131,28 +131,25 @@ def _place(s: Tile, first: Value, count: Value) -> None:
 
 @recorded
 def _place_in_global(s: Tile) -> None:
-    kernel = Kernel(s)
     m = s.m
-    leaf.place_in_global(m, kernel.place, kernel.weight, kernel.src_times, m.block(0), kernel.n, s.t)
+    leaf.place_in_global(m, s.place, s.weight, s.src_times, m.block(0), s.n, s.t)
 
 
 @recorded
 def _find_window(s: Tile) -> None:
     """The rows whose times decide the tile's targets: those between its least and its largest."""
-    kernel = Kernel(s)
     m = s.m
     s.window = 0
     s.count = 0
-    times = kernel.src_times
-    leaf.find_window(m, s.window, s.count, kernel.bounds, m.c.warps, times, m.block(0), kernel.n)
+    times = s.src_times
+    leaf.find_window(m, s.window, s.count, s.bounds, m.c.warps, times, m.block(0), s.n)
 
 
 @recorded
 def _place_in_window(s: Tile) -> None:
     """Only the times between the tile's least and largest target decide; a window that is too long is not staged."""
-    kernel = Kernel(s)
     m = s.m
-    leaf.bound_warps(m, kernel.bounds, s.t, m.c.warps)
+    leaf.bound_warps(m, s.bounds, s.t, m.c.warps)
     m.meet()
     _find_window(s)
     if s.count <= STAGED:
@@ -163,21 +160,19 @@ def _place_in_window(s: Tile) -> None:
 
 @recorded
 def _blend(s: Tile) -> None:
-    kernel = Kernel(s)
     m = s.m
     m.meet()
     leaf.blend(
-        m, kernel.out, kernel.data, m.block(0), kernel.n, kernel.m, kernel.d, s.first, s.left, kernel.place,
-        kernel.weight, m.k.targets, m.k.vector, m.k.targets,
+        m, s.out, s.data, m.block(0), s.n, s.targets, s.d, s.first, s.left, s.place,
+        s.weight, m.k.targets, m.k.vector, m.k.targets,
     )  # fmt: skip
 
 
 @recorded
 def _merge(s: Tile) -> None:
     """Ascending targets are merged with the rows of their window; targets in another order are searched for one by one."""
-    kernel = Kernel(s)
-    m, marks = s.m, kernel.marks
-    leaf.bound_warps(m, kernel.bounds, s.t, m.c.warps)
+    m, marks = s.m, s.marks
+    leaf.bound_warps(m, s.bounds, s.t, m.c.warps)
     leaf.keep_targets(m, marks, s.t)
     m.meet()
     ascend: Boolean = False
@@ -185,7 +180,7 @@ def _merge(s: Tile) -> None:
     if ascend:
         _find_window(s)
         # The last row of a stretch is the first of the next.
-        steps = minimum(STRETCH, STRETCH_ELEMENTS // kernel.d) - 1
+        steps = minimum(STRETCH, STRETCH_ELEMENTS // s.d) - 1
         done: Int32 = 0
         upto: Int32 = 0
         for stretch in range((s.count - 2 + steps) // steps):
@@ -201,31 +196,28 @@ def _merge(s: Tile) -> None:
 @recorded
 def _merge_stretch(s: Tile, begin: Value, rows: Value, done: Value, upto: Changes) -> None:
     """Stage `rows` rows from `begin` on and give the targets before the last one's time, those from `done` up to `upto`."""
-    kernel = Kernel(s)
     m, threads = s.m, s.m.k.targets
-    row, n, d, times, staged = m.block(0), kernel.n, kernel.d, kernel.times, kernel.rows
-    placed = kernel.place, kernel.weight
+    row, n, d, times, staged = m.block(0), s.n, s.d, s.times, s.rows
+    placed = s.place, s.weight
     last = inline(begin + rows == s.window + s.count)
     m.meet()
-    leaf.stage_times(m, times, kernel.src_times, row, n, begin, rows, threads)
-    leaf.stage_stretch(m, staged, kernel.data, row, n, d, begin, rows, m.k.vector, threads)
+    leaf.stage_times(m, times, s.src_times, row, n, begin, rows, threads)
+    leaf.stage_stretch(m, staged, s.data, row, n, d, begin, rows, m.k.vector, threads)
     m.meet()
-    leaf.pass_targets(m, upto, kernel.marks, s.left, times, rows, last, threads)
+    leaf.pass_targets(m, upto, s.marks, s.left, times, rows, last, threads)
     leaf.place_staged(m, *placed, times, 0, rows, s.t)
     m.meet()
-    leaf.blend_staged(
-        m, kernel.out, staged, row, kernel.m, d, s.first, done, upto, *placed, m.k.vector, threads,
-    )  # fmt: skip
+    leaf.blend_staged(m, s.out, staged, row, s.targets, d, s.first, done, upto, *placed, m.k.vector, threads)
 
 
 @recorded
 def _sample(m: Recorder) -> None:
-    kernel = Kernel(m)
     s = Tile(m)
+    s.targets = Kernel(m).m
     s.first = m.block(1) * m.k.targets
-    s.left = kernel.m - s.first
+    s.left = s.targets - s.first
     s.t = 0.0
-    leaf.read_target(m, s.t, kernel.tgt_times, m.block(0), kernel.m, s.first, s.left)
+    leaf.read_target(m, s.t, s.tgt_times, m.block(0), s.targets, s.first, s.left)
     if m.k.search == "merge":
         _merge(s)
         return
@@ -235,7 +227,7 @@ def _sample(m: Recorder) -> None:
         _place_in_window(s)
     else:
         # A variable: TileLang would call the size what a leaf calls it.
-        s.count = kernel.n
+        s.count = s.n
         _place(s, 0, s.count)
     _blend(s)
 

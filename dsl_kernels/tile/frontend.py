@@ -114,6 +114,7 @@ class State:
     """What functions of a body share: each attribute that is annotated by a dtype is a variable, any other a value.
 
     The first assignment declares the variable or names the value, under the attribute's name; later ones set the variable.
+    A class that is derived from the program's `Names` as well has what the kernel declares beside them.
     """
 
     m: Recorder
@@ -158,6 +159,9 @@ class State:
             object.__setattr__(self, name, made)
 
     def __getattr__(self, name: str) -> Any:
+        declared = _declared(cast(Any, type(self)))
+        if name in declared:
+            return _of_kernel(self.m, f"{type(self).__name__}.{name}", name, declared[name])
         if name.startswith("__") or name not in _kinds(cast(Any, type(self))):
             raise AttributeError(name, name=name, obj=self)
         raise DeclarationError(
@@ -168,7 +172,8 @@ class State:
 
 @functools.cache
 def _kinds(kind: Any) -> dict[str, str | None]:
-    return {name: dtype_of(hint) for name, hint in _hints(kind).items() if name not in ("m", "_scope")}
+    others = {"m", "_scope", *_declared(kind)}
+    return {name: dtype_of(hint) for name, hint in _hints(kind).items() if name not in others}
 
 
 def _named(m: Recorder, name: str, value: Any) -> Any:
@@ -209,25 +214,41 @@ class Names:
         self._recorder = owner if isinstance(owner, Recorder) else owner.m
 
     def __getattr__(self, name: str) -> Any:
-        hints = _hints(cast(Any, type(self)))
-        if name not in hints:
+        declared = _declared(cast(Any, type(self)))
+        if name not in declared:
             raise AttributeError(name, name=name, obj=self)
-        m, kind = self._recorder, hints[name]
-        said = kind.__name__ if isinstance(kind, type) else (dtype_of(kind) or "").capitalize()
-        there = m.known_as(name)
-        if said not in there and (there or kind is Global):
-            operands = [spec.name for spec in m.operands if spec.shape]
-            raise DeclarationError(
-                f"{type(self).__name__}.{name}", expected=" or ".join(there) or "an operand of the kernel", got=said,
-                fix=f"annotate it in the class, `{name}: {there[0]}`" if there else did_you_mean(name, operands),
-            )  # fmt: skip
-        if kind is View:
-            return m.buffer(name)
-        if kind is Global:
-            return m.operand(name)
-        if kind is Channel:
-            return m.channel(name)
-        return m.dim(name) if dtype_of(kind) == "int32" else m.scalar(name)
+        return _of_kernel(self._recorder, f"{type(self).__name__}.{name}", name, declared[name])
+
+
+@functools.cache
+def _declared(kind: Any) -> dict[str, Any]:
+    """What the `Names` among a class and its bases annotate."""
+    hints, names = _hints(kind), [base for base in kind.__mro__ if issubclass(base, Names)]
+    return {
+        name: hints[name]
+        for base in names
+        if not issubclass(base, State)
+        for name in vars(base).get("__annotations__", ())
+    }
+
+
+def _of_kernel(m: Recorder, asked: str, name: str, kind: Any) -> Any:
+    """What the kernel declares under a name, of the kind that its annotation says."""
+    said = kind.__name__ if isinstance(kind, type) else (dtype_of(kind) or "").capitalize()
+    there = m.known_as(name)
+    if said not in there and (there or kind is Global):
+        operands = [spec.name for spec in m.operands if spec.shape]
+        raise DeclarationError(
+            asked, expected=" or ".join(there) or "an operand of the kernel", got=said,
+            fix=f"annotate it in the class, `{name}: {there[0]}`" if there else did_you_mean(name, operands),
+        )  # fmt: skip
+    if kind is View:
+        return m.buffer(name)
+    if kind is Global:
+        return m.operand(name)
+    if kind is Channel:
+        return m.channel(name)
+    return m.dim(name) if dtype_of(kind) == "int32" else m.scalar(name)
 
 
 @functools.cache

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from dsl_kernels.arch import get_arch
-from dsl_kernels.errors import DeclarationError
-from dsl_kernels.tile.frontend import Int32, State, inline, named, recorded
+from dsl_kernels.errors import DeclarationError, UnknownNameError
+from dsl_kernels.tile.frontend import Int32, Names, State, inline, named, recorded
 from dsl_kernels.tile.lang import Role, Schedule
-from dsl_kernels.tile.text import Assign, Recorder, Variable
+from dsl_kernels.tile.text import Assign, Recorder, Variable, View
 
 
 class Pair(State):
@@ -80,3 +80,24 @@ def several(m: Recorder) -> None:
 def test_inline_among_several_targets_is_refused() -> None:
     with pytest.raises(DeclarationError, match="inline in an assignment that names nothing"):
         several(recorder("one"))
+
+
+class Declared(Names):
+    ctas: Int32
+    acc: View
+
+
+class Both(State, Declared):
+    number: Int32
+
+
+def test_a_state_has_what_its_kernel_declares() -> None:
+    m = recorder(None)
+    s = Both(m, number=1)
+    assert (s.ctas.op, s.ctas.args, s.number.args) == ("name", ("ctas",), ("number",))
+    with pytest.raises(DeclarationError, match=r"Both.ctas: expected one of number; got ctas"):
+        s.ctas = 2
+    with pytest.raises(UnknownNameError, match="buffer acc"):
+        s.acc  # noqa: B018
+    with pytest.raises(AttributeError):
+        s.other  # noqa: B018

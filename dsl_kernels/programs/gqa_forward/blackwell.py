@@ -32,7 +32,6 @@ from .common import (
     SHARED,
     SIDES,
     TENSOR,
-    Kernel,
     Work,
     load,
     place_head,
@@ -152,20 +151,19 @@ def _issue(m: Recorder, s: Work) -> None:
 
     The first side leaves out the tiles whose keys none of its rows sees: they come first.
     """
-    kernel = Kernel(m)
     groups = len(SIDES)
     done: Int32 = 0
     own_done: Int32 = 0
     for item in range(s.items):
         place_item(s, item)
-        others: Int32 = s.tiles - ceildiv(minimum(kernel.skv, s.seen + LANES), m.k.tile)
+        others: Int32 = s.tiles - ceildiv(minimum(s.skv, s.seen + LANES), m.k.tile)
 
         def use(side: int, i: Value) -> Value:
             return own_done + (i - others) if side == 0 else done + i
 
         def score(side: int, i: Value, keys: Reading) -> None:
             scores = m.channel(f"s_{side}").producer.acquire(use(side, i))
-            m.multiply(f"qk_{side}", scores.view(), kernel.q.reader.slot(item * groups + side).q_s, keys.k_s)
+            m.multiply(f"qk_{side}", scores.view(), s.q.reader.slot(item * groups + side).q_s, keys.k_s)
             scores.commit()
 
         def weigh(side: int, i: Value, values: Reading) -> None:
@@ -178,18 +176,18 @@ def _issue(m: Recorder, s: Work) -> None:
             p.release()
             o.commit()
 
-        first_keys = kernel.k.reader.wait(done)
+        first_keys = s.k.reader.wait(done)
         for side in SIDES:
-            kernel.q.reader.wait(item * groups + side)
+            s.q.reader.wait(item * groups + side)
         if others == 0:
             score(0, 0, first_keys)
         score(1, 0, first_keys)
         first_keys.release()
         for i in range(1, s.tiles):
-            keys = kernel.k.reader.wait(done + i)
+            keys = s.k.reader.wait(done + i)
             if i >= others:
                 score(0, i, keys)
-            values = kernel.v.reader.wait(done + (i - 1))
+            values = s.v.reader.wait(done + (i - 1))
             if i > others:
                 weigh(0, i - 1, values)
             score(1, i, keys)
@@ -197,8 +195,8 @@ def _issue(m: Recorder, s: Work) -> None:
             weigh(1, i - 1, values)
             values.release()
         for side in SIDES:
-            kernel.q.reader.slot(item * groups + side).release()
-        last_values = kernel.v.reader.wait(done + (s.tiles - 1))
+            s.q.reader.slot(item * groups + side).release()
+        last_values = s.v.reader.wait(done + (s.tiles - 1))
         for side in SIDES:
             weigh(side, s.tiles - 1, last_values)
         last_values.release()
@@ -212,12 +210,11 @@ def _softmax(m: Recorder, s: Work, side: int) -> None:
 
     Tiles are those that its rows see. Where a maximum rises it is rescaled, before the weights are handed on.
     """
-    kernel = Kernel(m)
     scores, weights, part, rounded, top, total, factor, limit = (
         m.buffer(f"{text}_{side}")
         for text in ("scores", "weights", "part", "rounded", "top", "total", "factor", "limit")
     )
-    scale = kernel.sm_scale * LOG2_E
+    scale = s.sm_scale * LOG2_E
     done: Int32 = 0
     first_row = side * LANES
     for item in range(s.items):
@@ -231,7 +228,7 @@ def _softmax(m: Recorder, s: Work, side: int) -> None:
             handed.release()
             if hidden:
                 key = inline((s.tiles - 1 - i) * m.k.tile)
-                leaf.hide_keys(m, scores, own_row, key, kernel.skv, s.shift, 1)
+                leaf.hide_keys(m, scores, own_row, key, s.skv, s.shift, 1)
             rows = (scores, top, total, factor, limit)
             leaf.online_softmax_lazily(m, *rows, scale, RESCALE_LOG2, hidden, m.k.lazy == 2)
             fragment.round_to(m, weights, scores)
@@ -248,14 +245,14 @@ def _softmax(m: Recorder, s: Work, side: int) -> None:
         m.fill(limit, -0.0)
         step(0, True, True)
         # The last tiles come first: those that some row does not see whole.
-        whole = inline(minimum(kernel.skv, s.seen + (first_row + 1)) // m.k.tile)
+        whole = inline(minimum(s.skv, s.seen + (first_row + 1)) // m.k.tile)
         masked: Int32 = maximum(1, s.tiles - whole)
         for i in range(1, masked):
             step(i, True, False)
         for i in range(masked, s.tiles):
             step(i, False, False)
         leaf_sm100.finish_rows(m, top, total, scale)
-        leaf.store_lse(m, kernel.lse, top, s.batch, s.head, kernel.heads, own_row, kernel.sq)
+        leaf.store_lse(m, s.lse, top, s.batch, s.head, s.heads, own_row, s.sq)
         m.await_stores(barrier=f"staged_{side}")
         o_s = m.buffer(f"o_s_{side}")
         o = m.channel(f"o_{side}").reader.wait(done + (s.tiles - 1))

@@ -78,7 +78,7 @@ def tensor_map(operand: str, rows: int, k: SimpleNamespace) -> TensorMap:
     )  # fmt: skip
 
 
-class Work(State):
+class Work(State, Kernel):
     """What a role knows of its CTA's work items, and of the one that it is at."""
 
     blocks: Value
@@ -99,22 +99,20 @@ class Work(State):
 @recorded
 def start(m: Recorder) -> Work:
     """What every thread does first: the barriers, and this CTA's number of items."""
-    kernel = Kernel(m)
     s = Work(m)
-    s.blocks = ceildiv(kernel.sq, query_rows(m.k))
-    s.bundles = kernel.b * kernel.heads // m.k.cluster
+    s.blocks = ceildiv(s.sq, query_rows(m.k))
+    s.bundles = s.b * s.heads // m.k.cluster
     s.all_items = s.blocks * s.bundles
-    s.items = ceildiv(s.all_items - _turned(m, s.all_items // kernel.ctas), kernel.ctas)
-    s.shift = kernel.skv - kernel.causal * kernel.sq
+    s.items = ceildiv(s.all_items - _turned(s, s.all_items // s.ctas), s.ctas)
+    s.shift = s.skv - s.causal * s.sq
     m.barriers_stand()
     return s
 
 
 @recorded
-def _turned(m: Recorder, item: Any) -> Any:
+def _turned(s: Work, item: Any) -> Any:
     """This CTA's place in a round of items: rounds alternate in direction, so that no CTA always has the heavier one."""
-    kernel = Kernel(m)
-    return m.block(0) + item % 2 * (kernel.ctas - 1 - 2 * m.block(0))
+    return s.m.block(0) + item % 2 * (s.ctas - 1 - 2 * s.m.block(0))
 
 
 @recorded
@@ -123,26 +121,24 @@ def place_item(s: Work, item: Value, rows: int | None = None) -> None:
 
     `abreast` heads (one a CTA of the cluster) are worked on side by side, the last block of rows of each first.
     """
-    kernel = Kernel(s)
-    m, abreast = s.m, kernel.abreast
-    number: Int32 = _turned(m, item) + item * kernel.ctas
+    m, abreast = s.m, s.abreast
+    number: Int32 = _turned(s, item) + item * s.ctas
     first: Int32 = number // (abreast * s.blocks) * abreast
     within: Int32 = number - first * s.blocks
     width: Int32 = minimum(abreast, s.bundles - first)
     s.bundle = inline(first + within % width)
     s.row = (s.blocks - 1 - within // width) * query_rows(m.k)
     s.seen = inline(s.row + s.shift)
-    s.tiles = ceildiv(minimum(kernel.skv, s.seen + (rows or query_rows(m.k))), m.k.tile)
+    s.tiles = ceildiv(minimum(s.skv, s.seen + (rows or query_rows(m.k))), m.k.tile)
 
 
 @recorded
 def place_head(s: Work) -> None:
     """The sequence and the head of an item."""
-    kernel = Kernel(s)
     m, cluster = s.m, s.m.k.cluster
     pair: Int32 = s.bundle * cluster + m.block(1) if cluster > 1 else s.bundle
-    s.batch = pair // kernel.heads
-    s.head = pair - s.batch * kernel.heads
+    s.batch = pair // s.heads
+    s.head = pair - s.batch * s.heads
 
 
 def panels(m: Recorder) -> range:
@@ -152,12 +148,11 @@ def panels(m: Recorder) -> range:
 @recorded
 def load(m: Recorder, s: Work) -> None:
     """Queries, and tiles of keys and values from the last to the first; `done` tiles belong to earlier items."""
-    kernel = Kernel(m)
     done: Int32 = 0
     for item in range(s.items):
         place_item(s, item)
         place_head(s)
-        kv_head = s.head * kernel.kv_heads // kernel.heads
+        kv_head = s.head * s.kv_heads // s.heads
 
         def copy(slot: Filling, operand: str, rows: int, *place: Value, shared: bool) -> None:
             """`rows` rows of one head at `place`; a part of them by each CTA of the cluster where all take them."""
@@ -178,7 +173,7 @@ def load(m: Recorder, s: Work) -> None:
         queries = m.schedule.buffer("q_s")
         for part in range(queries.stages):
             rows = queries.shape[0]
-            slot = kernel.q.producer.acquire(item * queries.stages + part)
+            slot = s.q.producer.acquire(item * queries.stages + part)
             copy(slot, "q", rows, s.batch, s.head, s.row + part * rows, shared=False)
         for i in range(1, s.tiles):
             copy_tile("k", i)

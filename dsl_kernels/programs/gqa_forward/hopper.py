@@ -30,7 +30,6 @@ from .common import (
     REGISTERS,
     RESCALE_LOG2,
     SHARED,
-    Kernel,
     Work,
     load,
     place_head,
@@ -102,10 +101,8 @@ def declare(k: SimpleNamespace) -> Schedule:
 @recorded
 def _attend(m: Recorder, s: Work) -> None:
     """A warpgroup of Hopper: its 64 rows' scores, softmax and result, all in registers."""
-    kernel = Kernel(m)
-    scores, weights, acc = kernel.scores, kernel.weights, kernel.acc
-    top, total, soft = kernel.top, kernel.total, m.k.ablation != "nosoftmax"
-    scale = kernel.sm_scale * LOG2_E
+    top, total, soft = s.top, s.total, m.k.ablation != "nosoftmax"
+    scale = s.sm_scale * LOG2_E
     first_row = inline(m.replica * GROUP_ROWS if m.k.groups > 1 else 0)
     done: Int32 = 0
     for item in range(s.items):
@@ -113,16 +110,16 @@ def _attend(m: Recorder, s: Work) -> None:
         place_head(s)
         own_row = s.row + first_row
         # Its rows see fewer keys than those of the warpgroups after it: the tiles of the others come first.
-        others: Int32 = s.tiles - ceildiv(minimum(kernel.skv, s.seen + (first_row + GROUP_ROWS)), m.k.tile)
+        others: Int32 = s.tiles - ceildiv(minimum(s.skv, s.seen + (first_row + GROUP_ROWS)), m.k.tile)
 
         def score(i: Value) -> Reading:
-            slot = kernel.k.reader.wait(done + i)
-            m.multiply("qk", scores, kernel.q.reader.slot(item).q_s.part(first_row, GROUP_ROWS), slot.k_s)
+            slot = s.k.reader.wait(done + i)
+            m.multiply("qk", s.scores, s.q.reader.slot(item).q_s.part(first_row, GROUP_ROWS), slot.k_s)
             return slot
 
         def weigh(i: Value) -> Reading:
-            slot = kernel.v.reader.wait(done + i)
-            m.multiply("pv", acc, weights, slot.v_s, accumulate=True)
+            slot = s.v.reader.wait(done + i)
+            m.multiply("pv", s.acc, s.weights, slot.v_s, accumulate=True)
             return slot
 
         def softmax(i: Value, hidden: bool) -> None:
@@ -130,10 +127,10 @@ def _attend(m: Recorder, s: Work) -> None:
                 return
             if hidden:
                 key = inline((s.tiles - 1 - i) * m.k.tile)
-                leaf.hide_keys(m, scores, own_row, key, kernel.skv, s.shift, 2)
-            rows = (scores, top, total, kernel.factor)
+                leaf.hide_keys(m, s.scores, own_row, key, s.skv, s.shift, 2)
+            rows = (s.scores, top, total, s.factor)
             if m.k.lazy:
-                limit, bits = kernel.limit, m.k.lazy == 2
+                limit, bits = s.limit, m.k.lazy == 2
                 leaf.online_softmax_lazily(m, *rows, limit, scale, RESCALE_LOG2, hidden, bits)
             else:
                 leaf.online_softmax(m, *rows, scale, hidden)
@@ -152,27 +149,27 @@ def _attend(m: Recorder, s: Work) -> None:
             softmax(i, hidden)
             if m.k.ablation != "nooverlap":
                 values.release()
-            fragment.round_to(m, weights, scores)
+            fragment.round_to(m, s.weights, s.scores)
             if soft:
-                leaf.rescale_rows(m, acc, kernel.factor)
+                leaf.rescale_rows(m, s.acc, s.factor)
 
-        m.fill(acc, 0.0)
+        m.fill(s.acc, 0.0)
         m.fill(top, -math.inf)
         m.fill(total, 0.0)
         if soft and m.k.lazy:
-            m.fill(kernel.limit, -0.0)
-        q = kernel.q.reader.wait(item)
+            m.fill(s.limit, -0.0)
+        q = s.q.reader.wait(item)
         for i in range(others):
             if m.k.order:
                 m.take_turn("issue")
                 m.pass_turn("issue")
-            kernel.k.reader.wait(done + i).release()
-            kernel.v.reader.wait(done + i).release()
+            s.k.reader.wait(done + i).release()
+            s.v.reader.wait(done + i).release()
         score(others).release()
         softmax(others, True)
-        fragment.round_to(m, weights, scores)
+        fragment.round_to(m, s.weights, s.scores)
         # The last tiles come first: those that some row does not see whole.
-        whole = inline(minimum(kernel.skv, s.seen + (first_row + 1)) // m.k.tile)
+        whole = inline(minimum(s.skv, s.seen + (first_row + 1)) // m.k.tile)
         masked: Int32 = maximum(others + 1, s.tiles - whole)
         for i in range(others + 1, masked):
             step(i, True)
@@ -181,12 +178,11 @@ def _attend(m: Recorder, s: Work) -> None:
         values = weigh(s.tiles - 1)
         q.release(pending=1)
         values.release()
-        leaf.divide_by_total(m, acc, top, total, scale)
-        leaf.store_lse(m, kernel.lse, top, s.batch, s.head, kernel.heads, own_row, kernel.sq)
+        leaf.divide_by_total(m, s.acc, top, total, scale)
+        leaf.store_lse(m, s.lse, top, s.batch, s.head, s.heads, own_row, s.sq)
         m.await_stores(barrier="staged")
-        o_s = kernel.o_s
-        leaf.stage_result(m, o_s, first_row, acc)
-        store_rows(s, "staged", o_s.part(first_row, GROUP_ROWS), own_row)
+        leaf.stage_result(m, s.o_s, first_row, s.acc)
+        store_rows(s, "staged", s.o_s.part(first_row, GROUP_ROWS), own_row)
         done += s.tiles
     m.await_stores()
 

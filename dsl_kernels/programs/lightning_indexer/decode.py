@@ -115,7 +115,7 @@ def blackwell(k: SimpleNamespace) -> Schedule:
     )  # fmt: skip
 
 
-class Share(State):
+class Share(State, Kernel):
     """The key tiles that a CTA of a decode scores, one after the other, and where it stands.
 
     Tile `tile` of sequence `seq` is the current one, `fresh` where it is the share's first one of the sequence; the
@@ -137,8 +137,7 @@ class Share(State):
 
 def _next_n(m: Recorder) -> Value:
     """Queries of a sequence; a kernel for one does not read how many there are."""
-    kernel = Kernel(m)
-    return 1 if m.k.queries == 1 else kernel.next_n
+    return 1 if m.k.queries == 1 else Kernel(m).next_n
 
 
 def _tiles_of_entries(m: Recorder) -> int:
@@ -154,9 +153,8 @@ def _products(m: Recorder) -> Any:
 @recorded
 def _start(m: Recorder) -> Share:
     """What does not depend on a length is fetched and worked out while the lengths are in flight."""
-    kernel = Kernel(m)
     s = Share(m, seq=0, tile=0, step=1, need=0, turns=0, turn=-1, fresh=False)
-    walk.place_when_even(m, s.seq, s.tile, s.step, kernel.b, cta=m.block(0), ctas=kernel.ctas)
+    walk.place_when_even(m, s.seq, s.tile, s.step, s.b, cta=m.block(0), ctas=s.ctas)
     m.barriers_stand()
     # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
     dependent = not m.arch.tmem_columns
@@ -164,23 +162,21 @@ def _start(m: Recorder) -> Share:
         m.depend(launch=False)
     if m.k.queries == 1:
         early_length: Int32 = 0
-        walk.read_lengths(m, early_length, kernel.seq_lens, kernel.b)
+        walk.read_lengths(m, early_length, s.seq_lens, s.b)
     s.entry = s.ahead = 0
     if m.in_role("load"):
         m.comment("Garbage past a length: nothing follows an entry before the length is known.")
-        row = minimum(s.seq, kernel.b - 1)
-        _read_entries(m, s, row, s.step, last=kernel.max_pages - 1)
+        row = minimum(s.seq, s.b - 1)
+        _read_entries(m, s, row, s.step, last=s.max_pages - 1)
     if dependent:
         m.launch_dependents()
     if m.k.queries == 1:
-        walk.lengths_to_score(m, s.need, early_length, kernel.b, kernel.skip_below)
+        walk.lengths_to_score(m, s.need, early_length, s.b, s.skip_below)
     else:
-        walk.keys_to_score(
-            m, s.need, kernel.seq_lens, kernel.b, kernel.next_n, kernel.skip_below, sequence=m.lane,
-        )  # fmt: skip
+        walk.keys_to_score(m, s.need, s.seq_lens, s.b, s.next_n, s.skip_below, sequence=m.lane)
     walk.find_share(
-        m, s.seq, s.tile, s.need, s.turns, s.step, kernel.seq_lens, kernel.b, next_n=_next_n(m),
-        skip_below=kernel.skip_below, keys=m.k.tile, cta=m.block(0), ctas=kernel.ctas,
+        m, s.seq, s.tile, s.need, s.turns, s.step, s.seq_lens, s.b, next_n=_next_n(m),
+        skip_below=s.skip_below, keys=m.k.tile, cta=m.block(0), ctas=s.ctas,
     )  # fmt: skip
     return s
 
@@ -188,32 +184,27 @@ def _start(m: Recorder) -> Share:
 @recorded
 def _read_entries(m: Recorder, s: Share, row: Value, step: Value, last: Value) -> None:
     """The page-table entries of the current tile and those after it, `step` apart, up to entry `last` of a row."""
-    kernel = Kernel(m)
     ahead = inline(s.tile + _tiles_of_entries(m) * step)
     walk.table_entries(
-        m, s.entry, kernel.block_table, kernel.max_pages, row, first=s.tile, step=step, pages=m.c.pages,
-        last=last,
+        m, s.entry, s.block_table, s.max_pages, row, first=s.tile, step=step, pages=m.c.pages, last=last,
     )  # fmt: skip
     walk.table_entries(
-        m, s.ahead, kernel.block_table, kernel.max_pages, row, first=ahead, step=step, pages=m.c.pages,
-        last=last,
+        m, s.ahead, s.block_table, s.max_pages, row, first=ahead, step=step, pages=m.c.pages, last=last,
     )  # fmt: skip
 
 
 @recorded
 def _begin_tile(m: Recorder, s: Share, it: Value) -> None:
     """Make tile number `it` of the share the current one."""
-    kernel = Kernel(m)
     walk.next_tile(
-        m, s.fresh, it, s.seq, s.tile, s.need, kernel.seq_lens, kernel.b, next_n=_next_n(m),
-        skip_below=kernel.skip_below, keys=m.k.tile,
+        m, s.fresh, it, s.seq, s.tile, s.need, s.seq_lens, s.b, next_n=_next_n(m),
+        skip_below=s.skip_below, keys=m.k.tile,
     )  # fmt: skip
 
 
 @recorded
 def _load(m: Recorder, s: Share) -> None:
     """Copies every key tile of the share, and the queries of a sequence before its first one."""
-    kernel = Kernel(m)
     pages = m.c.pages
     held: Int32 = 0
     page: Int32 = 0
@@ -231,10 +222,10 @@ def _load(m: Recorder, s: Share) -> None:
             s.entry = s.ahead
             ahead = inline(s.tile + _tiles_of_entries(m) * s.step)
             walk.table_entries(
-                m, s.ahead, kernel.block_table, kernel.max_pages, row=s.seq, first=ahead, step=s.step,
+                m, s.ahead, s.block_table, s.max_pages, row=s.seq, first=ahead, step=s.step,
                 pages=pages, last=last,
             )  # fmt: skip
-        keys = kernel.keys.producer.acquire(it)
+        keys = s.keys.producer.acquire(it)
         for p in unrolled(pages):
             walk.entry_of(m, page, s.entry, held * pages + minimum(p, last - s.tile * pages))
             m.bulk(
@@ -256,19 +247,18 @@ def _load(m: Recorder, s: Share) -> None:
 @recorded
 def _load_queries(m: Recorder, s: Share) -> None:
     """Copies the queries of a sequence and the weights of their heads."""
-    kernel = Kernel(m)
     heads, each, one = m.k.heads, m.c.rows_per_product, m.k.queries == 1
     if one:
         count = 1
     else:
         m.comment("The last product of an odd count scores its last query twice.")
-        count = ceildiv(kernel.next_n, each) * each
-    queries = kernel.queries.producer.acquire(s.turn, bytes=count * (heads * (INDEX_DIM + 4)))
+        count = ceildiv(s.next_n, each) * each
+    queries = s.queries.producer.acquire(s.turn, bytes=count * (heads * (INDEX_DIM + 4)))
     for i in rolled(count):
         if one:
             query = inline(s.seq)
         else:
-            query = s.seq * kernel.next_n + minimum(i, kernel.next_n - 1)
+            query = s.seq * s.next_n + minimum(i, s.next_n - 1)
         m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (query * heads, 0)), queries)
         weights = Span("weights", "float32", query, heads, 0, heads)
         m.bulk(queries.head_weights.part(i * heads, heads), weights, queries)
@@ -278,54 +268,52 @@ def _load_queries(m: Recorder, s: Share) -> None:
 @recorded
 def _next_queries(m: Recorder, s: Share, it: Value) -> None:
     """At the first tile of a sequence, give its predecessor's queries back and wait for its own."""
-    kernel = Kernel(m)
     if it > 0:
-        kernel.queries.reader.slot(s.turn).release()
+        s.queries.reader.slot(s.turn).release()
     s.turn += 1
-    kernel.queries.reader.wait(s.turn)
+    s.queries.reader.wait(s.turn)
 
 
 @recorded
 def _score(m: Recorder, s: Share) -> None:
     """Hopper: one role multiplies and scores, `rows_per_product` queries at a time."""
-    kernel = Kernel(m)
     each, n = m.c.rows_per_product, columns(m.k, m.c.rows_per_product)
-    acc, queries = kernel.acc, kernel.queries.reader.slot(s.turn)
+    acc, queries = s.acc, s.queries.reader.slot(s.turn)
     one = m.k.queries == 1
     for it in range(s.turns):
         _begin_tile(m, s, it)
         if s.fresh:
             _next_queries(m, s, it)
             if one:
-                sm90.read_weights(m, kernel.weight, queries.head_weights, first=0, each=1, heads=m.k.heads)
-        keys = kernel.keys.reader.wait(it)
+                sm90.read_weights(m, s.weight, queries.head_weights, first=0, each=1, heads=m.k.heads)
+        keys = s.keys.reader.wait(it)
         key = inline(s.tile * m.k.tile)
         if one:
             m.multiply("score", acc, keys.keys, queries.queries)
-            sm90.read_scales(m, kernel.scale, keys.key_scales, first=0, each=each)
+            sm90.read_scales(m, s.scale, keys.key_scales, first=0, each=each)
             keys.release()
-            sm90.weigh(m, kernel.logit, kernel.acc, kernel.weight, each, m.k.heads)
-            sm90.one_length(m, kernel.length, s.need)
+            sm90.weigh(m, s.logit, s.acc, s.weight, each, m.k.heads)
+            sm90.one_length(m, s.length, s.need)
             sm90.store_logits(
-                m, kernel.logits, kernel.logit, kernel.scale, kernel.length, s.seq, query=0, each=1, next_n=1,
-                stride=kernel.stride, key=key,
+                m, s.logits, s.logit, s.scale, s.length, s.seq, query=0, each=1, next_n=1,
+                stride=s.stride, key=key,
             )  # fmt: skip
         else:
-            sm90.read_scales(m, kernel.scale, keys.key_scales, first=0, each=each)
+            sm90.read_scales(m, s.scale, keys.key_scales, first=0, each=each)
             for product in range(_products(m)):
                 m.multiply("score", acc, keys.keys, queries.queries.part(product * n, n))
                 sm90.read_query_lengths(
-                    m, kernel.length, kernel.seq_lens, s.seq, query=product * each, each=each,
-                    next_n=kernel.next_n, skip_below=kernel.skip_below,
+                    m, s.length, s.seq_lens, s.seq, query=product * each, each=each,
+                    next_n=s.next_n, skip_below=s.skip_below,
                 )  # fmt: skip
                 m.await_products()
                 sm90.read_weights(
-                    m, kernel.weight, queries.head_weights, first=product * n, each=each, heads=m.k.heads,
+                    m, s.weight, queries.head_weights, first=product * n, each=each, heads=m.k.heads,
                 )  # fmt: skip
-                sm90.weigh(m, kernel.logit, kernel.acc, kernel.weight, each, m.k.heads)
+                sm90.weigh(m, s.logit, s.acc, s.weight, each, m.k.heads)
                 sm90.store_logits(
-                    m, kernel.logits, kernel.logit, kernel.scale, kernel.length, s.seq, query=product * each,
-                    each=each, next_n=kernel.next_n, stride=kernel.stride, key=key,
+                    m, s.logits, s.logit, s.scale, s.length, s.seq, query=product * each,
+                    each=each, next_n=s.next_n, stride=s.stride, key=key,
                 )  # fmt: skip
             keys.release()
         s.tile += s.step
@@ -334,9 +322,8 @@ def _score(m: Recorder, s: Share) -> None:
 @recorded
 def _issue(m: Recorder, s: Share) -> None:
     """Blackwell's MMA warp: one accumulator a tile and product, dealt to the scoring groups in turn."""
-    kernel = Kernel(m)
     groups, n = m.c.groups, columns(m.k, m.c.rows_per_product)
-    queries = kernel.queries.reader.slot(s.turn)
+    queries = s.queries.reader.slot(s.turn)
 
     def none_so_far(g: int) -> Int32:
         """How many accumulators of a group have been filled."""
@@ -354,7 +341,7 @@ def _issue(m: Recorder, s: Share) -> None:
         _begin_tile(m, s, it)
         if s.fresh:
             _next_queries(m, s, it)
-        keys = kernel.keys.reader.wait(it)
+        keys = s.keys.reader.wait(it)
         if m.k.queries == 1:
             issue(keys, 0, 0, fills[0])
         else:
@@ -370,12 +357,11 @@ def _issue(m: Recorder, s: Share) -> None:
 @recorded
 def _epilogue(m: Recorder, s: Share, g: int) -> None:
     """Blackwell: the scores of every `groups`-th product from `g` on, a key a thread."""
-    kernel = Kernel(m)
     heads, each, one = m.k.heads, m.c.rows_per_product, m.k.queries == 1
     dots, weight, scale, logit, length = (
         m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "length")
     )
-    queries = kernel.queries.reader.slot(s.turn)
+    queries = s.queries.reader.slot(s.turn)
     use: Int32 = 0
     for it in range(s.turns):
         _begin_tile(m, s, it)
@@ -383,8 +369,8 @@ def _epilogue(m: Recorder, s: Share, g: int) -> None:
             _next_queries(m, s, it)
             if one:
                 sm100.load_weights(m, weight, queries.head_weights, 0)
-            sm100.load_lengths(m, length, kernel.seq_lens, s.seq, kernel.next_n, kernel.skip_below)
-        keys = kernel.keys.reader.wait(it)
+            sm100.load_lengths(m, length, s.seq_lens, s.seq, s.next_n, s.skip_below)
+        keys = s.keys.reader.wait(it)
         sm100.load_scale(m, scale, keys.key_scales)
         keys.release()
         for product in rolled(g, _products(m), m.c.groups):
@@ -398,7 +384,7 @@ def _epilogue(m: Recorder, s: Share, g: int) -> None:
                     sm100.load_weights(m, weight, queries.head_weights, query * heads)
                 leaf.weigh_one(m, logit, dots, j, weight)
                 sm100.store_query(
-                    m, kernel.logits, logit, scale, length, s.seq, query, kernel.next_n, kernel.stride,
+                    m, s.logits, logit, scale, length, s.seq, query, s.next_n, s.stride,
                     key=s.tile * m.k.tile,
                 )  # fmt: skip
         s.tile += s.step

@@ -115,7 +115,7 @@ def blackwell(k: SimpleNamespace) -> Schedule:
     )
 
 
-class Block(State):
+class Block(State, Kernel):
     """A block of query rows of a prefill, from `row` on, and its split's `turns` key tiles from tile `first` on."""
 
     row: Int32
@@ -125,13 +125,12 @@ class Block(State):
 
 @recorded
 def _start(m: Recorder) -> Block:
-    kernel = Kernel(m)
     s = Block(m, row=0, first=0, turns=0)
     m.comment("Later rows see more keys in a causal prefill: the longest blocks start first.")
-    s.row = (ceildiv(kernel.s, m.k.queries) - 1 - m.block(0)) * m.k.queries
+    s.row = (ceildiv(s.s, m.k.queries) - 1 - m.block(0)) * m.k.queries
     walk.find_tiles(
-        m, s.first, s.turns, kernel.k_start, kernel.k_end, s.row, rows=m.k.queries, s=kernel.s,
-        skv=kernel.skv, skip_below=kernel.skip_below, keys=m.k.tile, split=m.block(1), splits=kernel.splits,
+        m, s.first, s.turns, s.k_start, s.k_end, s.row, rows=m.k.queries, s=s.s,
+        skv=s.skv, skip_below=s.skip_below, keys=m.k.tile, split=m.block(1), splits=s.splits,
     )  # fmt: skip
     m.barriers_stand()
     return s
@@ -139,18 +138,17 @@ def _start(m: Recorder) -> Block:
 
 @recorded
 def _load(m: Recorder, s: Block) -> None:
-    kernel = Kernel(m)
     k, rows = m.k, m.k.queries * m.k.heads
     query = s.row * k.heads
     if s.turns > 0:
-        queries = kernel.queries.producer.acquire(0)
+        queries = s.queries.producer.acquire(0)
         for part in range(0, rows, 256):
             count = min(256, rows - part)
             m.bulk(queries.queries.part(part, count), Box("query_map", (query + part, 0)), queries)
             m.bulk(queries.head_weights.part(part, count), Box("weight_map", (query + part,)), queries)
         queries.commit()
     for it in range(s.turns):
-        keys = kernel.keys.producer.acquire(it)
+        keys = s.keys.producer.acquire(it)
         key = (s.first + it) * k.tile
         m.bulk(keys.keys, Box("key_map", (key, 0)), keys)
         m.bulk(keys.key_scales, Box("scale_map", (key,)), keys)
@@ -160,48 +158,43 @@ def _load(m: Recorder, s: Block) -> None:
 @recorded
 def _score(m: Recorder, s: Block) -> None:
     """Hopper: each replica scores its own rows against every key tile."""
-    kernel = Kernel(m)
     each, n, block = m.c.rows_per_product, columns(m.k, m.c.rows_per_product), m.c.block
-    acc, queries = kernel.acc, kernel.queries.reader.slot(0)
+    acc, queries = s.acc, s.queries.reader.slot(0)
     own = s.row + m.replica * each
     sm90.read_windows(
-        m, kernel.begin, kernel.size, kernel.k_start, kernel.k_end, row=own, each=each, s=kernel.s,
-        skv=kernel.skv, skip_below=kernel.skip_below,
+        m, s.begin, s.size, s.k_start, s.k_end, row=own, each=each, s=s.s, skv=s.skv, skip_below=s.skip_below,
     )  # fmt: skip
     if s.turns > 0:
-        kernel.queries.reader.wait(0)
-        sm90.read_weights(
-            m, kernel.weight, queries.head_weights, first=m.replica * n, each=each, heads=m.k.heads,
-        )  # fmt: skip
+        s.queries.reader.wait(0)
+        sm90.read_weights(m, s.weight, queries.head_weights, first=m.replica * n, each=each, heads=m.k.heads)
     for it in range(s.turns):
-        keys = kernel.keys.reader.wait(it)
+        keys = s.keys.reader.wait(it)
         for at in range(0, m.k.tile, block):
             m.multiply("score", acc, keys.keys.part(at, block), queries.queries.part(m.replica * n, n))
             if each > 2:
                 m.comment("Two scales a lane are two registers too many while the product runs.")
                 m.await_products()
-            sm90.read_scales(m, kernel.scale, keys.key_scales, first=at, each=each)
+            sm90.read_scales(m, s.scale, keys.key_scales, first=at, each=each)
             if at + block < m.k.tile:
                 m.await_products()
             else:
                 keys.release()
-            sm90.weigh(m, kernel.logit, kernel.acc, kernel.weight, each, m.k.heads)
+            sm90.weigh(m, s.logit, s.acc, s.weight, each, m.k.heads)
             sm90.store_window(
-                m, kernel.logits, kernel.logit, kernel.scale, kernel.begin, kernel.size, row=own, each=each,
-                stride=kernel.stride, key=(s.first + it) * m.k.tile + at,
+                m, s.logits, s.logit, s.scale, s.begin, s.size, row=own, each=each,
+                stride=s.stride, key=(s.first + it) * m.k.tile + at,
             )  # fmt: skip
 
 
 @recorded
 def _issue(m: Recorder, s: Block) -> None:
     """Blackwell's MMA warp: one accumulator a tile."""
-    kernel = Kernel(m)
-    queries = kernel.queries.reader.slot(0)
+    queries = s.queries.reader.slot(0)
     if s.turns > 0:
-        kernel.queries.reader.wait(0)
+        s.queries.reader.wait(0)
     for it in range(s.turns):
-        keys = kernel.keys.reader.wait(it)
-        out = kernel.scores.producer.acquire(it)
+        keys = s.keys.reader.wait(it)
+        out = s.scores.producer.acquire(it)
         m.multiply("score", out.view(), keys.keys, queries.queries)
         out.commit()
         keys.release()
@@ -210,31 +203,27 @@ def _issue(m: Recorder, s: Block) -> None:
 @recorded
 def _epilogue(m: Recorder, s: Block, g: int) -> None:
     """Blackwell: the scores of one half of the block's rows, a key a thread."""
-    kernel = Kernel(m)
     heads, each = m.k.heads, m.c.rows_per_group
     dots, weight, scale, logit, begin, size = (
         m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "begin", "size")
     )
-    queries = kernel.queries.reader.slot(0)
+    queries = s.queries.reader.slot(0)
     own = inline(s.row + g * each)
-    sm100.load_windows(
-        m, begin, size, kernel.k_start, kernel.k_end, row=own, s=kernel.s, skv=kernel.skv,
-        skip_below=kernel.skip_below,
-    )  # fmt: skip
+    sm100.load_windows(m, begin, size, s.k_start, s.k_end, row=own, s=s.s, skv=s.skv, skip_below=s.skip_below)
     if s.turns > 0:
-        kernel.queries.reader.wait(0)
+        s.queries.reader.wait(0)
     for it in range(s.turns):
-        keys = kernel.keys.reader.wait(it)
+        keys = s.keys.reader.wait(it)
         sm100.load_scale(m, scale, keys.key_scales)
         keys.release()
-        scores = kernel.scores.reader.wait(it)
+        scores = s.scores.reader.wait(it)
         leaf.read_scores(m, dots, scores.view(), g * each * heads, m.k.heads, m.thread)
         scores.release()
         for j in range(each):
             sm100.load_weights(m, weight, queries.head_weights, (g * each + j) * heads)
             leaf.weigh_one(m, logit, dots, j, weight)
             sm100.store_row(
-                m, kernel.logits, logit, scale, begin, size, j, row=own + j, stride=kernel.stride,
+                m, s.logits, logit, scale, begin, size, j, row=own + j, stride=s.stride,
                 key=(s.first + it) * m.k.tile,
             )  # fmt: skip
 

@@ -20,7 +20,6 @@ from .common import (
     LATENT_DIM,
     RESCALE_LOG2,
     ROPE_DIM,
-    Kernel,
     Walk,
     head_block,
     merge_splits,
@@ -119,36 +118,34 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
 
     Threads copy 16 bytes each, or the copy engine copies rows by number.
     """
-    kernel = Kernel(m)
     bulk = m.k.gather == "gather4"
 
     def fill(slot: Filling, rows: Global, first: Value, columns: int) -> None:
         if bulk:
-            m.bulk(slot.view(), Rows(f"{rows.name}_map", kernel.rows, first), slot)
+            m.bulk(slot.view(), Rows(f"{rows.name}_map", walk.rows, first), slot)
         else:
-            leaf_gather.copy_rows(m, slot.view(), rows, first, columns, walk.now_low, walk.now_high, kernel.n)
+            leaf_gather.copy_rows(m, slot.view(), rows, first, columns, walk.now_low, walk.now_high, walk.n)
         slot.commit()
 
     for turn in range(walk.turns):
         walk.enter(turn, keep_ids=True)
         if walk.live:
             if bulk:
-                leaf_sm100.spread_ids(m, kernel.rows, low=walk.now_low, high=walk.now_high)
+                leaf_sm100.spread_ids(m, walk.rows, low=walk.now_low, high=walk.now_high)
             for c in rolled(UNITS):
-                fill(kernel.kv.producer.acquire(walk.it * UNITS + c), kernel.ckv, c * UNIT, UNIT)
-            fill(kernel.pe.producer.acquire(walk.it), kernel.kpe, 0, ROPE_DIM)
+                fill(walk.kv.producer.acquire(walk.it * UNITS + c), walk.ckv, c * UNIT, UNIT)
+            fill(walk.pe.producer.acquire(walk.it), walk.kpe, 0, ROPE_DIM)
             walk.it += 1
 
 
 @recorded
 def _gather_tokens(m: Recorder, walk: Walk) -> None:
     """fp8 tokens: a tile waits in registers, and each unit that is written makes room for the next tile's."""
-    kernel = Kernel(m)
 
     def load(at: int | Expr, first: int | Expr, pieces: int) -> None:
         leaf_sm100.load_words(
-            m, words=kernel.words, at=at, kv_cache=kernel.kv_cache, first=first, pieces=pieces,
-            low=walk.now_low, high=walk.now_high, n=kernel.n,
+            m, words=walk.words, at=at, kv_cache=walk.kv_cache, first=first, pieces=pieces,
+            low=walk.now_low, high=walk.now_high, n=walk.n,
         )  # fmt: skip
 
     for turn in range(walk.turns + 1):
@@ -156,13 +153,13 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
         if walk.live or turn == walk.turns:
             for c in unrolled(UNITS):
                 if walk.it > 0:
-                    kv = kernel.kv.producer.acquire((walk.it - 1) * UNITS + c)
-                    leaf_sm100.write_unit(m, kv.kv_s, kernel.words, unit=c)
+                    kv = walk.kv.producer.acquire((walk.it - 1) * UNITS + c)
+                    leaf_sm100.write_unit(m, kv.kv_s, walk.words, unit=c)
                     kv.commit()
                 load(c * UNIT_WORDS, c * UNIT, 2)
             if walk.it > 0:
-                pe = kernel.pe.producer.acquire(walk.it - 1)
-                leaf_sm100.write_unit(m, pe.pe_s, kernel.words, unit=UNITS)
+                pe = walk.pe.producer.acquire(walk.it - 1)
+                leaf_sm100.write_unit(m, pe.pe_s, walk.words, unit=UNITS)
                 pe.commit()
             load(ROPE_WORD, ROPE_AT, 2)
             load(SCALE_WORD, SCALES_AT, 1)
@@ -172,29 +169,28 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
 @recorded
 def _issue(m: Recorder, walk: Walk) -> None:
     """The MMA warp: scores of tile i + 1 are issued before the values of tile i, so that softmax never idles."""
-    kernel = Kernel(m)
     n = m.c.n
-    q = kernel.q.reader.wait(0)
+    q = walk.q.reader.wait(0)
     for turn in range(walk.turns + 1):
         walk.enter(turn)
         late = walk.it > 0
         done = walk.it - 1
         if walk.live:
-            s = kernel.s.producer.acquire(walk.it)
+            s = walk.s.producer.acquire(walk.it)
             for c in rolled(UNITS):
-                kv = kernel.kv.reader.wait(walk.it * UNITS + c)
+                kv = walk.kv.reader.wait(walk.it * UNITS + c)
                 m.multiply("qk_nope", s.view(), kv.kv_s, q.q_s.columns(c * UNIT, UNIT), accumulate=c > 0)
-            pe = kernel.pe.reader.wait(walk.it)
+            pe = walk.pe.reader.wait(walk.it)
             m.multiply("qk_pe", s.view(), pe.pe_s, q.qpe_s, accumulate=True)
             pe.release()
             s.commit()
             walk.it += 1
         m.comment("The values of a tile follow the scores of the next one, so that softmax never idles.")
         if late and (walk.live or turn == walk.turns):
-            p = kernel.p.reader.wait(done)
-            o = kernel.o.producer.acquire(done)
+            p = walk.p.reader.wait(done)
+            o = walk.o.producer.acquire(done)
             for c in rolled(UNITS):
-                kv = kernel.kv.reader.slot(done * UNITS + c)
+                kv = walk.kv.reader.slot(done * UNITS + c)
                 m.multiply("pv", o.o_t.columns(c * n, n), kv.kv_s, p.p_s, accumulate=done > 0)
                 kv.release()
             p.release()
@@ -204,48 +200,41 @@ def _issue(m: Recorder, walk: Walk) -> None:
 @recorded
 def _softmax(m: Recorder, walk: Walk) -> None:
     """Queries, then tile by tile P in place of S. O stays in tensor memory and is rescaled only when a maximum has grown."""
-    kernel = Kernel(m)
-    scores, sums, peak = kernel.scores, kernel.sums, kernel.peak
-    q = kernel.q.producer.acquire(0)
-    for target, q_of, width in ((q.q_s, kernel.q_nope, LATENT_DIM), (q.qpe_s, kernel.q_pe, ROPE_DIM)):
-        leaf_sm100.copy_block(
-            m, target, q_of, walk.row, walk.head0, m.k.heads, m.c.head_block,
-            columns=width,
-        )  # fmt: skip
+    q = walk.q.producer.acquire(0)
+    for target, q_of, width in ((q.q_s, walk.q_nope, LATENT_DIM), (q.qpe_s, walk.q_pe, ROPE_DIM)):
+        leaf_sm100.copy_block(m, target, q_of, walk.row, walk.head0, m.k.heads, m.c.head_block, columns=width)
     q.commit()
-    m.fill(sums, 0.0)
-    m.fill(peak, -math.inf)
+    m.fill(walk.sums, 0.0)
+    m.fill(walk.peak, -math.inf)
     grown: Boolean = False
     for turn in range(walk.turns):
         walk.enter(turn)
         if walk.live:
-            maxima = kernel.red_s.stage(walk.it)
-            s = kernel.s.reader.wait(walk.it)
-            leaf_sm100.read_accumulator(m, scores, s.view(), m.thread)
+            maxima = walk.red_s.stage(walk.it)
+            s = walk.s.reader.wait(walk.it)
+            leaf_sm100.read_accumulator(m, walk.scores, s.view(), m.thread)
             s.release()
             leaf_softmax.mask_scores(
-                m, kernel.scores, low=walk.in_low, high=walk.in_high, sm_scale=kernel.sm_scale,
+                m, walk.scores, low=walk.in_low, high=walk.in_high, sm_scale=walk.sm_scale,
             )  # fmt: skip
-            leaf_softmax.leave_maxima(m, maxima, kernel.scores)
+            leaf_softmax.leave_maxima(m, maxima, walk.scores)
             m.meet("softmax")
-            leaf_sm100.take_maxima(m, grown, kernel.top, kernel.peak, red=maxima, rise=RESCALE_LOG2)
+            leaf_sm100.take_maxima(m, grown, walk.top, walk.peak, red=maxima, rise=RESCALE_LOG2)
             if grown:
-                leaf_sm100.raise_reference(
-                    m, kernel.peak, kernel.top, kernel.sums, kernel.stat_s,
-                )  # fmt: skip
+                leaf_sm100.raise_reference(m, walk.peak, walk.top, walk.sums, walk.stat_s)
                 m.meet("softmax")
                 if walk.it > 0:
-                    o = kernel.o.reader.wait(walk.it - 1)
-                    leaf_sm100.rescale_output(m, o.o_t, held=kernel.held, stat_s=kernel.stat_s, padded=m.c.n)
+                    o = walk.o.reader.wait(walk.it - 1)
+                    leaf_sm100.rescale_output(m, o.o_t, held=walk.held, stat_s=walk.stat_s, padded=m.c.n)
                     o.release()
-            p = kernel.p.producer.acquire(walk.it)
-            leaf_sm100.weigh_tokens(m, kernel.scores, kernel.sums, kernel.peak)
-            leaf_softmax.store_weights(m, p.p_s, kernel.scores)
+            p = walk.p.producer.acquire(walk.it)
+            leaf_sm100.weigh_tokens(m, walk.scores, walk.sums, walk.peak)
+            leaf_softmax.store_weights(m, p.p_s, walk.scores)
             m.comment(
                 "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
             )
             if walk.it > 0 and not grown:
-                kernel.o.reader.wait(walk.it - 1).release()
+                walk.o.reader.wait(walk.it - 1).release()
             p.commit()
             walk.it += 1
     _leave_output(walk)
@@ -254,37 +243,34 @@ def _softmax(m: Recorder, walk: Walk) -> None:
 @recorded
 def _leave_output(walk: Walk) -> None:
     """Normalise O and write it with its lse: the result, or a split's part, and then this CTA's share of the merged parts."""
-    kernel = Kernel(walk)
     m, row, head0 = walk.m, walk.row, walk.head0
-    totals, last = kernel.red_s.stage(walk.it), kernel.o.reader.slot(walk.it - 1)
-    leaf_softmax.leave_sums(m, totals, kernel.sums)
+    totals, last = walk.red_s.stage(walk.it), walk.o.reader.slot(walk.it - 1)
+    leaf_softmax.leave_sums(m, totals, walk.sums)
     m.meet("softmax")
     if walk.it > 0:
-        kernel.o.reader.wait(walk.it - 1)
+        walk.o.reader.wait(walk.it - 1)
 
     def write(to: Global, lses: Global, split: Value | None) -> None:
         leaf_sm100.finish_columns(
-            m, totals, lses, row, head0, split, kernel.top, kernel.peak,
-            kernel.stat_s, kernel.attn_sink, m.k.heads, m.c.head_block,
-            kernel.splits, kernel.lse_scale,
+            m, totals, lses, row, head0, split, walk.top, walk.peak, walk.stat_s, walk.attn_sink, m.k.heads,
+            m.c.head_block, walk.splits, walk.lse_scale,
         )  # fmt: skip
         m.meet("softmax")
         leaf_sm100.write_output(
-            m, to, last.o_t, row, head0, split, some=walk.it > 0, held=kernel.held,
-            stat_s=kernel.stat_s, heads=m.k.heads, head_block=m.c.head_block, splits=kernel.splits,
+            m, to, last.o_t, row, head0, split, some=walk.it > 0, held=walk.held,
+            stat_s=walk.stat_s, heads=m.k.heads, head_block=m.c.head_block, splits=walk.splits,
         )  # fmt: skip
 
     def merge(share: Value, shares: Value) -> None:
         leaf_sm100.merge_heads(
-            m, row, head0, share, shares, kernel.o_partial,
-            kernel.lse_partial, kernel.attn_sink, kernel.out, kernel.lse,
-            m.k.heads, m.c.head_block, kernel.splits, kernel.lse_scale,
+            m, row, head0, share, shares, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,
+            walk.lse, m.k.heads, m.c.head_block, walk.splits, walk.lse_scale,
         )  # fmt: skip
 
-    if kernel.splits == 1:
-        write(kernel.out, kernel.lse, None)
+    if walk.splits == 1:
+        write(walk.out, walk.lse, None)
     else:
-        write(kernel.o_partial, kernel.lse_partial, walk.split)
+        write(walk.o_partial, walk.lse_partial, walk.split)
         merge_splits(walk, "softmax", merge)
 
 

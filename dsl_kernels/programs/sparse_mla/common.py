@@ -94,7 +94,7 @@ def queries(hb: int, dims: int, rope: int) -> tuple[Buffer, Buffer]:
     )
 
 
-class Ids(State):
+class Ids(State, Kernel):
     """A lane's ids of one tile, and which ids of that tile are valid.
 
     Attributes:
@@ -121,8 +121,7 @@ class Ids(State):
     @recorded
     def vote(self) -> None:
         """Find out which of the ids that were read last are valid."""
-        kernel = Kernel(self)
-        leaf_gather.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, kernel.n)
+        leaf_gather.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, self.n)
 
 
 class Walk(Ids):
@@ -150,11 +149,9 @@ class Walk(Ids):
     @recorded
     def read_ids(self, turn: Value) -> None:
         """Read the ids of the tile of a turn."""
-        kernel = Kernel(self)
-        split, splits = self.split, self.splits_of_row
         leaf_gather.read_ids(
-            self.m, self.low, self.high, kernel.indices, kernel.topk, self.row, turn,
-            self.turns, split, splits,
+            self.m, self.low, self.high, self.indices, self.topk, self.row, turn, self.turns, self.split,
+            self.splits_of_row,
         )  # fmt: skip
 
     @recorded
@@ -174,9 +171,8 @@ class Walk(Ids):
 @recorded
 def start(m: Recorder) -> Walk:
     """Find this CTA's place, and read its first ids. On Hopper nothing before that reads what the previous kernel wrote."""
-    kernel = Kernel(m)
-    blocks, slices, splits = m.c.head_blocks, slices_of(m), kernel.splits
     walk = Walk(m)
+    blocks, slices, splits = m.c.head_blocks, slices_of(m), walk.splits
     walk.row = m.block(0) // blocks if blocks > 1 else m.block(0)
     walk.head0 = m.block(0) % blocks * m.c.head_block if blocks > 1 else 0
     if slices > 1:
@@ -185,7 +181,7 @@ def start(m: Recorder) -> Walk:
     clustered = len(m.schedule.axes) == 3
     walk.split = m.block(2) * (m.k.cluster // slices) + m.block(1) // slices if clustered else m.block(1)
     walk.splits_of_row = splits // slices if clustered else splits
-    walk.turns = (kernel.topk // m.k.tile - walk.split + walk.splits_of_row - 1) // walk.splits_of_row
+    walk.turns = (walk.topk // m.k.tile - walk.split + walk.splits_of_row - 1) // walk.splits_of_row
     walk.it = 0
     walk.declare()
     m.barriers_stand()
@@ -214,9 +210,8 @@ def merge_splits(walk: Walk, barrier: str, merge: Callable[[Value, Value], None]
     Splits of a cluster meet by its barrier, all splits of a query by a counter. Where there are more clusters, or CTAs that do
     not all run at once, nobody waits: the last CTA to come merges alone.
     """
-    kernel = Kernel(walk)
     m, cluster = walk.m, walk.m.k.cluster
-    splits, query = kernel.splits, m.block(0)
+    splits, query = walk.splits, m.block(0)
     merges: Boolean = True
     if cluster > 1:
         m.cluster_arrive()
@@ -229,7 +224,7 @@ def merge_splits(walk: Walk, barrier: str, merge: Callable[[Value, Value], None]
     else:
         share: Int32 = walk.split
         shares: Int32 = splits
-        together = inline(kernel.all_resident != 0)
+        together = inline(walk.all_resident != 0)
         if together:
             m.count_in("arrivals", query, barrier)
             m.await_count("arrivals", query, splits, barrier)

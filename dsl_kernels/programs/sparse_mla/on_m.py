@@ -18,7 +18,7 @@ from ...tile.channel import Reading
 from ...tile.frontend import inline, recorded
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ...tile.text import Recorder, Slot, Value, View, dim
-from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM, Kernel, queries
+from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM, queries
 from .shares import Pairs, Tiles, Units, each_query, parts_of_query, place_of_cta, start, units_of_query
 
 # The two warpgroups that attend where heads lie on M, each with half of the dims of O.
@@ -223,9 +223,9 @@ def _paired(k: SimpleNamespace) -> Schedule:
 
 @recorded
 def _copy_queries(walk: Units) -> None:
-    kernel, m = Kernel(walk), walk.m
-    q = kernel.q.producer.acquire(walk.done)
-    for target, q_of, columns in ((q.q_s, kernel.q_nope, LATENT_DIM), (q.qpe_s, kernel.q_pe, ROPE_DIM)):
+    m = walk.m
+    q = walk.q.producer.acquire(walk.done)
+    for target, q_of, columns in ((q.q_s, walk.q_nope, LATENT_DIM), (q.qpe_s, walk.q_pe, ROPE_DIM)):
         leaf_gather.copy_query_rows(m, target, q_of, walk.row, walk.head0, m.k.heads, columns)
     q.commit()
 
@@ -238,7 +238,6 @@ def _rows_of(kv: Slot, side: int) -> tuple[View, View]:
 @recorded
 def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
     """fp8: half of each tile, and by the first side the queries. As the words of a half are written, the next half's come in."""
-    kernel = Kernel(m)
     own, shares = SIDES[side], m.k.exchange
     rank: Value = m.block(1) if shares > 1 else 0
     words, ids = m.buffer(f"words_{own}"), (walk.low, walk.high)[side]
@@ -249,24 +248,23 @@ def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
         walk.next_live(ids)
         if side == 0:
             _copy_queries(walk)
-        leaf_gather.load_half(m, words, kernel.kv_cache, rank, shares, ids=walk.now, n=kernel.n)
+        leaf_gather.load_half(m, words, walk.kv_cache, rank, shares, ids=walk.now, n=walk.n)
         while walk.live:
             walk.next_live(ids)
             if shares > 1:
                 # Before the loads of tokens: a wait for the ids after those would wait for them as well.
-                leaf_gather.fetch_half(m, kernel.kv_cache, rank, shares, ids, kernel.n)
+                leaf_gather.fetch_half(m, walk.kv_cache, rank, shares, ids, walk.n)
             kv = m.channel(f"kv_{own}").producer.acquire(walk.it)
             ckv, kpe = _rows_of(kv, side)
             part = ckv.columns(rank * (LATENT_DIM // shares), LATENT_DIM // shares)
             peers = (m.sender(part, kv), m.sender(kpe, kv))
             leaf_gather.renew_half(
-                m, words, part, kpe, *peers, kernel.kv_cache, rank=rank, shares=shares, ids=walk.now,
-                n=kernel.n,
+                m, words, part, kpe, *peers, walk.kv_cache, rank=rank, shares=shares, ids=walk.now, n=walk.n,
             )  # fmt: skip
             kv.commit()
             if shares == 1:
                 m.comment("By now the ids behind the next ones are here.")
-                leaf_gather.fetch_half(m, kernel.kv_cache, rank, shares, ids, kernel.n)
+                leaf_gather.fetch_half(m, walk.kv_cache, rank, shares, ids, walk.n)
             walk.it += 1
 
     each_query(walk, gather)
@@ -275,20 +273,18 @@ def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
 @recorded
 def _gather_pairs(m: Recorder, walk: Pairs) -> None:
     """bf16: the queries, and pairs of tiles. The first rows of a query are in flight before the query before it is done."""
-    kernel = Kernel(m)
     half = m.c.half
-    ckv, kpe = kernel.ckv, kernel.kpe
 
     def copy(side: int, low: Value, high: Value) -> None:
         own = SIDES[side]
         near = m.channel(f"near_{own}").producer.acquire(walk.it)
-        leaf_gather.copy_rows(m, near.view(), ckv, side * half, half, low, high, kernel.n)
+        leaf_gather.copy_rows(m, near.view(), walk.ckv, side * half, half, low, high, walk.n)
         near.commit()
         far = m.channel(f"far_{own}").producer.acquire(walk.it)
         leaf_gather.copy_rows(
-            m, getattr(far, f"far_s_{own}"), ckv, (1 - side) * half, half, low, high, kernel.n
+            m, getattr(far, f"far_s_{own}"), walk.ckv, (1 - side) * half, half, low, high, walk.n
         )
-        leaf_gather.copy_rows(m, getattr(far, f"rope_s_{own}"), kpe, 0, ROPE_DIM, low, high, kernel.n)
+        leaf_gather.copy_rows(m, getattr(far, f"rope_s_{own}"), walk.kpe, 0, ROPE_DIM, low, high, walk.n)
         far.commit()
 
     def gather() -> None:
@@ -330,29 +326,27 @@ def _attend_queries(
 
     The result passes through `scratch`, or where there is none through the memory of the query itself.
     """
-    kernel = Kernel(walk)
     m = walk.m
     acc, sums, peak, factor, sinks = _of_side(m, side, "acc", "sums", "peak", "factor", "sinks")
-    red = kernel.red_s
 
     def at_query() -> None:
         if scratch is not None:
-            leaf.load_row_sinks(m, sinks, kernel.attn_sink, walk.head0)
+            leaf.load_row_sinks(m, sinks, walk.attn_sink, walk.head0)
             walk.turn = 0
         m.fill(acc, 0.0)
         m.fill(sums, 0.0)
         m.fill(peak, -math.inf)
         walk.next_live()
-        q = kernel.q.reader.wait(walk.done)
+        q = walk.q.reader.wait(walk.done)
         attend(q)
         if scratch is not None:
             q.release()
         else:
             m.comment("Not before: over the whole query they would be spilled.")
-            leaf.load_row_sinks(m, sinks, kernel.attn_sink, walk.head0)
-        leaf_softmax.share_sums(m, sums, red, side)
+            leaf.load_row_sinks(m, sinks, walk.attn_sink, walk.head0)
+        leaf_softmax.share_sums(m, sums, walk.red_s, side)
         m.meet("attend")
-        leaf_softmax.total_rows(m, sums, peak, factor, red, side)
+        leaf_softmax.total_rows(m, sums, peak, factor, walk.red_s, side)
         _end_of_query(walk, scratch or q.q_s.columns(side * HALF, HALF), side)
         m.comment("What the sides have left for one another is read.")
         m.meet("attend")
@@ -366,7 +360,6 @@ def _attend_queries(
 @recorded
 def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
     """fp8: half of each tile is scored here and half by the other warpgroup, and each adds both to its half of the dims."""
-    kernel = Kernel(m)
     own, other = SIDES[side], SIDES[1 - side]
     scores, acc, sums, peak, factor = _of_side(m, side, "scores", "acc", "sums", "peak", "factor")
     walk.turn = 0
@@ -390,7 +383,7 @@ def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
         joined = () if first else join(walk.it - 1 if side == 0 else walk.it)
         m.await_products(0 if first else 1)
         valid = inline((walk.in_low, walk.in_high)[side])
-        leaf_softmax.mask_columns(m, scores, valid, valid, kernel.sm_scale)
+        leaf_softmax.mask_columns(m, scores, valid, valid, walk.sm_scale)
         leaf_softmax.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
         p = m.channel(f"p_{own}").producer.acquire(walk.it)
         weights = getattr(p, f"p_s_{own}")
@@ -421,7 +414,6 @@ def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
 @recorded
 def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
     """bf16: one tile of each pair is scored here and one by the other warpgroup, and each adds both to its half of the dims."""
-    kernel = Kernel(m)
     own, other = SIDES[side], SIDES[1 - side]
     scores, weights, acc = _of_side(m, side, "scores", "weights", "acc")
     sums, peak, factor = _of_side(m, side, "sums", "peak", "factor")
@@ -448,7 +440,7 @@ def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
         m.multiply(f"qk_rope_{own}", scores, q.qpe_s, rope, accumulate=True, before=farther)
         joined = join() if side else ()
         m.await_products(side)
-        leaf_softmax.mask_columns(m, scores, ids.in_low, ids.in_high, kernel.sm_scale)
+        leaf_softmax.mask_columns(m, scores, ids.in_low, ids.in_high, walk.sm_scale)
         leaf_softmax.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
         fragment.pack_to(m, weights, scores)
         p = m.channel(f"p_{own}").producer.acquire(walk.it)
@@ -476,42 +468,38 @@ def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
 @recorded
 def _end_of_query(walk: Units, scratch: View, side: int) -> None:
     """Store the result through `scratch`, or leave this CTA's part for those that have the query's other parts."""
-    kernel = Kernel(walk)
     m = walk.m
     acc, sums, factor, sinks = _of_side(m, side, "acc", "sums", "factor", "sinks")
     part, parts, counter = parts_of_query(walk, walk.row)
     if parts > 1:
         leaf_softmax.rescale_rows(m, acc, factor)
         leaf.leave_part(
-            m, acc, sums, walk.row, walk.head0, side, split=part, o_partial=kernel.o_partial,
-            lse_partial=kernel.lse_partial, splits=kernel.splits, heads=m.k.heads,
+            m, acc, sums, walk.row, walk.head0, side, split=part, o_partial=walk.o_partial,
+            lse_partial=walk.lse_partial, splits=walk.splits, heads=m.k.heads,
         )  # fmt: skip
         m.count_in("arrivals", counter, "attend")
     else:
         width = scratch.width or m.schedule.buffer(scratch.buffer).shape[1]
         leaf.store_result_rows(
-            m, kernel.out, kernel.lse, acc, factor, lses=sums, sinks=sinks, row=walk.row,
-            head0=walk.head0, heads=m.k.heads, scratch=scratch, width=width, lse_scale=kernel.lse_scale,
-            side=side,
+            m, walk.out, walk.lse, acc, factor, lses=sums, sinks=sinks, row=walk.row, head0=walk.head0,
+            heads=m.k.heads, scratch=scratch, width=width, lse_scale=walk.lse_scale, side=side,
         )  # fmt: skip
 
 
 @recorded
 def _merge(walk: Units, side: int) -> None:
     """Merge this CTA's share of each query that it has a part of. By now it has left all of its own parts."""
-    kernel = Kernel(walk)
     m = walk.m
-    if kernel.splits > 1:
+    if walk.splits > 1:
         walk.unit = place_of_cta(m)[0] * walk.share
         while walk.unit < walk.end:
             row = walk.unit // walk.span
             part, parts, counter = parts_of_query(walk, row)
-            if row < kernel.t and walk.unit - row * walk.span < units_of_query(m) and parts > 1:
+            if row < walk.t and walk.unit - row * walk.span < units_of_query(m) and parts > 1:
                 m.await_count("arrivals", counter, parts, "attend")
                 leaf.merge_parts(
-                    m, row, walk.head0, parts, part, parts, 2, side, kernel.out, kernel.lse,
-                    kernel.o_partial, kernel.lse_partial, kernel.attn_sink,
-                    kernel.splits, m.k.heads, kernel.lse_scale,
+                    m, row, walk.head0, parts, part, parts, 2, side, walk.out, walk.lse, walk.o_partial,
+                    walk.lse_partial, walk.attn_sink, walk.splits, m.k.heads, walk.lse_scale,
                 )  # fmt: skip
                 m.count_out("arrivals", counter, parts, "attend")
             walk.unit = row * walk.span + walk.span

@@ -21,7 +21,6 @@ from ...tile.text import Recorder, Value, dim
 from .common import (
     LATENT_DIM,
     ROPE_DIM,
-    Kernel,
     Walk,
     end_of_cluster,
     head_block,
@@ -170,14 +169,13 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 @recorded
 def _gather_rows(m: Recorder, walk: Walk) -> None:
     """bf16 rows into the ring."""
-    kernel = Kernel(m)
     for turn in range(walk.turns):
         walk.enter(turn, keep_ids=True)
         if walk.live:
-            kv = kernel.kv.producer.acquire(walk.it)
-            for target, rows, columns in ((kv.ckv_s, kernel.ckv, m.c.dims), (kv.kpe_s, kernel.kpe, m.c.rope)):
+            kv = walk.kv.producer.acquire(walk.it)
+            for target, rows, columns in ((kv.ckv_s, walk.ckv, m.c.dims), (kv.kpe_s, walk.kpe, m.c.rope)):
                 ids = (walk.now_low, walk.now_high)
-                leaf_gather.copy_rows(m, target, rows, walk.which * columns, columns, *ids, kernel.n)
+                leaf_gather.copy_rows(m, target, rows, walk.which * columns, columns, *ids, walk.n)
             kv.commit()
             walk.it += 1
     end_of_cluster(m)
@@ -186,20 +184,19 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
 @recorded
 def _gather_tokens(m: Recorder, walk: Walk) -> None:
     """A slice of fp8 tokens into the ring, unpacked in registers."""
-    kernel = Kernel(m)
     m.comment("As the words of a tile are written, those of the next one take their place.")
     holds: Boolean = False
     for turn in range(walk.turns + 1):
         walk.enter(turn, keep_ids=True)
         if walk.live or turn == walk.turns:
-            tokens = (kernel.kv_cache, walk.which, m.c.dims, walk.now_low, walk.now_high, kernel.n)
+            tokens = (walk.kv_cache, walk.which, m.c.dims, walk.now_low, walk.now_high, walk.n)
             if holds:
-                kv = kernel.kv.producer.acquire(walk.it)
-                leaf_gather.renew_tokens(m, kernel.words, kv.ckv_s, kv.kpe_s, *tokens)
+                kv = walk.kv.producer.acquire(walk.it)
+                leaf_gather.renew_tokens(m, walk.words, kv.ckv_s, kv.kpe_s, *tokens)
                 kv.commit()
                 walk.it += 1
             else:
-                leaf_gather.load_tokens(m, kernel.words, *tokens)
+                leaf_gather.load_tokens(m, walk.words, *tokens)
             holds = walk.live
     end_of_cluster(m)
 
@@ -207,15 +204,12 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
 @recorded
 def _stage_tokens(m: Recorder, walk: Walk) -> None:
     """Whole fp8 tokens as they are, half a tile at a time."""
-    kernel = Kernel(m)
     for turn in range(walk.turns):
         walk.enter(turn, keep_ids=True)
         if walk.live:
             for half, ids in enumerate((walk.now_low, walk.now_high)):
-                raw = kernel.raw.producer.acquire(walk.it * 2 + half)
-                leaf_gather.copy_tokens(
-                    m, raw.raw_s, raw.raw_pe_s, raw.scale_s, kernel.kv_cache, ids, kernel.n,
-                )  # fmt: skip
+                raw = walk.raw.producer.acquire(walk.it * 2 + half)
+                leaf_gather.copy_tokens(m, raw.raw_s, raw.raw_pe_s, raw.scale_s, walk.kv_cache, ids, walk.n)
                 raw.commit()
             walk.it += 1
     end_of_cluster(m)
@@ -224,13 +218,12 @@ def _stage_tokens(m: Recorder, walk: Walk) -> None:
 @recorded
 def _unpack(m: Recorder, walk: Walk) -> None:
     """Whole fp8 tokens: each half tile from where it was staged to its place in the ring."""
-    kernel = Kernel(m)
     for turn in range(walk.turns):
         walk.enter(turn)
         if walk.live:
-            kv = kernel.kv.producer.acquire(walk.it)
+            kv = walk.kv.producer.acquire(walk.it)
             for half in range(2):
-                raw = kernel.raw.reader.wait(walk.it * 2 + half)
+                raw = walk.raw.reader.wait(walk.it * 2 + half)
                 leaf_gather.unpack_tokens(m, kv.ckv_s, kv.kpe_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half)
                 raw.release()
             kv.commit()
@@ -241,105 +234,94 @@ def _unpack(m: Recorder, walk: Walk) -> None:
 @recorded
 def _attend_tiles(walk: Walk) -> None:
     """Both products and the softmax, tile by tile. Leaves O normalised, and its lse in `top`."""
-    kernel = Kernel(walk)
     m, c = walk.m, walk.m.c
-    scores, acc, sums, peak = kernel.scores, kernel.acc, kernel.sums, kernel.peak
-    parts = ((kernel.q_s, kernel.q_nope, LATENT_DIM, c.dims), (kernel.qpe_s, kernel.q_pe, ROPE_DIM, c.rope))
+    parts = ((walk.q_s, walk.q_nope, LATENT_DIM, c.dims), (walk.qpe_s, walk.q_pe, ROPE_DIM, c.rope))
     for target, q, width, columns in parts:
         leaf_gather.load_queries(
-            m, target, q, walk.row, walk.head0, m.k.heads, c.head_block, width,
-            walk.which * columns, columns,
+            m, target, q, walk.row, walk.head0, m.k.heads, c.head_block, width, walk.which * columns, columns,
         )  # fmt: skip
     m.publish("attend", "q_s", "qpe_s")
-    m.fill(acc, 0.0)
-    m.fill(sums, 0.0)
-    m.fill(peak, -math.inf)
+    m.fill(walk.acc, 0.0)
+    m.fill(walk.sums, 0.0)
+    m.fill(walk.peak, -math.inf)
     if m.k.slices > 1:
         m.cluster_wait()
     for turn in range(walk.turns):
         walk.enter(turn)
         if walk.live:
-            kv = kernel.kv.reader.wait(walk.it)
-            nope = m.multiply("qk_nope", scores, kv.ckv_s, kernel.q_s)
-            m.multiply("qk_pe", scores, kv.kpe_s, kernel.qpe_s, accumulate=True, before=nope)
+            kv = walk.kv.reader.wait(walk.it)
+            nope = m.multiply("qk_nope", walk.scores, kv.ckv_s, walk.q_s)
+            m.multiply("qk_pe", walk.scores, kv.kpe_s, walk.qpe_s, accumulate=True, before=nope)
             m.await_products()
             if m.k.slices > 1:
                 _add_partial_scores(walk)
             leaf_softmax.mask_scores(
-                m, kernel.scores, low=walk.in_low, high=walk.in_high, sm_scale=kernel.sm_scale,
+                m, walk.scores, low=walk.in_low, high=walk.in_high, sm_scale=walk.sm_scale,
             )  # fmt: skip
-            _softmax_of_tile(m)
-            m.multiply("pv", acc, kv.ckv_s, kernel.p_s, accumulate=True)
+            _softmax_of_tile(m, walk)
+            m.multiply("pv", walk.acc, kv.ckv_s, walk.p_s, accumulate=True)
             kv.release()
             walk.it += 1
-    _normalise(m)
+    _normalise(m, walk)
 
 
 @recorded
 def _add_partial_scores(walk: Walk) -> None:
     """Exchange the partial scores of a tile with the other CTAs of the slice group, and add them."""
-    kernel = Kernel(walk)
     m = walk.m
-    x = kernel.x.producer.slot(walk.it)
+    x = walk.x.producer.slot(walk.it)
     x.commit()
     leaf_softmax.send_scores(
-        m, kernel.scores, slots=kernel.x_s.stage(walk.it), to_slots=m.sender(x.x_s, x), rank=m.block(1),
+        m, walk.scores, slots=walk.x_s.stage(walk.it), to_slots=m.sender(x.x_s, x), rank=m.block(1),
         slices=m.k.slices,
     )  # fmt: skip
-    kernel.x.reader.wait(walk.it)
-    leaf_softmax.add_scores(m, kernel.scores, received=x.x_s, slices=m.k.slices)
+    walk.x.reader.wait(walk.it)
+    leaf_softmax.add_scores(m, walk.scores, received=x.x_s, slices=m.k.slices)
 
 
 @recorded
-def _softmax_of_tile(m: Recorder) -> None:
+def _softmax_of_tile(m: Recorder, walk: Walk) -> None:
     """From masked scores to P in shared memory: the maxima of the columns cross the warps, the sums do not."""
-    kernel = Kernel(m)
-    red = kernel.red_s
-    leaf_softmax.leave_maxima(m, red, kernel.scores)
+    leaf_softmax.leave_maxima(m, walk.red_s, walk.scores)
     m.meet("attend")
-    leaf_softmax.join_maxima(m, kernel.top, red)
+    leaf_softmax.join_maxima(m, walk.top, walk.red_s)
     leaf_softmax.online_softmax(
-        m, scores=kernel.scores, sums=kernel.sums, acc=kernel.acc, peak=kernel.peak, top=kernel.top,
+        m, scores=walk.scores, sums=walk.sums, acc=walk.acc, peak=walk.peak, top=walk.top,
     )  # fmt: skip
-    leaf_softmax.store_weights(m, kernel.p_s, kernel.scores)
+    leaf_softmax.store_weights(m, walk.p_s, walk.scores)
     m.publish("attend", "p_s")
 
 
 @recorded
-def _normalise(m: Recorder) -> None:
+def _normalise(m: Recorder, walk: Walk) -> None:
     """Normalise O, and leave its lse in `top`."""
-    kernel = Kernel(m)
-    red = kernel.red_s
-    leaf_softmax.leave_sums(m, red, kernel.sums)
+    leaf_softmax.leave_sums(m, walk.red_s, walk.sums)
     m.meet("attend")
-    leaf_softmax.join_sums(m, kernel.top, red)
-    leaf_softmax.normalise(m, kernel.acc, kernel.top, kernel.peak)
+    leaf_softmax.join_sums(m, walk.top, walk.red_s)
+    leaf_softmax.normalise(m, walk.acc, walk.top, walk.peak)
 
 
 @recorded
 def _attend_whole(m: Recorder, walk: Walk) -> None:
     """Whole rows: all tiles of a query, or some that are merged with those of other splits."""
-    kernel = Kernel(m)
-    splits, row, head0 = kernel.splits, walk.row, walk.head0
+    splits, row, head0 = walk.splits, walk.row, walk.head0
     columns = m.schedule.buffer("top").per_thread
 
     def merge(share: Value, shares: Value) -> None:
         leaf.merge_parts(
-            m, row, head0, splits, share, shares, columns, leaf.ON_N, kernel.out, kernel.lse,
-            kernel.o_partial, kernel.lse_partial, kernel.attn_sink,
-            kernel.splits, m.k.heads, kernel.lse_scale,
+            m, row, head0, splits, share, shares, columns, leaf.ON_N, walk.out, walk.lse, walk.o_partial,
+            walk.lse_partial, walk.attn_sink, walk.splits, m.k.heads, walk.lse_scale,
         )  # fmt: skip
 
     _attend_tiles(walk)
     if m.k.cluster == 1 and splits == 1:
         leaf.write_outputs(
-            m, kernel.acc, kernel.top, kernel.attn_sink, kernel.out, kernel.lse,
-            row, head0, m.k.heads, kernel.lse_scale,
+            m, walk.acc, walk.top, walk.attn_sink, walk.out, walk.lse, row, head0, m.k.heads, walk.lse_scale,
         )  # fmt: skip
     else:
         leaf.leave_part(
-            m, kernel.acc, lses=kernel.top, row=row, head0=head0, side=leaf.ON_N, split=walk.split,
-            o_partial=kernel.o_partial, lse_partial=kernel.lse_partial, splits=kernel.splits, heads=m.k.heads,
+            m, walk.acc, lses=walk.top, row=row, head0=head0, side=leaf.ON_N, split=walk.split,
+            o_partial=walk.o_partial, lse_partial=walk.lse_partial, splits=walk.splits, heads=m.k.heads,
         )  # fmt: skip
         merge_splits(walk, "attend", merge)
 
@@ -347,27 +329,26 @@ def _attend_whole(m: Recorder, walk: Walk) -> None:
 @recorded
 def _attend_slice(m: Recorder, walk: Walk) -> None:
     """A slice of the dims: the CTAs of a slice group add their partial scores, and all that hold a slice merge its rows."""
-    kernel = Kernel(m)
     which, part, parts = walk.which, walk.split, walk.splits_of_row
-    leaf.load_sinks(m, kernel.sinks, kernel.attn_sink, walk.head0)
+    leaf.load_sinks(m, walk.sinks, walk.attn_sink, walk.head0)
     _attend_tiles(walk)
-    top, kept, rows = kernel.top, kernel.o_s, kernel.o.reader.slot(0)
+    top, kept, rows = walk.top, walk.o_s, walk.o.reader.slot(0)
     first = m.block(0) * parts * m.k.slices + which
     if parts > 1:
         m.comment("The CTAs that hold this slice trade rows of O, so that each merges its share of them.")
         words = m.schedule.buffer("o_s").stage_elements
         leaf.send_parts(
-            m, kernel.acc, lses=top, inbox=m.sender(rows.o_s, rows), words=words, first=first,
+            m, walk.acc, lses=top, inbox=m.sender(rows.o_s, rows), words=words, first=first,
             slices=m.k.slices, part=part, parts=parts,
         )  # fmt: skip
-        kernel.o.reader.wait(0, at=first + part * m.k.slices)
+        walk.o.reader.wait(0, at=first + part * m.k.slices)
     else:
-        leaf.keep_parts(m, kept, kernel.acc, lses=top)
+        leaf.keep_parts(m, kept, walk.acc, lses=top)
         m.meet("attend")
     leaf.merge_rows(
-        m, kernel.out, kernel.lse, received=kept, sinks=kernel.sinks, row=walk.row, head0=walk.head0,
+        m, walk.out, walk.lse, received=kept, sinks=walk.sinks, row=walk.row, head0=walk.head0,
         heads=m.k.heads, part=part, parts=parts, which=which, dims=m.c.dims, block=m.c.head_block,
-        lse_scale=kernel.lse_scale,
+        lse_scale=walk.lse_scale,
     )  # fmt: skip
 
 

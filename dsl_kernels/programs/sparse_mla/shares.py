@@ -10,14 +10,13 @@ from ...tile.text import Expr, Recorder, Value, minimum
 from .common import Ids, Kernel
 
 
-class Units(State):
+class Units(State, Kernel):
     """A CTA's walk over its share of the units. A unit is what is dealt out: a tile, or with bf16 a pair of tiles.
 
     The units of all queries are numbered in a row, `span` for each query; those past a query's last one are empty.
 
     Attributes:
         head0: the first of this CTA's heads.
-        ctas: how many CTAs share out the units.
         share: units of a CTA. This CTA has those from `unit` up to `end`; `unit` moves on with the walk.
         done: queries that are done.
         it: live units so far.
@@ -28,7 +27,6 @@ class Units(State):
     """
 
     head0: Value
-    ctas: Value
     share: Int32
     span: Int32
     unit: Int32
@@ -94,9 +92,8 @@ class Tiles(Ids, Units):
 
     @recorded
     def read_ids(self, turn: Value) -> None:
-        kernel = Kernel(self)
         leaf_gather.read_ids(
-            self.m, self.low, self.high, kernel.indices, kernel.topk, self.row, turn,
+            self.m, self.low, self.high, self.indices, self.topk, self.row, turn,
             self.turns, split=0, splits=1,
         )  # fmt: skip
 
@@ -130,17 +127,15 @@ class Pairs(Units):
 
     @recorded
     def read_first(self) -> None:
-        kernel = Kernel(self)
-        self.tiles = minimum(self.turns * 2, kernel.topk // self.m.k.tile - self.first * 2)
+        self.tiles = minimum(self.turns * 2, self.topk // self.m.k.tile - self.first * 2)
         self.read_ids(0)
 
     @recorded
     def read_ids(self, turn: Value) -> None:
-        kernel = Kernel(self)
         for number, ids in enumerate((self.left, self.right)):
             tile, first = turn * 2 + number, self.first * 2
             leaf_gather.read_ids(
-                self.m, ids.low, ids.high, kernel.indices, kernel.topk, self.row, turn=tile,
+                self.m, ids.low, ids.high, self.indices, self.topk, self.row, turn=tile,
                 turns=self.tiles, split=first, splits=1,
             )  # fmt: skip
 
@@ -169,8 +164,7 @@ def start(m: Recorder) -> Units:
 @recorded
 def units_of_query(m: Recorder) -> Value:
     """Units of a query: tiles, or pairs of them."""
-    kernel = Kernel(m)
-    tiles = inline(kernel.topk // m.k.tile)
+    tiles = inline(Kernel(m).topk // m.k.tile)
     return (tiles + 1) // 2 if m.c.unit == 2 else tiles
 
 
@@ -191,20 +185,17 @@ def _found_late(m: Recorder) -> bool:
 @recorded
 def _find_share(walk: Units) -> None:
     """Find which of all queries' units are this CTA's. Neighbouring CTAs have the same units, each for its own block of heads."""
-    kernel = Kernel(walk)
     m = walk.m
-    t, splits = kernel.t, kernel.splits
-    walk.ctas = kernel.ctas
     units = inline(units_of_query(m))
-    walk.share = (units + splits - 1) // splits
-    walk.span = walk.share * splits
+    walk.share = (units + walk.splits - 1) // walk.splits
+    walk.span = walk.share * walk.splits
     m.comment("Not so many parts of each query: whole queries, or units regardless of queries.")
-    split_alike = inline(walk.ctas == t * splits)
+    split_alike = inline(walk.ctas == walk.t * walk.splits)
     if not split_alike:
         walk.span = units
-        walk.share = (t * units + walk.ctas - 1) // walk.ctas
-        if splits == 1:
-            walk.share = (t + walk.ctas - 1) // walk.ctas * units
+        walk.share = (walk.t * units + walk.ctas - 1) // walk.ctas
+        if walk.splits == 1:
+            walk.share = (walk.t + walk.ctas - 1) // walk.ctas * units
     walk.unit = place_of_cta(m)[0] * walk.share
     walk.end = walk.unit + walk.share
 
@@ -212,14 +203,13 @@ def _find_share(walk: Units) -> None:
 @recorded
 def each_query(walk: Units, at_query: Callable[[], None]) -> None:
     """Call `at_query` for each query of which this CTA has units."""
-    kernel = Kernel(walk)
     m = walk.m
     if _found_late(m):
         _find_share(walk)
     while walk.unit < walk.end:
         walk.row = walk.unit // walk.span
         some = inline(walk.enter_query())
-        if walk.row < kernel.t and some:
+        if walk.row < walk.t and some:
             walk.read_first()
             at_query()
             walk.done += 1

@@ -9,7 +9,7 @@ from ...device.text import topk_selector as leaf_list
 from ...device.text import topk_selector_rounds as leaf_rounds
 from ...device.text import topk_selector_row as leaf_row
 from ...device.text.topk_selector_row import BINS, COARSE, INFINITE, LOWEST, WORD
-from ...tile.frontend import Boolean, Int32, State, Uint32, inline, recorded
+from ...tile.frontend import Boolean, Int32, State, Uint32, inline, named, recorded
 from ...tile.lang import START, Body, Size
 from ...tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum
 from .schedule import RANKED, Kernel
@@ -23,7 +23,7 @@ MANY = Size(384, "MANY")
 SPARE = Size(28, "SPARE")
 
 
-class Selection(State):
+class Selection(State, Kernel):
     """What the threads of a CTA know of their row.
 
     The undecided keys are those at most `span` below `end`. Keys above `end` are selected; of the undecided
@@ -70,7 +70,7 @@ class Selection(State):
     through: Int32
     """Of a round: keys in the bins of this thread and those of lower lanes."""
 
-    few: Uint32
+    glance: Uint32
     """In a cluster: one of the 32 scores that are looked at first."""
     near_key: Uint32
     """In a cluster: the key from which the first digits count down, or 0."""
@@ -111,40 +111,37 @@ def _counter(m: Recorder, which: int, dtype: str = "int32") -> Expr:
 
 @recorded
 def _select(m: Recorder, s: Selection) -> None:
-    kernel = Kernel(m)
     together = m.k.group > 1
-    leaf_row.clear(m, kernel.hist, 0, 2 * BINS)
-    leaf_row.clear(m, kernel.counters, 0, 8)
+    leaf_row.clear(m, s.hist, 0, 2 * BINS)
+    leaf_row.clear(m, s.counters, 0, 8)
     if together:
         m.cluster_arrive(relaxed=True)
     s.inverse = 0
     s.line = 0
-    leaf_row.page_row(m, s.inverse, s.line, m.block(0), kernel.next_n, kernel.page_size)
+    leaf_row.page_row(m, s.inverse, s.line, m.block(0), s.next_n, s.page_size)
     m.depend(launch=False)
     column = inline(s.owner * m.c.batch)
     if together:
-        s.few = 0
-        leaf_row.load_few(m, s.few, kernel.logits, m.block(0), kernel.stride)
-        if kernel.stride <= _held(m):
-            leaf_row.load_words(
-                m, kernel.keys, kernel.logits, m.block(0), kernel.stride, column, kernel.stride
-            )
+        s.glance = named("few", 0)
+        leaf_row.load_few(m, s.glance, s.logits, m.block(0), s.stride)
+        if s.stride <= _held(m):
+            leaf_row.load_words(m, s.keys, s.logits, m.block(0), s.stride, column, s.stride)
     else:
         # Bound the loads with `fits` rather than branch around them, so that they need not wait for the
         # branch. In a cluster this makes TileLang spill.
         fits: Int32 = 0
-        if kernel.stride <= _held(m):
-            fits = kernel.stride
-        leaf_row.load_words(m, kernel.keys, kernel.logits, m.block(0), kernel.stride, column, fits)
-    s.start = maximum(m.word(kernel.row_starts, m.block(0)), 0)
-    s.last = minimum(m.word(kernel.row_ends, m.block(0)), kernel.stride)
+        if s.stride <= _held(m):
+            fits = s.stride
+        leaf_row.load_words(m, s.keys, s.logits, m.block(0), s.stride, column, fits)
+    s.start = maximum(m.word(s.row_starts, m.block(0)), 0)
+    s.last = minimum(m.word(s.row_ends, m.block(0)), s.stride)
     m.launch_dependents()
     m.meet()
-    if s.last - s.start <= kernel.k:
+    if s.last - s.start <= s.k:
         leaf_row.take_all(
-            m, kernel.indices, row=m.block(0), k=kernel.k, length=s.last - s.start,
-            first=s.start * kernel.absolute, rank=s.rank, group=m.k.group, block_table=kernel.block_table,
-            max_pages=kernel.max_pages, line=s.line, page_size=kernel.page_size, inverse=s.inverse,
+            m, s.indices, row=m.block(0), k=s.k, length=s.last - s.start,
+            first=s.start * s.absolute, rank=s.rank, group=m.k.group, block_table=s.block_table,
+            max_pages=s.max_pages, line=s.line, page_size=s.page_size, inverse=s.inverse,
         )  # fmt: skip
         if together:
             m.cluster_wait()
@@ -155,11 +152,10 @@ def _select(m: Recorder, s: Selection) -> None:
 @recorded
 def _select_some(m: Recorder, s: Selection) -> None:
     """A row of more than k scores."""
-    kernel = Kernel(m)
     _share(m, s)
     s.end = 0
     s.span = 0
-    s.need = kernel.k
+    s.need = s.k
     s.inside = 0
     s.lower = 0
     s.within = 0
@@ -171,7 +167,7 @@ def _select_some(m: Recorder, s: Selection) -> None:
     if m.k.sample:
         s.unlisted = True
         s.tied = 0
-        if kernel.stride > _held(m):
+        if s.stride > _held(m):
             _list_row(m, s)
     if not m.k.sample or s.unlisted:
         _count_row(m, s)
@@ -181,10 +177,9 @@ def _select_some(m: Recorder, s: Selection) -> None:
 @recorded
 def _share(m: Recorder, s: Selection) -> None:
     """Which columns of the row each warp has."""
-    kernel = Kernel(m)
     s.origin = 0
     run: Int32 = m.k.keep
-    if kernel.stride > _held(m):
+    if s.stride > _held(m):
         s.origin = s.start >> 5 << 5
         run = ceildiv(s.last - s.origin, WORD * m.c.cta_warps * m.k.group)
     s.batches = ceildiv(run, m.k.keep)
@@ -203,45 +198,44 @@ def _share(m: Recorder, s: Selection) -> None:
         columns = inline(run * (WORD * m.c.cta_warps))
         leaf_row.fetch_pages(
             m, s.first_page, s.entry, first=s.origin + s.rank * columns, columns=columns,
-            start=s.start, last=s.last, block_table=kernel.block_table, max_pages=kernel.max_pages,
-            line=s.line, page_size=kernel.page_size, inverse=s.inverse,
+            start=s.start, last=s.last, block_table=s.block_table, max_pages=s.max_pages,
+            line=s.line, page_size=s.page_size, inverse=s.inverse,
         )  # fmt: skip
 
 
 @recorded
 def _count_row(m: Recorder, s: Selection) -> None:
     """Count digits of the row until the undecided keys fit the list; the last batch stays in registers."""
-    kernel = Kernel(m)
     c, together = m.c, m.k.group > 1
     close_round = _close_round_of_group if together else _close_round
     for step in range(s.batches):
         column = s.base + step * c.batch
-        if step > 0 or kernel.stride > _held(m):
-            leaf_row.load_words(m, kernel.keys, kernel.logits, m.block(0), kernel.stride, column, s.hi)
+        if step > 0 or s.stride > _held(m):
+            leaf_row.load_words(m, s.keys, s.logits, m.block(0), s.stride, column, s.hi)
         if together and step == 0:
             # Another round costs several barriers: a few scores decide how the first digits are counted.
-            leaf_row.guess_digits(m, s.near_key, s.grain, s.few)
+            leaf_row.guess_digits(m, s.near_key, s.grain, s.glance)
         if not together or s.near_key == 0:
-            leaf_row.make_keys(m, kernel.keys, kernel.digits, column, s.start, s.hi)
-            leaf_row.count_first(m, kernel.hist, kernel.digits, column, s.start, s.hi)
+            leaf_row.make_keys(m, s.keys, s.digits, column, s.start, s.hi)
+            leaf_row.count_first(m, s.hist, s.digits, column, s.start, s.hi)
         else:
-            leaf_row.make_keys(m, kernel.keys, None, column, s.start, s.hi)
-            leaf_row.count_near(m, kernel.hist, kernel.keys, s.near_key, s.grain, column, s.start, s.hi)
+            leaf_row.make_keys(m, s.keys, None, column, s.start, s.hi)
+            leaf_row.count_near(m, s.hist, s.keys, s.near_key, s.grain, column, s.start, s.hi)
         if c.stashed and step < minimum(c.stashed, s.batches - 1):
-            leaf_row.stash_keys(m, bits=kernel.keys, stash=kernel.stash, number=step, back=False)
+            leaf_row.stash_keys(m, bits=s.keys, stash=s.stash, number=step, back=False)
     close_round(m, s, first=True)
     s.rounds += 1
     if not m.k.sample:
         m.comment("By now the entries have come.")
-        if kernel.page_size > 0:
-            leaf_row.keep_entry(m, kernel.pages, s.entry)
+        if s.page_size > 0:
+            leaf_row.keep_entry(m, s.pages, s.entry)
 
     m.comment("More digits over the row while the undecided keys are too many to list.")
     while s.inside > c.listed and s.span != 0:
         for step in range(s.batches):
             if s.batches > 1:
                 _load_again(m, s, step)
-            leaf_row.count_keys(m, kernel.hist, _bins(s), kernel.keys, s.end, s.span)
+            leaf_row.count_keys(m, s.hist, _bins(s), s.keys, s.end, s.span)
         close_round(m, s)
         s.rounds += 1
 
@@ -249,37 +243,31 @@ def _count_row(m: Recorder, s: Selection) -> None:
 @recorded
 def _load_again(m: Recorder, s: Selection, batch: Value) -> None:
     """The keys of a batch once more. The first batches may be in shared memory; the last one never is."""
-    kernel = Kernel(m)
     column = s.base + batch * m.c.batch
     if m.c.stashed and batch < minimum(m.c.stashed, s.batches - 1):
-        leaf_row.stash_keys(m, bits=kernel.keys, stash=kernel.stash, number=batch, back=True)
+        leaf_row.stash_keys(m, bits=s.keys, stash=s.stash, number=batch, back=True)
     else:
-        leaf_row.load_words(m, kernel.keys, kernel.logits, m.block(0), kernel.stride, column, s.hi)
-        leaf_row.make_keys(m, kernel.keys, None, column, s.start, s.hi)
+        leaf_row.load_words(m, s.keys, s.logits, m.block(0), s.stride, column, s.hi)
+        leaf_row.make_keys(m, s.keys, None, column, s.start, s.hi)
 
 
 @recorded
 def _close_round(m: Recorder, s: Selection, first: bool = False) -> None:
     """Close a round within a CTA: keep the bin that holds the `need`-th largest undecided key."""
-    kernel = Kernel(m)
     bins = inline(0 if first else _bins(s))
     if not first:
-        leaf_row.clear(m, kernel.hist, _bins(s, ahead=1), BINS)
+        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS)
     m.meet()
-    leaf_rounds.sum_bins(m, kernel.mine, s.through, kernel.hist, first=bins, sums=kernel.sums)
+    leaf_rounds.sum_bins(m, s.mine, s.through, s.hist, first=bins, sums=s.sums)
     m.meet()
-    leaf_rounds.pick_bin(
-        m, kernel.state, kernel.mine, s.through, kernel.sums, s.need, s.end,
-        s.span, half=first,
-    )  # fmt: skip
+    leaf_rounds.pick_bin(m, s.state, s.mine, s.through, s.sums, s.need, s.end, s.span, half=first)
     m.meet()
-    leaf_rounds.read_state(m, s.end, s.span, s.need, s.inside, kernel.state)
+    leaf_rounds.read_state(m, s.end, s.span, s.need, s.inside, s.state)
 
 
 @recorded
 def _close_round_of_group(m: Recorder, s: Selection, first: bool = False) -> None:
     """Close a round of a cluster: its CTAs send each other coarse counts, and read the fine counts of one coarse bin."""
-    kernel = Kernel(m)
     bins = inline(0 if first else _bins(s))
     sums = inline(0 if first else (s.rounds & 1) * (m.k.group * COARSE))
     m.meet()
@@ -287,45 +275,44 @@ def _close_round_of_group(m: Recorder, s: Selection, first: bool = False) -> Non
         m.comment("A peer's shared memory may be written only once the peer runs.")
         m.cluster_wait()
     leaf_rounds.send_sums(
-        m, peers=m.cluster("coarse"), at=sums, hist=kernel.hist, first=bins, group=m.k.group, rank=m.block(1),
+        m, peers=m.cluster("coarse"), at=sums, hist=s.hist, first=bins, group=m.k.group, rank=m.block(1),
         cta_warps=m.c.cta_warps,
     )  # fmt: skip
     m.cluster_arrive()
     m.cluster_wait()
     if not first:
         m.comment("Now every peer has read the counts of the round before.")
-        leaf_row.clear(m, kernel.hist, _bins(s, ahead=1), BINS)
+        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS)
     leaf_rounds.pick_bin_of_group(
-        m, kernel.state, peers=m.cluster("hist"), bins=bins, coarse=kernel.coarse, at=sums, need=s.need,
+        m, s.state, peers=m.cluster("hist"), bins=bins, coarse=s.coarse, at=sums, need=s.need,
         lower=s.lower, end=s.end, span=s.span, half=first, near=s.near_key if first else 0,
         grain=s.grain if first else 0, group=m.k.group, rank=m.block(1),
     )  # fmt: skip
     m.meet()
-    leaf_rounds.read_state(m, s.end, s.span, s.need, s.inside, kernel.state)
-    s.lower = m.word(kernel.state, leaf_row.StateWord.LOWER)
-    s.within = m.word(kernel.state, leaf_row.StateWord.WITHIN)
+    leaf_rounds.read_state(m, s.end, s.span, s.need, s.inside, s.state)
+    s.lower = m.word(s.state, leaf_row.StateWord.LOWER)
+    s.within = m.word(s.state, leaf_row.StateWord.WITHIN)
 
 
 @recorded
 def _list_row(m: Recorder, s: Selection) -> None:
     """List the keys that reach a threshold from a sample; the list will do if it holds k keys and all of these."""
-    kernel = Kernel(m)
-    c, sample, digits = m.c, kernel.few, kernel.few_digits
+    c, sample, digits = m.c, s.few, s.few_digits
     sampled = m.k.threads * c.few
     leaf_row.load_sample(
-        m, bits=sample, logits=kernel.logits, row=m.block(0), stride=kernel.stride, start=s.start,
+        m, bits=sample, logits=s.logits, row=m.block(0), stride=s.stride, start=s.start,
         last=s.last, every=m.k.sample, cta_warps=m.c.cta_warps,
     )  # fmt: skip
-    leaf_row.clear(m, kernel.above, 0, c.reach // WORD)
+    leaf_row.clear(m, s.above, 0, c.reach // WORD)
     own = inline(m.warp * (c.few * WORD))
     leaf_row.make_keys(m, sample, digits, own, 0, sampled)
-    leaf_row.count_first(m, kernel.hist, digits, own, 0, sampled)
-    share = inline(kernel.k // m.k.sample)
+    leaf_row.count_first(m, s.hist, digits, own, 0, sampled)
+    share = inline(s.k // m.k.sample)
     s.need = share + share // 4 + SPARE
     _close_round(m, s, first=True)
     s.rounds += 1
     while s.inside > c.between and s.span != 0:
-        leaf_row.count_keys(m, kernel.hist, _bins(s), sample, s.end, s.span)
+        leaf_row.count_keys(m, s.hist, _bins(s), sample, s.end, s.span)
         _close_round(m, s)
         s.rounds += 1
     m.comment("More equal keys than are listed: what lies above them is, and the first of them are taken.")
@@ -334,13 +321,13 @@ def _list_row(m: Recorder, s: Selection) -> None:
         s.end += 1
     bottom: Uint32 = minimum(maximum(s.end - s.span, LOWEST), INFINITE)
     leaf_list.list_row(
-        m, kernel.keys, kernel.ahead, kernel.logits, row=m.block(0), stride=kernel.stride,
-        entries=kernel.entries, counters=kernel.counters, bottom=bottom, origin=s.origin, start=s.start,
+        m, s.keys, s.ahead, s.logits, row=m.block(0), stride=s.stride,
+        entries=s.entries, counters=s.counters, bottom=bottom, origin=s.origin, start=s.start,
         last=s.last, batches=s.batches, room=c.listed, cta_warps=m.c.cta_warps,
     )  # fmt: skip
-    s.need = kernel.k
+    s.need = s.k
     if s.tied != 0:
-        leaf_row.clear(m, kernel.equal, 0, c.reach // WORD)
+        leaf_row.clear(m, s.equal, 0, c.reach // WORD)
     m.meet()
     s.inside = _counter(m, leaf_row.Counter.LISTED)
     s.unlisted = s.inside < s.need or s.inside > c.listed
@@ -349,11 +336,11 @@ def _list_row(m: Recorder, s: Selection) -> None:
     if s.unlisted:
         m.meet()
         s.rounds = 0
-        leaf_row.clear(m, kernel.hist, 0, 2 * BINS)
-        leaf_row.clear(m, kernel.counters, 0, 8)
+        leaf_row.clear(m, s.hist, 0, 2 * BINS)
+        leaf_row.clear(m, s.counters, 0, 8)
         m.meet()
     else:
-        leaf_list.key_entries(m, kernel.entries, total=s.inside, counters=kernel.counters)
+        leaf_list.key_entries(m, s.entries, total=s.inside, counters=s.counters)
         m.meet()
         if s.tied == 0:
             m.comment("From the threshold on: to look for the smallest key as well takes 0.9 us.")
@@ -373,15 +360,14 @@ def _mark_ties(m: Recorder, s: Selection) -> None:
 
     `tied` becomes 0 if they are fewer than k, or if the list holds k keys by itself.
     """
-    kernel = Kernel(m)
     found: Int32 = 0
     turn: Int32 = 0
     while turn < s.batches and s.inside + found < s.need:
         word = (turn * m.c.cta_warps + m.warp) * m.k.keep
         column = s.origin + word * WORD
-        leaf_row.load_words(m, kernel.keys, kernel.logits, m.block(0), kernel.stride, column, kernel.stride)
-        leaf_row.make_keys(m, kernel.keys, None, column, s.start, s.last)
-        leaf_list.mark_equal(m, kernel.keys, kernel.equal, word, kernel.counters, s.tied)
+        leaf_row.load_words(m, s.keys, s.logits, m.block(0), s.stride, column, s.stride)
+        leaf_row.make_keys(m, s.keys, None, column, s.start, s.last)
+        leaf_list.mark_equal(m, s.keys, s.equal, word, s.counters, s.tied)
         m.meet()
         found = _counter(m, leaf_row.Counter.KEPT)
         m.meet()
@@ -394,7 +380,6 @@ def _mark_ties(m: Recorder, s: Selection) -> None:
 @recorded
 def _collect(m: Recorder, s: Selection) -> None:
     """Mark the keys above the range, list those in it, and write what is selected."""
-    kernel = Kernel(m)
     c = m.c
     m.comment("One pass marks what is above the range and lists what is in it; the last batch is still held.")
     listing = s.inside > 0 and s.inside <= c.listed
@@ -404,16 +389,15 @@ def _collect(m: Recorder, s: Selection) -> None:
             if step > 0:
                 _load_again(m, s, batch)
             leaf_list.collect(
-                m, bits=kernel.keys, above=kernel.above, equal=kernel.equal,
-                word=(m.warp * s.batches + batch) * m.k.keep, counters=kernel.counters,
-                entries=kernel.entries, first=s.within, end=s.end, span=s.span, listing=listing,
-                owner=s.owner, offset=batch * c.batch,
+                m, bits=s.keys, above=s.above, equal=s.equal, word=(m.warp * s.batches + batch) * m.k.keep,
+                counters=s.counters, entries=s.entries, first=s.within, end=s.end, span=s.span,
+                listing=listing, owner=s.owner, offset=batch * c.batch,
             )  # fmt: skip
     m.meet()
     if m.k.group > 1:
         m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")
         leaf_list.send_entries(
-            m, peers=m.cluster("entries"), entries=kernel.entries, first=s.within, counters=kernel.counters,
+            m, peers=m.cluster("entries"), entries=s.entries, first=s.within, counters=s.counters,
             group=m.k.group, rank=m.block(1), cta_warps=m.c.cta_warps,
         )  # fmt: skip
         m.cluster_arrive()
@@ -432,14 +416,11 @@ def _collect(m: Recorder, s: Selection) -> None:
         skip = s.lower + _counter(m, leaf_row.Counter.LOWER_ABOVE) + minimum(lower_equal, s.need)
     before: Int32 = 0
     if ties > 0:
-        leaf_list.count_marks(m, before, bitmap=kernel.equal, sums=kernel.sums, first=first, words=s.words)
+        leaf_list.count_marks(m, before, bitmap=s.equal, sums=s.sums, first=first, words=s.words)
         m.meet()
-        leaf_list.take_ties(
-            m, before, kernel.above, kernel.equal, kernel.sums, take=ties,
-            first=first, words=s.words,
-        )  # fmt: skip
+        leaf_list.take_ties(m, before, s.above, s.equal, s.sums, take=ties, first=first, words=s.words)
         m.meet()
-    leaf_list.count_marks(m, before, bitmap=kernel.above, sums=kernel.sums, first=first, words=s.words)
+    leaf_list.count_marks(m, before, bitmap=s.above, sums=s.sums, first=first, words=s.words)
     m.meet()
     _write(m, s, before, skip, first)
 
@@ -447,7 +428,6 @@ def _collect(m: Recorder, s: Selection) -> None:
 @recorded
 def _rank_list(m: Recorder, s: Selection) -> None:
     """Mark the selected keys of the list. If more than RANKED equal keys are left, mark these as equal."""
-    kernel = Kernel(m)
     ranked: Int32 = 0
     if s.inside > RANKED:
         total: Int32 = s.inside
@@ -455,23 +435,22 @@ def _rank_list(m: Recorder, s: Selection) -> None:
             _bound(m, s, total)
         while s.inside > RANKED and s.span != 0:
             leaf_row.count_listed(
-                m, kernel.hist, first=_bins(s), entries=kernel.entries, total=total, end=s.end,
-                span=s.span,
+                m, s.hist, first=_bins(s), entries=s.entries, total=total, end=s.end, span=s.span,
             )  # fmt: skip
             _close_round(m, s)
             if s.inside > RANKED:
                 _bound(m, s, total)
             s.rounds += 1
         if s.inside > RANKED:
-            leaf_row.clear(m, kernel.equal, 0, m.c.reach // WORD)
+            leaf_row.clear(m, s.equal, 0, m.c.reach // WORD)
             m.meet()
         _sift(m, s, total)
         ranked = m.c.listed
         m.meet()
     if s.inside <= RANKED:
         leaf_list.rank_entries(
-            m, kernel.entries, first=ranked, count=s.inside, need=s.need, above=kernel.above,
-            counters=kernel.counters, rank=s.rank, cta_warps=m.c.cta_warps, words=s.words,
+            m, s.entries, first=ranked, count=s.inside, need=s.need, above=s.above,
+            counters=s.counters, rank=s.rank, cta_warps=m.c.cta_warps, words=s.words,
         )  # fmt: skip
     m.meet()
 
@@ -479,43 +458,34 @@ def _rank_list(m: Recorder, s: Selection) -> None:
 @recorded
 def _bound(m: Recorder, s: Selection, total: Expr) -> None:
     """Narrow the range to the undecided keys of the list: ties are then known to be ties."""
-    kernel = Kernel(m)
-    leaf_rounds.bound_listed(
-        m, kernel.entries, total, kernel.counters, s.end, s.span,
-    )  # fmt: skip
+    leaf_rounds.bound_listed(m, s.entries, total, s.counters, s.end, s.span)
     m.meet()
-    leaf_rounds.read_bounded(m, s.end, s.span, kernel.counters)
+    leaf_rounds.read_bounded(m, s.end, s.span, s.counters)
 
 
 @recorded
 def _sift(m: Recorder, s: Selection, total: Expr) -> None:
     """Mark the list's keys above the range; keep those in it apart to be ranked, or mark them as equal."""
-    kernel = Kernel(m)
     leaf_list.sift(
-        m, kernel.entries, total, target=m.c.listed, above=kernel.above, equal=kernel.equal,
-        counters=kernel.counters, end=s.end, span=s.span, inside=s.inside, ranked=RANKED, rank=s.rank,
-        cta_warps=m.c.cta_warps, words=s.words,
+        m, s.entries, total, target=m.c.listed, above=s.above, equal=s.equal, counters=s.counters, end=s.end,
+        span=s.span, inside=s.inside, ranked=RANKED, rank=s.rank, cta_warps=m.c.cta_warps, words=s.words,
     )  # fmt: skip
 
 
 @recorded
 def _write(m: Recorder, s: Selection, before: Expr, skip: Expr, first: Value) -> None:
     """Place the positions of the marked columns in ascending order over all warps, and write their ids."""
-    kernel = Kernel(m)
     # The histogram is not needed any more.
-    placed = kernel.hist
-    position = s.base + s.start * (kernel.absolute - 1)
+    placed = s.hist
+    position = s.base + s.start * (s.absolute - 1)
     # Only a long row is sampled.
-    dense = 0 if m.k.sample else s.last - s.start <= kernel.k * DENSE and s.words <= WORD
-    leaf_list.place_marks(
-        m, placed, before, kernel.sums, kernel.above, first, s.words,
-        position, dense, m.k.keep,
-    )  # fmt: skip
+    dense = 0 if m.k.sample else s.last - s.start <= s.k * DENSE and s.words <= WORD
+    leaf_list.place_marks(m, placed, before, s.sums, s.above, first, s.words, position, dense, m.k.keep)
     m.meet()
-    first_page, pages = (-1, None) if m.k.sample else (s.first_page, kernel.pages)
+    first_page, pages = (-1, None) if m.k.sample else (s.first_page, s.pages)
     leaf_list.write_ids(
-        m, kernel.indices, row=m.block(0), k=kernel.k, skip=skip, sums=kernel.sums, placed=placed,
-        block_table=kernel.block_table, max_pages=kernel.max_pages, line=s.line, page_size=kernel.page_size,
+        m, s.indices, row=m.block(0), k=s.k, skip=skip, sums=s.sums, placed=placed,
+        block_table=s.block_table, max_pages=s.max_pages, line=s.line, page_size=s.page_size,
         inverse=s.inverse, pages=pages, first_page=first_page, group=m.k.group, cta_warps=m.c.cta_warps,
     )  # fmt: skip
 

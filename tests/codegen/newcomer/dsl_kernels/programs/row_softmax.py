@@ -54,7 +54,7 @@ class Kernel(Names):
     sum_s: View
 
 
-class Rows(State):
+class Rows(State, Kernel):
     """Which rows are this CTA's."""
 
     first: Value
@@ -66,7 +66,7 @@ def _start(m: Recorder) -> Rows:
     """What every thread does first. The roles get what is returned."""
     s = Rows(m)
     s.first = m.block(0) * ROWS
-    s.count = minimum(Kernel(m).rows - s.first, ROWS)
+    s.count = minimum(s.rows - s.first, ROWS)
     m.barriers_stand()
     return s
 
@@ -74,27 +74,25 @@ def _start(m: Recorder) -> Rows:
 @recorded
 def _load(m: Recorder, s: Rows) -> None:
     """A row a slot."""
-    kernel = Kernel(m)
     for it in range(s.count):
-        slot = kernel.ring.producer.acquire(it)
-        m.bulk(slot.row_s, kernel.x.span(s.first + it, m.k.columns), slot)
+        slot = s.ring.producer.acquire(it)
+        m.bulk(slot.row_s, s.x.span(s.first + it, m.k.columns), slot)
         slot.commit()
 
 
 @recorded
 def _weigh(m: Recorder, s: Rows) -> None:
     """Two meetings a row: after the maxima, and after the sums."""
-    kernel = Kernel(m)
-    held, peaks, sums = kernel.held, kernel.peak_s, kernel.sum_s
+    held, peaks, sums = s.held, s.peak_s, s.sum_s
     for it in range(s.count):
-        slot = kernel.ring.reader.wait(it)
+        slot = s.ring.reader.wait(it)
         leaf.read_row(m, held, slot.row_s)
         slot.release()
         leaf.share_maximum(m, peaks, held)
         m.meet("weigh")
         leaf.exponentials(m, held, sums, peaks)
         m.meet("weigh")
-        leaf.write_row(m, kernel.y, s.first + it, held, sums)
+        leaf.write_row(m, s.y, s.first + it, held, sums)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:

@@ -60,7 +60,7 @@ class Kernel(Names):
     sum_s: View
 
 
-class Rows(State):
+class Rows(State, Kernel):
     """Which rows are this CTA's: its own number, and every `ctas`th one after that."""
 
     count: Value
@@ -69,8 +69,8 @@ class Rows(State):
 @recorded
 def _start(m: Recorder) -> Rows:
     """What every thread does first. The roles get what is returned."""
-    kernel, s = Kernel(m), Rows(m)
-    s.count = ceildiv(kernel.rows - m.block(0), kernel.ctas)
+    s = Rows(m)
+    s.count = ceildiv(s.rows - m.block(0), s.ctas)
     m.barriers_stand()
     return s
 
@@ -78,27 +78,25 @@ def _start(m: Recorder) -> Rows:
 @recorded
 def _load(m: Recorder, s: Rows) -> None:
     """A row a slot."""
-    kernel = Kernel(m)
     for it in range(s.count):
-        slot = kernel.ring.producer.acquire(it)
-        m.bulk(slot.row_s, kernel.x.span(m.block(0) + it * kernel.ctas, m.k.dim), slot)
+        slot = s.ring.producer.acquire(it)
+        m.bulk(slot.row_s, s.x.span(m.block(0) + it * s.ctas, m.k.dim), slot)
         slot.commit()
 
 
 @recorded
 def _normalise(m: Recorder, s: Rows) -> None:
     """One meeting a row: warps that are ahead write the sums of the next row to the other place."""
-    kernel = Kernel(m)
-    held, factors = kernel.held, kernel.factors
-    leaf.read_weight(m, factors, kernel.weight)
+    held, factors = s.held, s.factors
+    leaf.read_weight(m, factors, s.weight)
     for it in range(s.count):
-        slot = kernel.ring.reader.wait(it)
+        slot = s.ring.reader.wait(it)
         leaf.read_row(m, held, slot.row_s)
         slot.release()
-        sums = kernel.sum_s.stage(it)
+        sums = s.sum_s.stage(it)
         leaf.sum_squares(m, sums, held)
         m.meet("normalise")
-        leaf.write_row(m, kernel.y, m.block(0) + it * kernel.ctas, held, factors, sums, kernel.eps)
+        leaf.write_row(m, s.y, m.block(0) + it * s.ctas, held, factors, sums, s.eps)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
