@@ -24,21 +24,21 @@ from ...tile.lang import (
     Role,
     Schedule,
 )
-from ...tile.text import Recorder, Value, ceildiv, dim, maximum, minimum
+from ...tile.text import Recorder, Value, ceildiv, maximum, minimum
 from .common import (
     HELD,
     LANES,
     RESCALE_LOG2,
-    SHARED,
     SIDES,
     TENSOR,
     Work,
     load,
     place_head,
     place_item,
+    schedule,
+    shared,
     start,
     store_rows,
-    tensor_map,
 )
 
 
@@ -47,16 +47,13 @@ def declare(k: SimpleNamespace) -> Schedule:
     dtype = DTYPES[k.dtype]
     mma = (Reader("mma", Engine.TCGEN05),)
 
-    def shared(text: str, rows: int, stages: int = 1) -> Buffer:
-        return Buffer(text, SHARED, (rows, k.dim), dtype, stages, swizzle=128)
-
     def held(text: str, side: int, columns: int, of: str = "float32", doc: str = "") -> Buffer:
         """Registers of each thread, which has a row."""
         return Buffer.own(f"{text}_{side}", f"soften_{side}", columns, of, LANES, doc)
 
     def of_side(side: int) -> tuple[Buffer, ...]:
         return (
-            shared(f"o_s_{side}", LANES),
+            shared(k, f"o_s_{side}", LANES),
             Buffer(f"s_t_{side}", TENSOR, (LANES, k.tile), "float32"),
             Buffer(f"p_t_{side}", TENSOR, (LANES, k.tile), dtype),
             Buffer(f"o_t_{side}", TENSOR, (LANES, k.dim), "float32"),
@@ -114,34 +111,17 @@ def declare(k: SimpleNamespace) -> Schedule:
             ),
         )
 
-    return Schedule(
+    return schedule(
+        k, LANES, len(SIDES), mma,
         roles=(
             *(Role(f"soften_{side}", 4, doc=f"softmax and epilogue of the {text} 128 rows") for side, text in zip(SIDES, ("first", "last"), strict=True)),
             Role("load", 1, doc="queries, keys and values"),
             Role("mma", 1, doc="issues every tcgen05.mma and commit"),
         ),
-        buffers=(
-            shared("q_s", LANES, len(SIDES)),
-            shared("k_s", k.tile, k.stages),
-            shared("v_s", k.tile, k.stages),
-            *(buffer for side in SIDES for buffer in of_side(side)),
-        ),
-        pipelines=(
-            Pipeline("q", ("q_s",), "load", Engine.BULK, mma, len(SIDES)),
-            Pipeline("k", ("k_s",), "load", Engine.BULK, mma, k.stages, multicast=k.cluster > 1),
-            Pipeline("v", ("v_s",), "load", Engine.BULK, mma, k.stages, multicast=k.cluster > 1),
-            *(pipeline for side in SIDES for pipeline in pipelines(side)),
-        ),
+        buffers=tuple(buffer for side in SIDES for buffer in of_side(side)),
+        pipelines=tuple(pipeline for side in SIDES for pipeline in pipelines(side)),
         mmas=tuple(product for side in SIDES for product in products(side)),
-        grid=(dim("ctas"), k.cluster),
-        axes=("cta", "rank"),
-        cluster=(1, k.cluster, 1),
-        group=(1,) if k.cluster > 1 else (),
         named_barriers={f"staged_{side}": (f"soften_{side}",) for side in SIDES},
-        maps=(
-            tensor_map("q", LANES, k), tensor_map("k", k.tile // k.cluster, k), tensor_map("v", k.tile // k.cluster, k), tensor_map("out", LANES, k),
-        ),
-        min_ctas_per_sm=1,
     )  # fmt: skip
 
 

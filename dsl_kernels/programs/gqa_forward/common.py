@@ -9,11 +9,8 @@ from ...abi import TensorMap
 from ...problems.gqa_forward import DTYPES
 from ...tile.channel import Channel, Filling
 from ...tile.frontend import Float32, Int32, Names, State, inline, recorded
-from ...tile.lang import (
-    Size,
-    Space,
-)
-from ...tile.text import Box, Global, Recorder, Value, View, ceildiv, minimum
+from ...tile.lang import Buffer, Engine, Pipeline, Reader, Schedule, Size, Space
+from ...tile.text import Box, Global, Recorder, Value, View, ceildiv, dim, minimum
 
 SHARED, REGISTER, TENSOR = Space.SHARED, Space.REGISTER, Space.TENSOR
 GROUP_ROWS = Size(64, "GROUP_ROWS")
@@ -75,6 +72,34 @@ def tensor_map(operand: str, rows: int, k: SimpleNamespace) -> TensorMap:
     return TensorMap(
         f"{operand}_map", operand, DTYPES[k.dtype].upper(), (str(k.dim), steps, heads, "b"), strides, (PANEL, rows, 1, 1),
         (1,) * 4, swizzle="128B", l2_promotion="L2_128B",
+    )  # fmt: skip
+
+
+def shared(k: SimpleNamespace, text: str, rows: int, stages: int = 1) -> Buffer:
+    """Rows of a head in shared memory."""
+    return Buffer(text, SHARED, (rows, k.dim), DTYPES[k.dtype], stages, swizzle=128)
+
+
+def schedule(
+    k: SimpleNamespace, rows: int, copies: int, reader: tuple[Reader, ...], buffers: tuple[Buffer, ...],
+    pipelines: tuple[Pipeline, ...] = (), **more: Any,
+) -> Schedule:  # fmt: skip
+    """What both structures declare alike: `copies` of `rows` queries, rings of keys and of values for `reader`, and the grid."""
+    tile, clustered = k.tile // k.cluster, k.cluster > 1
+    return Schedule(
+        buffers=(shared(k, "q_s", rows, copies), *(shared(k, f"{x}_s", k.tile, k.stages) for x in "kv"), *buffers),
+        pipelines=(
+            Pipeline("q", ("q_s",), "load", Engine.BULK, reader, copies),
+            *(Pipeline(x, (f"{x}_s",), "load", Engine.BULK, reader, k.stages, multicast=clustered) for x in "kv"),
+            *pipelines,
+        ),
+        grid=(dim("ctas"), k.cluster),
+        axes=("cta", "rank"),
+        cluster=(1, k.cluster, 1),
+        group=(1,) if clustered else (),
+        maps=tuple(tensor_map(x, n, k) for x, n in (("q", rows), ("k", tile), ("v", tile), ("out", group_rows(k)))),
+        min_ctas_per_sm=1,
+        **more,
     )  # fmt: skip
 
 

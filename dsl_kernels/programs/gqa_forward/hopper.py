@@ -17,27 +17,26 @@ from ...tile.lang import (
     Buffer,
     Engine,
     Mma,
-    Pipeline,
     Reader,
     Role,
     Schedule,
     Turn,
 )
-from ...tile.text import Recorder, Value, ceildiv, dim, maximum, minimum
+from ...tile.text import Recorder, Value, ceildiv, maximum, minimum
 from .common import (
     GROUP_ROWS,
     REGISTER,
     REGISTERS,
     RESCALE_LOG2,
-    SHARED,
     Work,
     load,
     place_head,
     place_item,
     query_rows,
+    schedule,
+    shared,
     start,
     store_rows,
-    tensor_map,
 )
 
 
@@ -45,25 +44,20 @@ def declare(k: SimpleNamespace) -> Schedule:
     dtype, soft = DTYPES[k.dtype], k.ablation != "nosoftmax"
     reader = (Reader("attend", Engine.WGMMA, "warp"),)
 
-    def shared(text: str, rows: int, stages: int = 1) -> Buffer:
-        return Buffer(text, SHARED, (rows, k.dim), dtype, stages, swizzle=128)
-
     def rows(text: str, doc: str) -> Buffer:
         return Buffer(text, REGISTER, (GROUP_ROWS,), "float32", role="attend", per_thread=2, doc=doc)
 
     def held(text: str, columns: int, of: str) -> Buffer:
         return Buffer(text, REGISTER, (GROUP_ROWS, columns), of, role="attend")
 
-    return Schedule(
+    return schedule(
+        k, query_rows(k), 1, reader,
         roles=(
             Role("attend", 4, registers=REGISTERS[k.groups][0], doc="64 rows each: products, softmax, epilogue", replicas=k.groups),
             Role("load", 4, registers=REGISTERS[k.groups][1], doc="queries, keys and values", active=1),
         ),
         buffers=(
-            shared("q_s", query_rows(k)),
-            shared("k_s", k.tile, k.stages),
-            shared("v_s", k.tile, k.stages),
-            shared("o_s", query_rows(k)),
+            shared(k, "o_s", query_rows(k)),
             held("scores", k.tile, "float32"),
             held("weights", k.tile, dtype),
             held("acc", k.dim, "float32"),
@@ -72,11 +66,6 @@ def declare(k: SimpleNamespace) -> Schedule:
             *((rows("factor", "what earlier weights of a row shrink by"),) if soft else ()),
             *((rows("limit", "the score from which on a row's maximum rises"),) if soft and k.lazy else ()),
         ),
-        pipelines=(
-            Pipeline("q", ("q_s",), "load", Engine.BULK, reader),
-            Pipeline("k", ("k_s",), "load", Engine.BULK, reader, k.stages, multicast=k.cluster > 1),
-            Pipeline("v", ("v_s",), "load", Engine.BULK, reader, k.stages, multicast=k.cluster > 1),
-        ),
         mmas=(
             Mma("qk", "wgmma", "attend", GROUP_ROWS, k.tile, k.dim, dtype, a="q_s", b="k_s", acc="scores", doc="S = Q K^T"),
             Mma(
@@ -84,17 +73,9 @@ def declare(k: SimpleNamespace) -> Schedule:
                 acc="acc", doc="O += P V",
             ),
         ),
-        grid=(dim("ctas"), k.cluster),
-        axes=("cta", "rank"),
-        cluster=(1, k.cluster, 1),
-        group=(1,) if k.cluster > 1 else (),
         named_barriers={"staged": ("attend",)},
         apart=("staged",),
         turns=(Turn("issue", ("attend",)),) if k.order else (),
-        maps=(
-            tensor_map("q", query_rows(k), k), tensor_map("k", k.tile // k.cluster, k), tensor_map("v", k.tile // k.cluster, k), tensor_map("out", GROUP_ROWS, k),
-        ),
-        min_ctas_per_sm=1,
     )  # fmt: skip
 
 
