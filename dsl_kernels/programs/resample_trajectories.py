@@ -116,9 +116,8 @@ def _start(m: Recorder) -> None:
 
 
 @recorded
-def _place(s: Tile, first: Value, count: Value) -> None:
+def _place(m: Recorder, s: Tile, first: Value, count: Value) -> None:
     """Stage `count` times from row `first` on and find every thread's target among them."""
-    m = s.m
     row, n, times = m.block(0), s.n, s.times
     placed = s.place, s.weight
     leaf.stage_times(m, times, s.src_times, row, n, first, count, m.k.targets)
@@ -130,15 +129,13 @@ def _place(s: Tile, first: Value, count: Value) -> None:
 
 
 @recorded
-def _place_in_global(s: Tile) -> None:
-    m = s.m
+def _place_in_global(m: Recorder, s: Tile) -> None:
     leaf.place_in_global(m, s.place, s.weight, s.src_times, m.block(0), s.n, s.t)
 
 
 @recorded
-def _find_window(s: Tile) -> None:
+def _find_window(m: Recorder, s: Tile) -> None:
     """The rows whose times decide the tile's targets: those between its least and its largest."""
-    m = s.m
     s.window = 0
     s.count = 0
     times = s.src_times
@@ -146,21 +143,19 @@ def _find_window(s: Tile) -> None:
 
 
 @recorded
-def _place_in_window(s: Tile) -> None:
+def _place_in_window(m: Recorder, s: Tile) -> None:
     """Only the times between the tile's least and largest target decide; a window that is too long is not staged."""
-    m = s.m
     leaf.bound_warps(m, s.bounds, s.t, m.c.warps)
     m.meet()
-    _find_window(s)
+    _find_window(m, s)
     if s.count <= STAGED:
-        _place(s, s.window, s.count)
+        _place(m, s, s.window, s.count)
     else:
-        _place_in_global(s)
+        _place_in_global(m, s)
 
 
 @recorded
-def _blend(s: Tile) -> None:
-    m = s.m
+def _blend(m: Recorder, s: Tile) -> None:
     m.meet()
     leaf.blend(
         m, s.out, s.data, m.block(0), s.n, s.targets, s.d, s.first, s.left, s.place,
@@ -169,16 +164,15 @@ def _blend(s: Tile) -> None:
 
 
 @recorded
-def _merge(s: Tile) -> None:
+def _merge(m: Recorder, s: Tile) -> None:
     """Ascending targets are merged with the rows of their window; targets in another order are searched for one by one."""
-    m, marks = s.m, s.marks
     leaf.bound_warps(m, s.bounds, s.t, m.c.warps)
-    leaf.keep_targets(m, marks, s.t)
+    leaf.keep_targets(m, s.marks, s.t)
     m.meet()
     ascend: Boolean = False
-    leaf.see_order(m, ascend, marks, s.left, m.k.targets)
+    leaf.see_order(m, ascend, s.marks, s.left, m.k.targets)
     if ascend:
-        _find_window(s)
+        _find_window(m, s)
         # The last row of a stretch is the first of the next.
         steps = minimum(STRETCH, STRETCH_ELEMENTS // s.d) - 1
         done: Int32 = 0
@@ -186,17 +180,17 @@ def _merge(s: Tile) -> None:
         for stretch in range((s.count - 2 + steps) // steps):
             begin = s.window + stretch * steps
             held = minimum(steps + 1, s.count - stretch * steps)
-            _merge_stretch(s, begin, held, done, upto)
+            _merge_stretch(m, s, begin, held, done, upto)
             done = upto
     else:
-        _place_in_global(s)
-        _blend(s)
+        _place_in_global(m, s)
+        _blend(m, s)
 
 
 @recorded
-def _merge_stretch(s: Tile, begin: Value, rows: Value, done: Value, upto: Changes) -> None:
+def _merge_stretch(m: Recorder, s: Tile, begin: Value, rows: Value, done: Value, upto: Changes) -> None:
     """Stage `rows` rows from `begin` on and give the targets before the last one's time, those from `done` up to `upto`."""
-    m, threads = s.m, s.m.k.targets
+    threads = m.k.targets
     row, n, d, times, staged = m.block(0), s.n, s.d, s.times, s.rows
     placed = s.place, s.weight
     last = inline(begin + rows == s.window + s.count)
@@ -219,17 +213,17 @@ def _sample(m: Recorder) -> None:
     s.t = 0.0
     leaf.read_target(m, s.t, s.tgt_times, m.block(0), s.targets, s.first, s.left)
     if m.k.search == "merge":
-        _merge(s)
+        _merge(m, s)
         return
     if m.k.search == "global":
-        _place_in_global(s)
+        _place_in_global(m, s)
     elif m.k.search == "window":
-        _place_in_window(s)
+        _place_in_window(m, s)
     else:
         # A variable: TileLang would call the size what a leaf calls it.
         s.count = s.n
-        _place(s, 0, s.count)
-    _blend(s)
+        _place(m, s, 0, s.count)
+    _blend(m, s)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:

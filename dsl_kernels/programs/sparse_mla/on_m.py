@@ -222,8 +222,7 @@ def _paired(k: SimpleNamespace) -> Schedule:
 
 
 @recorded
-def _copy_queries(walk: Units) -> None:
-    m = walk.m
+def _copy_queries(m: Recorder, walk: Units) -> None:
     q = walk.q.producer.acquire(walk.done)
     for target, q_of, columns in ((q.q_s, walk.q_nope, LATENT_DIM), (q.qpe_s, walk.q_pe, ROPE_DIM)):
         leaf_gather.copy_query_rows(m, target, q_of, walk.row, walk.head0, m.k.heads, columns)
@@ -247,7 +246,7 @@ def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
     def gather() -> None:
         walk.next_live(ids)
         if side == 0:
-            _copy_queries(walk)
+            _copy_queries(m, walk)
         leaf_gather.load_half(m, words, walk.kv_cache, rank, shares, ids=walk.now, n=walk.n)
         while walk.live:
             walk.next_live(ids)
@@ -267,7 +266,7 @@ def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
                 leaf_gather.fetch_half(m, walk.kv_cache, rank, shares, ids, walk.n)
             walk.it += 1
 
-    each_query(walk, gather)
+    each_query(m, walk, gather)
 
 
 @recorded
@@ -289,7 +288,7 @@ def _gather_pairs(m: Recorder, walk: Pairs) -> None:
 
     def gather() -> None:
         if walk.done == 0:
-            _copy_queries(walk)
+            _copy_queries(m, walk)
         for turn in range(walk.turns):
             walk.vote()
             now_low_left = walk.left.low
@@ -302,9 +301,9 @@ def _gather_pairs(m: Recorder, walk: Pairs) -> None:
                 copy(1, now_low_right, now_high_right)
                 walk.it += 1
             if walk.done > 0 and turn == 0:
-                _copy_queries(walk)
+                _copy_queries(m, walk)
 
-    each_query(walk, gather)
+    each_query(m, walk, gather)
 
 
 def _of_side(m: Recorder, side: int, *texts: str) -> Iterator[View]:
@@ -320,13 +319,12 @@ def _release(m: Recorder, *slots: Reading) -> None:
 
 @recorded
 def _attend_queries(
-    walk: Units, side: int, attend: Callable[[Reading], None], scratch: View | None = None
+    m: Recorder, walk: Units, side: int, attend: Callable[[Reading], None], scratch: View | None = None
 ) -> None:
     """For each query of which this CTA has units: `attend(q)`, then both sides' sums and O become the result.
 
     The result passes through `scratch`, or where there is none through the memory of the query itself.
     """
-    m = walk.m
     acc, sums, peak, factor, sinks = _of_side(m, side, "acc", "sums", "peak", "factor", "sinks")
 
     def at_query() -> None:
@@ -347,14 +345,14 @@ def _attend_queries(
         leaf_softmax.share_sums(m, sums, walk.red_s, side)
         m.meet("attend")
         leaf_softmax.total_rows(m, sums, peak, factor, walk.red_s, side)
-        _end_of_query(walk, scratch or q.q_s.columns(side * HALF, HALF), side)
+        _end_of_query(m, walk, scratch or q.q_s.columns(side * HALF, HALF), side)
         m.comment("What the sides have left for one another is read.")
         m.meet("attend")
         if scratch is None:
             q.release()
 
-    each_query(walk, at_query)
-    _merge(walk, side)
+    each_query(m, walk, at_query)
+    _merge(m, walk, side)
 
 
 @recorded
@@ -408,7 +406,7 @@ def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
         if side == 0 and walk.it > begin:
             _release(m, *join(walk.it - 1))
 
-    _attend_queries(walk, side, attend)
+    _attend_queries(m, walk, side, attend)
 
 
 @recorded
@@ -462,13 +460,12 @@ def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
         while walk.live:
             score(q)
 
-    _attend_queries(walk, side, attend, m.buffer(f"out_s_{own}"))
+    _attend_queries(m, walk, side, attend, m.buffer(f"out_s_{own}"))
 
 
 @recorded
-def _end_of_query(walk: Units, scratch: View, side: int) -> None:
+def _end_of_query(m: Recorder, walk: Units, scratch: View, side: int) -> None:
     """Store the result through `scratch`, or leave this CTA's part for those that have the query's other parts."""
-    m = walk.m
     acc, sums, factor, sinks = _of_side(m, side, "acc", "sums", "factor", "sinks")
     part, parts, counter = parts_of_query(walk, walk.row)
     if parts > 1:
@@ -487,9 +484,8 @@ def _end_of_query(walk: Units, scratch: View, side: int) -> None:
 
 
 @recorded
-def _merge(walk: Units, side: int) -> None:
+def _merge(m: Recorder, walk: Units, side: int) -> None:
     """Merge this CTA's share of each query that it has a part of. By now it has left all of its own parts."""
-    m = walk.m
     if walk.splits > 1:
         walk.unit = place_of_cta(m)[0] * walk.share
         while walk.unit < walk.end:

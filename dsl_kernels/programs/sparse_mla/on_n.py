@@ -232,9 +232,9 @@ def _unpack(m: Recorder, walk: Walk) -> None:
 
 
 @recorded
-def _attend_tiles(walk: Walk) -> None:
+def _attend_tiles(m: Recorder, walk: Walk) -> None:
     """Both products and the softmax, tile by tile. Leaves O normalised, and its lse in `top`."""
-    m, c = walk.m, walk.m.c
+    c = m.c
     parts = ((walk.q_s, walk.q_nope, LATENT_DIM, c.dims), (walk.qpe_s, walk.q_pe, ROPE_DIM, c.rope))
     for target, q, width, columns in parts:
         leaf_gather.load_queries(
@@ -254,7 +254,7 @@ def _attend_tiles(walk: Walk) -> None:
             m.multiply("qk_pe", walk.scores, kv.kpe_s, walk.qpe_s, accumulate=True, before=nope)
             m.await_products()
             if m.k.slices > 1:
-                _add_partial_scores(walk)
+                _add_partial_scores(m, walk)
             leaf_softmax.mask_scores(
                 m, walk.scores, low=walk.in_low, high=walk.in_high, sm_scale=walk.sm_scale,
             )  # fmt: skip
@@ -266,9 +266,8 @@ def _attend_tiles(walk: Walk) -> None:
 
 
 @recorded
-def _add_partial_scores(walk: Walk) -> None:
+def _add_partial_scores(m: Recorder, walk: Walk) -> None:
     """Exchange the partial scores of a tile with the other CTAs of the slice group, and add them."""
-    m = walk.m
     x = walk.x.producer.slot(walk.it)
     x.commit()
     leaf_softmax.send_scores(
@@ -313,7 +312,7 @@ def _attend_whole(m: Recorder, walk: Walk) -> None:
             walk.lse_partial, walk.attn_sink, walk.splits, m.k.heads, walk.lse_scale,
         )  # fmt: skip
 
-    _attend_tiles(walk)
+    _attend_tiles(m, walk)
     if m.k.cluster == 1 and splits == 1:
         leaf.write_outputs(
             m, walk.acc, walk.top, walk.attn_sink, walk.out, walk.lse, row, head0, m.k.heads, walk.lse_scale,
@@ -331,7 +330,7 @@ def _attend_slice(m: Recorder, walk: Walk) -> None:
     """A slice of the dims: the CTAs of a slice group add their partial scores, and all that hold a slice merge its rows."""
     which, part, parts = walk.which, walk.split, walk.splits_of_row
     leaf.load_sinks(m, walk.sinks, walk.attn_sink, walk.head0)
-    _attend_tiles(walk)
+    _attend_tiles(m, walk)
     top, kept, rows = walk.top, walk.o_s, walk.o.reader.slot(0)
     first = m.block(0) * parts * m.k.slices + which
     if parts > 1:

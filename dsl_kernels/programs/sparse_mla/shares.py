@@ -152,7 +152,7 @@ def start(m: Recorder) -> Units:
     walk: Units = Pairs(m) if m.c.unit == 2 else Tiles(m)
     walk.head0 = place_of_cta(m)[1] * m.c.head_block if m.c.head_blocks > 1 else 0
     if not _found_late(m):
-        _find_share(walk)
+        _find_share(m, walk)
     walk.done = 0
     walk.it = 0
     walk.declare()
@@ -183,9 +183,8 @@ def _found_late(m: Recorder) -> bool:
 
 
 @recorded
-def _find_share(walk: Units) -> None:
+def _find_share(m: Recorder, walk: Units) -> None:
     """Find which of all queries' units are this CTA's. Neighbouring CTAs have the same units, each for its own block of heads."""
-    m = walk.m
     units = inline(units_of_query(m))
     walk.share = (units + walk.splits - 1) // walk.splits
     walk.span = walk.share * walk.splits
@@ -201,11 +200,10 @@ def _find_share(walk: Units) -> None:
 
 
 @recorded
-def each_query(walk: Units, at_query: Callable[[], None]) -> None:
+def each_query(m: Recorder, walk: Units, at_query: Callable[[], None]) -> None:
     """Call `at_query` for each query of which this CTA has units."""
-    m = walk.m
     if _found_late(m):
-        _find_share(walk)
+        _find_share(m, walk)
     while walk.unit < walk.end:
         walk.row = walk.unit // walk.span
         some = inline(walk.enter_query())
