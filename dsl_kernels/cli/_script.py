@@ -40,11 +40,12 @@ class ScriptCommand(typer.core.TyperCommand):
 
 
 def run(
-    ctx: Any, script: Path, *, arch: str, interleavings: int, seed: int, sms: int, explain: Path | None, as_json: bool
+    ctx: Any, script: Path, *, arch: str, interleavings: int, seed: int, sms: int, explain: Path | None, coverage: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Run a program with every launch checked; status 1 when a check fails or the program does."""
     from ..emulator.script import emulated, summary
-    from ..emulator.script.text import PURPOSE, row
+    from ..emulator.script.text import PURPOSE, reached, row
 
     if not script.is_file():
         raise InvalidArgumentError(
@@ -73,12 +74,16 @@ def run(
         status = 1
     if as_json:
         rows = [row(record) for record in session.launches]
-        out.print_json(
-            {"script": str(script), "arch": arch, "purpose": PURPOSE, "launches": rows, "notes": dict(session.notes),
-             "failure": failure, "ok": not status}
-        )  # fmt: skip
+        record = {
+            "script": str(script), "arch": arch, "purpose": PURPOSE, "launches": rows, "notes": dict(session.notes),
+            "failure": failure, "ok": not status,
+        }  # fmt: skip
+        out.print_json({**record, "coverage": reached(session)} if coverage else record)
     else:
         out.console().print(summary(session), markup=False, highlight=False, soft_wrap=True)
+        if coverage:
+            for kernel, found in session.coverage().items():
+                typer.echo(f"What all launches of {kernel.entry} reached together: {found}")
         if failure:
             out.error_console().print(
                 f"the program failed: {failure}", style="red", markup=False, highlight=False, soft_wrap=True

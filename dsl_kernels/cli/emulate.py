@@ -63,7 +63,8 @@ def emulate(
     """
     if script is not None and name is None:
         _script.run(
-            ctx, script, arch=arch, interleavings=interleavings, seed=seed, sms=sms, explain=explain, as_json=as_json
+            ctx, script, arch=arch, interleavings=interleavings, seed=seed, sms=sms, explain=explain, coverage=coverage,
+            as_json=as_json,
         )  # fmt: skip
         return
     if name is None or script is not None:

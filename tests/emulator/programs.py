@@ -116,7 +116,7 @@ import tilelang
 import tilelang.language as T
 
 
-@tilelang.autotune(configs=[{"tile": 64}, {"tile": 32}])
+@tilelang.autotune(configs=[{"tile": 64, "pass_configs": {}}, {"tile": 32}])
 @tilelang.jit(out_idx=[-1])
 def matmul(m, n, k, tile=64):
     @T.prim_func

@@ -270,6 +270,7 @@ def test_torchs_device_is_told_apart_from_the_host():
     with emulated("sm_100a", sms=7) as session:
         assert torch.cuda.is_available() and torch.cuda.get_device_capability() == (10, 0)
         assert torch.cuda.get_device_properties(0).multi_processor_count == 7
+        assert torch.device(0) == torch.device("cuda", 0)
         host = torch.zeros(4)
         device = host.to("cuda")
         device += 1
@@ -290,6 +291,52 @@ def test_torchs_device_is_told_apart_from_the_host():
         assert host.data_ptr() not in {r.memory[0] for r in session.memory.regions()}
     assert not torch.cuda.is_available() or torch.cuda.get_device_name() != session.device.name
     assert not torch.zeros(2).is_cuda
+
+
+def test_a_backward_pass_makes_its_tensors_on_the_device():
+    """torch leaves the mode that tells devices apart before a backward pass, and makes the gradients itself."""
+    seen = []
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, dy):
+            (x,) = ctx.saved_tensors
+            seen.extend([dy, torch.empty(4, device=x.device), torch.empty_like(x)])
+            return 2 * dy
+
+    with emulated() as session:
+        for leave in (lambda y, x: y.sum().backward(), lambda y, x: torch.autograd.grad(y.sum(), x)):
+            x = torch.ones(4, device="cuda", requires_grad=True)
+            leave(Double.apply(x), x)
+            assert len(seen) == 3 and all(t.is_cuda for t in seen)
+            assert {t.data_ptr() for t in seen} <= {r.memory[0] for r in session.memory.regions()}
+            seen.clear()
+        host = torch.ones(4, requires_grad=True)
+        Double.apply(host).sum().backward()
+        assert not any(t.is_cuda for t in seen)
+
+
+def test_what_torch_compile_decorates_runs_as_it_is():
+    """In a process of its own: torch reads its settings once."""
+    program = """
+import torch
+from dsl_kernels.emulator.script import emulated
+
+with emulated():
+    @torch.compile
+    def twice(x):
+        return 2 * x
+
+    assert twice(torch.ones(4, device="cuda")).is_cuda
+    torch._dynamo.trace_rules.get_torch_obj_rule_map()
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_torchs_graphs_repeat_kernels_and_torch_calls():
@@ -335,6 +382,7 @@ def test_the_command_runs_a_program_and_gives_it_its_arguments(tmp_path):
         "--interleavings",
         "3",
         "--json",
+        "--coverage",
         "--script",
         str(tmp_path / "p.py"),
         "--seed",
@@ -348,7 +396,11 @@ def test_the_command_runs_a_program_and_gives_it_its_arguments(tmp_path):
         data["ok"] and data["launches"][0]["grid"] == [2, 1, 1] and data["launches"][0]["interleavings"] == 3
     )
     assert "nothing is translated" in data["purpose"]
+    (reached,) = data["coverage"]
+    assert reached["kernel"] == "k" and 0 < reached["executed"] <= reached["instructions"]
     assert "['--seed', '70', '-h']" in done.stderr
+    done = emulate("--coverage", "--script", str(tmp_path / "p.py"), "--seed", "70", cwd=tmp_path)
+    assert "What all launches of k reached together: " in done.stdout
     done = emulate("--script", str(tmp_path / "p.py"), cwd=tmp_path)  # its main fails without the option
     assert done.returncode == 1 and "'--seed' is not in list" in done.stderr
     assert emulate(cwd=tmp_path).returncode == 2

@@ -100,6 +100,7 @@ def _installed(session: Session, folder: Path) -> Iterator[None]:
         "triton": lambda: triton.install(session),
     }
     variables = {
+        "TORCHDYNAMO_DISABLE": "1",  # torch.compile would generate kernels for the CPU; without it the function runs
         **cutedsl.variables(session, folder),
         **tilelang.variables(session),
         **triton.variables(session, folder),

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...arch import RESERVED_SMEM, ArchSpec, get_arch
 from ...arguments import shown
+from ..coverage import Coverage
 from ..errors import EmulatorError, LaunchError, UnsupportedInstruction
 from ..interleaving import Interleaving, interleavings
 from ..launch import _parse, launch
@@ -142,6 +143,14 @@ class Session:
     def ok(self) -> bool:
         """Whether every launch passed every check."""
         return all(record.ok for record in self.launches)
+
+    def coverage(self) -> dict[Kernel, Coverage]:
+        """What all launches of each kernel reached together, under all their interleavings."""
+        out: dict[Kernel, Coverage] = {}
+        for record in self.launches:
+            for report in record.reports:
+                out[record.kernel] = out.get(record.kernel, Coverage()).merged(report.coverage)
+        return out
 
     def note(self, text: str) -> None:
         """Something that the program asked for and that was answered without doing it."""

@@ -36,6 +36,11 @@ def row(record: LaunchRecord) -> dict[str, Any]:
     }
 
 
+def reached(session: Session) -> list[dict[str, Any]]:
+    """What the launches of each kernel reached together, as plain data."""
+    return [{"kernel": kernel.entry, **found.as_dict()} for kernel, found in session.coverage().items()]
+
+
 def summary(session: Session) -> str:
     """A line a launch, the first error of each, and what was answered without doing it."""
     lines = [PURPOSE]

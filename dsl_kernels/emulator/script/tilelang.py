@@ -309,7 +309,10 @@ def install(session: Session, folder: Path) -> Iterator[None]:
             args, kwargs = self._kernel_parameters
             configs = configs(*args, **dict(kwargs))
         config = dict(next(iter(configs), {}))
-        kernel = self._ensure_jit_functions()[0](**config)
+        own = {tuner._PASS_CONFIGS_KEY: config["pass_configs"]} if "pass_configs" in config else {}
+        kernel = self._ensure_jit_functions()[0](
+            **{k: v for k, v in config.items() if k != "pass_configs"}, **own
+        )
         return tuner.AutotuneResult(
             latency=1.0,
             config=config,

@@ -73,12 +73,40 @@ def _mode(session: Session) -> Any:
                 if answer is None:
                     return args[0]
                 return answer() if memory.holds(args[0]) else func(*args, **kwargs)
+            if func is torch.device and args and type(args[0]) is int:
+                return torch.device("cuda", args[0])
             if func is torch.Tensor.__dlpack__ and memory.holds(args[0]):
                 version = {k: v for k, v in kwargs.items() if k == "max_version"}
                 return _device_capsule(func(args[0], **version))
             return _on_cpu(session, func, args, kwargs)
 
     return CudaOnCpu()
+
+
+def _backward(session: Session, mode: Any, patches: Patches) -> None:
+    """Keep the mode on in backward passes, which torch enters through a call of its own, with gradients of its own."""
+    import torch
+    from torch.autograd.function import BackwardCFunction
+    from torch.overrides import _get_current_function_mode_stack
+
+    run: Any = torch.autograd._engine_run_backward
+    apply = BackwardCFunction.apply
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        if mode in _get_current_function_mode_stack():
+            return run(*args, **kwargs)
+        with mode:
+            return run(*args, **kwargs)
+
+    def of_function(self: Any, *args: Any) -> Any:
+        saved = list(_tensors(self.saved_tensors))
+        if not saved or any(session.memory.holds(t) for t in saved):
+            for tensor in _tensors(args):
+                session.memory.adopt(tensor)
+        return apply(self, *args)
+
+    patches.set(torch.autograd, "_engine_run_backward", run_backward)
+    patches.set(BackwardCFunction, "apply", of_function)
 
 
 def _on_cpu(session: Session, func: Any, args: Any, kwargs: Any) -> Any:
@@ -169,17 +197,18 @@ def install(session: Session) -> Iterator[None]:
         def __new__(cls, device: Any = "cpu") -> Any:
             return generator.__new__(cls, "cpu")
 
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
+    def answer(value: int | None) -> Callable[..., Any]:
+        """A function of its own for each name: torch.compile keeps rules by function, and one must not have two."""
+        return lambda *_, **__: value
 
-    def zero(*_: Any, **__: Any) -> int:
-        return 0
+    def seed(number: int) -> None:
+        torch.default_generator.manual_seed(number)
 
     replacements: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "device_count": lambda: 1,
-        "current_device": zero,
+        "current_device": answer(0),
         "get_device_capability": lambda *_: (major, minor),
         "get_device_properties": lambda *_: _properties(session),
         "get_device_name": lambda *_: session.device.name,
@@ -191,8 +220,8 @@ def install(session: Session) -> Iterator[None]:
         "set_stream": lambda s: made.current.append(s),
         "is_current_stream_capturing": lambda: session.capturing(made.current[-1].cuda_stream) is not None,
         "mem_get_info": lambda *_: (session.device.memory_bytes, session.device.memory_bytes),
-        "manual_seed": torch.default_generator.manual_seed,
-        "manual_seed_all": torch.default_generator.manual_seed,
+        "manual_seed": lambda number: seed(number),
+        "manual_seed_all": lambda number: seed(number),
         "Stream": made.Stream,
         "ExternalStream": made.Stream,
         "Event": made.Event,
@@ -203,10 +232,10 @@ def install(session: Session) -> Iterator[None]:
     }
     for name in ("synchronize", "set_device", "empty_cache", "init", "_lazy_init", "reset_peak_memory_stats", "ipc_collect",
                  "reset_max_memory_allocated", "set_per_process_memory_fraction", "_sleep"):  # fmt: skip
-        replacements[name] = nothing
+        replacements[name] = answer(None)
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
-        replacements[name] = zero
-    nvtx = {"range_push": zero, "range_pop": zero, "mark": nothing}
+        replacements[name] = answer(0)
+    nvtx = {"range_push": answer(0), "range_pop": answer(0), "mark": answer(None)}
     mode = _mode(session)
     try:
         for name, value in replacements.items():
@@ -215,6 +244,7 @@ def install(session: Session) -> Iterator[None]:
             patches.set(c.nvtx, name, value)
         patches.set(torch, "Generator", Generator)
         patches.set(torch.version, "cuda", "13.0")
+        _backward(session, mode, patches)
         with mode:
             yield
     finally:
