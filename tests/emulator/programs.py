@@ -208,3 +208,24 @@ scale[(2,)](x, y, 300, BLOCK=256, num_warps=4)
 assert torch.equal(y, 3 * x)
 print("PASS")
 """
+
+TILELANG_CLUSTER = """
+import torch
+import tilelang
+import tilelang.language as T
+
+
+@tilelang.jit(out_idx=[-1])
+def double(n):
+    @T.prim_func
+    def main(a: T.Tensor((n,), "float32"), b: T.Tensor((n,), "float32")):
+        with T.Kernel(n // 128, threads=128, cluster_dims=2) as bx:
+            for i in T.Parallel(128):
+                b[bx * 128 + i] = 2 * a[bx * 128 + i]
+
+    return main
+
+
+a = torch.randn(512, device="cuda")
+torch.testing.assert_close(double(512)(a), 2 * a)
+"""

@@ -14,7 +14,16 @@ from dsl_kernels.emulator.script import UnsupportedCall, emulated, summary
 from dsl_kernels.runtime import cache
 
 from .kernels import simple
-from .programs import CUTE_ADD, CUTE_TMA, GLUON_SCALE, RACE, SCALE, TILELANG_GEMM, TRITON_GEMM
+from .programs import (
+    CUTE_ADD,
+    CUTE_TMA,
+    GLUON_SCALE,
+    RACE,
+    SCALE,
+    TILELANG_CLUSTER,
+    TILELANG_GEMM,
+    TRITON_GEMM,
+)
 
 pytest_plugins = ["pytester"]
 
@@ -445,6 +454,15 @@ def test_a_tilelang_program(tmp_path, arch):
     grids = [row["grid"] for row in data["launches"]]
     assert [1, 2, 1] in grids and [2, 1, 1] in grids
     assert data["notes"]["autotuners take their first configuration"] == 2
+
+
+@pytest.mark.compile
+def test_a_tilelang_program_of_clusters(tmp_path):
+    (tmp_path / "p.py").write_text(TILELANG_CLUSTER)
+    done = emulate("--interleavings", "2", "--json", "--script", "p.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (launch,) = json.loads(done.stdout)["launches"]
+    assert launch["grid"] == [4, 1, 1] and launch["cluster"] == [2, 1, 1]
 
 
 @pytest.mark.compile

@@ -26,6 +26,7 @@ from .hooks import Patches
 from .session import Kernel, Session
 
 _AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
+_CLUSTER = ".cluster_dim_"
 _DYNAMIC = "tirx.use_dyn_shared_memory"
 # Launch parameters that change no result here; they take no argument of their own.
 _FLAGS = frozenset(
@@ -124,11 +125,12 @@ def _launcher(session: Session, kernel: Kernel, function: Any) -> Callable[..., 
     key = "tirx.kernel_launch_params" if "tirx.kernel_launch_params" in attrs else "tir.kernel_launch_params"
     tags = [str(tag) for tag in attrs[key]]
     dtypes = [str(p.dtype) for p in function.params]
-    cluster = [int(n) for n in attrs["cluster_dims"]] if "cluster_dims" in attrs else None
+    fixed = [int(n) for n in attrs["cluster_dims"]] if "cluster_dims" in attrs else None
 
     def launch(*args: Any) -> None:
         values, rest = args[: len(dtypes)], list(args[len(dtypes) :])
         sizes, smem, flags = dict.fromkeys(_AXES, 1), 0, []
+        cluster: list[int] = []
         for tag in tags:
             if tag in _FLAGS:
                 flags.append("dependent" if "dependent" in tag else "cooperative")
@@ -140,6 +142,8 @@ def _launcher(session: Session, kernel: Kernel, function: Any) -> Callable[..., 
                 smem = int(rest.pop(0))
             elif tag.startswith("clusterIdx"):
                 rest.pop(0)
+            elif _CLUSTER in tag:
+                cluster.append(int(rest.pop(0)))
             else:
                 raise UnsupportedCall(
                     "a TileLang kernel", got=f"the launch parameter {tag}", fix="report it with the program"
@@ -150,7 +154,7 @@ def _launcher(session: Session, kernel: Kernel, function: Any) -> Callable[..., 
 
         extents = list(sizes.values())
         session.launch(
-            kernel, extents[:3], extents[3:], parameters, source="TileLang", cluster=cluster, dynamic_smem=smem,
+            kernel, extents[:3], extents[3:], parameters, source="TileLang", cluster=cluster or fixed, dynamic_smem=smem,
             attributes=flags,
         )  # fmt: skip
 
@@ -265,7 +269,7 @@ def _executable(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
         def call(*args: Any) -> Any:
             _made.register(kernels)
-            given = [tvm_ffi.from_dlpack(_OnDevice(a)) if isinstance(a, torch.Tensor) else a for a in args]
+            given = [tvm_ffi.from_dlpack(_OnDevice(a.detach())) if isinstance(a, torch.Tensor) else a for a in args]
             kernels.error = None
             try:
                 return executable(*given)
