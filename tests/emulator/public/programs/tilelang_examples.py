@@ -32,7 +32,6 @@ CALLS = {
     "sparse_attention_v4": ("deepseek_v4/sparse_attn_fwd_sm90.py", "test_correctness", {"BATCH": 1, "H": 16, "N_CTX": 4, "N_KV": 256, "D_HEAD": 128, "TOPK": 128}),
     "mha": ("flash_attention/example_mha_fwd_bshd.py", "main", {"batch": 1, "heads": 2, "seq_len": 256, "dim": 64, "is_causal": False, "tune": False}),
     "mha_causal": ("flash_attention/example_mha_fwd_bshd.py", "main", {"batch": 1, "heads": 2, "seq_len": 256, "dim": 64, "is_causal": True, "tune": False}),
-    "mha_varlen": ("flash_attention/example_mha_fwd_varlen.py", "main", {"batch": 2, "heads": 2, "seq_len": 128, "dim": 64, "causal": True}),
     "gqa": ("flash_attention/example_gqa_fwd_bshd.py", "main", {"batch": 1, "heads": 4, "seq_len": 256, "dim": 64, "is_causal": True, "groups": 2, "tune": False}),
     "gqa_decode": ("flash_decoding/example_gqa_decode.py", "main", {"batch": 1, "heads": 8, "groups": 2, "kv_seqlen": 512, "dim": 64, "tune": False}),
     "linear_attention": ("linear_attention/example_linear_attn_fwd.py", "main", {"B": 1, "S": 128, "H": 2, "D": 64}),
