@@ -142,8 +142,9 @@ def test_reductions_of_several_ctas_are_atomic():
 
 # ------------------------------------------------------------------------------------------ the word of tcgen05.alloc
 ALLOC = """
-mbarrier.init.shared.b64 [%r3], 1; fence.mbarrier_init.release.cluster;
-@ld.shared.u32 %r5, [%r2]; bar.sync 0;
+setp.ne.u32 %p1, %r1, 0; @!%p1 mbarrier.init.shared.b64 [%r3], 1; fence.mbarrier_init.release.cluster;
+<allocation>
+ld.shared.u32 %r5, [%r2]; bar.sync 0;
 setp.ne.u32 %p1, %r1, 0; @%p1 bra DONE;
 mbarrier.arrive.expect_tx.shared.b64 _, [%r3], 16;
 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%d1], 16, [%r3];
@@ -155,7 +156,7 @@ tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r5, 32;
 
 def test_the_word_of_an_allocation_may_be_the_target_of_a_copy():
     alloc = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2], 32; bar.sync 0;\n"
-    body = ALLOC.replace("@", alloc, 1)
+    body = ALLOC.replace("<allocation>", alloc)
     kw = {"block": 32, "target": "sm_100a", "n": 4}
     assert codes(body, **kw) == (set(), {"missing-proxy-fence-alloc"})
     assert codes(body, strict_fences=True, **kw)[0] == {"missing-proxy-fence-alloc"}
@@ -290,3 +291,13 @@ def test_the_programs_have_no_warning_of_these_kinds(name):
 def test_what_is_not_executed_is_refused_before_the_launch(body):
     with pytest.raises(UnsupportedInstruction):
         launch(simple(".reg .b128 %q<4>;\n" + BEGIN + "bra END;\n" + body + "\nEND:"), 1, 1, [None])
+
+
+def test_an_mbarrier_is_not_set_up_twice():
+    """PTX ISA, mbarrier.init: undefined for a place that holds an mbarrier, whether or not it is in use."""
+    once = "setp.eq.u32 %p1, %r1, 0;\n@%p1 mbarrier.init.shared.b64 [%r3], 1;\n"
+    assert codes(once, block=32)[0] == set()
+    assert codes("mbarrier.init.shared.b64 [%r3], 1;", block=32)[0] == {"mbarrier-reinit"}
+    assert codes(once + "@%p1 mbarrier.init.shared.b64 [%r3], 1;", block=32)[0] == {"mbarrier-reinit"}
+    again = once + "@%p1 mbarrier.inval.shared.b64 [%r3];\n@%p1 mbarrier.init.shared.b64 [%r3], 1;"
+    assert codes(again, block=32)[0] == set()

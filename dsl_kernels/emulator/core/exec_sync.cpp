@@ -193,8 +193,8 @@ Flow Exec::mbarrier() {
         if (!count || count > 1048575) M.fatal("mbarrier-count", &w, pc, "mbarrier.init with count " + std::to_string(count));
         MBar& b = loc.cta->mbars[loc.offset];
         if (b.init_pc >= 0) M.note_mbar(loc.offset, b);
-        if (b.live && (b.pending != b.expected || b.tx))
-          M.find("mbarrier-reinit", true, &w, pc, "mbarrier.init of a barrier that is in use");
+        // PTX: undefined for a place that holds an mbarrier, whoever put it there and whether or not it is in use.
+        if (b.live) M.find("mbarrier-reinit", true, &w, pc, "mbarrier.init of a barrier that stands: no mbarrier.inval of it lies between");
         b = MBar();
         M.note_write(loc, 8, M.access(w, pc), w, pc, "mbarrier.init");
         b.live = true;
