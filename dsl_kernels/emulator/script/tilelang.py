@@ -269,7 +269,9 @@ def _executable(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
         def call(*args: Any) -> Any:
             _made.register(kernels)
-            given = [tvm_ffi.from_dlpack(_OnDevice(a.detach())) if isinstance(a, torch.Tensor) else a for a in args]
+            given = [
+                tvm_ffi.from_dlpack(_OnDevice(a.detach())) if isinstance(a, torch.Tensor) else a for a in args
+            ]
             kernels.error = None
             try:
                 return executable(*given)
