@@ -67,7 +67,6 @@ PROJECTS = {
     "cce": Project(
         "Cut Cross-Entropy (Triton)", "cut_cross_entropy_library", ("cut-cross-entropy", "triton")
     ),
-    "flag_gems": Project("FlagGems (Triton)", "flag_gems_library", ("flag-gems", "triton")),
 }
 
 
@@ -134,8 +133,6 @@ PROGRAMS = [
         "tile_kernels", "sm_90a", "per_token_cast per_block_cast cast_back transpose topk_gate group_count"
     ),
     *programs("tile_kernels", "sm_90a", "normalize_weight mask_indices sinkhorn"),
-    *programs("flag_gems", "sm_90a", "mm softmax cumsum sort topk total"),
-    *programs("flag_gems", "sm_100a", "mm"),
     *programs("cce", "sm_90a", "loss loss_and_gradients"),
     *programs("cce", "sm_100a", "loss loss_and_gradients"),
 ]
