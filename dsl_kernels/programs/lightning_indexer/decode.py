@@ -155,10 +155,11 @@ def _start(m: Recorder) -> Share:
     """What does not depend on a length is fetched and worked out while the lengths are in flight."""
     s = Share(m, seq=0, tile=0, step=1, need=0, turns=0, turn=-1, fresh=False)
     walk.place_when_even(m, s.seq, s.tile, s.step, s.b, cta=m.block(0), ctas=s.ctas)
-    m.barriers_stand()
     # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
-    dependent = not m.arch.tmem_columns
-    if dependent:
+    if m.arch.tmem_columns:
+        m.depend(launch=False)
+    m.barriers_stand()
+    if not m.arch.tmem_columns:
         m.depend(launch=False)
     if m.k.queries == 1:
         early_length: Int32 = 0
@@ -168,8 +169,7 @@ def _start(m: Recorder) -> Share:
         m.comment("Garbage past a length: nothing follows an entry before the length is known.")
         row = minimum(s.seq, s.b - 1)
         _read_entries(m, s, row, s.step, last=s.max_pages - 1)
-    if dependent:
-        m.launch_dependents()
+    m.launch_dependents()
     if m.k.queries == 1:
         walk.lengths_to_score(m, s.need, early_length, s.b, s.skip_below)
     else:

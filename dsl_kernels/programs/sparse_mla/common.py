@@ -170,7 +170,7 @@ class Walk(Ids):
 
 @recorded
 def start(m: Recorder) -> Walk:
-    """Find this CTA's place, and read its first ids. On Hopper nothing before that reads what the previous kernel wrote."""
+    """Find this CTA's place, and read its first ids. Nothing before that reads what the previous kernel wrote."""
     walk = Walk(m)
     blocks, slices, splits = m.c.head_blocks, slices_of(m), walk.splits
     walk.row = m.block(0) // blocks if blocks > 1 else m.block(0)
@@ -184,6 +184,9 @@ def start(m: Recorder) -> Walk:
     walk.turns = (walk.topk // m.k.tile - walk.split + walk.splits_of_row - 1) // walk.splits_of_row
     walk.it = 0
     walk.declare()
+    # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
+    if m.arch.tmem_columns:
+        m.depend()
     m.barriers_stand()
     if slices > 1:
         m.comment("The other CTAs' barriers must stand before anything is sent to them.")

@@ -583,6 +583,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0(
     turn = Int32(-1)
     fresh = Boolean(False)
     seq, tile, step = place_when_even(b, cta, ctas)
+    cute.arch.griddepcontrol_wait()
     if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(STAGES):
@@ -618,6 +619,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0(
         row = cutlass.min(seq, b - 1)
         entry = table_entries(block_table, max_pages, row, tile, step, max_pages - 1, lane)
         ahead = table_entries(block_table, max_pages, row, tile + 16 * step, step, max_pages - 1, lane)
+    cute.arch.griddepcontrol_launch_dependents()
     need = keys_to_score(seq_lens, b, next_n, skip_below, lane)
     seq, tile, need, turns, step = find_share(
         seq, tile, need, step, seq_lens, b, next_n, skip_below, cta, ctas, lane

@@ -328,6 +328,7 @@ def program():
             # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
             # tiles in turn.
             leaf.place_when_even(seq, tile, step, b, cta, ctas)
+            # A launch of TileLang starts when the kernel before it has ended.
             early_length = T.alloc_var("int32", init=0)
             read_lengths(early_length, seq_lens, b, lane)
             entry = T.alloc_var("int32", init=0)

@@ -423,6 +423,7 @@ def program():
             # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
             # tiles in turn.
             leaf.place_when_even(seq, tile, step, b, cta, ctas)
+            # A launch of TileLang starts when the kernel before it has ended.
             entry = T.alloc_var("int32", init=0)
             ahead = T.alloc_var("int32", init=0)
             if (thread >= 256) & (thread < 288):

@@ -770,6 +770,8 @@ def sparse_mla__cutedsl_sm100a__h32_bf16_bt64_cl1_cp_async(
     in_low = Int32(0)
     in_high = Int32(0)
     live = Boolean(False)
+    cute.arch.griddepcontrol_launch_dependents()
+    cute.arch.griddepcontrol_wait()
     if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(1):

@@ -722,6 +722,7 @@ def program():
             in_low = T.alloc_var("int32", init=0)
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
+            # A launch of TileLang starts when the kernel before it has ended.
             read_ids_turn_0(low, high, indices, row, turns, split, lane)
             if thread < 128:
                 softmax(
