@@ -343,7 +343,7 @@ def beside_peers() -> dict[str, list[tuple[float, str]]]:
     found: dict[str, list[tuple[float, str]]] = {title: [] for title in GROUPS.values()}
     for row in report.read([]):
         peer, title = peers.of(row), GROUPS.get((row["op"], row["form"]))
-        if peer is not None and title is not None:
+        if row["environment"]["gpu"] == RESULTS_GPU and peer is not None and title is not None:
             sizes = {
                 name: row[name] for name in ("heads", "t", "b", "rows", "s", "len", "skv") if name in row
             }
