@@ -15,7 +15,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +201,8 @@ class LoadedKernel:
                     got=hex(value.data_ptr()),
                     fix="pass a tensor that begins on such an address: .clone() makes one",
                 )
-            outer = zip(strides[:-1], shape[:-1], strict=True) if spec.strides else ()
+            pitched = spec.strides and not _follow(spec.shape, spec.strides)
+            outer = zip(strides[:-1], shape[:-1], strict=True) if pitched else ()
             steps = [step * value.element_size() for step, size in outer if size > 1]
             if any(step % align for step in steps):
                 raise InvalidArgumentError(
@@ -504,6 +506,15 @@ def _slot_format(kind: str) -> str:
 def _evaluate(expressions: tuple[str, ...], scope: Mapping[str, Any]) -> tuple[int, ...]:
     names = sorted(names_in_all(expressions))
     return compile_expressions(expressions, names)(*(scope[n] for n in names))
+
+
+@lru_cache(maxsize=1024)
+def _follow(shape: tuple[str, ...], strides: tuple[str, ...]) -> bool:
+    """Whether strides follow from a shape whatever its dims are: a call chooses no pitch, and guards see the dims."""
+    names = sorted(names_in_all((*shape, *strides)))
+    primes = (n for n in count(1009) if all(n % d for d in range(2, 100)))
+    scope = dict(zip(names, primes, strict=False))
+    return _evaluate(strides, scope) == _contiguous(_evaluate(shape, scope))
 
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -364,6 +364,26 @@ def test_check_names_what_does_not_fit(change, error, message):
         launch.LoadedKernel(example(), b"cubin").check(given)
 
 
+@pytest.mark.parametrize(("strides", "refused"), [(("d", "1"), False), (("pitch", "1"), True)])
+def test_rows_begin_on_aligned_addresses_where_a_call_chooses_their_pitch(strides, refused):
+    """Where strides follow from the shape, as TileLang writes them down, a width of 5 is for the guards to refuse."""
+    x, _, scale = example().operands
+    made = example(
+        operands=(x, Operand("y", "tensor", "float32", ("n", "d"), strides, written=True), scale),
+        dims={**example().dims, "d": ("y", "shape", 1), "pitch": ("y", "stride", 0)},
+    )
+    kernel = launch.LoadedKernel(made, b"cubin")
+    kernel.alignment = {"y": 16}
+    given = {**operands(), "y": torch.zeros(300, 5)}
+    if not refused:
+        kernel.check(given)
+        return
+    with pytest.raises(
+        InvalidArgumentError, match="rows that begin on multiples of 16 bytes; got strides of 20 bytes"
+    ):
+        kernel.check(given)
+
+
 def test_a_parameter_may_be_an_expression(driver):
     params = (*example().params[:2], Param("n2", "int32", "n * 2 + 1"), Param("scale", "float32", "scale"))
     launch.LoadedKernel(example(params=params), b"cubin").launch(operands())
