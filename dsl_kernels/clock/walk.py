@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..dtypes import DTYPES
 from ..tile import text as t
+from ..tile.counting import bytes_of
 from ..tile.expressions import Expr
 from ..tile.lang import Engine, Mma, Pipeline, Role, Space
 from .machine import QUANTUM, SCHEDULERS, Signal, Task
@@ -143,15 +144,6 @@ class Walker:
         """What the elements of an operand have in the longest call; None where that is not said."""
         stated = self.sm.kernel.longest.get(memory.name, "") if isinstance(memory, t.Global) else ""
         return int(stated) if stated.isdigit() else self.sm.dims.get(stated)
-
-    def _bytes(self, view: t.View) -> float:
-        buffer = self.schedule.buffer(view.buffer)
-        elements = buffer.stage_elements
-        if view.rows is not None:
-            elements = elements // buffer.shape[0] * view.rows
-        if view.width is not None:
-            elements = elements // buffer.shape[-1] * view.width
-        return elements * DTYPES[buffer.dtype].bytes
 
     # ------------------------------------------------------------------ what is issued
 
@@ -283,7 +275,7 @@ class Walker:
 
     def _given(self, argument: Any) -> Any:
         if isinstance(argument, t.View):
-            return self._bytes(argument)
+            return bytes_of(self.schedule, argument)
         if isinstance(argument, t.Global):
             return self._longest(argument) or 0
         return self.value(argument)
@@ -335,7 +327,9 @@ class Walker:
             copies = (s.target.rows or self.schedule.buffer(s.target.buffer).shape[0]) / 4
         yield from self.slots(self.rates.bulk_slots * copies)
         taken = self.machine.unit("copy engine").serve(self.task.now, self.rates.bulk_issue * copies)
-        comes = self._memory(self._bytes(s.target), taken) + self.sm.latency + self.rates.bulk_latency
+        comes = (
+            self._memory(bytes_of(self.schedule, s.target), taken) + self.sm.latency + self.rates.bulk_latency
+        )
         key = s.slot.pipeline.name, self.value(s.slot.use)
         self._bulks[key] = max(self._bulks.get(key, 0.0), comes)
 
@@ -410,7 +404,7 @@ class Walker:
     def _store(self, s: t.Store) -> Steps:
         yield from self.slots(6)
         yield from self._met(s.name)
-        size = sum(self._bytes(view) for _, view in s.copies)
+        size = sum(bytes_of(self.schedule, view) for _, view in s.copies)
         self._stores.append(self._memory(size, self.task.now) + WRITTEN)
 
     def _await_stores(self, s: t.AwaitStores) -> Steps:

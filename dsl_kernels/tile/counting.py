@@ -298,7 +298,7 @@ class _Reading:
 
     def _argument(self, argument: Any) -> str | None:
         if isinstance(argument, t.View):
-            return str(self._bytes(argument))
+            return str(bytes_of(self.schedule, argument))
         if isinstance(argument, t.Global):
             stated = self.operands.get(argument.name, "0")
             return stated if stated.isdigit() else f"d[{stated!r}]"
@@ -322,7 +322,7 @@ class _Reading:
             ]
         return [
             *((("flops", product.mma.dtype), str(product.mma.flops)) for product in s.issues()),
-            *((_LOADED, str(self._bytes(target))) for _, target in s.loads()),
+            *((_LOADED, str(bytes_of(self.schedule, target))) for _, target in s.loads()),
             *((_STORED, self._inside(box, view)) for box, view in s.stores()),
             *([(counted, "1")] if (counted := s.counts()) else []),
         ]
@@ -340,15 +340,16 @@ class _Reading:
             parts.append(str(wide) if place is None else inside)
         return " * ".join(parts)
 
-    def _bytes(self, view: t.View) -> int:
-        """The bytes of part of a buffer."""
-        buffer = self.schedule.buffer(view.buffer)
-        elements = buffer.stage_elements
-        if view.rows is not None:
-            elements = elements // buffer.shape[0] * view.rows
-        if view.width is not None:
-            elements = elements // buffer.shape[-1] * view.width
-        return elements * DTYPES[buffer.dtype].bytes
+
+def bytes_of(schedule: Schedule, view: t.View) -> int:
+    """The bytes of part of a buffer."""
+    buffer = schedule.buffer(view.buffer)
+    elements = buffer.stage_elements
+    if view.rows is not None:
+        elements = elements // buffer.shape[0] * view.rows
+    if view.width is not None:
+        elements = elements // buffer.shape[-1] * view.width
+    return elements * DTYPES[buffer.dtype].bytes
 
 
 def _of_dims(extent: str) -> str:
