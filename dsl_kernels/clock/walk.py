@@ -124,7 +124,7 @@ class Walker:
 
     def _go(self, statements: Iterable[t.Statement]) -> Steps:
         for s in statements:
-            steps = _MEANING[type(s)](self, s)
+            steps = _MEANING.get(type(s), Walker._other)(self, s)
             if steps is not None:
                 yield from steps
 
@@ -185,17 +185,22 @@ class Walker:
 
     # ------------------------------------------------------------------ plain statements
 
-    def _nothing(self, s: Any) -> None:
-        pass
+    def _other(self, s: t.Statement) -> Steps:
+        """What has no meaning of its own here: a few instructions, the barrier that it meets at, and its blocks once."""
+        if s.OF_MACHINE:
+            yield from self.slots(4)
+        if (name := s.meets()) is not None:
+            yield from self._met(name)
+        for name, value in s.sets().items():
+            self.scope[name] = None if value is None else self.value(value)
+        for block in s.blocks.values():
+            yield from self._go(block)
 
     def _let(self, s: t.Let | t.Assign) -> None:
         self.scope[s.name] = self.value(s.value)
 
     def _variable(self, s: t.Variable) -> None:
         self.scope[s.name] = self.value(s.initial)
-
-    def _region(self, s: t.Region) -> Steps:
-        return self._go(s.body)
 
     def _loop(self, s: t.Loop) -> Steps:
         begin, end = self.value(s.begin), self.value(s.end)
@@ -380,10 +385,6 @@ class Walker:
 
     # ------------------------------------------------------------------ barriers
 
-    def _meet(self, s: t.Meet | t.Publish) -> Steps:
-        yield from self.slots(4)
-        yield from self._met(s.name)
-
     def _met(self, name: str) -> Steps:
         members = self.schedule.named_barriers[name] if name else [role.name for role in self.schedule.roles]
         if name in self.schedule.apart:
@@ -391,9 +392,6 @@ class Walker:
             return
         total = sum(self.schedule.role(member).replicas for member in members)
         yield self.cta.meet(name, total, self.task.now)
-
-    def _tear_down(self, s: t.TearDown) -> Steps:
-        yield from self._met("")
 
     def _stand(self, s: t.BarriersStand) -> Steps:
         yield from self.slots(40)
@@ -426,9 +424,6 @@ class Walker:
         yield from self._met(s.name)
         self.scope[s.last] = True
 
-    def _count_in(self, s: t.CountIn) -> Steps:
-        return self._met(s.name)
-
     def _await_count(self, s: t.AwaitCount) -> Steps:
         yield self.task.now + self.rates.grid
         yield from self._met(s.name)
@@ -458,13 +453,12 @@ class Walker:
             )
 
 
+# What is told apart from a few instructions and a barrier.
 _MEANING: dict[type, Callable[[Walker, Any], Steps | None]] = {
     t.Let: Walker._let, t.Assign: Walker._let, t.Variable: Walker._variable, t.Loop: Walker._loop, t.Repeat: Walker._repeat,
-    t.If: Walker._if, t.Region: Walker._region, t.Call: Walker._call, t.PipelineOp: Walker._pipeline_op, t.Bulk: Walker._bulk,
-    t.Multiply: Walker._multiply, t.AwaitProducts: Walker._await_products, t.Fill: Walker._fill, t.Meet: Walker._meet,
-    t.Publish: Walker._meet, t.BarriersStand: Walker._stand, t.TearDown: Walker._tear_down, t.Store: Walker._store,
-    t.AwaitStores: Walker._await_stores, t.TakeTicket: Walker._ticket, t.CountIn: Walker._count_in,
-    t.AwaitCount: Walker._await_count, t.TakeTurn: Walker._take_turn, t.PassTurn: Walker._pass_turn,
-    t.ClusterWait: Walker._cluster_wait, t.CountOut: Walker._nothing, t.ClusterArrive: Walker._cluster_arrive,
-    t.Comment: Walker._nothing, t.Depend: Walker._nothing, t.LaunchDependents: Walker._nothing,
+    t.If: Walker._if, t.Call: Walker._call, t.PipelineOp: Walker._pipeline_op, t.Bulk: Walker._bulk, t.Fill: Walker._fill,
+    t.Multiply: Walker._multiply, t.AwaitProducts: Walker._await_products, t.BarriersStand: Walker._stand,
+    t.Store: Walker._store, t.AwaitStores: Walker._await_stores, t.TakeTicket: Walker._ticket, t.AwaitCount: Walker._await_count,
+    t.TakeTurn: Walker._take_turn, t.PassTurn: Walker._pass_turn, t.ClusterWait: Walker._cluster_wait,
+    t.ClusterArrive: Walker._cluster_arrive,
 }  # fmt: skip

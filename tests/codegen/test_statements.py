@@ -15,7 +15,9 @@ import torch
 from codegen.printer import Printer
 from codegen.render import environment
 from codegen.sweep import backends
-from dsl_kernels.arch import ARCHS
+from dsl_kernels.arch import ARCHS, GPUS
+from dsl_kernels.clock import Kernel, rates_of
+from dsl_kernels.clock.sm import Sm
 from dsl_kernels.errors import DeclarationError, DslKernelError
 from dsl_kernels.problems.base import OperandSpec, Problem
 from dsl_kernels.tile import statements
@@ -210,6 +212,18 @@ def test_probes_count_it_and_the_cost_model_reads_past_it() -> None:
     assert "stamp" in regions, regions
     found = counts_of(program(), {PROBE.name: 0}, ARCH)({"turns": 3})
     assert (found.loaded, found.stored, dict(found.flops)) == (0, 0, {})
+
+
+def test_the_clock_goes_by_what_it_declares() -> None:
+    """Three stamps are three meetings of the roles, whatever a stamp means."""
+    gpu, text = GPUS["H100"], program().text({}, ARCH)
+    counts = counts_of(program(), {PROBE.name: 0}, ARCH)({"turns": 3})
+
+    def clocks(turns: int) -> float:
+        kernel = Kernel(schedule(), text, {})
+        return Sm(kernel, gpu, rates_of(gpu), {"turns": turns}, counts, 0.0).walk().clocks
+
+    assert clocks(6) - clocks(3) >= 3 * rates_of(gpu).meet
 
 
 def test_without_a_meaning_or_a_macro_the_error_says_where_to_write_it() -> None:
