@@ -40,7 +40,7 @@ def test_the_kernel_that_is_written_is_in_the_form_of_the_documents(tmp_path) ->
     program = paths["programs"]
     for said in (
         "Kernel(Names)",
-        "Rows(State)",
+        "Rows(State, Kernel)",
         "ring: Channel",
         ".producer.acquire(",
         ".reader.wait(",
