@@ -88,7 +88,7 @@ class Rates:
         return self.clock_mhz - busy * (self.clock_mhz - self.loaded_mhz)
 
 
-_SASS = "stall fields of the SASS of the committed variants, median"
+_SASS = "benchmarks/clock_instructions.py: stall fields of the SASS of the committed variants"
 _RECORD = Path(__file__).parent.parent / "tuned" / "nvidia_h100_rates.json"
 _GUIDE = "CUDA's programming guide"
 

@@ -1,0 +1,141 @@
+"""What the clock says that a warp issues, beside the SASS of the compiled variants: instructions of each function that DSLs spell.
+
+    python -m dsl_kernels compile --all      # what is not compiled is left out
+    python benchmarks/clock_instructions.py
+
+Of CuTe DSL's variants of sm_90a each instruction names the line that it came from. Instructions of a function over the times
+that leaves' texts apply it, written-out loops counted as written out and others once, are what one application takes; beside it
+stands what `dsl_kernels/clock/work.py` says. Then the ratio of all instructions of TileLang's variants to those of CuTe DSL's
+from the same text, and the clocks that an instruction holds its warp by the stall field of its control word.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from dsl_kernels import programs, variants
+from dsl_kernels.arch import get_arch
+from dsl_kernels.clock import work
+from dsl_kernels.runtime import store, toolkit
+from dsl_kernels.tile import text as t
+
+DEVICE = Path(work.__file__).parent.parent / "device" / "cutedsl"
+_LINE = re.compile(r'\s*//## File "([^"]*)", line (\d+)')
+_CODE = re.compile(r"\s*/\*[0-9a-f]{4,6}\*/\s+(.*?);?\s*/\* 0x[0-9a-f]{16} \*/")
+_CONTROL = re.compile(r"\s*/\* 0x([0-9a-f]{16}) \*/")
+
+
+class Instruction(NamedTuple):
+    """One instruction: the file and line that it came from, and the clocks that it holds its warp."""
+
+    file: str
+    line: int
+    stall: int
+
+
+def instructions(cubin: Path) -> Iterator[Instruction]:
+    """The instructions of a cubin."""
+    command = [str(toolkit.nvdisasm().path), "-g", "-c", "-hex", str(cubin)]
+    file, line, open_code = "", 0, False
+    for text in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
+        if found := _LINE.match(text):
+            file, line = Path(found[1]).name, int(found[2])
+        elif _CODE.match(text):
+            open_code = True
+        elif open_code and (found := _CONTROL.match(text)):
+            open_code = False
+            yield Instruction(file, line, max(1, int(found[1], 16) >> 41 & 15))
+
+
+def functions() -> dict[tuple[str, int], str]:
+    """The function that each line of CuTe DSL's device helpers belongs to."""
+    found: dict[tuple[str, int], str] = {}
+    for path in DEVICE.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                    found.setdefault((path.name, line), node.name)
+    return found
+
+
+class Applied(work._Walk):
+    """Counts the functions that a leaf's text applies where it stands: every branch, and a loop that is not written out once."""
+
+    counted: Counter[str]
+
+    def _apply(self, value: Any) -> None:
+        self.counted[value.args[0].name] += 1
+        super()._apply(value)
+
+    def go(self, statements: Any) -> None:
+        for s in statements:
+            if isinstance(s, t.If):
+                self.count(s.condition)
+                self.go(s.body)
+                self.go(s.orelse)
+            elif isinstance(s, t.Repeat) or (isinstance(s, t.Loop) and not s.unrolled):
+                self.go(s.body)
+            else:
+                super().go([s])
+
+
+def applied(variant: variants.Variant) -> Counter[str]:
+    """How often the texts of a variant's leaves apply each function."""
+    program, arch = programs.get(variant.op), get_arch(variant.arch)
+    schedule = program.declare(SimpleNamespace(**variant.knobs), arch)
+    found = Counter[str]()
+    for part in program.said(variant.knobs, arch, schedule).parts.values():
+        for s in t.walk(part):
+            if isinstance(s, t.Call) and s.leaf.text is not None:
+                walk = Applied({"thread": 0, "lane": 0, "warp": 0})
+                walk.counted = found
+                walk.go(work.text_of(s.leaf, s.arguments, schedule).statements)
+    return found
+
+
+def main() -> None:
+    owner, of_function, times = functions(), Counter[str](), Counter[str]()
+    sizes: dict[str, int] = {}
+    stalls: list[float] = []
+    for variant in variants.variants():
+        folder = store.lookup(variant)
+        if variant.arch != "sm_90a" or folder is None:
+            continue
+        listed = list(instructions(folder / "kernel.cubin"))
+        sizes[variant.id] = len(listed)
+        stalls.append(statistics.mean(each.stall for each in listed))
+        if variant.backend == "cutedsl":
+            of_function.update(owner.get((each.file, each.line), "") for each in listed)
+            times.update(applied(variant))
+    print("| function | applications | instructions of one | the clock's |\n| --- | --- | --- | --- |")
+    for name, count in times.most_common():
+        if of_function[name] and name in work._FUNCTIONS:
+            print(f"| {name} | {count} | {of_function[name] / count:.1f} | {work._FUNCTIONS[name][0]} |")
+    twins = [
+        (name, sizes[name.replace("cutedsl", "tilelang")] / size)
+        for name, size in sizes.items()
+        if "cutedsl" in name and name.replace("cutedsl", "tilelang") in sizes
+    ]
+    print("\n| op | pairs | TileLang's instructions to CuTe DSL's, median |\n| --- | --- | --- |")
+    for op in programs.names():
+        if ratios := [ratio for name, ratio in twins if name.startswith(op)]:
+            print(f"| {op} | {len(ratios)} | {statistics.median(ratios):.2f} |")
+    rest = [ratio for name, ratio in twins if not name.startswith("gqa_forward")]
+    if rest:
+        print(f"| all but gqa_forward | {len(rest)} | {statistics.median(rest):.2f} |")
+    if stalls:
+        print(
+            f"\nStall field, mean of a variant: median {statistics.median(stalls):.2f} clocks an instruction."
+        )
+
+
+if __name__ == "__main__":
+    main()
