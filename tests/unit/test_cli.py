@@ -320,15 +320,15 @@ def test_explain_says_whose_points_decided(monkeypatch):
     monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(GENERATED))
     monkeypatch.setattr(measured, "TUNED", Path(measured.__file__).parent / "tuned")
     said = "the points are the H200's (NVIDIA H200, 132 SMs), with scaled times"
-    for gpu_name in ("H100", "NVIDIA GH200 480GB"):
-        found = data(*TOPK, "--gpu", gpu_name)
-        assert found["table"] == {"gpu": "NVIDIA H200", "sms": 132, "own": False} and found["tuned"] is None
-        assert found["selection"]["rule"] == "tuned table of the H200"
-        assert all(c["tuned_us"] is None for c in found["candidates"]) and found["best_by_backend"] == {}
-        assert said in invoke(*TOPK, "--gpu", gpu_name).stdout
-    own = data(*TOPK, "--gpu", "H200")
-    assert own["table"] == {"gpu": "NVIDIA H200", "sms": 132, "own": True}
-    assert said not in invoke(*TOPK, "--gpu", "H200").stdout
+    sibling = "NVIDIA GH200 480GB"
+    found = data(*TOPK, "--gpu", sibling)
+    assert found["table"] == {"gpu": "NVIDIA H200", "sms": 132, "own": False} and found["tuned"] is None
+    assert found["selection"]["rule"] == "tuned table of the H200"
+    assert all(c["tuned_us"] is None for c in found["candidates"]) and found["best_by_backend"] == {}
+    assert said in invoke(*TOPK, "--gpu", sibling).stdout
+    for name, device in (("H200", "NVIDIA H200"), ("H100", "NVIDIA H100 80GB HBM3")):
+        assert data(*TOPK, "--gpu", name)["table"] == {"gpu": device, "sms": 132, "own": True}
+        assert said not in invoke(*TOPK, "--gpu", name).stdout
     assert data(*TOPK[: TOPK.index("--arch")], "--gpu", "B200")["table"] is None
 
 
