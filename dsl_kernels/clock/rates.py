@@ -6,6 +6,7 @@ either end of all of them. `benchmarks/clock_rates.py` measures the GPU at hand.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -93,7 +94,8 @@ _RECORD = Path(__file__).parent.parent / "tuned" / "nvidia_h100_rates.json"
 _GUIDE = "CUDA's programming guide"
 
 
-def _hopper() -> dict[str, Rate]:
+@functools.cache
+def hopper() -> dict[str, Rate]:
     """Hopper's rates: those that `benchmarks/clock_rates.py` measured on an H100, and what else is known."""
     record = json.loads(_RECORD.read_text())
     source = f"{record['command']} on one {record['gpu']}, {record['date']}"
@@ -131,20 +133,26 @@ def _hopper() -> dict[str, Rate]:
     }
 
 
-HOPPER = _hopper()
 _NOTES = "public notes on the B200, 2026-03-17"
-BLACKWELL: dict[str, Rate] = {
-    **HOPPER,
-    "loaded_mhz": Rate(1845, "contest notes: 1845 MHz under load on a rented B200", 1965, 1500),
-    # A chain of dependent instructions takes 54 clocks each at N = 64 and 128; whether others may go between is not known.
-    "tensor_least": Rate(20, f"{_NOTES}; initiation of 11 clocks by SemiAnalysis, 2026-03-31", 11, 54),
-    "tensor_latency": Rate(100, f"{_NOTES}: commit + 30 clocks, chain of 54 to 138", 60, 170),
-    "tensor_issue": Rate(8, "SASS of the committed variants: 12 instructions a product of CuTe DSL", 5, 12),
-    "tensor_columns": Rate(57 / 128, "public catalogue of the B300: 57 bytes a clock and scheduler", 1.0, 0.4),
-    "hand_over": Rate(44, f"{_NOTES}: 88 clocks both ways", 30, 90),
-    "l2_latency": Rate(360, f"{_NOTES}: gather4 from the L2 in 197 ns", 280, 460),
-    "hbm_latency": Rate(800, f"{_NOTES}: gather4 from memory in 540 ns", 650, 1000),
-}  # fmt: skip
+
+
+@functools.cache
+def blackwell() -> dict[str, Rate]:
+    """Blackwell's rates: published ones, and Hopper's where none is."""
+    return {
+        **hopper(),
+        "loaded_mhz": Rate(1845, "contest notes: 1845 MHz under load on a rented B200", 1965, 1500),
+        # A chain of dependent instructions takes 54 clocks each at N = 64 and 128; whether others may go between is not known.
+        "tensor_least": Rate(20, f"{_NOTES}; initiation of 11 clocks by SemiAnalysis, 2026-03-31", 11, 54),
+        "tensor_latency": Rate(100, f"{_NOTES}: commit + 30 clocks, chain of 54 to 138", 60, 170),
+        "tensor_issue": Rate(8, "SASS of the committed variants: 12 instructions a product of CuTe DSL", 5, 12),
+        "tensor_columns": Rate(57 / 128, "public catalogue of the B300: 57 bytes a clock and scheduler", 1.0, 0.4),
+        "hand_over": Rate(44, f"{_NOTES}: 88 clocks both ways", 30, 90),
+        "l2_latency": Rate(360, f"{_NOTES}: gather4 from the L2 in 197 ns", 280, 460),
+        "hbm_latency": Rate(800, f"{_NOTES}: gather4 from memory in 540 ns", 650, 1000),
+    }  # fmt: skip
+
+
 # What memory and the L2 of a GPU give, where more is known than its row in `arch.GPUS` says, in GB/s.
 BANDWIDTHS: dict[str, dict[str, Rate]] = {
     "B200": {
@@ -160,7 +168,7 @@ TENSOR = {"bfloat16": 4096.0, "float16": 4096.0, "float8_e4m3": 8192.0}
 
 def sources(gpu: GpuSpec) -> dict[str, Rate]:
     """Every rate of a GPU that is no number of its row in `arch.GPUS`, with its source."""
-    return {**(BLACKWELL if gpu.arch.tmem_columns else HOPPER), **BANDWIDTHS.get(gpu.name, {})}
+    return {**(blackwell() if gpu.arch.tmem_columns else hopper()), **BANDWIDTHS.get(gpu.name, {})}
 
 
 def rates_of(gpu: GpuSpec) -> Rates:

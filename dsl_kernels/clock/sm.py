@@ -23,7 +23,7 @@ MOST_USES = 64
 """Uses of a CTA's busiest ring that are walked; further ones come at the pace of the second half of these."""
 SUSTAINED = 200_000
 """Clocks after which power limits what a launch does."""
-SPELLED = {"tilelang": 1.18}
+SPELLED = {"tilelang": 1.16}
 """Instructions of a DSL's kernels to those of CuTe DSL's from the same text: the median over the committed pairs of sm_90a
 but those of gqa_forward, whose TileLang kernels hold their loops more than once."""
 

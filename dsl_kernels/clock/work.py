@@ -54,8 +54,9 @@ class Work:
         self.copied = self.copied or other.copied
 
 
-# Latencies of what a warp's next instruction mostly waits for, in clocks (docs/clock.md).
-SHUFFLE, SHARED, VOTE, MATRIX, ATOMIC = 24.0, 30.0, 12.0, 33.0, 60.0
+# Latencies of what a warp's next instruction mostly waits for, in clocks. benchmarks/clock_rates.py measured 24 of a shuffle, 23
+# to 32 of a load from shared memory and 17 of a vote with the comparison before it; that of an atomic in use is a guess.
+SHUFFLE, SHARED, VOTE, ATOMIC = 24.0, 30.0, 12.0, 60.0
 
 # Instructions of each function that DSLs spell: (slots, MUFU, shared accesses, chain).
 _FUNCTIONS: dict[str, tuple[float, float, float, float]] = {

@@ -20,7 +20,7 @@ class Mark(Enum):
     """What a field of a statement names, as its annotation says."""
 
     BLOCK = "statements inside of it"
-    DECLARES = "a value that exists behind it, in the same block"
+    DECLARES = "a value that exists after it, in the same block"
     INSIDE = "a value that exists in its blocks only"
     ASSIGNS = "a value that was declared before, which gets another one"
     TOUCHES = "a buffer, or several, whole"

@@ -95,13 +95,13 @@ class Transfer:
     TENSOR = False
     """Whether it reads or writes by tcgen05, whose accesses by other threads are ordered by fences."""
     PRODUCTS = False
-    """Whether it is of tensor-core products, which go on behind their issue."""
+    """Whether it is of tensor-core products, which go on after their issue."""
     COMMITS = False
     """Whether a commit tells by itself when all products issued before it are done, with one arrival."""
     LETS_GO: ClassVar[Actions] = ()
     """What a reader of this kind does before it arrives to give a slot back."""
     LAST_READ: ClassVar[Actions] = ()
-    """What one does behind its reads where nothing is given back."""
+    """What one does after its reads where nothing is given back."""
     COPIES = False
     """Whether it copies from global memory ahead of use, in pieces of 16 bytes."""
     ANNOUNCES = False
@@ -194,7 +194,7 @@ class Transfer:
         return any(other.returned_by == self.pipe.name for other in schedule.pipelines)
 
     def _arrives(self, schedule: Schedule, *before: Action) -> tuple[Actions, int]:
-        """An arrival of the producer's threads behind other actions."""
+        """An arrival of the producer's threads after other actions."""
         elect = [Action.ELECT] * (self.pipe.fill_arrive == "warp")
         count = arrivals(schedule.role(self.pipe.producer), self.pipe.fill_arrive)
         return (*before, *elect, Action.ARRIVE_FULL), count
