@@ -260,13 +260,16 @@ class Printer(Values):
         )  # fmt: skip
 
     def print_line(self, s: leaf_text.Line) -> Iterator[str]:
-        row: t.Value = 0
-        for i, index in enumerate(s.rows):
-            row = plus(row * s.pitches[i - 1], index) if i else index
+        steps = list(zip(s.rows, s.pitches, strict=s.strided))
+        if s.rows and not s.strided:
+            row: t.Value = s.rows[0]
+            for index, pitch in zip(s.rows[1:], s.pitches, strict=False):
+                row = plus(row * pitch, index)
+            steps = [(row, s.pitches[-1])]
+        spelled = [(self.value(row, 0 if s.wide else 5), self.value(pitch, 6)) for row, pitch in steps]
         yield from self._spell(
-            "line", name=s.name, array=s.array.name, row=self.value(row, 0 if s.wide else 5) if s.rows else None,
-            pitch=self.value(s.pitches[-1], 6) if s.rows else "", first=self.value(s.first, 5), wide=s.wide,
-        )  # fmt: skip
+            "line", name=s.name, array=s.array.name, steps=spelled, first=self.value(s.first, 5), wide=s.wide
+        )
 
     def print_local(self, s: leaf_text.Local) -> Iterator[str]:
         yield from self._spell(

@@ -171,13 +171,12 @@ class Values:
         if isinstance(argument, t.View):
             return self._view(argument)
         if isinstance(argument, t.Global):
-            return self._phrase("operand", name=argument.name, pitch=argument.pitch)
+            return self._phrase("operand", name=argument.name, strides=argument.strides)
         if isinstance(argument, t.Cluster):
             return argument.buffer
         if isinstance(argument, leaf_text.Array):
-            return self._phrase(
-                "array", name=argument.name, staged=argument.staged, pitched=argument.pitch is not None
-            )
+            strides = [self.value(stride) for stride in argument.strides]
+            return self._phrase("array", name=argument.name, staged=argument.staged, strides=strides)
         if isinstance(argument, t.Sender):
             pipe = argument.slot.pipeline
             return self._words(pipe, 0) if transfer_of(pipe).WORDS else self._barrier(argument.slot, "full")

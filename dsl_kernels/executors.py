@@ -57,12 +57,12 @@ NOTHING = _InTorch(lambda operands, dims: None)
 """Of a call whose results have no elements: kernels divide by sizes that are zero in it."""
 
 
-def fills(values: Mapping[str, float]) -> Launcher:
-    """Of a call that has nothing to read: outputs by name and the value that each is filled with."""
+def fills(values: Mapping[str, float | str]) -> Launcher:
+    """Of a call that has nothing to read: outputs by name and the value that each is filled with, or the scalar that gives it."""
 
     def launch(operands: Mapping[str, Any], dims: Mapping[str, int]) -> None:
         for name, value in values.items():
-            operands[name].fill_(value)
+            operands[name].fill_(operands[value] if isinstance(value, str) else value)
 
     return _InTorch(launch)
 

@@ -36,7 +36,7 @@ def run(
     ] = None,
     heads: Annotated[int | None, typer.Option(help="Attention heads: 8, 16, 32, 64 or 128.")] = None,
     index_heads: Annotated[int | None, typer.Option(help="Indexer heads: 32 or 64.")] = None,
-    topk: Annotated[int | None, typer.Option(help="Tokens to select, a multiple of 64 up to 2048.")] = None,
+    topk: Annotated[int | None, typer.Option(help="Tokens to select, 1 to 2048.")] = None,
     kv: Annotated[
         str | None,
         typer.Option(help="Cache: bf16 (two tensors), joined (one 576-wide row) or fp8 (656-byte tokens)."),

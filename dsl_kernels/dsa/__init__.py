@@ -71,7 +71,7 @@ def decode(
         block_table: [b, max_pages] int32, page ids of both caches; entries past ceil(len / 64) are not followed.
         q_nope, q_pe: [b * next_n, heads, 512] and [b * next_n, heads, 64] bfloat16.
         kv, kpe, attn_sink, lse_base, sm_scale: as `dsl_kernels.ops.sparse_mla`; the cache has the index cache's pages.
-        topk: tokens to select, a multiple of 64 up to 2048.
+        topk: tokens to select, 1 to 2048.
         output: tensors to write into.
         workspace: scratch for the step, with its logits (those of a traced graph are the graph's); by default the ops'
             own of the thread and stream.
@@ -290,15 +290,7 @@ def _allocate(q_nope: torch.Tensor, topk: int) -> StepOutput:
 
 
 def _topk(topk: int) -> int:
-    topk = integer("topk", topk, 64, MAX_TOPK)
-    if topk % 64:
-        raise InvalidArgumentError(
-            "topk",
-            expected=f"a multiple of 64 from 64 to {MAX_TOPK}",
-            got=str(topk),
-            fix="round it up; extra slots are -1 padding",
-        )
-    return topk
+    return integer("topk", topk, 1, MAX_TOPK)
 
 
 def _require_step(workspace: Workspace | None, output: StepOutput | None) -> None:

@@ -131,15 +131,9 @@ class StepSize:
             ("context", 1, MOST_KEYS),
             ("next_n", 1, 8),
             ("pages", 0, MOST_PAGES),
+            ("topk", 1, 2048),
         ):
             require_range(name, getattr(self, name), low, high)
-        if self.topk % 64 or not 64 <= self.topk <= 2048:
-            raise _bad(
-                "topk",
-                "a multiple of 64 from 64 to 2048",
-                shown(self.topk),
-                "round it up; spare slots are -1",
-            )
         if self.kind == "decode" and self.pages and self.pages < self.pages_per_sequence:
             raise _bad(
                 "pages",

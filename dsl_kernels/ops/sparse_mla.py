@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..arguments import integer, require_dense
+from ..arguments import integer, require_dense, shown
 from ..errors import InvalidArgumentError
-from ..problems.sparse_mla import split_cache
+from ..problems.sparse_mla import split_cache, split_queries
 from ..programs.sparse_mla import SLICES
 from ._base import run
 from ._library import torch_op
@@ -22,14 +22,16 @@ LSE_SCALE = {"2": 1.0, "e": math.log(2)}
 @torch_op("sparse_mla", "bf16")
 def sparse_mla(
     q_nope: torch.Tensor,
-    q_pe: torch.Tensor,
+    q_pe: torch.Tensor | None,
     kv: torch.Tensor,
     indices: torch.Tensor,
     *,
     sm_scale: float,
     kpe: torch.Tensor | None = None,
+    topk_length: torch.Tensor | None = None,
     attn_sink: torch.Tensor | None = None,
     lse_base: str = "2",
+    empty_lse: float | None = None,
     out: torch.Tensor | None = None,
     lse: torch.Tensor | None = None,
     splits: int | None = None,
@@ -41,22 +43,26 @@ def sparse_mla(
     """Attention of each query over its own selected tokens; the latent row is key and value.
 
     Args:
-        q_nope, q_pe: [t, heads, 512] and [t, heads, 64] bfloat16; heads 8, 16, 32, 64 or 128.
+        q_nope, q_pe: [t, heads, 512] and [t, heads, 64] bfloat16, or [t, heads, 576] and None; heads 8, 16, 32, 64 or 128.
+            Strides of tokens and of heads are any multiples of 8 elements.
         kv: the cache, paged or flat: bfloat16 [..., 512] with `kpe` [..., 64]; bfloat16 [..., 576] alone; or bytes
-            [..., 656] (512 e4m3, four fp32 scales, 64 bf16 rope). Dequantised values are rounded to bf16, which is
-            exact for scales that are powers of two.
-        indices: [t, topk] int32 global token ids, topk a multiple of 64; -1 anywhere is padding, and so is any other id
-            that names no token; repeats count.
+            [..., 656] (512 e4m3, four fp32 scales, 64 bf16 rope), tokens at any constant stride of whole 16 bytes.
+            Dequantised values are rounded to bf16, which is exact for scales that are powers of two.
+        indices: [t, topk] int32 global token ids, rows at any stride; -1 anywhere is padding, and so is any other id that
+            names no token; repeats count.
+        topk_length: [t] int32: so many of each query's ids count, the first ones; by default all.
         sm_scale: factor of the logits, finite.
         attn_sink: [heads] float32 natural-log logit that joins the denominator of `out`, not of `lse`.
         lse_base: "2" or "e".
-        out, lse: [t, heads, 512] bfloat16 and [t, heads] float32 to write into; must not overlap an input.
+        empty_lse: lse of a query without tokens: -inf, the identity of a merge, by default; or inf, as FlashMLA has it.
+        out, lse: [t, heads, 512] bfloat16 and [t, heads] float32 to write into, strided as queries are, and rows of lse at
+            any stride; must not overlap an input.
         splits: CTAs that share a query's head block; chosen by default. At most one per 64 ids, times the slices of a
             variant whose CTAs share out the dims.
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
     Returns:
-        (out, lse). A query without tokens gives out = 0 and lse = -inf.
+        (out, lse). A query without tokens gives out = 0 and lse = `empty_lse`.
 
     Raises:
         ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device that does not fit.
@@ -65,7 +71,7 @@ def sparse_mla(
     if splits is not None:
         require_dense("indices", indices)
         topk = indices.shape[-1] if indices.dim() else 0
-        splits = integer("splits", splits, 1, max(SLICES) * max(1, topk // 64))
+        splits = integer("splits", splits, 1, max(SLICES) * max(1, -(-topk // 64)))
     lse_scale = LSE_SCALE.get(lse_base) if isinstance(lse_base, str) else None
     if lse_scale is None:
         raise InvalidArgumentError(
@@ -74,10 +80,22 @@ def sparse_mla(
             got=repr(lse_base) if isinstance(lse_base, str) else type(lse_base).__name__,
             fix="name the base of lse",
         )
+    if empty_lse is None:
+        empty_lse = -math.inf
+    elif not isinstance(empty_lse, float) or not math.isinf(empty_lse):
+        raise InvalidArgumentError(
+            "empty_lse",
+            expected="-inf or inf",
+            got=shown(empty_lse),
+            fix="pass float('-inf') or float('inf')",
+        )
+    if q_pe is None:
+        q_nope, q_pe = kept_views("q_nope", split_queries, q_nope, None)[1].values()
     form, cache = kept_views("kv", split_cache, kv, kpe)
     operands: dict[str, Any] = {
-        "q_nope": q_nope, "q_pe": q_pe, **cache, "indices": indices, "attn_sink": attn_sink, "out": out, "lse": lse,
-        "sm_scale": sm_scale, "lse_scale": lse_scale,
+        "q_nope": q_nope, "q_pe": q_pe, **cache, "indices": indices, "topk_length": topk_length, "attn_sink": attn_sink,
+        "out": out, "lse": lse, "sm_scale": sm_scale, "lse_scale": lse_scale, "empty_lse": empty_lse,
+        "has_lengths": int(topk_length is not None),
     }  # fmt: skip
     launch = None if splits is None else {"splits": splits}
     run("sparse_mla", form, operands, executor, variant, arch, workspace, launch=launch)

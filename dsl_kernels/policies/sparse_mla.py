@@ -55,7 +55,7 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
     """Enough splits of the id row to give every SM a CTA: whole clusters, at most one split a tile, and what the caller fixed."""
     cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
     blocks = max(1, blocks_of(k, dims))
-    tiles = max(1, dims["topk"] // k.tile) * slices
+    tiles = max(1, -(-dims["topk"] // k.tile)) * slices
     if getattr(k, "block", 0) == 64:
         pairs = k.kv == "bf16"
         units, rows = -(-tiles // 2) if pairs else tiles, max(1, dims["t"])

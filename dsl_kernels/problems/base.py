@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 UNDEFINED = "undefined"
 
 
+def axis_strides(name: str, axes: str) -> tuple[str | int, ...]:
+    """Names of the runtime dims that hold the strides of an operand's axes, each by its letter, but of the last, which is dense."""
+    return (*(f"{name}_stride_{axis}" for axis in axes), 1)
+
+
 @dataclass(frozen=True)
 class Values:
     """Which values an operand may hold, and what the kernels make of others.
@@ -45,8 +50,8 @@ class OperandSpec:
         shape: extents; a string is a runtime dim, or a static one that the variant's knobs fix. () is a scalar.
         kind: "in", "out", "scalar", or of a kernel's own operands "workspace" (the caller allocates it).
         row_stride: name of the runtime dim that holds the stride of axis 0 in elements; None means contiguous.
-        strides: of a tensor whose axes lie anyhow, the runtime dim (or number) that holds each axis' stride in elements;
-            () means as `row_stride` says.
+        strides: of a tensor whose axes lie anyhow, the runtime dim (or number) that holds each axis' stride in elements, as
+            `axis_strides` names them; () means as `row_stride` says.
         zeroed: a workspace that is zero on entry and that the kernel leaves zero, or an output that is added to.
         align: bytes that the address, and the row stride, are multiples of: the widest access of any variant. 16 is
             what vector loads, bulk copies and tensor maps need; operands that are read one element at a time need 4.
@@ -58,8 +63,9 @@ class OperandSpec:
             takes what is finite. Every call is held to them.
         requires: expressions over the dims that must hold.
         values: rules of its values.
-        of_nothing: of an output, the value of its elements where an input has none; a kernel would be handed an input
-            without an address. None where such inputs are refused, or leave no element of the output either.
+        of_nothing: of an output, the value of its elements where an input has none, or the scalar operand that gives it;
+            a kernel would be handed an input without an address. None where such inputs are refused, or leave no element of
+            the output either.
         longest: of an integer input, what its elements are where every row is as long as the call allows: a number or a dim.
     """
 
@@ -78,7 +84,7 @@ class OperandSpec:
     requires: tuple[str, ...] = ()
     values: tuple[Values, ...] = ()
     strides: tuple[str | int, ...] = ()
-    of_nothing: float | None = None
+    of_nothing: float | str | None = None
     longest: str = "0"
 
     def __post_init__(self) -> None:

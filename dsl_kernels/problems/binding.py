@@ -5,7 +5,8 @@ What a later call of the same shapes, dtypes and strides may still get wrong, `B
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -166,16 +167,21 @@ def _bind_shape(
 
 
 def _bind_sizes(missing: tuple[OperandSpec, ...], dims: dict[str, int]) -> None:
+    """Extents that nothing else gives, and the strides of what will be made contiguous."""
     for spec in missing:
         for extent, size in spec.sizes.items():
             if extent not in dims and names_in(size) <= dims.keys():
                 dims[extent] = evaluate(size, dims)
+        extents = [dims.get(extent) if isinstance(extent, str) else extent for extent in spec.shape]
+        known = [extent for extent in extents if extent is not None]
+        if spec.layout and len(known) == len(extents):
+            named = zip(spec.layout, _dense(known), strict=True)
+            dims.update({name: stride for name, stride in named if isinstance(name, str)})
 
 
 def _bind_strides(spec: OperandSpec, tensor: torch.Tensor, dims: dict[str, int]) -> None:
-    if spec.strides:
-        return _bind_axes(spec, tensor, dims)
-    if spec.row_stride is None:
+    """Hold a tensor's strides to its declaration. An axis of one element has the stride that it would have in a dense tensor."""
+    if spec.layout is None:
         if not tensor.is_contiguous():
             raise InvalidArgumentError(
                 spec.label,
@@ -184,50 +190,52 @@ def _bind_strides(spec: OperandSpec, tensor: torch.Tensor, dims: dict[str, int])
                 fix="call .contiguous()",
             )
         return
-    if tensor.shape[0] and not tensor[0].is_contiguous():
-        raise InvalidArgumentError(
-            spec.label,
-            expected="rows that are contiguous (only axis 0 may be strided)",
-            got=f"strides {tensor.stride()}",
-            fix="call .contiguous()",
-        )
-    stride = tensor.stride(0)
-    if tensor.shape[0] > 1 and stride < tensor.shape[1]:
-        raise InvalidArgumentError(
-            spec.label,
-            expected=f"rows that do not overlap (a row stride of at least {tensor.shape[1]} elements)",
-            got=f"strides {tensor.stride()}",
-            fix="call .contiguous()",
-        )
-    if (stride * tensor.element_size()) % spec.align:
-        raise InvalidArgumentError(
-            spec.label,
-            expected=f"rows aligned to {spec.align} bytes",
-            got=f"a row stride of {stride * tensor.element_size()} bytes",
-            fix=f"use a cache whose rows start on {spec.align}-byte boundaries",
-        )
-    dims[spec.row_stride] = stride
-
-
-def _bind_axes(spec: OperandSpec, tensor: torch.Tensor, dims: dict[str, int]) -> None:
-    """The strides of a tensor whose axes lie anyhow."""
-    for axis, (wanted, stride) in enumerate(zip(spec.strides, tensor.stride(), strict=True)):
-        if isinstance(wanted, int) and stride != wanted and tensor.shape[axis] > 1:
+    taken = [
+        stride if size > 1 else dense
+        for stride, size, dense in zip(tensor.stride(), tensor.shape, _dense(tensor.shape), strict=True)
+    ]
+    size = tensor.element_size()
+    axes = enumerate(zip(spec.layout, taken, strict=True))
+    # First what no padding mends.
+    for axis, (wanted, stride) in sorted(axes, key=lambda item: isinstance(item[1][0], str)):
+        if isinstance(wanted, int) and stride != wanted and tensor.numel():
             raise InvalidArgumentError(
                 spec.label,
                 expected=f"a stride of {wanted} along axis {axis}",
                 got=f"strides {tensor.stride()}",
                 fix="call .contiguous()",
             )
-        if isinstance(wanted, str) and (stride <= 0 or (stride * tensor.element_size()) % spec.align):
-            raise InvalidArgumentError(
-                spec.label,
-                expected=f"strides that are positive multiples of {spec.align} bytes (all but the last)",
-                got=f"strides {tensor.stride()} of {tensor.element_size()} bytes",
-                fix=f"pad the axes so that each begins on a {spec.align}-byte boundary",
-            )
         if isinstance(wanted, str):
+            if tensor.numel() and (stride <= 0 or stride * size % spec.align):
+                raise InvalidArgumentError(
+                    spec.label,
+                    expected=f"strides that are positive multiples of {spec.align} bytes (all but the last)",
+                    got=f"strides {tensor.stride()} of {size} bytes",
+                    fix=f"pad the axes so that each begins on a {spec.align}-byte boundary",
+                )
             dims[wanted] = stride
+    if (spec.row_stride or spec.kind == "out") and not _apart(tensor.shape, taken):
+        raise InvalidArgumentError(
+            spec.label,
+            expected="rows that do not overlap",
+            got=f"shape {tuple(tensor.shape)}, strides {tensor.stride()}",
+            fix="call .contiguous()",
+        )
+
+
+def _dense(shape: Sequence[int]) -> list[int]:
+    """The strides of a contiguous tensor."""
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def _apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether axes lie within one another, so that no element has the place of another one."""
+    reach = 0
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return False
+        reach += (size - 1) * stride
+    return True
 
 
 def _require_aligned(spec: OperandSpec, tensor: torch.Tensor) -> None:

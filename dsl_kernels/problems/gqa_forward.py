@@ -12,7 +12,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from .._discover import later
-from .base import Comparison, OperandSpec, Problem, Workload
+from .base import Comparison, OperandSpec, Problem, Workload, axis_strides
 
 if TYPE_CHECKING:
     import torch
@@ -34,9 +34,13 @@ SAMPLED_HEADS = 4
 
 def _operands(dtype: str) -> tuple[OperandSpec, ...]:
     def strided(name: str, sequence: str, heads: str, doc: str, *requires: str) -> OperandSpec:
-        strides = tuple(f"{name}_stride_{axis}" for axis in "bsh") + (1,)
         return OperandSpec(
-            name, ("b", sequence, heads, "dim"), dtype, strides=strides, doc=doc, requires=requires
+            name,
+            ("b", sequence, heads, "dim"),
+            dtype,
+            strides=axis_strides(name, "bsh"),
+            doc=doc,
+            requires=requires,
         )
 
     return (

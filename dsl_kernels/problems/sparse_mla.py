@@ -1,9 +1,9 @@
 """Sparse multi-head latent attention over selected tokens, with the latent row as key and as value.
 
 l[i] = sm_scale * (q_nope . ckv[id_i] + q_pe . kpe[id_i]);  out = softmax(l) @ ckv[ids];  lse = log(sum exp l).
-An id of -1 anywhere is padding, and so is any other that names no token. A row without ids gives out = 0 and
-lse = -inf. The optional sink joins the softmax's denominator of `out` only. Source: DeepSeek-V3.2 and
-flashinfer-bench's dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64.
+An id of -1 anywhere is padding, and so is any other that names no token, and what lies past a query's `topk_length`. A
+query without tokens gives out = 0 and lse = `empty_lse`. The optional sink joins the softmax's denominator of `out` only.
+Source: DeepSeek-V3.2 and flashinfer-bench's dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from .._discover import later
-from ..arguments import require_dense
+from ..arguments import INT32_MAX, require_dense
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from .base import WIDE, Comparison, OperandSpec, PointName, Problem, Values, Workload
+from .base import WIDE, Comparison, OperandSpec, PointName, Problem, Values, Workload, axis_strides
 from .layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, pack_fp8_tokens, unpack_fp8_tokens
 from .lightning_indexer import PAGE
 
@@ -27,8 +27,8 @@ else:
     torch = later("torch", globals())
 
 _QUERIES = (
-    OperandSpec("q_nope", ("t", "heads", LATENT_DIM), "bfloat16"),
-    OperandSpec("q_pe", ("t", "heads", ROPE_DIM), "bfloat16"),
+    OperandSpec("q_nope", ("t", "heads", LATENT_DIM), "bfloat16", strides=axis_strides("q_nope", "th")),
+    OperandSpec("q_pe", ("t", "heads", ROPE_DIM), "bfloat16", strides=axis_strides("q_pe", "th")),
 )
 
 
@@ -36,13 +36,30 @@ def _wrong_ids(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
     return (o["indices"] < -1) | (o["indices"] >= dims["n"])
 
 
+def _wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    wrong = (o["topk_length"] < 0) | (o["topk_length"] > dims["topk"])
+    return wrong & bool(o["has_lengths"])
+
+
 _REST = (
     OperandSpec(
         "indices",
         ("t", "topk"),
         "int32",
+        row_stride="indices_stride",
         doc="global token ids; -1 anywhere is padding",
+        align=4,
         values=(Values("token ids from 0 to n - 1, or -1", _wrong_ids, "padding"),),
+    ),
+    OperandSpec(
+        "topk_length",
+        ("t",),
+        "int32",
+        doc="how many ids of each query count, the first ones; read where has_lengths is 1",
+        align=4,
+        default=INT32_MAX,
+        longest="topk",
+        values=(Values("0 to topk", _wrong_lengths, "the nearest of these"),),
     ),
     OperandSpec(
         "attn_sink",
@@ -51,10 +68,21 @@ _REST = (
         doc="natural-log logit that joins the denominator of out; -inf: none",
         default=-math.inf,
     ),
-    OperandSpec("out", ("t", "heads", LATENT_DIM), "bfloat16", "out", of_nothing=0),
-    OperandSpec("lse", ("t", "heads"), "float32", "out", of_nothing=-math.inf),
+    OperandSpec(
+        "out",
+        ("t", "heads", LATENT_DIM),
+        "bfloat16",
+        "out",
+        strides=axis_strides("out", "th"),
+        of_nothing=0,
+    ),
+    OperandSpec(
+        "lse", ("t", "heads"), "float32", "out", row_stride="lse_stride", align=4, of_nothing="empty_lse"
+    ),
     OperandSpec("sm_scale", (), "float32", "scalar", limits=(-math.inf, math.inf)),
     OperandSpec("lse_scale", (), "float32", "scalar", doc="1 gives lse in base 2, ln 2 in base e"),
+    OperandSpec("empty_lse", (), "float32", "scalar", doc="lse of a query without tokens"),
+    OperandSpec("has_lengths", (), "int32", "scalar", doc="1: topk_length is read"),
 )
 FORMS = {
     "bf16": (
@@ -72,10 +100,32 @@ FORMS = {
     ),
     "fp8": (
         *_QUERIES,
-        OperandSpec("kv_cache", ("n", FP8_TOKEN_BYTES), "uint8", doc="656-byte tokens", argument="kv"),
+        OperandSpec(
+            "kv_cache",
+            ("n", FP8_TOKEN_BYTES),
+            "uint8",
+            row_stride="kv_cache_stride",
+            doc="656-byte tokens",
+            argument="kv",
+        ),
         *_REST,
     ),
 }
+
+
+def split_queries(q: torch.Tensor, _: torch.Tensor | None = None) -> tuple[str, dict[str, torch.Tensor]]:
+    """Queries [t, heads, 576] as their latent and their rope part, without copying.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: not a dense tensor, or of another width.
+    """
+    require_dense("q_nope", q)
+    if q.dim() != 3 or q.shape[2] != LATENT_DIM + ROPE_DIM:
+        raise InvalidArgumentError(
+            "q_nope", expected=f"[t, heads, {LATENT_DIM + ROPE_DIM}] where q_pe is None", got=str(tuple(q.shape)),
+            fix=f"pass joined queries, or [t, heads, {LATENT_DIM}] and q_pe [t, heads, {ROPE_DIM}]",
+        )  # fmt: skip
+    return "", {"q_nope": q[..., :LATENT_DIM], "q_pe": q[..., LATENT_DIM:]}
 
 
 def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[str, torch.Tensor]]:
@@ -183,6 +233,14 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     else:
         inputs["ckv"], inputs["kpe"] = latent, rope
     inputs["indices"] = draw_indices(p.get("ids", "random"), t, topk, n, generator)
+    lengths = torch.full((t,), INT32_MAX, dtype=torch.int32, device=generator.device)
+    if p.get("lengths"):
+        # The first query has all of its ids, the second none.
+        lengths = torch.randint(
+            1, topk + 1, (t,), generator=generator, dtype=torch.int32, device=generator.device
+        )
+        lengths[:2] = torch.tensor([topk + 9, -3][:t], dtype=torch.int32)
+    inputs["topk_length"] = lengths
     sink = normal(heads)
     if not p.get("sink"):
         sink = sink.fill_(-math.inf)
@@ -190,8 +248,25 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         "attn_sink": sink,
         "sm_scale": p.get("sm_scale", DATASET_SM_SCALE),
         "lse_scale": p.get("lse_scale", 1.0),
+        "empty_lse": p.get("empty_lse", -math.inf),
+        "has_lengths": int(bool(p.get("lengths"))),
     }
-    return inputs
+    return {**inputs, **_spread(inputs)} if p.get("strided") else inputs
+
+
+def _spread(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The inputs whose axes may lie anyhow, with gaps of NaN or of ids that name no row, and heads before queries."""
+    found = {}
+    for name, value in inputs.items():
+        if name in ("q_nope", "q_pe"):
+            wide = value.new_full((value.shape[1], value.shape[0] + 1, value.shape[2] + 8), math.nan)
+            found[name] = wide[:, : value.shape[0], : value.shape[2]].transpose(0, 1)
+        elif name in ("indices", "kv_cache"):
+            wide = value.new_full((value.shape[0], value.shape[1] + 48), 127 if name == "kv_cache" else 0)
+            found[name] = wide[:, : value.shape[1]]
+    for name, view in found.items():
+        view.copy_(inputs[name])
+    return found
 
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -204,10 +279,13 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 def _attend(latent: torch.Tensor, rope: torch.Tensor, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     t, heads, _ = inputs["q_nope"].shape
     out = torch.zeros(t, heads, LATENT_DIM, dtype=torch.float64, device=latent.device)
-    lse = torch.full((t, heads), -math.inf, dtype=torch.float64, device=latent.device)
+    lse = torch.full(
+        (t, heads), inputs.get("empty_lse", -math.inf), dtype=torch.float64, device=latent.device
+    )
     sink = inputs["attn_sink"].double()
     for row in range(t):
         ids = inputs["indices"][row]
+        ids = ids[: max(0, int(inputs["topk_length"][row]))] if inputs.get("has_lengths") else ids
         ids = ids[(ids >= 0) & (ids < len(latent))].long()
         if ids.numel() == 0:
             continue
@@ -243,7 +321,8 @@ def compare(
         out, lse = _errors(rounded, expected)
         _require(result, outputs, expected, OUT_LIMIT + out, LSE_LIMIT + lse)
     empty = ~expected["lse"].isfinite()
-    result.demand("empty rows have lse = -inf", bool((outputs["lse"][empty] == -math.inf).all()))
+    empty_lse = inputs.get("empty_lse", -math.inf)
+    result.demand(f"empty rows have lse = {empty_lse}", bool((outputs["lse"][empty] == empty_lse).all()))
     return result
 
 
@@ -346,6 +425,10 @@ PROBLEM = Problem(
         _case("sink", "edge", sink=True, ids="mixed", t=3),
         _case("natural_log", "edge", lse_scale=math.log(2)),
         _case("topk64", "edge", topk=64, n=100),
+        _case("topk_any", "edge", topk=203, t=3, ids="holes"),
+        _case("lengths", "edge", t=4, lengths=True, empty_lse=math.inf),
+        _case("strided", "edge", t=3, topk=130, strided=True, sink=True),
+        _case("fp8_strided", "edge", "fp8", t=3, topk=130, strided=True, lengths=True),
         _case("fp8_holes", "edge", "fp8", ids="holes", t=3),
         _case("fp8_raw_scales", "edge", "fp8", ids="holes", t=3, fp8_scales="raw"),
         *(

@@ -54,13 +54,15 @@ Counted = Callable[[Mapping[str, int]], Counts]
 def counts_of(program: TileProgram, knobs: Mapping[str, Any], arch: ArchSpec) -> Counted:
     """What the first CTA of a variant does, as a function of the sizes of a launch."""
     schedule = program.declare(SimpleNamespace(**knobs), arch)
-    operands = {spec.name: spec.longest for spec in program.declared_operands(knobs)}
+    declared = program.declared_operands(knobs)
+    operands = {spec.name: spec.longest for spec in declared}
+    scalars = frozenset(spec.name for spec in program.problem.operands(program.form(knobs)) if not spec.shape)
     text = program.said(knobs, arch, schedule)
     parts: list[tuple[Callable[[Mapping[str, int]], dict[Any, float]], int]] = []
     for role in schedule.roles:
         statements = (*text.start, *text.roles[role.name], *text.end)
         for replica in range(role.replicas):
-            reading = _Reading(schedule, role, replica, operands)
+            reading = _Reading(schedule, role, replica, operands, scalars)
             function = reading.function(statements)
             alike = "replica" not in reading.needed
             parts.append((function, role.replicas if alike else 1))
@@ -91,6 +93,7 @@ class _Reading:
 
     Attributes:
         needed: names on which counts depend.
+        scalars: the problem's scalars.
         unknown: names that data or threads decide.
         events: what is counted, by the name of its variable.
     """
@@ -99,6 +102,7 @@ class _Reading:
     role: Role
     replica: int
     operands: Mapping[str, str]
+    scalars: frozenset[str]
     needed: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=lambda: set(OF_THREAD))
     assigned: set[str] = field(default_factory=set)
@@ -124,7 +128,8 @@ class _Reading:
             return "0"
         if name == "replica":
             return str(self.replica)
-        return f"d[{name!r}]"
+        # A whole scalar that says how a call is to be done, and no size of it.
+        return f"d.get({name!r}, 0)" if name in self.scalars else f"d[{name!r}]"
 
     # ------------------------------------------------------------------ what is needed
 
@@ -193,6 +198,10 @@ class _Reading:
             return None if value.args[0] in self.unknown else f"v_{value.args[0]}"
         if value.op == "in_role":
             return repr(value.args[0] == self.role.name)
+        if value.op == "word":
+            memory = value.args[0]
+            said = isinstance(memory, t.Global) and self.operands.get(memory.name, "0") != "0"
+            return self._argument(memory) if said else None
         if value.op not in t.EVALUATE:
             return None
         a, b = (self._code(arg) for arg in value.args)
@@ -232,6 +241,7 @@ class _Reading:
         first, second = self._any_relevant(s.body), self._any_relevant(s.orelse)
         if first:
             self._say(depth, f"if {condition}:")
+            self._say(depth + 1, "pass")
             self._write(s.body, times, depth + 1)
         if second:
             self._say(depth, "else:" if first else f"if not {condition}:")

@@ -48,8 +48,8 @@ class Array(t.Memory):
 
     `size` elements it has in a thread's registers, from `first` on of those that it is a group of. `shape` is that of a
     buffer outside of registers, whose rows `swizzle` exchanges within so many bytes; `staged` tells whether it is one of
-    several stages, `pitch` how far apart an operand's rows are where they need not follow one another. `line` says what this is the part of: which array, which row of it if that is a matrix, and from which
-    element on.
+    several stages, `strides` how far apart an operand's axes but the last are where rows need not follow one another. `line`
+    says what this is the part of: which array, which row of it if that is a matrix, and from which element on.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Array(t.Memory):
     swizzle: int = 0
     staged: bool = False
     first: Value = 0
-    pitch: Expr | None = None
+    strides: tuple[Expr, ...] = ()
 
     def __getitem__(self, index: Index) -> Expr:
         return Expr("element", (self, *_places(index)), self.dtype)
@@ -107,18 +107,19 @@ class Array(t.Memory):
         *,
         wide: bool = True,
     ) -> Array:
-        """A row of a matrix in global memory from column `first` on; its rows are `pitch` elements long, or as the operand says.
+        """A row of a matrix in global memory from column `first` on; its rows are `pitch` elements long, or as far apart as the operand says.
 
         Of an operand with more dimensions `row` has an index for each but the last one, and `pitch` all extents but the
         first one. One that is not `wide` has less than 2**31 elements.
         """
-        if pitch is None and (pitch := self.pitch) is None:
+        rows = _places(row)
+        if pitch is None and len(rows) != len(self.strides):
             raise DeclarationError(
-                f"a row of {self.name} in the text of a leaf", expected="a pitch, or an operand that is passed with its own",
-                got="neither", fix="say how long rows are, or pass m.operand(name, stride)",
+                f"a row of {self.name} in the text of a leaf", expected="a pitch, or an operand whose axes have strides, and an index for each but the last",
+                got=f"{len(rows)} indices and {len(self.strides)} strides", fix="say how long rows are, or declare the operand's strides",
             )  # fmt: skip
-        rows, pitches = _places(row), _places(pitch)
-        self.recorder.say(Line(title, self, rows, pitches, first, wide))
+        pitches = self.strides if pitch is None else _places(pitch)
+        self.recorder.say(Line(title, self, rows, pitches, first, wide, strided=pitch is None))
         return replace(self, name=title, line=(self, rows, first), wide=wide)
 
     def part(self, title: str, first: Value) -> Array:
@@ -156,7 +157,10 @@ class Vector(t.Statement):
 
 @dataclass(frozen=True, eq=False)
 class Line(t.Statement):
-    """A name for a row of a matrix or a part of an array, for DSLs that pass addresses."""
+    """A name for a row of a matrix or a part of an array, for DSLs that pass addresses.
+
+    `pitches` are the extents of all axes but the first, or where it is `strided` the strides of all axes but the last.
+    """
 
     name: t.Declares
     array: Array
@@ -164,6 +168,7 @@ class Line(t.Statement):
     pitches: tuple[Value, ...]
     first: Value
     wide: bool = True
+    strided: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +241,7 @@ class Formal:
     dtype: str
     fresh: bool = False
     staged: bool = False
-    pitched: bool = False
+    strides: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -281,9 +286,8 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
             passed.append(t.name(title, argument.dtype))
         elif isinstance(argument, (*t.PLACES, Array)):
             array = memory_of(title, argument, schedule, m)
-            formals.append(
-                Formal(title, "memory", array.dtype, staged=array.staged, pitched=array.pitch is not None)
-            )
+            strides = tuple(stride.args[0] for stride in array.strides)
+            formals.append(Formal(title, "memory", array.dtype, staged=array.staged, strides=strides))
             passed.append(array)
         else:
             formals.append(None)
@@ -302,10 +306,10 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
 def memory_of(title: str, argument: Any, schedule: Schedule | None, m: LeafRecorder) -> Array:
     """What is passed as memory, as the text of the leaf names it."""
     if isinstance(argument, Array):
-        return replace(argument, name=title, recorder=m, line=None, wide=True, pitch=None)
+        return replace(argument, name=title, recorder=m, line=None, wide=True, strides=())
     if isinstance(argument, t.Global):
-        pitch = t.name(f"{title}_pitch") if argument.pitch else None
-        return Array(title, argument.dtype, "global", 0, m, pitch=pitch)
+        strides = tuple(t.name(f"{title}_stride_{axis}") for axis in range(len(argument.strides)))
+        return Array(title, argument.dtype, "global", 0, m, strides=strides)
     if isinstance(argument, t.Sender):
         return Array(title, "float32", "global", 0, m)
     if schedule is None:

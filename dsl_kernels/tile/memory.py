@@ -60,10 +60,10 @@ class View(Memory):
 
 @dataclass(frozen=True, eq=False)
 class Global(Memory):
-    """A global-memory operand, whole; `pitch` names the dim that is the stride of its rows, for DSLs that pass addresses."""
+    """A global-memory operand, whole; `strides` name the dims that are the strides of all axes but the last, for DSLs that pass addresses."""
 
     name: str
-    pitch: str | None = None
+    strides: tuple[str, ...] = ()
     dtype: str = "int32"
 
     def span(self, row: Value, pitch: int, column: int = 0, count: int | None = None) -> Span:

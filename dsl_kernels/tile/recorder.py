@@ -129,7 +129,7 @@ class Recorder:
         self.warp = name("warp")
         self.operands = operands = tuple(operands)
         self._dtypes = {spec.name: spec.dtype for spec in operands}
-        self._pitches = {spec.name: spec.row_stride for spec in operands if spec.row_stride}
+        self._strides = {spec.name: tuple(map(str, spec.layout[:-1])) for spec in operands if spec.layout}
         self._begin()
 
     @property
@@ -185,9 +185,9 @@ class Recorder:
         """A runtime size or integer scalar of the call."""
         return name(text)
 
-    def operand(self, text: str, pitch: str | None = None) -> Global:
-        """A global-memory operand, for a leaf; its rows are `pitch` apart, by default as the problem says."""
-        return Global(text, pitch or self._pitches.get(text), self._dtypes.get(text, "int32"))
+    def operand(self, text: str) -> Global:
+        """A global-memory operand, for a leaf; its axes are as far apart as the problem says."""
+        return Global(text, self._strides.get(text, ()), self._dtypes.get(text, "int32"))
 
     def block(self, axis: int) -> Expr:
         """This CTA's coordinate on a grid axis."""

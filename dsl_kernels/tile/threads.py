@@ -402,16 +402,15 @@ def _vector(s: Vector) -> Step:
 
 def _line(s: Line) -> Step:
     rows, pitches, first = [*map(_meaning, s.rows)], [*map(_meaning, s.pitches)], _meaning(s.first)
-    pitched = s.array.pitch is not None
     # Shapes that the extents have been held to: dims stay what they are.
     held: set[torch.Size] = set()
 
     def name(at: Threads) -> None:
         whole, begin = at.scope[s.array.name], at.scope.get(_begin(s.array.name), 0)
         of_row = 0
-        if rows and (pitched or whole.dim() == len(rows) + 1):
+        if rows and (s.strided or whole.dim() == len(rows) + 1):
             of_row = sum(row(at) * step for row, step in zip(rows, whole.stride(), strict=False))
-            if not pitched and whole.shape not in held:
+            if not s.strided and whole.shape not in held:
                 held.add(whole.shape)
                 said = [int(number(pitch(at)).reshape(-1)[0]) for pitch in pitches]
                 if said != list(whole.shape[1:]):

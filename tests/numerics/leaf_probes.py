@@ -170,15 +170,17 @@ class Probe:
         return argument.spell
 
     def operand(
-        self, title: str, value: torch.Tensor, *, out: bool = False, pitch: str | None = None
+        self, title: str, value: torch.Tensor, *, out: bool = False, strided: bool = False
     ) -> Callable[[Recorder], Any]:
-        """Global memory; `pitch` names the row stride where a leaf takes it."""
-        shape, strides = tuple(value.shape), (pitch, 1) if pitch else None
+        """Global memory; its axes are as far apart as `value`'s where it is `strided`, else it is contiguous."""
+        shape = tuple(value.shape)
+        names = tuple(f"{title}_stride_{axis}" for axis in range(len(shape) - 1)) if strided else ()
+        strides = (*names, 1) if strided else None
         spec = Operand.tensor(title, NAMES[value.dtype], *shape, strides=strides, written=out)
         return self._add(
             Argument(
                 title,
-                lambda m: replace(m.operand(title, pitch), dtype=spec.dtype),
+                lambda m: replace(m.operand(title), strides=names, dtype=spec.dtype),
                 operands=(spec,),
                 values={title: value},
             )
@@ -738,12 +740,11 @@ class Probe:
         operands, dims = {}, {}
         for argument in self.held:
             for key, value in argument.values.items():
-                # A strided operand is only read: a copy would pack its rows.
-                fresh = isinstance(value, torch.Tensor) and value.is_contiguous()
-                operands[key] = value.clone() if fresh else value
+                operands[key] = _as_it_lies(value) if isinstance(value, torch.Tensor) else value
             for spec in argument.operands:
                 if spec.strides:
-                    dims[spec.strides[0]] = argument.values[spec.name].stride(0)
+                    named = zip(spec.strides, argument.values[spec.name].stride(), strict=True)
+                    dims |= {name: stride for name, stride in named if name.isidentifier()}
         return operands, dims
 
     def run(self, folder: Path) -> list[str]:
@@ -788,6 +789,12 @@ class Probe:
         return [
             f"{key}{list(at)}: {got[at].item()} where torch has {expected[at].item()} ({int((~close).sum())} of {close.numel()} differ)"
         ]
+
+
+def _as_it_lies(value: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, and the same between its rows."""
+    memory = value.as_strided((value.untyped_storage().nbytes() // value.element_size(),), (1,), 0)
+    return memory.clone().as_strided(value.shape, value.stride(), value.storage_offset())
 
 
 def _dtype_of(value: Any) -> str:

@@ -37,18 +37,35 @@ def _bits(p: Probe, inside: torch.Tensor) -> tuple[Any, Any]:
     return p.var("in_low", inside[:32], each="bits"), p.var("in_high", inside[32:], each="bits")
 
 
-@case(gather.read_ids, turn=(2, 3))
-def read_ids(p: Probe, turn: int) -> None:
+def spread(p: Probe, title: str, value: torch.Tensor, *, out: bool = False) -> Any:
+    """An operand with gaps between its rows, its last but one axis the outermost."""
+    inner = value if value.dim() == 2 else value.transpose(0, 1)
+    wide = torch.full((*inner.shape[:-1], inner.shape[-1] + 16), 7, dtype=value.dtype)
+    view = wide[..., : inner.shape[-1]].copy_(inner)
+    return p.operand(title, view if value.dim() == 2 else view.transpose(0, 1), out=out, strided=True)
+
+
+def outputs(p: Probe, heads: int) -> tuple[Any, Any]:
+    """Two queries' results, to which nothing was written."""
+    return (
+        spread(p, "out", torch.full((2, heads, 512), -77.0).bfloat16(), out=True),
+        spread(p, "lse", torch.full((2, heads), -77.0), out=True),
+    )
+
+
+def lse_scalars(p: Probe) -> tuple[Any, Any]:
+    return p.scalar("lse_scale", 0.7), p.scalar("empty_lse", INF)
+
+
+@case(gather.read_ids, end=(300, 350, 384, 0))
+def read_ids(p: Probe, end: int) -> None:
     p.call(
         p.var("low", None, out=True, each="lane"),
         p.var("high", None, out=True, each="lane"),
-        p.operand("indices", p.integers(-1, 999, 3, 512)),
-        p.dim("topk", 512),
+        spread(p, "indices", p.integers(-1, 999, 3, 384)),
         p.dim("row", 1),
-        p.dim("turn", turn),
-        p.dim("turns", 3),
-        p.dim("split", 1),
-        p.dim("splits", 3),
+        p.dim("tile", 5),
+        p.dim("end", end),
     )
 
 
@@ -70,12 +87,10 @@ def load_queries(p: Probe, heads: int, columns: int) -> None:
     columns = columns if p.cute else max(columns, 64)
     p.call(
         p.shared("target", (heads, columns), dtype="bfloat16", swizzle=min(128, 2 * columns), out=True),
-        p.operand("q", p.normal(2, 32, 256).bfloat16()),
+        spread(p, "q", p.normal(2, 32, 256).bfloat16()),
         p.dim("row", 1),
         p.dim("head0", 16),
-        32,
         heads,
-        256,
         128,
         columns,
     )
@@ -97,7 +112,7 @@ def copy_rows(p: Probe, columns: int) -> None:
         p.shared(
             "target", (64, columns), dtype="bfloat16", swizzle=min(128, 2 * columns), out=True, slot=True
         ),
-        p.operand("cache", cache, pitch="cache_stride"),
+        p.operand("cache", cache, strided=True),
         128,
         columns,
         *_low_high(p, _ids(p, 40)),
@@ -124,7 +139,7 @@ def load_tokens(p: Probe, dims: int) -> None:
     p.threads = 128
     words = _own_words(p, 8 + dims * 9 // 64)
     ids = _low_high(p, _ids(p, 40))
-    p.call(words, p.operand("kv_cache", _tokens(p, 40)), 1, dims, *ids, p.dim("n", 40))
+    p.call(words, spread(p, "kv_cache", _tokens(p, 40)), 1, dims, *ids, p.dim("n", 40))
 
 
 @case(gather.renew_tokens, dims=(128, 256))
@@ -133,7 +148,7 @@ def renew_tokens(p: Probe, dims: int) -> None:
     p.threads = 128
     words = _own_words(p, 8 + dims * 9 // 64)
     low, high = _low_high(p, _ids(p, 40))
-    cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
+    cache, n = spread(p, "kv_cache", _tokens(p, 40)), p.dim("n", 40)
     rows = (
         p.shared(text, (64, width), dtype="bfloat16", swizzle=min(128, 2 * width), out=True, slot=True)
         for text, width in (("target", dims), ("rope", dims // 8))
@@ -153,7 +168,7 @@ def fetch_half(p: Probe, shares: int) -> None:
     p.var("kept", 7, out=True)
     ids = p.var("low", _ids(p, 40)[:32], each="lane")
     rank = p.rank if shares > 1 else 0
-    p.call(p.operand("kv_cache", _tokens(p, 40)), rank, shares, ids, p.dim("n", 40))
+    p.call(spread(p, "kv_cache", _tokens(p, 40)), rank, shares, ids, p.dim("n", 40))
 
 
 def _halves(p: Probe, rows: int, *texts: str) -> list[Any]:
@@ -170,7 +185,7 @@ def load_half(p: Probe, shares: int) -> None:
     words = _own_words(p, 40 // shares + 1)
     ids = p.var("ids", _ids(p, 40)[:32], each="lane")
     rank = p.rank if shares > 1 else 0
-    p.call(words, p.operand("kv_cache", _tokens(p, 40)), rank, shares, ids, p.dim("n", 40))
+    p.call(words, spread(p, "kv_cache", _tokens(p, 40)), rank, shares, ids, p.dim("n", 40))
 
 
 def _held(p: Probe) -> torch.Tensor:
@@ -210,7 +225,7 @@ def _staged(p: Probe, tokens: torch.Tensor | None = None) -> list[Any]:
 def copy_tokens(p: Probe) -> None:
     p.threads, p.lands = 128, "cp_async"
     ids = p.var("ids", _ids(p, 40)[:32], each="lane")
-    p.call(*_staged(p), p.operand("kv_cache", _tokens(p, 40)), ids, p.dim("n", 40))
+    p.call(*_staged(p), spread(p, "kv_cache", _tokens(p, 40)), ids, p.dim("n", 40))
 
 
 @case(gather.unpack_tokens, half=(0, 1))
@@ -226,7 +241,7 @@ def renew_half(p: Probe, shares: int) -> None:
     p.threads, p.cluster = 128, shares
     words = _own_words(p, 40 // shares + 1, value=_held(p) if shares == 1 else None)
     low, high = _low_high(p, _ids(p, 40))
-    cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
+    cache, n = spread(p, "kv_cache", _tokens(p, 40)), p.dim("n", 40)
     for text, width in (("ckv", 512), ("kpe", 64)):
         p.shared(text, (32, width), dtype="bfloat16", swizzle=128, out=True, slot=True, stages=2)
     reader, several = (Reader("probe", Engine.THREADS),), shares > 1
@@ -465,19 +480,17 @@ def merge_rows(p: Probe, which: int, parts: int) -> None:
     lses[:, :, 5], lses[0, :, 2] = -INF, -INF
     received[:, 128:] = lses.expand(parts, rows // parts, HEADS).reshape(rows, HEADS)
     p.call(
-        p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
-        p.operand("lse", torch.full((2, 32), -77.0), out=True),
+        *outputs(p, 32),
         p.shared("o_s", (rows, 128 + HEADS), received),
         _sinks(p, p.normal(HEADS), out=False),
         p.dim("row", 1),
         p.dim("head0", 16),
-        32,
         p.dim("part", min(1, parts - 1)),
         p.dim("parts", parts),
         p.dim("which", which),
         dims,
         HEADS,
-        p.scalar("lse_scale", 0.7),
+        *lse_scalars(p),
     )
 
 
@@ -490,12 +503,10 @@ def write_outputs(p: Probe) -> None:
         _acc(p, out=False),
         _columns(p, "top", lses, out=False),
         p.operand("attn_sink", p.normal(32)),
-        p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
-        p.operand("lse", torch.full((2, 32), -77.0), out=True),
+        *outputs(p, 32),
         p.dim("row", 1),
         p.dim("head0", 16),
-        32,
-        p.scalar("lse_scale", 0.7),
+        *lse_scalars(p),
     )
 
 
@@ -527,10 +538,9 @@ def _call_merge_parts(
     lses[:, 1], lses[:, :, head0 + 5] = -INF, -INF
     p.call(
         p.dim("row", 1), p.dim("head0", head0), p.dim("parts", parts), p.dim("share", share), p.dim("shares", shares), columns, side,
-        p.operand("out", torch.full((2, heads, 512), -77.0).bfloat16(), out=True),
-        p.operand("lse", torch.full((2, heads), -77.0), out=True),
+        *outputs(p, heads),
         p.operand("o_partial", p.normal(2, parts + 1, heads, 512)), p.operand("lse_partial", lses),
-        p.operand("attn_sink", p.normal(heads)), p.dim("splits", parts + 1), heads, p.scalar("lse_scale", 0.7),
+        p.operand("attn_sink", p.normal(heads)), p.dim("splits", parts + 1), heads, *lse_scalars(p),
     )  # fmt: skip
 
 
@@ -554,10 +564,9 @@ def copy_query_rows(p: Probe, columns: int) -> None:
     p.threads, p.lands = 128, "cp_async"
     p.call(
         p.shared("target", (64, columns), dtype="bfloat16", swizzle=128, out=True),
-        p.operand("q", p.normal(2, 128, columns).bfloat16()),
+        spread(p, "q", p.normal(2, 128, columns).bfloat16()),
         p.dim("row", 1),
         p.dim("head0", 64),
-        128,
         columns,
     )
 
@@ -661,18 +670,16 @@ def store_result_rows(p: Probe, side: int, width: int) -> None:
     lses = p.normal(64)
     lses[9] = -INF
     p.call(
-        p.operand("out", torch.full((2, 128, 512), -77.0).bfloat16(), out=True),
-        p.operand("lse", torch.full((2, 128), -77.0), out=True),
+        *outputs(p, 128),
         _wide(p, "acc", p.normal(64, 256), 256, out=False),
         _of_heads(p, "factor", p.uniform(64), out=False),
         _of_thread(p, "lses", lses[own_rows()], out=False),
         _of_heads(p, "sinks", p.normal(64), out=False),
         p.dim("row", 1),
         p.dim("head0", 64),
-        128,
         p.shared("scratch", (64, width), dtype="bfloat16", swizzle=min(128, 2 * width)),
         width,
-        p.scalar("lse_scale", 0.7),
+        *lse_scalars(p),
         side,
     )
 

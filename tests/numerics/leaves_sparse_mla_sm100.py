@@ -6,7 +6,18 @@ from typing import Any
 
 import torch
 from leaf_probes import Probe, case, straight
-from leaves_sparse_mla import APPROXIMATE, HEADS, INF, _ids, _low_high, _tokens, neighbours
+from leaves_sparse_mla import (
+    APPROXIMATE,
+    HEADS,
+    INF,
+    _ids,
+    _low_high,
+    _tokens,
+    lse_scalars,
+    neighbours,
+    outputs,
+    spread,
+)
 
 from dsl_kernels.device.text import sparse_mla_sm100 as text
 from dsl_kernels.tile.lang import Mma
@@ -32,10 +43,9 @@ def copy_block(p: Probe, block: int) -> None:
     p.threads, p.lands = 128, "cp_async"
     p.call(
         p.shared("target", (HEADS, 128), dtype="bfloat16", swizzle=128, out=True, slot=True),
-        p.operand("q", p.normal(2, 32, 128).bfloat16()),
+        spread(p, "q", p.normal(2, 32, 128).bfloat16()),
         p.dim("row", 1),
         p.dim("head0", 16),
-        32,
         block,
         128,
     )
@@ -62,7 +72,7 @@ def load_words(p: Probe, part: tuple[int, int, int]) -> None:
     p.threads = 128
     at, first, pieces = part
     words = _token_words(p, _tokens(p, 64))
-    cache = p.operand("kv_cache", _tokens(p, 40))
+    cache = spread(p, "kv_cache", _tokens(p, 40))
     p.call(words, at, cache, first, pieces, *_low_high(p, _ids(p, 40)), p.dim("n", 40))
 
 
@@ -120,9 +130,10 @@ def weigh_tokens(p: Probe) -> None:
 def _operand_of(
     p: Probe, title: str, split: int | None, *shape: int, dtype: torch.dtype = torch.float32
 ) -> Any:
-    """What a row has once, or each of three splits, and nothing was written to."""
-    splits = () if split is None else (3,)
-    return p.operand(title, torch.full((2, *splits, *shape), -77.0).to(dtype), out=True)
+    """What a row has once, at any strides, or each of three splits, and nothing was written to."""
+    if split is None:
+        return spread(p, title, torch.full((2, *shape), -77.0).to(dtype), out=True)
+    return p.operand(title, torch.full((2, 3, *shape), -77.0).to(dtype), out=True)
 
 
 @case(text.finish_columns, split=(None, 2), block=(8, 16))
@@ -143,7 +154,7 @@ def finish_columns(p: Probe, split: int | None, block: int) -> None:
         32,
         block,
         p.dim("splits", 3),
-        p.scalar("lse_scale", 0.7),
+        *lse_scalars(p),
     )
 
 
@@ -206,10 +217,9 @@ def merge_heads(p: Probe, splits: int, alone: bool) -> None:
         p.operand("o_partial", p.normal(2, splits, 32, 512)),
         p.operand("lse_partial", lses),
         p.operand("attn_sink", p.normal(32)),
-        p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
-        p.operand("lse", torch.full((2, 32), -77.0), out=True),
+        *outputs(p, 32),
         32,
         HEADS,
         p.dim("splits", splits),
-        p.scalar("lse_scale", 0.7),
+        *lse_scalars(p),
     )

@@ -28,7 +28,7 @@ from dsl_kernels.device.torch import fragment
 from dsl_kernels.emulator import EmulatorError, interleavings
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
-from dsl_kernels.problems.base import OperandSpec
+from dsl_kernels.problems.base import OperandSpec, axis_strides
 from dsl_kernels.problems.binding import bind
 from dsl_kernels.runtime import store
 from dsl_kernels.runtime.artifact import TensorMap
@@ -639,7 +639,7 @@ def trade(m: Recorder) -> None:
     sparse_mla.send_parts(m, acc, lses, m.sender(parts.parts_s, parts), words, 0, 1, cta, ctas)
     m.wait("parts", 0, at=cta)
     sparse_mla.merge_rows(
-        m, m.operand("out"), m.operand("lse"), m.buffer("parts_s"), sinks, 0, 0, 8, cta, ctas, 0, 64, 8, 1.0
+        m, m.operand("out"), m.operand("lse"), m.buffer("parts_s"), sinks, 0, 0, cta, ctas, 0, 64, 8, 1.0, -math.inf,
     )  # fmt: skip
 
 
@@ -917,8 +917,15 @@ CASES = (
         {"trade": trade},
         (
             OperandSpec("x", (CTAS * 64, 8), "float32"),
-            OperandSpec("out", (1, 8, 512), "bfloat16", "workspace", zeroed=True),
-            OperandSpec("lse", (1, 8), "float32", "out"),
+            OperandSpec(
+                "out",
+                (1, 8, 512),
+                "bfloat16",
+                "workspace",
+                zeroed=True,
+                strides=axis_strides("out", "th"),
+            ),
+            OperandSpec("lse", (1, 8), "float32", "out", row_stride="lse_stride"),
             OperandSpec("words", (CTAS * 4 * 136,), "int32", "workspace", zeroed=True),
         ),
         mean_of_parts,

@@ -458,7 +458,7 @@ def test_run_fails_when_the_output_is_wrong(monkeypatch):
     ("args", "message"),
     [
         ((), "--size NAME"),
-        (("-l", "300", "--topk", "100"), "a multiple of 64"),
+        (("-l", "300", "--topk", "4096"), "1 to 2048"),
         (("-l", "300", "--heads", "12"), "8, 16, 32, 64, 128"),
         (("-l", "300", "--kv", "fp4"), "joined"),
         (("-l", "6400", "--pages", "3"), "100 pages"),

@@ -167,7 +167,7 @@ def shifted(tensor: torch.Tensor, by: int) -> torch.Tensor:
 
 
 BY_ELEMENT = {
-    "sparse_mla": set(),
+    "sparse_mla": {"indices", "topk_length", "lse"},
     "topk_selector": {"row_starts", "row_ends", "block_table", "out"},
     "lightning_indexer": {"seq_lens", "block_table", "out"},
     "prefill": {"k_start", "k_end", "out"},

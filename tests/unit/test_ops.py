@@ -98,6 +98,52 @@ def test_out_forms_write_into_their_tensors() -> None:
     assert (ids != -7).all() and ids[1].tolist() == [0, 1, 2] + [-1] * 29
 
 
+def test_operands_as_frameworks_hold_them_reach_the_kernel_where_they_lie(monkeypatch) -> None:
+    """Joined queries, heads before queries, slices of wider buffers: each in place, and nothing is written beside outputs."""
+    inputs, expected = drawn("sparse_mla", "lengths")
+    t, heads, topk = *inputs["q_nope"].shape[:2], inputs["indices"].shape[1]
+    q = torch.cat([inputs["q_nope"], inputs["q_pe"]], dim=2).transpose(0, 1).contiguous().transpose(0, 1)
+    ids = torch.zeros(t, topk + 5, dtype=torch.int32)[:, 3 : 3 + topk].copy_(inputs["indices"])
+    rows = torch.cat([inputs["ckv"], inputs["kpe"]], dim=1)
+    kv = torch.full((len(rows), 640), math.nan).bfloat16()
+    kv[:, :576] = rows
+    whole, lses = torch.zeros(heads, t, 640).bfloat16(), torch.zeros(t, heads + 4)
+    out, lse = whole[:, :, 64:576].transpose(0, 1), lses[:, :heads]
+    reached = {}
+    prepare = executors.Interpreter.prepare
+
+    def watched(self, variant, device=None):
+        found = prepare(self, variant, device)
+
+        def launch(operands, dims):
+            reached.update(operands)
+            found.launch(operands, dims)
+
+        return replace(found, launch=launch)
+
+    monkeypatch.setattr(executors.Interpreter, "prepare", watched)
+    _base.clear()
+    got, got_lse = sparse_mla(
+        q, None, kv[:, :576], ids, sm_scale=inputs["sm_scale"], topk_length=inputs["topk_length"], empty_lse=math.inf,
+        out=out, lse=lse, **CPU,
+    )  # fmt: skip
+    _base.clear()
+    places = {
+        "q_nope": q,
+        "q_pe": q[..., 512:],
+        "ckv": kv,
+        "kpe": kv[:, 512:],
+        "indices": ids,
+        "out": out,
+        "lse": lse,
+    }
+    assert {name: reached[name].data_ptr() for name in places} == {n: x.data_ptr() for n, x in places.items()}
+    assert got is out and got_lse is lse and (lse[1] == math.inf).all()
+    result = problems.get("sparse_mla").compare("bf16", inputs, {"out": out, "lse": lse}, expected)
+    assert result.ok, result.failures
+    assert not whole[:, :, :64].any() and not whole[:, :, 576:].any() and not lses[:, heads:].any()
+
+
 def test_indexer_decode_and_prefill() -> None:
     for name in ("decode_mtp3", "decode_skip"):
         inputs, expected = drawn("lightning_indexer", name)
@@ -440,9 +486,21 @@ BAD_MLA = {
     "rank": (lambda a: a.update(q_pe=a["q_pe"][0]), InvalidArgumentError, "q_pe.*3 dimensions"),
     "heads disagree": (lambda a: a.update(q_pe=a["q_pe"][:, :8].contiguous()), InvalidArgumentError, "q_pe.*heads = 16"),
     "rows disagree": (lambda a: a.update(indices=a["indices"][:1]), InvalidArgumentError, "indices.*t = 2"),
-    "not contiguous": (
-        lambda a: a.update(q_nope=a["q_nope"].transpose(0, 1).contiguous().transpose(0, 1)), InvalidArgumentError, "contiguous",
+    "last axis apart": (
+        lambda a: a.update(q_nope=a["q_nope"].transpose(1, 2).contiguous().transpose(1, 2)), InvalidArgumentError,
+        "q_nope.*stride of 1 along axis 2",
     ),
+    "heads apart by no 16 bytes": (
+        lambda a: a.update(q_nope=a["q_nope"].new_zeros(2, 16, 515)[..., :512]), InvalidArgumentError, "q_nope.*16 bytes",
+    ),
+    "one query for all": (lambda a: a.update(q_pe=a["q_pe"][:1].expand(2, -1, -1)), InvalidArgumentError, "q_pe.*positive"),
+    "out over itself": (
+        lambda a: a.update(out=a["q_nope"].new_zeros(4096).as_strided((2, 16, 512), (8, 16, 1))), InvalidArgumentError,
+        "out.*do not overlap",
+    ),
+    "joined width": (lambda a: a.update(q_pe=None), InvalidArgumentError, "q_nope.*576"),
+    "lengths dtype": (lambda a: a.update(topk_length=torch.zeros(2)), ArgumentTypeError, "topk_length.*int32"),
+    "empty lse": (lambda a: a.update(empty_lse=0.0), InvalidArgumentError, "empty_lse.*-inf or inf"),
     "int64 ids": (lambda a: a.update(indices=a["indices"].long()), ArgumentTypeError, "indices.*int32.*int64"),
     "cache width": (lambda a: a.update(kv=a["kv"][:, :500].contiguous()), InvalidArgumentError, "kv.*512.*576.*656"),
     "cache dtype": (lambda a: a.update(kv=a["kv"].float()), ArgumentTypeError, "kv.*bfloat16 rows or 656-byte"),
@@ -452,7 +510,6 @@ BAD_MLA = {
     ),
     "lse base": (lambda a: a.update(lse_base="10"), InvalidArgumentError, "lse_base"),
     "splits": (lambda a: a.update(splits=99), InvalidArgumentError, "splits.*1 to 16"),
-    "topk": (lambda a: a.update(indices=a["indices"][:, :100].contiguous()), NoVariantError, "topk = 100 is no multiple"),
     "sink shape": (lambda a: a.update(attn_sink=torch.zeros(8)), InvalidArgumentError, "attn_sink.*heads = 16"),
     "no executor": (lambda a: a.update(executor=None), ExecutorUnavailableError, "interpreter"),
     "cuda on cpu": (lambda a: a.update(executor="cuda"), ExecutorUnavailableError, "CUDA tensors"),
@@ -563,9 +620,9 @@ def test_indexer_refuses() -> None:
         lightning_indexer_prefill(*(prefill[n] for n in names), out=torch.empty(3, 64), **CPU)
 
 
-def test_step_refuses_a_topk_that_attention_cannot_take() -> None:
-    with pytest.raises(InvalidArgumentError, match="multiple of 64"):
-        dsa.decode(**step_inputs([[10]]), sm_scale=0.1, topk=100, **CPU)
+def test_step_refuses_a_topk_that_selection_cannot_give() -> None:
+    with pytest.raises(InvalidArgumentError, match="topk.*1 to 2048"):
+        dsa.decode(**step_inputs([[10]]), sm_scale=0.1, topk=2049, **CPU)
 
 
 def test_value_checks_find_what_a_launch_would_read_out_of_bounds(monkeypatch) -> None:

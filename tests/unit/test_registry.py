@@ -114,7 +114,6 @@ def test_no_match_groups_the_refusals_nearest_first() -> None:
 @pytest.mark.parametrize(
     "call, nearest",
     [
-        (mla(topk=100), "topk = 100 is no multiple of the tile of 64"),
         (mla(backend="nothing"), "backend cutedsl or tilelang, asked for nothing"),
         (topk(k=4096), "k = 4096 exceeds 2048"),
         (topk(stride=30), "stride = 30 is no multiple of 4"),

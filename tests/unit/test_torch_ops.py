@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import math
 
 import pytest
 import torch
@@ -53,6 +54,7 @@ def arguments_of(name: str) -> tuple[tuple, dict, dict]:
         return (i["data"], i["src_times"], i["tgt_times"]), {}, {"out": out}
     i = draw("sparse_mla", "tiny_h16")
     options = {n: i[n] for n in ("kpe", "attn_sink", "sm_scale")} | {"lse_base": "e", "splits": 2}
+    options |= {"topk_length": torch.tensor([0, 7], dtype=torch.int32), "empty_lse": math.inf}
     outputs = {"out": torch.zeros_like(i["q_nope"]), "lse": torch.zeros(2, 16)}
     return (i["q_nope"], i["q_pe"], i["ckv"], i["indices"]), options, outputs
 

@@ -30,6 +30,7 @@ from .sparse_mla_softmax import (
     kept_beside,
     leave_heads,
     over_lanes,
+    said_lse,
 )
 
 LATENT_DIM = Size(512, "LATENT_DIM")
@@ -53,22 +54,22 @@ def _result_bytes(acc):
 @by_text
 def write_outputs(
     m: LeafRecorder, acc: Registers[Float32], top: Registers[Float32], attn_sink: Global[Float32],
-    out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], row: Int32, head0: Int32, heads: int,
-    lse_scale: Float32,
+    out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], row: Int32, head0: Int32,
+    lse_scale: Float32, empty_lse: Float32,
 ) -> None:  # fmt: skip
     """The result of a row that one CTA holds whole."""
     each = top.size * 2
     for group in unrolled(each // FOUR):
         for column, i in columns_of(group):
             head = head0 + column_head(column, m.thread)
-            to = out.row("to", (row, head), (heads, LATENT_DIM))
+            to = out.row("to", (row, head))
             kept = kept_beside(top[column], attn_sink[head])
             for block in unrolled(acc.size // each):
                 for r in range(2):
                     value = inline(acc[block * each + i + 2 * r] * kept)
                     to[_own_dim(block, m.thread) + 8 * r] = value.to("bfloat16")
             if m.thread < 4:
-                lse.row("of_row", row, heads)[head] = top[column] * lse_scale
+                lse.row("of_row", row)[head] = said_lse(top[column], lse_scale, empty_lse)
 
 
 # Heads on N: the CTAs that hold a slice of the dims trade rows of O^T, of 16 dims by 8 heads, with the lses of all heads
@@ -149,8 +150,8 @@ def keep_parts(
 @by_text
 def merge_rows(
     m: LeafRecorder, out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], received: Shared[Float32],
-    sinks: Registers[Float32], row: Int32, head0: Int32, heads: int, part: Int32, parts: Int32, which: Int32,
-    dims: int, block: int, lse_scale: Float32,
+    sinks: Registers[Float32], row: Int32, head0: Int32, part: Int32, parts: Int32, which: Int32,
+    dims: int, block: int, lse_scale: Float32, empty_lse: Float32,
 ) -> None:  # fmt: skip
     """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store it; and the lse.
 
@@ -160,12 +161,13 @@ def merge_rows(
     rows, (head, dim) = dims * block // ROW, _share_head(m.thread)
     lses = received.part("lses", ROW + ((head >> 1) * 2 * sinks.size + (head & 1)))
     values = received.part("values", ((head >> 1) * 8 + (dim & 7)) * FOUR + (dim >> 3) * 2 + (head & 1))
-    place = row * heads + head0 + head
+    head = head0 + head
     dim = which * dims + dim
     for count in (1 << i for i in range(rows.bit_length())):
         if parts == count:
             _merge_share(
-                m, out, lse, lses, values, sinks, count, rows // count, part, place, dim, ROW + block, lse_scale
+                m, out, lse, lses, values, sinks, count, rows // count, part, row, head, dim, ROW + block, lse_scale,
+                empty_lse,
             )  # fmt: skip
 
 
@@ -183,20 +185,22 @@ def _others(parts):
 
 
 @recorded
-def _merge_share(m, out, lse, lses, values, sinks, parts, each, part, place, dim, width, lse_scale):
+def _merge_share(
+    m, out, lse, lses, values, sinks, parts, each, part, row, head0, dim, width, lse_scale, empty_lse
+):
     """Merge `each` rows of so many parts. Four rows have the same heads, and again after all heads; and so the same weights."""
     span, four, weights = FOUR * sinks.size, min(each, FOUR), m.local("weights", parts, "float32")
     log2_span = int(span).bit_length() - 1
     for c in unrolled(min(each, span) // four):
         n = part * each + c * four
         column = n >> 2 & (sinks.size - 1)
-        first = place + column * COLUMN
+        head = head0 + column * COLUMN
         for p in unrolled(parts):
             weights[p] = lses[(p * each + c * four) * width + column * 2]
         scale, joined = _weigh(m, weights, _chosen(sinks, column))
         if dim == 0 and (n & 3) == 0 and n < span:
-            lse.part("of_head", first)[0] = joined * lse_scale
-        to = out.row("to", first, LATENT_DIM, dim)
+            lse.row("of_row", row)[head] = said_lse(joined, lse_scale, empty_lse)
+        to = out.row("to", (row, head), first=dim)
         for again in unrolled(max(each // span, 1)):
             for i in unrolled(four):
                 at = (c * four + i + again * span) * width
@@ -246,13 +250,12 @@ def load_row_sinks(
 def store_result_rows(
     m: LeafRecorder, out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], acc: Registers[Float32],
     factor: Registers[Float32], lses: Registers[Float32], sinks: Registers[Float32], row: Int32, head0: Int32,
-    heads: int, scratch: Shared[BFloat16], width: int, lse_scale: Float32, side: int,
+    scratch: Shared[BFloat16], width: int, lse_scale: Float32, empty_lse: Float32, side: int,
 ) -> None:  # fmt: skip
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
 
     The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
     """
-    line = row * heads + head0
     joined = m.local("joined", 2, "float32")
     scale = [named(f"scale_{r}", factor[r] * kept_beside(lses[r], sinks[r])) for r in range(2)]
     own = m.thread // WARP * 16
@@ -271,12 +274,12 @@ def store_result_rows(
         for i in unrolled(pieces // 2):
             head = own + i * (WARP // pieces) + lane // pieces
             scratch.read(held, (head, lane % pieces * 8))
-            to = out.row("to", line + head, LATENT_DIM, side * (FOURS * 8) + block * width)
+            to = out.row("to", (row, head0 + head), first=side * (FOURS * 8) + block * width)
             to.write(held, lane % pieces)
     if side == 0:
         for r in range(2):
-            joined[r] = lses[r] * lse_scale
-        leave_heads(m, lse.part("of_heads", line), joined)
+            joined[r] = said_lse(lses[r], lse_scale, empty_lse)
+        leave_heads(m, lse.row("of_heads", row, first=head0), joined)
 
 
 # Splits of a query that leave their parts of O in scratch memory, where their CTAs join them, a share of the dims each.
@@ -381,7 +384,7 @@ def leave_part(
 
 
 @recorded
-def _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, lse_scale):
+def _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, lse_scale, empty_lse):
     """Of each head the base of all parts' lses, what the weighted sum is scaled by, and the lse of all of them."""
     columns = part.columns
     own_parts = rolled(part.lane, parts, 1 << len(part.alike), at_once=AT_ONCE)
@@ -402,7 +405,7 @@ def _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, l
     for column in unrolled(columns):
         total = over_lanes(m, scale[column], add, part.alike)
         of_all = base2_lse(total, base[column])
-        joined[column] = of_all * lse_scale
+        joined[column] = said_lse(of_all, lse_scale, empty_lse)
         sink = inline(attn_sink[head0 + part.head(column)])
         scale[column] = inverse_sum(total) * kept_beside(of_all, sink)
 
@@ -413,10 +416,11 @@ def merge_parts(
     m: LeafRecorder, row: Int32, head0: Int32, parts: Int32, share: Int32, shares: Int32, columns: int,
     side: int, out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], o_partial: Global[Float32],
     lse_partial: Global[Float32], attn_sink: Global[Float32], splits: Int32, heads: int, lse_scale: Float32,
+    empty_lse: Float32,
 ) -> None:  # fmt: skip
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep beside its sink, and store it; and the lse.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
+    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
     """
     part, size = _part(side, columns, m.thread), 2 * columns
     base, scale, joined = (m.local(text, columns, "float32") for text in ("base", "scale", "joined"))
@@ -424,9 +428,9 @@ def merge_parts(
     def lses_of(p):
         return lse_partial.row("lses", (row, p), (splits, heads), head0)
 
-    _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, lse_scale)
+    _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, lse_scale, empty_lse)
     if side != 1 and share == 0 and part.leaves:
-        of_heads = lse.row("of_heads", row, heads, head0)
+        of_heads = lse.row("of_heads", row, first=head0)
         for column in unrolled(columns):
             of_heads[part.head(column)] = joined[column]
     few, fours = min(FEW, FEW_REGISTERS // size), size // FOUR
@@ -450,9 +454,7 @@ def merge_parts(
             if piece + v < end:
                 for i in unrolled(0, size, 1 if side == ON_N else 2):
                     column, at = part.column(i), v * size + i
-                    to = out.row(
-                        "to", (row, head0 + part.head(column)), (heads, LATENT_DIM), part.dim(piece + v, i)
-                    )
+                    to = out.row("to", (row, head0 + part.head(column)), first=part.dim(piece + v, i))
                     if side == ON_N:
                         to[0] = (merged[at] * scale[column]).to("bfloat16")
                     else:

@@ -23,7 +23,7 @@ from ...tile.kinds import (
 )
 from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import ceildiv, minimum, select
+from ...tile.text import ceildiv, select
 from ..torch.warps import (
     ballot,
     copy16,
@@ -43,19 +43,20 @@ HEADS = Size(64, "HEADS_OF_SIDE")
 """Heads of a side, where they lie on M."""
 
 
-@longest(lambda turn, turns: (0, 0) if turn < turns else (-1, -1))
+@longest(lambda tile, end: (0, 0) if tile * TILE < end else (-1, -1))
 @by_text
 def read_ids(
-    m: LeafRecorder, low: Sets[Int32], high: Sets[Int32], indices: Global[Int32], topk: Int32, row: Int32,
-    turn: Int32, turns: Int32, split: Int32, splits: Int32,
+    m: LeafRecorder, low: Sets[Int32], high: Sets[Int32], indices: Global[Int32], row: Int32, tile: Int32,
+    end: Int32,
 ) -> None:  # fmt: skip
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = -1
     high = -1
-    if turn < turns:
-        ids = indices.row("ids", row, topk)
-        first = (split + turn * splits) * TILE + m.lane
+    ids = indices.row("ids", row)
+    first = tile * TILE + m.lane
+    if first < end:
         low = ids[first]
+    if first + WARP < end:
         high = ids[first + WARP]
 
 
@@ -87,34 +88,34 @@ def cache_row(m, ids, holder, n, which=""):
 @moves(loaded=lambda target: target)
 @by_text
 def load_queries(
-    m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32, heads: int,
-    head_block: int, width: int, first: Int32, columns: int,
+    m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32,
+    head_block: int, first: Int32, columns: int,
 ) -> None:  # fmt: skip
-    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    """Columns `first` on of a block of heads of one query."""
     pieces, rounds = columns // 8, ceildiv(head_block * columns // 8, THREADS)
-    held, most = m.local("held", rounds * 8, "bfloat16"), head_block * pieces
-    of_block = q.row("of_block", (row, head0), (heads, width), first)
+    held, most = m.local("held", rounds * 4, "uint32"), head_block * pieces
     m.comment("All reads before the first write, which a compiler would not move them past.")
     for i in unrolled(rounds):
-        item = minimum(i * THREADS + m.thread, most - 1)
-        of_block.part("mine", item // pieces * width).read(held.group(i * 8, 8), item % pieces)
+        item = i * THREADS + m.thread
+        of_head = q.row("of_head", (row, head0 + item // pieces), first=first)
+        m.do(load_vector(held, i * 4, 4, of_head.at(item % pieces * 8), item < most))
     for i in unrolled(rounds):
         item = i * THREADS + m.thread
         if item < most:
-            target.write(held.group(i * 8, 8), (item // pieces, item % pieces * 8))
+            m.do(store_vector(held, i * 4, target.group_at(item // pieces, item % pieces * 8, 8)))
 
 
 @moves(loaded=lambda target: target)
 @by_text
 def copy_query_rows(
-    m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32, heads: int,
-    columns: int,
+    m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32, columns: int,
 ) -> None:  # fmt: skip
     """Start the copies of a block of 64 heads of one query."""
-    of_block, pieces = q.row("of_block", row, heads * columns, head0 * columns), columns // 8
+    pieces = columns // 8
     for i in rolled(HEADS * pieces // THREADS, at_once=8):
         own, piece = m.thread // pieces + i * (THREADS // pieces), m.thread % pieces
-        m.do(copy16(target.group_at(own, piece * 8, 8), of_block.at((i * THREADS + m.thread) * 8), True))
+        of_head = q.row("of_head", (row, head0 + own))
+        m.do(copy16(target.group_at(own, piece * 8, 8), of_head.at(piece * 8), True))
 
 
 @moves(loaded=lambda target: target)
@@ -157,7 +158,7 @@ def fetch_half(
     token = shuffle(ids, m.thread // lanes + rank * (WARP // shares))
     line = inline(m.thread % lanes * 128)
     inside = _valid(token, n)
-    of_token = kv_cache.row("of_token", token, FP8_TOKEN_BYTES, line)
+    of_token = kv_cache.row("of_token", token, first=line)
     for more in range(0, FP8_TOKEN_BYTES, lanes * 128):
         m.do(prefetch(of_token.at(more), inside & (line + more < FP8_TOKEN_BYTES)))
 
@@ -227,8 +228,8 @@ def _half(m, words, kv_cache, rank, shares, ids, n, write=_nothing, send=_nothin
     if shares > 1:
         own = (m.thread >> 5) * 8 + rank * 4 + (m.thread >> 3 & 3)
         of_rope, rope_inside = cache_row(m, ids, own, n, "_of_rope")
-    token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, lane * 16 + rank * (panels * 64))
-    rope = kv_cache.row("rope", of_rope, FP8_TOKEN_BYTES, (m.thread & lanes - 1) * 16)
+    token = kv_cache.row("bytes", place, first=lane * 16 + rank * (panels * 64))
+    rope = kv_cache.row("rope", of_rope, first=(m.thread & lanes - 1) * 16)
     for u in range(2 // shares):
         at = ROPE_WORD // shares + u * 4
         write(at, own, u * 32 + (m.thread & lanes - 1) * 8)
@@ -252,7 +253,7 @@ def _tokens(m, words, kv_cache, which, dims, low, high, n, write=_nothing):
     for half, ids in enumerate((low, high)):
         place, inside = cache_row(m, ids, m.thread >> 2 & WARP - 1, n)
         # From the lane's own bytes on: registers for another address are not to be had.
-        token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, lane * 16)
+        token = kv_cache.row("bytes", place, first=lane * 16)
         first, scales = half * (panels + 1) * 4, (panels + 1) * 8 + half * groups
         for panel in unrolled(panels):
             at = inline(first + panel * 4)
@@ -280,7 +281,7 @@ def copy_tokens(
     for r in unrolled(2):
         row = r * (WARP // 2) + (m.thread >> 3)
         place, inside = cache_row(m, ids, row, n)
-        token = kv_cache.row("bytes", place, FP8_TOKEN_BYTES, lane * 16)
+        token = kv_cache.row("bytes", place, first=lane * 16)
         for panel in unrolled(4):
             m.do(copy16(raw.group_at(row, panel * 32 + lane * 4, 4), token.at(panel * 128), inside))
         m.do(copy16(raw_pe.group_at(row, lane * 8, 8), token.at(ROPE_AT), inside))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
+from ...problems.layouts import LATENT_DIM, ROPE_DIM
 from ...tile.counting import moves
 from ...tile.frontend import inline, recorded, rolled, unrolled
 from ...tile.kinds import (
@@ -33,9 +33,17 @@ from ...tile.leaf_text import WARP, by_text
 from ...tile.text import ceildiv, maximum, select
 from ..torch.fragment import load_columns, store_columns
 from ..torch.fragment import read_accumulator as read_accumulator
-from ..torch.warps import any_lane, copy16, exp2, load_vector, shuffle, store_fp8, store_vector
+from ..torch.warps import any_lane, copy16, exp2, load_vector, shuffle, store_fp8, store_pair, store_vector
 from .sparse_mla_gather import SCALE_WORD, THREADS, TOKEN_WORDS, cache_row
-from .sparse_mla_softmax import base2_lse, column_head, inverse_sum, join_maxima, join_sums, kept_beside
+from .sparse_mla_softmax import (
+    base2_lse,
+    column_head,
+    inverse_sum,
+    join_maxima,
+    join_sums,
+    kept_beside,
+    said_lse,
+)
 
 UNIT = 128
 """Latent dims of an accumulator."""
@@ -46,15 +54,16 @@ AT_ONCE = 8
 @moves(loaded=lambda head_block, columns: head_block * columns * 2)
 @by_text
 def copy_block(
-    m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32, heads: int,
+    m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32,
     head_block: int, columns: int,
 ) -> None:  # fmt: skip
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
-    of_block, pieces = q.row("of_block", (row, head0), (heads, columns)), columns // 8
+    pieces = columns // 8
     for i in unrolled(target.shape[0] * pieces // THREADS):
         item = i * THREADS + m.thread
         to = inline(target.group_at(item // pieces, item % pieces * 8, 8))
-        m.do(copy16(to, of_block.at(item * 8), item < head_block * pieces))
+        of_head = q.row("of_head", (row, head0 + item // pieces))
+        m.do(copy16(to, of_head.at(item % pieces * 8), item < head_block * pieces))
 
 
 @by_text
@@ -77,9 +86,7 @@ def load_words(
     """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is a single piece."""
     for half, ids in enumerate((low, high)):
         place, inside = cache_row(m, ids, m.thread // 4, n)
-        token = kv_cache.row(
-            "token", place, FP8_TOKEN_BYTES, first + (m.thread % 4 * 16 if pieces > 1 else 0)
-        )
+        token = kv_cache.row("token", place, first=first + (m.thread % 4 * 16 if pieces > 1 else 0))
         for piece in range(pieces):
             m.do(load_vector(words, half * TOKEN_WORDS + (at + piece * 4), 4, token.at(piece * 64), inside))
 
@@ -141,21 +148,19 @@ def weigh_tokens(
         sums[column] = sums[column] + scores[i]
 
 
-def _line(row, split, splits):
-    """Where an operand has a row, or a split's part of it, and what that is an index of."""
-    return ((row,), ()) if split is None else ((row, split), (splits,))
-
-
 @moves(stored=lambda head_block: head_block * 4)
 @by_text
 def finish_columns(
     m: LeafRecorder, red: Shared[Float32], lses: Writes[Global[Float32]], row: Int32, head0: Int32,
     split: Int32 | None, top: Registers[Float32], peak: Registers[Float32], stat_s: Shared[Float32],
     attn_sink: Global[Float32], heads: int, head_block: int, splits: Int32, lse_scale: Float32,
+    empty_lse: Float32,
 ) -> None:  # fmt: skip
     """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a row has no split."""
-    line, pitch = _line(row, split, splits)
-    of_heads = lses.row("of_heads", line, (*pitch, heads), head0)
+    if split is None:
+        of_heads = lses.row("of_heads", row, first=head0)
+    else:
+        of_heads = lses.row("of_heads", (row, split), (splits, heads), head0)
     join_sums(m, top, red)
     if m.thread < 4:
         for column in unrolled(peak.size):
@@ -164,7 +169,7 @@ def finish_columns(
             if head < head_block:
                 kept = inline(kept_beside(lse2, attn_sink[head0 + head]) if split is None else 1.0)
                 stat_s[head] = inverse_sum(top[column]) * kept
-                of_heads[head] = lse2 * (lse_scale if split is None else 1.0)
+                of_heads[head] = lse2 if split is not None else said_lse(lse2, lse_scale, empty_lse)
 
 
 def _parts(held, heads):
@@ -204,7 +209,6 @@ def write_output(
     head_block: int, splits: Int32,
 ) -> None:  # fmt: skip
     """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
-    line, pitch = _line(row, split, splits)
     parts = _parts(held, head_block)
     for step in rolled(LATENT_DIM // UNIT * parts):
         first, factors = _load_factors(m, held, stat_s, head_block, step)
@@ -212,7 +216,11 @@ def write_output(
             m.do(load_columns(held, acc, step * held.size, m.thread))
         d = step // parts * UNIT + m.thread
         for i in unrolled(factors.size):
-            of_head = to.row("of_head", (*line, head0 + first + i), (*pitch, heads, LATENT_DIM))
+            head = head0 + first + i
+            if split is None:
+                of_head = to.row("of_head", (row, head))
+            else:
+                of_head = to.row("of_head", (row, split, head), (splits, heads, LATENT_DIM))
             of_head[d] = (factors[i] * select(some, held[i], 0.0)).to(to.dtype)
 
 
@@ -222,10 +230,10 @@ def merge_heads(
     m: LeafRecorder, row: Int32, head0: Int32, share: Int32, shares: Int32, o_partial: Global[Float32],
     lse_partial: Global[Float32], attn_sink: Global[Float32], out: Writes[Global[BFloat16]],
     lse: Writes[Global[Float32]], heads: int, head_block: int, splits: Int32, lse_scale: Float32,
+    empty_lse: Float32,
 ) -> None:  # fmt: skip
-    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives 0 and -inf."""
+    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives 0 and `empty_lse`."""
     four, merged = m.local("four", 4, "float32"), m.local("merged", 4, "float32")
-    rounded = m.local("rounded", 4, "bfloat16")
     for turn in range((head_block - share + shares - 1) // shares):
         head = head0 + share + turn * shares
         top: Float32 = -math.inf
@@ -245,8 +253,8 @@ def merge_heads(
                 merged[v] = merged[v] + weight * four[v]
         joined = base2_lse(total, base)
         scale = inverse_sum(total) * kept_beside(joined, attn_sink[head])
-        for v in range(4):
-            rounded[v] = (merged[v] * scale).to("bfloat16")
-        out.row("to", (row, head), (heads, LATENT_DIM)).write(rounded, m.thread)
+        to = out.row("to", (row, head), first=m.thread * 4)
+        for v in (0, 2):
+            m.do(store_pair(to.at(v), merged[v] * scale, merged[v + 1] * scale))
         if m.thread == 0:
-            lse.row("of_row", row, heads)[head] = joined * lse_scale
+            lse.row("of_row", row)[head] = said_lse(joined, lse_scale, empty_lse)

@@ -33,6 +33,11 @@ def base2_lse(total, top):
     return select(total > 0.0, log2(total) + top, -INF)
 
 
+def said_lse(lse2, scale, empty):
+    """A base-2 lse as the caller wants it: in the base that `scale` makes of it, and `empty` where there is no token."""
+    return select(lse2 > -INF, lse2 * scale, empty)
+
+
 def inverse_sum(total):
     """1 / sum; 0 when it is empty."""
     return select(total > 0.0, rcp_approx(total), 0.0)

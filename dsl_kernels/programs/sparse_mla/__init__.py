@@ -64,14 +64,9 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return found
 
 
-def _whole_tiles(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    if knobs.get("block") == 64 and call["topk"] == 0:
-        return "topk = 0 leaves no tile to deal out"
-    return (
-        None
-        if call["topk"] % knobs["tile"] == 0
-        else f"topk = {call['topk']} is no multiple of the tile of {knobs['tile']}"
-    )
+def _some_tile(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    dealt = knobs.get("block") == 64
+    return "topk = 0 leaves no tile to deal out" if dealt and call["topk"] == 0 else None
 
 
 def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
@@ -81,7 +76,7 @@ def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
         return None
     if splits % cluster:
         return f"splits = {splits} is no multiple of the cluster of {cluster}"
-    most = max(cluster, call["topk"] // knobs["tile"] * knobs.get("slices", 1))
+    most = max(cluster, -(-call["topk"] // knobs["tile"]) * knobs.get("slices", 1))
     if splits > most:
         return f"splits = {splits} exceeds {most}, one a tile and slice"
     k = SimpleNamespace(**knobs)
@@ -130,7 +125,7 @@ PROGRAM = TileProgram(
     guards=(
         built_for("heads"),
         built_for("kv", "form"),
-        Guard("topk", _whole_tiles),
+        Guard("topk", _some_tile),
         Guard("splits", _splits),
     ),
 )

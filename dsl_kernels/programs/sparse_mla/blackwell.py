@@ -202,7 +202,7 @@ def _softmax(m: Recorder, walk: Walk) -> None:
     """Queries, then tile by tile P in place of S. O stays in tensor memory and is rescaled only when a maximum has grown."""
     q = walk.q.producer.acquire(0)
     for target, q_of, width in ((q.q_s, walk.q_nope, LATENT_DIM), (q.qpe_s, walk.q_pe, ROPE_DIM)):
-        leaf_sm100.copy_block(m, target, q_of, walk.row, walk.head0, m.k.heads, m.c.head_block, columns=width)
+        leaf_sm100.copy_block(m, target, q_of, walk.row, walk.head0, m.c.head_block, columns=width)
     q.commit()
     m.fill(walk.sums, 0.0)
     m.fill(walk.peak, -math.inf)
@@ -253,7 +253,7 @@ def _leave_output(walk: Walk) -> None:
     def write(to: Global, lses: Global, split: Value | None) -> None:
         leaf_sm100.finish_columns(
             m, totals, lses, row, head0, split, walk.top, walk.peak, walk.stat_s, walk.attn_sink, m.k.heads,
-            m.c.head_block, walk.splits, walk.lse_scale,
+            m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse,
         )  # fmt: skip
         m.meet("softmax")
         leaf_sm100.write_output(
@@ -264,7 +264,7 @@ def _leave_output(walk: Walk) -> None:
     def merge(share: Value, shares: Value) -> None:
         leaf_sm100.merge_heads(
             m, row, head0, share, shares, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,
-            walk.lse, m.k.heads, m.c.head_block, walk.splits, walk.lse_scale,
+            walk.lse, m.k.heads, m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse,
         )  # fmt: skip
 
     if walk.splits == 1:

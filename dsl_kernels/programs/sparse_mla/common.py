@@ -10,7 +10,7 @@ from ...problems import layouts
 from ...tile.channel import Channel
 from ...tile.frontend import Boolean, Float32, Int32, Names, State, inline, named, recorded
 from ...tile.lang import Buffer, Size, Space
-from ...tile.text import Expr, Global, Recorder, Value, View
+from ...tile.text import Global, Recorder, Value, View, ceildiv, maximum, minimum
 
 LATENT_DIM, ROPE_DIM = Size(layouts.LATENT_DIM, "LATENT_DIM"), Size(layouts.ROPE_DIM, "ROPE_DIM")
 # The running maximum is raised only when it grew by this many powers of two, so most tiles need no rescaling.
@@ -39,12 +39,15 @@ class Kernel(Names):
     out: Global
     q_nope: Global
     q_pe: Global
+    topk_length: Global
     all_resident: Int32
     ctas: Int32
+    has_lengths: Int32
     n: Int32
     splits: Int32
     t: Int32
     topk: Int32
+    empty_lse: Float32
     lse_scale: Float32
     sm_scale: Float32
     acc: View
@@ -131,6 +134,7 @@ class Walk(Ids):
         row, head0: the query, and the first head.
         which: the slice of the dims.
         split, splits_of_row: the CTA takes tiles `split`, `split + splits_of_row`, ...
+        end: how many of the query's ids count.
         turns: the number of these tiles.
         it: live tiles so far.
         now_low, now_high: in a role that gathers, the ids of the tile that it is at.
@@ -141,7 +145,8 @@ class Walk(Ids):
     which: Value
     split: Value
     splits_of_row: Value
-    turns: Expr
+    end: Int32
+    turns: Int32
     it: Int32
     now_low: Value
     now_high: Value
@@ -149,10 +154,14 @@ class Walk(Ids):
     @recorded
     def read_ids(self, turn: Value) -> None:
         """Read the ids of the tile of a turn."""
-        leaf_gather.read_ids(
-            self.m, self.low, self.high, self.indices, self.topk, self.row, turn, self.turns, self.split,
-            self.splits_of_row,
-        )  # fmt: skip
+        tile = inline(self.split + turn * self.splits_of_row)
+        leaf_gather.read_ids(self.m, self.low, self.high, self.indices, self.row, tile, self.end)
+
+    @recorded
+    def count_turns(self) -> None:
+        """Find out how many tiles up to `end` are this CTA's."""
+        tiles = inline(ceildiv(self.end, self.m.k.tile))
+        self.turns = (tiles - self.split + self.splits_of_row - 1) // self.splits_of_row
 
     @recorded
     def enter(self, turn: Value, *, keep_ids: bool = False) -> None:
@@ -181,7 +190,9 @@ def start(m: Recorder) -> Walk:
     clustered = len(m.schedule.axes) == 3
     walk.split = m.block(2) * (m.k.cluster // slices) + m.block(1) // slices if clustered else m.block(1)
     walk.splits_of_row = splits // slices if clustered else splits
-    walk.turns = (walk.topk // m.k.tile - walk.split + walk.splits_of_row - 1) // walk.splits_of_row
+    walk.end = walk.topk
+    walk.turns = 0
+    walk.count_turns()
     walk.it = 0
     walk.declare()
     # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
@@ -193,8 +204,18 @@ def start(m: Recorder) -> Walk:
         m.cluster_arrive(relaxed=True)
     if not m.arch.tmem_columns:
         m.depend()
+    if walk.has_lengths != 0:
+        walk.end = ids_that_count(walk, walk.row)
+        walk.count_turns()
     walk.read_ids(0)
     return walk
+
+
+@recorded
+def ids_that_count(kernel: Kernel, row: Value) -> Value:
+    """How many of a query's ids count, where the call says so."""
+    m = kernel.m
+    return maximum(minimum(m.word(kernel.topk_length, row), kernel.topk), 0)
 
 
 @recorded

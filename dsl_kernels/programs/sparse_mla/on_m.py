@@ -225,7 +225,7 @@ def _paired(k: SimpleNamespace) -> Schedule:
 def _copy_queries(m: Recorder, walk: Units) -> None:
     q = walk.q.producer.acquire(walk.done)
     for target, q_of, columns in ((q.q_s, walk.q_nope, LATENT_DIM), (q.qpe_s, walk.q_pe, ROPE_DIM)):
-        leaf_gather.copy_query_rows(m, target, q_of, walk.row, walk.head0, m.k.heads, columns)
+        leaf_gather.copy_query_rows(m, target, q_of, walk.row, walk.head0, columns)
     q.commit()
 
 
@@ -479,7 +479,7 @@ def _end_of_query(m: Recorder, walk: Units, scratch: View, side: int) -> None:
         width = scratch.width or m.schedule.buffer(scratch.buffer).shape[1]
         leaf.store_result_rows(
             m, walk.out, walk.lse, acc, factor, lses=sums, sinks=sinks, row=walk.row, head0=walk.head0,
-            heads=m.k.heads, scratch=scratch, width=width, lse_scale=walk.lse_scale, side=side,
+            scratch=scratch, width=width, lse_scale=walk.lse_scale, empty_lse=walk.empty_lse, side=side,
         )  # fmt: skip
 
 
@@ -495,7 +495,7 @@ def _merge(m: Recorder, walk: Units, side: int) -> None:
                 m.await_count("arrivals", counter, parts, "attend")
                 leaf.merge_parts(
                     m, row, walk.head0, parts, part, parts, 2, side, walk.out, walk.lse, walk.o_partial,
-                    walk.lse_partial, walk.attn_sink, walk.splits, m.k.heads, walk.lse_scale,
+                    walk.lse_partial, walk.attn_sink, walk.splits, m.k.heads, walk.lse_scale, walk.empty_lse,
                 )  # fmt: skip
                 m.count_out("arrivals", counter, parts, "attend")
             walk.unit = row * walk.span + walk.span

@@ -235,11 +235,10 @@ def _unpack(m: Recorder, walk: Walk) -> None:
 def _attend_tiles(m: Recorder, walk: Walk) -> None:
     """Both products and the softmax, tile by tile. Leaves O normalised, and its lse in `top`."""
     c = m.c
-    parts = ((walk.q_s, walk.q_nope, LATENT_DIM, c.dims), (walk.qpe_s, walk.q_pe, ROPE_DIM, c.rope))
-    for target, q, width, columns in parts:
+    for target, q, columns in ((walk.q_s, walk.q_nope, c.dims), (walk.qpe_s, walk.q_pe, c.rope)):
         leaf_gather.load_queries(
-            m, target, q, walk.row, walk.head0, m.k.heads, c.head_block, width, walk.which * columns, columns,
-        )  # fmt: skip
+            m, target, q, walk.row, walk.head0, c.head_block, walk.which * columns, columns
+        )
     m.publish("attend", "q_s", "qpe_s")
     m.fill(walk.acc, 0.0)
     m.fill(walk.sums, 0.0)
@@ -309,13 +308,13 @@ def _attend_whole(m: Recorder, walk: Walk) -> None:
     def merge(share: Value, shares: Value) -> None:
         leaf.merge_parts(
             m, row, head0, splits, share, shares, columns, leaf.ON_N, walk.out, walk.lse, walk.o_partial,
-            walk.lse_partial, walk.attn_sink, walk.splits, m.k.heads, walk.lse_scale,
+            walk.lse_partial, walk.attn_sink, walk.splits, m.k.heads, walk.lse_scale, walk.empty_lse,
         )  # fmt: skip
 
     _attend_tiles(m, walk)
     if m.k.cluster == 1 and splits == 1:
         leaf.write_outputs(
-            m, walk.acc, walk.top, walk.attn_sink, walk.out, walk.lse, row, head0, m.k.heads, walk.lse_scale,
+            m, walk.acc, walk.top, walk.attn_sink, walk.out, walk.lse, row, head0, walk.lse_scale, walk.empty_lse,
         )  # fmt: skip
     else:
         leaf.leave_part(
@@ -346,8 +345,8 @@ def _attend_slice(m: Recorder, walk: Walk) -> None:
         m.meet("attend")
     leaf.merge_rows(
         m, walk.out, walk.lse, received=kept, sinks=walk.sinks, row=walk.row, head0=walk.head0,
-        heads=m.k.heads, part=part, parts=parts, which=which, dims=m.c.dims, block=m.c.head_block,
-        lse_scale=walk.lse_scale,
+        part=part, parts=parts, which=which, dims=m.c.dims, block=m.c.head_block,
+        lse_scale=walk.lse_scale, empty_lse=walk.empty_lse,
     )  # fmt: skip
 
 

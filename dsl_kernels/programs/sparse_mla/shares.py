@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from ...device.text import sparse_mla_gather as leaf_gather
 from ...tile.frontend import Boolean, Int32, State, inline, recorded
-from ...tile.text import Expr, Recorder, Value, minimum
-from .common import Ids, Kernel
+from ...tile.text import Expr, Recorder, Value, ceildiv, minimum
+from .common import Ids, Kernel, ids_that_count
 
 
 class Units(State, Kernel):
@@ -22,6 +22,7 @@ class Units(State, Kernel):
         it: live units so far.
         row: the query that the walk is at.
         turn, turns: the unit of that query that is read next, and where this CTA's units of it end.
+        stop: the number of the query's first id that is not this CTA's, or does not count.
         live: whether the unit that `vote` looked at has a valid id.
         now: in a role that gathers a side of each tile, that side's ids of that unit.
     """
@@ -36,6 +37,7 @@ class Units(State, Kernel):
     row: Expr
     turn: Int32
     turns: Expr
+    stop: Value
     live: Boolean
     now: Int32
 
@@ -46,6 +48,14 @@ class Units(State, Kernel):
     def enter_query(self) -> Expr:
         """Find out which units of the query `row` this CTA has: whether there is one."""
         raise NotImplementedError
+
+    @recorded
+    def stop_at(self, tiles: Value) -> None:
+        """Find out which id of the query is the first that is not among those that count of so many tiles."""
+        counted: Int32 = self.topk
+        if self.has_lengths != 0:
+            counted = ids_that_count(self, self.row)
+        self.stop = minimum(tiles * self.m.k.tile, counted)
 
     def read_first(self) -> None:
         """Read the ids of the query's first unit."""
@@ -88,14 +98,12 @@ class Tiles(Ids, Units):
 
     @recorded
     def read_first(self) -> None:
+        self.stop_at(self.turns)
         self.read_ids(self.turn)
 
     @recorded
     def read_ids(self, turn: Value) -> None:
-        leaf_gather.read_ids(
-            self.m, self.low, self.high, self.indices, self.topk, self.row, turn,
-            self.turns, split=0, splits=1,
-        )  # fmt: skip
+        leaf_gather.read_ids(self.m, self.low, self.high, self.indices, self.row, turn, self.stop)
 
 
 class Pairs(Units):
@@ -103,12 +111,10 @@ class Pairs(Units):
 
     Attributes:
         first: the first of these pairs, among all of the query.
-        tiles: how many tiles these pairs have: the last tile of a query may have none beside it.
         left, right: the ids of both tiles of a pair.
     """
 
     first: Value
-    tiles: Value
     left: Ids
     right: Ids
 
@@ -127,17 +133,14 @@ class Pairs(Units):
 
     @recorded
     def read_first(self) -> None:
-        self.tiles = minimum(self.turns * 2, self.topk // self.m.k.tile - self.first * 2)
+        self.stop_at((self.first + self.turns) * 2)
         self.read_ids(0)
 
     @recorded
     def read_ids(self, turn: Value) -> None:
         for number, ids in enumerate((self.left, self.right)):
-            tile, first = turn * 2 + number, self.first * 2
-            leaf_gather.read_ids(
-                self.m, ids.low, ids.high, self.indices, self.topk, self.row, turn=tile,
-                turns=self.tiles, split=first, splits=1,
-            )  # fmt: skip
+            tile = inline((self.first + turn) * 2 + number)
+            leaf_gather.read_ids(self.m, ids.low, ids.high, self.indices, self.row, tile, self.stop)
 
     @recorded
     def vote(self) -> None:
@@ -164,7 +167,7 @@ def start(m: Recorder) -> Units:
 @recorded
 def units_of_query(m: Recorder) -> Value:
     """Units of a query: tiles, or pairs of them."""
-    tiles = inline(Kernel(m).topk // m.k.tile)
+    tiles = inline(ceildiv(Kernel(m).topk, m.k.tile))
     return (tiles + 1) // 2 if m.c.unit == 2 else tiles
 
 

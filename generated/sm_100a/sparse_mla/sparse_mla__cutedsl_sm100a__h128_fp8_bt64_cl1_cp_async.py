@@ -68,7 +68,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import fragment_sm100, grid, tcgen05, warps
+from dsl_kernels.device.cutedsl import fragment_sm100, grid, scalars, tcgen05, warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 128  # query heads
@@ -90,18 +90,29 @@ PV = tcgen05.Product("bfloat16", UNIT, HEAD_BLOCK, TILE, "mn", "mn")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q_nope", "tensor", "bfloat16", ("t", "128", "512")),
-        Operand("q_pe", "tensor", "bfloat16", ("t", "128", "64")),
-        Operand("kv_cache", "tensor", "uint8", ("n", "656")),
-        Operand("indices", "tensor", "int32", ("t", "topk")),
+        Operand(
+            "q_nope", "tensor", "bfloat16", ("t", "128", "512"),
+            strides=("q_nope_stride_t", "q_nope_stride_h", "1")
+        ),
+        Operand(
+            "q_pe", "tensor", "bfloat16", ("t", "128", "64"), strides=("q_pe_stride_t", "q_pe_stride_h", "1")
+        ),
+        Operand("kv_cache", "tensor", "uint8", ("n", "656"), strides=("kv_cache_stride", "1")),
+        Operand("indices", "tensor", "int32", ("t", "topk"), strides=("indices_stride", "1")),
+        Operand("topk_length", "tensor", "int32", ("t",)),
         Operand("attn_sink", "tensor", "float32", ("128",)),
-        Operand("out", "tensor", "bfloat16", ("t", "128", "512"), written=True),
-        Operand("lse", "tensor", "float32", ("t", "128"), written=True),
+        Operand(
+            "out", "tensor", "bfloat16", ("t", "128", "512"), strides=("out_stride_t", "out_stride_h", "1"),
+            written=True
+        ),
+        Operand("lse", "tensor", "float32", ("t", "128"), strides=("lse_stride", "1"), written=True),
         Operand("o_partial", "tensor", "float32", ("t", "splits", "128", "512"), written=True),
         Operand("lse_partial", "tensor", "float32", ("t", "splits", "128"), written=True),
         Operand("arrivals", "tensor", "int32", ("counters",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
+        Operand("empty_lse", "scalar", "float32"),
+        Operand("has_lengths", "scalar", "int32"),
         Operand("all_resident", "scalar", "int32"),
     ),
     grid=("t * 2", "splits", "1"),
@@ -135,44 +146,45 @@ class Shared:
 
 
 @cute.jit
-def read_ids_turn_0(indices, topk, row, turns, split, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+def read_ids(indices, indices_stride_0, row, tile, end, lane):
+    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = Int32(-1)
     high = Int32(-1)
-    if turns > 0:
-        ids = indices + Int64(row) * topk
-        first = split * 64 + lane
+    ids = indices + Int64(row) * indices_stride_0
+    first = tile * 64 + lane
+    if first < end:
         low = ids[first]
+    if first + 32 < end:
         high = ids[first + 32]
     return low, high
 
 
 @cute.jit
-def copy_block_q_s(target, q, row, head0, thread):
+def copy_block_q_s(target, q, q_stride_0, q_stride_1, row, head0, thread):
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
-    of_block = q + Int64(row * HEADS + head0) * LATENT_DIM
     for i in cutlass.range_constexpr(HEAD_BLOCK * (LATENT_DIM // 8) // 128):
         item = i * 128 + thread
+        of_head = q + Int64(row) * q_stride_0 + Int64(head0 + item // (LATENT_DIM // 8)) * q_stride_1
         warps.copy16(
             warps.piece(
                 target, 8, item // (LATENT_DIM // 8), item % (LATENT_DIM // 8) * 8, (HEAD_BLOCK, LATENT_DIM),
                 128
             ).iterator,
-            of_block + item * 8, item < HEAD_BLOCK * (LATENT_DIM // 8)
+            of_head + item % (LATENT_DIM // 8) * 8, item < HEAD_BLOCK * (LATENT_DIM // 8)
         )
 
 
 @cute.jit
-def copy_block_qpe_s(target, q, row, head0, thread):
+def copy_block_qpe_s(target, q, q_stride_0, q_stride_1, row, head0, thread):
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
-    of_block = q + Int64(row * HEADS + head0) * ROPE_DIM
     for i in cutlass.range_constexpr(HEAD_BLOCK * (ROPE_DIM // 8) // 128):
         item = i * 128 + thread
+        of_head = q + Int64(row) * q_stride_0 + Int64(head0 + item // (ROPE_DIM // 8)) * q_stride_1
         warps.copy16(
             warps.piece(
                 target, 8, item // (ROPE_DIM // 8), item % (ROPE_DIM // 8) * 8, (HEAD_BLOCK, ROPE_DIM), 128
             ).iterator,
-            of_block + item * 8, item < HEAD_BLOCK * (ROPE_DIM // 8)
+            of_head + item % (ROPE_DIM // 8) * 8, item < HEAD_BLOCK * (ROPE_DIM // 8)
         )
 
 
@@ -185,19 +197,6 @@ def vote(low, high, n):
     in_high = warps.ballot((high >= 0) & (high < n))
     live = in_low | in_high != 0
     return in_low, in_high, live
-
-
-@cute.jit
-def read_ids(indices, topk, row, turn, turns, split, splits, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    low = Int32(-1)
-    high = Int32(-1)
-    if turn < turns:
-        ids = indices + Int64(row) * topk
-        first = (split + turn * splits) * 64 + lane
-        low = ids[first]
-        high = ids[first + 32]
-    return low, high
 
 
 @cute.jit
@@ -337,11 +336,13 @@ def join_sums(top, red, thread):
 
 
 @cute.jit
-def finish_columns(red, lses, row, head0, top, peak, stat_s, attn_sink, lse_scale, thread):
+def finish_columns(
+    red, lses, lses_stride_0, row, head0, top, peak, stat_s, attn_sink, lse_scale, empty_lse, thread
+):
     """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
     row has no split.
     """
-    of_heads = lses + Int64(row) * HEADS + head0
+    of_heads = lses + Int64(row) * lses_stride_0 + head0
     join_sums(top, red, thread)
     if thread < 4:
         for column in cutlass.range_constexpr(HEAD_BLOCK // 4):
@@ -354,11 +355,11 @@ def finish_columns(red, lses, row, head0, top, peak, stat_s, attn_sink, lse_scal
                     lse2 > -Float32.inf,
                     warps.rcp_approx(warps.exp2(attn_sink[head0 + head] * LOG2_E - lse2) + 1.0), 0.0
                 )
-                of_heads[head] = lse2 * lse_scale
+                of_heads[head] = cutlass.select_(lse2 > -Float32.inf, lse2 * lse_scale, empty_lse)
 
 
 @cute.jit
-def write_output(to, acc, row, head0, some, held, stat_s, thread):
+def write_output(to, to_stride_0, to_stride_1, acc, row, head0, some, held, stat_s, thread):
     """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     for step in cutlass.range(16, unroll=1):
         first = step % 4 * 16
@@ -369,7 +370,8 @@ def write_output(to, acc, row, head0, some, held, stat_s, thread):
             fragment_sm100.load_columns(held, acc, step * 16, thread)
         d = step // 4 * 128 + thread
         for i in cutlass.range_constexpr(16):
-            of_head = to + Int64(row * HEADS + (head0 + first + i)) * 512
+            head = head0 + first + i
+            of_head = to + Int64(row) * to_stride_0 + Int64(head) * to_stride_1
             of_head[d] = (factors[i] * cutlass.select_(some, held[i], 0.0)).to(cutlass.BFloat16)
 
 
@@ -401,20 +403,21 @@ def write_output_split(to, acc, row, head0, split, some, held, stat_s, splits, t
             fragment_sm100.load_columns(held, acc, step * 16, thread)
         d = step // 4 * 128 + thread
         for i in cutlass.range_constexpr(16):
-            of_head = to + Int64((row * splits + split) * HEADS + (head0 + first + i)) * 512
+            head = head0 + first + i
+            of_head = to + Int64((row * splits + split) * HEADS + head) * 512
             of_head[d] = (factors[i] * cutlass.select_(some, held[i], 0.0)).to(Float32)
 
 
 @cute.jit
 def merge_heads(
-    row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, thread
+    row, head0, share, shares, o_partial, lse_partial, attn_sink, out, out_stride_0, out_stride_1, lse,
+    lse_stride_0, splits, lse_scale, empty_lse, thread
 ):
     """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
-    0 and -inf.
+    0 and `empty_lse`.
     """
     four = cute.make_rmem_tensor(4, Float32)
     merged = cute.make_rmem_tensor(4, Float32)
-    rounded = cute.make_rmem_tensor(4, cutlass.BFloat16)
     for turn in cutlass.range((HEAD_BLOCK - share + shares - 1) // shares, unroll=1):
         head = head0 + share + turn * shares
         top = Float32(-Float32.inf)
@@ -441,15 +444,12 @@ def merge_heads(
         scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
             joined > -Float32.inf, warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - joined) + 1.0), 0.0
         )
-        rounded[0] = (merged[0] * scale).to(cutlass.BFloat16)
-        rounded[1] = (merged[1] * scale).to(cutlass.BFloat16)
-        rounded[2] = (merged[2] * scale).to(cutlass.BFloat16)
-        rounded[3] = (merged[3] * scale).to(cutlass.BFloat16)
-        to = out + Int64(row * HEADS + head) * 512
-        cute.autovec_copy(rounded, warps.group(to, 4, thread))
+        to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + thread * 4
+        warps.store_pair(to, merged[0] * scale, merged[1] * scale)
+        warps.store_pair(to + 2, merged[2] * scale, merged[3] * scale)
         if thread == 0:
-            of_row = lse + Int64(row) * HEADS
-            of_row[head] = joined * lse_scale
+            of_row = lse + Int64(row) * lse_stride_0
+            of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
 
 
 @cute.jit
@@ -480,18 +480,22 @@ def write_unit_kv_s(target, words, unit, thread):
 
 
 @cute.jit
-def load_words(words, at, kv_cache, first, low, high, n, thread):
+def load_words(words, at, kv_cache, kv_cache_stride_0, first, low, high, n, thread):
     """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
     a single piece.
     """
     token = warps.shuffle(low, thread // 4)
     inside = (token >= 0) & (token < n)
-    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (first + thread % 4 * 16)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (
+        first + thread % 4 * 16
+    )
     warps.load_vector(words, at, 4, token, inside)
     warps.load_vector(words, at + 4, 4, token + 64, inside)
     token = warps.shuffle(high, thread // 4)
     inside = (token >= 0) & (token < n)
-    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (first + thread % 4 * 16)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (
+        first + thread % 4 * 16
+    )
     warps.load_vector(words, 44 + at, 4, token, inside)
     warps.load_vector(words, 44 + (at + 4), 4, token + 64, inside)
 
@@ -519,34 +523,34 @@ def write_unit_pe_s(target, words, thread):
 
 
 @cute.jit
-def load_words_at_32(words, kv_cache, low, high, n, thread):
+def load_words_at_32(words, kv_cache, kv_cache_stride_0, low, high, n, thread):
     """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
     a single piece.
     """
     token = warps.shuffle(low, thread // 4)
     inside = (token >= 0) & (token < n)
-    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (528 + thread % 4 * 16)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (528 + thread % 4 * 16)
     warps.load_vector(words, 32, 4, token, inside)
     warps.load_vector(words, 36, 4, token + 64, inside)
     token = warps.shuffle(high, thread // 4)
     inside = (token >= 0) & (token < n)
-    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (528 + thread % 4 * 16)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (528 + thread % 4 * 16)
     warps.load_vector(words, 76, 4, token, inside)
     warps.load_vector(words, 80, 4, token + 64, inside)
 
 
 @cute.jit
-def load_words_at_40(words, kv_cache, low, high, n, thread):
+def load_words_at_40(words, kv_cache, kv_cache_stride_0, low, high, n, thread):
     """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
     a single piece.
     """
     token = warps.shuffle(low, thread // 4)
     inside = (token >= 0) & (token < n)
-    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + 512
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + 512
     warps.load_vector(words, 40, 4, token, inside)
     token = warps.shuffle(high, thread // 4)
     inside = (token >= 0) & (token < n)
-    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + 512
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + 512
     warps.load_vector(words, 84, 4, token, inside)
 
 
@@ -554,12 +558,14 @@ def load_words_at_40(words, kv_cache, low, high, n, thread):
 def softmax(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
-    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, all_resident: Int32, n: Int32, topk: Int32,
-    splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer,
-    stat_s: cute.Pointer, last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
-    s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer,
-    o_full: cute.Pointer, bx: Int32, split: Int32, row: Int32, head0: Int32, turns: Int32, it: Int32,
-    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, all_resident: Int32,
+    q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32,
+    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
+    q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer, stat_s: cute.Pointer,
+    last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer, s_full: cute.Pointer,
+    s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, bx: Int32,
+    split: Int32, row: Int32, head0: Int32, end: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = cute.make_rmem_tensor(HEAD_BLOCK // 2, Float32)
@@ -569,15 +575,15 @@ def softmax(
     held = cute.make_rmem_tensor(16, Float32)
     worker = thread
     # q: filled once, so its slot is free
-    copy_block_q_s(q_s, q_nope, row, head0, worker)
-    copy_block_qpe_s(qpe_s, q_pe, row, head0, worker)
+    copy_block_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, row, head0, worker)
+    copy_block_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, row, head0, worker)
     cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
     sums.fill(0.0)
     peak.fill(-Float32.inf)
     grown = Boolean(False)
     for turn in cutlass.range(turns, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids(indices, topk, row, turn + 1, turns, split, splits, lane)
+        low, high = read_ids(indices, indices_stride, row, split + (turn + 1) * splits, end, lane)
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
@@ -620,11 +626,11 @@ def softmax(
         nvvm.tcgen05_fence("after_thread_sync")
     if splits == 1:
         finish_columns(
-            red_s + it % 2 * (HEAD_BLOCK * 4), lse, row, head0, top, peak, stat_s, attn_sink, lse_scale,
-            worker
+            red_s + it % 2 * (HEAD_BLOCK * 4), lse, lse_stride, row, head0, top, peak, stat_s, attn_sink,
+            lse_scale, empty_lse, worker
         )
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        write_output(out, tmem, row, head0, it > 0, held, stat_s, worker)
+        write_output(out, out_stride_t, out_stride_h, tmem, row, head0, it > 0, held, stat_s, worker)
     else:
         finish_columns_split(
             red_s + it % 2 * (HEAD_BLOCK * 4), lse_partial, row, head0, split, top, peak, stat_s, splits,
@@ -649,8 +655,8 @@ def softmax(
             shares = Int32(1)
         if merges:
             merge_heads(
-                row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale,
-                worker
+                row, head0, share, shares, o_partial, lse_partial, attn_sink, out, out_stride_t, out_stride_h,
+                lse, lse_stride, splits, lse_scale, empty_lse, worker
             )
         if all_resident != 0:
             grid.count_out(arrivals + bx, splits, worker)
@@ -658,10 +664,11 @@ def softmax(
 
 @cute.jit
 def producer(
-    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, topk: Int32, splits: Int32, kv_s: cute.Pointer,
-    pe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, pe_full: cute.Pointer,
-    pe_empty: cute.Pointer, split: Int32, row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
-    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, kv_cache_stride: Int32, indices_stride: Int32,
+    splits: Int32, kv_s: cute.Pointer, pe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer,
+    pe_full: cute.Pointer, pe_empty: cute.Pointer, split: Int32, row: Int32, end: Int32, turns: Int32,
+    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32,
+    lane: Int32
 ):
     """Selected rows into the rings."""
     words = cute.make_rmem_tensor(88, cutlass.Uint32)
@@ -670,7 +677,7 @@ def producer(
         in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
-        low, high = read_ids(indices, topk, row, turn + 1, turns, split, splits, lane)
+        low, high = read_ids(indices, indices_stride, row, split + (turn + 1) * splits, end, lane)
         if live | (turn == turns):
             for c in cutlass.range_constexpr(UNITS):
                 if it > 0:
@@ -683,25 +690,25 @@ def producer(
                     )
                     cute.arch.fence_proxy("async.shared", space="cta")
                     cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + c) % UNIT_STAGES)
-                load_words(words, c * 8, kv_cache, c * UNIT, now_low, now_high, n, worker)
+                load_words(words, c * 8, kv_cache, kv_cache_stride, c * UNIT, now_low, now_high, n, worker)
             if it > 0:
                 cute.arch.mbarrier_wait(pe_empty, ((it - 1) & 1) ^ 1)
                 write_unit_pe_s(pe_s, words, worker)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(pe_full)
-            load_words_at_32(words, kv_cache, now_low, now_high, n, worker)
-            load_words_at_40(words, kv_cache, now_low, now_high, n, worker)
+            load_words_at_32(words, kv_cache, kv_cache_stride, now_low, now_high, n, worker)
+            load_words_at_40(words, kv_cache, kv_cache_stride, now_low, now_high, n, worker)
             it = it + 1
 
 
 @cute.jit
 def mma(
-    indices: cute.Pointer, n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
-    kv_s: cute.Pointer, pe_s: cute.Pointer, p_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
-    kv_full: cute.Pointer, kv_empty: cute.Pointer, pe_full: cute.Pointer, pe_empty: cute.Pointer,
-    s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer,
-    o_full: cute.Pointer, split: Int32, row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
-    in_low: Int32, in_high: Int32, live: Boolean, lane: Int32
+    indices: cute.Pointer, n: Int32, indices_stride: Int32, splits: Int32, q_s: cute.Pointer,
+    qpe_s: cute.Pointer, kv_s: cute.Pointer, pe_s: cute.Pointer, p_s: cute.Pointer, tmem: cute.Pointer,
+    q_full: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, pe_full: cute.Pointer,
+    pe_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer,
+    p_empty: cute.Pointer, o_full: cute.Pointer, split: Int32, row: Int32, end: Int32, turns: Int32,
+    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, lane: Int32
 ):
     """Issues every tcgen05.mma and commit."""
     qk_nope_a = QK_NOPE.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
@@ -715,7 +722,7 @@ def mma(
     nvvm.tcgen05_fence("after_thread_sync")
     for turn in cutlass.range(turns + 1, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids(indices, topk, row, turn + 1, turns, split, splits, lane)
+        low, high = read_ids(indices, indices_stride, row, split + (turn + 1) * splits, end, lane)
         late = it > 0
         done = it - 1
         if live:
@@ -765,9 +772,12 @@ def mma(
 @cute.kernel
 def sparse_mla__cutedsl_sm100a__h128_fp8_bt64_cl1_cp_async(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
-    all_resident: Int32, t: Int32, n: Int32, topk: Int32, splits: Int32, counters: Int32
+    topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, all_resident: Int32, t: Int32,
+    q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32,
+    kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    lse_stride: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -794,7 +804,9 @@ def sparse_mla__cutedsl_sm100a__h128_fp8_bt64_cl1_cp_async(
     bx, split, _ = cute.arch.block_idx()
     row = bx // (HEADS // HEAD_BLOCK)
     head0 = bx % (HEADS // HEAD_BLOCK) * HEAD_BLOCK
-    turns = (topk // TILE - split + splits - 1) // splits
+    end = Int32(topk)
+    turns = Int32(0)
+    turns = (scalars.ceildiv(end, TILE) - split + splits - 1) // splits
     it = Int32(0)
     low = Int32(0)
     high = Int32(0)
@@ -833,24 +845,28 @@ def sparse_mla__cutedsl_sm100a__h128_fp8_bt64_cl1_cp_async(
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
-    low, high = read_ids_turn_0(indices, topk, row, turns, split, lane)
+    if has_lengths != 0:
+        end = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+        turns = (scalars.ceildiv(end, TILE) - split + splits - 1) // splits
+    low, high = read_ids(indices, indices_stride, row, split, end, lane)
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            all_resident, n, topk, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, tmem, q_full, s_full,
-            s_empty, p_full, p_empty, o_full, bx, split, row, head0, turns, it, low, high, in_low, in_high,
-            live, thread, lane
+            empty_lse, all_resident, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n,
+            indices_stride, out_stride_t, out_stride_h, lse_stride, splits, q_s, qpe_s, p_s, red_s, stat_s,
+            last_s, tmem, q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, row, head0, end, turns,
+            it, low, high, in_low, in_high, live, thread, lane
         )
     elif warp < 8:
         producer(
-            kv_cache, indices, n, topk, splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, split, row,
-            turns, it, low, high, in_low, in_high, live, thread, lane
+            kv_cache, indices, n, kv_cache_stride, indices_stride, splits, kv_s, pe_s, kv_full, kv_empty,
+            pe_full, pe_empty, split, row, end, turns, it, low, high, in_low, in_high, live, thread, lane
         )
     else:
         mma(
-            indices, n, topk, splits, q_s, qpe_s, kv_s, pe_s, p_s, tmem, q_full, kv_full, kv_empty, pe_full,
-            pe_empty, s_full, s_empty, p_full, p_empty, o_full, split, row, turns, it, low, high, in_low,
-            in_high, live, lane
+            indices, n, indices_stride, splits, q_s, qpe_s, kv_s, pe_s, p_s, tmem, q_full, kv_full, kv_empty,
+            pe_full, pe_empty, s_full, s_empty, p_full, p_empty, o_full, split, row, end, turns, it, low,
+            high, in_low, in_high, live, lane
         )
     # Tensor memory goes back only when no role can touch it any more.
     nvvm.tcgen05_fence("before_thread_sync")
@@ -863,12 +879,17 @@ def sparse_mla__cutedsl_sm100a__h128_fp8_bt64_cl1_cp_async(
 @cute.jit
 def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
-    all_resident: Int32, t: Int32, n: Int32, topk: Int32, splits: Int32, counters: Int32
+    topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, all_resident: Int32, t: Int32,
+    q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32,
+    kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    lse_stride: Int32, splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm100a__h128_fp8_bt64_cl1_cp_async(
-        q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-        lse_scale, all_resident, t, n, topk, splits, counters
+        q_nope, q_pe, kv_cache, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
+        sm_scale, lse_scale, empty_lse, has_lengths, all_resident, t, q_nope_stride_t, q_nope_stride_h,
+        q_pe_stride_t, q_pe_stride_h, n, kv_cache_stride, topk, indices_stride, out_stride_t, out_stride_h,
+        lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)

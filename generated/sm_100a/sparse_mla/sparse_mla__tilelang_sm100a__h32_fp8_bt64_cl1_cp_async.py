@@ -66,7 +66,7 @@ totals: 288 threads, 226708 of 232448 bytes of shared memory, 192 of 512 tensor-
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
-from dsl_kernels.device.tilelang import fragment, grid, tcgen05, warps
+from dsl_kernels.device.tilelang import fragment, grid, scalars, tcgen05, warps
 from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
@@ -87,13 +87,14 @@ UNIT = 128
 
 
 @T.macro
-def read_ids_turn_0(low: T.Ref, high: T.Ref, indices, row, turns, split, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
+    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = -1
     high = -1
-    if turns > 0:
-        first = split * 64 + lane
+    first = tile * 64 + lane
+    if first < end:
         low = indices[row, first]
+    if first + 32 < end:
         high = indices[row, first + 32]
 
 
@@ -104,7 +105,8 @@ def copy_block_q_s(target, target_slot, q, row, thread):
         item = i * 128 + thread
         warps.copy16(
             target[target_slot, T.truncdiv(item, LATENT_DIM // 8), T.truncmod(item, LATENT_DIM // 8) * 8],
-            q[row, 0, item * 8], item < HEADS * (LATENT_DIM // 8)
+            q[row, T.truncdiv(item, LATENT_DIM // 8), T.truncmod(item, LATENT_DIM // 8) * 8],
+            item < HEADS * (LATENT_DIM // 8)
         )
 
 
@@ -115,7 +117,8 @@ def copy_block_qpe_s(target, target_slot, q, row, thread):
         item = i * 128 + thread
         warps.copy16(
             target[target_slot, T.truncdiv(item, ROPE_DIM // 8), T.truncmod(item, ROPE_DIM // 8) * 8],
-            q[row, 0, item * 8], item < HEADS * (ROPE_DIM // 8)
+            q[row, T.truncdiv(item, ROPE_DIM // 8), T.truncmod(item, ROPE_DIM // 8) * 8],
+            item < HEADS * (ROPE_DIM // 8)
         )
 
 
@@ -127,17 +130,6 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
     in_low = warps.ballot((low >= 0) & (low < n))
     in_high = warps.ballot((high >= 0) & (high < n))
     live = in_low | in_high != 0
-
-
-@T.macro
-def read_ids(low: T.Ref, high: T.Ref, indices, row, turn, turns, split, splits, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    low = -1
-    high = -1
-    if turn < turns:
-        first = (split + turn * splits) * 64 + lane
-        low = indices[row, first]
-        high = indices[row, first + 32]
 
 
 @T.macro
@@ -293,7 +285,7 @@ def join_sums(top, red, red_slot, thread):
 
 
 @T.macro
-def finish_columns(red, red_slot, lses, row, top, peak, stat_s, attn_sink, lse_scale, thread):
+def finish_columns(red, red_slot, lses, row, top, peak, stat_s, attn_sink, lse_scale, empty_lse, thread):
     """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
     row has no split.
     """
@@ -311,7 +303,7 @@ def finish_columns(red, red_slot, lses, row, top, peak, stat_s, attn_sink, lse_s
                     lse2 > -T.infinity("float32"),
                     warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - lse2) + 1.0), 0.0
                 )
-                lses[row, head] = lse2 * lse_scale
+                lses[row, head] = T.if_then_else(lse2 > -T.infinity("float32"), lse2 * lse_scale, empty_lse)
 
 
 @T.macro
@@ -327,7 +319,8 @@ def write_output(to, acc, acc_slot, row, some, held, stat_s, thread):
             fragment.load_columns(held, acc, acc_slot, step * 16, thread)
         d = T.truncdiv(step, 2) * 128 + thread
         for i in T.unroll(16):
-            to[row, first + i, d] = T.cast((factors[i] * T.if_then_else(some, held[i], 0.0)), "bfloat16")
+            head = first + i
+            to[row, head, d] = T.cast((factors[i] * T.if_then_else(some, held[i], 0.0)), "bfloat16")
 
 
 @T.macro
@@ -360,19 +353,19 @@ def write_output_split(to, acc, acc_slot, row, split, some, held, stat_s, thread
             fragment.load_columns(held, acc, acc_slot, step * 16, thread)
         d = T.truncdiv(step, 2) * 128 + thread
         for i in T.unroll(16):
-            to[row, split, first + i, d] = T.cast(
-                (factors[i] * T.if_then_else(some, held[i], 0.0)), "float32"
-            )
+            head = first + i
+            to[row, split, head, d] = T.cast((factors[i] * T.if_then_else(some, held[i], 0.0)), "float32")
 
 
 @T.macro
-def merge_heads(row, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, thread):
+def merge_heads(
+    row, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, empty_lse, thread
+):
     """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
-    0 and -inf.
+    0 and `empty_lse`.
     """
     four = T.alloc_local((4,), "float32")
     merged = T.alloc_local((4,), "float32")
-    rounded = T.alloc_local((4,), "bfloat16")
     for turn in T.unroll(0, T.truncdiv(HEADS - share + shares - 1, shares), 1, unroll_factor=1):
         head = share + turn * shares
         top = T.alloc_var("float32", init=-T.infinity("float32"))
@@ -398,14 +391,10 @@ def merge_heads(row, share, shares, o_partial, lse_partial, attn_sink, out, lse,
             joined > -T.infinity("float32"),
             warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - joined) + 1.0), 0.0
         )
-        rounded[0] = T.cast((merged[0] * scale), "bfloat16")
-        rounded[1] = T.cast((merged[1] * scale), "bfloat16")
-        rounded[2] = T.cast((merged[2] * scale), "bfloat16")
-        rounded[3] = T.cast((merged[3] * scale), "bfloat16")
-        for part in T.vectorized(4):
-            out[row, head, (thread) * 4 + part] = rounded[part]
+        warps.store_pair(out[row, head, thread * 4 + 0], merged[0] * scale, merged[1] * scale)
+        warps.store_pair(out[row, head, thread * 4 + 2], merged[2] * scale, merged[3] * scale)
         if thread == 0:
-            lse[row, head] = joined * lse_scale
+            lse[row, head] = T.if_then_else(joined > -T.infinity("float32"), joined * lse_scale, empty_lse)
 
 
 @T.macro
@@ -525,9 +514,9 @@ def load_words_at_40(words, kv_cache, low, high, n, thread):
 @T.macro
 def softmax(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-    all_resident, n, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty,
-    p_full, p_empty, o_full, bx, split, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
-    in_high: T.Ref, live: T.Ref, thread, lane
+    empty_lse, all_resident, n, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full,
+    s_empty, p_full, p_empty, o_full, bx, split, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref,
+    in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = T.alloc_local((HEADS // 2,), "float32")
@@ -545,7 +534,7 @@ def softmax(
     grown = T.alloc_var("bool", init=False)
     for turn in T.serial(turns):
         vote(in_low, in_high, live, low, high, n)
-        read_ids(low, high, indices, bx, turn + 1, turns, split, splits, lane)
+        read_ids(low, high, indices, bx, split + (turn + 1) * splits, end, lane)
         if live:
             T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
             T.tcgen05_after_thread_sync()
@@ -587,7 +576,7 @@ def softmax(
         T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
         T.tcgen05_after_thread_sync()
     if splits == 1:
-        finish_columns(red_s, it % 2, lse, bx, top, peak, stat_s, attn_sink, lse_scale, worker)
+        finish_columns(red_s, it % 2, lse, bx, top, peak, stat_s, attn_sink, lse_scale, empty_lse, worker)
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
         write_output(out, o_t, 0, bx, it > 0, held, stat_s, worker)
     else:
@@ -611,7 +600,8 @@ def softmax(
             shares = 1
         if merges:
             merge_heads(
-                bx, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, worker
+                bx, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, empty_lse,
+                worker
             )
         if all_resident != 0:
             grid.count_out(arrivals, bx, splits, worker)
@@ -619,8 +609,9 @@ def softmax(
 
 @T.macro
 def producer(
-    kv_cache, indices, n, splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, bx, split, turns,
-    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    kv_cache, indices, n, splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, bx, split, end: T.Ref,
+    turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread,
+    lane
 ):
     """Selected rows into the rings."""
     words = T.alloc_local((88,), "uint32")
@@ -629,7 +620,7 @@ def producer(
         vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
-        read_ids(low, high, indices, bx, turn + 1, turns, split, splits, lane)
+        read_ids(low, high, indices, bx, split + (turn + 1) * splits, end, lane)
         if live | (turn == turns):
             for c in T.unroll(UNITS):
                 if it > 0:
@@ -654,8 +645,8 @@ def producer(
 @T.macro
 def mma(
     indices, n, splits, q_s, qpe_s, kv_s, pe_s, p_s, o_t, s_t, q_full, kv_full, kv_empty, pe_full, pe_empty,
-    s_full, s_empty, p_full, p_empty, o_full, bx, split, turns, it: T.Ref, low: T.Ref, high: T.Ref,
-    in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
+    s_full, s_empty, p_full, p_empty, o_full, bx, split, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref,
+    high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
 ):
     """Issues every tcgen05.mma and commit."""
     T.mbarrier_wait_parity(q_full[0], 0)
@@ -663,7 +654,7 @@ def mma(
     T.tcgen05_after_thread_sync()
     for turn in T.serial(turns + 1):
         vote(in_low, in_high, live, low, high, n)
-        read_ids(low, high, indices, bx, turn + 1, turns, split, splits, lane)
+        read_ids(low, high, indices, bx, split + (turn + 1) * splits, end, lane)
         late = it > 0
         done = it - 1
         if live:
@@ -705,29 +696,41 @@ def mma(
 
 def program():
     t = T.dynamic("t")
+    q_nope_stride_t = T.dynamic("q_nope_stride_t")
+    q_nope_stride_h = T.dynamic("q_nope_stride_h")
+    q_pe_stride_t = T.dynamic("q_pe_stride_t")
+    q_pe_stride_h = T.dynamic("q_pe_stride_h")
     n = T.dynamic("n")
+    kv_cache_stride = T.dynamic("kv_cache_stride")
     topk = T.dynamic("topk")
+    indices_stride = T.dynamic("indices_stride")
+    out_stride_t = T.dynamic("out_stride_t")
+    out_stride_h = T.dynamic("out_stride_h")
+    lse_stride = T.dynamic("lse_stride")
     splits = T.dynamic("splits")
     counters = T.dynamic("counters")
 
     @T.prim_func
     def sparse_mla__tilelang_sm100a__h32_fp8_bt64_cl1_cp_async(
-        q_nope: T.Tensor((t, 32, 512), "bfloat16"),
-        q_pe: T.Tensor((t, 32, 64), "bfloat16"),
-        kv_cache: T.Tensor((n, 656), "uint8"),
-        indices: T.Tensor((t, topk), "int32"),
+        q_nope: T.StridedTensor((t, 32, 512), (q_nope_stride_t, q_nope_stride_h, 1), "bfloat16"),
+        q_pe: T.StridedTensor((t, 32, 64), (q_pe_stride_t, q_pe_stride_h, 1), "bfloat16"),
+        kv_cache: T.StridedTensor((n, 656), (kv_cache_stride, 1), "uint8"),
+        indices: T.StridedTensor((t, topk), (indices_stride, 1), "int32"),
+        topk_length: T.Tensor((t,), "int32"),
         attn_sink: T.Tensor((32,), "float32"),
-        out: T.Tensor((t, 32, 512), "bfloat16"),
-        lse: T.Tensor((t, 32), "float32"),
+        out: T.StridedTensor((t, 32, 512), (out_stride_t, out_stride_h, 1), "bfloat16"),
+        lse: T.StridedTensor((t, 32), (lse_stride, 1), "float32"),
         o_partial: T.Tensor((t, splits, 32, 512), "float32"),
         lse_partial: T.Tensor((t, splits, 32), "float32"),
         arrivals: T.Tensor((counters,), "int32"),
         sm_scale: T.float32,
         lse_scale: T.float32,
+        empty_lse: T.float32,
+        has_lengths: T.int32,
         all_resident: T.int32,
     ):
         with T.Kernel(t, splits, threads=288) as (bx, split):
-            T.import_source(leaf_sm100.SOURCE + warps.SOURCE + fragment.SOURCE)
+            T.import_source(leaf_sm100.SOURCE + warps.SOURCE + scalars.SOURCE + fragment.SOURCE)
             q_s = T.alloc_shared((1, HEADS, LATENT_DIM), "bfloat16")
             qpe_s = T.alloc_shared((1, HEADS, ROPE_DIM), "bfloat16")
             kv_s = T.alloc_shared((UNIT_STAGES, TILE, UNIT), "bfloat16")
@@ -752,7 +755,9 @@ def program():
 
             thread = T.get_thread_binding()
             lane = thread % 32
-            turns = T.truncdiv(T.truncdiv(topk, TILE) - split + splits - 1, splits)
+            end = T.alloc_var("int32", init=topk)
+            turns = T.alloc_var("int32", init=0)
+            turns = T.truncdiv(scalars.ceildiv(end, TILE) - split + splits - 1, splits)
             it = T.alloc_var("int32", init=0)
             low = T.alloc_var("int32", init=0)
             high = T.alloc_var("int32", init=0)
@@ -760,24 +765,27 @@ def program():
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
             # A launch of TileLang starts when the kernel before it has ended.
-            read_ids_turn_0(low, high, indices, bx, turns, split, lane)
+            if has_lengths != 0:
+                end = T.max(T.min(topk_length[bx], topk), 0)
+                turns = T.truncdiv(scalars.ceildiv(end, TILE) - split + splits - 1, splits)
+            read_ids(low, high, indices, bx, split, end, lane)
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-                    lse_scale, all_resident, n, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t,
-                    q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, turns, it, low, high, in_low,
-                    in_high, live, thread, lane
+                    lse_scale, empty_lse, all_resident, n, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s,
+                    o_t, s_t, q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, end, turns, it,
+                    low, high, in_low, in_high, live, thread, lane
                 )
             elif thread < 256:
                 producer(
                     kv_cache, indices, n, splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, bx, split,
-                    turns, it, low, high, in_low, in_high, live, thread, lane
+                    end, turns, it, low, high, in_low, in_high, live, thread, lane
                 )
             else:
                 mma(
                     indices, n, splits, q_s, qpe_s, kv_s, pe_s, p_s, o_t, s_t, q_full, kv_full, kv_empty,
-                    pe_full, pe_empty, s_full, s_empty, p_full, p_empty, o_full, bx, split, turns, it, low,
-                    high, in_low, in_high, live, lane
+                    pe_full, pe_empty, s_full, s_empty, p_full, p_empty, o_full, bx, split, end, turns, it,
+                    low, high, in_low, in_high, live, lane
                 )
             # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()

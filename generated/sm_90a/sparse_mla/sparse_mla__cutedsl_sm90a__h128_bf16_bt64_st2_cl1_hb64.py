@@ -100,7 +100,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
-from dsl_kernels.device.cutedsl import fragment, grid, warps, wgmma, wgmma_register
+from dsl_kernels.device.cutedsl import fragment, grid, scalars, warps, wgmma, wgmma_register
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 128  # query heads
@@ -132,19 +132,30 @@ PV_OTHER_RIGHT = wgmma.Product("bfloat16", BLOCK, HALF, TILE, "k", "mn")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q_nope", "tensor", "bfloat16", ("t", "128", "512")),
-        Operand("q_pe", "tensor", "bfloat16", ("t", "128", "64")),
+        Operand(
+            "q_nope", "tensor", "bfloat16", ("t", "128", "512"),
+            strides=("q_nope_stride_t", "q_nope_stride_h", "1")
+        ),
+        Operand(
+            "q_pe", "tensor", "bfloat16", ("t", "128", "64"), strides=("q_pe_stride_t", "q_pe_stride_h", "1")
+        ),
         Operand("ckv", "tensor", "bfloat16", ("n", "512"), strides=("ckv_stride", "1")),
         Operand("kpe", "tensor", "bfloat16", ("n", "64"), strides=("kpe_stride", "1")),
-        Operand("indices", "tensor", "int32", ("t", "topk")),
+        Operand("indices", "tensor", "int32", ("t", "topk"), strides=("indices_stride", "1")),
+        Operand("topk_length", "tensor", "int32", ("t",)),
         Operand("attn_sink", "tensor", "float32", ("128",)),
-        Operand("out", "tensor", "bfloat16", ("t", "128", "512"), written=True),
-        Operand("lse", "tensor", "float32", ("t", "128"), written=True),
+        Operand(
+            "out", "tensor", "bfloat16", ("t", "128", "512"), strides=("out_stride_t", "out_stride_h", "1"),
+            written=True
+        ),
+        Operand("lse", "tensor", "float32", ("t", "128"), strides=("lse_stride", "1"), written=True),
         Operand("o_partial", "tensor", "float32", ("t", "splits", "128", "512"), written=True),
         Operand("lse_partial", "tensor", "float32", ("t", "splits", "128"), written=True),
         Operand("arrivals", "tensor", "int32", ("counters",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
+        Operand("empty_lse", "scalar", "float32"),
+        Operand("has_lengths", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
     ),
     grid=("ctas * 2", "1", "1"),
@@ -186,27 +197,15 @@ class Shared:
 
 
 @cute.jit
-def read_ids_turn_0(indices, topk, row, turns, split, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+def read_ids(indices, indices_stride_0, row, tile, end, lane):
+    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = Int32(-1)
     high = Int32(-1)
-    if turns > 0:
-        ids = indices + Int64(row) * topk
-        first = split * 64 + lane
+    ids = indices + Int64(row) * indices_stride_0
+    first = tile * 64 + lane
+    if first < end:
         low = ids[first]
-        high = ids[first + 32]
-    return low, high
-
-
-@cute.jit
-def read_ids_turn_1(indices, topk, row, turns, split, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    low = Int32(-1)
-    high = Int32(-1)
-    if turns > 1:
-        ids = indices + Int64(row) * topk
-        first = (split + 1) * 64 + lane
-        low = ids[first]
+    if first + 32 < end:
         high = ids[first + 32]
     return low, high
 
@@ -228,19 +227,6 @@ def vote(low, high, n):
     in_high = warps.ballot((high >= 0) & (high < n))
     live = in_low | in_high != 0
     return in_low, in_high, live
-
-
-@cute.jit
-def read_ids(indices, topk, row, turn, turns, split, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    low = Int32(-1)
-    high = Int32(-1)
-    if turn < turns:
-        ids = indices + Int64(row) * topk
-        first = (split + turn) * 64 + lane
-        low = ids[first]
-        high = ids[first + 32]
-    return low, high
 
 
 @cute.jit
@@ -378,13 +364,15 @@ def leave_part_left(acc, lses, row, head0, split, o_partial, lse_partial, splits
 
 
 @cute.jit
-def store_result_rows_left(out, lse, acc, factor, lses, sinks, row, head0, scratch, lse_scale, thread, lane):
+def store_result_rows_left(
+    out, out_stride_0, out_stride_1, lse, lse_stride_0, acc, factor, lses, sinks, row, head0, scratch,
+    lse_scale, empty_lse, thread, lane
+):
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
     beside its sink; and the lse.
 
     The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
     """
-    line = row * HEADS + head0
     joined = cute.make_rmem_tensor(2, Float32)
     scale_0 = factor[0] * cutlass.select_(
         lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * LOG2_E - lses[0]) + 1.0), 0.0
@@ -418,11 +406,11 @@ def store_result_rows_left(out, lse, acc, factor, lses, sinks, row, head0, scrat
         for i in cutlass.range_constexpr(2):
             head = own + i * 8 + lane // 4
             cute.autovec_copy(warps.piece(scratch, 8, head, lane % 4 * 8, (BLOCK, 32), 64), held)
-            to = out + Int64(line + head) * LATENT_DIM + block * 32
+            to = out + Int64(row) * out_stride_0 + Int64(head0 + head) * out_stride_1 + block * 32
             cute.autovec_copy(held, warps.group(to, 8, lane % 4))
-    joined[0] = lses[0] * lse_scale
-    joined[1] = lses[1] * lse_scale
-    of_heads = lse + line
+    joined[0] = cutlass.select_(lses[0] > -Float32.inf, lses[0] * lse_scale, empty_lse)
+    joined[1] = cutlass.select_(lses[1] > -Float32.inf, lses[1] * lse_scale, empty_lse)
+    of_heads = lse + Int64(row) * lse_stride_0 + head0
     if thread % 4 == 0:
         mine = of_heads + (thread // 32 * 16 + thread % 32 // 4)
         mine[0] = joined[0]
@@ -431,12 +419,13 @@ def store_result_rows_left(out, lse, acc, factor, lses, sinks, row, head0, scrat
 
 @cute.jit
 def merge_parts_side_0(
-    row, head0, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
+    row, head0, parts, share, shares, out, out_stride_0, out_stride_1, lse, lse_stride_0, o_partial,
+    lse_partial, attn_sink, splits, lse_scale, empty_lse, thread
 ):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
     beside its sink, and store it; and the lse.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
+    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
     """
     base = cute.make_rmem_tensor(2, Float32)
     scale = cute.make_rmem_tensor(2, Float32)
@@ -465,7 +454,7 @@ def merge_parts_side_0(
         over_1 = scale[column] + warps.exchange(scale[column], 1)
         over_2 = over_1 + warps.exchange(over_1, 2)
         of_all = cutlass.select_(over_2 > 0.0, warps.log2(over_2) + base[column], -Float32.inf)
-        joined[column] = of_all * lse_scale
+        joined[column] = cutlass.select_(of_all > -Float32.inf, of_all * lse_scale, empty_lse)
         scale[column] = cutlass.select_(over_2 > 0.0, warps.rcp_approx(over_2), 0.0) * cutlass.select_(
             of_all > -Float32.inf,
             warps.rcp_approx(
@@ -478,7 +467,7 @@ def merge_parts_side_0(
             0.0
         )
     if (share == 0) & (thread % 4 == 0):
-        of_heads = lse + Int64(row) * HEADS + head0
+        of_heads = lse + Int64(row) * lse_stride_0 + head0
         for column in cutlass.range_constexpr(2):
             of_heads[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] = joined[column]
     end = (share + 1) * 32 // shares
@@ -505,9 +494,9 @@ def merge_parts_side_0(
         for v in cutlass.range_constexpr(4):
             if piece + v < end:
                 for i in cutlass.range_constexpr(0, 4, 2):
-                    to = out + Int64(
-                        row * HEADS + (head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * (i // 2)))
-                    ) * LATENT_DIM + ((piece + v) * 8 + thread % 4 * 2 + i % 2)
+                    to = out + Int64(row) * out_stride_0 + Int64(
+                        head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * (i // 2))
+                    ) * out_stride_1 + ((piece + v) * 8 + thread % 4 * 2 + i % 2)
                     warps.store_pair(
                         to, merged[v * 4 + i] * scale[i // 2], merged[v * 4 + i + 1] * scale[i // 2]
                     )
@@ -553,13 +542,14 @@ def leave_part_right(acc, row, head0, split, o_partial, splits, thread):
 
 
 @cute.jit
-def store_result_rows_right(out, acc, factor, lses, sinks, row, head0, scratch, thread, lane):
+def store_result_rows_right(
+    out, out_stride_0, out_stride_1, acc, factor, lses, sinks, row, head0, scratch, thread, lane
+):
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
     beside its sink; and the lse.
 
     The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
     """
-    line = row * HEADS + head0
     joined = cute.make_rmem_tensor(2, Float32)
     scale_0 = factor[0] * cutlass.select_(
         lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * LOG2_E - lses[0]) + 1.0), 0.0
@@ -593,18 +583,19 @@ def store_result_rows_right(out, acc, factor, lses, sinks, row, head0, scratch, 
         for i in cutlass.range_constexpr(2):
             head = own + i * 8 + lane // 4
             cute.autovec_copy(warps.piece(scratch, 8, head, lane % 4 * 8, (BLOCK, 32), 64), held)
-            to = out + Int64(line + head) * LATENT_DIM + (256 + block * 32)
+            to = out + Int64(row) * out_stride_0 + Int64(head0 + head) * out_stride_1 + (256 + block * 32)
             cute.autovec_copy(held, warps.group(to, 8, lane % 4))
 
 
 @cute.jit
 def merge_parts_side_1(
-    row, head0, parts, share, shares, out, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
+    row, head0, parts, share, shares, out, out_stride_0, out_stride_1, o_partial, lse_partial, attn_sink,
+    splits, lse_scale, empty_lse, thread
 ):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
     beside its sink, and store it; and the lse.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
+    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
     """
     base = cute.make_rmem_tensor(2, Float32)
     scale = cute.make_rmem_tensor(2, Float32)
@@ -633,7 +624,7 @@ def merge_parts_side_1(
         over_1 = scale[column] + warps.exchange(scale[column], 1)
         over_2 = over_1 + warps.exchange(over_1, 2)
         of_all = cutlass.select_(over_2 > 0.0, warps.log2(over_2) + base[column], -Float32.inf)
-        joined[column] = of_all * lse_scale
+        joined[column] = cutlass.select_(of_all > -Float32.inf, of_all * lse_scale, empty_lse)
         scale[column] = cutlass.select_(over_2 > 0.0, warps.rcp_approx(over_2), 0.0) * cutlass.select_(
             of_all > -Float32.inf,
             warps.rcp_approx(
@@ -669,44 +660,48 @@ def merge_parts_side_1(
         for v in cutlass.range_constexpr(4):
             if piece + v < end:
                 for i in cutlass.range_constexpr(0, 4, 2):
-                    to = out + Int64(
-                        row * HEADS + (head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * (i // 2)))
-                    ) * LATENT_DIM + ((32 + (piece + v)) * 8 + thread % 4 * 2 + i % 2)
+                    to = out + Int64(row) * out_stride_0 + Int64(
+                        head0 + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * (i // 2))
+                    ) * out_stride_1 + ((32 + (piece + v)) * 8 + thread % 4 * 2 + i % 2)
                     warps.store_pair(
                         to, merged[v * 4 + i] * scale[i // 2], merged[v * 4 + i + 1] * scale[i // 2]
                     )
 
 
 @cute.jit
-def copy_query_rows_q_s(target, q, row, head0, thread):
+def copy_query_rows_q_s(target, q, q_stride_0, q_stride_1, row, head0, thread):
     """Start the copies of a block of 64 heads of one query."""
-    of_block = q + Int64(row) * (HEADS * LATENT_DIM) + head0 * LATENT_DIM
     for i in cutlass.range(HEADS_OF_SIDE * (LATENT_DIM // 8) // 128, unroll=8):
+        of_head = q + Int64(row) * q_stride_0 + Int64(
+            head0 + (thread // (LATENT_DIM // 8) + i * (128 // (LATENT_DIM // 8)))
+        ) * q_stride_1
         warps.copy16(
             warps.piece(
                 target, 8, thread // (LATENT_DIM // 8) + i * (128 // (LATENT_DIM // 8)),
                 thread % (LATENT_DIM // 8) * 8, (BLOCK, LATENT_DIM), 128
             ).iterator,
-            of_block + (i * 128 + thread) * 8, True
+            of_head + thread % (LATENT_DIM // 8) * 8, True
         )
 
 
 @cute.jit
-def copy_query_rows_qpe_s(target, q, row, head0, thread):
+def copy_query_rows_qpe_s(target, q, q_stride_0, q_stride_1, row, head0, thread):
     """Start the copies of a block of 64 heads of one query."""
-    of_block = q + Int64(row) * (HEADS * ROPE_DIM) + head0 * ROPE_DIM
     for i in cutlass.range(HEADS_OF_SIDE * (ROPE_DIM // 8) // 128, unroll=8):
+        of_head = q + Int64(row) * q_stride_0 + Int64(
+            head0 + (thread // (ROPE_DIM // 8) + i * (128 // (ROPE_DIM // 8)))
+        ) * q_stride_1
         warps.copy16(
             warps.piece(
                 target, 8, thread // (ROPE_DIM // 8) + i * (128 // (ROPE_DIM // 8)),
                 thread % (ROPE_DIM // 8) * 8, (BLOCK, ROPE_DIM), 128
             ).iterator,
-            of_block + (i * 128 + thread) * 8, True
+            of_head + thread % (ROPE_DIM // 8) * 8, True
         )
 
 
 @cute.jit
-def copy_rows(target, cache, cache_pitch, low, high, n, thread):
+def copy_rows(target, cache, cache_stride_0, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
@@ -716,33 +711,33 @@ def copy_rows(target, cache, cache_pitch, low, high, n, thread):
     for c in cutlass.range_constexpr(HALF // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
-            cache_pitch, thread % 8 * 8, token, c * 64, n
+            cache_stride_0, thread % 8 * 8, token, c * 64, n
         )
     row = thread // 8 + 16
     token = warps.shuffle(low, row % 32)
     for c in cutlass.range_constexpr(HALF // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
-            cache_pitch, thread % 8 * 8, token, c * 64, n
+            cache_stride_0, thread % 8 * 8, token, c * 64, n
         )
     row = thread // 8 + 32
     token = warps.shuffle(high, row % 32)
     for c in cutlass.range_constexpr(HALF // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
-            cache_pitch, thread % 8 * 8, token, c * 64, n
+            cache_stride_0, thread % 8 * 8, token, c * 64, n
         )
     row = thread // 8 + 48
     token = warps.shuffle(high, row % 32)
     for c in cutlass.range_constexpr(HALF // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
-            cache_pitch, thread % 8 * 8, token, c * 64, n
+            cache_stride_0, thread % 8 * 8, token, c * 64, n
         )
 
 
 @cute.jit
-def copy_rows_2(target, cache, cache_pitch, low, high, n, thread):
+def copy_rows_2(target, cache, cache_stride_0, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
@@ -752,33 +747,33 @@ def copy_rows_2(target, cache, cache_pitch, low, high, n, thread):
     for c in cutlass.range_constexpr(HALF // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
-            cache_pitch, HALF + thread % 8 * 8, token, c * 64, n
+            cache_stride_0, HALF + thread % 8 * 8, token, c * 64, n
         )
     row = thread // 8 + 16
     token = warps.shuffle(low, row % 32)
     for c in cutlass.range_constexpr(HALF // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
-            cache_pitch, HALF + thread % 8 * 8, token, c * 64, n
+            cache_stride_0, HALF + thread % 8 * 8, token, c * 64, n
         )
     row = thread // 8 + 32
     token = warps.shuffle(high, row % 32)
     for c in cutlass.range_constexpr(HALF // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
-            cache_pitch, HALF + thread % 8 * 8, token, c * 64, n
+            cache_stride_0, HALF + thread % 8 * 8, token, c * 64, n
         )
     row = thread // 8 + 48
     token = warps.shuffle(high, row % 32)
     for c in cutlass.range_constexpr(HALF // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, HALF), 128).iterator, cache,
-            cache_pitch, HALF + thread % 8 * 8, token, c * 64, n
+            cache_stride_0, HALF + thread % 8 * 8, token, c * 64, n
         )
 
 
 @cute.jit
-def copy_rows_3(target, cache, cache_pitch, low, high, n, thread):
+def copy_rows_3(target, cache, cache_stride_0, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
@@ -790,7 +785,7 @@ def copy_rows_3(target, cache, cache_pitch, low, high, n, thread):
             warps.piece(
                 target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
             ).iterator,
-            cache, cache_pitch, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
+            cache, cache_stride_0, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
         )
     row = thread // (ROPE_DIM // 8) + 16
     token = warps.shuffle(low, row % 32)
@@ -799,7 +794,7 @@ def copy_rows_3(target, cache, cache_pitch, low, high, n, thread):
             warps.piece(
                 target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
             ).iterator,
-            cache, cache_pitch, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
+            cache, cache_stride_0, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
         )
     row = thread // (ROPE_DIM // 8) + 32
     token = warps.shuffle(high, row % 32)
@@ -808,7 +803,7 @@ def copy_rows_3(target, cache, cache_pitch, low, high, n, thread):
             warps.piece(
                 target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
             ).iterator,
-            cache, cache_pitch, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
+            cache, cache_stride_0, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
         )
     row = thread // (ROPE_DIM // 8) + 48
     token = warps.shuffle(high, row % 32)
@@ -817,19 +812,20 @@ def copy_rows_3(target, cache, cache_pitch, low, high, n, thread):
             warps.piece(
                 target, 8, row, (c * (ROPE_DIM // 8) + thread % (ROPE_DIM // 8)) * 8, (TILE, ROPE_DIM), 128
             ).iterator,
-            cache, cache_pitch, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
+            cache, cache_stride_0, thread % (ROPE_DIM // 8) * 8, token, c * (ROPE_DIM // 8 * 8), n
         )
 
 
 @cute.jit
 def left(
-    indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
-    o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, t: Int32, n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer,
-    qpe_s: cute.Pointer, near_s_left: cute.Pointer, far_s_left: cute.Pointer, rope_s_left: cute.Pointer,
-    out_s_left: cute.Pointer, far_s_right: cute.Pointer, rope_s_right: cute.Pointer,
-    peak_s_left: cute.Pointer, peak_s_right: cute.Pointer, red_s: cute.Pointer, q_full: cute.Pointer,
-    q_empty: cute.Pointer, near_left_full: cute.Pointer, near_left_empty: cute.Pointer,
+    indices: cute.Pointer, topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer,
+    lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer,
+    sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, t: Int32, n: Int32,
+    topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
+    splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, near_s_left: cute.Pointer,
+    far_s_left: cute.Pointer, rope_s_left: cute.Pointer, out_s_left: cute.Pointer, far_s_right: cute.Pointer,
+    rope_s_right: cute.Pointer, peak_s_left: cute.Pointer, peak_s_right: cute.Pointer, red_s: cute.Pointer,
+    q_full: cute.Pointer, q_empty: cute.Pointer, near_left_full: cute.Pointer, near_left_empty: cute.Pointer,
     far_left_full: cute.Pointer, far_left_empty: cute.Pointer, p_left_full: cute.Pointer,
     p_left_empty: cute.Pointer, far_right_full: cute.Pointer, far_right_empty: cute.Pointer,
     p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, head0: Int32, share: Int32,
@@ -859,11 +855,14 @@ def left(
     while unit < end:
         row = unit // span
         first = unit - row * span
-        turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
+        turns = cutlass.min(end - unit, (scalars.ceildiv(topk, TILE) + 1) // 2 - first)
         if (row < t) & (turns > 0):
-            tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
-            low_left, high_left = read_ids_turn_0(indices, topk, row, tiles, first * 2, lane)
-            low_right, high_right = read_ids_turn_1(indices, topk, row, tiles, first * 2, lane)
+            counted = Int32(topk)
+            if has_lengths != 0:
+                counted = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+            stop = cutlass.min((first + turns) * 2 * TILE, counted)
+            low_left, high_left = read_ids(indices, indices_stride, row, first * 2, stop, lane)
+            low_right, high_right = read_ids(indices, indices_stride, row, first * 2 + 1, stop, lane)
             load_row_sinks(sinks_left, attn_sink, head0, worker)
             turn = Int32(0)
             acc_left.fill(0.0)
@@ -875,8 +874,10 @@ def left(
                 in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
                 live = live_left | live_right
                 turn = turn + 1
-                low_left, high_left = read_ids(indices, topk, row, turn * 2, tiles, first * 2, lane)
-                low_right, high_right = read_ids(indices, topk, row, turn * 2 + 1, tiles, first * 2, lane)
+                low_left, high_left = read_ids(indices, indices_stride, row, (first + turn) * 2, stop, lane)
+                low_right, high_right = read_ids(
+                    indices, indices_stride, row, (first + turn) * 2 + 1, stop, lane
+                )
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
             while live:
@@ -929,8 +930,12 @@ def left(
                     in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
                     live = live_left | live_right
                     turn = turn + 1
-                    low_left, high_left = read_ids(indices, topk, row, turn * 2, tiles, first * 2, lane)
-                    low_right, high_right = read_ids(indices, topk, row, turn * 2 + 1, tiles, first * 2, lane)
+                    low_left, high_left = read_ids(
+                        indices, indices_stride, row, (first + turn) * 2, stop, lane
+                    )
+                    low_right, high_right = read_ids(
+                        indices, indices_stride, row, (first + turn) * 2 + 1, stop, lane
+                    )
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -967,7 +972,7 @@ def left(
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             total_rows_left(sums_left, peak_left, factor_left, red_s, worker)
             from_cta = row * span // share
-            parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
+            parts = (row * span + (scalars.ceildiv(topk, TILE) + 1) // 2 - 1) // share - from_cta + 1
             if parts > 1:
                 rescale_rows(acc_left, factor_left)
                 leave_part_left(
@@ -978,8 +983,8 @@ def left(
                 grid.count_in(arrivals + row * (HEADS // BLOCK) + cta % (HEADS // BLOCK), worker)
             else:
                 store_result_rows_left(
-                    out, lse, acc_left, factor_left, sums_left, sinks_left, row, head0, out_s_left, lse_scale,
-                    worker, lane
+                    out, out_stride_t, out_stride_h, lse, lse_stride, acc_left, factor_left, sums_left,
+                    sinks_left, row, head0, out_s_left, lse_scale, empty_lse, worker, lane
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -990,13 +995,14 @@ def left(
         while unit < end:
             row = unit // span
             from_cta = row * span // share
-            parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
-            if (row < t) & (unit - row * span < (topk // TILE + 1) // 2) & (parts > 1):
+            parts = (row * span + (scalars.ceildiv(topk, TILE) + 1) // 2 - 1) // share - from_cta + 1
+            if (row < t) & (unit - row * span < (scalars.ceildiv(topk, TILE) + 1) // 2) & (parts > 1):
                 grid.await_count(arrivals + row * (HEADS // BLOCK) + cta % (HEADS // BLOCK), parts, worker)
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 merge_parts_side_0(
-                    row, head0, parts, cta // (HEADS // BLOCK) - from_cta, parts, out, lse, o_partial,
-                    lse_partial, attn_sink, splits, lse_scale, worker
+                    row, head0, parts, cta // (HEADS // BLOCK) - from_cta, parts, out, out_stride_t,
+                    out_stride_h, lse, lse_stride, o_partial, lse_partial, attn_sink, splits, lse_scale,
+                    empty_lse, worker
                 )
                 grid.count_out(arrivals + row * (HEADS // BLOCK) + cta % (HEADS // BLOCK), parts, worker)
             unit = row * span + span
@@ -1004,19 +1010,20 @@ def left(
 
 @cute.jit
 def right(
-    indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32, n: Int32, topk: Int32,
-    splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, far_s_left: cute.Pointer,
-    rope_s_left: cute.Pointer, near_s_right: cute.Pointer, far_s_right: cute.Pointer,
-    rope_s_right: cute.Pointer, out_s_right: cute.Pointer, peak_s_left: cute.Pointer,
-    peak_s_right: cute.Pointer, red_s: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
-    far_left_full: cute.Pointer, far_left_empty: cute.Pointer, p_left_full: cute.Pointer,
-    p_left_empty: cute.Pointer, near_right_full: cute.Pointer, near_right_empty: cute.Pointer,
-    far_right_full: cute.Pointer, far_right_empty: cute.Pointer, p_right_full: cute.Pointer,
-    p_right_empty: cute.Pointer, cta: Int32, head0: Int32, share: Int32, span: Int32, unit: Int32, end: Int32,
-    done: Int32, it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32, in_high_left: Int32,
-    live_left: Boolean, low_right: Int32, high_right: Int32, in_low_right: Int32, in_high_right: Int32,
-    live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
+    indices: cute.Pointer, topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    empty_lse: Float32, has_lengths: Int32, t: Int32, n: Int32, topk: Int32, indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
+    far_s_left: cute.Pointer, rope_s_left: cute.Pointer, near_s_right: cute.Pointer,
+    far_s_right: cute.Pointer, rope_s_right: cute.Pointer, out_s_right: cute.Pointer,
+    peak_s_left: cute.Pointer, peak_s_right: cute.Pointer, red_s: cute.Pointer, q_full: cute.Pointer,
+    q_empty: cute.Pointer, far_left_full: cute.Pointer, far_left_empty: cute.Pointer,
+    p_left_full: cute.Pointer, p_left_empty: cute.Pointer, near_right_full: cute.Pointer,
+    near_right_empty: cute.Pointer, far_right_full: cute.Pointer, far_right_empty: cute.Pointer,
+    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, head0: Int32, share: Int32,
+    span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32,
+    in_low_left: Int32, in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32,
+    in_low_right: Int32, in_high_right: Int32, live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the second tile of each pair, and that half of the dims."""
     qk_near_right_a = QK_NEAR_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -1040,11 +1047,14 @@ def right(
     while unit < end:
         row = unit // span
         first = unit - row * span
-        turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
+        turns = cutlass.min(end - unit, (scalars.ceildiv(topk, TILE) + 1) // 2 - first)
         if (row < t) & (turns > 0):
-            tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
-            low_left, high_left = read_ids_turn_0(indices, topk, row, tiles, first * 2, lane)
-            low_right, high_right = read_ids_turn_1(indices, topk, row, tiles, first * 2, lane)
+            counted = Int32(topk)
+            if has_lengths != 0:
+                counted = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+            stop = cutlass.min((first + turns) * 2 * TILE, counted)
+            low_left, high_left = read_ids(indices, indices_stride, row, first * 2, stop, lane)
+            low_right, high_right = read_ids(indices, indices_stride, row, first * 2 + 1, stop, lane)
             load_row_sinks(sinks_right, attn_sink, head0, worker)
             turn = Int32(0)
             acc_right.fill(0.0)
@@ -1056,8 +1066,10 @@ def right(
                 in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
                 live = live_left | live_right
                 turn = turn + 1
-                low_left, high_left = read_ids(indices, topk, row, turn * 2, tiles, first * 2, lane)
-                low_right, high_right = read_ids(indices, topk, row, turn * 2 + 1, tiles, first * 2, lane)
+                low_left, high_left = read_ids(indices, indices_stride, row, (first + turn) * 2, stop, lane)
+                low_right, high_right = read_ids(
+                    indices, indices_stride, row, (first + turn) * 2 + 1, stop, lane
+                )
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
             while live:
@@ -1129,8 +1141,12 @@ def right(
                     in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
                     live = live_left | live_right
                     turn = turn + 1
-                    low_left, high_left = read_ids(indices, topk, row, turn * 2, tiles, first * 2, lane)
-                    low_right, high_right = read_ids(indices, topk, row, turn * 2 + 1, tiles, first * 2, lane)
+                    low_left, high_left = read_ids(
+                        indices, indices_stride, row, (first + turn) * 2, stop, lane
+                    )
+                    low_right, high_right = read_ids(
+                        indices, indices_stride, row, (first + turn) * 2 + 1, stop, lane
+                    )
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -1148,7 +1164,7 @@ def right(
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             total_rows_right(sums_right, peak_right, factor_right, red_s, worker)
             from_cta = row * span // share
-            parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
+            parts = (row * span + (scalars.ceildiv(topk, TILE) + 1) // 2 - 1) // share - from_cta + 1
             if parts > 1:
                 rescale_rows(acc_right, factor_right)
                 leave_part_right(
@@ -1157,8 +1173,8 @@ def right(
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             else:
                 store_result_rows_right(
-                    out, acc_right, factor_right, sums_right, sinks_right, row, head0, out_s_right, worker,
-                    lane
+                    out, out_stride_t, out_stride_h, acc_right, factor_right, sums_right, sinks_right, row,
+                    head0, out_s_right, worker, lane
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -1169,12 +1185,12 @@ def right(
         while unit < end:
             row = unit // span
             from_cta = row * span // share
-            parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
-            if (row < t) & (unit - row * span < (topk // TILE + 1) // 2) & (parts > 1):
+            parts = (row * span + (scalars.ceildiv(topk, TILE) + 1) // 2 - 1) // share - from_cta + 1
+            if (row < t) & (unit - row * span < (scalars.ceildiv(topk, TILE) + 1) // 2) & (parts > 1):
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 merge_parts_side_1(
-                    row, head0, parts, cta // (HEADS // BLOCK) - from_cta, parts, out, o_partial, lse_partial,
-                    attn_sink, splits, lse_scale, worker
+                    row, head0, parts, cta // (HEADS // BLOCK) - from_cta, parts, out, out_stride_t,
+                    out_stride_h, o_partial, lse_partial, attn_sink, splits, lse_scale, empty_lse, worker
                 )
             unit = row * span + span
 
@@ -1182,30 +1198,35 @@ def right(
 @cute.jit
 def gather(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
-    t: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, q_s: cute.Pointer,
-    qpe_s: cute.Pointer, near_s_left: cute.Pointer, far_s_left: cute.Pointer, rope_s_left: cute.Pointer,
-    near_s_right: cute.Pointer, far_s_right: cute.Pointer, rope_s_right: cute.Pointer, q_full: cute.Pointer,
-    q_empty: cute.Pointer, near_left_full: cute.Pointer, near_left_empty: cute.Pointer,
-    far_left_full: cute.Pointer, far_left_empty: cute.Pointer, near_right_full: cute.Pointer,
-    near_right_empty: cute.Pointer, far_right_full: cute.Pointer, far_right_empty: cute.Pointer, head0: Int32,
-    span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32,
-    in_low_left: Int32, in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32,
-    in_low_right: Int32, in_high_right: Int32, live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
+    topk_length: cute.Pointer, has_lengths: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
+    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
+    indices_stride: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, near_s_left: cute.Pointer,
+    far_s_left: cute.Pointer, rope_s_left: cute.Pointer, near_s_right: cute.Pointer,
+    far_s_right: cute.Pointer, rope_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
+    near_left_full: cute.Pointer, near_left_empty: cute.Pointer, far_left_full: cute.Pointer,
+    far_left_empty: cute.Pointer, near_right_full: cute.Pointer, near_right_empty: cute.Pointer,
+    far_right_full: cute.Pointer, far_right_empty: cute.Pointer, head0: Int32, span: Int32, unit: Int32,
+    end: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32,
+    in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32, in_low_right: Int32,
+    in_high_right: Int32, live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows, a pair of tiles at a time."""
     worker = thread % 128
     while unit < end:
         row = unit // span
         first = unit - row * span
-        turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
+        turns = cutlass.min(end - unit, (scalars.ceildiv(topk, TILE) + 1) // 2 - first)
         if (row < t) & (turns > 0):
-            tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
-            low_left, high_left = read_ids_turn_0(indices, topk, row, tiles, first * 2, lane)
-            low_right, high_right = read_ids_turn_1(indices, topk, row, tiles, first * 2, lane)
+            counted = Int32(topk)
+            if has_lengths != 0:
+                counted = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+            stop = cutlass.min((first + turns) * 2 * TILE, counted)
+            low_left, high_left = read_ids(indices, indices_stride, row, first * 2, stop, lane)
+            low_right, high_right = read_ids(indices, indices_stride, row, first * 2 + 1, stop, lane)
             if done == 0:
                 cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
-                copy_query_rows_q_s(q_s, q_nope, row, head0, worker)
-                copy_query_rows_qpe_s(qpe_s, q_pe, row, head0, worker)
+                copy_query_rows_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, row, head0, worker)
+                copy_query_rows_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, row, head0, worker)
                 cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             for turn in cutlass.range(turns, unroll=1):
                 in_low_left, in_high_left, live_left = vote(low_left, high_left, n)
@@ -1215,9 +1236,11 @@ def gather(
                 now_high_left = high_left
                 now_low_right = low_right
                 now_high_right = high_right
-                low_left, high_left = read_ids(indices, topk, row, (turn + 1) * 2, tiles, first * 2, lane)
+                low_left, high_left = read_ids(
+                    indices, indices_stride, row, (first + (turn + 1)) * 2, stop, lane
+                )
                 low_right, high_right = read_ids(
-                    indices, topk, row, (turn + 1) * 2 + 1, tiles, first * 2, lane
+                    indices, indices_stride, row, (first + (turn + 1)) * 2 + 1, stop, lane
                 )
                 if live:
                     cute.arch.mbarrier_wait(near_left_empty, (it & 1) ^ 1)
@@ -1237,8 +1260,8 @@ def gather(
                     it = it + 1
                 if (done > 0) & (turn == 0):
                     cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
-                    copy_query_rows_q_s(q_s, q_nope, row, head0, worker)
-                    copy_query_rows_qpe_s(qpe_s, q_pe, row, head0, worker)
+                    copy_query_rows_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, row, head0, worker)
+                    copy_query_rows_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, row, head0, worker)
                     cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             done = done + 1
         unit = row * span + span
@@ -1247,9 +1270,12 @@ def gather(
 @cute.kernel
 def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, ctas: Int32,
-    t: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, counters: Int32
+    topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32,
+    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32,
+    kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    lse_stride: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -1284,14 +1310,14 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
     lane = cute.arch.lane_idx()
     cta, _, _ = cute.arch.block_idx()
     head0 = cta % (HEADS // BLOCK) * BLOCK
-    share = Int32(((topk // TILE + 1) // 2 + splits - 1) // splits)
+    share = Int32(((scalars.ceildiv(topk, TILE) + 1) // 2 + splits - 1) // splits)
     span = Int32(share * splits)
     # Not so many parts of each query: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
-        span = (topk // TILE + 1) // 2
-        share = (t * ((topk // TILE + 1) // 2) + ctas - 1) // ctas
+        span = (scalars.ceildiv(topk, TILE) + 1) // 2
+        share = (t * ((scalars.ceildiv(topk, TILE) + 1) // 2) + ctas - 1) // ctas
         if splits == 1:
-            share = (t + ctas - 1) // ctas * ((topk // TILE + 1) // 2)
+            share = (t + ctas - 1) // ctas * ((scalars.ceildiv(topk, TILE) + 1) // 2)
     unit = Int32(cta // (HEADS // BLOCK) * share)
     end = unit + share
     done = Int32(0)
@@ -1344,7 +1370,8 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
     if warp < 4:
         cute.arch.setmaxregister_increase(208)
         left(
-            indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, topk,
+            indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
+            empty_lse, has_lengths, t, n, topk, indices_stride, out_stride_t, out_stride_h, lse_stride,
             splits, q_s, qpe_s, near_s_left, far_s_left, rope_s_left, out_s_left, far_s_right, rope_s_right,
             peak_s_left, peak_s_right, red_s, q_full, q_empty, near_left_full, near_left_empty, far_left_full,
             far_left_empty, p_left_full, p_left_empty, far_right_full, far_right_empty, p_right_full,
@@ -1355,8 +1382,9 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
     elif warp < 8:
         cute.arch.setmaxregister_increase(208)
         right(
-            indices, attn_sink, out, o_partial, lse_partial, sm_scale, lse_scale, t, n, topk, splits, q_s,
-            qpe_s, far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, out_s_right, peak_s_left,
+            indices, topk_length, attn_sink, out, o_partial, lse_partial, sm_scale, lse_scale, empty_lse,
+            has_lengths, t, n, topk, indices_stride, out_stride_t, out_stride_h, splits, q_s, qpe_s,
+            far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, out_s_right, peak_s_left,
             peak_s_right, red_s, q_full, q_empty, far_left_full, far_left_empty, p_left_full, p_left_empty,
             near_right_full, near_right_empty, far_right_full, far_right_empty, p_right_full, p_right_empty,
             cta, head0, share, span, unit, end, done, it, low_left, high_left, in_low_left, in_high_left,
@@ -1365,23 +1393,30 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
     else:
         cute.arch.setmaxregister_decrease(88)
         gather(
-            q_nope, q_pe, ckv, kpe, indices, t, n, ckv_stride, kpe_stride, topk, q_s, qpe_s, near_s_left,
-            far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, q_full, q_empty, near_left_full,
-            near_left_empty, far_left_full, far_left_empty, near_right_full, near_right_empty, far_right_full,
-            far_right_empty, head0, span, unit, end, done, it, low_left, high_left, in_low_left, in_high_left,
-            live_left, low_right, high_right, in_low_right, in_high_right, live_right, live, thread, lane
+            q_nope, q_pe, ckv, kpe, indices, topk_length, has_lengths, t, q_nope_stride_t, q_nope_stride_h,
+            q_pe_stride_t, q_pe_stride_h, n, ckv_stride, kpe_stride, topk, indices_stride, q_s, qpe_s,
+            near_s_left, far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, q_full, q_empty,
+            near_left_full, near_left_empty, far_left_full, far_left_empty, near_right_full, near_right_empty,
+            far_right_full, far_right_empty, head0, span, unit, end, done, it, low_left, high_left,
+            in_low_left, in_high_left, live_left, low_right, high_right, in_low_right, in_high_right,
+            live_right, live, thread, lane
         )
 
 
 @cute.jit
 def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, ctas: Int32,
-    t: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, counters: Int32
+    topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32,
+    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32,
+    kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    lse_stride: Int32, splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
-        q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-        lse_scale, ctas, t, n, ckv_stride, kpe_stride, topk, splits, counters
+        q_nope, q_pe, ckv, kpe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
+        sm_scale, lse_scale, empty_lse, has_lengths, ctas, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t,
+        q_pe_stride_h, n, ckv_stride, kpe_stride, topk, indices_stride, out_stride_t, out_stride_h,
+        lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1))

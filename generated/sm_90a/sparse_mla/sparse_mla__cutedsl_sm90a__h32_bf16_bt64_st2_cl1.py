@@ -37,15 +37,13 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
-from dsl_kernels.device.cutedsl import grid, warps, wgmma
+from dsl_kernels.device.cutedsl import grid, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 32  # query heads
 TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
-LATENT_DIM = 512
 DIMS = 512
-ROPE_DIM = 64
 ROPE = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
@@ -53,6 +51,7 @@ OWN_COLUMNS = 8
 LOG2_E = 1.4426950408889634
 OWN_SCORES = 16
 OWN_OUTPUTS = 128
+LATENT_DIM = 512
 
 QK_NOPE = wgmma.Product("bfloat16", TILE, HEADS, DIMS, "k", "k")
 QK_PE = wgmma.Product("bfloat16", TILE, HEADS, ROPE, "k", "k")
@@ -60,19 +59,30 @@ PV = wgmma.Product("bfloat16", DIMS, HEADS, TILE, "mn", "mn")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q_nope", "tensor", "bfloat16", ("t", "32", "512")),
-        Operand("q_pe", "tensor", "bfloat16", ("t", "32", "64")),
+        Operand(
+            "q_nope", "tensor", "bfloat16", ("t", "32", "512"),
+            strides=("q_nope_stride_t", "q_nope_stride_h", "1")
+        ),
+        Operand(
+            "q_pe", "tensor", "bfloat16", ("t", "32", "64"), strides=("q_pe_stride_t", "q_pe_stride_h", "1")
+        ),
         Operand("ckv", "tensor", "bfloat16", ("n", "512"), strides=("ckv_stride", "1")),
         Operand("kpe", "tensor", "bfloat16", ("n", "64"), strides=("kpe_stride", "1")),
-        Operand("indices", "tensor", "int32", ("t", "topk")),
+        Operand("indices", "tensor", "int32", ("t", "topk"), strides=("indices_stride", "1")),
+        Operand("topk_length", "tensor", "int32", ("t",)),
         Operand("attn_sink", "tensor", "float32", ("32",)),
-        Operand("out", "tensor", "bfloat16", ("t", "32", "512"), written=True),
-        Operand("lse", "tensor", "float32", ("t", "32"), written=True),
+        Operand(
+            "out", "tensor", "bfloat16", ("t", "32", "512"), strides=("out_stride_t", "out_stride_h", "1"),
+            written=True
+        ),
+        Operand("lse", "tensor", "float32", ("t", "32"), strides=("lse_stride", "1"), written=True),
         Operand("o_partial", "tensor", "float32", ("t", "splits", "32", "512"), written=True),
         Operand("lse_partial", "tensor", "float32", ("t", "splits", "32"), written=True),
         Operand("arrivals", "tensor", "int32", ("counters",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
+        Operand("empty_lse", "scalar", "float32"),
+        Operand("has_lengths", "scalar", "int32"),
         Operand("all_resident", "scalar", "int32"),
     ),
     grid=("t", "splits", "1"),
@@ -96,53 +106,56 @@ class Shared:
 
 
 @cute.jit
-def read_ids_turn_0(indices, topk, row, turns, split, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+def read_ids(indices, indices_stride_0, row, tile, end, lane):
+    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = Int32(-1)
     high = Int32(-1)
-    if turns > 0:
-        ids = indices + Int64(row) * topk
-        first = split * 64 + lane
+    ids = indices + Int64(row) * indices_stride_0
+    first = tile * 64 + lane
+    if first < end:
         low = ids[first]
+    if first + 32 < end:
         high = ids[first + 32]
     return low, high
 
 
 @cute.jit
-def load_queries_q_s(target, q, row, thread):
-    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
-    held = cute.make_rmem_tensor(128, cutlass.BFloat16)
-    of_block = q + Int64(row * HEADS) * LATENT_DIM
+def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, thread):
+    """Columns `first` on of a block of heads of one query."""
+    held = cute.make_rmem_tensor(64, cutlass.Uint32)
     # All reads before the first write, which a compiler would not move them past.
     for i in cutlass.range_constexpr(16):
-        item = cutlass.min(i * 128 + thread, HEADS * (DIMS // 8) - 1)
-        mine = of_block + item // (DIMS // 8) * LATENT_DIM
-        cute.autovec_copy(warps.group(mine, 8, item % (DIMS // 8)), warps.few(held, i * 8, 8))
+        item = i * 128 + thread
+        of_head = q + Int64(row) * q_stride_0 + Int64(item // (DIMS // 8)) * q_stride_1
+        warps.load_vector(held, i * 4, 4, of_head + item % (DIMS // 8) * 8, item < HEADS * (DIMS // 8))
     for i in cutlass.range_constexpr(16):
         item = i * 128 + thread
         if item < HEADS * (DIMS // 8):
-            cute.autovec_copy(
-                warps.few(held, i * 8, 8),
-                warps.piece(target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (HEADS, DIMS), 128)
+            warps.store_vector(
+                held, i * 4,
+                warps.piece(
+                    target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (HEADS, DIMS), 128
+                ).iterator
             )
 
 
 @cute.jit
-def load_queries_qpe_s(target, q, row, thread):
-    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
-    held = cute.make_rmem_tensor(16, cutlass.BFloat16)
-    of_block = q + Int64(row * HEADS) * ROPE_DIM
+def load_queries_qpe_s(target, q, q_stride_0, q_stride_1, row, thread):
+    """Columns `first` on of a block of heads of one query."""
+    held = cute.make_rmem_tensor(8, cutlass.Uint32)
     # All reads before the first write, which a compiler would not move them past.
     for i in cutlass.range_constexpr(2):
-        item = cutlass.min(i * 128 + thread, HEADS * (ROPE // 8) - 1)
-        mine = of_block + item // (ROPE // 8) * ROPE_DIM
-        cute.autovec_copy(warps.group(mine, 8, item % (ROPE // 8)), warps.few(held, i * 8, 8))
+        item = i * 128 + thread
+        of_head = q + Int64(row) * q_stride_0 + Int64(item // (ROPE // 8)) * q_stride_1
+        warps.load_vector(held, i * 4, 4, of_head + item % (ROPE // 8) * 8, item < HEADS * (ROPE // 8))
     for i in cutlass.range_constexpr(2):
         item = i * 128 + thread
         if item < HEADS * (ROPE // 8):
-            cute.autovec_copy(
-                warps.few(held, i * 8, 8),
-                warps.piece(target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (HEADS, ROPE), 128)
+            warps.store_vector(
+                held, i * 4,
+                warps.piece(
+                    target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (HEADS, ROPE), 128
+                ).iterator
             )
 
 
@@ -155,19 +168,6 @@ def vote(low, high, n):
     in_high = warps.ballot((high >= 0) & (high < n))
     live = in_low | in_high != 0
     return in_low, in_high, live
-
-
-@cute.jit
-def read_ids(indices, topk, row, turn, turns, split, splits, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    low = Int32(-1)
-    high = Int32(-1)
-    if turn < turns:
-        ids = indices + Int64(row) * topk
-        first = (split + turn * splits) * 64 + lane
-        low = ids[first]
-        high = ids[first + 32]
-    return low, high
 
 
 @cute.jit
@@ -317,11 +317,14 @@ def normalise(acc, top, peak):
 
 
 @cute.jit
-def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, thread):
+def write_outputs(
+    acc, top, attn_sink, out, out_stride_0, out_stride_1, lse, lse_stride_0, row, lse_scale, empty_lse,
+    thread
+):
     """The result of a row that one CTA holds whole."""
     for group in cutlass.range_constexpr(OWN_COLUMNS // 2):
         head = group * 2 // 2 * 8 + thread % 4 * 2 + group * 2 % 2
-        to = out + Int64(row * HEADS + head) * LATENT_DIM
+        to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1
         kept = cutlass.select_(
             top[group * 2] > -Float32.inf,
             warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - top[group * 2]) + 1.0), 0.0
@@ -334,10 +337,12 @@ def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, thread):
                 block * 64 + (thread // 32 * 16 + thread % 32 // 4) + 8
             ] = (acc[block * (OWN_COLUMNS * 2) + group * 4 + 2] * kept).to(cutlass.BFloat16)
         if thread < 4:
-            of_row = lse + Int64(row) * HEADS
-            of_row[head] = top[group * 2] * lse_scale
+            of_row = lse + Int64(row) * lse_stride_0
+            of_row[head] = cutlass.select_(
+                top[group * 2] > -Float32.inf, top[group * 2] * lse_scale, empty_lse
+            )
         head = (group * 2 + 1) // 2 * 8 + thread % 4 * 2 + (group * 2 + 1) % 2
-        to = out + Int64(row * HEADS + head) * LATENT_DIM
+        to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1
         kept = cutlass.select_(
             top[group * 2 + 1] > -Float32.inf,
             warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - top[group * 2 + 1]) + 1.0), 0.0
@@ -350,8 +355,10 @@ def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, thread):
                 block * 64 + (thread // 32 * 16 + thread % 32 // 4) + 8
             ] = (acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2] * kept).to(cutlass.BFloat16)
         if thread < 4:
-            of_row = lse + Int64(row) * HEADS
-            of_row[head] = top[group * 2 + 1] * lse_scale
+            of_row = lse + Int64(row) * lse_stride_0
+            of_row[head] = cutlass.select_(
+                top[group * 2 + 1] > -Float32.inf, top[group * 2 + 1] * lse_scale, empty_lse
+            )
 
 
 @cute.jit
@@ -373,12 +380,13 @@ def leave_part(acc, lses, row, split, o_partial, lse_partial, splits, thread):
 
 @cute.jit
 def merge_parts(
-    row, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
+    row, parts, share, shares, out, out_stride_0, out_stride_1, lse, lse_stride_0, o_partial, lse_partial,
+    attn_sink, splits, lse_scale, empty_lse, thread
 ):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
     beside its sink, and store it; and the lse.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
+    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
     """
     base = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     scale = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
@@ -407,7 +415,7 @@ def merge_parts(
         over_8 = over_4 + warps.exchange(over_4, 8)
         over_16 = over_8 + warps.exchange(over_8, 16)
         of_all = cutlass.select_(over_16 > 0.0, warps.log2(over_16) + base[column], -Float32.inf)
-        joined[column] = of_all * lse_scale
+        joined[column] = cutlass.select_(of_all > -Float32.inf, of_all * lse_scale, empty_lse)
         scale[column] = cutlass.select_(over_16 > 0.0, warps.rcp_approx(over_16), 0.0) * cutlass.select_(
             of_all > -Float32.inf,
             warps.rcp_approx(
@@ -416,7 +424,7 @@ def merge_parts(
             0.0
         )
     if (share == 0) & (thread < 4):
-        of_heads = lse + Int64(row) * HEADS
+        of_heads = lse + Int64(row) * lse_stride_0
         for column in cutlass.range_constexpr(OWN_COLUMNS):
             of_heads[column // 2 * 8 + thread % 4 * 2 + column % 2] = joined[column]
     end = (share + 1) * (LATENT_DIM // 64) // shares
@@ -450,11 +458,9 @@ def merge_parts(
         for v in cutlass.range_constexpr(32 // (2 * OWN_COLUMNS)):
             if piece + v < end:
                 for i in cutlass.range_constexpr(2 * OWN_COLUMNS):
-                    to = out + Int64(
-                        row * HEADS + (
-                            (i // 4 * 2 + i % 2) // 2 * 8 + thread % 4 * 2 + (i // 4 * 2 + i % 2) % 2
-                        )
-                    ) * LATENT_DIM + (
+                    to = out + Int64(row) * out_stride_0 + Int64(
+                        (i // 4 * 2 + i % 2) // 2 * 8 + thread % 4 * 2 + (i // 4 * 2 + i % 2) % 2
+                    ) * out_stride_1 + (
                         (piece + v) * 64 + (thread // 32 * 16 + thread % 32 // 4) + i % 4 // 2 * 8
                     )
                     to[0] = (merged[v * (2 * OWN_COLUMNS) + i] * scale[i // 4 * 2 + i % 2]).to(
@@ -463,7 +469,7 @@ def merge_parts(
 
 
 @cute.jit
-def copy_rows_ckv_s(target, cache, cache_pitch, low, high, n, thread):
+def copy_rows_ckv_s(target, cache, cache_stride_0, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
@@ -473,33 +479,33 @@ def copy_rows_ckv_s(target, cache, cache_pitch, low, high, n, thread):
     for c in cutlass.range_constexpr(DIMS // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, DIMS), 128).iterator, cache,
-            cache_pitch, thread % 8 * 8, token, c * 64, n
+            cache_stride_0, thread % 8 * 8, token, c * 64, n
         )
     row = thread // 8 + 16
     token = warps.shuffle(low, row % 32)
     for c in cutlass.range_constexpr(DIMS // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, DIMS), 128).iterator, cache,
-            cache_pitch, thread % 8 * 8, token, c * 64, n
+            cache_stride_0, thread % 8 * 8, token, c * 64, n
         )
     row = thread // 8 + 32
     token = warps.shuffle(high, row % 32)
     for c in cutlass.range_constexpr(DIMS // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, DIMS), 128).iterator, cache,
-            cache_pitch, thread % 8 * 8, token, c * 64, n
+            cache_stride_0, thread % 8 * 8, token, c * 64, n
         )
     row = thread // 8 + 48
     token = warps.shuffle(high, row % 32)
     for c in cutlass.range_constexpr(DIMS // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, DIMS), 128).iterator, cache,
-            cache_pitch, thread % 8 * 8, token, c * 64, n
+            cache_stride_0, thread % 8 * 8, token, c * 64, n
         )
 
 
 @cute.jit
-def copy_rows_kpe_s(target, cache, cache_pitch, low, high, n, thread):
+def copy_rows_kpe_s(target, cache, cache_stride_0, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
@@ -511,7 +517,7 @@ def copy_rows_kpe_s(target, cache, cache_pitch, low, high, n, thread):
             warps.piece(
                 target, 8, row, (c * (ROPE // 8) + thread % (ROPE // 8)) * 8, (TILE, ROPE), 128
             ).iterator,
-            cache, cache_pitch, thread % (ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
+            cache, cache_stride_0, thread % (ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
         )
     row = thread // (ROPE // 8) + 16
     token = warps.shuffle(low, row % 32)
@@ -520,7 +526,7 @@ def copy_rows_kpe_s(target, cache, cache_pitch, low, high, n, thread):
             warps.piece(
                 target, 8, row, (c * (ROPE // 8) + thread % (ROPE // 8)) * 8, (TILE, ROPE), 128
             ).iterator,
-            cache, cache_pitch, thread % (ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
+            cache, cache_stride_0, thread % (ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
         )
     row = thread // (ROPE // 8) + 32
     token = warps.shuffle(high, row % 32)
@@ -529,7 +535,7 @@ def copy_rows_kpe_s(target, cache, cache_pitch, low, high, n, thread):
             warps.piece(
                 target, 8, row, (c * (ROPE // 8) + thread % (ROPE // 8)) * 8, (TILE, ROPE), 128
             ).iterator,
-            cache, cache_pitch, thread % (ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
+            cache, cache_stride_0, thread % (ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
         )
     row = thread // (ROPE // 8) + 48
     token = warps.shuffle(high, row % 32)
@@ -538,7 +544,7 @@ def copy_rows_kpe_s(target, cache, cache_pitch, low, high, n, thread):
             warps.piece(
                 target, 8, row, (c * (ROPE // 8) + thread % (ROPE // 8)) * 8, (TILE, ROPE), 128
             ).iterator,
-            cache, cache_pitch, thread % (ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
+            cache, cache_stride_0, thread % (ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
         )
 
 
@@ -546,11 +552,13 @@ def copy_rows_kpe_s(target, cache, cache_pitch, low, high, n, thread):
 def attend(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
-    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, all_resident: Int32, n: Int32, topk: Int32,
-    splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
-    p_s: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer, kv_full: cute.Pointer,
-    kv_empty: cute.Pointer, bx: Int32, split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
-    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, all_resident: Int32,
+    q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32,
+    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
+    q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer, p_s: cute.Pointer,
+    red_s: cute.Pointer, last_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, bx: Int32,
+    split: Int32, end: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
+    live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, both products, softmax, merge, output."""
     qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
@@ -565,8 +573,8 @@ def attend(
     top = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     worker = thread
-    load_queries_q_s(q_s, q_nope, bx, worker)
-    load_queries_qpe_s(qpe_s, q_pe, bx, worker)
+    load_queries_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, bx, worker)
+    load_queries_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, bx, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)
@@ -574,7 +582,7 @@ def attend(
     peak.fill(-Float32.inf)
     for turn in cutlass.range(turns, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        low, high = read_ids(indices, indices_stride, bx, split + (turn + 1) * splits, end, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
@@ -610,7 +618,10 @@ def attend(
     join_sums(top, red_s, worker)
     normalise(acc, top, peak)
     if splits == 1:
-        write_outputs(acc, top, attn_sink, out, lse, bx, lse_scale, worker)
+        write_outputs(
+            acc, top, attn_sink, out, out_stride_t, out_stride_h, lse, lse_stride, bx, lse_scale, empty_lse,
+            worker
+        )
     else:
         leave_part(acc, top, bx, split, o_partial, lse_partial, splits, worker)
         merges = Boolean(True)
@@ -630,8 +641,8 @@ def attend(
             shares = Int32(1)
         if merges:
             merge_parts(
-                bx, splits, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale,
-                worker
+                bx, splits, share, shares, out, out_stride_t, out_stride_h, lse, lse_stride, o_partial,
+                lse_partial, attn_sink, splits, lse_scale, empty_lse, worker
             )
         if all_resident != 0:
             grid.count_out(arrivals + bx, splits, worker)
@@ -640,9 +651,10 @@ def attend(
 @cute.jit
 def gather(
     ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, n: Int32, ckv_stride: Int32,
-    kpe_stride: Int32, topk: Int32, splits: Int32, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
-    kv_full: cute.Pointer, kv_empty: cute.Pointer, bx: Int32, split: Int32, turns: Int32, it: Int32,
-    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    kpe_stride: Int32, indices_stride: Int32, splits: Int32, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
+    kv_full: cute.Pointer, kv_empty: cute.Pointer, bx: Int32, split: Int32, end: Int32, turns: Int32,
+    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32,
+    lane: Int32
 ):
     """Selected rows into the ring."""
     worker = thread % 128
@@ -650,7 +662,7 @@ def gather(
         in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
-        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        low, high = read_ids(indices, indices_stride, bx, split + (turn + 1) * splits, end, lane)
         if live:
             cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
             copy_rows_ckv_s(
@@ -666,10 +678,12 @@ def gather(
 @cute.kernel
 def sparse_mla__cutedsl_sm90a__h32_bf16_bt64_st2_cl1(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
-    all_resident: Int32, t: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32,
-    counters: Int32
+    topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, all_resident: Int32, t: Int32,
+    q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32,
+    ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -685,7 +699,9 @@ def sparse_mla__cutedsl_sm90a__h32_bf16_bt64_st2_cl1(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     bx, split, _ = cute.arch.block_idx()
-    turns = (topk // TILE - split + splits - 1) // splits
+    end = Int32(topk)
+    turns = Int32(0)
+    turns = (scalars.ceildiv(end, TILE) - split + splits - 1) // splits
     it = Int32(0)
     low = Int32(0)
     high = Int32(0)
@@ -702,30 +718,39 @@ def sparse_mla__cutedsl_sm90a__h32_bf16_bt64_st2_cl1(
     cute.arch.sync_threads()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    low, high = read_ids_turn_0(indices, topk, bx, turns, split, lane)
+    if has_lengths != 0:
+        end = cutlass.max(cutlass.min(topk_length[bx], topk), 0)
+        turns = (scalars.ceildiv(end, TILE) - split + splits - 1) // splits
+    low, high = read_ids(indices, indices_stride, bx, split, end, lane)
     if warp < 4:
         attend(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            all_resident, n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty,
-            bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
+            empty_lse, all_resident, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n,
+            indices_stride, out_stride_t, out_stride_h, lse_stride, splits, q_s, qpe_s, ckv_s, kpe_s, p_s,
+            red_s, last_s, kv_full, kv_empty, bx, split, end, turns, it, low, high, in_low, in_high, live,
+            thread, lane
         )
     else:
         gather(
-            ckv, kpe, indices, n, ckv_stride, kpe_stride, topk, splits, ckv_s, kpe_s, kv_full, kv_empty, bx,
-            split, turns, it, low, high, in_low, in_high, live, thread, lane
+            ckv, kpe, indices, n, ckv_stride, kpe_stride, indices_stride, splits, ckv_s, kpe_s, kv_full,
+            kv_empty, bx, split, end, turns, it, low, high, in_low, in_high, live, thread, lane
         )
 
 
 @cute.jit
 def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
-    all_resident: Int32, t: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32,
-    counters: Int32
+    topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, all_resident: Int32, t: Int32,
+    q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32,
+    ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h32_bf16_bt64_st2_cl1(
-        q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-        lse_scale, all_resident, t, n, ckv_stride, kpe_stride, topk, splits, counters
+        q_nope, q_pe, ckv, kpe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
+        sm_scale, lse_scale, empty_lse, has_lengths, all_resident, t, q_nope_stride_t, q_nope_stride_h,
+        q_pe_stride_t, q_pe_stride_h, n, ckv_stride, kpe_stride, topk, indices_stride, out_stride_t,
+        out_stride_h, lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 1, 1))

@@ -47,7 +47,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
-from dsl_kernels.device.cutedsl import inbox, warps, wgmma
+from dsl_kernels.device.cutedsl import inbox, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 32  # query heads
@@ -55,9 +55,7 @@ TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
 SLICES = 2  # CTAs of a cluster that share out the dims and add their partial scores
 BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
-LATENT_DIM = 512
 DIMS = 256
-ROPE_DIM = 64
 ROPE = 32
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
@@ -65,6 +63,7 @@ OWN_COLUMNS = 4
 OWN_SCORES = 8
 LOG2_E = 1.4426950408889634
 OWN_OUTPUTS = 32
+LATENT_DIM = 512
 
 QK_NOPE = wgmma.Product("bfloat16", TILE, BLOCK, DIMS, "k", "k")
 QK_PE = wgmma.Product("bfloat16", TILE, BLOCK, ROPE, "k", "k")
@@ -72,17 +71,28 @@ PV = wgmma.Product("bfloat16", DIMS, BLOCK, TILE, "mn", "mn")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q_nope", "tensor", "bfloat16", ("t", "32", "512")),
-        Operand("q_pe", "tensor", "bfloat16", ("t", "32", "64")),
+        Operand(
+            "q_nope", "tensor", "bfloat16", ("t", "32", "512"),
+            strides=("q_nope_stride_t", "q_nope_stride_h", "1")
+        ),
+        Operand(
+            "q_pe", "tensor", "bfloat16", ("t", "32", "64"), strides=("q_pe_stride_t", "q_pe_stride_h", "1")
+        ),
         Operand("ckv", "tensor", "bfloat16", ("n", "512"), strides=("ckv_stride", "1")),
         Operand("kpe", "tensor", "bfloat16", ("n", "64"), strides=("kpe_stride", "1")),
-        Operand("indices", "tensor", "int32", ("t", "topk")),
+        Operand("indices", "tensor", "int32", ("t", "topk"), strides=("indices_stride", "1")),
+        Operand("topk_length", "tensor", "int32", ("t",)),
         Operand("attn_sink", "tensor", "float32", ("32",)),
-        Operand("out", "tensor", "bfloat16", ("t", "32", "512"), written=True),
-        Operand("lse", "tensor", "float32", ("t", "32"), written=True),
+        Operand(
+            "out", "tensor", "bfloat16", ("t", "32", "512"), strides=("out_stride_t", "out_stride_h", "1"),
+            written=True
+        ),
+        Operand("lse", "tensor", "float32", ("t", "32"), strides=("lse_stride", "1"), written=True),
         Operand("inboxes", "tensor", "int32", ("inbox_words",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
+        Operand("empty_lse", "scalar", "float32"),
+        Operand("has_lengths", "scalar", "int32"),
         Operand("splits", "scalar", "int32"),
     ),
     grid=("t * 2", "2", "splits // 2"),
@@ -107,14 +117,15 @@ class Shared:
 
 
 @cute.jit
-def read_ids_turn_0(indices, topk, row, turns, split, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+def read_ids(indices, indices_stride_0, row, tile, end, lane):
+    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = Int32(-1)
     high = Int32(-1)
-    if turns > 0:
-        ids = indices + Int64(row) * topk
-        first = split * 64 + lane
+    ids = indices + Int64(row) * indices_stride_0
+    first = tile * 64 + lane
+    if first < end:
         low = ids[first]
+    if first + 32 < end:
         high = ids[first + 32]
     return low, high
 
@@ -128,40 +139,42 @@ def load_sinks(sinks, attn_sink, head0, thread):
 
 
 @cute.jit
-def load_queries_q_s(target, q, row, head0, first, thread):
-    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
-    held = cute.make_rmem_tensor(32, cutlass.BFloat16)
-    of_block = q + Int64(row * HEADS + head0) * LATENT_DIM + first
+def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, head0, first, thread):
+    """Columns `first` on of a block of heads of one query."""
+    held = cute.make_rmem_tensor(16, cutlass.Uint32)
     # All reads before the first write, which a compiler would not move them past.
     for i in cutlass.range_constexpr(4):
-        item = cutlass.min(i * 128 + thread, BLOCK * (DIMS // 8) - 1)
-        mine = of_block + item // (DIMS // 8) * LATENT_DIM
-        cute.autovec_copy(warps.group(mine, 8, item % (DIMS // 8)), warps.few(held, i * 8, 8))
+        item = i * 128 + thread
+        of_head = q + Int64(row) * q_stride_0 + Int64(head0 + item // (DIMS // 8)) * q_stride_1 + first
+        warps.load_vector(held, i * 4, 4, of_head + item % (DIMS // 8) * 8, item < BLOCK * (DIMS // 8))
     for i in cutlass.range_constexpr(4):
         item = i * 128 + thread
         if item < BLOCK * (DIMS // 8):
-            cute.autovec_copy(
-                warps.few(held, i * 8, 8),
-                warps.piece(target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (BLOCK, DIMS), 128)
+            warps.store_vector(
+                held, i * 4,
+                warps.piece(
+                    target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (BLOCK, DIMS), 128
+                ).iterator
             )
 
 
 @cute.jit
-def load_queries_qpe_s(target, q, row, head0, first, thread):
-    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
-    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-    of_block = q + Int64(row * HEADS + head0) * ROPE_DIM + first
+def load_queries_qpe_s(target, q, q_stride_0, q_stride_1, row, head0, first, thread):
+    """Columns `first` on of a block of heads of one query."""
+    held = cute.make_rmem_tensor(4, cutlass.Uint32)
     # All reads before the first write, which a compiler would not move them past.
     for i in cutlass.range_constexpr(1):
-        item = cutlass.min(i * 128 + thread, BLOCK * (ROPE // 8) - 1)
-        mine = of_block + item // (ROPE // 8) * ROPE_DIM
-        cute.autovec_copy(warps.group(mine, 8, item % (ROPE // 8)), warps.few(held, i * 8, 8))
+        item = i * 128 + thread
+        of_head = q + Int64(row) * q_stride_0 + Int64(head0 + item // (ROPE // 8)) * q_stride_1 + first
+        warps.load_vector(held, i * 4, 4, of_head + item % (ROPE // 8) * 8, item < BLOCK * (ROPE // 8))
     for i in cutlass.range_constexpr(1):
         item = i * 128 + thread
         if item < BLOCK * (ROPE // 8):
-            cute.autovec_copy(
-                warps.few(held, i * 8, 8),
-                warps.piece(target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (BLOCK, ROPE), 64)
+            warps.store_vector(
+                held, i * 4,
+                warps.piece(
+                    target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (BLOCK, ROPE), 64
+                ).iterator
             )
 
 
@@ -174,19 +187,6 @@ def vote(low, high, n):
     in_high = warps.ballot((high >= 0) & (high < n))
     live = in_low | in_high != 0
     return in_low, in_high, live
-
-
-@cute.jit
-def read_ids(indices, topk, row, turn, turns, split, splits, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    low = Int32(-1)
-    high = Int32(-1)
-    if turn < turns:
-        ids = indices + Int64(row) * topk
-        first = (split + turn * splits) * 64 + lane
-        low = ids[first]
-        high = ids[first + 32]
-    return low, high
 
 
 @cute.jit
@@ -425,7 +425,10 @@ def keep_parts(target, acc, lses, thread):
 
 
 @cute.jit
-def merge_rows(out, lse, received, sinks, row, head0, part, parts, which, lse_scale, thread):
+def merge_rows(
+    out, out_stride_0, out_stride_1, lse, lse_stride_0, received, sinks, row, head0, part, parts, which,
+    lse_scale, empty_lse, thread
+):
     """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and
     store it; and the lse.
 
@@ -436,14 +439,14 @@ def merge_rows(out, lse, received, sinks, row, head0, part, parts, which, lse_sc
     values = received + (
         ((thread >> 4 >> 1) * 8 + (thread & 15 & 7)) * 4 + ((thread & 15) >> 3) * 2 + (thread >> 4 & 1)
     )
-    place = row * HEADS + head0 + (thread >> 4)
+    head = head0 + (thread >> 4)
     dim = which * DIMS + (thread & 15)
     if parts == 1:
         weights = cute.make_rmem_tensor(1, Float32)
         for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
             n = part * (DIMS * BLOCK // 128) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            head = head + column * 8
             for p in cutlass.range_constexpr(1):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -461,9 +464,9 @@ def merge_rows(out, lse, received, sinks, row, head0, part, parts, which, lse_sc
                 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
-                of_head = lse + first
-                of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+                of_row = lse + Int64(row) * lse_stride_0
+                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
             for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // (4 * (BLOCK // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -478,7 +481,7 @@ def merge_rows(out, lse, received, sinks, row, head0, part, parts, which, lse_sc
         for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
             n = part * (DIMS * BLOCK // 128 // 2) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            head = head + column * 8
             for p in cutlass.range_constexpr(2):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 2) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -500,9 +503,9 @@ def merge_rows(out, lse, received, sinks, row, head0, part, parts, which, lse_sc
                 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
-                of_head = lse + first
-                of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+                of_row = lse + Int64(row) * lse_stride_0
+                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
             for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // 2 // (4 * (BLOCK // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -521,7 +524,7 @@ def merge_rows(out, lse, received, sinks, row, head0, part, parts, which, lse_sc
         for c in cutlass.range_constexpr(DIMS * BLOCK // 128 // 4 // 4):
             n = part * (DIMS * BLOCK // 128 // 4) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            head = head + column * 8
             for p in cutlass.range_constexpr(4):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 4) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -543,9 +546,9 @@ def merge_rows(out, lse, received, sinks, row, head0, part, parts, which, lse_sc
                 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
-                of_head = lse + first
-                of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+                of_row = lse + Int64(row) * lse_stride_0
+                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -564,7 +567,7 @@ def merge_rows(out, lse, received, sinks, row, head0, part, parts, which, lse_sc
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * BLOCK // 128 // 8) + c * (DIMS * BLOCK // 128 // 8)
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            head = head + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[
                     (
@@ -590,9 +593,9 @@ def merge_rows(out, lse, received, sinks, row, head0, part, parts, which, lse_sc
                 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
-                of_head = lse + first
-                of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+                of_row = lse + Int64(row) * lse_stride_0
+                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 8):
                     at = (c * (DIMS * BLOCK // 128 // 8) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -611,7 +614,7 @@ def merge_rows(out, lse, received, sinks, row, head0, part, parts, which, lse_sc
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            head = head + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[
                     (
@@ -637,9 +640,9 @@ def merge_rows(out, lse, received, sinks, row, head0, part, parts, which, lse_sc
                 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
-                of_head = lse + first
-                of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+                of_row = lse + Int64(row) * lse_stride_0
+                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 16):
                     at = (c * (DIMS * BLOCK // 128 // 16) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -658,7 +661,7 @@ def merge_rows(out, lse, received, sinks, row, head0, part, parts, which, lse_sc
         for c in cutlass.range_constexpr(1):
             n = part + c
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            head = head + column * 8
             for p in cutlass.range_constexpr(32):
                 weights[p] = lses[(p + c) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -680,9 +683,9 @@ def merge_rows(out, lse, received, sinks, row, head0, part, parts, which, lse_sc
                 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
-                of_head = lse + first
-                of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+                of_row = lse + Int64(row) * lse_stride_0
+                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(1):
                     at = (c + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -697,7 +700,7 @@ def merge_rows(out, lse, received, sinks, row, head0, part, parts, which, lse_sc
 
 
 @cute.jit
-def copy_rows_ckv_s(target, cache, cache_pitch, first, low, high, n, thread):
+def copy_rows_ckv_s(target, cache, cache_stride_0, first, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
@@ -707,33 +710,33 @@ def copy_rows_ckv_s(target, cache, cache_pitch, first, low, high, n, thread):
     for c in cutlass.range_constexpr(DIMS // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, DIMS), 128).iterator, cache,
-            cache_pitch, first + thread % 8 * 8, token, c * 64, n
+            cache_stride_0, first + thread % 8 * 8, token, c * 64, n
         )
     row = thread // 8 + 16
     token = warps.shuffle(low, row % 32)
     for c in cutlass.range_constexpr(DIMS // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, DIMS), 128).iterator, cache,
-            cache_pitch, first + thread % 8 * 8, token, c * 64, n
+            cache_stride_0, first + thread % 8 * 8, token, c * 64, n
         )
     row = thread // 8 + 32
     token = warps.shuffle(high, row % 32)
     for c in cutlass.range_constexpr(DIMS // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, DIMS), 128).iterator, cache,
-            cache_pitch, first + thread % 8 * 8, token, c * 64, n
+            cache_stride_0, first + thread % 8 * 8, token, c * 64, n
         )
     row = thread // 8 + 48
     token = warps.shuffle(high, row % 32)
     for c in cutlass.range_constexpr(DIMS // 64):
         warps.copy_row16(
             warps.piece(target, 8, row, (c * 8 + thread % 8) * 8, (TILE, DIMS), 128).iterator, cache,
-            cache_pitch, first + thread % 8 * 8, token, c * 64, n
+            cache_stride_0, first + thread % 8 * 8, token, c * 64, n
         )
 
 
 @cute.jit
-def copy_rows_kpe_s(target, cache, cache_pitch, first, low, high, n, thread):
+def copy_rows_kpe_s(target, cache, cache_stride_0, first, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
@@ -745,7 +748,7 @@ def copy_rows_kpe_s(target, cache, cache_pitch, first, low, high, n, thread):
             warps.piece(
                 target, 8, row, (c * (ROPE // 8) + thread % (ROPE // 8)) * 8, (TILE, ROPE), 64
             ).iterator,
-            cache, cache_pitch, first + thread % (ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
+            cache, cache_stride_0, first + thread % (ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
         )
     row = thread // (ROPE // 8) + 32
     token = warps.shuffle(high, row % 32)
@@ -754,7 +757,7 @@ def copy_rows_kpe_s(target, cache, cache_pitch, first, low, high, n, thread):
             warps.piece(
                 target, 8, row, (c * (ROPE // 8) + thread % (ROPE // 8)) * 8, (TILE, ROPE), 64
             ).iterator,
-            cache, cache_pitch, first + thread % (ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
+            cache, cache_stride_0, first + thread % (ROPE // 8) * 8, token, c * (ROPE // 8 * 8), n
         )
 
 
@@ -762,11 +765,13 @@ def copy_rows_kpe_s(target, cache, cache_pitch, first, low, high, n, thread):
 def attend(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, inboxes: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
-    n: Int32, topk: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
+    empty_lse: Float32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
+    q_pe_stride_h: Int32, n: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    lse_stride: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
     p_s: cute.Pointer, red_s: cute.Pointer, x_s: cute.Pointer, o_s: cute.Pointer, kv_full: cute.Pointer,
     kv_empty: cute.Pointer, x_full: cute.Pointer, bx: Int32, rank: Int32, row: Int32, head0: Int32,
-    which: Int32, split: Int32, splits_of_row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
-    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    which: Int32, split: Int32, splits_of_row: Int32, end: Int32, turns: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, both products, softmax, merge, output."""
     qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
@@ -783,8 +788,8 @@ def attend(
     sinks = cute.make_rmem_tensor(BLOCK // 8, Float32)
     worker = thread
     load_sinks(sinks, attn_sink, head0, worker)
-    load_queries_q_s(q_s, q_nope, row, head0, which * DIMS, worker)
-    load_queries_qpe_s(qpe_s, q_pe, row, head0, which * ROPE, worker)
+    load_queries_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, row, head0, which * DIMS, worker)
+    load_queries_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, row, head0, which * ROPE, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)
@@ -793,7 +798,7 @@ def attend(
     cute.arch.cluster_wait()
     for turn in cutlass.range(turns, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, indices_stride, row, split + (turn + 1) * splits_of_row, end, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
@@ -845,16 +850,19 @@ def attend(
     else:
         keep_parts(o_s, acc, top, worker)
         cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
-    merge_rows(out, lse, o_s, sinks, row, head0, split, splits_of_row, which, lse_scale, worker)
+    merge_rows(
+        out, out_stride_t, out_stride_h, lse, lse_stride, o_s, sinks, row, head0, split, splits_of_row, which,
+        lse_scale, empty_lse, worker
+    )
 
 
 @cute.jit
 def gather(
     ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, n: Int32, ckv_stride: Int32,
-    kpe_stride: Int32, topk: Int32, ckv_s: cute.Pointer, kpe_s: cute.Pointer, kv_full: cute.Pointer,
-    kv_empty: cute.Pointer, row: Int32, which: Int32, split: Int32, splits_of_row: Int32, turns: Int32,
-    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32,
-    lane: Int32
+    kpe_stride: Int32, indices_stride: Int32, ckv_s: cute.Pointer, kpe_s: cute.Pointer, kv_full: cute.Pointer,
+    kv_empty: cute.Pointer, row: Int32, which: Int32, split: Int32, splits_of_row: Int32, end: Int32,
+    turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
+    thread: Int32, lane: Int32
 ):
     """Selected rows into the ring."""
     worker = thread % 128
@@ -862,7 +870,7 @@ def gather(
         in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
-        low, high = read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, indices_stride, row, split + (turn + 1) * splits_of_row, end, lane)
         if live:
             cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
             copy_rows_ckv_s(
@@ -881,9 +889,11 @@ def gather(
 @cute.kernel
 def sparse_mla__cutedsl_sm90a__h32_bf16_bt64_st2_cl2_sl2_hb16(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, inboxes: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, splits: Int32, t: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
-    inbox_words: Int32
+    topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    inboxes: cute.Pointer, sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32,
+    splits: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
+    q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, inbox_words: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -908,7 +918,9 @@ def sparse_mla__cutedsl_sm90a__h32_bf16_bt64_st2_cl2_sl2_hb16(
     which = rank % SLICES
     split = part + rank // SLICES
     splits_of_row = splits // SLICES
-    turns = (topk // TILE - split + splits_of_row - 1) // splits_of_row
+    end = Int32(topk)
+    turns = Int32(0)
+    turns = (scalars.ceildiv(end, TILE) - split + splits_of_row - 1) // splits_of_row
     it = Int32(0)
     low = Int32(0)
     high = Int32(0)
@@ -929,30 +941,38 @@ def sparse_mla__cutedsl_sm90a__h32_bf16_bt64_st2_cl2_sl2_hb16(
     cute.arch.cluster_arrive_relaxed()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    low, high = read_ids_turn_0(indices, topk, row, turns, split, lane)
+    if has_lengths != 0:
+        end = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+        turns = (scalars.ceildiv(end, TILE) - split + splits_of_row - 1) // splits_of_row
+    low, high = read_ids(indices, indices_stride, row, split, end, lane)
     if warp < 4:
         attend(
-            q_nope, q_pe, indices, attn_sink, out, lse, inboxes, sm_scale, lse_scale, n, topk, q_s, qpe_s,
-            ckv_s, kpe_s, p_s, red_s, x_s, o_s, kv_full, kv_empty, x_full, bx, rank, row, head0, which, split,
-            splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
+            q_nope, q_pe, indices, attn_sink, out, lse, inboxes, sm_scale, lse_scale, empty_lse,
+            q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, indices_stride, out_stride_t,
+            out_stride_h, lse_stride, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, x_s, o_s, kv_full, kv_empty,
+            x_full, bx, rank, row, head0, which, split, splits_of_row, end, turns, it, low, high, in_low,
+            in_high, live, thread, lane
         )
     else:
         gather(
-            ckv, kpe, indices, n, ckv_stride, kpe_stride, topk, ckv_s, kpe_s, kv_full, kv_empty, row, which,
-            split, splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
+            ckv, kpe, indices, n, ckv_stride, kpe_stride, indices_stride, ckv_s, kpe_s, kv_full, kv_empty,
+            row, which, split, splits_of_row, end, turns, it, low, high, in_low, in_high, live, thread, lane
         )
 
 
 @cute.jit
 def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, inboxes: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, splits: Int32, t: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
-    inbox_words: Int32
+    topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    inboxes: cute.Pointer, sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32,
+    splits: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
+    q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, inbox_words: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h32_bf16_bt64_st2_cl2_sl2_hb16(
-        q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, inboxes, sm_scale, lse_scale, splits, t, n,
-        ckv_stride, kpe_stride, topk, inbox_words
+        q_nope, q_pe, ckv, kpe, indices, topk_length, attn_sink, out, lse, inboxes, sm_scale, lse_scale,
+        empty_lse, has_lengths, splits, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n,
+        ckv_stride, kpe_stride, topk, indices_stride, out_stride_t, out_stride_h, lse_stride, inbox_words
     )
     kernel.launch(
         grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 2, 1), min_blocks_per_mp=2,

@@ -48,16 +48,14 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
-from dsl_kernels.device.cutedsl import inbox, warps, wgmma
+from dsl_kernels.device.cutedsl import inbox, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 32  # query heads
 TILE = 64  # tokens a tile
 STAGES = 3  # gathered tiles in flight
 SLICES = 2  # CTAs of a cluster that share out the dims and add their partial scores
-LATENT_DIM = 512
 DIMS = 256
-ROPE_DIM = 64
 ROPE = 32
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
@@ -65,6 +63,7 @@ OWN_COLUMNS = 8
 OWN_SCORES = 16
 LOG2_E = 1.4426950408889634
 OWN_OUTPUTS = 64
+LATENT_DIM = 512
 
 QK_NOPE = wgmma.Product("bfloat16", TILE, HEADS, DIMS, "k", "k")
 QK_PE = wgmma.Product("bfloat16", TILE, HEADS, ROPE, "k", "k")
@@ -72,16 +71,27 @@ PV = wgmma.Product("bfloat16", DIMS, HEADS, TILE, "mn", "mn")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q_nope", "tensor", "bfloat16", ("t", "32", "512")),
-        Operand("q_pe", "tensor", "bfloat16", ("t", "32", "64")),
-        Operand("kv_cache", "tensor", "uint8", ("n", "656")),
-        Operand("indices", "tensor", "int32", ("t", "topk")),
+        Operand(
+            "q_nope", "tensor", "bfloat16", ("t", "32", "512"),
+            strides=("q_nope_stride_t", "q_nope_stride_h", "1")
+        ),
+        Operand(
+            "q_pe", "tensor", "bfloat16", ("t", "32", "64"), strides=("q_pe_stride_t", "q_pe_stride_h", "1")
+        ),
+        Operand("kv_cache", "tensor", "uint8", ("n", "656"), strides=("kv_cache_stride", "1")),
+        Operand("indices", "tensor", "int32", ("t", "topk"), strides=("indices_stride", "1")),
+        Operand("topk_length", "tensor", "int32", ("t",)),
         Operand("attn_sink", "tensor", "float32", ("32",)),
-        Operand("out", "tensor", "bfloat16", ("t", "32", "512"), written=True),
-        Operand("lse", "tensor", "float32", ("t", "32"), written=True),
+        Operand(
+            "out", "tensor", "bfloat16", ("t", "32", "512"), strides=("out_stride_t", "out_stride_h", "1"),
+            written=True
+        ),
+        Operand("lse", "tensor", "float32", ("t", "32"), strides=("lse_stride", "1"), written=True),
         Operand("inboxes", "tensor", "int32", ("inbox_words",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
+        Operand("empty_lse", "scalar", "float32"),
+        Operand("has_lengths", "scalar", "int32"),
         Operand("splits", "scalar", "int32"),
     ),
     grid=("t", "2", "splits // 2"),
@@ -106,14 +116,15 @@ class Shared:
 
 
 @cute.jit
-def read_ids_turn_0(indices, topk, row, turns, split, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+def read_ids(indices, indices_stride_0, row, tile, end, lane):
+    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = Int32(-1)
     high = Int32(-1)
-    if turns > 0:
-        ids = indices + Int64(row) * topk
-        first = split * 64 + lane
+    ids = indices + Int64(row) * indices_stride_0
+    first = tile * 64 + lane
+    if first < end:
         low = ids[first]
+    if first + 32 < end:
         high = ids[first + 32]
     return low, high
 
@@ -129,40 +140,42 @@ def load_sinks(sinks, attn_sink, thread):
 
 
 @cute.jit
-def load_queries_q_s(target, q, row, first, thread):
-    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
-    held = cute.make_rmem_tensor(64, cutlass.BFloat16)
-    of_block = q + Int64(row * HEADS) * LATENT_DIM + first
+def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, first, thread):
+    """Columns `first` on of a block of heads of one query."""
+    held = cute.make_rmem_tensor(32, cutlass.Uint32)
     # All reads before the first write, which a compiler would not move them past.
     for i in cutlass.range_constexpr(8):
-        item = cutlass.min(i * 128 + thread, HEADS * (DIMS // 8) - 1)
-        mine = of_block + item // (DIMS // 8) * LATENT_DIM
-        cute.autovec_copy(warps.group(mine, 8, item % (DIMS // 8)), warps.few(held, i * 8, 8))
+        item = i * 128 + thread
+        of_head = q + Int64(row) * q_stride_0 + Int64(item // (DIMS // 8)) * q_stride_1 + first
+        warps.load_vector(held, i * 4, 4, of_head + item % (DIMS // 8) * 8, item < HEADS * (DIMS // 8))
     for i in cutlass.range_constexpr(8):
         item = i * 128 + thread
         if item < HEADS * (DIMS // 8):
-            cute.autovec_copy(
-                warps.few(held, i * 8, 8),
-                warps.piece(target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (HEADS, DIMS), 128)
+            warps.store_vector(
+                held, i * 4,
+                warps.piece(
+                    target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (HEADS, DIMS), 128
+                ).iterator
             )
 
 
 @cute.jit
-def load_queries_qpe_s(target, q, row, first, thread):
-    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
-    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-    of_block = q + Int64(row * HEADS) * ROPE_DIM + first
+def load_queries_qpe_s(target, q, q_stride_0, q_stride_1, row, first, thread):
+    """Columns `first` on of a block of heads of one query."""
+    held = cute.make_rmem_tensor(4, cutlass.Uint32)
     # All reads before the first write, which a compiler would not move them past.
     for i in cutlass.range_constexpr(1):
-        item = cutlass.min(i * 128 + thread, HEADS * (ROPE // 8) - 1)
-        mine = of_block + item // (ROPE // 8) * ROPE_DIM
-        cute.autovec_copy(warps.group(mine, 8, item % (ROPE // 8)), warps.few(held, i * 8, 8))
+        item = i * 128 + thread
+        of_head = q + Int64(row) * q_stride_0 + Int64(item // (ROPE // 8)) * q_stride_1 + first
+        warps.load_vector(held, i * 4, 4, of_head + item % (ROPE // 8) * 8, item < HEADS * (ROPE // 8))
     for i in cutlass.range_constexpr(1):
         item = i * 128 + thread
         if item < HEADS * (ROPE // 8):
-            cute.autovec_copy(
-                warps.few(held, i * 8, 8),
-                warps.piece(target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (HEADS, ROPE), 64)
+            warps.store_vector(
+                held, i * 4,
+                warps.piece(
+                    target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (HEADS, ROPE), 64
+                ).iterator
             )
 
 
@@ -175,19 +188,6 @@ def vote(low, high, n):
     in_high = warps.ballot((high >= 0) & (high < n))
     live = in_low | in_high != 0
     return in_low, in_high, live
-
-
-@cute.jit
-def read_ids(indices, topk, row, turn, turns, split, splits, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    low = Int32(-1)
-    high = Int32(-1)
-    if turn < turns:
-        ids = indices + Int64(row) * topk
-        first = (split + turn * splits) * 64 + lane
-        low = ids[first]
-        high = ids[first + 32]
-    return low, high
 
 
 @cute.jit
@@ -445,7 +445,10 @@ def keep_parts(target, acc, lses, thread):
 
 
 @cute.jit
-def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, thread):
+def merge_rows(
+    out, out_stride_0, out_stride_1, lse, lse_stride_0, received, sinks, row, part, parts, which, lse_scale,
+    empty_lse, thread
+):
     """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and
     store it; and the lse.
 
@@ -456,14 +459,14 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
     values = received + (
         ((thread >> 4 >> 1) * 8 + (thread & 15 & 7)) * 4 + ((thread & 15) >> 3) * 2 + (thread >> 4 & 1)
     )
-    place = row * HEADS + (thread >> 4)
+    head = thread >> 4
     dim = which * DIMS + (thread & 15)
     if parts == 1:
         weights = cute.make_rmem_tensor(1, Float32)
         for c in cutlass.range_constexpr(4 * (HEADS // 8) // 4):
             n = part * (DIMS * HEADS // 128) + c * 4
             column = n >> 2 & HEADS // 8 - 1
-            first = place + column * 8
+            head = head + column * 8
             for p in cutlass.range_constexpr(1):
                 weights[p] = lses[(p * (DIMS * HEADS // 128) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -488,9 +491,9 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
-                of_head = lse + first
-                of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+                of_row = lse + Int64(row) * lse_stride_0
+                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
             for again in cutlass.range_constexpr(DIMS * HEADS // 128 // (4 * (HEADS // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -505,7 +508,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
         for c in cutlass.range_constexpr(4 * (HEADS // 8) // 4):
             n = part * (DIMS * HEADS // 128 // 2) + c * 4
             column = n >> 2 & HEADS // 8 - 1
-            first = place + column * 8
+            head = head + column * 8
             for p in cutlass.range_constexpr(2):
                 weights[p] = lses[(p * (DIMS * HEADS // 128 // 2) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -534,9 +537,9 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
-                of_head = lse + first
-                of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+                of_row = lse + Int64(row) * lse_stride_0
+                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
             for again in cutlass.range_constexpr(DIMS * HEADS // 128 // 2 // (4 * (HEADS // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -555,7 +558,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
         for c in cutlass.range_constexpr(DIMS * HEADS // 128 // 4 // 4):
             n = part * (DIMS * HEADS // 128 // 4) + c * 4
             column = n >> 2 & HEADS // 8 - 1
-            first = place + column * 8
+            head = head + column * 8
             for p in cutlass.range_constexpr(4):
                 weights[p] = lses[(p * (DIMS * HEADS // 128 // 4) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -584,9 +587,9 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
-                of_head = lse + first
-                of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+                of_row = lse + Int64(row) * lse_stride_0
+                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -605,7 +608,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
         for c in cutlass.range_constexpr(DIMS * HEADS // 128 // 8 // 4):
             n = part * (DIMS * HEADS // 128 // 8) + c * 4
             column = n >> 2 & HEADS // 8 - 1
-            first = place + column * 8
+            head = head + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[(p * (DIMS * HEADS // 128 // 8) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -634,9 +637,9 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
-                of_head = lse + first
-                of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+                of_row = lse + Int64(row) * lse_stride_0
+                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -655,7 +658,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128 // 16) + c * (DIMS * HEADS // 128 // 16)
             column = n >> 2 & HEADS // 8 - 1
-            first = place + column * 8
+            head = head + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[
                     (
@@ -688,9 +691,9 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
-                of_head = lse + first
-                of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+                of_row = lse + Int64(row) * lse_stride_0
+                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * HEADS // 128 // 16):
                     at = (c * (DIMS * HEADS // 128 // 16) + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -709,7 +712,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128 // 32) + c * (DIMS * HEADS // 128 // 32)
             column = n >> 2 & HEADS // 8 - 1
-            first = place + column * 8
+            head = head + column * 8
             for p in cutlass.range_constexpr(32):
                 weights[p] = lses[
                     (
@@ -742,9 +745,9 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
-                of_head = lse + first
-                of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+                of_row = lse + Int64(row) * lse_stride_0
+                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * HEADS // 128 // 32):
                     at = (c * (DIMS * HEADS // 128 // 32) + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -763,7 +766,7 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
         for c in cutlass.range_constexpr(1):
             n = part + c
             column = n >> 2 & HEADS // 8 - 1
-            first = place + column * 8
+            head = head + column * 8
             for p in cutlass.range_constexpr(64):
                 weights[p] = lses[(p + c) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -792,9 +795,9 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
                 0.0
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
-                of_head = lse + first
-                of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+                of_row = lse + Int64(row) * lse_stride_0
+                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(1):
                     at = (c + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -809,13 +812,13 @@ def merge_rows(out, lse, received, sinks, row, part, parts, which, lse_scale, th
 
 
 @cute.jit
-def renew_tokens(words, target, rope, kv_cache, which, low, high, n, thread):
+def renew_tokens(words, target, rope, kv_cache, kv_cache_stride_0, which, low, high, n, thread):
     """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens`
     does.
     """
     token = warps.shuffle(low, thread >> 2 & 31)
     inside = (token >= 0) & (token < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
+    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
     for panel in cutlass.range_constexpr(4):
         warps.store_fp8(
             warps.piece(target, 8, thread >> 2, panel * 64 + (thread & 3) * 16, (TILE, DIMS), 128).iterator,
@@ -837,7 +840,7 @@ def renew_tokens(words, target, rope, kv_cache, which, low, high, n, thread):
     warps.sync_warp()
     token = warps.shuffle(high, thread >> 2 & 31)
     inside = (token >= 0) & (token < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
+    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
     for panel in cutlass.range_constexpr(4):
         warps.store_fp8(
             warps.piece(
@@ -862,13 +865,13 @@ def renew_tokens(words, target, rope, kv_cache, which, low, high, n, thread):
 
 
 @cute.jit
-def load_tokens(words, kv_cache, which, low, high, n, thread):
+def load_tokens(words, kv_cache, kv_cache_stride_0, which, low, high, n, thread):
     """Read slice `which`, `dims` latent dims and its rope dims, of a tile's 656-byte tokens into
     registers; zeros where an id names no row.
     """
     token = warps.shuffle(low, thread >> 2 & 31)
     inside = (token >= 0) & (token < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
+    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
     for panel in cutlass.range_constexpr(4):
         warps.load_vector(words, panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
         warps.sync_warp()
@@ -880,7 +883,7 @@ def load_tokens(words, kv_cache, which, low, high, n, thread):
     warps.sync_warp()
     token = warps.shuffle(high, thread >> 2 & 31)
     inside = (token >= 0) & (token < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
+    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
     for panel in cutlass.range_constexpr(4):
         warps.load_vector(words, 20 + panel * 4, 4, bytes + (which * DIMS + panel * 64), inside)
         warps.sync_warp()
@@ -896,11 +899,13 @@ def load_tokens(words, kv_cache, which, low, high, n, thread):
 def attend(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, inboxes: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
-    n: Int32, topk: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
+    empty_lse: Float32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
+    q_pe_stride_h: Int32, n: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    lse_stride: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
     p_s: cute.Pointer, red_s: cute.Pointer, x_s: cute.Pointer, o_s: cute.Pointer, kv_full: cute.Pointer,
     kv_empty: cute.Pointer, x_full: cute.Pointer, bx: Int32, rank: Int32, which: Int32, split: Int32,
-    splits_of_row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, lane: Int32
+    splits_of_row: Int32, end: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
+    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, both products, softmax, merge, output."""
     qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
@@ -917,8 +922,8 @@ def attend(
     sinks = cute.make_rmem_tensor(HEADS // 8, Float32)
     worker = thread
     load_sinks(sinks, attn_sink, worker)
-    load_queries_q_s(q_s, q_nope, bx, which * DIMS, worker)
-    load_queries_qpe_s(qpe_s, q_pe, bx, which * ROPE, worker)
+    load_queries_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, bx, which * DIMS, worker)
+    load_queries_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, bx, which * ROPE, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)
@@ -927,7 +932,7 @@ def attend(
     cute.arch.cluster_wait()
     for turn in cutlass.range(turns, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, indices_stride, bx, split + (turn + 1) * splits_of_row, end, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
             # S^T = K Q^T
@@ -978,15 +983,18 @@ def attend(
     else:
         keep_parts(o_s, acc, top, worker)
         cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
-    merge_rows(out, lse, o_s, sinks, bx, split, splits_of_row, which, lse_scale, worker)
+    merge_rows(
+        out, out_stride_t, out_stride_h, lse, lse_stride, o_s, sinks, bx, split, splits_of_row, which,
+        lse_scale, empty_lse, worker
+    )
 
 
 @cute.jit
 def gather(
-    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, topk: Int32, ckv_s: cute.Pointer,
-    kpe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, bx: Int32, which: Int32, split: Int32,
-    splits_of_row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, lane: Int32
+    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, kv_cache_stride: Int32, indices_stride: Int32,
+    ckv_s: cute.Pointer, kpe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, bx: Int32,
+    which: Int32, split: Int32, splits_of_row: Int32, end: Int32, turns: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the ring."""
     words = cute.make_rmem_tensor(8 + DIMS * 9 // 64, cutlass.Uint32)
@@ -997,19 +1005,19 @@ def gather(
         in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
-        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, indices_stride, bx, split + (turn + 1) * splits_of_row, end, lane)
         if live | (turn == turns):
             if holds:
                 cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
                 renew_tokens(
                     words, ckv_s + it % STAGES * (TILE * DIMS), kpe_s + it % STAGES * (TILE * ROPE), kv_cache,
-                    which, now_low, now_high, n, worker
+                    kv_cache_stride, which, now_low, now_high, n, worker
                 )
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(kv_full + it % STAGES)
                 it = it + 1
             else:
-                load_tokens(words, kv_cache, which, now_low, now_high, n, worker)
+                load_tokens(words, kv_cache, kv_cache_stride, which, now_low, now_high, n, worker)
             holds = live
     cute.arch.cluster_wait()
 
@@ -1017,8 +1025,11 @@ def gather(
 @cute.kernel
 def sparse_mla__cutedsl_sm90a__h32_fp8_bt64_st3_cl2_sl2(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, inboxes: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, splits: Int32, t: Int32, n: Int32, topk: Int32, inbox_words: Int32
+    topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    inboxes: cute.Pointer, sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32,
+    splits: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
+    q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32, indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, inbox_words: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -1040,7 +1051,9 @@ def sparse_mla__cutedsl_sm90a__h32_fp8_bt64_st3_cl2_sl2(
     which = rank % SLICES
     split = part + rank // SLICES
     splits_of_row = splits // SLICES
-    turns = (topk // TILE - split + splits_of_row - 1) // splits_of_row
+    end = Int32(topk)
+    turns = Int32(0)
+    turns = (scalars.ceildiv(end, TILE) - split + splits_of_row - 1) // splits_of_row
     it = Int32(0)
     low = Int32(0)
     high = Int32(0)
@@ -1061,28 +1074,37 @@ def sparse_mla__cutedsl_sm90a__h32_fp8_bt64_st3_cl2_sl2(
     cute.arch.cluster_arrive_relaxed()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    low, high = read_ids_turn_0(indices, topk, bx, turns, split, lane)
+    if has_lengths != 0:
+        end = cutlass.max(cutlass.min(topk_length[bx], topk), 0)
+        turns = (scalars.ceildiv(end, TILE) - split + splits_of_row - 1) // splits_of_row
+    low, high = read_ids(indices, indices_stride, bx, split, end, lane)
     if warp < 4:
         attend(
-            q_nope, q_pe, indices, attn_sink, out, lse, inboxes, sm_scale, lse_scale, n, topk, q_s, qpe_s,
-            ckv_s, kpe_s, p_s, red_s, x_s, o_s, kv_full, kv_empty, x_full, bx, rank, which, split,
-            splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
+            q_nope, q_pe, indices, attn_sink, out, lse, inboxes, sm_scale, lse_scale, empty_lse,
+            q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, indices_stride, out_stride_t,
+            out_stride_h, lse_stride, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, x_s, o_s, kv_full, kv_empty,
+            x_full, bx, rank, which, split, splits_of_row, end, turns, it, low, high, in_low, in_high, live,
+            thread, lane
         )
     else:
         gather(
-            kv_cache, indices, n, topk, ckv_s, kpe_s, kv_full, kv_empty, bx, which, split, splits_of_row,
-            turns, it, low, high, in_low, in_high, live, thread, lane
+            kv_cache, indices, n, kv_cache_stride, indices_stride, ckv_s, kpe_s, kv_full, kv_empty, bx, which,
+            split, splits_of_row, end, turns, it, low, high, in_low, in_high, live, thread, lane
         )
 
 
 @cute.jit
 def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, inboxes: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, splits: Int32, t: Int32, n: Int32, topk: Int32, inbox_words: Int32
+    topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    inboxes: cute.Pointer, sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32,
+    splits: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
+    q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32, indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, inbox_words: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h32_fp8_bt64_st3_cl2_sl2(
-        q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, inboxes, sm_scale, lse_scale, splits, t, n,
-        topk, inbox_words
+        q_nope, q_pe, kv_cache, indices, topk_length, attn_sink, out, lse, inboxes, sm_scale, lse_scale,
+        empty_lse, has_lengths, splits, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n,
+        kv_cache_stride, topk, indices_stride, out_stride_t, out_stride_h, lse_stride, inbox_words
     )
     kernel.launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 2, 1))

@@ -91,7 +91,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
-from dsl_kernels.device.cutedsl import fragment, grid, warps, wgmma
+from dsl_kernels.device.cutedsl import fragment, grid, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 64  # query heads
@@ -120,18 +120,29 @@ PV_OTHER_RIGHT = wgmma.Product("bfloat16", BLOCK, HALF, TILE // 2, "k", "mn", 12
 
 LAUNCH = Launch(
     operands=(
-        Operand("q_nope", "tensor", "bfloat16", ("t", "64", "512")),
-        Operand("q_pe", "tensor", "bfloat16", ("t", "64", "64")),
-        Operand("kv_cache", "tensor", "uint8", ("n", "656")),
-        Operand("indices", "tensor", "int32", ("t", "topk")),
+        Operand(
+            "q_nope", "tensor", "bfloat16", ("t", "64", "512"),
+            strides=("q_nope_stride_t", "q_nope_stride_h", "1")
+        ),
+        Operand(
+            "q_pe", "tensor", "bfloat16", ("t", "64", "64"), strides=("q_pe_stride_t", "q_pe_stride_h", "1")
+        ),
+        Operand("kv_cache", "tensor", "uint8", ("n", "656"), strides=("kv_cache_stride", "1")),
+        Operand("indices", "tensor", "int32", ("t", "topk"), strides=("indices_stride", "1")),
+        Operand("topk_length", "tensor", "int32", ("t",)),
         Operand("attn_sink", "tensor", "float32", ("64",)),
-        Operand("out", "tensor", "bfloat16", ("t", "64", "512"), written=True),
-        Operand("lse", "tensor", "float32", ("t", "64"), written=True),
+        Operand(
+            "out", "tensor", "bfloat16", ("t", "64", "512"), strides=("out_stride_t", "out_stride_h", "1"),
+            written=True
+        ),
+        Operand("lse", "tensor", "float32", ("t", "64"), strides=("lse_stride", "1"), written=True),
         Operand("o_partial", "tensor", "float32", ("t", "splits", "64", "512"), written=True),
         Operand("lse_partial", "tensor", "float32", ("t", "splits", "64"), written=True),
         Operand("arrivals", "tensor", "int32", ("counters",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
+        Operand("empty_lse", "scalar", "float32"),
+        Operand("has_lengths", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
     ),
     grid=("ctas", "1", "1"),
@@ -175,14 +186,15 @@ class Shared:
 
 
 @cute.jit
-def read_ids(indices, topk, row, turn, turns, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+def read_ids(indices, indices_stride_0, row, tile, end, lane):
+    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = Int32(-1)
     high = Int32(-1)
-    if turn < turns:
-        ids = indices + Int64(row) * topk
-        first = turn * 64 + lane
+    ids = indices + Int64(row) * indices_stride_0
+    first = tile * 64 + lane
+    if first < end:
         low = ids[first]
+    if first + 32 < end:
         high = ids[first + 32]
     return low, high
 
@@ -349,13 +361,15 @@ def leave_part_left(acc, lses, row, split, o_partial, lse_partial, splits, threa
 
 
 @cute.jit
-def store_result_rows_left(out, lse, acc, factor, lses, sinks, row, scratch, lse_scale, thread, lane):
+def store_result_rows_left(
+    out, out_stride_0, out_stride_1, lse, lse_stride_0, acc, factor, lses, sinks, row, scratch, lse_scale,
+    empty_lse, thread, lane
+):
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
     beside its sink; and the lse.
 
     The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
     """
-    line = row * HEADS
     joined = cute.make_rmem_tensor(2, Float32)
     scale_0 = factor[0] * cutlass.select_(
         lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * LOG2_E - lses[0]) + 1.0), 0.0
@@ -391,11 +405,11 @@ def store_result_rows_left(out, lse, acc, factor, lses, sinks, row, scratch, lse
             cute.autovec_copy(
                 warps.piece(scratch, 8, head, lane % (HALF // 8) * 8, (BLOCK, LATENT_DIM), 128), held
             )
-            to = out + Int64(line + head) * LATENT_DIM + block * HALF
+            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + block * HALF
             cute.autovec_copy(held, warps.group(to, 8, lane % (HALF // 8)))
-    joined[0] = lses[0] * lse_scale
-    joined[1] = lses[1] * lse_scale
-    of_heads = lse + line
+    joined[0] = cutlass.select_(lses[0] > -Float32.inf, lses[0] * lse_scale, empty_lse)
+    joined[1] = cutlass.select_(lses[1] > -Float32.inf, lses[1] * lse_scale, empty_lse)
+    of_heads = lse + Int64(row) * lse_stride_0
     if thread % 4 == 0:
         mine = of_heads + (thread // 32 * 16 + thread % 32 // 4)
         mine[0] = joined[0]
@@ -404,12 +418,13 @@ def store_result_rows_left(out, lse, acc, factor, lses, sinks, row, scratch, lse
 
 @cute.jit
 def merge_parts_side_0(
-    row, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
+    row, parts, share, shares, out, out_stride_0, out_stride_1, lse, lse_stride_0, o_partial, lse_partial,
+    attn_sink, splits, lse_scale, empty_lse, thread
 ):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
     beside its sink, and store it; and the lse.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
+    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
     """
     base = cute.make_rmem_tensor(2, Float32)
     scale = cute.make_rmem_tensor(2, Float32)
@@ -438,7 +453,7 @@ def merge_parts_side_0(
         over_1 = scale[column] + warps.exchange(scale[column], 1)
         over_2 = over_1 + warps.exchange(over_1, 2)
         of_all = cutlass.select_(over_2 > 0.0, warps.log2(over_2) + base[column], -Float32.inf)
-        joined[column] = of_all * lse_scale
+        joined[column] = cutlass.select_(of_all > -Float32.inf, of_all * lse_scale, empty_lse)
         scale[column] = cutlass.select_(over_2 > 0.0, warps.rcp_approx(over_2), 0.0) * cutlass.select_(
             of_all > -Float32.inf,
             warps.rcp_approx(
@@ -449,7 +464,7 @@ def merge_parts_side_0(
             0.0
         )
     if (share == 0) & (thread % 4 == 0):
-        of_heads = lse + Int64(row) * HEADS
+        of_heads = lse + Int64(row) * lse_stride_0
         for column in cutlass.range_constexpr(2):
             of_heads[thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * column] = joined[column]
     end = (share + 1) * 32 // shares
@@ -476,9 +491,9 @@ def merge_parts_side_0(
         for v in cutlass.range_constexpr(4):
             if piece + v < end:
                 for i in cutlass.range_constexpr(0, 4, 2):
-                    to = out + Int64(
-                        row * HEADS + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * (i // 2))
-                    ) * LATENT_DIM + ((piece + v) * 8 + thread % 4 * 2 + i % 2)
+                    to = out + Int64(row) * out_stride_0 + Int64(
+                        thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * (i // 2)
+                    ) * out_stride_1 + ((piece + v) * 8 + thread % 4 * 2 + i % 2)
                     warps.store_pair(
                         to, merged[v * 4 + i] * scale[i // 2], merged[v * 4 + i + 1] * scale[i // 2]
                     )
@@ -524,13 +539,14 @@ def leave_part_right(acc, row, split, o_partial, splits, thread):
 
 
 @cute.jit
-def store_result_rows_right(out, acc, factor, lses, sinks, row, scratch, thread, lane):
+def store_result_rows_right(
+    out, out_stride_0, out_stride_1, acc, factor, lses, sinks, row, scratch, thread, lane
+):
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep
     beside its sink; and the lse.
 
     The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
     """
-    line = row * HEADS
     joined = cute.make_rmem_tensor(2, Float32)
     scale_0 = factor[0] * cutlass.select_(
         lses[0] > -Float32.inf, warps.rcp_approx(warps.exp2(sinks[0] * LOG2_E - lses[0]) + 1.0), 0.0
@@ -566,18 +582,19 @@ def store_result_rows_right(out, acc, factor, lses, sinks, row, scratch, thread,
             cute.autovec_copy(
                 warps.piece(scratch, 8, head, lane % (HALF // 8) * 8, (BLOCK, LATENT_DIM), 128), held
             )
-            to = out + Int64(line + head) * LATENT_DIM + (256 + block * HALF)
+            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + (256 + block * HALF)
             cute.autovec_copy(held, warps.group(to, 8, lane % (HALF // 8)))
 
 
 @cute.jit
 def merge_parts_side_1(
-    row, parts, share, shares, out, o_partial, lse_partial, attn_sink, splits, lse_scale, thread
+    row, parts, share, shares, out, out_stride_0, out_stride_1, o_partial, lse_partial, attn_sink, splits,
+    lse_scale, empty_lse, thread
 ):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
     beside its sink, and store it; and the lse.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
+    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
     """
     base = cute.make_rmem_tensor(2, Float32)
     scale = cute.make_rmem_tensor(2, Float32)
@@ -606,7 +623,7 @@ def merge_parts_side_1(
         over_1 = scale[column] + warps.exchange(scale[column], 1)
         over_2 = over_1 + warps.exchange(over_1, 2)
         of_all = cutlass.select_(over_2 > 0.0, warps.log2(over_2) + base[column], -Float32.inf)
-        joined[column] = of_all * lse_scale
+        joined[column] = cutlass.select_(of_all > -Float32.inf, of_all * lse_scale, empty_lse)
         scale[column] = cutlass.select_(over_2 > 0.0, warps.rcp_approx(over_2), 0.0) * cutlass.select_(
             of_all > -Float32.inf,
             warps.rcp_approx(
@@ -640,50 +657,54 @@ def merge_parts_side_1(
         for v in cutlass.range_constexpr(4):
             if piece + v < end:
                 for i in cutlass.range_constexpr(0, 4, 2):
-                    to = out + Int64(
-                        row * HEADS + (thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * (i // 2))
-                    ) * LATENT_DIM + ((32 + (piece + v)) * 8 + thread % 4 * 2 + i % 2)
+                    to = out + Int64(row) * out_stride_0 + Int64(
+                        thread // 32 * 16 + thread % 32 // 4 + HALF_ROWS * (i // 2)
+                    ) * out_stride_1 + ((32 + (piece + v)) * 8 + thread % 4 * 2 + i % 2)
                     warps.store_pair(
                         to, merged[v * 4 + i] * scale[i // 2], merged[v * 4 + i + 1] * scale[i // 2]
                     )
 
 
 @cute.jit
-def copy_query_rows_q_s(target, q, row, thread):
+def copy_query_rows_q_s(target, q, q_stride_0, q_stride_1, row, thread):
     """Start the copies of a block of 64 heads of one query."""
-    of_block = q + Int64(row) * (HEADS * LATENT_DIM)
     for i in cutlass.range(HEADS_OF_SIDE * (LATENT_DIM // 8) // 128, unroll=8):
+        of_head = q + Int64(row) * q_stride_0 + Int64(
+            thread // (LATENT_DIM // 8) + i * (128 // (LATENT_DIM // 8))
+        ) * q_stride_1
         warps.copy16(
             warps.piece(
                 target, 8, thread // (LATENT_DIM // 8) + i * (128 // (LATENT_DIM // 8)),
                 thread % (LATENT_DIM // 8) * 8, (BLOCK, LATENT_DIM), 128
             ).iterator,
-            of_block + (i * 128 + thread) * 8, True
+            of_head + thread % (LATENT_DIM // 8) * 8, True
         )
 
 
 @cute.jit
-def copy_query_rows_qpe_s(target, q, row, thread):
+def copy_query_rows_qpe_s(target, q, q_stride_0, q_stride_1, row, thread):
     """Start the copies of a block of 64 heads of one query."""
-    of_block = q + Int64(row) * (HEADS * ROPE_DIM)
     for i in cutlass.range(HEADS_OF_SIDE * (ROPE_DIM // 8) // 128, unroll=8):
+        of_head = q + Int64(row) * q_stride_0 + Int64(
+            thread // (ROPE_DIM // 8) + i * (128 // (ROPE_DIM // 8))
+        ) * q_stride_1
         warps.copy16(
             warps.piece(
                 target, 8, thread // (ROPE_DIM // 8) + i * (128 // (ROPE_DIM // 8)),
                 thread % (ROPE_DIM // 8) * 8, (BLOCK, ROPE_DIM), 128
             ).iterator,
-            of_block + (i * 128 + thread) * 8, True
+            of_head + thread % (ROPE_DIM // 8) * 8, True
         )
 
 
 @cute.jit
-def load_half(words, kv_cache, ids, n, thread):
+def load_half(words, kv_cache, kv_cache_stride_0, ids, n, thread):
     """Read this CTA's share of half a tile into registers."""
     row = thread >> 2
     token = warps.shuffle(ids, row)
     inside = (token >= 0) & (token < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
-    rope = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
+    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
+    rope = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
     warps.load_vector(words, 32, 4, rope + 528, inside)
     warps.sync_warp()
     warps.load_vector(words, 36, 4, rope + 592, inside)
@@ -709,7 +730,7 @@ def load_half(words, kv_cache, ids, n, thread):
 
 
 @cute.jit
-def renew_half(words, ckv, kpe, kv_cache, ids, n, thread):
+def renew_half(words, ckv, kpe, kv_cache, kv_cache_stride_0, ids, n, thread):
     """Write this CTA's share of the half tile as bf16 rows and, as room is made, read the share of these
     ids; then send the other CTA what was written.
     """
@@ -720,8 +741,8 @@ def renew_half(words, ckv, kpe, kv_cache, ids, n, thread):
     row = thread >> 2
     token = warps.shuffle(ids, row)
     inside = (token >= 0) & (token < n)
-    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
-    rope = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 3) * 16
+    bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
+    rope = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 3) * 16
     warps.store_vector(
         words, 32, warps.piece(kpe, 8, row, (thread & 3) * 8, (TILE // 2, ROPE_DIM), 128).iterator
     )
@@ -793,27 +814,28 @@ def renew_half(words, ckv, kpe, kv_cache, ids, n, thread):
 
 
 @cute.jit
-def fetch_half(kv_cache, ids, n, thread):
+def fetch_half(kv_cache, kv_cache_stride_0, ids, n, thread):
     """Have the L2 fetch this CTA's share of the tokens of half a tile, a line at a time."""
     token = warps.shuffle(ids, thread // 4)
     inside = (token >= 0) & (token < n)
-    of_token = kv_cache + Int64(token) * 656 + thread % 4 * 128
+    of_token = kv_cache + Int64(token) * kv_cache_stride_0 + thread % 4 * 128
     warps.prefetch(of_token, inside & (thread % 4 * 128 < 656))
     warps.prefetch(of_token + 512, inside & (thread % 4 * 128 + 512 < 656))
 
 
 @cute.jit
 def left(
-    indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
-    o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, ctas: Int32, t: Int32, n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer,
-    qpe_s: cute.Pointer, red_s: cute.Pointer, ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer,
-    p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, p_s_right: cute.Pointer,
-    peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
-    kv_left_empty: cute.Pointer, p_left_full: cute.Pointer, p_left_empty: cute.Pointer,
-    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, p_right_full: cute.Pointer,
-    p_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
-    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    indices: cute.Pointer, topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer,
+    lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer,
+    sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, ctas: Int32, t: Int32,
+    n: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
+    splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer, ckv_s_left: cute.Pointer,
+    kpe_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer,
+    p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
+    kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
+    p_left_empty: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer,
+    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the first half of each tile, and that half of the dims."""
     qk_nope_left_a = QK_NOPE_LEFT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -832,22 +854,26 @@ def left(
     sinks_left = cute.make_rmem_tensor(2, Float32)
     worker = thread
     turn = Int32(0)
-    share = Int32((topk // TILE + splits - 1) // splits)
+    share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
     # Not so many parts of each query: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
-        span = topk // TILE
-        share = (t * (topk // TILE) + ctas - 1) // ctas
+        span = scalars.ceildiv(topk, TILE)
+        share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
         if splits == 1:
-            share = (t + ctas - 1) // ctas * (topk // TILE)
+            share = (t + ctas - 1) // ctas * scalars.ceildiv(topk, TILE)
     unit = Int32(cta * share)
     end = unit + share
     while unit < end:
         row = unit // span
         turn = unit - row * span
-        turns = cutlass.min(end - row * span, topk // TILE)
+        turns = cutlass.min(end - row * span, scalars.ceildiv(topk, TILE))
         if (row < t) & (turn < turns):
-            low, high = read_ids(indices, topk, row, turn, turns, lane)
+            counted = Int32(topk)
+            if has_lengths != 0:
+                counted = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+            stop = cutlass.min(turns * TILE, counted)
+            low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
             acc_left.fill(0.0)
             sums_left.fill(0.0)
             peak_left.fill(-Float32.inf)
@@ -855,7 +881,7 @@ def left(
             while (live == False) & (turn < turns):
                 in_low, in_high, live = vote(low, high, n)
                 turn = turn + 1
-                low, high = read_ids(indices, topk, row, turn, turns, lane)
+                low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
             begin = it
@@ -895,7 +921,7 @@ def left(
                 while (live == False) & (turn < turns):
                     in_low, in_high, live = vote(low, high, n)
                     turn = turn + 1
-                    low, high = read_ids(indices, topk, row, turn, turns, lane)
+                    low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -959,7 +985,7 @@ def left(
                 while (live == False) & (turn < turns):
                     in_low, in_high, live = vote(low, high, n)
                     turn = turn + 1
-                    low, high = read_ids(indices, topk, row, turn, turns, lane)
+                    low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -994,7 +1020,7 @@ def left(
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             total_rows_left(sums_left, peak_left, factor_left, red_s, worker)
             from_cta = row * span // share
-            parts = (row * span + topk // TILE - 1) // share - from_cta + 1
+            parts = (row * span + scalars.ceildiv(topk, TILE) - 1) // share - from_cta + 1
             if parts > 1:
                 rescale_rows(acc_left, factor_left)
                 leave_part_left(
@@ -1004,7 +1030,8 @@ def left(
                 grid.count_in(arrivals + row + cta % 1, worker)
             else:
                 store_result_rows_left(
-                    out, lse, acc_left, factor_left, sums_left, sinks_left, row, q_s, lse_scale, worker, lane
+                    out, out_stride_t, out_stride_h, lse, lse_stride, acc_left, factor_left, sums_left,
+                    sinks_left, row, q_s, lse_scale, empty_lse, worker, lane
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -1019,13 +1046,13 @@ def left(
         while unit < end:
             row = unit // span
             from_cta = row * span // share
-            parts = (row * span + topk // TILE - 1) // share - from_cta + 1
-            if (row < t) & (unit - row * span < topk // TILE) & (parts > 1):
+            parts = (row * span + scalars.ceildiv(topk, TILE) - 1) // share - from_cta + 1
+            if (row < t) & (unit - row * span < scalars.ceildiv(topk, TILE)) & (parts > 1):
                 grid.await_count(arrivals + row + cta % 1, parts, worker)
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 merge_parts_side_0(
-                    row, parts, cta - from_cta, parts, out, lse, o_partial, lse_partial, attn_sink, splits,
-                    lse_scale, worker
+                    row, parts, cta - from_cta, parts, out, out_stride_t, out_stride_h, lse, lse_stride,
+                    o_partial, lse_partial, attn_sink, splits, lse_scale, empty_lse, worker
                 )
                 grid.count_out(arrivals + row + cta % 1, parts, worker)
             unit = row * span + span
@@ -1033,15 +1060,17 @@ def left(
 
 @cute.jit
 def right(
-    indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, ctas: Int32, t: Int32, n: Int32,
-    topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer,
-    ckv_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer,
-    kpe_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer,
-    q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
-    p_left_empty: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer,
-    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32,
-    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    indices: cute.Pointer, topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    empty_lse: Float32, has_lengths: Int32, ctas: Int32, t: Int32, n: Int32, topk: Int32,
+    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, splits: Int32, q_s: cute.Pointer,
+    qpe_s: cute.Pointer, red_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer,
+    peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, p_s_right: cute.Pointer,
+    peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
+    kv_left_empty: cute.Pointer, p_left_full: cute.Pointer, p_left_empty: cute.Pointer,
+    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, p_right_full: cute.Pointer,
+    p_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
+    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the second half of each tile, and that half of the dims."""
     qk_nope_right_a = QK_NOPE_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -1060,22 +1089,26 @@ def right(
     sinks_right = cute.make_rmem_tensor(2, Float32)
     worker = thread % 128
     turn = Int32(0)
-    share = Int32((topk // TILE + splits - 1) // splits)
+    share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
     # Not so many parts of each query: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
-        span = topk // TILE
-        share = (t * (topk // TILE) + ctas - 1) // ctas
+        span = scalars.ceildiv(topk, TILE)
+        share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
         if splits == 1:
-            share = (t + ctas - 1) // ctas * (topk // TILE)
+            share = (t + ctas - 1) // ctas * scalars.ceildiv(topk, TILE)
     unit = Int32(cta * share)
     end = unit + share
     while unit < end:
         row = unit // span
         turn = unit - row * span
-        turns = cutlass.min(end - row * span, topk // TILE)
+        turns = cutlass.min(end - row * span, scalars.ceildiv(topk, TILE))
         if (row < t) & (turn < turns):
-            low, high = read_ids(indices, topk, row, turn, turns, lane)
+            counted = Int32(topk)
+            if has_lengths != 0:
+                counted = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+            stop = cutlass.min(turns * TILE, counted)
+            low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
             acc_right.fill(0.0)
             sums_right.fill(0.0)
             peak_right.fill(-Float32.inf)
@@ -1083,7 +1116,7 @@ def right(
             while (live == False) & (turn < turns):
                 in_low, in_high, live = vote(low, high, n)
                 turn = turn + 1
-                low, high = read_ids(indices, topk, row, turn, turns, lane)
+                low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
             while live:
@@ -1140,7 +1173,7 @@ def right(
                 while (live == False) & (turn < turns):
                     in_low, in_high, live = vote(low, high, n)
                     turn = turn + 1
-                    low, high = read_ids(indices, topk, row, turn, turns, lane)
+                    low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -1156,15 +1189,15 @@ def right(
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             total_rows_right(sums_right, peak_right, factor_right, red_s, worker)
             from_cta = row * span // share
-            parts = (row * span + topk // TILE - 1) // share - from_cta + 1
+            parts = (row * span + scalars.ceildiv(topk, TILE) - 1) // share - from_cta + 1
             if parts > 1:
                 rescale_rows(acc_right, factor_right)
                 leave_part_right(acc_right, row, cta - from_cta, o_partial, splits, worker)
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             else:
                 store_result_rows_right(
-                    out, acc_right, factor_right, sums_right, sinks_right, row, q_s + HALF * BLOCK, worker,
-                    lane
+                    out, out_stride_t, out_stride_h, acc_right, factor_right, sums_right, sinks_right, row,
+                    q_s + HALF * BLOCK, worker, lane
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -1179,20 +1212,22 @@ def right(
         while unit < end:
             row = unit // span
             from_cta = row * span // share
-            parts = (row * span + topk // TILE - 1) // share - from_cta + 1
-            if (row < t) & (unit - row * span < topk // TILE) & (parts > 1):
+            parts = (row * span + scalars.ceildiv(topk, TILE) - 1) // share - from_cta + 1
+            if (row < t) & (unit - row * span < scalars.ceildiv(topk, TILE)) & (parts > 1):
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 merge_parts_side_1(
-                    row, parts, cta - from_cta, parts, out, o_partial, lse_partial, attn_sink, splits,
-                    lse_scale, worker
+                    row, parts, cta - from_cta, parts, out, out_stride_t, out_stride_h, o_partial,
+                    lse_partial, attn_sink, splits, lse_scale, empty_lse, worker
                 )
             unit = row * span + span
 
 
 @cute.jit
 def gather_left(
-    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer, ctas: Int32,
-    t: Int32, n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
+    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
+    topk_length: cute.Pointer, has_lengths: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32,
+    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32,
+    topk: Int32, indices_stride: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
     ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
     kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32,
     high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
@@ -1202,34 +1237,38 @@ def gather_left(
     worker = thread % 128
     turn = Int32(0)
     now = Int32(0)
-    share = Int32((topk // TILE + splits - 1) // splits)
+    share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
     # Not so many parts of each query: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
-        span = topk // TILE
-        share = (t * (topk // TILE) + ctas - 1) // ctas
+        span = scalars.ceildiv(topk, TILE)
+        share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
         if splits == 1:
-            share = (t + ctas - 1) // ctas * (topk // TILE)
+            share = (t + ctas - 1) // ctas * scalars.ceildiv(topk, TILE)
     unit = Int32(cta * share)
     end = unit + share
     while unit < end:
         row = unit // span
         turn = unit - row * span
-        turns = cutlass.min(end - row * span, topk // TILE)
+        turns = cutlass.min(end - row * span, scalars.ceildiv(topk, TILE))
         if (row < t) & (turn < turns):
-            low, high = read_ids(indices, topk, row, turn, turns, lane)
+            counted = Int32(topk)
+            if has_lengths != 0:
+                counted = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+            stop = cutlass.min(turns * TILE, counted)
+            low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
             now = low
             live = Boolean(False)
             while (live == False) & (turn < turns):
                 in_low, in_high, live = vote(low, high, n)
                 now = low
                 turn = turn + 1
-                low, high = read_ids(indices, topk, row, turn, turns, lane)
+                low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
             cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
-            copy_query_rows_q_s(q_s, q_nope, row, worker)
-            copy_query_rows_qpe_s(qpe_s, q_pe, row, worker)
+            copy_query_rows_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, row, worker)
+            copy_query_rows_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, row, worker)
             cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
-            load_half(words_left, kv_cache, now, n, worker)
+            load_half(words_left, kv_cache, kv_cache_stride, now, n, worker)
             while live:
                 now = low
                 live = Boolean(False)
@@ -1237,16 +1276,17 @@ def gather_left(
                     in_low, in_high, live = vote(low, high, n)
                     now = low
                     turn = turn + 1
-                    low, high = read_ids(indices, topk, row, turn, turns, lane)
+                    low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
                 cute.arch.mbarrier_wait(kv_left_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
                 renew_half(
                     words_left, ckv_s_left + it % STAGES * (TILE // 2 * LATENT_DIM),
-                    kpe_s_left + it % STAGES * (TILE // 2 * ROPE_DIM), kv_cache, now, n, worker
+                    kpe_s_left + it % STAGES * (TILE // 2 * ROPE_DIM), kv_cache, kv_cache_stride, now, n,
+                    worker
                 )
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(kv_left_full + it % STAGES)
                 # By now the ids behind the next ones are here.
-                fetch_half(kv_cache, low, n, worker)
+                fetch_half(kv_cache, kv_cache_stride, low, n, worker)
                 it = it + 1
             done = done + 1
         unit = row * span + span
@@ -1254,8 +1294,9 @@ def gather_left(
 
 @cute.jit
 def gather_right(
-    kv_cache: cute.Pointer, indices: cute.Pointer, ctas: Int32, t: Int32, n: Int32, topk: Int32,
-    splits: Int32, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer,
+    kv_cache: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32, ctas: Int32,
+    t: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, splits: Int32,
+    ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer,
     kv_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
     in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
@@ -1264,30 +1305,34 @@ def gather_right(
     worker = thread % 128
     turn = Int32(0)
     now = Int32(0)
-    share = Int32((topk // TILE + splits - 1) // splits)
+    share = Int32((scalars.ceildiv(topk, TILE) + splits - 1) // splits)
     span = Int32(share * splits)
     # Not so many parts of each query: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
-        span = topk // TILE
-        share = (t * (topk // TILE) + ctas - 1) // ctas
+        span = scalars.ceildiv(topk, TILE)
+        share = (t * scalars.ceildiv(topk, TILE) + ctas - 1) // ctas
         if splits == 1:
-            share = (t + ctas - 1) // ctas * (topk // TILE)
+            share = (t + ctas - 1) // ctas * scalars.ceildiv(topk, TILE)
     unit = Int32(cta * share)
     end = unit + share
     while unit < end:
         row = unit // span
         turn = unit - row * span
-        turns = cutlass.min(end - row * span, topk // TILE)
+        turns = cutlass.min(end - row * span, scalars.ceildiv(topk, TILE))
         if (row < t) & (turn < turns):
-            low, high = read_ids(indices, topk, row, turn, turns, lane)
+            counted = Int32(topk)
+            if has_lengths != 0:
+                counted = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+            stop = cutlass.min(turns * TILE, counted)
+            low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
             now = high
             live = Boolean(False)
             while (live == False) & (turn < turns):
                 in_low, in_high, live = vote(low, high, n)
                 now = high
                 turn = turn + 1
-                low, high = read_ids(indices, topk, row, turn, turns, lane)
-            load_half(words_right, kv_cache, now, n, worker)
+                low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
+            load_half(words_right, kv_cache, kv_cache_stride, now, n, worker)
             while live:
                 now = high
                 live = Boolean(False)
@@ -1295,16 +1340,17 @@ def gather_right(
                     in_low, in_high, live = vote(low, high, n)
                     now = high
                     turn = turn + 1
-                    low, high = read_ids(indices, topk, row, turn, turns, lane)
+                    low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
                 cute.arch.mbarrier_wait(kv_right_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
                 renew_half(
                     words_right, ckv_s_right + it % STAGES * (TILE // 2 * LATENT_DIM),
-                    kpe_s_right + it % STAGES * (TILE // 2 * ROPE_DIM), kv_cache, now, n, worker
+                    kpe_s_right + it % STAGES * (TILE // 2 * ROPE_DIM), kv_cache, kv_cache_stride, now, n,
+                    worker
                 )
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(kv_right_full + it % STAGES)
                 # By now the ids behind the next ones are here.
-                fetch_half(kv_cache, high, n, worker)
+                fetch_half(kv_cache, kv_cache_stride, high, n, worker)
                 it = it + 1
             done = done + 1
         unit = row * span + span
@@ -1313,9 +1359,12 @@ def gather_right(
 @cute.kernel
 def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, ctas: Int32,
-    t: Int32, n: Int32, topk: Int32, splits: Int32, counters: Int32
+    topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32,
+    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32,
+    topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
+    splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -1379,45 +1428,54 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
     if warp < 4:
         cute.arch.setmaxregister_increase(176)
         left(
-            indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, ctas, t, n,
-            topk, splits, q_s, qpe_s, red_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left, ckv_s_right,
-            p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
+            indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
+            empty_lse, has_lengths, ctas, t, n, topk, indices_stride, out_stride_t, out_stride_h, lse_stride,
+            splits, q_s, qpe_s, red_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left, ckv_s_right, p_s_right,
+            peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
             kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, done, it, low, high, in_low,
             in_high, live, thread, lane
         )
     elif warp < 8:
         cute.arch.setmaxregister_increase(176)
         right(
-            indices, attn_sink, out, o_partial, lse_partial, sm_scale, lse_scale, ctas, t, n, topk, splits,
-            q_s, qpe_s, red_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right,
-            peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
-            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, done, it, low, high, in_low,
-            in_high, live, thread, lane
+            indices, topk_length, attn_sink, out, o_partial, lse_partial, sm_scale, lse_scale, empty_lse,
+            has_lengths, ctas, t, n, topk, indices_stride, out_stride_t, out_stride_h, splits, q_s, qpe_s,
+            red_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right, peak_s_right,
+            q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty, kv_right_full,
+            kv_right_empty, p_right_full, p_right_empty, cta, done, it, low, high, in_low, in_high, live,
+            thread, lane
         )
     elif warp < 12:
         cute.arch.setmaxregister_decrease(80)
         gather_left(
-            q_nope, q_pe, kv_cache, indices, ctas, t, n, topk, splits, q_s, qpe_s, ckv_s_left, kpe_s_left,
-            q_full, q_empty, kv_left_full, kv_left_empty, cta, done, it, low, high, in_low, in_high, live,
-            thread, lane
+            q_nope, q_pe, kv_cache, indices, topk_length, has_lengths, ctas, t, q_nope_stride_t,
+            q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, kv_cache_stride, topk, indices_stride, splits,
+            q_s, qpe_s, ckv_s_left, kpe_s_left, q_full, q_empty, kv_left_full, kv_left_empty, cta, done, it,
+            low, high, in_low, in_high, live, thread, lane
         )
     else:
         cute.arch.setmaxregister_decrease(80)
         gather_right(
-            kv_cache, indices, ctas, t, n, topk, splits, ckv_s_right, kpe_s_right, kv_right_full,
-            kv_right_empty, cta, done, it, low, high, in_low, in_high, live, thread, lane
+            kv_cache, indices, topk_length, has_lengths, ctas, t, n, kv_cache_stride, topk, indices_stride,
+            splits, ckv_s_right, kpe_s_right, kv_right_full, kv_right_empty, cta, done, it, low, high, in_low,
+            in_high, live, thread, lane
         )
 
 
 @cute.jit
 def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, ctas: Int32,
-    t: Int32, n: Int32, topk: Int32, splits: Int32, counters: Int32
+    topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32,
+    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32,
+    topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
+    splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
-        q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-        lse_scale, ctas, t, n, topk, splits, counters
+        q_nope, q_pe, kv_cache, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
+        sm_scale, lse_scale, empty_lse, has_lengths, ctas, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t,
+        q_pe_stride_h, n, kv_cache_stride, topk, indices_stride, out_stride_t, out_stride_h, lse_stride,
+        splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1))

@@ -47,7 +47,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
-from dsl_kernels.device.cutedsl import grid, warps, wgmma
+from dsl_kernels.device.cutedsl import grid, scalars, warps, wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 8  # query heads
@@ -55,9 +55,7 @@ TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
 CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
 STAGED_HALVES = 3
-LATENT_DIM = 512
 DIMS = 512
-ROPE_DIM = 64
 ROPE = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
@@ -65,6 +63,8 @@ OWN_COLUMNS = 2
 LOG2_E = 1.4426950408889634
 OWN_SCORES = 4
 OWN_OUTPUTS = 32
+LATENT_DIM = 512
+ROPE_DIM = 64
 
 QK_NOPE = wgmma.Product("bfloat16", TILE, HEADS, DIMS, "k", "k")
 QK_PE = wgmma.Product("bfloat16", TILE, HEADS, ROPE, "k", "k")
@@ -72,18 +72,29 @@ PV = wgmma.Product("bfloat16", DIMS, HEADS, TILE, "mn", "k")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q_nope", "tensor", "bfloat16", ("t", "8", "512")),
-        Operand("q_pe", "tensor", "bfloat16", ("t", "8", "64")),
-        Operand("kv_cache", "tensor", "uint8", ("n", "656")),
-        Operand("indices", "tensor", "int32", ("t", "topk")),
+        Operand(
+            "q_nope", "tensor", "bfloat16", ("t", "8", "512"),
+            strides=("q_nope_stride_t", "q_nope_stride_h", "1")
+        ),
+        Operand(
+            "q_pe", "tensor", "bfloat16", ("t", "8", "64"), strides=("q_pe_stride_t", "q_pe_stride_h", "1")
+        ),
+        Operand("kv_cache", "tensor", "uint8", ("n", "656"), strides=("kv_cache_stride", "1")),
+        Operand("indices", "tensor", "int32", ("t", "topk"), strides=("indices_stride", "1")),
+        Operand("topk_length", "tensor", "int32", ("t",)),
         Operand("attn_sink", "tensor", "float32", ("8",)),
-        Operand("out", "tensor", "bfloat16", ("t", "8", "512"), written=True),
-        Operand("lse", "tensor", "float32", ("t", "8"), written=True),
+        Operand(
+            "out", "tensor", "bfloat16", ("t", "8", "512"), strides=("out_stride_t", "out_stride_h", "1"),
+            written=True
+        ),
+        Operand("lse", "tensor", "float32", ("t", "8"), strides=("lse_stride", "1"), written=True),
         Operand("o_partial", "tensor", "float32", ("t", "splits", "8", "512"), written=True),
         Operand("lse_partial", "tensor", "float32", ("t", "splits", "8"), written=True),
         Operand("arrivals", "tensor", "int32", ("counters",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
+        Operand("empty_lse", "scalar", "float32"),
+        Operand("has_lengths", "scalar", "int32"),
     ),
     grid=("t", "2", "splits // 2"),
     block=512,
@@ -114,53 +125,56 @@ class Shared:
 
 
 @cute.jit
-def read_ids_turn_0(indices, topk, row, turns, split, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+def read_ids(indices, indices_stride_0, row, tile, end, lane):
+    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = Int32(-1)
     high = Int32(-1)
-    if turns > 0:
-        ids = indices + Int64(row) * topk
-        first = split * 64 + lane
+    ids = indices + Int64(row) * indices_stride_0
+    first = tile * 64 + lane
+    if first < end:
         low = ids[first]
+    if first + 32 < end:
         high = ids[first + 32]
     return low, high
 
 
 @cute.jit
-def load_queries_q_s(target, q, row, thread):
-    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
-    held = cute.make_rmem_tensor(32, cutlass.BFloat16)
-    of_block = q + Int64(row * HEADS) * LATENT_DIM
+def load_queries_q_s(target, q, q_stride_0, q_stride_1, row, thread):
+    """Columns `first` on of a block of heads of one query."""
+    held = cute.make_rmem_tensor(16, cutlass.Uint32)
     # All reads before the first write, which a compiler would not move them past.
     for i in cutlass.range_constexpr(4):
-        item = cutlass.min(i * 128 + thread, HEADS * (DIMS // 8) - 1)
-        mine = of_block + item // (DIMS // 8) * LATENT_DIM
-        cute.autovec_copy(warps.group(mine, 8, item % (DIMS // 8)), warps.few(held, i * 8, 8))
+        item = i * 128 + thread
+        of_head = q + Int64(row) * q_stride_0 + Int64(item // (DIMS // 8)) * q_stride_1
+        warps.load_vector(held, i * 4, 4, of_head + item % (DIMS // 8) * 8, item < HEADS * (DIMS // 8))
     for i in cutlass.range_constexpr(4):
         item = i * 128 + thread
         if item < HEADS * (DIMS // 8):
-            cute.autovec_copy(
-                warps.few(held, i * 8, 8),
-                warps.piece(target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (HEADS, DIMS), 128)
+            warps.store_vector(
+                held, i * 4,
+                warps.piece(
+                    target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (HEADS, DIMS), 128
+                ).iterator
             )
 
 
 @cute.jit
-def load_queries_qpe_s(target, q, row, thread):
-    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
-    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-    of_block = q + Int64(row * HEADS) * ROPE_DIM
+def load_queries_qpe_s(target, q, q_stride_0, q_stride_1, row, thread):
+    """Columns `first` on of a block of heads of one query."""
+    held = cute.make_rmem_tensor(4, cutlass.Uint32)
     # All reads before the first write, which a compiler would not move them past.
     for i in cutlass.range_constexpr(1):
-        item = cutlass.min(i * 128 + thread, HEADS * (ROPE // 8) - 1)
-        mine = of_block + item // (ROPE // 8) * ROPE_DIM
-        cute.autovec_copy(warps.group(mine, 8, item % (ROPE // 8)), warps.few(held, i * 8, 8))
+        item = i * 128 + thread
+        of_head = q + Int64(row) * q_stride_0 + Int64(item // (ROPE // 8)) * q_stride_1
+        warps.load_vector(held, i * 4, 4, of_head + item % (ROPE // 8) * 8, item < HEADS * (ROPE // 8))
     for i in cutlass.range_constexpr(1):
         item = i * 128 + thread
         if item < HEADS * (ROPE // 8):
-            cute.autovec_copy(
-                warps.few(held, i * 8, 8),
-                warps.piece(target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (HEADS, ROPE), 128)
+            warps.store_vector(
+                held, i * 4,
+                warps.piece(
+                    target, 8, item // (ROPE // 8), item % (ROPE // 8) * 8, (HEADS, ROPE), 128
+                ).iterator
             )
 
 
@@ -173,19 +187,6 @@ def vote(low, high, n):
     in_high = warps.ballot((high >= 0) & (high < n))
     live = in_low | in_high != 0
     return in_low, in_high, live
-
-
-@cute.jit
-def read_ids(indices, topk, row, turn, turns, split, splits, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    low = Int32(-1)
-    high = Int32(-1)
-    if turn < turns:
-        ids = indices + Int64(row) * topk
-        first = (split + turn * splits) * 64 + lane
-        low = ids[first]
-        high = ids[first + 32]
-    return low, high
 
 
 @cute.jit
@@ -350,11 +351,14 @@ def leave_part(acc, lses, row, split, o_partial, lse_partial, splits, thread):
 
 
 @cute.jit
-def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, thread):
+def merge_parts(
+    row, parts, share, out, out_stride_0, out_stride_1, lse, lse_stride_0, o_partial, lse_partial, attn_sink,
+    splits, lse_scale, empty_lse, thread
+):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
     beside its sink, and store it; and the lse.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
+    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
     """
     base = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     scale = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
@@ -383,7 +387,7 @@ def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, 
         over_8 = over_4 + warps.exchange(over_4, 8)
         over_16 = over_8 + warps.exchange(over_8, 16)
         of_all = cutlass.select_(over_16 > 0.0, warps.log2(over_16) + base[column], -Float32.inf)
-        joined[column] = of_all * lse_scale
+        joined[column] = cutlass.select_(of_all > -Float32.inf, of_all * lse_scale, empty_lse)
         scale[column] = cutlass.select_(over_16 > 0.0, warps.rcp_approx(over_16), 0.0) * cutlass.select_(
             of_all > -Float32.inf,
             warps.rcp_approx(
@@ -392,7 +396,7 @@ def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, 
             0.0
         )
     if (share == 0) & (thread < 4):
-        of_heads = lse + Int64(row) * HEADS
+        of_heads = lse + Int64(row) * lse_stride_0
         for column in cutlass.range_constexpr(OWN_COLUMNS):
             of_heads[column // 2 * 8 + thread % 4 * 2 + column % 2] = joined[column]
     end = (share + 1) * (LATENT_DIM // 64) // CLUSTER
@@ -421,11 +425,9 @@ def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, 
         for v in cutlass.range_constexpr(4):
             if piece + v < end:
                 for i in cutlass.range_constexpr(2 * OWN_COLUMNS):
-                    to = out + Int64(
-                        row * HEADS + (
-                            (i // 4 * 2 + i % 2) // 2 * 8 + thread % 4 * 2 + (i // 4 * 2 + i % 2) % 2
-                        )
-                    ) * LATENT_DIM + (
+                    to = out + Int64(row) * out_stride_0 + Int64(
+                        (i // 4 * 2 + i % 2) // 2 * 8 + thread % 4 * 2 + (i // 4 * 2 + i % 2) % 2
+                    ) * out_stride_1 + (
                         (piece + v) * 64 + (thread // 32 * 16 + thread % 32 // 4) + i % 4 // 2 * 8
                     )
                     to[0] = (merged[v * (2 * OWN_COLUMNS) + i] * scale[i // 4 * 2 + i % 2]).to(
@@ -496,7 +498,7 @@ def unpack_tokens_half_1(ckv, kpe, raw, raw_pe, scales, thread):
 
 
 @cute.jit
-def copy_tokens(raw, raw_pe, scales, kv_cache, ids, n, thread):
+def copy_tokens(raw, raw_pe, scales, kv_cache, kv_cache_stride_0, ids, n, thread):
     """Start the copies of half a tile's 656-byte tokens as they are, eight threads a token; zeros where an
     id names no row.
     """
@@ -504,7 +506,7 @@ def copy_tokens(raw, raw_pe, scales, kv_cache, ids, n, thread):
         row = r * 16 + (thread >> 3)
         token = warps.shuffle(ids, row)
         inside = (token >= 0) & (token < n)
-        bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * 656 + (thread & 7) * 16
+        bytes = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (thread & 7) * 16
         for panel in cutlass.range_constexpr(4):
             warps.copy16(
                 warps.piece(
@@ -524,11 +526,13 @@ def copy_tokens(raw, raw_pe, scales, kv_cache, ids, n, thread):
 def attend(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
-    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, n: Int32, topk: Int32, splits: Int32,
-    q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer, p_s: cute.Pointer,
-    red_s: cute.Pointer, last_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, bx: Int32,
-    rank: Int32, split: Int32, splits_of_row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
-    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, q_nope_stride_t: Int32,
+    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32, q_s: cute.Pointer,
+    qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer,
+    last_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, bx: Int32, rank: Int32, split: Int32,
+    splits_of_row: Int32, end: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
+    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, both products, softmax, merge, output."""
     qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
@@ -543,8 +547,8 @@ def attend(
     top = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     worker = thread
-    load_queries_q_s(q_s, q_nope, bx, worker)
-    load_queries_qpe_s(qpe_s, q_pe, bx, worker)
+    load_queries_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, bx, worker)
+    load_queries_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, bx, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     acc.fill(0.0)
@@ -552,7 +556,7 @@ def attend(
     peak.fill(-Float32.inf)
     for turn in cutlass.range(turns, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, indices_stride, bx, split + (turn + 1) * splits_of_row, end, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
             # S^T = K Q^T
@@ -596,22 +600,25 @@ def attend(
         cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
         merges = last_s.load() == splits // CLUSTER - 1
     if merges:
-        merge_parts(bx, splits, rank, out, lse, o_partial, lse_partial, attn_sink, splits, lse_scale, worker)
+        merge_parts(
+            bx, splits, rank, out, out_stride_t, out_stride_h, lse, lse_stride, o_partial, lse_partial,
+            attn_sink, splits, lse_scale, empty_lse, worker
+        )
 
 
 @cute.jit
 def unpack(
-    indices: cute.Pointer, n: Int32, topk: Int32, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
+    indices: cute.Pointer, n: Int32, indices_stride: Int32, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
     raw_s: cute.Pointer, raw_pe_s: cute.Pointer, scale_s: cute.Pointer, raw_full: cute.Pointer,
     raw_empty: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, bx: Int32, split: Int32,
-    splits_of_row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, lane: Int32
+    splits_of_row: Int32, end: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
+    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Staged tokens to bf16 rows."""
     worker = thread - 128
     for turn in cutlass.range(turns, unroll=1):
         in_low, in_high, live = vote(low, high, n)
-        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, indices_stride, bx, split + (turn + 1) * splits_of_row, end, lane)
         if live:
             cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
             cute.arch.mbarrier_wait(raw_full + it * 2 % STAGED_HALVES, (it * 2 // STAGED_HALVES) & 1)
@@ -641,10 +648,11 @@ def unpack(
 
 @cute.jit
 def gather(
-    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, topk: Int32, raw_s: cute.Pointer,
-    raw_pe_s: cute.Pointer, scale_s: cute.Pointer, raw_full: cute.Pointer, raw_empty: cute.Pointer, bx: Int32,
-    split: Int32, splits_of_row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
-    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, kv_cache_stride: Int32, indices_stride: Int32,
+    raw_s: cute.Pointer, raw_pe_s: cute.Pointer, scale_s: cute.Pointer, raw_full: cute.Pointer,
+    raw_empty: cute.Pointer, bx: Int32, split: Int32, splits_of_row: Int32, end: Int32, turns: Int32,
+    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32,
+    lane: Int32
 ):
     """Selected tokens as they are."""
     worker = thread % 128
@@ -652,13 +660,14 @@ def gather(
         in_low, in_high, live = vote(low, high, n)
         now_low = low
         now_high = high
-        low, high = read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids(indices, indices_stride, bx, split + (turn + 1) * splits_of_row, end, lane)
         if live:
             cute.arch.mbarrier_wait(raw_empty + it * 2 % STAGED_HALVES, ((it * 2 // STAGED_HALVES) & 1) ^ 1)
             copy_tokens(
                 raw_s + it * 2 % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
                 raw_pe_s + it * 2 % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
-                scale_s + it * 2 % STAGED_HALVES * (TILE // 2 * 4), kv_cache, now_low, n, worker
+                scale_s + it * 2 % STAGED_HALVES * (TILE // 2 * 4), kv_cache, kv_cache_stride, now_low, n,
+                worker
             )
             cute.arch.cp_async_mbarrier_arrive_noinc(raw_full + it * 2 % STAGED_HALVES)
             cute.arch.mbarrier_wait(
@@ -667,7 +676,8 @@ def gather(
             copy_tokens(
                 raw_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * (LATENT_DIM // 4)),
                 raw_pe_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * ROPE_DIM),
-                scale_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * 4), kv_cache, now_high, n, worker
+                scale_s + (it * 2 + 1) % STAGED_HALVES * (TILE // 2 * 4), kv_cache, kv_cache_stride, now_high,
+                n, worker
             )
             cute.arch.cp_async_mbarrier_arrive_noinc(raw_full + (it * 2 + 1) % STAGED_HALVES)
             it = it + 1
@@ -678,9 +688,12 @@ def gather(
 @cute.kernel
 def sparse_mla__cutedsl_sm90a__h8_fp8_bt64_st2_cl2(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, topk: Int32, splits: Int32, counters: Int32
+    topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, t: Int32, q_nope_stride_t: Int32,
+    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32,
+    topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
+    splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -703,7 +716,9 @@ def sparse_mla__cutedsl_sm90a__h8_fp8_bt64_st2_cl2(
     bx, rank, part = cute.arch.block_idx()
     split = part * CLUSTER + rank
     splits_of_row = splits
-    turns = (topk // TILE - split + splits_of_row - 1) // splits_of_row
+    end = Int32(topk)
+    turns = Int32(0)
+    turns = (scalars.ceildiv(end, TILE) - split + splits_of_row - 1) // splits_of_row
     it = Int32(0)
     low = Int32(0)
     high = Int32(0)
@@ -724,37 +739,49 @@ def sparse_mla__cutedsl_sm90a__h8_fp8_bt64_st2_cl2(
     cute.arch.sync_threads()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    low, high = read_ids_turn_0(indices, topk, bx, turns, split, lane)
+    if has_lengths != 0:
+        end = cutlass.max(cutlass.min(topk_length[bx], topk), 0)
+        turns = (scalars.ceildiv(end, TILE) - split + splits_of_row - 1) // splits_of_row
+    low, high = read_ids(indices, indices_stride, bx, split, end, lane)
     if warp < 4:
         cute.arch.setmaxregister_increase(224)
         attend(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, rank, split,
-            splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
+            empty_lse, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, indices_stride,
+            out_stride_t, out_stride_h, lse_stride, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s,
+            kv_full, kv_empty, bx, rank, split, splits_of_row, end, turns, it, low, high, in_low, in_high,
+            live, thread, lane
         )
     elif warp < 12:
         cute.arch.setmaxregister_decrease(104)
         unpack(
-            indices, n, topk, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full, kv_empty,
-            bx, split, splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
+            indices, n, indices_stride, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full,
+            kv_empty, bx, split, splits_of_row, end, turns, it, low, high, in_low, in_high, live, thread,
+            lane
         )
     else:
         cute.arch.setmaxregister_decrease(80)
         gather(
-            kv_cache, indices, n, topk, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, bx, split,
-            splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
+            kv_cache, indices, n, kv_cache_stride, indices_stride, raw_s, raw_pe_s, scale_s, raw_full,
+            raw_empty, bx, split, splits_of_row, end, turns, it, low, high, in_low, in_high, live, thread,
+            lane
         )
 
 
 @cute.jit
 def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
-    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, topk: Int32, splits: Int32, counters: Int32
+    topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, t: Int32, q_nope_stride_t: Int32,
+    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32,
+    topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
+    splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h8_fp8_bt64_st2_cl2(
-        q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-        lse_scale, t, n, topk, splits, counters
+        q_nope, q_pe, kv_cache, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
+        sm_scale, lse_scale, empty_lse, has_lengths, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t,
+        q_pe_stride_h, n, kv_cache_stride, topk, indices_stride, out_stride_t, out_stride_h, lse_stride,
+        splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 2, 1), min_blocks_per_mp=1)

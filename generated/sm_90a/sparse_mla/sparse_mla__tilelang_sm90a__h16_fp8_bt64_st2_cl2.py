@@ -45,7 +45,7 @@ totals: 512 threads, 231252 of 232448 bytes of shared memory, grid (t, 2, splits
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout, make_quarter_bank_swizzled_layout
 
-from dsl_kernels.device.tilelang import grid, symbols, warps, wgmma
+from dsl_kernels.device.tilelang import grid, scalars, symbols, warps, wgmma
 from dsl_kernels.device.tilelang import sparse_mla as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -55,9 +55,7 @@ TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
 CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
 STAGED_HALVES = 3
-LATENT_DIM = 512
 DIMS = 512
-ROPE_DIM = 64
 ROPE = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
@@ -65,63 +63,58 @@ OWN_COLUMNS = 4
 LOG2_E = 1.4426950408889634
 OWN_SCORES = 8
 OWN_OUTPUTS = 64
+LATENT_DIM = 512
+ROPE_DIM = 64
 
 
 @T.macro
-def read_ids_turn_0(low: T.Ref, high: T.Ref, indices, row, turns, split, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
+    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = -1
     high = -1
-    if turns > 0:
-        first = split * 64 + lane
+    first = tile * 64 + lane
+    if first < end:
         low = indices[row, first]
+    if first + 32 < end:
         high = indices[row, first + 32]
 
 
 @T.macro
 def load_queries_q_s(target, q, row, thread):
-    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
-    held = T.alloc_local((64,), "bfloat16")
+    """Columns `first` on of a block of heads of one query."""
+    held = T.alloc_local((32,), "uint32")
     # All reads before the first write, which a compiler would not move them past.
     for i in T.unroll(8):
-        item = T.min(i * 128 + thread, HEADS * (DIMS // 8) - 1)
-        for part in T.vectorized(8):
-            held[i * 8 + part] = q[
-                row, 0,
-                (
-                    T.truncdiv(T.truncdiv(item, DIMS // 8) * LATENT_DIM, 8) + T.truncmod(item, DIMS // 8)
-                ) * 8 + part
-            ]
+        item = i * 128 + thread
+        warps.load_vector(
+            held, i * 4, 4, q[row, T.truncdiv(item, DIMS // 8), T.truncmod(item, DIMS // 8) * 8],
+            item < HEADS * (DIMS // 8)
+        )
     for i in T.unroll(8):
         item = i * 128 + thread
         if item < HEADS * (DIMS // 8):
-            for part in T.vectorized(8):
-                target[T.truncdiv(item, DIMS // 8), T.truncmod(item, DIMS // 8) * 8 + part] = held[
-                    i * 8 + part
-                ]
+            warps.store_vector(
+                held, i * 4, target[T.truncdiv(item, DIMS // 8), T.truncmod(item, DIMS // 8) * 8]
+            )
 
 
 @T.macro
 def load_queries_qpe_s(target, q, row, thread):
-    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
-    held = T.alloc_local((8,), "bfloat16")
+    """Columns `first` on of a block of heads of one query."""
+    held = T.alloc_local((4,), "uint32")
     # All reads before the first write, which a compiler would not move them past.
     for i in T.unroll(1):
-        item = T.min(i * 128 + thread, HEADS * (ROPE // 8) - 1)
-        for part in T.vectorized(8):
-            held[i * 8 + part] = q[
-                row, 0,
-                (
-                    T.truncdiv(T.truncdiv(item, ROPE // 8) * ROPE_DIM, 8) + T.truncmod(item, ROPE // 8)
-                ) * 8 + part
-            ]
+        item = i * 128 + thread
+        warps.load_vector(
+            held, i * 4, 4, q[row, T.truncdiv(item, ROPE // 8), T.truncmod(item, ROPE // 8) * 8],
+            item < HEADS * (ROPE // 8)
+        )
     for i in T.unroll(1):
         item = i * 128 + thread
         if item < HEADS * (ROPE // 8):
-            for part in T.vectorized(8):
-                target[T.truncdiv(item, ROPE // 8), T.truncmod(item, ROPE // 8) * 8 + part] = held[
-                    i * 8 + part
-                ]
+            warps.store_vector(
+                held, i * 4, target[T.truncdiv(item, ROPE // 8), T.truncmod(item, ROPE // 8) * 8]
+            )
 
 
 @T.macro
@@ -132,17 +125,6 @@ def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
     in_low = warps.ballot((low >= 0) & (low < n))
     in_high = warps.ballot((high >= 0) & (high < n))
     live = in_low | in_high != 0
-
-
-@T.macro
-def read_ids(low: T.Ref, high: T.Ref, indices, row, turn, turns, split, splits, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    low = -1
-    high = -1
-    if turn < turns:
-        first = (split + turn * splits) * 64 + lane
-        low = indices[row, first]
-        high = indices[row, first + 32]
 
 
 @T.macro
@@ -323,11 +305,11 @@ def leave_part(acc, lses, row, split, o_partial, lse_partial, thread):
 
 
 @T.macro
-def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, lse_scale, thread):
+def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, lse_scale, empty_lse, thread):
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
     beside its sink, and store it; and the lse.
 
-    An empty part has lse = -inf and weight 0; a row without ids gives 0 and -inf.
+    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
     """
     base = T.alloc_local((OWN_COLUMNS,), "float32")
     scale = T.alloc_local((OWN_COLUMNS,), "float32")
@@ -361,7 +343,7 @@ def merge_parts(row, parts, share, out, lse, o_partial, lse_partial, attn_sink, 
         over_8 = over_4 + warps.exchange(over_4, 8)
         over_16 = over_8 + warps.exchange(over_8, 16)
         of_all = T.if_then_else(over_16 > 0.0, warps.log2(over_16) + base[column], -T.infinity("float32"))
-        joined[column] = of_all * lse_scale
+        joined[column] = T.if_then_else(of_all > -T.infinity("float32"), of_all * lse_scale, empty_lse)
         scale[column] = T.if_then_else(over_16 > 0.0, warps.rcp_approx(over_16), 0.0) * T.if_then_else(
             of_all > -T.infinity("float32"),
             warps.rcp_approx(
@@ -521,9 +503,10 @@ def copy_tokens(raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, kv_cach
 
 @T.macro
 def attend(
-    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
-    splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, rank, split, splits_of_row,
-    turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
+    empty_lse, n, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, rank, split,
+    splits_of_row, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
+    in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Queries, both products, softmax, merge, output."""
     scores = T.alloc_local((OWN_SCORES,), "float32")
@@ -541,7 +524,7 @@ def attend(
     T.fill(peak, -T.infinity("float32"))
     for turn in T.serial(turns):
         vote(in_low, in_high, live, low, high, n)
-        read_ids(low, high, indices, bx, turn + 1, turns, split, splits_of_row, lane)
+        read_ids(low, high, indices, bx, split + (turn + 1) * splits_of_row, end, lane)
         if live:
             T.mbarrier_wait_parity(kv_full[it % STAGES], (it // STAGES) & 1)
             # S^T = K Q^T
@@ -594,20 +577,22 @@ def attend(
         T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
         merges = last_s[0] == T.truncdiv(splits, CLUSTER) - 1
     if merges:
-        merge_parts(bx, splits, rank, out, lse, o_partial, lse_partial, attn_sink, lse_scale, worker)
+        merge_parts(
+            bx, splits, rank, out, lse, o_partial, lse_partial, attn_sink, lse_scale, empty_lse, worker
+        )
 
 
 @T.macro
 def unpack(
     indices, n, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full, kv_empty, bx, split,
-    splits_of_row, turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref,
-    thread, lane
+    splits_of_row, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
+    in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Staged tokens to bf16 rows."""
     worker = thread - 128
     for turn in T.serial(turns):
         vote(in_low, in_high, live, low, high, n)
-        read_ids(low, high, indices, bx, turn + 1, turns, split, splits_of_row, lane)
+        read_ids(low, high, indices, bx, split + (turn + 1) * splits_of_row, end, lane)
         if live:
             T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
             T.mbarrier_wait_parity(raw_full[it * 2 % STAGED_HALVES], (it * 2 // STAGED_HALVES) & 1)
@@ -633,8 +618,9 @@ def unpack(
 
 @T.macro
 def gather(
-    kv_cache, indices, n, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, bx, split, splits_of_row, turns,
-    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+    kv_cache, indices, n, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, bx, split, splits_of_row, end: T.Ref,
+    turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread,
+    lane
 ):
     """Selected tokens as they are."""
     worker = thread - 384
@@ -642,7 +628,7 @@ def gather(
         vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
-        read_ids(low, high, indices, bx, turn + 1, turns, split, splits_of_row, lane)
+        read_ids(low, high, indices, bx, split + (turn + 1) * splits_of_row, end, lane)
         if live:
             T.mbarrier_wait_parity(raw_empty[it * 2 % STAGED_HALVES], ((it * 2 // STAGED_HALVES) & 1) ^ 1)
             copy_tokens(
@@ -665,28 +651,40 @@ def gather(
 
 def program():
     t = T.dynamic("t")
+    q_nope_stride_t = T.dynamic("q_nope_stride_t")
+    q_nope_stride_h = T.dynamic("q_nope_stride_h")
+    q_pe_stride_t = T.dynamic("q_pe_stride_t")
+    q_pe_stride_h = T.dynamic("q_pe_stride_h")
     n = T.dynamic("n")
+    kv_cache_stride = T.dynamic("kv_cache_stride")
     topk = T.dynamic("topk")
+    indices_stride = T.dynamic("indices_stride")
+    out_stride_t = T.dynamic("out_stride_t")
+    out_stride_h = T.dynamic("out_stride_h")
+    lse_stride = T.dynamic("lse_stride")
     splits = T.dynamic("splits")
     counters = T.dynamic("counters")
 
     @T.prim_func
     def sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl2(
-        q_nope: T.Tensor((t, 16, 512), "bfloat16"),
-        q_pe: T.Tensor((t, 16, 64), "bfloat16"),
-        kv_cache: T.Tensor((n, 656), "uint8"),
-        indices: T.Tensor((t, topk), "int32"),
+        q_nope: T.StridedTensor((t, 16, 512), (q_nope_stride_t, q_nope_stride_h, 1), "bfloat16"),
+        q_pe: T.StridedTensor((t, 16, 64), (q_pe_stride_t, q_pe_stride_h, 1), "bfloat16"),
+        kv_cache: T.StridedTensor((n, 656), (kv_cache_stride, 1), "uint8"),
+        indices: T.StridedTensor((t, topk), (indices_stride, 1), "int32"),
+        topk_length: T.Tensor((t,), "int32"),
         attn_sink: T.Tensor((16,), "float32"),
-        out: T.Tensor((t, 16, 512), "bfloat16"),
-        lse: T.Tensor((t, 16), "float32"),
+        out: T.StridedTensor((t, 16, 512), (out_stride_t, out_stride_h, 1), "bfloat16"),
+        lse: T.StridedTensor((t, 16), (lse_stride, 1), "float32"),
         o_partial: T.Tensor((t, splits, 16, 512), "float32"),
         lse_partial: T.Tensor((t, splits, 16), "float32"),
         arrivals: T.Tensor((counters,), "int32"),
         sm_scale: T.float32,
         lse_scale: T.float32,
+        empty_lse: T.float32,
+        has_lengths: T.int32,
     ):
         with T.Kernel(t, 2, splits // 2, threads=512, cluster_dims=(1, 2, 1)) as (bx, rank, part):
-            T.import_source(grid.SOURCE + wgmma.SOURCE + warps.SOURCE)
+            T.import_source(grid.SOURCE + wgmma.SOURCE + warps.SOURCE + scalars.SOURCE)
             q_s = T.alloc_shared((HEADS, DIMS), "bfloat16")
             qpe_s = T.alloc_shared((HEADS, ROPE), "bfloat16")
             ckv_s = T.alloc_shared((STAGES, TILE, DIMS), "bfloat16")
@@ -708,7 +706,9 @@ def program():
             lane = thread % 32
             split = part * CLUSTER + rank
             splits_of_row = splits
-            turns = T.truncdiv(T.truncdiv(topk, TILE) - split + splits_of_row - 1, splits_of_row)
+            end = T.alloc_var("int32", init=topk)
+            turns = T.alloc_var("int32", init=0)
+            turns = T.truncdiv(scalars.ceildiv(end, TILE) - split + splits_of_row - 1, splits_of_row)
             it = T.alloc_var("int32", init=0)
             low = T.alloc_var("int32", init=0)
             high = T.alloc_var("int32", init=0)
@@ -716,26 +716,30 @@ def program():
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
             # A launch of TileLang starts when the kernel before it has ended.
-            read_ids_turn_0(low, high, indices, bx, turns, split, lane)
+            if has_lengths != 0:
+                end = T.max(T.min(topk_length[bx], topk), 0)
+                turns = T.truncdiv(scalars.ceildiv(end, TILE) - split + splits_of_row - 1, splits_of_row)
+            read_ids(low, high, indices, bx, split, end, lane)
             if thread < 128:
                 T.set_max_nreg(224, 1)
                 attend(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-                    lse_scale, n, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx,
-                    rank, split, splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
+                    lse_scale, empty_lse, n, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full,
+                    kv_empty, bx, rank, split, splits_of_row, end, turns, it, low, high, in_low, in_high,
+                    live, thread, lane
                 )
             elif thread < 384:
                 T.set_max_nreg(104, 0)
                 unpack(
                     indices, n, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full,
-                    kv_empty, bx, split, splits_of_row, turns, it, low, high, in_low, in_high, live, thread,
-                    lane
+                    kv_empty, bx, split, splits_of_row, end, turns, it, low, high, in_low, in_high, live,
+                    thread, lane
                 )
             else:
                 T.set_max_nreg(80, 0)
                 gather(
                     kv_cache, indices, n, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, bx, split,
-                    splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
+                    splits_of_row, end, turns, it, low, high, in_low, in_high, live, thread, lane
                 )
 
     return symbols.named(sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl2, splits=splits)
