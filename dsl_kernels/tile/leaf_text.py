@@ -215,7 +215,7 @@ class LeafRecorder(t.Recorder):
         """A scalar that `set` assigns, for each thread by itself."""
         self._say(t.Variable(text, dtype, initial))
         self.variables.add(text)
-        return t.name(text, dtype)
+        return self._take_name(text, t.name(text, dtype))
 
     def let(self, text: str, value: Value) -> Any:
         """Name a value."""
@@ -283,7 +283,7 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
             if kind == "variable":
                 m.variables.add(title)
             formals.append(Formal(title, kind, argument.dtype, mark is t.Out))
-            passed.append(t.name(title, argument.dtype))
+            passed.append(m._take_name(title, t.name(title, argument.dtype)))
         elif isinstance(argument, (*t.PLACES, Array)):
             array = memory_of(title, argument, schedule, m)
             strides = tuple(stride.args[0] for stride in array.strides)

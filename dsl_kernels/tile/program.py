@@ -85,10 +85,12 @@ class TileProgram:
         bodies, operands = dict(self.bodies(space, arch)), self.declared_operands(knobs)
         shared: State | None = None
         declared: set[str] = set()
+        named: dict[str, Any] = {}
 
         def record(role: str | None, body: Any) -> tuple[tuple[Any, ...], Any]:
             recorder = Recorder(space, schedule, arch, role, operands)
             recorder.variables |= declared
+            recorder.named |= named
             # A body that is not marked is refused at its line too.
             places.note_function(body)
             try:
@@ -97,7 +99,9 @@ class TileProgram:
                 raise places.located(error, error.__traceback__) from error
             except FAILURES as error:
                 raise refusal(f"program {self.op}, body {role or START}", error) from error
-            declared.update(recorder.variables if role is None else ())
+            if role is None:
+                declared.update(recorder.variables)
+                named.update(recorder.named)
             return tuple(recorder.statements), found
 
         for part in (START, *(role.name for role in schedule.roles)):

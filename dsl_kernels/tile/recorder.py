@@ -48,6 +48,7 @@ from .statements import (
     TakeTicket,
     TakeTurn,
     Variable,
+    values,
 )
 from .transfers import KINDS, Action, transfer_of
 
@@ -145,6 +146,9 @@ class Recorder:
         # The blocks that are gone through with those around them are not among these.
         self._scopes: list[list[Statement]] = [self.statements]
         self.variables = set(variables)
+        # What has names, and what had one before something else took it: the kernel has that no more.
+        self.named: dict[str, tuple[Expr, Value | None]] = {}
+        self._replaced: dict[int, Expr] = {}
 
     @property
     def scope(self) -> object:
@@ -210,7 +214,15 @@ class Recorder:
         if not isinstance(value, Expr):
             return value
         self._say(Let(text, value))
-        return name(text, value.dtype)
+        return self._take_name(text, name(text, value.dtype), value)
+
+    def _take_name(self, text: str, made: Expr, value: Value | None = None) -> Expr:
+        """A value or variable has a name from now on, and what had it before is refused wherever it is used."""
+        before = self.named.get(text)
+        if before is not None and (value is None or not _alike(before[1], value)):
+            self._replaced[id(before[0])] = before[0]
+        self.named[text] = made, value
+        return made
 
     def var(self, text: str, initial: Value = 0, dtype: str = "int32") -> Expr:
         """A scalar that `set` and leaves assign."""
@@ -223,7 +235,7 @@ class Recorder:
             )
         self._say(Variable(text, dtype, initial))
         self.variables.add(text)
-        return name(text, dtype)
+        return self._take_name(text, name(text, dtype))
 
     def declare(self, variable: Expr, initial: Value = 0) -> Expr:
         """The variable that `name` has named."""
@@ -561,7 +573,24 @@ class Recorder:
     def _say(self, statement: Statement) -> None:
         # For errors that come when the text is whole.
         vars(statement)["place"] = places.current(sys._getframe(1))
+        if self._replaced:
+            for value in values(statement):
+                if id(value) in self._replaced:
+                    raise DeclarationError(
+                        f"value {value.args[0]}",
+                        expected="a name that keeps its value while it is used",
+                        got="a use after another value took the name",
+                        fix=f"name one of the two otherwise, or `{value.args[0]} = named(...)` in a function that is called several times",
+                    )
         self._blocks[-1].append(statement)
+
+
+def _alike(a: Value | None, b: Value) -> bool:
+    """Whether two values are written alike."""
+    if not isinstance(a, Expr) or not isinstance(b, Expr):
+        return a is b or (type(a) is type(b) and a == b)
+    same = (a.op, a.dtype, len(a.args)) == (b.op, b.dtype, len(b.args))
+    return bool(same) and all(map(_alike, a.args, b.args))
 
 
 def _title(argument: Any) -> str:

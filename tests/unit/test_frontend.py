@@ -300,6 +300,33 @@ def bound_again(m: Recorder) -> None:
 
 
 @recorded
+def beside(m: Recorder, column: Value) -> Value:
+    row = column * 3
+    return row + 1
+
+
+@recorded
+def name_taken(m: Recorder) -> None:
+    row = m.thread * 2
+    found: Int32 = beside(m, m.lane)
+    found = row  # <- found = row
+
+
+@recorded
+def total_of(m: Recorder, column: Value) -> Value:
+    total: Int32 = column
+    total += 1
+    return total
+
+
+@recorded
+def variable_taken(m: Recorder) -> None:
+    total: Int32 = 0
+    found: Int32 = total_of(m, m.lane)
+    found = total  # <- found = total
+
+
+@recorded
 def number_bound_again(m: Recorder) -> None:
     first = True
     for i in range(m.dim("rows")):
@@ -428,6 +455,7 @@ def in_a_helper(m: Recorder) -> None:
 REFUSED: dict[str, tuple[tuple[Callable[..., Any], ...], str]] = {
     "a name bound before, under a branch or in a loop": ((bound_again, number_bound_again), "`column: Int32|`first: Int32"),
     "a name that a branch or a loop binds, after it": ((read_behind, index_read_behind), "`x: Int32 = 0`"),
+    "a name that a helper gives to something else meanwhile": ((name_taken, variable_taken), "`(row|total) = named"),
     "`break`, or `return` of a value, that the kernel decides": (
         (leaves_a_loop, leaves_by_a_branch, returns_from_a_branch), "condition of the loop or under the branch"),
     "`a if c else b`": ((chooses,), "select"),

@@ -194,13 +194,13 @@ def _merge_share(
     for c in unrolled(min(each, span) // four):
         n = part * each + c * four
         column = n >> 2 & (sinks.size - 1)
-        head = head0 + column * COLUMN
+        mine = head0 + column * COLUMN
         for p in unrolled(parts):
             weights[p] = lses[(p * each + c * four) * width + column * 2]
         scale, joined = _weigh(m, weights, _chosen(sinks, column))
         if dim == 0 and (n & 3) == 0 and n < span:
-            lse.row("of_row", row)[head] = said_lse(joined, lse_scale, empty_lse)
-        to = out.row("to", (row, head), first=dim)
+            lse.row("of_row", row)[mine] = said_lse(joined, lse_scale, empty_lse)
+        to = out.row("to", (row, mine), first=dim)
         for again in unrolled(max(each // span, 1)):
             for i in unrolled(four):
                 at = (c * four + i + again * span) * width

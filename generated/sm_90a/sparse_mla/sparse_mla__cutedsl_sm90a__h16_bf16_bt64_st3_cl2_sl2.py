@@ -445,7 +445,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(4 * (HEADS // 8) // 4):
             n = part * (DIMS * HEADS // 128) + c * 4
             column = n >> 2 & HEADS // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(1):
                 weights[p] = lses[(p * (DIMS * HEADS // 128) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -464,8 +464,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(DIMS * HEADS // 128 // (4 * (HEADS // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -480,7 +480,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(4 * (HEADS // 8) // 4):
             n = part * (DIMS * HEADS // 128 // 2) + c * 4
             column = n >> 2 & HEADS // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(2):
                 weights[p] = lses[(p * (DIMS * HEADS // 128 // 2) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -503,8 +503,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(DIMS * HEADS // 128 // 2 // (4 * (HEADS // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -523,7 +523,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(DIMS * HEADS // 128 // 4 // 4):
             n = part * (DIMS * HEADS // 128 // 4) + c * 4
             column = n >> 2 & HEADS // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(4):
                 weights[p] = lses[(p * (DIMS * HEADS // 128 // 4) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -546,8 +546,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -566,7 +566,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128 // 8) + c * (DIMS * HEADS // 128 // 8)
             column = n >> 2 & HEADS // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[
                     (
@@ -593,8 +593,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * HEADS // 128 // 8):
                     at = (c * (DIMS * HEADS // 128 // 8) + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -613,7 +613,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128 // 16) + c * (DIMS * HEADS // 128 // 16)
             column = n >> 2 & HEADS // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[
                     (
@@ -640,8 +640,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * HEADS // 128 // 16):
                     at = (c * (DIMS * HEADS // 128 // 16) + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -660,7 +660,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(1):
             n = part + c
             column = n >> 2 & HEADS // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(32):
                 weights[p] = lses[(p + c) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -683,8 +683,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(1):
                     at = (c + i + again * (4 * (HEADS // 8))) * (128 + HEADS)

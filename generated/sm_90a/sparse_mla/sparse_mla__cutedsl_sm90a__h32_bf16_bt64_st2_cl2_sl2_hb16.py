@@ -446,7 +446,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
             n = part * (DIMS * BLOCK // 128) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(1):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -465,8 +465,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // (4 * (BLOCK // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -481,7 +481,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
             n = part * (DIMS * BLOCK // 128 // 2) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(2):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 2) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -504,8 +504,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // 2 // (4 * (BLOCK // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -524,7 +524,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(DIMS * BLOCK // 128 // 4 // 4):
             n = part * (DIMS * BLOCK // 128 // 4) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(4):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 4) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -547,8 +547,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -567,7 +567,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * BLOCK // 128 // 8) + c * (DIMS * BLOCK // 128 // 8)
             column = n >> 2 & BLOCK // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[
                     (
@@ -594,8 +594,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 8):
                     at = (c * (DIMS * BLOCK // 128 // 8) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -614,7 +614,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)
             column = n >> 2 & BLOCK // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[
                     (
@@ -641,8 +641,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 16):
                     at = (c * (DIMS * BLOCK // 128 // 16) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -661,7 +661,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(1):
             n = part + c
             column = n >> 2 & BLOCK // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(32):
                 weights[p] = lses[(p + c) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -684,8 +684,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(1):
                     at = (c + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)

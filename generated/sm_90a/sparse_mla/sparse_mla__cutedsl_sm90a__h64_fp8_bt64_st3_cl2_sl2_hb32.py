@@ -467,7 +467,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
             n = part * (DIMS * BLOCK // 128) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(1):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -493,8 +493,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // (4 * (BLOCK // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -509,7 +509,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
             n = part * (DIMS * BLOCK // 128 // 2) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(2):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 2) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -539,8 +539,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // 2 // (4 * (BLOCK // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -559,7 +559,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(DIMS * BLOCK // 128 // 4 // 4):
             n = part * (DIMS * BLOCK // 128 // 4) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(4):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 4) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -589,8 +589,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -609,7 +609,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(DIMS * BLOCK // 128 // 8 // 4):
             n = part * (DIMS * BLOCK // 128 // 8) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 8) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -639,8 +639,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -659,7 +659,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)
             column = n >> 2 & BLOCK // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[
                     (
@@ -693,8 +693,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 16):
                     at = (c * (DIMS * BLOCK // 128 // 16) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -713,7 +713,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * BLOCK // 128 // 32) + c * (DIMS * BLOCK // 128 // 32)
             column = n >> 2 & BLOCK // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(32):
                 weights[p] = lses[
                     (
@@ -747,8 +747,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 32):
                     at = (c * (DIMS * BLOCK // 128 // 32) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -767,7 +767,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(1):
             n = part + c
             column = n >> 2 & BLOCK // 8 - 1
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(64):
                 weights[p] = lses[(p + c) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -797,8 +797,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(1):
                     at = (c + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)

@@ -438,7 +438,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128) + c * 4
             column = n >> 2 & 0
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(1):
                 weights[p] = lses[(p * (DIMS * HEADS // 128) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -453,8 +453,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(DIMS * HEADS // 128 // 4):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * 4) * (128 + HEADS)
@@ -469,7 +469,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128 // 2) + c * 4
             column = n >> 2 & 0
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(2):
                 weights[p] = lses[(p * (DIMS * HEADS // 128 // 2) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -488,8 +488,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(DIMS * HEADS // 128 // 2 // 4):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * 4) * (128 + HEADS)
@@ -508,7 +508,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128 // 4) + c * (DIMS * HEADS // 128 // 4)
             column = n >> 2 & 0
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(4):
                 weights[p] = lses[
                     (
@@ -531,8 +531,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * HEADS // 128 // 4):
                     at = (c * (DIMS * HEADS // 128 // 4) + i + again * 4) * (128 + HEADS)
@@ -551,7 +551,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128 // 8) + c * (DIMS * HEADS // 128 // 8)
             column = n >> 2 & 0
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[
                     (
@@ -574,8 +574,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * HEADS // 128 // 8):
                     at = (c * (DIMS * HEADS // 128 // 8) + i + again * 4) * (128 + HEADS)
@@ -594,7 +594,7 @@ def merge_rows(
         for c in cutlass.range_constexpr(1):
             n = part + c
             column = n >> 2 & 0
-            head = head + column * 8
+            mine = head + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[(p + c) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -613,8 +613,8 @@ def merge_rows(
             )
             if (dim == 0) & (n & 3 == 0) & (n < 4):
                 of_row = lse + Int64(row) * lse_stride_0
-                of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
-            to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + dim
+                of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(1):
                     at = (c + i + again * 4) * (128 + HEADS)
