@@ -72,7 +72,7 @@ _FUNCTIONS: dict[str, tuple[float, float, float, float]] = {
     "atomic_add": (2, 0, 2, 0), "count_where": (4, 0, 2, 0), "fetch_add": (3, 0, 2, ATOMIC), "set_bits": (2, 0, 2, 0),
     "raise_to": (2, 0, 2, 0), "store_peer": (3, 0, 1, 0), "load_peer_pair": (3, 0, 1, 200), "quotient": (5, 1, 0, 40),
     "shuffle_length": (1, 0, 1, SHUFFLE), "share_begin": (20, 0, 0, 0), "share_size": (18, 0, 0, 0), "store_where": (1, 0, 0, 0),
-    "load_marked": (2, 0, 0, 0), "store_marked": (2, 0, 0, 0), "prefetch": (2, 0, 0, 0), "show_copies": (7, 0, 1, 30),
+    "load_or": (3, 0, 0, 0), "prefetch": (2, 0, 0, 0), "show_copies": (7, 0, 1, 30),
     "push": (9, 0, 0, 0), "store_pair": (1, 0, 0, 0), "store_fp8": (58, 0, 8, 0), "send_fours": (6, 0, 8, 0), "send_rows": (16, 0, 0, 0),
     "copy16": (3, 0, 4, 0), "copy_row16": (4, 0, 4, 0), "scale_pair": (2, 0, 0, 0),
 }  # fmt: skip
@@ -81,7 +81,7 @@ _ALU = {"store_fp8": 16.0, "pair_of": 1.0, "push": 4.0, "popc": 1.0, "permute_by
 _DENSE = frozenset({"exp2", "scale_pair", "store_fp8", "float_of_half", "add_rn", "pair_of"})
 # Functions over registers: slots a register.
 _OVER_REGISTERS = {"row_most": 1.0, "row_most_bits": 0.6, "row_sum": 1.0}
-_FETCHES = frozenset({"load_vector", "load_piece", "load_below", "load_marked"})
+_FETCHES = frozenset({"load_vector", "load_piece", "load_below", "load_or"})
 
 
 @dataclass

@@ -238,7 +238,8 @@ class StepInputs:
 
     def cache_rows(self) -> dict[str, torch.Tensor]:
         """The attention cache as the operands of the sparse_mla problem."""
-        return split_cache(self.tensors["kv"], self.tensors.get("kpe"))[1]
+        held = split_cache(self.tensors["kv"], self.tensors.get("kpe"))[1]
+        return {name: rows for name, rows in held.items() if isinstance(rows, torch.Tensor)}
 
     def size(self) -> StepSize:
         """The sizes that these tensors have."""

@@ -10,7 +10,7 @@ import torch
 
 from ._dispatch import Unaddressed, of_its_own
 
-Split = tuple[str, dict[str, torch.Tensor]]
+Split = tuple[str, dict[str, Any]]
 _Reference = weakref.ref[torch.Tensor]
 _kept: dict[tuple[int, int], tuple[_Reference, _Reference, tuple[Any, ...], Split]] = {}
 
@@ -21,7 +21,7 @@ def kept_views(
     first: torch.Tensor,
     second: torch.Tensor | None,
 ) -> Split:
-    """The form and the operands that `split` makes of one or two tensors.
+    """The form, and the operands and scalars that `split` makes of one or two tensors.
 
     A tensor that was given other memory, another shape or another dtype (`set_`, `resize_`, `.data = `) is looked at
     again.
@@ -57,7 +57,7 @@ def kept_views(
     ):
         return held[3]
     form, operands = split(first, second)
-    found = form, {operand: _unattached(rows) for operand, rows in operands.items()}
+    found = form, {name: _unattached(x) if isinstance(x, torch.Tensor) else x for name, x in operands.items()}
 
     def forget(gone: _Reference) -> None:
         # The place may have been taken over by then, by another thread as well.

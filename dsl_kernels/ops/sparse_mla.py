@@ -46,7 +46,8 @@ def sparse_mla(
         q_nope, q_pe: [t, heads, 512] and [t, heads, 64] bfloat16, or [t, heads, 576] and None; heads 8, 16, 32, 64 or 128.
             Strides of tokens and of heads are any multiples of 8 elements.
         kv: the cache, paged or flat: bfloat16 [..., 512] with `kpe` [..., 64]; bfloat16 [..., 576] alone; or bytes
-            [..., 656] (512 e4m3, four fp32 scales, 64 bf16 rope), tokens at any constant stride of whole 16 bytes.
+            [..., 656] (512 e4m3, four fp32 scales, 64 bf16 rope), tokens at any constant stride of whole 16 bytes,
+            and pages, the first axis, a whole number of tokens apart: ids do not count what lies between.
             Dequantised values are rounded to bf16, which is exact for scales that are powers of two.
         indices: [t, topk] int32 global token ids, rows at any stride; -1 anywhere is padding, and so is any other id that
             names no token; repeats count.

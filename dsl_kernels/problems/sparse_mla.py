@@ -33,7 +33,7 @@ _QUERIES = (
 
 
 def _wrong_ids(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    return (o["indices"] < -1) | (o["indices"] >= dims["n"])
+    return (o["indices"] < -1) | (o["indices"] >= o["cached"])
 
 
 def _wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
@@ -49,7 +49,7 @@ _REST = (
         row_stride="indices_stride",
         doc="global token ids; -1 anywhere is padding",
         align=4,
-        values=(Values("token ids from 0 to n - 1, or -1", _wrong_ids, "padding"),),
+        values=(Values("token ids below the number of tokens, or -1", _wrong_ids, "padding"),),
     ),
     OperandSpec(
         "topk_length",
@@ -83,6 +83,9 @@ _REST = (
     OperandSpec("lse_scale", (), "float32", "scalar", doc="1 gives lse in base 2, ln 2 in base e"),
     OperandSpec("empty_lse", (), "float32", "scalar", doc="lse of a query without tokens"),
     OperandSpec("has_lengths", (), "int32", "scalar", doc="1: topk_length is read"),
+    OperandSpec("cached", (), "int32", "scalar", doc="tokens of the cache; ids from there on name none"),
+    OperandSpec("page_size", (), "int32", "scalar", doc="tokens of a page"),
+    OperandSpec("page_gap", (), "int32", "scalar", doc="cache rows between two pages"),
 )
 FORMS = {
     "bf16": (
@@ -92,7 +95,7 @@ FORMS = {
             ("n", LATENT_DIM),
             "bfloat16",
             row_stride="ckv_stride",
-            doc="latent rows; may be a slice of 576-wide rows",
+            doc="latent rows, and those between pages; may be a slice of 576-wide rows",
             argument="kv",
         ),
         OperandSpec("kpe", ("n", ROPE_DIM), "bfloat16", row_stride="kpe_stride", doc="rope rows"),
@@ -113,7 +116,7 @@ FORMS = {
 }
 
 
-def split_queries(q: torch.Tensor, _: torch.Tensor | None = None) -> tuple[str, dict[str, torch.Tensor]]:
+def split_queries(q: torch.Tensor, _: torch.Tensor | None = None) -> tuple[str, dict[str, Any]]:
     """Queries [t, heads, 576] as their latent and their rope part, without copying.
 
     Raises:
@@ -128,14 +131,14 @@ def split_queries(q: torch.Tensor, _: torch.Tensor | None = None) -> tuple[str, 
     return "", {"q_nope": q[..., :LATENT_DIM], "q_pe": q[..., LATENT_DIM:]}
 
 
-def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[str, torch.Tensor]]:
+def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[str, Any]]:
     """The form of a cache as callers have it, paged or flat, and its rows as operands of that form, without copying.
 
     Args:
         kv, kpe: bfloat16 [..., 512] and [..., 64], or one of bfloat16 [..., 576], or of bytes [..., 656].
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: another dtype or width, or tokens that lie at no constant stride.
+        ArgumentTypeError, InvalidArgumentError: another dtype or width, or pages that lie at no whole number of tokens.
     """
     require_dense("kv", kv)
     if kpe is not None:
@@ -146,12 +149,20 @@ def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[s
             "kpe", expected=f"[..., {ROPE_DIM}]", got=str(tuple(kpe.shape)), fix="pass one rope row a token"
         )
     if kv.dtype == torch.bfloat16 and kpe is not None and width == LATENT_DIM:
-        return "bf16", {"ckv": _rows("kv", kv, LATENT_DIM), "kpe": _rows("kpe", kpe, ROPE_DIM)}
+        rows, pages = _rows("kv", kv, LATENT_DIM)
+        rope, rope_pages = _rows("kpe", kpe, ROPE_DIM)
+        if pages != rope_pages:
+            raise InvalidArgumentError(
+                "kpe", expected=f"pages like kv's: {_spelled(pages)}", got=_spelled(rope_pages),
+                fix="lay both caches out alike",
+            )  # fmt: skip
+        return "bf16", {"ckv": rows, "kpe": rope, **pages}
     if kv.dtype == torch.bfloat16 and kpe is None and width == LATENT_DIM + ROPE_DIM:
-        rows = _rows("kv", kv, width)
-        return "bf16", {"ckv": rows[:, :LATENT_DIM], "kpe": rows[:, LATENT_DIM:]}
+        rows, pages = _rows("kv", kv, width)
+        return "bf16", {"ckv": rows[:, :LATENT_DIM], "kpe": rows[:, LATENT_DIM:], **pages}
     if kv.element_size() == 1 and kpe is None and width == FP8_TOKEN_BYTES:
-        return "fp8", {"kv_cache": _rows("kv", kv.view(torch.uint8), width)}
+        rows, pages = _rows("kv", kv.view(torch.uint8), width)
+        return "fp8", {"kv_cache": rows, **pages}
     if kv.dtype != torch.bfloat16 and kv.element_size() != 1:
         raise ArgumentTypeError(
             "kv", expected="bfloat16 rows or 656-byte tokens", got=str(kv.dtype), fix="convert the cache"
@@ -162,17 +173,34 @@ def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[s
     )  # fmt: skip
 
 
-def _rows(name: str, cache: torch.Tensor, width: int) -> torch.Tensor:
-    """A cache [..., width] as strided rows [n, width], without copying."""
-    if cache.dim() == 2:
-        return cache
+def _rows(name: str, cache: torch.Tensor, width: int) -> tuple[torch.Tensor, dict[str, int]]:
+    """A cache [..., width] as strided rows, without copying, and which of these are tokens.
+
+    Pages are the axis in front, and the tokens of a page the others; rows between pages belong to none.
+    """
+    tokens = cache.numel() // width
     try:
-        return cache.view(-1, width)
+        flat = cache.view(-1, width)
+        return flat, {"cached": tokens, "page_size": max(1, tokens), "page_gap": 0}
     except RuntimeError:
+        pass
+    try:
+        page = cache[0].view(-1, width)
+    except RuntimeError:
+        page = None
+    row, between = (page.stride(0) if page is not None else 0), cache.stride(0)
+    if page is None or row <= 0 or between % row or between < row * len(page):
         raise InvalidArgumentError(
-            name, expected="tokens at one constant stride", got=f"shape {tuple(cache.shape)}, strides {cache.stride()}",
-            fix="pass a cache whose pages follow one another without gaps",
-        ) from None  # fmt: skip
+            name, expected="tokens of a page at one stride, and pages a whole number of these apart",
+            got=f"shape {tuple(cache.shape)}, strides {cache.stride()}", fix="pass a cache [pages, tokens, ...] of such pages",
+        )  # fmt: skip
+    rows = (len(cache) - 1) * (between // row) + len(page)
+    pages = {"cached": tokens, "page_size": len(page), "page_gap": between // row - len(page)}
+    return cache.as_strided((rows, width), (row, 1)), pages
+
+
+def _spelled(pages: Mapping[str, int]) -> str:
+    return f"{pages['page_size']} tokens a page, {pages['page_gap']} rows between pages"
 
 
 DATASET_SM_SCALE = 192**-0.5 * (0.1 * math.log(40) + 1) ** 2
@@ -250,7 +278,22 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         "lse_scale": p.get("lse_scale", 1.0),
         "empty_lse": p.get("empty_lse", -math.inf),
         "has_lengths": int(bool(p.get("lengths"))),
+        "cached": n,
+        "page_size": n,
+        "page_gap": 0,
     }
+    if "page_size" in p:
+        size = p["page_size"]
+        inputs |= {"page_size": size, "page_gap": 3}
+        rows = torch.arange(n, device=generator.device)
+        rows = rows + rows // size * 3
+        for name in {"ckv", "kpe", "kv_cache"} & inputs.keys():
+            cache = inputs[name]
+            wide = cache.new_full(
+                (int(rows[-1]) + 1, cache.shape[1]), 127 if name == "kv_cache" else math.nan
+            )
+            wide[rows] = cache
+            inputs[name] = wide
     return {**inputs, **_spread(inputs)} if p.get("strided") else inputs
 
 
@@ -286,7 +329,9 @@ def _attend(latent: torch.Tensor, rope: torch.Tensor, inputs: Mapping[str, Any])
     for row in range(t):
         ids = inputs["indices"][row]
         ids = ids[: max(0, int(inputs["topk_length"][row]))] if inputs.get("has_lengths") else ids
-        ids = ids[(ids >= 0) & (ids < len(latent))].long()
+        ids = ids[(ids >= 0) & (ids < inputs.get("cached", len(latent)))].long()
+        if inputs.get("page_gap"):
+            ids = ids + ids // inputs["page_size"] * inputs["page_gap"]
         if ids.numel() == 0:
             continue
         keys, pe = latent[ids].double(), rope[ids].double()
@@ -427,6 +472,8 @@ PROBLEM = Problem(
         _case("topk64", "edge", topk=64, n=100),
         _case("topk_any", "edge", topk=203, t=3, ids="holes"),
         _case("lengths", "edge", t=4, lengths=True, empty_lse=math.inf),
+        _case("pages", "edge", t=3, n=510, page_size=51, ids="holes"),
+        _case("fp8_pages", "edge", "fp8", t=3, n=510, page_size=51, ids="holes"),
         _case("strided", "edge", t=3, topk=130, strided=True, sink=True),
         _case("fp8_strided", "edge", "fp8", t=3, topk=130, strided=True, lengths=True),
         _case("fp8_holes", "edge", "fp8", ids="holes", t=3),

@@ -335,3 +335,12 @@ def evaluate(value: Value, scope: Mapping[str, Any]) -> Any:
         found = scope[READ](memory, evaluate(index, scope))
         return found & 0xFFFFFFFF if value.dtype == "uint32" else found
     return EVALUATE[value.op](*(evaluate(arg, scope) for arg in value.args))
+
+
+def alike(a: Value | None, b: Value) -> bool:
+    """Whether two values are written alike."""
+    if not isinstance(a, Expr) or not isinstance(b, Expr):
+        return not isinstance(a, Expr) and not isinstance(b, Expr) and bool(a == b)
+    if a.op != b.op or a.dtype != b.dtype or len(a.args) != len(b.args):
+        return False
+    return all(map(alike, a.args, b.args))

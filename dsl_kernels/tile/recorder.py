@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import DeclarationError, DslKernelError, did_you_mean
 from . import places
 from .channel import Channel
-from .expressions import Expr, Value, kernel_condition, name
+from .expressions import Expr, Value, alike, kernel_condition, name
 from .lang import Schedule
 from .leaf import AMBIENT, Kind, Leaf
 from .memory import Box, Cluster, Global, Rows, Sender, Slot, Span, View
@@ -219,7 +219,7 @@ class Recorder:
     def _take_name(self, text: str, made: Expr, value: Value | None = None) -> Expr:
         """A value or variable has a name from now on, and what had it before is refused wherever it is used."""
         before = self.named.get(text)
-        if before is not None and (value is None or not _alike(before[1], value)):
+        if before is not None and (value is None or not alike(before[1], value)):
             self._replaced[id(before[0])] = before[0]
         self.named[text] = made, value
         return made
@@ -583,14 +583,6 @@ class Recorder:
                         fix=f"name one of the two otherwise, or `{value.args[0]} = named(...)` in a function that is called several times",
                     )
         self._blocks[-1].append(statement)
-
-
-def _alike(a: Value | None, b: Value) -> bool:
-    """Whether two values are written alike."""
-    if not isinstance(a, Expr) or not isinstance(b, Expr):
-        return a is b or (type(a) is type(b) and a == b)
-    same = (a.op, a.dtype, len(a.args)) == (b.op, b.dtype, len(b.args))
-    return bool(same) and all(map(_alike, a.args, b.args))
 
 
 def _title(argument: Any) -> str:

@@ -69,6 +69,24 @@ def read_ids(p: Probe, end: int) -> None:
     )
 
 
+def _pages(p: Probe, gap: int) -> tuple[Any, ...]:
+    """30 tokens in pages of 7."""
+    return p.dim("cached", 30), p.dim("page_size", 7), p.dim("page_gap", gap)
+
+
+@case(gather.find_row, gap=(0, 3))
+def find_row(p: Probe, gap: int) -> None:
+    p.call(
+        p.var("row", None, out=True, each="lane"), p.var("id", _ids(p, 30)[:32], each="lane"), *_pages(p, gap)
+    )
+
+
+@case(gather.find_rows, gap=(0, 3))
+def find_rows(p: Probe, gap: int) -> None:
+    rows = (p.var(name, None, out=True, each="lane") for name in ("low_row", "high_row"))
+    p.call(*rows, *_low_high(p, _ids(p, 30)), *_pages(p, gap))
+
+
 @case(gather.vote, live=(True, False))
 def vote(p: Probe, live: bool) -> None:
     ids = _ids(p, 40) if live else torch.full((64,), -1)
@@ -77,7 +95,7 @@ def vote(p: Probe, live: bool) -> None:
         p.var("in_high", None, out=True, each="bits"),
         p.var("live", None, dtype="bool", out=True),
         *_low_high(p, ids),
-        p.dim("n", 40),
+        p.dim("cached", 40),
     )
 
 

@@ -105,8 +105,8 @@ def test_operands_as_frameworks_hold_them_reach_the_kernel_where_they_lie(monkey
     q = torch.cat([inputs["q_nope"], inputs["q_pe"]], dim=2).transpose(0, 1).contiguous().transpose(0, 1)
     ids = torch.zeros(t, topk + 5, dtype=torch.int32)[:, 3 : 3 + topk].copy_(inputs["indices"])
     rows = torch.cat([inputs["ckv"], inputs["kpe"]], dim=1)
-    kv = torch.full((len(rows), 640), math.nan).bfloat16()
-    kv[:, :576] = rows
+    kv = torch.full((len(rows) // 32, 35, 640), math.nan).bfloat16()
+    kv[:, :32, :576] = rows.view(-1, 32, 576)
     whole, lses = torch.zeros(heads, t, 640).bfloat16(), torch.zeros(t, heads + 4)
     out, lse = whole[:, :, 64:576].transpose(0, 1), lses[:, :heads]
     reached = {}
@@ -124,7 +124,7 @@ def test_operands_as_frameworks_hold_them_reach_the_kernel_where_they_lie(monkey
     monkeypatch.setattr(executors.Interpreter, "prepare", watched)
     _base.clear()
     got, got_lse = sparse_mla(
-        q, None, kv[:, :576], ids, sm_scale=inputs["sm_scale"], topk_length=inputs["topk_length"], empty_lse=math.inf,
+        q, None, kv[:, :32, :576], ids, sm_scale=inputs["sm_scale"], topk_length=inputs["topk_length"], empty_lse=math.inf,
         out=out, lse=lse, **CPU,
     )  # fmt: skip
     _base.clear()
@@ -132,7 +132,7 @@ def test_operands_as_frameworks_hold_them_reach_the_kernel_where_they_lie(monkey
         "q_nope": q,
         "q_pe": q[..., 512:],
         "ckv": kv,
-        "kpe": kv[:, 512:],
+        "kpe": kv[..., 512:],
         "indices": ids,
         "out": out,
         "lse": lse,
@@ -504,7 +504,11 @@ BAD_MLA = {
     "int64 ids": (lambda a: a.update(indices=a["indices"].long()), ArgumentTypeError, "indices.*int32.*int64"),
     "cache width": (lambda a: a.update(kv=a["kv"][:, :500].contiguous()), InvalidArgumentError, "kv.*512.*576.*656"),
     "cache dtype": (lambda a: a.update(kv=a["kv"].float()), ArgumentTypeError, "kv.*bfloat16 rows or 656-byte"),
-    "cache gaps": (lambda a: a.update(kv=torch.zeros(4, 70, 512).bfloat16()[:, :64]), InvalidArgumentError, "kv.*without gaps"),
+    "cache gaps": (
+        lambda a: a.update(kv=torch.zeros(4 * 64 * 512 + 64).bfloat16().as_strided((3, 64, 512), (64 * 512 + 8, 512, 1))), InvalidArgumentError,
+        "kv.*a whole number",
+    ),
+    "caches unlike": (lambda a: a.update(kv=torch.zeros(4, 70, 512).bfloat16()[:, :64]), InvalidArgumentError, "kpe.*6 rows between"),
     "misaligned rows": (
         lambda a: a.update(kv=torch.zeros(513, 516).bfloat16()[:512, :512]), InvalidArgumentError, "16 bytes",
     ),
@@ -631,7 +635,9 @@ def test_value_checks_find_what_a_launch_would_read_out_of_bounds(monkeypatch) -
     q, pe, kv, ids = mla_args(inputs)
     bad = ids.clone()
     bad[0, 0] = kv.shape[0]
-    with pytest.raises(InvalidArgumentError, match="indices.*token ids from 0 to n - 1, or -1; got 512 at"):
+    with pytest.raises(
+        InvalidArgumentError, match="indices.*token ids below the number of tokens, or -1; got 512 at"
+    ):
         sparse_mla(q, pe, kv, bad, sm_scale=0.1, kpe=inputs["kpe"], **CPU)
     with pytest.raises(InvalidArgumentError, match="row_ends"):
         topk_selector(torch.zeros(1, 128), torch.tensor([129], dtype=torch.int32), 16, **CPU)

@@ -140,7 +140,8 @@ def test_a_graph_hands_on_every_argument(name: str, given: int, backend: str, la
     (seen,) = launches
     assert seen["workspace"] is workspace and seen["executor"] == "interpreter" and seen["arch"] == "sm_100a"
     assert seen.get("launch") == ({"splits": 2} if name == "sparse_mla" else None)
-    for option in ("skip_below", "page_size", "next_n", "sm_scale"):
+    # The page size of attention is the cache's.
+    for option in ("skip_below", "next_n", "sm_scale", *(("page_size",) if name == "topk_selector" else ())):
         assert seen["operands"].get(option) == options.get(option)
     # Partial results of two CTAs a query lie in it.
     assert (workspace.bytes > 0) == (name == "sparse_mla")

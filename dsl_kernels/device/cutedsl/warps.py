@@ -178,22 +178,12 @@ def sync_warp():
     cute.arch.sync_warp()
 
 
-def load_marked(place, word, bit):
+def load_or(place, wanted, otherwise):
     """A predicated load: a branch for each would not let several be on their way."""
-    space = "shared" if place.memspace == cute.AddressSpace.smem else "global"
     return cute.arch.inline_ptx(
-        "{ .reg .pred p; .reg .b32 t; and.b32 t, {$r1}, {$r2}; setp.ne.b32 p, t, 0; mov.b32 {$w0}, 0; "
-        f"@p ld.{space}.b32 {{$w0}}, [{{$r0}}]; }}",
+        f"{{ .reg .pred p; setp.ne.b32 p, {{$r1}}, 0; mov.b32 {{$w0}}, {otherwise}; @p ld.global.b32 {{$w0}}, [{{$r0}}]; }}",
         write_only_types=[Int32],
-        read_only_args=[place, word, bit],
-    )
-
-
-def store_marked(place, bytes, word, bit, value):
-    cute.arch.inline_ptx(
-        "{ .reg .pred p; .reg .b32 t; .reg .b64 a; and.b32 t, {$r1}, {$r2}; setp.ne.b32 p, t, 0; "
-        "cvt.u64.u32 a, {$r3}; add.s64 a, a, {$r0}; @p st.global.b32 [a], {$r4}; }",
-        read_only_args=[place, word, bit, bytes, value],
+        read_only_args=[place, Int32(wanted)],
     )
 
 

@@ -28,6 +28,7 @@ from ..torch.warps import (
     ballot,
     copy16,
     copy_row16,
+    load_or,
     load_vector,
     prefetch,
     send_rows,
@@ -52,16 +53,19 @@ def read_ids(
     """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = -1
     high = -1
-    ids = indices.row("ids", row)
-    first = tile * TILE + m.lane
-    if first < end:
-        low = ids[first]
-    if first + WARP < end:
-        high = ids[first + WARP]
+    if tile * TILE < end:
+        ids = indices.row("ids", row)
+        first = tile * TILE + m.lane
+        if tile * TILE + TILE <= end:
+            low = ids[first]
+            high = ids[first + WARP]
+        else:
+            low = load_or(ids.at(first), first < end, -1)
+            high = load_or(ids.at(first + WARP), first + WARP < end, -1)
 
 
 def _valid(token, n):
-    """Whether an id names one of `n` rows; -1 is padding."""
+    """Whether a number is that of one of `n` rows or tokens; -1 is padding."""
     return (token >= 0) & (token < n)
 
 
@@ -69,12 +73,42 @@ def _valid(token, n):
 @by_text
 def vote(
     m: LeafRecorder, in_low: Sets[Int32], in_high: Sets[Int32], live: Sets[Boolean], low: Int32, high: Int32,
-    n: Int32,
+    cached: Int32,
 ) -> None:  # fmt: skip
     """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
-    in_low = ballot(_valid(low, n))
-    in_high = ballot(_valid(high, n))
+    in_low = ballot(_valid(low, cached))
+    in_high = ballot(_valid(high, cached))
     live = (in_low | in_high) != 0
+
+
+def _row_of(id, cached, page_size, page_gap):
+    """The row of the cache that an id names, where `page_gap` rows lie between pages of `page_size` tokens; -1 if it names no token."""
+    return select(_valid(id, cached), id + id // page_size * page_gap, -1)
+
+
+@longest(lambda id: (id,))
+@by_text
+def find_row(
+    m: LeafRecorder, row: Sets[Int32], id: Int32, cached: Int32, page_size: Int32, page_gap: Int32,
+) -> None:  # fmt: skip
+    """The row of the cache that an id names."""
+    row = id
+    if page_gap != 0:
+        row = _row_of(id, cached, page_size, page_gap)
+
+
+@longest(lambda low, high: (low, high))
+@by_text
+def find_rows(
+    m: LeafRecorder, low_row: Sets[Int32], high_row: Sets[Int32], low: Int32, high: Int32, cached: Int32,
+    page_size: Int32, page_gap: Int32,
+) -> None:  # fmt: skip
+    """The rows of the cache that a lane's ids of a tile name."""
+    low_row = low
+    high_row = high
+    if page_gap != 0:
+        low_row = _row_of(low, cached, page_size, page_gap)
+        high_row = _row_of(high, cached, page_size, page_gap)
 
 
 @recorded

@@ -47,8 +47,11 @@ __device__ __forceinline__ void count_where(int* count, bool yes) {
 __device__ __forceinline__ void raise_to(int* word, unsigned value) {
   atomicMax(reinterpret_cast<unsigned*>(word), value);
 }
-__device__ __forceinline__ void store_marked(int* to, int bytes, int word, int bit, int value) {
-  if (word & bit) to[bytes / 4u] = value;
+__device__ __forceinline__ int load_or(const int* from, bool wanted, int otherwise) {
+  int held;
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; mov.b32 %0, %3; @p ld.global.b32 %0, [%1]; }"
+      : "=&r"(held) : "l"(from), "r"(int(wanted)), "r"(otherwise));
+  return held;
 }
 
 // Where CTA `rank` of the cluster keeps what this one keeps at `own`.
@@ -229,12 +232,8 @@ def sync_warp():
     return T.sync_warp()
 
 
-def load_marked(place, word, bit):
-    return T.if_then_else((word & bit) != 0, place, 0)
-
-
-def store_marked(place, bytes, word, bit, value):
-    return T.call_extern("handle", "warps::store_marked", T.address_of(place), bytes, word, bit, value)
+def load_or(place, wanted, otherwise):
+    return T.call_extern("int32", "warps::load_or", T.address_of(place), wanted, otherwise)
 
 
 def copy16(to, source, wanted):

@@ -189,22 +189,13 @@ sync_warp = Function("sync_warp", "int32", lambda threads: None, joint=True)
 """What the lanes of the warp have written to shared memory is there for all of them."""
 
 
-def _load_marked(threads: Threads, place: Place, word: Any, bit: Any) -> torch.Tensor:
-    marked = threads.active & (threads.spread(word) & bit).bool()
-    return torch.where(marked, place.memory[place.of(marked)].long(), 0)
+def _load_or(threads: Threads, place: Place, wanted: Any, otherwise: int) -> torch.Tensor:
+    taken = threads.active & threads.spread(wanted)
+    return torch.where(taken, place.memory[place.of(taken)].long(), otherwise)
 
 
-def _store_marked(threads: Threads, place: Place, bytes: Any, word: Any, bit: Any, value: Any) -> None:
-    marked = threads.active & (threads.spread(word) & bit).bool()
-    target = Place(place.memory, place.index + threads.spread(bytes) // 4, place.name)
-    place.memory[target.of(marked)[marked]] = threads.spread(value)[marked].to(place.memory.dtype)
-
-
-load_marked = Function("load_marked", "int32", _load_marked, joint=True)
-"""The int32 at a place where a word has a bit; 0 without a read elsewhere."""
-
-store_marked = Function("store_marked", "int32", _store_marked, joint=True)
-"""Store an int32 so many bytes behind a place in global memory, where a word has a bit."""
+load_or = Function("load_or", "int32", _load_or, joint=True)
+"""The int32 at a place in global memory where wanted; a number of Python, and no read, elsewhere."""
 
 
 def _words_at(threads: Threads, place: Place, wanted: Any, count: int) -> torch.Tensor:

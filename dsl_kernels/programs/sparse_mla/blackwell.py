@@ -128,7 +128,7 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
         slot.commit()
 
     for turn in range(walk.turns):
-        walk.enter(turn, keep_ids=True)
+        walk.enter(turn, keep_rows=True)
         if walk.live:
             if bulk:
                 leaf_sm100.spread_ids(m, walk.rows, low=walk.now_low, high=walk.now_high)
@@ -149,7 +149,7 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
         )  # fmt: skip
 
     for turn in range(walk.turns + 1):
-        walk.enter(turn, keep_ids=True)
+        walk.enter(turn, keep_rows=True)
         if walk.live or turn == walk.turns:
             for c in unrolled(UNITS):
                 if walk.it > 0:

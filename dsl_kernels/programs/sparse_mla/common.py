@@ -41,9 +41,12 @@ class Kernel(Names):
     q_pe: Global
     topk_length: Global
     all_resident: Int32
+    cached: Int32
     ctas: Int32
     has_lengths: Int32
     n: Int32
+    page_gap: Int32
+    page_size: Int32
     splits: Int32
     t: Int32
     topk: Int32
@@ -122,9 +125,19 @@ class Ids(State, Kernel):
         self.live = named(f"live{suffix}", False)
 
     @recorded
+    def cache_rows(self, suffix: str = "") -> tuple[Value, Value]:
+        """The cache rows of the ids that were read last, as variables `now_low` and `now_high` with a suffix."""
+        low: Int32 = named(f"now_low{suffix}", 0)
+        high: Int32 = named(f"now_high{suffix}", 0)
+        leaf_gather.find_rows(
+            self.m, low, high, self.low, self.high, self.cached, self.page_size, self.page_gap
+        )
+        return low, high
+
+    @recorded
     def vote(self) -> None:
         """Find out which of the ids that were read last are valid."""
-        leaf_gather.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, self.n)
+        leaf_gather.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, self.cached)
 
 
 class Walk(Ids):
@@ -137,7 +150,7 @@ class Walk(Ids):
         end: how many of the query's ids count.
         turns: the number of these tiles.
         it: live tiles so far.
-        now_low, now_high: in a role that gathers, the ids of the tile that it is at.
+        now_low, now_high: in a role that gathers, the cache rows of the tile that it is at.
     """
 
     row: Value
@@ -164,16 +177,15 @@ class Walk(Ids):
         self.turns = (tiles - self.split + self.splits_of_row - 1) // self.splits_of_row
 
     @recorded
-    def enter(self, turn: Value, *, keep_ids: bool = False) -> None:
+    def enter(self, turn: Value, *, keep_rows: bool = False) -> None:
         """Go to the tile of a turn: `live` says whether it has a valid id. The ids of the next tile are read meanwhile.
 
         Args:
-            keep_ids: keep this tile's ids as `now_low` and `now_high`.
+            keep_rows: keep this tile's rows as `now_low` and `now_high`.
         """
         self.vote()
-        if keep_ids:
-            self.now_low = self.low
-            self.now_high = self.high
+        if keep_rows:
+            self.now_low, self.now_high = self.cache_rows()
         self.read_ids(turn + 1)
 
 

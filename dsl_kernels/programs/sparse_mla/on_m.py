@@ -291,14 +291,11 @@ def _gather_pairs(m: Recorder, walk: Pairs) -> None:
             _copy_queries(m, walk)
         for turn in range(walk.turns):
             walk.vote()
-            now_low_left = walk.left.low
-            now_high_left = walk.left.high
-            now_low_right = walk.right.low
-            now_high_right = walk.right.high
+            left, right = walk.left.cache_rows("_left"), walk.right.cache_rows("_right")
             walk.read_ids(turn + 1)
             if walk.live:
-                copy(0, now_low_left, now_high_left)
-                copy(1, now_low_right, now_high_right)
+                copy(0, *left)
+                copy(1, *right)
                 walk.it += 1
             if walk.done > 0 and turn == 0:
                 _copy_queries(m, walk)

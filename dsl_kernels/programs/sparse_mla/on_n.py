@@ -170,7 +170,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 def _gather_rows(m: Recorder, walk: Walk) -> None:
     """bf16 rows into the ring."""
     for turn in range(walk.turns):
-        walk.enter(turn, keep_ids=True)
+        walk.enter(turn, keep_rows=True)
         if walk.live:
             kv = walk.kv.producer.acquire(walk.it)
             for target, rows, columns in ((kv.ckv_s, walk.ckv, m.c.dims), (kv.kpe_s, walk.kpe, m.c.rope)):
@@ -187,7 +187,7 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
     m.comment("As the words of a tile are written, those of the next one take their place.")
     holds: Boolean = False
     for turn in range(walk.turns + 1):
-        walk.enter(turn, keep_ids=True)
+        walk.enter(turn, keep_rows=True)
         if walk.live or turn == walk.turns:
             tokens = (walk.kv_cache, walk.which, m.c.dims, walk.now_low, walk.now_high, walk.n)
             if holds:
@@ -205,7 +205,7 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
 def _stage_tokens(m: Recorder, walk: Walk) -> None:
     """Whole fp8 tokens as they are, half a tile at a time."""
     for turn in range(walk.turns):
-        walk.enter(turn, keep_ids=True)
+        walk.enter(turn, keep_rows=True)
         if walk.live:
             for half, ids in enumerate((walk.now_low, walk.now_high)):
                 raw = walk.raw.producer.acquire(walk.it * 2 + half)

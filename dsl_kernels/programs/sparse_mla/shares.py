@@ -24,7 +24,7 @@ class Units(State, Kernel):
         turn, turns: the unit of that query that is read next, and where this CTA's units of it end.
         stop: the number of the query's first id that is not this CTA's, or does not count.
         live: whether the unit that `vote` looked at has a valid id.
-        now: in a role that gathers a side of each tile, that side's ids of that unit.
+        now: in a role that gathers a side of each tile, that side's cache rows of that unit.
     """
 
     head0: Value
@@ -74,7 +74,7 @@ class Units(State, Kernel):
         """Go to the next unit with a valid id: `live` says whether there is one. Ids are read one unit ahead.
 
         Args:
-            ids: `low` or `high`, to be kept in `now` as those of that unit; past the last unit they name no row.
+            ids: `low` or `high`, whose rows are kept in `now` as those of that unit; past the last unit there is none.
         """
         if ids is not None:
             self.now = ids
@@ -85,6 +85,8 @@ class Units(State, Kernel):
                 self.now = ids
             self.turn += 1
             self.read_ids(self.turn)
+        if ids is not None:
+            leaf_gather.find_row(self.m, self.now, self.now, self.cached, self.page_size, self.page_gap)
 
 
 class Tiles(Ids, Units):

@@ -112,6 +112,9 @@ LAUNCH = Launch(
         Operand("lse_scale", "scalar", "float32"),
         Operand("empty_lse", "scalar", "float32"),
         Operand("has_lengths", "scalar", "int32"),
+        Operand("cached", "scalar", "int32"),
+        Operand("page_size", "scalar", "int32"),
+        Operand("page_gap", "scalar", "int32"),
         Operand("all_resident", "scalar", "int32"),
     ),
     grid=("t", "splits", "1"),
@@ -149,12 +152,15 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
     """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = Int32(-1)
     high = Int32(-1)
-    ids = indices + Int64(row) * indices_stride_0
-    first = tile * 64 + lane
-    if first < end:
-        low = ids[first]
-    if first + 32 < end:
-        high = ids[first + 32]
+    if tile * 64 < end:
+        ids = indices + Int64(row) * indices_stride_0
+        first = tile * 64 + lane
+        if tile * 64 + 64 <= end:
+            low = ids[first]
+            high = ids[first + 32]
+        else:
+            low = warps.load_or(ids + first, first < end, -1)
+            high = warps.load_or(ids + (first + 32), first + 32 < end, -1)
     return low, high
 
 
@@ -187,12 +193,12 @@ def copy_block_qpe_s(target, q, q_stride_0, q_stride_1, row, thread):
 
 
 @cute.jit
-def vote(low, high, n):
+def vote(low, high, cached):
     """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
     every role.
     """
-    in_low = warps.ballot((low >= 0) & (low < n))
-    in_high = warps.ballot((high >= 0) & (high < n))
+    in_low = warps.ballot((low >= 0) & (low < cached))
+    in_high = warps.ballot((high >= 0) & (high < cached))
     live = in_low | in_high != 0
     return in_low, in_high, live
 
@@ -449,6 +455,17 @@ def merge_heads(
 
 
 @cute.jit
+def find_rows(low, high, cached, page_size, page_gap):
+    """The rows of the cache that a lane's ids of a tile name."""
+    low_row = low
+    high_row = high
+    if page_gap != 0:
+        low_row = cutlass.select_((low >= 0) & (low < cached), low + low // page_size * page_gap, -1)
+        high_row = cutlass.select_((high >= 0) & (high < cached), high + high // page_size * page_gap, -1)
+    return low_row, high_row
+
+
+@cute.jit
 def write_unit_kv_s(target, words, unit, thread):
     """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns,
     as they are.
@@ -554,14 +571,14 @@ def load_words_at_40(words, kv_cache, kv_cache_stride_0, low, high, n, thread):
 def softmax(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
-    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, all_resident: Int32,
-    q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32,
-    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
-    q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer, stat_s: cute.Pointer,
-    last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer, s_full: cute.Pointer,
-    s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, bx: Int32,
-    split: Int32, end: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, lane: Int32
+    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, cached: Int32,
+    all_resident: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
+    q_pe_stride_h: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
+    splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer,
+    stat_s: cute.Pointer, last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
+    s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer,
+    o_full: cute.Pointer, bx: Int32, split: Int32, end: Int32, turns: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = cute.make_rmem_tensor(HEADS // 2, Float32)
@@ -578,7 +595,7 @@ def softmax(
     peak.fill(-Float32.inf)
     grown = Boolean(False)
     for turn in cutlass.range(turns, unroll=1):
-        in_low, in_high, live = vote(low, high, n)
+        in_low, in_high, live = vote(low, high, cached)
         low, high = read_ids(indices, indices_stride, bx, split + (turn + 1) * splits, end, lane)
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
@@ -659,19 +676,18 @@ def softmax(
 
 @cute.jit
 def producer(
-    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, kv_cache_stride: Int32, indices_stride: Int32,
-    splits: Int32, kv_s: cute.Pointer, pe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer,
-    pe_full: cute.Pointer, pe_empty: cute.Pointer, bx: Int32, split: Int32, end: Int32, turns: Int32,
-    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32,
-    lane: Int32
+    kv_cache: cute.Pointer, indices: cute.Pointer, cached: Int32, page_size: Int32, page_gap: Int32, n: Int32,
+    kv_cache_stride: Int32, indices_stride: Int32, splits: Int32, kv_s: cute.Pointer, pe_s: cute.Pointer,
+    kv_full: cute.Pointer, kv_empty: cute.Pointer, pe_full: cute.Pointer, pe_empty: cute.Pointer, bx: Int32,
+    split: Int32, end: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
+    live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     words = cute.make_rmem_tensor(88, cutlass.Uint32)
     worker = thread % 128
     for turn in cutlass.range(turns + 1, unroll=1):
-        in_low, in_high, live = vote(low, high, n)
-        now_low = low
-        now_high = high
+        in_low, in_high, live = vote(low, high, cached)
+        now_low, now_high = find_rows(low, high, cached, page_size, page_gap)
         low, high = read_ids(indices, indices_stride, bx, split + (turn + 1) * splits, end, lane)
         if live | (turn == turns):
             for c in cutlass.range_constexpr(UNITS):
@@ -698,7 +714,7 @@ def producer(
 
 @cute.jit
 def mma(
-    indices: cute.Pointer, n: Int32, indices_stride: Int32, splits: Int32, q_s: cute.Pointer,
+    indices: cute.Pointer, cached: Int32, indices_stride: Int32, splits: Int32, q_s: cute.Pointer,
     qpe_s: cute.Pointer, kv_s: cute.Pointer, pe_s: cute.Pointer, p_s: cute.Pointer, tmem: cute.Pointer,
     q_full: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, pe_full: cute.Pointer,
     pe_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer,
@@ -716,7 +732,7 @@ def mma(
     cute.arch.fence_proxy("async.shared", space="cta")
     nvvm.tcgen05_fence("after_thread_sync")
     for turn in cutlass.range(turns + 1, unroll=1):
-        in_low, in_high, live = vote(low, high, n)
+        in_low, in_high, live = vote(low, high, cached)
         low, high = read_ids(indices, indices_stride, bx, split + (turn + 1) * splits, end, lane)
         late = it > 0
         done = it - 1
@@ -769,10 +785,11 @@ def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, all_resident: Int32, t: Int32,
-    q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32,
-    kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
-    lse_stride: Int32, splits: Int32, counters: Int32
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_size: Int32,
+    page_gap: Int32, all_resident: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
+    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32,
+    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
+    counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -845,21 +862,22 @@ def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            empty_lse, all_resident, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n,
+            empty_lse, cached, all_resident, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h,
             indices_stride, out_stride_t, out_stride_h, lse_stride, splits, q_s, qpe_s, p_s, red_s, stat_s,
             last_s, tmem, q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, end, turns, it, low,
             high, in_low, in_high, live, thread, lane
         )
     elif warp < 8:
         producer(
-            kv_cache, indices, n, kv_cache_stride, indices_stride, splits, kv_s, pe_s, kv_full, kv_empty,
-            pe_full, pe_empty, bx, split, end, turns, it, low, high, in_low, in_high, live, thread, lane
+            kv_cache, indices, cached, page_size, page_gap, n, kv_cache_stride, indices_stride, splits, kv_s,
+            pe_s, kv_full, kv_empty, pe_full, pe_empty, bx, split, end, turns, it, low, high, in_low, in_high,
+            live, thread, lane
         )
     else:
         mma(
-            indices, n, indices_stride, splits, q_s, qpe_s, kv_s, pe_s, p_s, tmem, q_full, kv_full, kv_empty,
-            pe_full, pe_empty, s_full, s_empty, p_full, p_empty, o_full, bx, split, end, turns, it, low, high,
-            in_low, in_high, live, lane
+            indices, cached, indices_stride, splits, q_s, qpe_s, kv_s, pe_s, p_s, tmem, q_full, kv_full,
+            kv_empty, pe_full, pe_empty, s_full, s_empty, p_full, p_empty, o_full, bx, split, end, turns, it,
+            low, high, in_low, in_high, live, lane
         )
     # Tensor memory goes back only when no role can touch it any more.
     nvvm.tcgen05_fence("before_thread_sync")
@@ -874,15 +892,16 @@ def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, all_resident: Int32, t: Int32,
-    q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32,
-    kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
-    lse_stride: Int32, splits: Int32, counters: Int32
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_size: Int32,
+    page_gap: Int32, all_resident: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
+    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32,
+    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
+    counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(
         q_nope, q_pe, kv_cache, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-        sm_scale, lse_scale, empty_lse, has_lengths, all_resident, t, q_nope_stride_t, q_nope_stride_h,
-        q_pe_stride_t, q_pe_stride_h, n, kv_cache_stride, topk, indices_stride, out_stride_t, out_stride_h,
-        lse_stride, splits, counters
+        sm_scale, lse_scale, empty_lse, has_lengths, cached, page_size, page_gap, all_resident, t,
+        q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, kv_cache_stride, topk,
+        indices_stride, out_stride_t, out_stride_h, lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)

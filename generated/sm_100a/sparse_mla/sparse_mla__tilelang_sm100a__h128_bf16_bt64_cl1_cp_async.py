@@ -91,11 +91,14 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
     """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = -1
     high = -1
-    first = tile * 64 + lane
-    if first < end:
-        low = indices[row, first]
-    if first + 32 < end:
-        high = indices[row, first + 32]
+    if tile * 64 < end:
+        first = tile * 64 + lane
+        if tile * 64 + 64 <= end:
+            low = indices[row, first]
+            high = indices[row, first + 32]
+        else:
+            low = warps.load_or(indices[row, first], first < end, -1)
+            high = warps.load_or(indices[row, (first + 32)], first + 32 < end, -1)
 
 
 @T.macro
@@ -123,12 +126,12 @@ def copy_block_qpe_s(target, target_slot, q, row, head0, thread):
 
 
 @T.macro
-def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
+def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
     """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
     every role.
     """
-    in_low = warps.ballot((low >= 0) & (low < n))
-    in_high = warps.ballot((high >= 0) & (high < n))
+    in_low = warps.ballot((low >= 0) & (low < cached))
+    in_high = warps.ballot((high >= 0) & (high < cached))
     live = in_low | in_high != 0
 
 
@@ -403,6 +406,18 @@ def merge_heads(
 
 
 @T.macro
+def find_rows(low_row: T.Ref, high_row: T.Ref, low, high, cached, page_size, page_gap):
+    """The rows of the cache that a lane's ids of a tile name."""
+    low_row = low
+    high_row = high
+    if page_gap != 0:
+        low_row = T.if_then_else((low >= 0) & (low < cached), low + T.truncdiv(low, page_size) * page_gap, -1)
+        high_row = T.if_then_else(
+            (high >= 0) & (high < cached), high + T.truncdiv(high, page_size) * page_gap, -1
+        )
+
+
+@T.macro
 def copy_rows_kv_s(target, target_slot, cache, first, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
@@ -477,7 +492,7 @@ def copy_rows_pe_s(target, target_slot, cache, low, high, n, thread):
 @T.macro
 def softmax(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-    empty_lse, all_resident, n, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full,
+    empty_lse, cached, all_resident, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full,
     s_empty, p_full, p_empty, o_full, bx, split, row, head0, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref,
     high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
 ):
@@ -496,7 +511,7 @@ def softmax(
     T.fill(peak, -T.infinity("float32"))
     grown = T.alloc_var("bool", init=False)
     for turn in T.serial(turns):
-        vote(in_low, in_high, live, low, high, n)
+        vote(in_low, in_high, live, low, high, cached)
         read_ids(low, high, indices, row, split + (turn + 1) * splits, end, lane)
         if live:
             T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
@@ -574,16 +589,17 @@ def softmax(
 
 @T.macro
 def producer(
-    ckv, kpe, indices, n, splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, split, row, end: T.Ref,
-    turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread,
-    lane
+    ckv, kpe, indices, cached, page_size, page_gap, n, splits, kv_s, pe_s, kv_full, kv_empty, pe_full,
+    pe_empty, split, row, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
+    in_high: T.Ref, live: T.Ref, thread, lane
 ):
     """Selected rows into the rings."""
     worker = thread - 128
     for turn in T.serial(turns):
-        vote(in_low, in_high, live, low, high, n)
-        now_low = low
-        now_high = high
+        vote(in_low, in_high, live, low, high, cached)
+        now_low = T.alloc_var("int32", init=0)
+        now_high = T.alloc_var("int32", init=0)
+        find_rows(now_low, now_high, low, high, cached, page_size, page_gap)
         read_ids(low, high, indices, row, split + (turn + 1) * splits, end, lane)
         if live:
             for c in T.serial(UNITS):
@@ -602,16 +618,16 @@ def producer(
 
 @T.macro
 def mma(
-    indices, n, splits, q_s, qpe_s, kv_s, pe_s, p_s, o_t, s_t, q_full, kv_full, kv_empty, pe_full, pe_empty,
-    s_full, s_empty, p_full, p_empty, o_full, split, row, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref,
-    high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
+    indices, cached, splits, q_s, qpe_s, kv_s, pe_s, p_s, o_t, s_t, q_full, kv_full, kv_empty, pe_full,
+    pe_empty, s_full, s_empty, p_full, p_empty, o_full, split, row, end: T.Ref, turns: T.Ref, it: T.Ref,
+    low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
 ):
     """Issues every tcgen05.mma and commit."""
     T.mbarrier_wait_parity(q_full[0], 0)
     T.fence_proxy_async()
     T.tcgen05_after_thread_sync()
     for turn in T.serial(turns + 1):
-        vote(in_low, in_high, live, low, high, n)
+        vote(in_low, in_high, live, low, high, cached)
         read_ids(low, high, indices, row, split + (turn + 1) * splits, end, lane)
         late = it > 0
         done = it - 1
@@ -689,6 +705,9 @@ def program():
         lse_scale: T.float32,
         empty_lse: T.float32,
         has_lengths: T.int32,
+        cached: T.int32,
+        page_size: T.int32,
+        page_gap: T.int32,
         all_resident: T.int32,
     ):
         with T.Kernel(t * 2, splits, threads=288) as (bx, split):
@@ -736,18 +755,19 @@ def program():
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-                    lse_scale, empty_lse, all_resident, n, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s,
-                    o_t, s_t, q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, row, head0, end,
-                    turns, it, low, high, in_low, in_high, live, thread, lane
+                    lse_scale, empty_lse, cached, all_resident, splits, q_s, qpe_s, p_s, red_s, stat_s,
+                    last_s, o_t, s_t, q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, row, head0,
+                    end, turns, it, low, high, in_low, in_high, live, thread, lane
                 )
             elif thread < 256:
                 producer(
-                    ckv, kpe, indices, n, splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, split,
-                    row, end, turns, it, low, high, in_low, in_high, live, thread, lane
+                    ckv, kpe, indices, cached, page_size, page_gap, n, splits, kv_s, pe_s, kv_full, kv_empty,
+                    pe_full, pe_empty, split, row, end, turns, it, low, high, in_low, in_high, live, thread,
+                    lane
                 )
             else:
                 mma(
-                    indices, n, splits, q_s, qpe_s, kv_s, pe_s, p_s, o_t, s_t, q_full, kv_full, kv_empty,
+                    indices, cached, splits, q_s, qpe_s, kv_s, pe_s, p_s, o_t, s_t, q_full, kv_full, kv_empty,
                     pe_full, pe_empty, s_full, s_empty, p_full, p_empty, o_full, split, row, end, turns, it,
                     low, high, in_low, in_high, live, lane
                 )

@@ -143,6 +143,9 @@ LAUNCH = Launch(
         Operand("lse_scale", "scalar", "float32"),
         Operand("empty_lse", "scalar", "float32"),
         Operand("has_lengths", "scalar", "int32"),
+        Operand("cached", "scalar", "int32"),
+        Operand("page_size", "scalar", "int32"),
+        Operand("page_gap", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
     ),
     grid=("ctas * 2", "1", "1"),
@@ -190,22 +193,25 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
     """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = Int32(-1)
     high = Int32(-1)
-    ids = indices + Int64(row) * indices_stride_0
-    first = tile * 64 + lane
-    if first < end:
-        low = ids[first]
-    if first + 32 < end:
-        high = ids[first + 32]
+    if tile * 64 < end:
+        ids = indices + Int64(row) * indices_stride_0
+        first = tile * 64 + lane
+        if tile * 64 + 64 <= end:
+            low = ids[first]
+            high = ids[first + 32]
+        else:
+            low = warps.load_or(ids + first, first < end, -1)
+            high = warps.load_or(ids + (first + 32), first + 32 < end, -1)
     return low, high
 
 
 @cute.jit
-def vote(low, high, n):
+def vote(low, high, cached):
     """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
     every role.
     """
-    in_low = warps.ballot((low >= 0) & (low < n))
-    in_high = warps.ballot((high >= 0) & (high < n))
+    in_low = warps.ballot((low >= 0) & (low < cached))
+    in_high = warps.ballot((high >= 0) & (high < cached))
     live = in_low | in_high != 0
     return in_low, in_high, live
 
@@ -670,6 +676,15 @@ def merge_parts_side_1(
 
 
 @cute.jit
+def find_row(id, cached, page_size, page_gap):
+    """The row of the cache that an id names."""
+    row = id
+    if page_gap != 0:
+        row = cutlass.select_((id >= 0) & (id < cached), id + id // page_size * page_gap, -1)
+    return row
+
+
+@cute.jit
 def copy_query_rows_q_s(target, q, q_stride_0, q_stride_1, row, head0, thread):
     """Start the copies of a block of 64 heads of one query."""
     for i in cutlass.range(HEADS_OF_SIDE * (LATENT_DIM // 8) // 128, unroll=8):
@@ -831,8 +846,8 @@ def fetch_half(kv_cache, kv_cache_stride_0, ids, n, thread):
 def left(
     indices: cute.Pointer, topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer,
     lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer,
-    sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, ctas: Int32, t: Int32,
-    n: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
+    sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, ctas: Int32,
+    t: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
     splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer, ckv_s_left: cute.Pointer,
     kpe_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer,
     p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
@@ -883,7 +898,7 @@ def left(
             peak_left.fill(-Float32.inf)
             live = Boolean(False)
             while (live == False) & (turn < turns):
-                in_low, in_high, live = vote(low, high, n)
+                in_low, in_high, live = vote(low, high, cached)
                 turn = turn + 1
                 low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
@@ -923,7 +938,7 @@ def left(
                 warpgroup.commit_group()
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low, in_high, live = vote(low, high, n)
+                    in_low, in_high, live = vote(low, high, cached)
                     turn = turn + 1
                     low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
                 warpgroup.wait_group(0)
@@ -987,7 +1002,7 @@ def left(
                 warpgroup.commit_group()
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low, in_high, live = vote(low, high, n)
+                    in_low, in_high, live = vote(low, high, cached)
                     turn = turn + 1
                     low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
                 warpgroup.wait_group(0)
@@ -1068,7 +1083,7 @@ def left(
 def right(
     indices: cute.Pointer, topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
-    empty_lse: Float32, has_lengths: Int32, ctas: Int32, t: Int32, n: Int32, topk: Int32,
+    empty_lse: Float32, has_lengths: Int32, cached: Int32, ctas: Int32, t: Int32, topk: Int32,
     indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, splits: Int32, q_s: cute.Pointer,
     qpe_s: cute.Pointer, red_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer,
     peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, p_s_right: cute.Pointer,
@@ -1120,7 +1135,7 @@ def right(
             peak_right.fill(-Float32.inf)
             live = Boolean(False)
             while (live == False) & (turn < turns):
-                in_low, in_high, live = vote(low, high, n)
+                in_low, in_high, live = vote(low, high, cached)
                 turn = turn + 1
                 low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
@@ -1177,7 +1192,7 @@ def right(
                 warpgroup.commit_group()
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low, in_high, live = vote(low, high, n)
+                    in_low, in_high, live = vote(low, high, cached)
                     turn = turn + 1
                     low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
                 warpgroup.wait_group(0)
@@ -1233,12 +1248,13 @@ def right(
 @cute.jit
 def gather_left(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
-    topk_length: cute.Pointer, has_lengths: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32,
-    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32,
-    topk: Int32, indices_stride: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
-    ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
-    kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, cta: Int32, head0: Int32, done: Int32, it: Int32,
-    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, page_size: Int32, page_gap: Int32,
+    ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
+    q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, splits: Int32,
+    q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer,
+    q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
+    cta: Int32, head0: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
+    live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     words_left = cute.make_rmem_tensor(41, cutlass.Uint32)
@@ -1268,10 +1284,11 @@ def gather_left(
             now = low
             live = Boolean(False)
             while (live == False) & (turn < turns):
-                in_low, in_high, live = vote(low, high, n)
+                in_low, in_high, live = vote(low, high, cached)
                 now = low
                 turn = turn + 1
                 low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
+            now = find_row(now, cached, page_size, page_gap)
             cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
             copy_query_rows_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, row, head0, worker)
             copy_query_rows_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, row, head0, worker)
@@ -1281,10 +1298,11 @@ def gather_left(
                 now = low
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low, in_high, live = vote(low, high, n)
+                    in_low, in_high, live = vote(low, high, cached)
                     now = low
                     turn = turn + 1
                     low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
+                now = find_row(now, cached, page_size, page_gap)
                 cute.arch.mbarrier_wait(kv_left_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
                 renew_half(
                     words_left, ckv_s_left + it % STAGES * (TILE // 2 * LATENT_DIM),
@@ -1302,11 +1320,11 @@ def gather_left(
 
 @cute.jit
 def gather_right(
-    kv_cache: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32, ctas: Int32,
-    t: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, splits: Int32,
-    ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer,
-    kv_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
-    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    kv_cache: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32,
+    cached: Int32, page_size: Int32, page_gap: Int32, ctas: Int32, t: Int32, n: Int32, kv_cache_stride: Int32,
+    topk: Int32, indices_stride: Int32, splits: Int32, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer,
+    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     words_right = cute.make_rmem_tensor(41, cutlass.Uint32)
@@ -1336,19 +1354,21 @@ def gather_right(
             now = high
             live = Boolean(False)
             while (live == False) & (turn < turns):
-                in_low, in_high, live = vote(low, high, n)
+                in_low, in_high, live = vote(low, high, cached)
                 now = high
                 turn = turn + 1
                 low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
+            now = find_row(now, cached, page_size, page_gap)
             load_half(words_right, kv_cache, kv_cache_stride, now, n, worker)
             while live:
                 now = high
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low, in_high, live = vote(low, high, n)
+                    in_low, in_high, live = vote(low, high, cached)
                     now = high
                     turn = turn + 1
                     low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
+                now = find_row(now, cached, page_size, page_gap)
                 cute.arch.mbarrier_wait(kv_right_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
                 renew_half(
                     words_right, ckv_s_right + it % STAGES * (TILE // 2 * LATENT_DIM),
@@ -1369,10 +1389,11 @@ def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32,
-    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32,
-    topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
-    splits: Int32, counters: Int32
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_size: Int32,
+    page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
+    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32,
+    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
+    counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -1438,9 +1459,9 @@ def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64(
         cute.arch.setmaxregister_increase(176)
         left(
             indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            empty_lse, has_lengths, ctas, t, n, topk, indices_stride, out_stride_t, out_stride_h, lse_stride,
-            splits, q_s, qpe_s, red_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left, ckv_s_right, p_s_right,
-            peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
+            empty_lse, has_lengths, cached, ctas, t, topk, indices_stride, out_stride_t, out_stride_h,
+            lse_stride, splits, q_s, qpe_s, red_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left, ckv_s_right,
+            p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
             kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, head0, done, it, low, high,
             in_low, in_high, live, thread, lane
         )
@@ -1448,26 +1469,26 @@ def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64(
         cute.arch.setmaxregister_increase(176)
         right(
             indices, topk_length, attn_sink, out, o_partial, lse_partial, sm_scale, lse_scale, empty_lse,
-            has_lengths, ctas, t, n, topk, indices_stride, out_stride_t, out_stride_h, splits, q_s, qpe_s,
-            red_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right, peak_s_right,
-            q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty, kv_right_full,
-            kv_right_empty, p_right_full, p_right_empty, cta, head0, done, it, low, high, in_low, in_high,
-            live, thread, lane
+            has_lengths, cached, ctas, t, topk, indices_stride, out_stride_t, out_stride_h, splits, q_s,
+            qpe_s, red_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right,
+            peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
+            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, head0, done, it, low, high,
+            in_low, in_high, live, thread, lane
         )
     elif warp < 12:
         cute.arch.setmaxregister_decrease(80)
         gather_left(
-            q_nope, q_pe, kv_cache, indices, topk_length, has_lengths, ctas, t, q_nope_stride_t,
-            q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, kv_cache_stride, topk, indices_stride, splits,
-            q_s, qpe_s, ckv_s_left, kpe_s_left, q_full, q_empty, kv_left_full, kv_left_empty, cta, head0,
-            done, it, low, high, in_low, in_high, live, thread, lane
+            q_nope, q_pe, kv_cache, indices, topk_length, has_lengths, cached, page_size, page_gap, ctas, t,
+            q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, kv_cache_stride, topk,
+            indices_stride, splits, q_s, qpe_s, ckv_s_left, kpe_s_left, q_full, q_empty, kv_left_full,
+            kv_left_empty, cta, head0, done, it, low, high, in_low, in_high, live, thread, lane
         )
     else:
         cute.arch.setmaxregister_decrease(80)
         gather_right(
-            kv_cache, indices, topk_length, has_lengths, ctas, t, n, kv_cache_stride, topk, indices_stride,
-            splits, ckv_s_right, kpe_s_right, kv_right_full, kv_right_empty, cta, done, it, low, high, in_low,
-            in_high, live, thread, lane
+            kv_cache, indices, topk_length, has_lengths, cached, page_size, page_gap, ctas, t, n,
+            kv_cache_stride, topk, indices_stride, splits, ckv_s_right, kpe_s_right, kv_right_full,
+            kv_right_empty, cta, done, it, low, high, in_low, in_high, live, thread, lane
         )
 
 
@@ -1476,15 +1497,16 @@ def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32,
-    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32,
-    topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
-    splits: Int32, counters: Int32
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_size: Int32,
+    page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
+    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32,
+    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
+    counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64(
         q_nope, q_pe, kv_cache, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-        sm_scale, lse_scale, empty_lse, has_lengths, ctas, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t,
-        q_pe_stride_h, n, kv_cache_stride, topk, indices_stride, out_stride_t, out_stride_h, lse_stride,
-        splits, counters
+        sm_scale, lse_scale, empty_lse, has_lengths, cached, page_size, page_gap, ctas, t, q_nope_stride_t,
+        q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, kv_cache_stride, topk, indices_stride, out_stride_t,
+        out_stride_h, lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1))

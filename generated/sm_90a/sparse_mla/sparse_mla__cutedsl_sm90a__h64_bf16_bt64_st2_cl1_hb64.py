@@ -156,6 +156,9 @@ LAUNCH = Launch(
         Operand("lse_scale", "scalar", "float32"),
         Operand("empty_lse", "scalar", "float32"),
         Operand("has_lengths", "scalar", "int32"),
+        Operand("cached", "scalar", "int32"),
+        Operand("page_size", "scalar", "int32"),
+        Operand("page_gap", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
     ),
     grid=("ctas", "1", "1"),
@@ -201,12 +204,15 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
     """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = Int32(-1)
     high = Int32(-1)
-    ids = indices + Int64(row) * indices_stride_0
-    first = tile * 64 + lane
-    if first < end:
-        low = ids[first]
-    if first + 32 < end:
-        high = ids[first + 32]
+    if tile * 64 < end:
+        ids = indices + Int64(row) * indices_stride_0
+        first = tile * 64 + lane
+        if tile * 64 + 64 <= end:
+            low = ids[first]
+            high = ids[first + 32]
+        else:
+            low = warps.load_or(ids + first, first < end, -1)
+            high = warps.load_or(ids + (first + 32), first + 32 < end, -1)
     return low, high
 
 
@@ -219,12 +225,12 @@ def load_row_sinks(sinks, attn_sink, thread):
 
 
 @cute.jit
-def vote(low, high, n):
+def vote(low, high, cached):
     """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
     every role.
     """
-    in_low = warps.ballot((low >= 0) & (low < n))
-    in_high = warps.ballot((high >= 0) & (high < n))
+    in_low = warps.ballot((low >= 0) & (low < cached))
+    in_high = warps.ballot((high >= 0) & (high < cached))
     live = in_low | in_high != 0
     return in_low, in_high, live
 
@@ -697,6 +703,17 @@ def copy_query_rows_qpe_s(target, q, q_stride_0, q_stride_1, row, thread):
 
 
 @cute.jit
+def find_rows(low, high, cached, page_size, page_gap):
+    """The rows of the cache that a lane's ids of a tile name."""
+    low_row = low
+    high_row = high
+    if page_gap != 0:
+        low_row = cutlass.select_((low >= 0) & (low < cached), low + low // page_size * page_gap, -1)
+        high_row = cutlass.select_((high >= 0) & (high < cached), high + high // page_size * page_gap, -1)
+    return low_row, high_row
+
+
+@cute.jit
 def copy_rows(target, cache, cache_stride_0, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
@@ -816,7 +833,7 @@ def copy_rows_3(target, cache, cache_stride_0, low, high, n, thread):
 def left(
     indices: cute.Pointer, topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer,
     lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer,
-    sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, t: Int32, n: Int32,
+    sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, t: Int32,
     topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
     splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, near_s_left: cute.Pointer,
     far_s_left: cute.Pointer, rope_s_left: cute.Pointer, out_s_left: cute.Pointer, far_s_right: cute.Pointer,
@@ -866,8 +883,8 @@ def left(
             peak_left.fill(-Float32.inf)
             live = Boolean(False)
             while (live == False) & (turn < turns):
-                in_low_left, in_high_left, live_left = vote(low_left, high_left, n)
-                in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
+                in_low_left, in_high_left, live_left = vote(low_left, high_left, cached)
+                in_low_right, in_high_right, live_right = vote(low_right, high_right, cached)
                 live = live_left | live_right
                 turn = turn + 1
                 low_left, high_left = read_ids(indices, indices_stride, row, (first + turn) * 2, stop, lane)
@@ -922,8 +939,8 @@ def left(
                 warpgroup.commit_group()
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low_left, in_high_left, live_left = vote(low_left, high_left, n)
-                    in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
+                    in_low_left, in_high_left, live_left = vote(low_left, high_left, cached)
+                    in_low_right, in_high_right, live_right = vote(low_right, high_right, cached)
                     live = live_left | live_right
                     turn = turn + 1
                     low_left, high_left = read_ids(
@@ -1006,7 +1023,7 @@ def left(
 def right(
     indices: cute.Pointer, topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
-    empty_lse: Float32, has_lengths: Int32, t: Int32, n: Int32, topk: Int32, indices_stride: Int32,
+    empty_lse: Float32, has_lengths: Int32, cached: Int32, t: Int32, topk: Int32, indices_stride: Int32,
     out_stride_t: Int32, out_stride_h: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
     far_s_left: cute.Pointer, rope_s_left: cute.Pointer, near_s_right: cute.Pointer,
     far_s_right: cute.Pointer, rope_s_right: cute.Pointer, out_s_right: cute.Pointer,
@@ -1056,8 +1073,8 @@ def right(
             peak_right.fill(-Float32.inf)
             live = Boolean(False)
             while (live == False) & (turn < turns):
-                in_low_left, in_high_left, live_left = vote(low_left, high_left, n)
-                in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
+                in_low_left, in_high_left, live_left = vote(low_left, high_left, cached)
+                in_low_right, in_high_right, live_right = vote(low_right, high_right, cached)
                 live = live_left | live_right
                 turn = turn + 1
                 low_left, high_left = read_ids(indices, indices_stride, row, (first + turn) * 2, stop, lane)
@@ -1131,8 +1148,8 @@ def right(
                 warpgroup.commit_group()
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low_left, in_high_left, live_left = vote(low_left, high_left, n)
-                    in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
+                    in_low_left, in_high_left, live_left = vote(low_left, high_left, cached)
+                    in_low_right, in_high_right, live_right = vote(low_right, high_right, cached)
                     live = live_left | live_right
                     turn = turn + 1
                     low_left, high_left = read_ids(
@@ -1190,17 +1207,17 @@ def right(
 @cute.jit
 def gather(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
-    topk_length: cute.Pointer, has_lengths: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
-    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
-    indices_stride: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, near_s_left: cute.Pointer,
-    far_s_left: cute.Pointer, rope_s_left: cute.Pointer, near_s_right: cute.Pointer,
-    far_s_right: cute.Pointer, rope_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
-    near_left_full: cute.Pointer, near_left_empty: cute.Pointer, far_left_full: cute.Pointer,
-    far_left_empty: cute.Pointer, near_right_full: cute.Pointer, near_right_empty: cute.Pointer,
-    far_right_full: cute.Pointer, far_right_empty: cute.Pointer, span: Int32, unit: Int32, end: Int32,
-    done: Int32, it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32, in_high_left: Int32,
-    live_left: Boolean, low_right: Int32, high_right: Int32, in_low_right: Int32, in_high_right: Int32,
-    live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
+    topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, page_size: Int32, page_gap: Int32, t: Int32,
+    q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32,
+    ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32, q_s: cute.Pointer,
+    qpe_s: cute.Pointer, near_s_left: cute.Pointer, far_s_left: cute.Pointer, rope_s_left: cute.Pointer,
+    near_s_right: cute.Pointer, far_s_right: cute.Pointer, rope_s_right: cute.Pointer, q_full: cute.Pointer,
+    q_empty: cute.Pointer, near_left_full: cute.Pointer, near_left_empty: cute.Pointer,
+    far_left_full: cute.Pointer, far_left_empty: cute.Pointer, near_right_full: cute.Pointer,
+    near_right_empty: cute.Pointer, far_right_full: cute.Pointer, far_right_empty: cute.Pointer, span: Int32,
+    unit: Int32, end: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32,
+    in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32, in_low_right: Int32,
+    in_high_right: Int32, live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows, a pair of tiles at a time."""
     worker = thread % 128
@@ -1221,13 +1238,11 @@ def gather(
                 copy_query_rows_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, row, worker)
                 cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             for turn in cutlass.range(turns, unroll=1):
-                in_low_left, in_high_left, live_left = vote(low_left, high_left, n)
-                in_low_right, in_high_right, live_right = vote(low_right, high_right, n)
+                in_low_left, in_high_left, live_left = vote(low_left, high_left, cached)
+                in_low_right, in_high_right, live_right = vote(low_right, high_right, cached)
                 live = live_left | live_right
-                now_low_left = low_left
-                now_high_left = high_left
-                now_low_right = low_right
-                now_high_right = high_right
+                now_low_left, now_high_left = find_rows(low_left, high_left, cached, page_size, page_gap)
+                now_low_right, now_high_right = find_rows(low_right, high_right, cached, page_size, page_gap)
                 low_left, high_left = read_ids(
                     indices, indices_stride, row, (first + (turn + 1)) * 2, stop, lane
                 )
@@ -1264,10 +1279,11 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32,
-    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32,
-    kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
-    lse_stride: Int32, splits: Int32, counters: Int32
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_size: Int32,
+    page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
+    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
+    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
+    counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -1362,7 +1378,7 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64(
         cute.arch.setmaxregister_increase(208)
         left(
             indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            empty_lse, has_lengths, t, n, topk, indices_stride, out_stride_t, out_stride_h, lse_stride,
+            empty_lse, has_lengths, cached, t, topk, indices_stride, out_stride_t, out_stride_h, lse_stride,
             splits, q_s, qpe_s, near_s_left, far_s_left, rope_s_left, out_s_left, far_s_right, rope_s_right,
             peak_s_left, peak_s_right, red_s, q_full, q_empty, near_left_full, near_left_empty, far_left_full,
             far_left_empty, p_left_full, p_left_empty, far_right_full, far_right_empty, p_right_full,
@@ -1374,7 +1390,7 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64(
         cute.arch.setmaxregister_increase(208)
         right(
             indices, topk_length, attn_sink, out, o_partial, lse_partial, sm_scale, lse_scale, empty_lse,
-            has_lengths, t, n, topk, indices_stride, out_stride_t, out_stride_h, splits, q_s, qpe_s,
+            has_lengths, cached, t, topk, indices_stride, out_stride_t, out_stride_h, splits, q_s, qpe_s,
             far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, out_s_right, peak_s_left,
             peak_s_right, red_s, q_full, q_empty, far_left_full, far_left_empty, p_left_full, p_left_empty,
             near_right_full, near_right_empty, far_right_full, far_right_empty, p_right_full, p_right_empty,
@@ -1384,13 +1400,13 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64(
     else:
         cute.arch.setmaxregister_decrease(88)
         gather(
-            q_nope, q_pe, ckv, kpe, indices, topk_length, has_lengths, t, q_nope_stride_t, q_nope_stride_h,
-            q_pe_stride_t, q_pe_stride_h, n, ckv_stride, kpe_stride, topk, indices_stride, q_s, qpe_s,
-            near_s_left, far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, q_full, q_empty,
-            near_left_full, near_left_empty, far_left_full, far_left_empty, near_right_full, near_right_empty,
-            far_right_full, far_right_empty, span, unit, end, done, it, low_left, high_left, in_low_left,
-            in_high_left, live_left, low_right, high_right, in_low_right, in_high_right, live_right, live,
-            thread, lane
+            q_nope, q_pe, ckv, kpe, indices, topk_length, has_lengths, cached, page_size, page_gap, t,
+            q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, ckv_stride, kpe_stride, topk,
+            indices_stride, q_s, qpe_s, near_s_left, far_s_left, rope_s_left, near_s_right, far_s_right,
+            rope_s_right, q_full, q_empty, near_left_full, near_left_empty, far_left_full, far_left_empty,
+            near_right_full, near_right_empty, far_right_full, far_right_empty, span, unit, end, done, it,
+            low_left, high_left, in_low_left, in_high_left, live_left, low_right, high_right, in_low_right,
+            in_high_right, live_right, live, thread, lane
         )
 
 
@@ -1399,15 +1415,16 @@ def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32,
-    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32,
-    kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
-    lse_stride: Int32, splits: Int32, counters: Int32
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_size: Int32,
+    page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
+    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
+    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
+    counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64(
         q_nope, q_pe, ckv, kpe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-        sm_scale, lse_scale, empty_lse, has_lengths, ctas, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t,
-        q_pe_stride_h, n, ckv_stride, kpe_stride, topk, indices_stride, out_stride_t, out_stride_h,
-        lse_stride, splits, counters
+        sm_scale, lse_scale, empty_lse, has_lengths, cached, page_size, page_gap, ctas, t, q_nope_stride_t,
+        q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, ckv_stride, kpe_stride, topk, indices_stride,
+        out_stride_t, out_stride_h, lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1))

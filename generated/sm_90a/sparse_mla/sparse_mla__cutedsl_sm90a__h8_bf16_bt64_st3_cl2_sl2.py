@@ -92,6 +92,9 @@ LAUNCH = Launch(
         Operand("lse_scale", "scalar", "float32"),
         Operand("empty_lse", "scalar", "float32"),
         Operand("has_lengths", "scalar", "int32"),
+        Operand("cached", "scalar", "int32"),
+        Operand("page_size", "scalar", "int32"),
+        Operand("page_gap", "scalar", "int32"),
         Operand("splits", "scalar", "int32"),
     ),
     grid=("t", "2", "splits // 2"),
@@ -120,12 +123,15 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
     """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = Int32(-1)
     high = Int32(-1)
-    ids = indices + Int64(row) * indices_stride_0
-    first = tile * 64 + lane
-    if first < end:
-        low = ids[first]
-    if first + 32 < end:
-        high = ids[first + 32]
+    if tile * 64 < end:
+        ids = indices + Int64(row) * indices_stride_0
+        first = tile * 64 + lane
+        if tile * 64 + 64 <= end:
+            low = ids[first]
+            high = ids[first + 32]
+        else:
+            low = warps.load_or(ids + first, first < end, -1)
+            high = warps.load_or(ids + (first + 32), first + 32 < end, -1)
     return low, high
 
 
@@ -177,12 +183,12 @@ def load_queries_qpe_s(target, q, q_stride_0, q_stride_1, row, first, thread):
 
 
 @cute.jit
-def vote(low, high, n):
+def vote(low, high, cached):
     """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
     every role.
     """
-    in_low = warps.ballot((low >= 0) & (low < n))
-    in_high = warps.ballot((high >= 0) & (high < n))
+    in_low = warps.ballot((low >= 0) & (low < cached))
+    in_high = warps.ballot((high >= 0) & (high < cached))
     live = in_low | in_high != 0
     return in_low, in_high, live
 
@@ -629,6 +635,17 @@ def merge_rows(
 
 
 @cute.jit
+def find_rows(low, high, cached, page_size, page_gap):
+    """The rows of the cache that a lane's ids of a tile name."""
+    low_row = low
+    high_row = high
+    if page_gap != 0:
+        low_row = cutlass.select_((low >= 0) & (low < cached), low + low // page_size * page_gap, -1)
+        high_row = cutlass.select_((high >= 0) & (high < cached), high + high // page_size * page_gap, -1)
+    return low_row, high_row
+
+
+@cute.jit
 def copy_rows_ckv_s(target, cache, cache_stride_0, first, low, high, n, thread):
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
@@ -694,13 +711,13 @@ def copy_rows_kpe_s(target, cache, cache_stride_0, first, low, high, n, thread):
 def attend(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, inboxes: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
-    empty_lse: Float32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
-    q_pe_stride_h: Int32, n: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
-    lse_stride: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
-    p_s: cute.Pointer, red_s: cute.Pointer, x_s: cute.Pointer, o_s: cute.Pointer, kv_full: cute.Pointer,
-    kv_empty: cute.Pointer, x_full: cute.Pointer, bx: Int32, rank: Int32, which: Int32, split: Int32,
-    splits_of_row: Int32, end: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
-    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    empty_lse: Float32, cached: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
+    q_pe_stride_h: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
+    q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer, p_s: cute.Pointer,
+    red_s: cute.Pointer, x_s: cute.Pointer, o_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer,
+    x_full: cute.Pointer, bx: Int32, rank: Int32, which: Int32, split: Int32, splits_of_row: Int32,
+    end: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
+    live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, both products, softmax, merge, output."""
     qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
@@ -726,7 +743,7 @@ def attend(
     peak.fill(-Float32.inf)
     cute.arch.cluster_wait()
     for turn in cutlass.range(turns, unroll=1):
-        in_low, in_high, live = vote(low, high, n)
+        in_low, in_high, live = vote(low, high, cached)
         low, high = read_ids(indices, indices_stride, bx, split + (turn + 1) * splits_of_row, end, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
@@ -787,18 +804,17 @@ def attend(
 
 @cute.jit
 def gather(
-    ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, n: Int32, ckv_stride: Int32,
-    kpe_stride: Int32, indices_stride: Int32, ckv_s: cute.Pointer, kpe_s: cute.Pointer, kv_full: cute.Pointer,
-    kv_empty: cute.Pointer, bx: Int32, which: Int32, split: Int32, splits_of_row: Int32, end: Int32,
-    turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
-    thread: Int32, lane: Int32
+    ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, cached: Int32, page_size: Int32,
+    page_gap: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, indices_stride: Int32,
+    ckv_s: cute.Pointer, kpe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, bx: Int32,
+    which: Int32, split: Int32, splits_of_row: Int32, end: Int32, turns: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the ring."""
     worker = thread % 128
     for turn in cutlass.range(turns, unroll=1):
-        in_low, in_high, live = vote(low, high, n)
-        now_low = low
-        now_high = high
+        in_low, in_high, live = vote(low, high, cached)
+        now_low, now_high = find_rows(low, high, cached, page_size, page_gap)
         low, high = read_ids(indices, indices_stride, bx, split + (turn + 1) * splits_of_row, end, lane)
         if live:
             cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
@@ -820,9 +836,10 @@ def sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st3_cl2_sl2(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     inboxes: cute.Pointer, sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32,
-    splits: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
-    q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32,
-    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, inbox_words: Int32
+    cached: Int32, page_size: Int32, page_gap: Int32, splits: Int32, t: Int32, q_nope_stride_t: Int32,
+    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32,
+    kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    lse_stride: Int32, inbox_words: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -873,16 +890,17 @@ def sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st3_cl2_sl2(
     low, high = read_ids(indices, indices_stride, bx, split, end, lane)
     if warp < 4:
         attend(
-            q_nope, q_pe, indices, attn_sink, out, lse, inboxes, sm_scale, lse_scale, empty_lse,
-            q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, indices_stride, out_stride_t,
+            q_nope, q_pe, indices, attn_sink, out, lse, inboxes, sm_scale, lse_scale, empty_lse, cached,
+            q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, indices_stride, out_stride_t,
             out_stride_h, lse_stride, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, x_s, o_s, kv_full, kv_empty,
             x_full, bx, rank, which, split, splits_of_row, end, turns, it, low, high, in_low, in_high, live,
             thread, lane
         )
     else:
         gather(
-            ckv, kpe, indices, n, ckv_stride, kpe_stride, indices_stride, ckv_s, kpe_s, kv_full, kv_empty, bx,
-            which, split, splits_of_row, end, turns, it, low, high, in_low, in_high, live, thread, lane
+            ckv, kpe, indices, cached, page_size, page_gap, n, ckv_stride, kpe_stride, indices_stride, ckv_s,
+            kpe_s, kv_full, kv_empty, bx, which, split, splits_of_row, end, turns, it, low, high, in_low,
+            in_high, live, thread, lane
         )
 
 
@@ -891,13 +909,15 @@ def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     inboxes: cute.Pointer, sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, has_lengths: Int32,
-    splits: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
-    q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32,
-    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, inbox_words: Int32
+    cached: Int32, page_size: Int32, page_gap: Int32, splits: Int32, t: Int32, q_nope_stride_t: Int32,
+    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32,
+    kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    lse_stride: Int32, inbox_words: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st3_cl2_sl2(
         q_nope, q_pe, ckv, kpe, indices, topk_length, attn_sink, out, lse, inboxes, sm_scale, lse_scale,
-        empty_lse, has_lengths, splits, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n,
-        ckv_stride, kpe_stride, topk, indices_stride, out_stride_t, out_stride_h, lse_stride, inbox_words
+        empty_lse, has_lengths, cached, page_size, page_gap, splits, t, q_nope_stride_t, q_nope_stride_h,
+        q_pe_stride_t, q_pe_stride_h, n, ckv_stride, kpe_stride, topk, indices_stride, out_stride_t,
+        out_stride_h, lse_stride, inbox_words
     )
     kernel.launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 2, 1), min_blocks_per_mp=1)

@@ -73,11 +73,14 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
     """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
     low = -1
     high = -1
-    first = tile * 64 + lane
-    if first < end:
-        low = indices[row, first]
-    if first + 32 < end:
-        high = indices[row, first + 32]
+    if tile * 64 < end:
+        first = tile * 64 + lane
+        if tile * 64 + 64 <= end:
+            low = indices[row, first]
+            high = indices[row, first + 32]
+        else:
+            low = warps.load_or(indices[row, first], first < end, -1)
+            high = warps.load_or(indices[row, (first + 32)], first + 32 < end, -1)
 
 
 @T.macro
@@ -119,12 +122,12 @@ def load_queries_qpe_s(target, q, row, thread):
 
 
 @T.macro
-def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
+def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
     """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
     every role.
     """
-    in_low = warps.ballot((low >= 0) & (low < n))
-    in_high = warps.ballot((high >= 0) & (high < n))
+    in_low = warps.ballot((low >= 0) & (low < cached))
+    in_high = warps.ballot((high >= 0) & (high < cached))
     live = in_low | in_high != 0
 
 
@@ -520,6 +523,18 @@ def unpack_tokens_half_1(
 
 
 @T.macro
+def find_rows(low_row: T.Ref, high_row: T.Ref, low, high, cached, page_size, page_gap):
+    """The rows of the cache that a lane's ids of a tile name."""
+    low_row = low
+    high_row = high
+    if page_gap != 0:
+        low_row = T.if_then_else((low >= 0) & (low < cached), low + T.truncdiv(low, page_size) * page_gap, -1)
+        high_row = T.if_then_else(
+            (high >= 0) & (high < cached), high + T.truncdiv(high, page_size) * page_gap, -1
+        )
+
+
+@T.macro
 def copy_tokens(raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, kv_cache, ids, n, thread):
     """Start the copies of half a tile's 656-byte tokens as they are, eight threads a token; zeros where an
     id names no row.
@@ -547,8 +562,8 @@ def copy_tokens(raw, raw_slot, raw_pe, raw_pe_slot, scales, scales_slot, kv_cach
 @T.macro
 def attend(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-    empty_lse, all_resident, n, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx,
-    split, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
+    empty_lse, cached, all_resident, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty,
+    bx, split, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
     live: T.Ref, thread, lane
 ):
     """Queries, both products, softmax, merge, output."""
@@ -566,7 +581,7 @@ def attend(
     T.fill(sums, 0.0)
     T.fill(peak, -T.infinity("float32"))
     for turn in T.serial(turns):
-        vote(in_low, in_high, live, low, high, n)
+        vote(in_low, in_high, live, low, high, cached)
         read_ids(low, high, indices, bx, split + (turn + 1) * splits, end, lane)
         if live:
             T.mbarrier_wait_parity(kv_full[it % STAGES], (it // STAGES) & 1)
@@ -640,14 +655,14 @@ def attend(
 
 @T.macro
 def unpack(
-    indices, n, splits, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full, kv_empty, bx,
-    split, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
+    indices, cached, splits, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full, kv_empty,
+    bx, split, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
     live: T.Ref, thread, lane
 ):
     """Staged tokens to bf16 rows."""
     worker = thread - 128
     for turn in T.serial(turns):
-        vote(in_low, in_high, live, low, high, n)
+        vote(in_low, in_high, live, low, high, cached)
         read_ids(low, high, indices, bx, split + (turn + 1) * splits, end, lane)
         if live:
             T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
@@ -672,16 +687,17 @@ def unpack(
 
 @T.macro
 def gather(
-    kv_cache, indices, n, splits, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, bx, split, end: T.Ref,
-    turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread,
-    lane
+    kv_cache, indices, cached, page_size, page_gap, n, splits, raw_s, raw_pe_s, scale_s, raw_full, raw_empty,
+    bx, split, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
+    live: T.Ref, thread, lane
 ):
     """Selected tokens as they are."""
     worker = thread - 384
     for turn in T.serial(turns):
-        vote(in_low, in_high, live, low, high, n)
-        now_low = low
-        now_high = high
+        vote(in_low, in_high, live, low, high, cached)
+        now_low = T.alloc_var("int32", init=0)
+        now_high = T.alloc_var("int32", init=0)
+        find_rows(now_low, now_high, low, high, cached, page_size, page_gap)
         read_ids(low, high, indices, bx, split + (turn + 1) * splits, end, lane)
         if live:
             T.mbarrier_wait_parity(raw_empty[it * 2 % STAGED_HALVES], ((it * 2 // STAGED_HALVES) & 1) ^ 1)
@@ -734,6 +750,9 @@ def program():
         lse_scale: T.float32,
         empty_lse: T.float32,
         has_lengths: T.int32,
+        cached: T.int32,
+        page_size: T.int32,
+        page_gap: T.int32,
         all_resident: T.int32,
     ):
         with T.Kernel(t, splits, threads=512) as (bx, split):
@@ -775,21 +794,23 @@ def program():
                 T.set_max_nreg(224, 1)
                 attend(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-                    lse_scale, empty_lse, all_resident, n, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s,
+                    lse_scale, empty_lse, cached, all_resident, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s,
                     last_s, kv_full, kv_empty, bx, split, end, turns, it, low, high, in_low, in_high, live,
                     thread, lane
                 )
             elif thread < 384:
                 T.set_max_nreg(104, 0)
                 unpack(
-                    indices, n, splits, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, kv_full,
-                    kv_empty, bx, split, end, turns, it, low, high, in_low, in_high, live, thread, lane
+                    indices, cached, splits, ckv_s, kpe_s, raw_s, raw_pe_s, scale_s, raw_full, raw_empty,
+                    kv_full, kv_empty, bx, split, end, turns, it, low, high, in_low, in_high, live, thread,
+                    lane
                 )
             else:
                 T.set_max_nreg(80, 0)
                 gather(
-                    kv_cache, indices, n, splits, raw_s, raw_pe_s, scale_s, raw_full, raw_empty, bx, split,
-                    end, turns, it, low, high, in_low, in_high, live, thread, lane
+                    kv_cache, indices, cached, page_size, page_gap, n, splits, raw_s, raw_pe_s, scale_s,
+                    raw_full, raw_empty, bx, split, end, turns, it, low, high, in_low, in_high, live, thread,
+                    lane
                 )
 
     return symbols.named(sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1, splits=splits)

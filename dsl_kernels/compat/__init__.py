@@ -1,0 +1,42 @@
+"""Other libraries' functions over the ops of this one, with their signatures and meaning.
+
+Each module says in its docstring what of its library it serves, argument by argument, and refuses the rest by a typed
+error. `patch` puts the functions in the place of a library's own, for code that imports it by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+
+from ..arguments import require_known
+
+LIBRARIES = {"flash_mla": "flash_mla"}
+"""Modules of this package, and the module of the library whose functions each has."""
+
+
+def patch(*names: str) -> dict[str, ModuleType]:
+    """Put the functions of modules of this package in the place of their libraries'; where a library is not installed, a module.
+
+    Args:
+        names: names of `LIBRARIES`; all of them by default.
+
+    Returns:
+        The libraries' modules by name, as they are now.
+
+    Raises:
+        UnknownNameError: a name that is not among these; lists the near misses.
+    """
+    found: dict[str, ModuleType] = {}
+    for name in names or LIBRARIES:
+        require_known("module of dsl_kernels.compat", name, LIBRARIES, "module")
+        ours, library = importlib.import_module(f"{__name__}.{name}"), LIBRARIES[name]
+        try:
+            theirs = importlib.import_module(library)
+        except ImportError:
+            theirs = sys.modules[library] = ModuleType(library, ours.__doc__)
+        for function in ours.__all__:
+            setattr(theirs, function, getattr(ours, function))
+        found[library] = theirs
+    return found

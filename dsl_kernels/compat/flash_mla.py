@@ -1,0 +1,154 @@
+"""FlashMLA's sparse attention over `ops.sparse_mla`: its signatures (deepseek-ai/FlashMLA, 9241ae3), on Hopper and Blackwell.
+
+| FlashMLA | here |
+| --- | --- |
+| `get_mla_metadata(...)` | an empty record: nothing is planned |
+| `flash_mla_with_kvcache`, sparse, 656-byte rows, `head_dim` 576 | served, for 8, 16, 32, 64 and 128 heads without padding |
+| pages of any size, a whole number of rows apart | served in place |
+| `topk_length`, `attn_sink`, empty rows (out 0, lse +inf), lse in base e | as there |
+| queries whose first two axes cannot be one | copied, as are such ids |
+| dense attention, `causal`, `extra_k_cache` and `head_dim` 512 (DeepSeek-V4) | refused |
+| `flash_mla_sparse_fwd`, `d_qk` 576 | served; `max_logits` is None, as no engine reads it |
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import InvalidArgumentError
+from ..ops import sparse_mla
+from ..problems.layouts import LATENT_DIM, ROPE_DIM
+
+__all__ = ["FlashMLASchedMeta", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata"]
+
+HEAD_DIM = LATENT_DIM + ROPE_DIM
+
+
+@dataclass
+class FlashMLASchedMeta:
+    """What a caller hands on between calls; there is nothing in it."""
+
+
+def get_mla_metadata(*_: Any, **__: Any) -> tuple[FlashMLASchedMeta, None]:
+    """A record to hand to `flash_mla_with_kvcache`, and None, as there."""
+    return FlashMLASchedMeta(), None
+
+
+def flash_mla_with_kvcache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    block_table: torch.Tensor | None,
+    cache_seqlens: torch.Tensor | None,
+    head_dim_v: int,
+    tile_scheduler_metadata: FlashMLASchedMeta,
+    num_splits: None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    is_fp8_kvcache: bool = False,
+    indices: torch.Tensor | None = None,
+    attn_sink: torch.Tensor | None = None,
+    extra_k_cache: torch.Tensor | None = None,
+    extra_indices_in_kvcache: torch.Tensor | None = None,
+    topk_length: torch.Tensor | None = None,
+    extra_topk_length: torch.Tensor | None = None,
+    *,
+    executor: str | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sparse decode attention over a paged cache of 656-byte rows.
+
+    Args:
+        q: [b, s_q, heads, 576] bfloat16.
+        k_cache: [pages, page, 1, 656] bytes.
+        block_table, cache_seqlens, tile_scheduler_metadata: not read.
+        head_dim_v: 512.
+        softmax_scale: by default 576 ** -0.5.
+        indices: [b, s_q, topk] int32, page * tokens a page + offset; -1 is padding.
+        attn_sink: [heads] float32.
+        topk_length: [b] int32.
+        executor: as `ops.sparse_mla`.
+
+    Returns:
+        out [b, s_q, heads, 512] bfloat16 and lse [b, heads, s_q] float32, base e, +inf of a query without tokens.
+
+    Raises:
+        InvalidArgumentError: what the table above refuses; names the argument.
+        As `ops.sparse_mla`.
+    """
+    for name, given in (
+        ("extra_k_cache", extra_k_cache),
+        ("extra_indices_in_kvcache", extra_indices_in_kvcache),
+        ("extra_topk_length", extra_topk_length),
+        ("num_splits", num_splits),
+    ):
+        _require(name, given is None, "None", "a value", "call FlashMLA for a second cache")
+    if indices is None:
+        raise InvalidArgumentError(
+            "indices", expected="[b, s_q, topk] int32", got="None", fix="call FlashMLA for dense attention"
+        )
+    _require("causal", not causal, "False with indices", "True", "leave it out: ids say what a query sees")
+    _require(
+        "is_fp8_kvcache", is_fp8_kvcache, "True with indices", "False", "call flash_mla_sparse_fwd for bf16"
+    )
+    _require_dims(q, head_dim_v)
+    b, s_q, heads, _ = q.shape
+    lengths = topk_length if topk_length is None or s_q == 1 else topk_length.repeat_interleave(s_q)
+    out, lse = sparse_mla(
+        q.reshape(b * s_q, heads, HEAD_DIM), None, k_cache, indices.reshape(b * s_q, indices.shape[-1]),
+        sm_scale=HEAD_DIM**-0.5 if softmax_scale is None else softmax_scale, topk_length=lengths, attn_sink=attn_sink,
+        lse_base="e", empty_lse=math.inf, executor=executor,
+    )  # fmt: skip
+    return out.view(b, s_q, heads, LATENT_DIM), lse.view(b, s_q, heads).transpose(1, 2)
+
+
+def flash_mla_sparse_fwd(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    indices: torch.Tensor,
+    sm_scale: float,
+    d_v: int = LATENT_DIM,
+    attn_sink: torch.Tensor | None = None,
+    topk_length: torch.Tensor | None = None,
+    *,
+    executor: str | None = None,
+) -> tuple[torch.Tensor, None, torch.Tensor]:
+    """Sparse prefill attention over flat bf16 rows.
+
+    Args:
+        q: [s_q, heads, 576] bfloat16.
+        kv: [s_kv, 1, 576] bfloat16.
+        indices: [s_q, 1, topk] int32; what names no row is padding.
+        sm_scale: factor of the logits.
+        d_v: 512.
+        attn_sink: [heads] float32.
+        topk_length: [s_q] int32.
+        executor: as `ops.sparse_mla`.
+
+    Returns:
+        (out [s_q, heads, 512] bfloat16, None, lse [s_q, heads] float32, base e, +inf of a query without tokens). None is in
+        the place of `max_logits`.
+
+    Raises:
+        InvalidArgumentError: another `d_qk` or `d_v`, or ids of several key heads.
+        As `ops.sparse_mla`.
+    """
+    _require_dims(q, d_v)
+    _require("indices", indices.dim() == 3 and indices.shape[1] == 1, "[s_q, 1, topk]", str(tuple(indices.shape)), "pass ids of one key head")  # fmt: skip
+    out, lse = sparse_mla(
+        q, None, kv, indices[:, 0], sm_scale=sm_scale, topk_length=topk_length, attn_sink=attn_sink, lse_base="e",
+        empty_lse=math.inf, executor=executor,
+    )  # fmt: skip
+    return out, None, lse
+
+
+def _require_dims(q: torch.Tensor, d_v: int) -> None:
+    _require("q", q.shape[-1:] == (HEAD_DIM,), f"a last dim of {HEAD_DIM}", str(tuple(q.shape)), "call FlashMLA for DeepSeek-V4")  # fmt: skip
+    _require("head_dim_v", d_v == LATENT_DIM, str(LATENT_DIM), str(d_v), f"pass {LATENT_DIM}")
+
+
+def _require(name: str, holds: bool, expected: str, got: str, fix: str) -> None:
+    if not holds:
+        raise InvalidArgumentError(name, expected=expected, got=got, fix=fix)
