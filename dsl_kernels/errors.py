@@ -151,6 +151,12 @@ class ResidencyError(LaunchError):
     default_code = "LAUNCH_RESIDENCY"
 
 
+class ExchangeError(DslKernelError, RuntimeError):
+    """A rank of a process group did not come to an exchange of the others, or the connection broke."""
+
+    default_code = "EXCHANGE"
+
+
 class WrongResultError(DslKernelError, RuntimeError):
     """A variant whose outputs differ from the reference by more than the problem's tolerances."""
 

@@ -86,17 +86,8 @@ def decode(
     """
     topk = _topk(topk)
     _require_step(workspace, output)
-    _require("q_index", q_index, 4)
-    _require("seq_lens", seq_lens, 2)
-    _require("block_table", block_table, 2)
+    _require_decode(q_index, seq_lens, block_table)
     b, next_n = seq_lens.shape
-    if q_index.shape[:2] != seq_lens.shape or block_table.shape[0] != b:
-        raise InvalidArgumentError(
-            "seq_lens",
-            expected=f"[b, next_n] = {list(q_index.shape[:2])} of q_index, and b rows of block_table",
-            got=f"shape {tuple(seq_lens.shape)} with block_table {tuple(block_table.shape)}",
-            fix="make the operands agree",
-        )
     rows, width = b * next_n, block_table.shape[1] * PAGE
     scratch, held, kept = _scratch(workspace, q_index)
     with held:
@@ -165,20 +156,7 @@ def prefill(
         rows_per_chunk = integer("rows_per_chunk", rows_per_chunk, 1)
     sm_scale = finite("sm_scale", sm_scale)
     _require_step(workspace, output)
-    per_row = {
-        "q_index": (q_index, 3), "weights": (weights, 2), "k_start": (k_start, 1), "k_end": (k_end, 1),
-        "q_nope": (q_nope, 3), "q_pe": (q_pe, 3),
-    }  # fmt: skip
-    _require("k_index", k_index, 2)
-    for name, (tensor, rank) in per_row.items():
-        _require(name, tensor, rank)
-        if tensor.shape[0] != q_index.shape[0]:
-            raise InvalidArgumentError(
-                name,
-                expected=f"{q_index.shape[0]} rows, as q_index",
-                got=f"shape {tuple(tensor.shape)}",
-                fix="pass one row a query",
-            )
+    _require_prefill(q_index, k_index, weights, k_start, k_end, q_nope, q_pe)
     scratch, held, kept = _scratch(workspace, q_index)
     result = output if output is not None else _allocate(q_nope, topk)
     index = (q_index, k_index, k_index_scales, weights, k_start, k_end)
@@ -310,6 +288,44 @@ def _require_step(workspace: Workspace | None, output: StepOutput | None) -> Non
         ("indices", output.indices, 2),
     ):
         _require(f"output.{name}", tensor, rank)
+
+
+def _require_decode(q_index: torch.Tensor, seq_lens: torch.Tensor, block_table: torch.Tensor) -> None:
+    _require("q_index", q_index, 4)
+    _require("seq_lens", seq_lens, 2)
+    _require("block_table", block_table, 2)
+    if q_index.shape[:2] != seq_lens.shape or block_table.shape[0] != seq_lens.shape[0]:
+        raise InvalidArgumentError(
+            "seq_lens",
+            expected=f"[b, next_n] = {list(q_index.shape[:2])} of q_index, and b rows of block_table",
+            got=f"shape {tuple(seq_lens.shape)} with block_table {tuple(block_table.shape)}",
+            fix="make the operands agree",
+        )
+
+
+def _require_prefill(
+    q_index: torch.Tensor,
+    k_index: torch.Tensor,
+    weights: torch.Tensor,
+    k_start: torch.Tensor,
+    k_end: torch.Tensor,
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+) -> None:
+    per_row = {
+        "q_index": (q_index, 3), "weights": (weights, 2), "k_start": (k_start, 1), "k_end": (k_end, 1),
+        "q_nope": (q_nope, 3), "q_pe": (q_pe, 3),
+    }  # fmt: skip
+    _require("k_index", k_index, 2)
+    for name, (tensor, rank) in per_row.items():
+        _require(name, tensor, rank)
+        if tensor.shape[0] != q_index.shape[0]:
+            raise InvalidArgumentError(
+                name,
+                expected=f"{q_index.shape[0]} rows, as q_index",
+                got=f"shape {tuple(tensor.shape)}",
+                fix="pass one row a query",
+            )
 
 
 def _require(name: str, tensor: torch.Tensor, rank: int) -> None:

@@ -1,0 +1,414 @@
+"""DeepSeek Sparse Attention over a context that the ranks of a process group share: exact, two exchanges a step.
+
+Each rank scores its own keys and selects its topk among them. The best of all lie among the best of each, so these
+travel once, as entries of score and position; every rank then selects among them alike, by score and global position.
+Each rank attends to the selected tokens that it holds, and the partial outputs travel once. They are merged in the
+order of the ranks. Nothing is read back: a step can be captured in a CUDA graph, its exchanges with it.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import torch
+
+from .. import env
+from ..arguments import finite, integer, require_dense
+from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
+from ..ops.sparse_mla import LSE_SCALE
+from ..problems.layouts import LATENT_DIM
+from ..problems.lightning_indexer import PAGE
+from . import (
+    BLOCK,
+    LOGITS_BYTES,
+    StepOutput,
+    _allocate,
+    _logits,
+    _require_decode,
+    _require_prefill,
+    _require_step,
+    _scratch,
+    _topk,
+)
+from .sharding import ENTRIES, PARTIALS, Lengths, Sharding
+
+__all__ = ["Lengths", "Sharding", "decode", "prefill"]
+
+# Position of an entry that a rank with fewer than topk tokens of a row leaves: after all others.
+NO_ENTRY = 2**31 - 1
+
+
+@torch.no_grad()
+def decode(
+    q_index: torch.Tensor,
+    k_index_cache: torch.Tensor,
+    weights: torch.Tensor,
+    seq_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+    kv: torch.Tensor,
+    *,
+    sharding: Sharding,
+    sm_scale: float,
+    topk: int = 2048,
+    kpe: torch.Tensor | None = None,
+    attn_sink: torch.Tensor | None = None,
+    lse_base: str = "2",
+    lengths: Lengths | None = None,
+    output: StepOutput | None = None,
+    workspace: Workspace | None = None,
+    executor: str | None = None,
+    arch: str | None = None,
+) -> StepOutput:
+    """One decode step of b sequences with next_n queries each, on every rank of a sharding alike.
+
+    Args:
+        q_index, weights, q_nope, q_pe, attn_sink, sm_scale, topk, lse_base: as `dsa.decode`, the same on every rank.
+        seq_lens: [b, next_n] int32, tokens of the whole context that each query sees, the same on every rank.
+        k_index_cache, kv, kpe: this rank's caches, as many pages on every rank.
+        block_table: [b, max_pages] int32, this rank's pages in the order of its tokens; tables may differ.
+        sharding: the ranks, and which positions each holds.
+        lengths: `sharding.lengths(seq_lens.view(-1), topk)`, which the layers of a model share; worked out by default.
+        output, workspace, executor, arch: as `dsa.decode`.
+
+    Returns:
+        The step's output, equal bit for bit on all ranks. Ids name tokens of the caches put end to end in the order of
+        the ranks: rank * pages * 64 + the rank's own id. They ascend by position in the sequence, as one GPU's would
+        over that cache.
+
+    Raises:
+        As `dsa.decode`. ExchangeError: a rank did not come to an exchange. InvalidArgumentError: ranks differ in shapes
+            or options, where DSL_KERNELS_CHECK_VALUES is set. Outputs of a call that fails are not written.
+    """
+    with sharding.step("decode"):
+        topk, sm_scale = _topk(topk), finite("sm_scale", sm_scale)
+        _require_decode(q_index, seq_lens, block_table)
+        _require_merge(q_nope, attn_sink, lse_base, topk, output, workspace)
+        _require_some("block_table", block_table, 1, "column")
+        require_dense("k_index_cache", k_index_cache)
+        base = _first_id(sharding, k_index_cache, kv)
+        _agree(
+            sharding, {"seq_lens": seq_lens}, topk=topk, sm_scale=sm_scale, lse_base=lse_base, executor=executor, arch=arch,
+            q_index=q_index, weights=weights, q_nope=q_nope, q_pe=q_pe, attn_sink=attn_sink, k_index_cache=k_index_cache,
+            kv=kv, kpe=kpe,
+        )  # fmt: skip
+        (b, next_n), width = seq_lens.shape, block_table.shape[1] * PAGE
+        rows = b * next_n
+        if lengths is None:
+            lengths = sharding.lengths(seq_lens.reshape(rows), topk)
+        scratch, held, kept = _own_scratch(workspace, q_index)
+        options: dict[str, Any] = {"executor": executor, "arch": arch, "workspace": scratch}
+        with held:
+            logits = _logits(kept, (b, next_n, width), q_index)
+            lightning_indexer(
+                q_index,
+                k_index_cache,
+                weights,
+                lengths.ends.view(b, next_n),
+                block_table,
+                out=logits,
+                **options,
+            )
+            logits = logits.view(rows, width)
+            tokens = topk_selector(logits, lengths.ends, topk, **options)
+            given, entries = _entries(sharding, 3, logits, tokens, ENTRIES[0], kept)
+            # Ids of entries that are none are worked out as well, from whatever page is there, and never selected.
+            places = tokens.clamp(min=0).long()
+            pages = block_table.gather(1, (places // PAGE).view(b, next_n * topk)).view(rows, topk)
+            entries[2].copy_(pages.long() * PAGE + places % PAGE + base)
+            ids = _selected(sharding, given, lengths.entries, topk, 3, ENTRIES[0], kept, options)
+            own = ids - base
+            if env.CHECK_VALUES.get():
+                # Attention takes ids of no token for padding, and refuses them where values are checked.
+                own.masked_fill_((own < 0) | (own >= k_index_cache.shape[0] * PAGE), -1)
+            return _attend(
+                sharding, q_nope, q_pe, kv, own, ids, kept, output, sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink,
+                lse_base=lse_base, options=options,
+            )  # fmt: skip
+
+
+@torch.no_grad()
+def prefill(
+    q_index: torch.Tensor,
+    k_index: torch.Tensor,
+    k_index_scales: torch.Tensor,
+    weights: torch.Tensor,
+    k_start: torch.Tensor,
+    k_end: torch.Tensor,
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+    kv: torch.Tensor,
+    *,
+    sharding: Sharding,
+    sm_scale: float,
+    topk: int = 2048,
+    kpe: torch.Tensor | None = None,
+    attn_sink: torch.Tensor | None = None,
+    lse_base: str = "2",
+    rows_per_chunk: int | None = None,
+    output: StepOutput | None = None,
+    workspace: Workspace | None = None,
+    executor: str | None = None,
+    arch: str | None = None,
+) -> StepOutput:
+    """Prefill of s query rows over a flat cache that the ranks share, on every rank alike.
+
+    A chunk of rows is scored, selected and exchanged at a time; partial outputs of all rows are exchanged at the end.
+
+    Args:
+        q_index, weights, q_nope, q_pe, attn_sink, sm_scale, topk, lse_base: as `dsa.prefill`, the same on every rank.
+        k_start, k_end: [s] int32 window of each row, in positions of the whole context.
+        k_index, k_index_scales, kv, kpe: this rank's keys in the order of their positions, as many on every rank: where a
+            rank has fewer, spare ones at the end, which no window reaches.
+        sharding: as `decode`. Other arguments as `dsa.prefill`.
+
+    Returns:
+        The step's output, equal bit for bit on all ranks; ids are positions in the whole context.
+
+    Raises:
+        As `decode`.
+    """
+    with sharding.step("prefill"):
+        topk, sm_scale = _topk(topk), finite("sm_scale", sm_scale)
+        _require_prefill(q_index, k_index, weights, k_start, k_end, q_nope, q_pe)
+        _require_merge(q_nope, attn_sink, lse_base, topk, output, workspace)
+        _require_some("k_index", k_index, 0, "key")
+        if rows_per_chunk is not None:
+            rows_per_chunk = integer("rows_per_chunk", rows_per_chunk, 1)
+        _agree(
+            sharding, {"k_start": k_start, "k_end": k_end}, topk=topk, sm_scale=sm_scale, lse_base=lse_base,
+            executor=executor, arch=arch, rows_per_chunk=rows_per_chunk, q_index=q_index, weights=weights, q_nope=q_nope,
+            q_pe=q_pe, attn_sink=attn_sink, k_index=k_index, kv=kv, kpe=kpe,
+        )  # fmt: skip
+        rows, keys = q_index.shape[0], k_index.shape[0]
+        stride = -(-keys // 4) * 4
+        lengths = sharding.lengths(k_end, topk, k_start)
+        ends = lengths.ends.clamp(max=keys)
+        chunk = rows_per_chunk or _rows_at_once(sharding, stride, topk)
+        scratch, held, kept = _own_scratch(workspace, q_index)
+        options: dict[str, Any] = {"executor": executor, "arch": arch, "workspace": scratch}
+        ids = q_nope.new_empty(rows, topk, dtype=torch.int32)
+        with held:
+            for turn, first in enumerate(range(0, rows, chunk)):
+                part, slot = slice(first, min(rows, first + chunk)), ENTRIES[turn % 2]
+                starts = lengths.starts[part]
+                logits = _logits(kept, (part.stop - first, stride), q_index)
+                lightning_indexer_prefill(
+                    q_index[part],
+                    k_index,
+                    k_index_scales,
+                    weights[part],
+                    starts,
+                    ends[part],
+                    out=logits,
+                    **options,
+                )
+                tokens = topk_selector(logits, ends[part], topk, row_starts=starts, absolute=True, **options)
+                given, _ = _entries(sharding, 2, logits, tokens, slot, kept)
+                ids[part] = _selected(sharding, given, lengths.entries[part], topk, 2, slot, kept, options)
+            return _attend(
+                sharding, q_nope, q_pe, kv, sharding.tokens(ids), ids, kept, output, sm_scale=sm_scale, kpe=kpe,
+                attn_sink=attn_sink, lse_base=lse_base, options=options,
+            )  # fmt: skip
+
+
+def _entries(
+    sharding: Sharding, planes: int, logits: torch.Tensor, tokens: torch.Tensor, slot: int, kept: Workspace
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a rank gives of its best tokens: the bytes, and [planes, rows, topk] int32 with scores and positions filled in."""
+    given = sharding.buffer(slot, 4 * planes * tokens.numel(), tokens.device, kept)
+    entries = given.view(torch.int32).view(planes, *tokens.shape)
+    torch.gather(logits, 1, tokens.clamp(min=0).long(), out=entries[0].view(torch.float32))
+    entries[1].copy_(sharding.positions(tokens).masked_fill(tokens < 0, NO_ENTRY))
+    return given, entries
+
+
+def _selected(
+    sharding: Sharding,
+    given: torch.Tensor,
+    counts: torch.Tensor,
+    topk: int,
+    planes: int,
+    slot: int,
+    kept: Workspace,
+    options: dict[str, Any],
+) -> torch.Tensor:
+    """The last plane of the topk best among the entries of all ranks, [rows, topk] int32, by ascending position.
+
+    Each entry's place among all is the number of entries before it in each rank's list, which ascends. In that order
+    selection breaks ties by position as it does on one GPU. Entries that are none come after the last one that counts.
+    """
+    rows, ranks = counts.shape[0], sharding.ranks
+    received = sharding.gather("entries", slot, given, kept)
+    each = received.view(torch.int32).view(ranks, planes, rows, topk)
+
+    def in_a_row(plane: int) -> torch.Tensor:
+        return each[:, plane].transpose(0, 1).reshape(rows, ranks * topk)
+
+    every = in_a_row(1)
+    found = torch.searchsorted(each[:, 1].contiguous(), every.expand(ranks, -1, -1).contiguous())
+    places = found.sum(0)
+    scores = torch.empty_like(every, dtype=torch.float32).scatter_(1, places, in_a_row(0).view(torch.float32))
+    named = torch.empty_like(every).scatter_(1, places, in_a_row(planes - 1))
+    return topk_selector(scores, counts, topk, block_table=named, page_size=1, **options)
+
+
+def _attend(
+    sharding: Sharding,
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+    kv: torch.Tensor,
+    own: torch.Tensor,
+    ids: torch.Tensor,
+    kept: Workspace,
+    output: StepOutput | None,
+    *,
+    sm_scale: float,
+    kpe: torch.Tensor | None,
+    attn_sink: torch.Tensor | None,
+    lse_base: str,
+    options: dict[str, Any],
+) -> StepOutput:
+    """Attention over this rank's own selected tokens, merged with the other ranks'."""
+    rows, heads, _ = q_nope.shape
+    size = rows * heads * LATENT_DIM * 2
+    given = sharding.buffer(PARTIALS, size + rows * heads * 4, q_nope.device, kept)
+    out = given[:size].view(torch.bfloat16).view(rows, heads, LATENT_DIM)
+    lse = given[size:].view(torch.float32).view(rows, heads)
+    sparse_mla(q_nope, q_pe, kv, own, sm_scale=sm_scale, kpe=kpe, lse_base="e", out=out, lse=lse, **options)
+    received = sharding.gather("partial outputs", PARTIALS, given, kept)
+    outs = received[:, :size].view(torch.bfloat16).view(sharding.ranks, rows, heads, LATENT_DIM)
+    lses = received[:, size:].view(torch.float32).view(sharding.ranks, rows, heads)
+    merged, total = merge(outs, lses, attn_sink)
+    result = output if output is not None else replace(_allocate(q_nope, 0), indices=ids)
+    result.out.copy_(merged)
+    torch.mul(total, LSE_SCALE[lse_base] / math.log(2), out=result.lse)
+    if output is not None:
+        output.indices.copy_(ids)
+    return result
+
+
+def merge(
+    outs: torch.Tensor, lses: torch.Tensor, attn_sink: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Partial outputs of attention in one, in the order of the ranks.
+
+    Args:
+        outs, lses: [ranks, rows, heads, 512] and [ranks, rows, heads], lse in base e; a rank without tokens has -inf.
+        attn_sink: [heads] float32, counted once.
+
+    Returns:
+        out [rows, heads, 512] float32 and lse [rows, heads] float32 in base e, without the sink.
+    """
+    total = reduce(torch.logaddexp, lses.unbind())
+    below = total if attn_sink is None else torch.logaddexp(total, attn_sink)
+    # A row without tokens on any rank would weigh by -inf less -inf.
+    shares = (lses - below.masked_fill(below == -math.inf, 0.0)).exp().unsqueeze(-1)
+    out = outs[0] * shares[0]
+    for part, share in zip(outs[1:], shares[1:], strict=True):
+        out = torch.addcmul(out, part.float(), share)
+    return out, total
+
+
+def _rows_at_once(sharding: Sharding, stride: int, topk: int) -> int:
+    """Rows of a chunk: its logits, and the places of its entries among each rank's, within the bytes for logits."""
+    places = 8 * (sharding.ranks + 1) * sharding.ranks * topk
+    blocks = LOGITS_BYTES // (BLOCK * max(4 * stride, places))
+    return max(1, blocks) * BLOCK
+
+
+def _own_scratch(workspace: Workspace | None, q_index: torch.Tensor) -> tuple[Workspace, Any, Workspace]:
+    scratch, held, kept = _scratch(workspace, q_index)
+    if kept is None or scratch is None:
+        raise InvalidArgumentError(
+            "the call", expected="plain tensors outside of torch.compile and of modes", got="a call that torch watches",
+            fix="call the step outside of them; it can be captured in a CUDA graph",
+        )  # fmt: skip
+    return scratch, held, kept
+
+
+def _first_id(sharding: Sharding, k_index_cache: torch.Tensor, kv: torch.Tensor) -> int:
+    """The id of this rank's first token among those of all ranks."""
+    require_dense("kv", kv)
+    pages = k_index_cache.shape[0] if k_index_cache.dim() else 0
+    tokens = math.prod(kv.shape[:-1])
+    if tokens != pages * PAGE:
+        raise InvalidArgumentError(
+            "kv", expected=f"the {pages * PAGE} tokens of the index cache's {pages} pages", got=f"{tokens} tokens",
+            fix="pass caches of the same pages",
+        )  # fmt: skip
+    if sharding.ranks * pages * PAGE > NO_ENTRY:
+        raise InvalidArgumentError(
+            "k_index_cache", expected=f"at most {NO_ENTRY} tokens on all ranks", got=f"{sharding.ranks} times {tokens}",
+            fix="use smaller caches: ids are int32",
+        )  # fmt: skip
+    return sharding.rank * pages * PAGE
+
+
+def _require_some(name: str, tensor: torch.Tensor, axis: int, what: str) -> None:
+    if tensor.shape[axis] == 0:
+        raise InvalidArgumentError(
+            name, expected=f"at least one {what}", got=f"shape {tuple(tensor.shape)}", fix="pad it: nothing reads it"
+        )  # fmt: skip
+
+
+def _require_merge(
+    q_nope: torch.Tensor,
+    attn_sink: torch.Tensor | None,
+    lse_base: str,
+    topk: int,
+    output: StepOutput | None,
+    workspace: Workspace | None,
+) -> None:
+    """What attention would look at only once other launches have run, or does not see."""
+    _require_step(workspace, output)
+    require_dense("q_nope", q_nope)
+    if q_nope.dim() != 3 or q_nope.shape[2] != LATENT_DIM:
+        raise InvalidArgumentError(
+            "q_nope", expected=f"[rows, heads, {LATENT_DIM}]", got=f"shape {tuple(q_nope.shape)}", fix="reshape it"
+        )  # fmt: skip
+    if not isinstance(lse_base, str) or lse_base not in LSE_SCALE:
+        raise InvalidArgumentError(
+            "lse_base", expected="'2' or 'e'", got=repr(lse_base), fix="name the base of lse"
+        )
+    rows, heads, _ = q_nope.shape
+    wanted: dict[str, tuple[torch.Tensor, tuple[int, ...], torch.dtype]] = {}
+    if attn_sink is not None:
+        wanted["attn_sink"] = attn_sink, (heads,), torch.float32
+    if output is not None:
+        wanted |= {
+            "output.out": (output.out, (rows, heads, LATENT_DIM), torch.bfloat16),
+            "output.lse": (output.lse, (rows, heads), torch.float32),
+            "output.indices": (output.indices, (rows, topk), torch.int32),
+        }
+    for name, (tensor, shape, dtype) in wanted.items():
+        require_dense(name, tensor)
+        if tensor.dtype != dtype:
+            raise ArgumentTypeError(
+                name, expected=f"dtype {dtype}", got=str(tensor.dtype), fix="convert it with .to(...)"
+            )
+        if tuple(tensor.shape) != shape or tensor.device != q_nope.device:
+            raise InvalidArgumentError(
+                name, expected=f"shape {shape} on {q_nope.device}", got=f"shape {tuple(tensor.shape)} on {tensor.device}",
+                fix="make the operands agree",
+            )  # fmt: skip
+
+
+def _agree(sharding: Sharding, limits: dict[str, torch.Tensor], **arguments: object) -> None:
+    """Hold shapes, options and the values of lengths or windows to the other ranks', where values are checked."""
+    if sharding.ranks == 1 or not env.CHECK_VALUES.get():
+        return
+    facts = {
+        name: f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else value
+        for name, value in arguments.items()
+    }
+    for name, values in limits.items():
+        checksum = zlib.crc32(repr(values.flatten().tolist()).encode())
+        facts[name] = f"{list(values.shape)} with checksum {checksum:08x}"
+    sharding.agree({**facts, "interleave": sharding.interleave, "transport": sharding.transport})

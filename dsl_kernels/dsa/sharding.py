@@ -1,0 +1,275 @@
+"""Where the tokens of a sharded context lie, and how its ranks exchange what they found.
+
+Everything goes through torch.distributed: a process group's all-gather, or torch's symmetric memory, whose buffers the
+ranks of one host read from one another behind a barrier. A rank that does not come to an exchange is a typed error of
+the others, within the group's timeout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from .. import env
+from ..arguments import integer, require_known
+from ..errors import ExchangeError, ExecutorUnavailableError, InvalidArgumentError, LaunchError
+from ..ops.workspace import Workspace, capturing
+from ..problems.lightning_indexer import PAGE
+
+TRANSPORTS = ("collectives", "symmetric")
+MOST_INTERLEAVE = 1 << 24
+# Symmetric buffers: an exchange writes its own only when every rank has read what the exchange before last left there.
+ENTRIES, PARTIALS = (0, 1), 2
+
+_made: Counter[str] = Counter()
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What a rank's launches need of the lengths, the same for every layer of a model.
+
+    Attributes:
+        starts, ends: [rows] int32, the rank's own tokens that each row sees.
+        entries: [rows] int32, entries that all ranks together leave for each row.
+    """
+
+    starts: torch.Tensor
+    ends: torch.Tensor
+    entries: torch.Tensor
+
+
+class Sharding:
+    """Ranks that share a context, and which of its tokens each holds.
+
+    Runs of `interleave` tokens are dealt to the ranks in turn: position p lies on rank `p // interleave % ranks`, as its
+    token `p // (interleave * ranks) * interleave + p % interleave`. Pages of 64 dealt in turn are vLLM's decode context
+    parallelism with `cp_kv_cache_interleave_size=64`; a run as long as a rank's share of the longest context makes the
+    shards contiguous. Every rank makes its shardings and calls its steps in the same order.
+
+    Args:
+        group: the process group; by default all processes.
+        interleave: tokens in a run.
+        transport: "collectives", the group's all-gather, or "symmetric", torch's symmetric memory of GPUs of one host, of
+            which multicast stays off.
+
+    Raises:
+        ExecutorUnavailableError: no process group was made.
+        InvalidArgumentError, ArgumentTypeError, UnknownNameError: an argument that is not one of these, or a process
+            outside of the group.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None = None,
+        *,
+        interleave: int = PAGE,
+        transport: str = "collectives",
+    ) -> None:
+        self.interleave = integer("interleave", interleave, 1, MOST_INTERLEAVE)
+        require_known("transport", transport, TRANSPORTS, "transport")
+        if not dist.is_available() or not dist.is_initialized():
+            raise ExecutorUnavailableError(
+                "group",
+                expected="a process group",
+                got="none in this process",
+                fix="call torch.distributed.init_process_group, or start the program with torchrun",
+            )
+        self.group = group if group is not None else c10d._get_default_group()
+        self.rank, self.ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
+        if self.rank < 0:
+            raise InvalidArgumentError(
+                "group", expected="a group that this process is in", got="another", fix="call it on its ranks only"
+            )  # fmt: skip
+        self.transport = transport
+        name = self.group.group_name
+        # Ranks find one another's notes under the same names, as they make shardings in the same order.
+        self._prefix = f"dsl_kernels/{name}/{_made[name]}"
+        _made[name] += 1
+        self._calls, self._meetings = 0, 0
+        self._symmetric: dict[int, tuple[torch.Tensor, Any]] = {}
+        self._replaced: list[torch.Tensor] = []
+
+    def held(self, ends: torch.Tensor) -> torch.Tensor:
+        """How many tokens before each position every rank holds: [..., ranks] of [...] int32."""
+        turn, firsts = self.interleave * self.ranks, torch.arange(
+            self.ranks, dtype=torch.int32, device=ends.device
+        )  # fmt: skip
+        ends = ends.unsqueeze(-1)
+        last = (ends % turn - firsts * self.interleave).clamp(0, self.interleave)
+        return ends.div(turn, rounding_mode="floor") * self.interleave + last
+
+    def lengths(self, ends: torch.Tensor, topk: int, starts: torch.Tensor | None = None) -> Lengths:
+        """The lengths of a step whose rows see the positions before `ends`, from `starts` on: [rows] int32 each."""
+        after = self.held(ends.clamp(min=0))
+        before = torch.zeros_like(after) if starts is None else self.held(starts.clamp(min=0))
+        entries = (after - before).clamp(0, topk).sum(-1, dtype=torch.int32)
+        return Lengths(before[..., self.rank].contiguous(), after[..., self.rank].contiguous(), entries)
+
+    def positions(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The positions of this rank's tokens, numbered from 0."""
+        runs = tokens.div(self.interleave, rounding_mode="floor")
+        return tokens + (runs * (self.ranks - 1) + self.rank) * self.interleave
+
+    def tokens(self, positions: torch.Tensor) -> torch.Tensor:
+        """This rank's tokens at these positions; -1 where another rank holds it, and for negative positions."""
+        runs = positions.div(self.interleave, rounding_mode="floor")
+        found = runs.div(self.ranks, rounding_mode="floor") * self.interleave + positions % self.interleave
+        return found.masked_fill((runs % self.ranks != self.rank) | (positions < 0), -1)
+
+    @contextlib.contextmanager
+    def step(self, call: str) -> Iterator[None]:
+        """One call of every rank: what this one raises is noted for those that wait for it."""
+        self._calls += 1
+        self._call = call
+        try:
+            yield
+        except ExchangeError:
+            raise
+        except Exception as error:
+            if self.ranks > 1:
+                with contextlib.suppress(RuntimeError):
+                    self._store.set(self._note(self.rank), f"{type(error).__name__}: {error}")
+            raise
+
+    def agree(self, facts: Mapping[str, object]) -> None:
+        """With DSL_KERNELS_CHECK_VALUES, hold shapes and options of a call to those of the other ranks.
+
+        Raises:
+            InvalidArgumentError: a fact differs; on every rank, with the same text.
+            ExchangeError: a rank did not come.
+        """
+        if self.ranks == 1 or not env.CHECK_VALUES.get():
+            return
+        every = self._meet("its arguments", json.dumps({name: str(fact) for name, fact in facts.items()}))
+        first, *others = (json.loads(text) for text in every)
+        for rank, other in enumerate(others, 1):
+            for name in first:
+                if other.get(name) != first[name]:
+                    raise InvalidArgumentError(
+                        name,
+                        expected=f"the same on every rank of dsa.parallel.{self._call}",
+                        got=f"{first[name]} on rank 0 and {other.get(name)} on rank {rank}",
+                        fix="call it with the same shapes and options everywhere",
+                    )
+
+    def buffer(self, slot: int, size: int, device: torch.device, workspace: Workspace) -> torch.Tensor:
+        """Bytes that this rank gives to an exchange; those of an earlier use may still be read.
+
+        Raises:
+            LaunchError: symmetric memory would have to grow inside a capture.
+        """
+        if self.transport == "collectives" or self.ranks == 1:
+            return workspace.get(f"exchange {slot}", (size,), torch.uint8, device, zeroed=False)
+        held = self._symmetric.get(slot)
+        if held is None or held[0].numel() < size:
+            held = self._grow(slot, size, device)
+        return held[0][:size]
+
+    def _grow(self, slot: int, size: int, device: torch.device) -> tuple[torch.Tensor, Any]:
+        if capturing(device):
+            raise LaunchError(
+                f"the buffer of exchange {slot}",
+                expected=f"room for {size} bytes before the capture began",
+                got="a first use of these sizes inside a CUDA graph capture",
+                fix="run the step once with these sizes before capturing",
+            )
+        if device.type != "cuda":
+            raise ExecutorUnavailableError(
+                "transport", expected="GPUs for symmetric memory", got=f"tensors on {device}", fix="use collectives"
+            )  # fmt: skip
+        os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+        import torch.distributed._symmetric_memory as symmetric
+
+        if slot in self._symmetric:
+            # A captured graph may go on using it.
+            self._replaced.append(self._symmetric[slot][0])
+        memory = symmetric.empty(size, dtype=torch.uint8, device=device)
+        held = self._symmetric[slot] = memory, symmetric.rendezvous(memory, self.group)
+        return held
+
+    def gather(self, what: str, slot: int, given: torch.Tensor, workspace: Workspace) -> torch.Tensor:
+        """The bytes [size] that each rank gave, on every rank: [ranks, size].
+
+        Raises:
+            ExchangeError: a rank did not come within the group's timeout, or the connection broke.
+        """
+        if self.ranks == 1:
+            return given[None]
+        received = workspace.get(
+            f"exchanged {slot}", (self.ranks, len(given)), torch.uint8, given.device, zeroed=False
+        )
+        if env.CHECK_VALUES.get():
+            self._meet(what, "")
+        try:
+            if self.transport == "symmetric":
+                handle = self._symmetric[slot][1]
+                handle.barrier()
+                peers = [handle.get_buffer(rank, (len(given),), torch.uint8) for rank in range(self.ranks)]
+                torch.stack(peers, out=received)
+            else:
+                _all_gather(received.view(-1), given, group=self.group)
+        except RuntimeError as error:
+            raise self._missed(what, str(error).partition("\n")[0]) from error
+        return received
+
+    @property
+    def _store(self) -> Any:
+        return c10d._get_default_store()
+
+    @property
+    def _timeout(self) -> float:
+        """Seconds that the group lets an exchange take."""
+        kinds = [
+            torch.device(kind) for kind in ("cuda", "cpu") if kind != "cuda" or torch.cuda.is_available()
+        ]
+        for kind in kinds:
+            with contextlib.suppress(RuntimeError, AttributeError):
+                limit: float = self.group._get_backend(kind).options._timeout.total_seconds()
+                return limit
+        return float(self._store.timeout.total_seconds())
+
+    def _note(self, rank: int) -> str:
+        return f"{self._prefix}/failed/{self._calls}/{rank}"
+
+    def _meet(self, what: str, text: str) -> list[str]:
+        """Wait on the host until every rank is here; what each brought."""
+        store, deadline = self._store, time.monotonic() + self._timeout
+        self._meetings += 1
+        names = [f"{self._prefix}/met/{self._meetings}/{rank}" for rank in range(self.ranks)]
+        store.set(names[self.rank], text)
+        for rank, name in enumerate(names):
+            while not store.check([name]):
+                if store.check([self._note(rank)]):
+                    raise self._missed(what, f"rank {rank} failed")
+                if time.monotonic() > deadline:
+                    raise self._missed(what, f"no rank {rank} within {self._timeout:g} s")
+                time.sleep(1e-3)
+        # Who is here has read what was brought to the meeting before.
+        store.delete_key(f"{self._prefix}/met/{self._meetings - 1}/{self.rank}")
+        return [store.get(name).decode() for name in names]
+
+    def _missed(self, what: str, reason: str) -> ExchangeError:
+        notes = []
+        with contextlib.suppress(RuntimeError):
+            notes = [
+                f"rank {rank} raised {self._store.get(self._note(rank)).decode()}"
+                for rank in range(self.ranks)
+                if self._store.check([self._note(rank)])
+            ]
+        return ExchangeError(
+            f"dsa.parallel.{self._call} on rank {self.rank}, exchange of {what}",
+            expected=f"all {self.ranks} ranks within {self._timeout:g} s",
+            got="; ".join([reason, *notes]),
+            fix="correct what the rank reports that failed, then make the process group anew",
+        )

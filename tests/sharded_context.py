@@ -1,0 +1,238 @@
+"""A context dealt to ranks, and a process a rank that runs the steps of `dsa.parallel` over it: what their tests share."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dsl_kernels import dsa, ops
+from dsl_kernels.arch import GPUS
+from dsl_kernels.dsa import parallel, steps
+from dsl_kernels.problems.lightning_indexer import PAGE
+
+Tensors = dict[str, torch.Tensor]
+TOPK = 64
+CACHES = ("k_index_cache", "kv", "kpe")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One step: what is drawn, and what makes it hard.
+
+    Attributes:
+        lens: tokens by sequence and query of a decode step.
+        windows: starts and ends of a prefill's rows.
+        interleave: tokens in a run of a rank.
+        spoil: changes the whole context's tensors in place.
+        options: more arguments of the step.
+    """
+
+    name: str
+    lens: tuple[tuple[int, ...], ...] = ()
+    windows: tuple[tuple[int, int], ...] = ()
+    interleave: int = PAGE
+    kv: str = "bf16"
+    sink: bool = False
+    spoil: Callable[[Tensors], None] = lambda tensors: None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return "decode" if self.lens else "prefill"
+
+
+def _ties(tensors: Tensors) -> None:
+    """Rows whose scores are all zero, of both signs, and rows of few values."""
+    weights = tensors["weights"].view(-1, tensors["weights"].shape[-1])
+    weights[::2] = 0.0
+    weights[1::2] = -1.0
+    tensors["q_index"].view(torch.uint8)[..., 2:] = 0
+
+
+def _specials(tensors: Tensors) -> None:
+    """NaN and infinite scores, and a NaN in a cached token."""
+    scales = tensors["k_index_cache"].view(-1, PAGE * 132)[:, PAGE * 128 :].view(torch.float32)
+    scales[::3, 5], scales[1::3, 9], scales[::2, 11] = math.nan, math.inf, -math.inf
+    tensors["weights"][0] = math.nan
+    tensors["kv"].view(-1, 512)[3::97, 7] = math.nan
+
+
+RAGGED = ((599, 600), (64, 65), (0, 0), (1, 130), (193, 257))
+CASES = (
+    Case("pages", RAGGED),
+    Case("contiguous", RAGGED, interleave=192, kv="joined", sink=True),
+    Case("runs_of_two_pages", ((300, 0, 299), (7, 640, 129)), interleave=128, kv="fp8", sink=True, options={"lse_base": "e"}),
+    Case("ties", ((700, 700, 699, 333), (128, 65, 64, 63)), spoil=_ties),
+    Case("specials", ((640, 500), (65, 66), (300, 10)), spoil=_specials),
+    Case("padded", ((0,), (0,)), sink=True),
+    Case("windows", windows=((0, 1), (0, 400), (399, 400), (5, 5), (60, 300), (130, 259), (0, 0), (0, 64), (9, 2))),
+    Case("tokens_in_turn", windows=((0, 200), (3, 199), (77, 78), (0, 150)), interleave=1, kv="fp8", options={"rows_per_chunk": 3}),
+    Case("contiguous_prompt", windows=((0, 260), (1, 130), (100, 260)), interleave=80, kv="joined", spoil=_ties, sink=True, options={"rows_per_chunk": 1}),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Context:
+    """A step over a whole context, and over each rank's part of it."""
+
+    whole: Tensors
+    parts: list[Tensors]
+
+    @property
+    def kind(self) -> str:
+        return "decode" if "seq_lens" in self.whole else "prefill"
+
+
+def context(case: Case, ranks: int) -> Context:
+    """The tensors of a case, drawn by its name, dealt to so many ranks."""
+    seed = sum(case.name.encode())
+    drawn = _decode(case, seed, ranks) if case.lens else _prefill(case, seed, ranks)
+    return drawn
+
+
+def _draw(case: Case, size: steps.StepSize, seed: int) -> Tensors:
+    tensors = dict(steps.draw(size, seed=seed)[0].tensors)
+    if case.sink:
+        generator = torch.Generator().manual_seed(seed)
+        tensors["attn_sink"] = 5 * torch.randn(size.heads, generator=generator) + 20
+    return tensors
+
+
+def _decode(case: Case, seed: int, ranks: int) -> Context:
+    """Each rank's caches have spare pages; the whole caches are the ranks' end to end."""
+    lens = torch.tensor(case.lens, dtype=torch.int32)
+    b, next_n = lens.shape
+    longest = max(1, int(lens.max()))
+    # Pages of the whole context by turns of the ranks.
+    run = case.interleave // PAGE
+    columns = -(-longest // (PAGE * run * ranks)) * run
+    pages = b * columns + 2
+    size = steps.StepSize(
+        batch=b, next_n=next_n, context=longest, heads=8, index_heads=32, topk=TOPK, kv=case.kv, pages=pages * ranks
+    )  # fmt: skip
+    whole = _draw(case, size, seed)
+    case.spoil(whole)
+    generator = torch.Generator().manual_seed(seed + 1)
+    own = [
+        torch.randperm(pages, generator=generator)[: b * columns].view(b, columns).to(torch.int32)
+        for _ in range(ranks)
+    ]
+    column = torch.arange(columns * ranks)
+    owner, local = column // run % ranks, column // (run * ranks) * run + column % run
+    table = torch.stack(
+        [own[int(r)][:, int(c)] + int(r) * pages for r, c in zip(owner, local, strict=True)], dim=1
+    )
+    whole |= {"seq_lens": lens, "block_table": table.to(torch.int32).contiguous()}
+    parts = []
+    for rank in range(ranks):
+        part = {name: tensor for name, tensor in whole.items() if name not in CACHES}
+        part |= {
+            name: whole[name].unflatten(0, (ranks, -1))[rank].clone() for name in CACHES if name in whole
+        }
+        parts.append({**part, "block_table": own[rank]})
+    return Context(whole, parts)
+
+
+def _prefill(case: Case, seed: int, ranks: int) -> Context:
+    """The keys of each rank's runs, padded to as many on every rank."""
+    starts, ends = (torch.tensor(bounds, dtype=torch.int32) for bounds in zip(*case.windows, strict=True))
+    keys = int(ends.max())
+    size = steps.StepSize(
+        "prefill", rows=len(ends), context=keys, heads=8, index_heads=32, topk=TOPK, kv=case.kv
+    )
+    whole = _draw(case, size, seed) | {"k_start": starts, "k_end": ends}
+    case.spoil(whole)
+    owner = torch.arange(keys) // case.interleave % ranks
+    most = max(int((owner == rank).sum()) for rank in range(ranks))
+    caches = ("k_index", "k_index_scales", "kv", "kpe")
+    parts = []
+    for rank in range(ranks):
+        part = {name: tensor for name, tensor in whole.items() if name not in caches}
+        for name in caches:
+            if name in whole:
+                rows = whole[name].view(keys, -1).view(torch.uint8)
+                held = torch.zeros(most, rows.shape[1], dtype=torch.uint8)
+                held[: int((owner == rank).sum())] = rows[owner == rank]
+                part[name] = held.view(whole[name].dtype).view(most, *whole[name].shape[1:])
+        parts.append(part)
+    return Context(whole, parts)
+
+
+def on_one(case: Case, ranks: int) -> dsa.StepOutput:
+    """The step of one GPU over the whole context."""
+    step: Any = dsa.decode if case.lens else dsa.prefill
+    return step(**context(case, ranks).whole, sm_scale=0.1, topk=TOPK, executor="interpreter", **case.options)
+
+
+def on_rank(case: Case, sharding: parallel.Sharding, **more: Any) -> dsa.StepOutput:
+    """This rank's call of the step; on a GPU where the group's is one."""
+    part = context(case, sharding.ranks).parts[sharding.rank]
+    step: Any = parallel.decode if case.lens else parallel.prefill
+    gpu = dist.get_backend(sharding.group) == "nccl"
+    if gpu:
+        part = {name: tensor.cuda() for name, tensor in part.items()}
+    options = {"sm_scale": 0.1, "topk": TOPK, "executor": None if gpu else "interpreter"}
+    return step(**{**part, "sharding": sharding, **options, **case.options, **more})
+
+
+Work = Callable[..., Any]
+
+
+def _body(
+    work: Work, rank: int, ranks: int, backend: str, seconds: float, folder: str, arguments: tuple[Any, ...]
+) -> None:
+    torch.set_num_threads(1)
+    os.environ["DSL_KERNELS_TUNED_DIR"] = os.devnull
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    else:
+        GPUS.update({name: gpu.with_sms(8) for name, gpu in GPUS.items()})
+        ops.clear()
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{folder}/meeting",
+        rank=rank,
+        world_size=ranks,
+        timeout=datetime.timedelta(seconds=seconds),
+    )
+    try:
+        found = work(*arguments)
+    except Exception:
+        found = traceback.format_exc()
+    torch.save(found, f"{folder}/{rank}.pt")
+    # No rank leaves while another may still look into the store.
+    (Path(folder) / f"done{rank}").touch()
+    dist.distributed_c10d._get_default_store().set(f"done/{rank}", "")
+    if not isinstance(found, str):
+        dist.distributed_c10d._get_default_store().wait(
+            [f"done/{other}" for other in range(ranks)], datetime.timedelta(seconds=300)
+        )
+    dist.destroy_process_group()
+
+
+def in_processes(
+    ranks: int, work: Work, folder: Path, *arguments: Any, backend: str = "gloo", seconds: float = 300.0
+) -> list[Any]:
+    """What work(*arguments) gave on each rank of a process group; the text of what it raised where it did."""
+    together = multiprocessing.get_context("spawn")
+    processes = [
+        together.Process(target=_body, args=(work, rank, ranks, backend, seconds, str(folder), arguments))
+        for rank in range(ranks)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(600)
+        if process.is_alive():
+            process.kill()
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(ranks)]

@@ -1,0 +1,281 @@
+"""Steps over a context that processes share: every rank against one GPU and the references over the whole context.
+
+The processes of a world size are started once; each takes all its cases and its failures in turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+from dataclasses import replace
+
+import pytest
+import sharded_context as shared
+import torch
+import torch.distributed as dist
+
+from dsl_kernels import dsa, problems
+from dsl_kernels.dsa import parallel
+from dsl_kernels.dsa.steps import StepInputs
+from dsl_kernels.errors import (
+    ArgumentTypeError,
+    DslKernelError,
+    ExchangeError,
+    ExecutorUnavailableError,
+    InvalidArgumentError,
+    UnknownNameError,
+)
+
+NAMES = [case.name for case in shared.CASES]
+# Every case runs on two ranks; between them three and four take each once more.
+WORLDS = {1: ["windows"], 2: NAMES, 3: NAMES[::2], 4: NAMES[1::2]}
+SECONDS = 12.0
+
+
+def cases(names):
+    return [case for case in shared.CASES if case.name in names]
+
+
+def steps_of_all(names):
+    """What a rank gets for each case, and again with outputs of its own."""
+    found = {}
+    for case in cases(names):
+        sharding = parallel.Sharding(interleave=case.interleave)
+        first = shared.on_rank(case, sharding)
+        given = dsa.StepOutput(*(torch.full_like(tensor, 77) for tensor in parts(first)))
+        again = shared.on_rank(case, sharding, output=given) if case.name in ("pages", "windows") else first
+        assert again is given or again is first
+        found[case.name] = [parts(first), parts(again)]
+    return found
+
+
+def parts(output):
+    return output.out, output.lse, output.indices
+
+
+def bits(tensors):
+    return [tensor.contiguous().view(torch.uint8) for tensor in tensors]
+
+
+@pytest.mark.usefixtures("few_sms")
+@pytest.mark.parametrize("ranks", WORLDS)
+def test_every_rank_has_what_one_gpu_has_over_the_whole_context(ranks, tmp_path):
+    every = shared.in_processes(ranks, steps_of_all, tmp_path, WORLDS[ranks])
+    failed = [found for found in every if isinstance(found, str)]
+    assert not failed, failed[0]
+    for case in cases(WORLDS[ranks]):
+        first = every[0][case.name][0]
+        for found in every:
+            for again in found[case.name]:
+                assert all(map(torch.equal, bits(first), bits(again))), case.name
+        compare(case, ranks, dsa.StepOutput(*first))
+
+
+def compare(case, ranks, got):
+    """Ids equal to one GPU's, attention within its rule of the reference's, over the whole context."""
+    one = shared.on_one(case, ranks)
+    assert torch.equal(got.indices, one.indices), case.name
+    whole = shared.context(case, ranks).whole
+    inputs = StepInputs(case.kind, whole, shared.TOPK)
+    base = case.options.get("lse_base", "2")
+    sink = whole.get("attn_sink", torch.full((8,), -math.inf))
+    given = {
+        "q_nope": whole["q_nope"], "q_pe": whole["q_pe"], **inputs.cache_rows(), "indices": one.indices,
+        "attn_sink": sink, "sm_scale": 0.1, "lse_scale": 1.0 if base == "2" else math.log(2),
+    }  # fmt: skip
+    wanted = problems.get("sparse_mla").reference(inputs.form, given)
+    whole_rows = ~wanted["lse"].isnan().any(dim=1)
+    assert torch.equal(got.out.isnan(), wanted["out"].isnan()), case.name
+    rows = {name: tensor[whole_rows] for name, tensor in wanted.items()}
+    mine = {"out": got.out[whole_rows], "lse": got.lse[whole_rows]}
+    comparison = problems.get("sparse_mla").compare(inputs.form, given, mine, rows)
+    assert comparison.ok, (case.name, comparison.failures)
+
+
+def fails(error, call):
+    """What of an error a test looks at; None where the call ended well."""
+    try:
+        call()
+    except error as raised:
+        return type(raised).__name__, raised.subject, str(raised)
+    return None
+
+
+def failures():
+    """Calls that go wrong on one rank, as each rank sees them."""
+    case = shared.CASES[0]
+    rank = dist.get_rank()
+    found = {}
+
+    def wrong(name, checked, **more):
+        os.environ["DSL_KERNELS_CHECK_VALUES"] = "1" if checked else "0"
+        sharding = parallel.Sharding(interleave=case.interleave)
+        example = shared.context(case, 2).whole["q_nope"]
+        output = dsa.StepOutput(
+            torch.full_like(example, 7), torch.full(example.shape[:2], 7.0), torch.full((10, 64), 7, dtype=torch.int32)
+        )  # fmt: skip
+        start = time.monotonic()
+        seen = fails(DslKernelError, lambda: shared.on_rank(case, sharding, output=output, **more))
+        untouched = all(bool((tensor == 7).all()) for tensor in parts(output))
+        found[name] = seen, untouched, time.monotonic() - start
+
+    wrong("another scale", True, sm_scale=0.1 + rank)
+    wrong("another length", True, seq_lens=torch.tensor(case.lens, dtype=torch.int32) - rank)
+    wrong("no rank 1, with checks", True, **({"topk": 63} if rank else {}))
+    wrong("right", True)
+    # The group cannot be used after a rank did not come: last.
+    wrong("no rank 1", False, **({"topk": 63} if rank else {}))
+    return found
+
+
+def test_a_call_that_fails_ends_on_every_rank_with_a_typed_error_and_untouched_outputs(tmp_path):
+    every = shared.in_processes(2, failures, tmp_path, seconds=SECONDS)
+    assert not [found for found in every if isinstance(found, str)], every
+    for name, (seen, untouched, seconds) in itertools.chain(*(found.items() for found in every)):
+        assert untouched == (name != "right"), name
+        assert (seen is None) == (name == "right"), seen
+        assert seconds < 20 * SECONDS
+    for found in every:
+        for name, subject in (("another scale", "sm_scale"), ("another length", "seq_lens")):
+            assert found[name][0][:2] == ("InvalidArgumentError", subject)
+            assert "rank 1" in found[name][0][2]
+    for name in ("no rank 1", "no rank 1, with checks"):
+        assert every[1][name][0][:2] == ("InvalidArgumentError", "topk")
+        kind, subject, text = every[0][name][0]
+        assert kind == "ExchangeError"
+        assert subject.startswith("dsa.parallel.decode on rank 0, exchange of ")
+        assert "rank 1 raised InvalidArgumentError: error[INVALID_ARGUMENT] topk" in text
+
+
+@pytest.fixture
+def alone(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_sharding_without_a_group_is_refused():
+    with pytest.raises(ExecutorUnavailableError, match="process group"):
+        parallel.Sharding()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"interleave": 0}, InvalidArgumentError),
+        ({"interleave": 1.5}, ArgumentTypeError),
+        ({"transport": "pigeon"}, UnknownNameError),
+    ],
+)
+def test_options_of_a_sharding_are_checked(alone, options, error):
+    with pytest.raises(error, match=next(iter(options))):
+        parallel.Sharding(**options)
+
+
+@pytest.mark.parametrize("interleave", [1, 16, 64, 100, 4096])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_each_position_lies_on_one_rank_and_keeps_its_order(alone, interleave, ranks):
+    positions = torch.arange(1000, dtype=torch.int32)
+    ends = torch.tensor([0, 1, 63, 64, 65, 500, 1000], dtype=torch.int32)
+    owners = torch.zeros(1000, dtype=torch.int32)
+    sharding = parallel.Sharding(interleave=interleave)
+    for rank in range(ranks):
+        sharding.rank, sharding.ranks = rank, ranks
+        tokens = sharding.tokens(positions)
+        own = positions[tokens >= 0]
+        owners += tokens >= 0
+        assert torch.equal(tokens[tokens >= 0], torch.arange(len(own), dtype=torch.int32))
+        assert torch.equal(sharding.positions(torch.arange(len(own), dtype=torch.int32)), own)
+        held = torch.tensor([int((own < end).sum()) for end in ends], dtype=torch.int32)
+        assert torch.equal(sharding.held(ends)[:, rank], held)
+    assert bool((owners == 1).all())
+    assert sharding.tokens(torch.tensor([-1], dtype=torch.int32)).tolist() == [-1]
+
+
+def wrong_arguments():
+    whole = shared.context(shared.CASES[0], 1).parts[0]
+    rows, heads = whole["q_nope"].shape[:2]
+    out, lse, ids = torch.empty_like(whole["q_nope"]), torch.empty(rows, heads), torch.empty(rows, 64).int()
+    right = dsa.StepOutput(out, lse, ids)
+    return {
+        "attn_sink": ({"attn_sink": torch.zeros(heads + 1)}, InvalidArgumentError),
+        "attn_sink (type)": ({"attn_sink": torch.zeros(heads).double()}, ArgumentTypeError),
+        "lse_base": ({"lse_base": "10"}, InvalidArgumentError),
+        "topk": ({"topk": 65}, InvalidArgumentError),
+        "sm_scale": ({"sm_scale": math.inf}, InvalidArgumentError),
+        "kv": ({"kv": whole["kv"][:-1]}, InvalidArgumentError),
+        "block_table": ({"block_table": whole["block_table"][:, :0].contiguous()}, InvalidArgumentError),
+        "output.out": ({"output": replace(right, out=out[:-1])}, InvalidArgumentError),
+        "output.lse": ({"output": replace(right, lse=lse.half())}, ArgumentTypeError),
+        "output.indices": ({"output": replace(right, indices=ids[:, :32].contiguous())}, InvalidArgumentError),
+        "transport": ({"sharding": "symmetric"}, ExecutorUnavailableError),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", wrong_arguments())
+def test_a_wrong_argument_is_named_before_anything_runs(alone, name):
+    given, error = wrong_arguments()[name]
+    sharding = parallel.Sharding(transport=given.get("sharding", "collectives"))
+    if "sharding" in given:
+        # What a rank of several would do.
+        with pytest.raises(error, match="transport"):
+            sharding.ranks = 2
+            sharding.buffer(0, 64, torch.device("cpu"), dsa.Workspace())
+        return
+    with pytest.raises(error, match=name.partition(" ")[0]):
+        shared.on_rank(shared.CASES[0], sharding, **given)
+
+
+def test_partial_outputs_merge_to_attention_over_all_tokens_with_the_sink_counted_once():
+    generator = torch.Generator().manual_seed(3)
+    logits = 4 * torch.randn(3, 2, 4, 50, generator=generator, dtype=torch.float64)
+    values = torch.randn(3, 2, 50, 512, generator=generator, dtype=torch.float64)
+    logits[1, 1] = -math.inf
+    logits[:, 0, 2] = -math.inf
+    sink = torch.tensor([0.5, -math.inf, 1.0, math.inf])
+    lses = logits.logsumexp(-1)
+    outs = (logits - lses[..., None]).exp().nan_to_num(0.0) @ values
+    out, lse = parallel.merge(outs.float(), lses.float(), sink)
+    every = logits.permute(1, 2, 0, 3).flatten(2)
+    total = every.logsumexp(-1)
+    weights = (every - torch.logaddexp(total, sink.double())[..., None]).exp().nan_to_num(0.0)
+    wanted = weights @ values.permute(1, 0, 2, 3).flatten(1, 2)
+    assert torch.allclose(out.double(), wanted, atol=1e-6)
+    assert torch.allclose(lse.double(), total, atol=1e-6)
+    assert torch.equal(out[0, 2], torch.zeros(512))
+
+
+def missing_gpus() -> str:
+    if torch.cuda.device_count() < 2:
+        return f"needs two GPUs, found {torch.cuda.device_count()}"
+    return "" if dist.is_nccl_available() else "needs a torch with NCCL"
+
+
+def steps_on_gpus(transport):
+    """Every case in a process a GPU, eager and replayed from a graph with the lengths of the second call."""
+    found = {}
+    for case in shared.CASES:
+        sharding = parallel.Sharding(interleave=case.interleave, transport=transport)
+        eager = shared.on_rank(case, sharding)
+        found[case.name] = [tensor.cpu() for tensor in parts(eager)]
+    return found
+
+
+@pytest.mark.sm90
+@pytest.mark.skipif(bool(missing_gpus()), reason=missing_gpus() or "two GPUs are there")
+@pytest.mark.parametrize("transport", ["collectives", "symmetric"])
+def test_two_gpus_have_what_one_has(transport, tmp_path):
+    every = shared.in_processes(2, steps_on_gpus, tmp_path, transport, backend="nccl")
+    assert not [found for found in every if isinstance(found, str)], every
+    for case in shared.CASES:
+        first = every[0][case.name]
+        assert all(map(torch.equal, bits(first), bits(every[1][case.name]))), case.name
+        compare(case, 2, dsa.StepOutput(*first))
+
+
+def test_what_a_rank_misses_says_how_to_go_on():
+    error = ExchangeError("dsa.parallel.decode on rank 0", expected="2 ranks", got="1", fix="look at rank 1")
+    assert isinstance(error, RuntimeError)
+    assert error.code == "EXCHANGE"
