@@ -174,15 +174,40 @@ def on_one(case: Case, ranks: int) -> dsa.StepOutput:
     return step(**context(case, ranks).whole, sm_scale=0.1, topk=TOPK, executor="interpreter", **case.options)
 
 
-def on_rank(case: Case, sharding: parallel.Sharding, **more: Any) -> dsa.StepOutput:
-    """This rank's call of the step; on a GPU where the group's is one."""
-    part = context(case, sharding.ranks).parts[sharding.rank]
-    step: Any = parallel.decode if case.lens else parallel.prefill
+def arguments(case: Case, sharding: parallel.Sharding) -> dict[str, Any]:
+    """This rank's arguments of the step, on a GPU where the group's is one."""
+    part: dict[str, Any] = context(case, sharding.ranks).parts[sharding.rank]
     gpu = dist.get_backend(sharding.group) == "nccl"
     if gpu:
         part = {name: tensor.cuda() for name, tensor in part.items()}
-    options = {"sm_scale": 0.1, "topk": TOPK, "executor": None if gpu else "interpreter"}
-    return step(**{**part, "sharding": sharding, **options, **case.options, **more})
+    executor = None if gpu else "interpreter"
+    return {**part, "sharding": sharding, "sm_scale": 0.1, "topk": TOPK, "executor": executor, **case.options}
+
+
+def on_rank(case: Case, sharding: parallel.Sharding, **more: Any) -> dsa.StepOutput:
+    """This rank's call of the step."""
+    step: Any = parallel.decode if case.lens else parallel.prefill
+    return step(**{**arguments(case, sharding), **more})
+
+
+def replayed(case: Case, sharding: parallel.Sharding) -> dsa.StepOutput:
+    """A decode step captured with every row padded, and replayed with the lengths of the case."""
+    given = {**arguments(case, sharding), "workspace": ops.Workspace()}
+    lens = given["seq_lens"].clone()
+    given["seq_lens"].zero_()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        parallel.decode(**given)
+    torch.cuda.synchronize()
+    dist.barrier(sharding.group)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        output = parallel.decode(**given)
+    given["seq_lens"].copy_(lens)
+    for _ in range(3):
+        graph.replay()
+    torch.cuda.synchronize()
+    return output
 
 
 Work = Callable[..., Any]

@@ -35,12 +35,12 @@ from . import (
     _scratch,
     _topk,
 )
-from .sharding import ENTRIES, PARTIALS, Lengths, Sharding
+from .sharding import ENTRIES, NO_ENTRY, PARTIALS, Lengths, Sharding
 
 __all__ = ["Lengths", "Sharding", "decode", "prefill"]
 
-# Position of an entry that a rank with fewer than topk tokens of a row leaves: after all others.
-NO_ENTRY = 2**31 - 1
+
+LOWEST = torch.finfo(torch.float32).min
 
 
 @torch.no_grad()
@@ -117,11 +117,10 @@ def decode(
             )
             logits = logits.view(rows, width)
             tokens = topk_selector(logits, lengths.ends, topk, **options)
-            given, entries = _entries(sharding, 3, logits, tokens, ENTRIES[0], kept)
+            given, entries, places = _entries(sharding, 3, logits, tokens, ENTRIES[0], kept)
             # Ids of entries that are none are worked out as well, from whatever page is there, and never selected.
-            places = tokens.clamp(min=0).long()
             pages = block_table.gather(1, (places // PAGE).view(b, next_n * topk)).view(rows, topk)
-            entries[2].copy_(pages.long() * PAGE + places % PAGE + base)
+            torch.add(places % PAGE + base, pages, alpha=PAGE, out=entries[2])
             ids = _selected(sharding, given, lengths.entries, topk, 3, ENTRIES[0], kept, options)
             own = ids - base
             if env.CHECK_VALUES.get():
@@ -210,7 +209,7 @@ def prefill(
                     **options,
                 )
                 tokens = topk_selector(logits, ends[part], topk, row_starts=starts, absolute=True, **options)
-                given, _ = _entries(sharding, 2, logits, tokens, slot, kept)
+                given, _, _ = _entries(sharding, 2, logits, tokens, slot, kept)
                 ids[part] = _selected(sharding, given, lengths.entries[part], topk, 2, slot, kept, options)
             return _attend(
                 sharding, q_nope, q_pe, kv, sharding.tokens(ids), ids, kept, output, sm_scale=sm_scale, kpe=kpe,
@@ -220,13 +219,19 @@ def prefill(
 
 def _entries(
     sharding: Sharding, planes: int, logits: torch.Tensor, tokens: torch.Tensor, slot: int, kept: Workspace
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a rank gives of its best tokens: the bytes, and [planes, rows, topk] int32 with scores and positions filled in."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What a rank gives of its best tokens.
+
+    Returns:
+        The bytes, the same as [planes, rows, topk] int32 with scores and positions filled in, and the tokens as indices.
+    """
     given = sharding.buffer(slot, 4 * planes * tokens.numel(), tokens.device, kept)
     entries = given.view(torch.int32).view(planes, *tokens.shape)
-    torch.gather(logits, 1, tokens.clamp(min=0).long(), out=entries[0].view(torch.float32))
-    entries[1].copy_(sharding.positions(tokens).masked_fill(tokens < 0, NO_ENTRY))
-    return given, entries
+    wide = tokens.long()
+    torch.take(sharding.every_position(logits.shape[1], tokens.device), wide, out=entries[1])
+    places = wide.clamp_(min=0)
+    torch.gather(logits, 1, places, out=entries[0].view(torch.float32))
+    return given, entries, places
 
 
 def _selected(
@@ -285,9 +290,8 @@ def _attend(
     received = sharding.gather("partial outputs", PARTIALS, given, kept)
     outs = received[:, :size].view(torch.bfloat16).view(sharding.ranks, rows, heads, LATENT_DIM)
     lses = received[:, size:].view(torch.float32).view(sharding.ranks, rows, heads)
-    merged, total = merge(outs, lses, attn_sink)
     result = output if output is not None else replace(_allocate(q_nope, 0), indices=ids)
-    result.out.copy_(merged)
+    total = merge(outs, lses, attn_sink, result.out)
     torch.mul(total, LSE_SCALE[lse_base] / math.log(2), out=result.lse)
     if output is not None:
         output.indices.copy_(ids)
@@ -295,25 +299,28 @@ def _attend(
 
 
 def merge(
-    outs: torch.Tensor, lses: torch.Tensor, attn_sink: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    outs: torch.Tensor, lses: torch.Tensor, attn_sink: torch.Tensor | None, into: torch.Tensor
+) -> torch.Tensor:
     """Partial outputs of attention in one, in the order of the ranks.
 
     Args:
         outs, lses: [ranks, rows, heads, 512] and [ranks, rows, heads], lse in base e; a rank without tokens has -inf.
         attn_sink: [heads] float32, counted once.
+        into: [rows, heads, 512], written in one rounding from float32.
 
     Returns:
-        out [rows, heads, 512] float32 and lse [rows, heads] float32 in base e, without the sink.
+        lse [rows, heads] float32 in base e, without the sink.
     """
     total = reduce(torch.logaddexp, lses.unbind())
     below = total if attn_sink is None else torch.logaddexp(total, attn_sink)
     # A row without tokens on any rank would weigh by -inf less -inf.
-    shares = (lses - below.masked_fill(below == -math.inf, 0.0)).exp().unsqueeze(-1)
-    out = outs[0] * shares[0]
-    for part, share in zip(outs[1:], shares[1:], strict=True):
-        out = torch.addcmul(out, part.float(), share)
-    return out, total
+    shares = (lses - below.clamp(min=LOWEST)).exp_().unsqueeze(-1)
+    *before, last = range(len(outs))
+    out = torch.zeros_like(shares[0])
+    for rank in before:
+        out = torch.addcmul(out, outs[rank], shares[rank])
+    torch.addcmul(out, outs[last], shares[last], out=into)
+    return total
 
 
 def _rows_at_once(sharding: Sharding, stride: int, topk: int) -> int:

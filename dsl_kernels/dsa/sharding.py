@@ -23,16 +23,19 @@ from torch.distributed import distributed_c10d as c10d
 from .. import env
 from ..arguments import integer, require_known
 from ..errors import ExchangeError, ExecutorUnavailableError, InvalidArgumentError, LaunchError
+from ..ops._dispatch import of_its_own
 from ..ops.workspace import Workspace, capturing
 from ..problems.lightning_indexer import PAGE
 
 TRANSPORTS = ("collectives", "symmetric")
 MOST_INTERLEAVE = 1 << 24
+NO_ENTRY = 2**31 - 1
+"""Position of an entry that a rank with fewer tokens of a row than are selected leaves: after all others."""
 # Symmetric buffers: an exchange writes its own only when every rank has read what the exchange before last left there.
 ENTRIES, PARTIALS = (0, 1), 2
 
 _made: Counter[str] = Counter()
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class Sharding:
         self._prefix = f"dsl_kernels/{name}/{_made[name]}"
         _made[name] += 1
         self._calls, self._meetings = 0, 0
+        self._positions: dict[tuple[int, torch.device], torch.Tensor] = {}
         self._symmetric: dict[int, tuple[torch.Tensor, Any]] = {}
         self._replaced: list[torch.Tensor] = []
 
@@ -120,6 +124,17 @@ class Sharding:
         """The positions of this rank's tokens, numbered from 0."""
         runs = tokens.div(self.interleave, rounding_mode="floor")
         return tokens + (runs * (self.ranks - 1) + self.rank) * self.interleave
+
+    def every_position(self, count: int, device: torch.device) -> torch.Tensor:
+        """[count + 1] int32: the positions of this rank's tokens, then NO_ENTRY, which the index -1 takes."""
+        held = self._positions.get((count, device))
+        if held is None:
+            with of_its_own():
+                held = self.positions(torch.arange(count + 1, dtype=torch.int32, device=device))
+                held[-1] = NO_ENTRY
+            if not capturing(device):
+                self._positions[count, device] = held
+        return held
 
     def tokens(self, positions: torch.Tensor) -> torch.Tensor:
         """This rank's tokens at these positions; -1 where another rank holds it, and for negative positions."""
@@ -194,7 +209,8 @@ class Sharding:
         if slot in self._symmetric:
             # A captured graph may go on using it.
             self._replaced.append(self._symmetric[slot][0])
-        memory = symmetric.empty(size, dtype=torch.uint8, device=device)
+        with of_its_own():
+            memory = symmetric.empty(size, dtype=torch.uint8, device=device)
         held = self._symmetric[slot] = memory, symmetric.rendezvous(memory, self.group)
         return held
 
@@ -218,7 +234,7 @@ class Sharding:
                 peers = [handle.get_buffer(rank, (len(given),), torch.uint8) for rank in range(self.ranks)]
                 torch.stack(peers, out=received)
             else:
-                _all_gather(received.view(-1), given, group=self.group)
+                all_gather(received.view(-1), given, group=self.group)
         except RuntimeError as error:
             raise self._missed(what, str(error).partition("\n")[0]) from error
         return received
