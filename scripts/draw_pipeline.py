@@ -399,6 +399,41 @@ def results_picture() -> str:
     )
 
 
+STAGES = (
+    ("score", "own keys"),
+    ("select", "topk of own"),
+    ("entries", "score, position, id"),
+    ("select", "topk of all entries"),
+    ("attend", "own selected tokens"),
+    ("partial outputs", "out, lse"),
+    ("merge", "in rank order"),
+)
+
+
+def exchanges_picture() -> str:
+    """A step on two ranks: what each does alone, and the two exchanges between them."""
+    d, box, high, gap, left, top = Drawing(), 134, 52, 20, 92, 40
+    lanes = [top + lane * (high + 40) for lane in range(2)]
+    at = [left + i * (box + gap) for i in range(len(STAGES))]
+    for lane, y in enumerate(lanes):
+        d.text(20, y + high / 2 + 4, f"rank {lane}", size=13, anchor="start", bold=True)
+        for a, b in pairwise(at):
+            d.arrow(a + box, y + high / 2, b, y + high / 2)
+    for x, (name, says) in zip(at, STAGES, strict=True):
+        exchanged = name in ("entries", "partial outputs")
+        for y in lanes[:1] if exchanged else lanes:
+            tall = lanes[1] - lanes[0] + high if exchanged else high
+            d.box(x, y, box, tall, fill="#eaf2ff" if exchanged else PANEL)
+            d.text(x + box / 2, y + tall / 2 - 3, name, size=13, bold=True)
+            d.text(x + box / 2, y + tall / 2 + 14, says, size=10.5, fill=SOFT)
+        if exchanged:
+            d.text(x + box / 2, top - 14, "all to all ranks", size=10.5, fill=SOFT)
+        elif x == at[3]:
+            d.text(x + box / 2, top - 14, "alike on all ranks", size=10.5, fill=SOFT)
+    width = at[-1] + box + 20
+    return d.svg(width, lanes[1] + high + 24, "A step on two ranks and its two exchanges")
+
+
 def pictures() -> dict[Path, str]:
     """Every committed picture by its path."""
     return {
@@ -406,6 +441,7 @@ def pictures() -> dict[Path, str]:
         IMAGES / "pipeline.svg": draw(example()),
         IMAGES / "issuing_warp.svg": draw(walkthrough.variant()),
         IMAGES / "results.svg": results_picture(),
+        IMAGES / "exchanges.svg": exchanges_picture(),
     }
 
 
