@@ -5,9 +5,10 @@
 
 Microseconds of a step under CUDA-graph replay, the slower rank's: over the whole context on one GPU; shared, through NCCL
 and through symmetric memory; shared with the logits gathered; shared with topk / ranks selected on each rank, which is
-not exact and whose wrong rows are counted. `link` is what the step takes less the same step with nothing exchanged. Every
-point is checked first: ids of the ranks are equal and are those of one GPU but where scores tie to the last bit.
-Contexts of sequences that together pass 16M tokens share pages. A model of 4 and 8 ranks follows, labelled as one.
+not exact and whose wrong rows are counted. `no link` is the shared step with nothing exchanged, `kernels` a rank's
+kernels without the torch operations between them. Every point is checked first: the ranks hold the same bits, and rows
+whose ids differ from one GPU's are counted. Sequences that together pass 16M tokens share pages. A model of 4 and 8
+ranks follows, labelled as one.
 """
 
 from __future__ import annotations
@@ -227,15 +228,14 @@ def decode_sets(bench: Bench, point: Point) -> list[Shared]:
     return made
 
 
-def gathered(bench: Bench, sharding: parallel.Sharding, part: dict[str, torch.Tensor]) -> torch.Tensor:
+def gathered(
+    bench: Bench, sharding: parallel.Sharding, part: dict[str, torch.Tensor], ends: torch.Tensor
+) -> torch.Tensor:
     """Ids by gathered logits: every rank's logits to every rank, in the order of positions, then one selection."""
     lens = part["seq_lens"]
     b, width = lens.shape[0], part["block_table"].shape[1]
-    own = sharding.lengths(lens.view(-1), bench.topk).ends.view(b, 1)
     options: dict[str, Any] = {"executor": bench.executor}
-    logits = ops.lightning_indexer(
-        part["q_index"], part["k_index_cache"], part["weights"], own, part["block_table"], **options
-    )
+    logits = scored(bench, part, ends)
     every = torch.empty(bench.ranks, *logits.shape, device=bench.device, dtype=torch.float32)
     all_gather(every.view(-1), logits.view(-1), group=sharding.group)
     in_order = every.view(bench.ranks, b, width, PAGE).permute(1, 2, 0, 3).reshape(b, -1)
@@ -243,16 +243,18 @@ def gathered(bench: Bench, sharding: parallel.Sharding, part: dict[str, torch.Te
     return sharding.tokens(positions)
 
 
-def per_shard(bench: Bench, sharding: parallel.Sharding, part: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Tokens [rows, topk / ranks] of this rank where each selects its own share: not exact."""
-    lens = part["seq_lens"]
-    own = sharding.lengths(lens.view(-1), bench.topk).ends
-    share = bench.topk // bench.ranks
-    logits = ops.lightning_indexer(
-        part["q_index"], part["k_index_cache"], part["weights"], own.view(-1, 1), part["block_table"],
+def scored(bench: Bench, part: dict[str, torch.Tensor], ends: torch.Tensor) -> torch.Tensor:
+    """Logits of a rank's own keys."""
+    return ops.lightning_indexer(
+        part["q_index"], part["k_index_cache"], part["weights"], ends.view(-1, 1), part["block_table"],
         executor=bench.executor,
     )  # fmt: skip
-    return ops.topk_selector(logits.view(len(own), -1), own, share, executor=bench.executor)
+
+
+def selected(bench: Bench, part: dict[str, torch.Tensor], ends: torch.Tensor, count: int) -> torch.Tensor:
+    """The best of a rank's own tokens. With topk / ranks of them selection on each rank alone is not exact."""
+    logits = scored(bench, part, ends)
+    return ops.topk_selector(logits.view(len(ends), -1), ends, count, executor=bench.executor)
 
 
 def attended(
@@ -318,37 +320,44 @@ def decode_point(bench: Bench, point: Point) -> dict[str, Any]:
     row["check"] = {
         name: check(bench, one, shared_step(s, name, sets[0])()) for name, s in bench.shardings.items()
     }
-    plain = bench.shardings[first]
-    row["per_shard_wrong"] = wrong_rows(bench, sets[0], one, per_shard(bench, plain, sets[0].part))
+    plain, ends, share = bench.shardings[first], lengths[first].ends, bench.topk // bench.ranks
+    row["per_shard_wrong"] = wrong_rows(bench, sets[0], one, selected(bench, sets[0].part, ends, share))
     us: dict[str, float] = {}
     us["one"] = bench.time([lambda item=item: dsa.decode(**item.whole, **common) for item in sets])
     for name, sharding in bench.shardings.items():
         us[name] = bench.time([shared_step(sharding, name, item) for item in sets])
     us["unlinked"] = bench.time([shared_step(bench.unlinked, first, item) for item in sets])
-    us["shard"] = bench.time(
-        [lambda item=item: scored_and_selected(bench, plain, item.part) for item in sets]
+    us["shard"] = bench.time([lambda i=i: selected(bench, i.part, ends, bench.topk) for i in sets])
+    us["kernels"] = bench.time(
+        [kernels(bench, i, dsa.decode(**i.whole, **common).indices, ends) for i in sets]
     )
     us["gathered"] = bench.time(
-        [lambda i=i: attended(bench, plain, i.part, gathered(bench, plain, i.part)) for i in sets]
+        [lambda i=i: attended(bench, plain, i.part, gathered(bench, plain, i.part, ends)) for i in sets]
     )
     us["per_shard"] = bench.time(
-        [lambda i=i: attended(bench, plain, i.part, per_shard(bench, plain, i.part)) for i in sets]
+        [lambda i=i: attended(bench, plain, i.part, selected(bench, i.part, ends, share)) for i in sets]
     )
     row["us"] = us
     row["bytes"] = link_bytes(bench, point)
     return row
 
 
-def scored_and_selected(
-    bench: Bench, sharding: parallel.Sharding, part: dict[str, torch.Tensor]
-) -> torch.Tensor:
-    """What of a step a rank does over its own keys."""
-    ends = sharding.lengths(part["seq_lens"].view(-1), bench.topk).ends
-    logits = ops.lightning_indexer(
-        part["q_index"], part["k_index_cache"], part["weights"], ends.view(-1, 1), part["block_table"],
-        executor=bench.executor,
-    )  # fmt: skip
-    return ops.topk_selector(logits.view(len(ends), -1), ends, bench.topk, executor=bench.executor)
+def kernels(bench: Bench, shared: Shared, ids: torch.Tensor, ends: torch.Tensor) -> Call:
+    """The kernels of a shared step without the torch operations between them: what forms of selection that read and
+    write entries could come to, besides the exchanges."""
+    part, rows = shared.part, len(ids)
+    scores = torch.randn(rows, bench.ranks * bench.topk, dtype=torch.float32, device=bench.device)
+    counts = torch.full((rows,), scores.shape[1], dtype=torch.int32, device=bench.device)
+    own = ids - bench.rank * part["k_index_cache"].shape[0] * PAGE
+
+    def call() -> None:
+        selected(bench, part, ends, bench.topk)
+        ops.topk_selector(scores, counts, bench.topk, executor=bench.executor)
+        ops.sparse_mla(
+            part["q_nope"], part["q_pe"], part["kv"], own, kpe=part["kpe"], sm_scale=0.1, executor=bench.executor
+        )  # fmt: skip
+
+    return call
 
 
 def prefill_point(bench: Bench, point: Point) -> dict[str, Any]:
@@ -415,7 +424,7 @@ def cells(row: dict[str, Any], shardings: list[str]) -> list[str]:
     us = row["us"]
     best = min(us[name] for name in shardings)
     wrong = row.get("per_shard_wrong")
-    times = (us.get(name) for name in ("one", *shardings, "unlinked", "gathered", "per_shard"))
+    times = (us.get(name) for name in ("one", *shardings, "unlinked", "kernels", "gathered", "per_shard"))
     right = all(found["ranks_equal"] for found in row["check"].values())
     others = max(found["rows_with_other_ids"] for found in row["check"].values())
     return [
@@ -459,6 +468,7 @@ def main() -> int:
         "one us",
         *(f"{name} us" for name in shardings),
         "no link us",
+        "kernels us",
         "gathered us",
         "per shard us",
     )

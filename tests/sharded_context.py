@@ -64,16 +64,16 @@ def _specials(tensors: Tensors) -> None:
     scales = tensors["k_index_cache"].view(-1, PAGE * 132)[:, PAGE * 128 :].view(torch.float32)
     scales[::3, 5], scales[1::3, 9], scales[::2, 11] = math.nan, math.inf, -math.inf
     tensors["weights"][0] = math.nan
-    tensors["kv"].view(-1, 512)[3::97, 7] = math.nan
+    tensors["kv"].view(-1, 512)[3::397, 7] = math.nan
 
 
-RAGGED = ((599, 600), (64, 65), (0, 0), (1, 130), (193, 257))
+RAGGED = ((599, 600), (64, 65), (0, 1), (193, 257))
 CASES = (
     Case("pages", RAGGED),
     Case("contiguous", RAGGED, interleave=192, kv="joined", sink=True),
-    Case("runs_of_two_pages", ((300, 0, 299), (7, 640, 129)), interleave=128, kv="fp8", sink=True, options={"lse_base": "e"}),
-    Case("ties", ((700, 700, 699, 333), (128, 65, 64, 63)), spoil=_ties),
-    Case("specials", ((640, 500), (65, 66), (300, 10)), spoil=_specials),
+    Case("runs_of_two_pages", ((0, 299), (640, 129)), interleave=128, kv="fp8", sink=True, options={"lse_base": "e"}),
+    Case("ties", ((700, 699, 333), (128, 65, 63)), spoil=_ties),
+    Case("specials", ((640, 500), (66, 10)), spoil=_specials),
     Case("padded", ((0,), (0,)), sink=True),
     Case("windows", windows=((0, 1), (0, 400), (399, 400), (5, 5), (60, 300), (130, 259), (0, 0), (0, 64), (9, 2))),
     Case("tokens_in_turn", windows=((0, 200), (3, 199), (77, 78), (0, 150)), interleave=1, kv="fp8", options={"rows_per_chunk": 3}),
@@ -236,7 +236,6 @@ def _body(
         found = traceback.format_exc()
     torch.save(found, f"{folder}/{rank}.pt")
     # No rank leaves while another may still look into the store.
-    (Path(folder) / f"done{rank}").touch()
     dist.distributed_c10d._get_default_store().set(f"done/{rank}", "")
     if not isinstance(found, str):
         dist.distributed_c10d._get_default_store().wait(
@@ -249,7 +248,9 @@ def in_processes(
     ranks: int, work: Work, folder: Path, *arguments: Any, backend: str = "gloo", seconds: float = 300.0
 ) -> list[Any]:
     """What work(*arguments) gave on each rank of a process group; the text of what it raised where it did."""
-    together = multiprocessing.get_context("spawn")
+    together = multiprocessing.get_context("forkserver")
+    # Importing torch takes a process longer than most cases.
+    together.set_forkserver_preload([__name__])
     processes = [
         together.Process(target=_body, args=(work, rank, ranks, backend, seconds, str(folder), arguments))
         for rank in range(ranks)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from .. import env
-from ..arguments import finite, integer, require_dense
+from ..arguments import finite, integer, require_dense, shown
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
 from ..ops.sparse_mla import LSE_SCALE
@@ -40,6 +40,8 @@ from .sharding import ENTRIES, NO_ENTRY, PARTIALS, Lengths, Sharding
 __all__ = ["Lengths", "Sharding", "decode", "prefill"]
 
 
+# Planes of entries: the score's bits, what is given of a selected one, and last its position, which may be what is given.
+SCORE, NAME, POSITION = 0, 1, -1
 LOWEST = torch.finfo(torch.float32).min
 
 
@@ -86,12 +88,20 @@ def decode(
         As `dsa.decode`. ExchangeError: a rank did not come to an exchange. InvalidArgumentError: ranks differ in shapes
             or options, where DSL_KERNELS_CHECK_VALUES is set. Outputs of a call that fails are not written.
     """
+    _require_kind("sharding", sharding, Sharding)
     with sharding.step("decode"):
         topk, sm_scale = _topk(topk), finite("sm_scale", sm_scale)
         _require_decode(q_index, seq_lens, block_table)
         _require_merge(q_nope, attn_sink, lse_base, topk, output, workspace)
         _require_some("block_table", block_table, 1, "column")
         require_dense("k_index_cache", k_index_cache)
+        if lengths is not None:
+            _require_kind("lengths", lengths, Lengths)
+            if lengths.entries.numel() != seq_lens.numel():
+                got = f"{lengths.entries.numel()} rows"
+                raise InvalidArgumentError(
+                    "lengths", expected=f"{seq_lens.numel()} rows", got=got, fix="make them of these seq_lens"
+                )
         base = _first_id(sharding, k_index_cache, kv)
         _agree(
             sharding, {"seq_lens": seq_lens}, topk=topk, sm_scale=sm_scale, lse_base=lse_base, executor=executor, arch=arch,
@@ -100,8 +110,7 @@ def decode(
         )  # fmt: skip
         (b, next_n), width = seq_lens.shape, block_table.shape[1] * PAGE
         rows = b * next_n
-        if lengths is None:
-            lengths = sharding.lengths(seq_lens.reshape(rows), topk)
+        lengths = lengths or sharding.lengths(seq_lens.reshape(rows), topk)
         scratch, held, kept = _own_scratch(workspace, q_index)
         options: dict[str, Any] = {"executor": executor, "arch": arch, "workspace": scratch}
         with held:
@@ -120,7 +129,7 @@ def decode(
             given, entries, places = _entries(sharding, 3, logits, tokens, ENTRIES[0], kept)
             # Ids of entries that are none are worked out as well, from whatever page is there, and never selected.
             pages = block_table.gather(1, (places // PAGE).view(b, next_n * topk)).view(rows, topk)
-            torch.add(places % PAGE + base, pages, alpha=PAGE, out=entries[2])
+            torch.add(places % PAGE + base, pages, alpha=PAGE, out=entries[NAME])
             ids = _selected(sharding, given, lengths.entries, topk, 3, ENTRIES[0], kept, options)
             own = ids - base
             if env.CHECK_VALUES.get():
@@ -173,6 +182,7 @@ def prefill(
     Raises:
         As `decode`.
     """
+    _require_kind("sharding", sharding, Sharding)
     with sharding.step("prefill"):
         topk, sm_scale = _topk(topk), finite("sm_scale", sm_scale)
         _require_prefill(q_index, k_index, weights, k_start, k_end, q_nope, q_pe)
@@ -228,9 +238,9 @@ def _entries(
     given = sharding.buffer(slot, 4 * planes * tokens.numel(), tokens.device, kept)
     entries = given.view(torch.int32).view(planes, *tokens.shape)
     wide = tokens.long()
-    torch.take(sharding.every_position(logits.shape[1], tokens.device), wide, out=entries[1])
+    torch.take(sharding.every_position(logits.shape[1], tokens.device), wide, out=entries[POSITION])
     places = wide.clamp_(min=0)
-    torch.gather(logits, 1, places, out=entries[0].view(torch.float32))
+    torch.gather(logits, 1, places, out=entries[SCORE].view(torch.float32))
     return given, entries, places
 
 
@@ -244,24 +254,22 @@ def _selected(
     kept: Workspace,
     options: dict[str, Any],
 ) -> torch.Tensor:
-    """The last plane of the topk best among the entries of all ranks, [rows, topk] int32, by ascending position.
+    """Names of the topk best among the entries of all ranks, [rows, topk] int32, by ascending position.
 
     Each entry's place among all is the number of entries before it in each rank's list, which ascends. In that order
     selection breaks ties by position as it does on one GPU. Entries that are none come after the last one that counts.
     """
     rows, ranks = counts.shape[0], sharding.ranks
     received = sharding.gather("entries", slot, given, kept)
-    each = received.view(torch.int32).view(ranks, planes, rows, topk)
-
-    def in_a_row(plane: int) -> torch.Tensor:
-        return each[:, plane].transpose(0, 1).reshape(rows, ranks * topk)
-
-    every = in_a_row(1)
-    found = torch.searchsorted(each[:, 1].contiguous(), every.expand(ranks, -1, -1).contiguous())
-    places = found.sum(0)
-    scores = torch.empty_like(every, dtype=torch.float32).scatter_(1, places, in_a_row(0).view(torch.float32))
-    named = torch.empty_like(every).scatter_(1, places, in_a_row(planes - 1))
-    return topk_selector(scores, counts, topk, block_table=named, page_size=1, **options)
+    each = received.view(torch.int32).view(ranks, planes, rows, topk).permute(1, 2, 0, 3).contiguous()
+    entries = each.view(planes, rows, ranks * topk)
+    among = entries[POSITION].unsqueeze(1).expand(-1, ranks, -1).contiguous()
+    places = torch.searchsorted(each[POSITION], among).sum(1)
+    ordered = torch.empty_like(entries[: NAME + 1])
+    ordered.scatter_(2, places.expand(NAME + 1, -1, -1), entries[: NAME + 1])
+    return topk_selector(
+        ordered[SCORE].view(torch.float32), counts, topk, block_table=ordered[NAME], page_size=1, **options
+    )
 
 
 def _attend(
@@ -315,17 +323,19 @@ def merge(
     below = total if attn_sink is None else torch.logaddexp(total, attn_sink)
     # A row without tokens on any rank would weigh by -inf less -inf.
     shares = (lses - below.clamp(min=LOWEST)).exp_().unsqueeze(-1)
-    *before, last = range(len(outs))
-    out = torch.zeros_like(shares[0])
-    for rank in before:
+    if len(outs) == 1:
+        torch.mul(outs[0], shares[0], out=into)
+        return total
+    out = outs[0] * shares[0]
+    for rank in range(1, len(outs) - 1):
         out = torch.addcmul(out, outs[rank], shares[rank])
-    torch.addcmul(out, outs[last], shares[last], out=into)
+    torch.addcmul(out, outs[-1], shares[-1], out=into)
     return total
 
 
 def _rows_at_once(sharding: Sharding, stride: int, topk: int) -> int:
     """Rows of a chunk: its logits, and the places of its entries among each rank's, within the bytes for logits."""
-    places = 8 * (sharding.ranks + 1) * sharding.ranks * topk
+    places = 12 * (sharding.ranks + 1) * sharding.ranks * topk
     blocks = LOGITS_BYTES // (BLOCK * max(4 * stride, places))
     return max(1, blocks) * BLOCK
 
@@ -356,6 +366,13 @@ def _first_id(sharding: Sharding, k_index_cache: torch.Tensor, kv: torch.Tensor)
             fix="use smaller caches: ids are int32",
         )  # fmt: skip
     return sharding.rank * pages * PAGE
+
+
+def _require_kind(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise ArgumentTypeError(
+            name, expected=f"a dsa.parallel.{kind.__name__}", got=shown(value), fix="pass one"
+        )
 
 
 def _require_some(name: str, tensor: torch.Tensor, axis: int, what: str) -> None:

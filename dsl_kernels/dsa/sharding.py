@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from .. import env
-from ..arguments import integer, require_known
+from ..arguments import checked, integer, require_known
 from ..errors import ExchangeError, ExecutorUnavailableError, InvalidArgumentError, LaunchError
 from ..ops._dispatch import of_its_own
 from ..ops.workspace import Workspace, capturing
@@ -72,6 +72,7 @@ class Sharding:
             outside of the group.
     """
 
+    @checked
     def __init__(
         self,
         group: dist.ProcessGroup | None = None,
@@ -113,8 +114,18 @@ class Sharding:
         last = (ends % turn - firsts * self.interleave).clamp(0, self.interleave)
         return ends.div(turn, rounding_mode="floor") * self.interleave + last
 
+    @checked
     def lengths(self, ends: torch.Tensor, topk: int, starts: torch.Tensor | None = None) -> Lengths:
-        """The lengths of a step whose rows see the positions before `ends`, from `starts` on: [rows] int32 each."""
+        """The lengths of a step whose rows see the positions before `ends`, from `starts` on: [rows] int32 each.
+
+        Raises:
+            ArgumentTypeError, InvalidArgumentError: another type, dtype or shape.
+        """
+        for name, limits in (("ends", ends), ("starts", starts)):
+            if limits is not None and (limits.dtype != torch.int32 or limits.shape != (ends.numel(),)):
+                raise InvalidArgumentError(
+                    name, expected="[rows] int32", got=f"{limits.dtype} {list(limits.shape)}", fix="call .view(-1).int()"
+                )  # fmt: skip
         after = self.held(ends.clamp(min=0))
         before = torch.zeros_like(after) if starts is None else self.held(starts.clamp(min=0))
         entries = (after - before).clamp(0, topk).sum(-1, dtype=torch.int32)

@@ -119,7 +119,7 @@ def failures():
         sharding = parallel.Sharding(interleave=case.interleave)
         example = shared.context(case, 2).whole["q_nope"]
         output = dsa.StepOutput(
-            torch.full_like(example, 7), torch.full(example.shape[:2], 7.0), torch.full((10, 64), 7, dtype=torch.int32)
+            torch.full_like(example, 7), torch.full(example.shape[:2], 7.0), torch.full((8, 64), 7, dtype=torch.int32)
         )  # fmt: skip
         start = time.monotonic()
         seen = fails(DslKernelError, lambda: shared.on_rank(case, sharding, output=output, **more))
@@ -230,22 +230,45 @@ def wrong_arguments():
         "output.out": ({"output": replace(right, out=out[:-1])}, InvalidArgumentError),
         "output.lse": ({"output": replace(right, lse=lse.half())}, ArgumentTypeError),
         "output.indices": ({"output": replace(right, indices=ids[:, :32].contiguous())}, InvalidArgumentError),
-        "transport": ({"sharding": "symmetric"}, ExecutorUnavailableError),
+        "lengths": ({"lengths": 3}, ArgumentTypeError),
+        "lengths (rows)": ({"lengths": parallel.Lengths(*[torch.zeros(3).int()] * 3)}, InvalidArgumentError),
+        "sharding": ({"sharding": "all"}, ArgumentTypeError),
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", wrong_arguments())
 def test_a_wrong_argument_is_named_before_anything_runs(alone, name):
     given, error = wrong_arguments()[name]
-    sharding = parallel.Sharding(transport=given.get("sharding", "collectives"))
-    if "sharding" in given:
-        # What a rank of several would do.
-        with pytest.raises(error, match="transport"):
-            sharding.ranks = 2
-            sharding.buffer(0, 64, torch.device("cpu"), dsa.Workspace())
-        return
+    arguments = shared.arguments(shared.CASES[0], parallel.Sharding())
     with pytest.raises(error, match=name.partition(" ")[0]):
-        shared.on_rank(shared.CASES[0], sharding, **given)
+        parallel.decode(**{**arguments, **given})
+
+
+def test_symmetric_memory_without_a_gpu_is_refused(alone):
+    sharding = parallel.Sharding(transport="symmetric")
+    sharding.ranks = 2
+    with pytest.raises(ExecutorUnavailableError, match="transport"):
+        sharding.buffer(0, 64, torch.device("cpu"), dsa.Workspace())
+
+
+def test_a_step_of_no_rows_gives_none(alone):
+    whole = shared.arguments(shared.CASES[0], parallel.Sharding())
+    rows = ("q_index", "weights", "seq_lens", "block_table", "q_nope", "q_pe")
+    output = parallel.decode(**{**whole, **{name: whole[name][:0].contiguous() for name in rows}})
+    assert [tuple(tensor.shape) for tensor in parts(output)] == [(0, 8, 512), (0, 8), (0, 64)]
+
+
+def test_lengths_of_another_type_are_refused(alone):
+    sharding = parallel.Sharding()
+    ends = torch.ones(4, dtype=torch.int32)
+    assert sharding.lengths(ends, 64).entries.tolist() == [1] * 4
+    for name, given in (
+        ("ends", (ends.long(), 64)),
+        ("starts", (ends, 64, ends[:2])),
+        ("topk", (ends, "64")),
+    ):
+        with pytest.raises(DslKernelError, match=name):
+            sharding.lengths(*given)
 
 
 def test_partial_outputs_merge_to_attention_over_all_tokens_with_the_sink_counted_once():
