@@ -6,6 +6,7 @@ import datetime
 import math
 import multiprocessing
 import os
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -208,6 +209,39 @@ def replayed(case: Case, sharding: parallel.Sharding) -> dsa.StepOutput:
         graph.replay()
     torch.cuda.synchronize()
     return output
+
+
+class Mapped:
+    """What `rendezvous` of torch's symmetric memory gives, over files that processes without a GPU map."""
+
+    def __init__(self, group: dist.ProcessGroup, names: list[str], size: int) -> None:
+        self.group = group
+        self.each = [torch.from_file(name, shared=True, size=size, dtype=torch.uint8) for name in names]
+
+    def barrier(self) -> None:
+        dist.barrier(self.group)
+        if dist.get_rank(self.group):
+            # A slow reader: what the other rank writes too early is there by then.
+            time.sleep(0.5)
+
+    def get_buffer(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return self.each[rank][: math.prod(shape)].view(dtype).view(shape)
+
+
+class Symmetric(parallel.Sharding):
+    """A sharding through symmetric memory, which is files in a folder: its turns of buffers without a GPU."""
+
+    def __init__(self, folder: str, interleave: int) -> None:
+        super().__init__(interleave=interleave, transport="symmetric")
+        self.folder = Path(folder) / self._prefix.replace("/", "_")
+
+    def _grow(self, slot: int, size: int, device: torch.device) -> tuple[torch.Tensor, Any]:
+        names = [f"{self.folder}_{slot}_{size}_{rank}" for rank in range(self.ranks)]
+        Path(names[self.rank]).write_bytes(bytes(size))
+        dist.barrier(self.group)
+        mapped = Mapped(self.group, names, size)
+        self._symmetric[slot] = mapped.each[self.rank], mapped
+        return self._symmetric[slot]
 
 
 Work = Callable[..., Any]

@@ -56,6 +56,28 @@ def steps_of_all(names):
     return found
 
 
+def steps_through_memory(folder, names):
+    """What a rank gets when it reads its peers' buffers, twice over, and what through the group."""
+    found = {}
+    for case in cases(names):
+        plain = parallel.Sharding(interleave=case.interleave)
+        memory = shared.Symmetric(folder, case.interleave)
+        again = [parts(shared.on_rank(case, memory)) for _ in range(2)]
+        found[case.name] = [parts(shared.on_rank(case, plain)), *again]
+    return found
+
+
+def test_buffers_that_peers_read_take_turns(tmp_path):
+    """One barrier an exchange is enough, also for a prompt of several chunks."""
+    names = ["ties", "contiguous_prompt"]
+    every = shared.in_processes(2, steps_through_memory, tmp_path, str(tmp_path), names)
+    assert not [found for found in every if isinstance(found, str)], every
+    for name in names:
+        first = every[0][name][0]
+        for again in (*every[0][name], *every[1][name]):
+            assert all(map(torch.equal, bits(first), bits(again))), name
+
+
 def parts(output):
     return output.out, output.lse, output.indices
 
