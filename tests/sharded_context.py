@@ -169,10 +169,13 @@ def _prefill(case: Case, seed: int, ranks: int) -> Context:
     return Context(whole, parts)
 
 
-def on_one(case: Case, ranks: int) -> dsa.StepOutput:
-    """The step of one GPU over the whole context."""
+def on_one(case: Case, ranks: int, device: str = "cpu") -> dsa.StepOutput:
+    """The step of one GPU, or of the interpreter, over the whole context."""
     step: Any = dsa.decode if case.lens else dsa.prefill
-    return step(**context(case, ranks).whole, sm_scale=0.1, topk=TOPK, executor="interpreter", **case.options)
+    whole = {name: tensor.to(device) for name, tensor in context(case, ranks).whole.items()}
+    executor = "interpreter" if device == "cpu" else None
+    found = step(**whole, sm_scale=0.1, topk=TOPK, executor=executor, **case.options)
+    return dsa.StepOutput(found.out.cpu(), found.lse.cpu(), found.indices.cpu())
 
 
 def arguments(case: Case, sharding: parallel.Sharding) -> dict[str, Any]:

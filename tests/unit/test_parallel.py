@@ -100,9 +100,9 @@ def test_every_rank_has_what_one_gpu_has_over_the_whole_context(ranks, tmp_path)
         compare(case, ranks, dsa.StepOutput(*first))
 
 
-def compare(case, ranks, got):
+def compare(case, ranks, got, device="cpu"):
     """Ids equal to one GPU's, attention within its rule of the reference's, over the whole context."""
-    one = shared.on_one(case, ranks)
+    one = shared.on_one(case, ranks, device)
     assert torch.equal(got.indices, one.indices), case.name
     whole = shared.context(case, ranks).whole
     inputs = StepInputs(case.kind, whole, shared.TOPK)
@@ -341,7 +341,7 @@ def test_two_gpus_have_what_one_has(transport, tmp_path):
         first = every[0][case.name][0]
         for again in (*every[0][case.name], *every[1][case.name]):
             assert all(map(torch.equal, bits(first), bits(again))), case.name
-        compare(case, 2, dsa.StepOutput(*first))
+        compare(case, 2, dsa.StepOutput(*first), "cuda")
 
 
 def test_what_a_rank_misses_says_how_to_go_on():
