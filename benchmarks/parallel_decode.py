@@ -267,7 +267,7 @@ def attended(
     ids = torch.nn.functional.pad(ids, (0, -ids.shape[1] % PAGE), value=-1)
     output = parallel._attend(
         sharding, part["q_nope"], part["q_pe"], part["kv"], ids, ids, bench.workspace, None, sm_scale=0.1, kpe=part["kpe"],
-        attn_sink=None, lse_base="2", options={"executor": bench.executor, "workspace": bench.workspace},
+        attn_sink=None, lse_base="2", split_heads=False, options={"executor": bench.executor, "workspace": bench.workspace},
     )  # fmt: skip
     return output.out
 

@@ -34,6 +34,7 @@ class Case:
         lens: tokens by sequence and query of a decode step.
         windows: starts and ends of a prefill's rows.
         interleave: tokens in a run of a rank.
+        split: each rank has eight heads of its own.
         spoil: changes the whole context's tensors in place.
         options: more arguments of the step.
     """
@@ -44,6 +45,7 @@ class Case:
     interleave: int = PAGE
     kv: str = "bf16"
     sink: bool = False
+    split: bool = False
     spoil: Callable[[Tensors], None] = lambda tensors: None
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -75,6 +77,8 @@ CASES = (
     Case("runs_of_two_pages", ((0, 299), (640, 129)), interleave=128, kv="fp8", sink=True, options={"lse_base": "e"}),
     Case("ties", ((700, 699, 333), (128, 65, 63)), spoil=_ties),
     Case("specials", ((640, 500), (66, 10)), spoil=_specials),
+    Case("split_heads", ((130, 0), (1, 260)), sink=True, split=True),
+    Case("split_heads_prompt", windows=((0, 150), (20, 130)), sink=True, split=True),
     Case("padded", ((0,), (0,)), sink=True),
     Case("windows", windows=((0, 1), (0, 400), (399, 400), (5, 5), (60, 300), (130, 259), (0, 0), (0, 64), (9, 2))),
     Case("tokens_in_turn", windows=((0, 200), (3, 199), (77, 78), (0, 150)), interleave=1, kv="fp8", options={"rows_per_chunk": 3}),
@@ -119,7 +123,7 @@ def _decode(case: Case, seed: int, ranks: int) -> Context:
     columns = -(-longest // (PAGE * run * ranks)) * run
     pages = b * columns + 2
     size = steps.StepSize(
-        batch=b, next_n=next_n, context=longest, heads=8, index_heads=32, topk=TOPK, kv=case.kv, pages=pages * ranks
+        batch=b, next_n=next_n, context=longest, heads=8 * (ranks if case.split else 1), index_heads=32, topk=TOPK, kv=case.kv, pages=pages * ranks
     )  # fmt: skip
     whole = _draw(case, size, seed)
     case.spoil(whole)
@@ -148,8 +152,9 @@ def _prefill(case: Case, seed: int, ranks: int) -> Context:
     """The keys of each rank's runs, padded to as many on every rank."""
     starts, ends = (torch.tensor(bounds, dtype=torch.int32) for bounds in zip(*case.windows, strict=True))
     keys = int(ends.max())
+    heads = 8 * (ranks if case.split else 1)
     size = steps.StepSize(
-        "prefill", rows=len(ends), context=keys, heads=8, index_heads=32, topk=TOPK, kv=case.kv
+        "prefill", rows=len(ends), context=keys, heads=heads, index_heads=32, topk=TOPK, kv=case.kv
     )
     whole = _draw(case, size, seed) | {"k_start": starts, "k_end": ends}
     case.spoil(whole)
@@ -181,9 +186,13 @@ def on_one(case: Case, ranks: int, device: str = "cpu") -> dsa.StepOutput:
 def arguments(case: Case, sharding: parallel.Sharding) -> dict[str, Any]:
     """This rank's arguments of the step, on a GPU where the group's is one."""
     part: dict[str, Any] = context(case, sharding.ranks).parts[sharding.rank]
+    if case.split:
+        own = slice(8 * sharding.rank, 8 * (sharding.rank + 1))
+        part |= {name: part[name][:, own].contiguous() for name in ("q_nope", "q_pe")}
+        part |= {"attn_sink": part["attn_sink"][own].contiguous(), "split_heads": True}
     gpu = dist.get_backend(sharding.group) == "nccl"
     if gpu:
-        part = {name: tensor.cuda() for name, tensor in part.items()}
+        part = {name: v.cuda() if isinstance(v, torch.Tensor) else v for name, v in part.items()}
     executor = None if gpu else "interpreter"
     return {**part, "sharding": sharding, "sm_scale": 0.1, "topk": TOPK, "executor": executor, **case.options}
 

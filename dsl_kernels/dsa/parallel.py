@@ -21,7 +21,7 @@ from ..arguments import finite, integer, require_dense, shown
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
 from ..ops.sparse_mla import LSE_SCALE
-from ..problems.layouts import LATENT_DIM
+from ..problems.layouts import LATENT_DIM, ROPE_DIM
 from ..problems.lightning_indexer import PAGE
 from . import (
     BLOCK,
@@ -35,7 +35,7 @@ from . import (
     _scratch,
     _topk,
 )
-from .sharding import ENTRIES, NO_ENTRY, PARTIALS, Lengths, Sharding
+from .sharding import ENTRIES, NO_ENTRY, PARTIALS, QUERIES, Lengths, Sharding
 
 __all__ = ["Lengths", "Sharding", "decode", "prefill"]
 
@@ -62,6 +62,7 @@ def decode(
     kpe: torch.Tensor | None = None,
     attn_sink: torch.Tensor | None = None,
     lse_base: str = "2",
+    split_heads: bool = False,
     lengths: Lengths | None = None,
     output: StepOutput | None = None,
     workspace: Workspace | None = None,
@@ -76,11 +77,13 @@ def decode(
         k_index_cache, kv, kpe: this rank's caches, as many pages on every rank.
         block_table: [b, max_pages] int32, this rank's pages in the order of its tokens; tables may differ.
         sharding: the ranks, and which positions each holds.
+        split_heads: each rank has its own heads of q_nope, q_pe and attn_sink (tensor parallelism over the same ranks), as
+            many on every rank, and gets those of out and lse. Queries are exchanged first, so that a rank attends for all.
         lengths: `sharding.lengths(seq_lens.view(-1), topk)`, which the layers of a model share; worked out by default.
         output, workspace, executor, arch: as `dsa.decode`.
 
     Returns:
-        The step's output, equal bit for bit on all ranks. Ids name tokens of the caches put end to end in the order of
+        The step's output, equal bit for bit on all ranks but for split heads. Ids name tokens of the caches put end to end in the order of
         the ranks: rank * pages * 64 + the rank's own id. They ascend by position in the sequence, as one GPU's would
         over that cache.
 
@@ -106,7 +109,7 @@ def decode(
         _agree(
             sharding, {"seq_lens": seq_lens}, topk=topk, sm_scale=sm_scale, lse_base=lse_base, executor=executor, arch=arch,
             q_index=q_index, weights=weights, q_nope=q_nope, q_pe=q_pe, attn_sink=attn_sink, k_index_cache=k_index_cache,
-            kv=kv, kpe=kpe,
+            kv=kv, kpe=kpe, split_heads=split_heads,
         )  # fmt: skip
         (b, next_n), width = seq_lens.shape, block_table.shape[1] * PAGE
         rows = b * next_n
@@ -137,7 +140,7 @@ def decode(
                 own.masked_fill_((own < 0) | (own >= k_index_cache.shape[0] * PAGE), -1)
             return _attend(
                 sharding, q_nope, q_pe, kv, own, ids, kept, output, sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink,
-                lse_base=lse_base, options=options,
+                lse_base=lse_base, split_heads=split_heads, options=options,
             )  # fmt: skip
 
 
@@ -159,6 +162,7 @@ def prefill(
     kpe: torch.Tensor | None = None,
     attn_sink: torch.Tensor | None = None,
     lse_base: str = "2",
+    split_heads: bool = False,
     rows_per_chunk: int | None = None,
     output: StepOutput | None = None,
     workspace: Workspace | None = None,
@@ -174,10 +178,10 @@ def prefill(
         k_start, k_end: [s] int32 window of each row, in positions of the whole context.
         k_index, k_index_scales, kv, kpe: this rank's keys in the order of their positions, as many on every rank: where a
             rank has fewer, spare ones at the end, which no window reaches.
-        sharding: as `decode`. Other arguments as `dsa.prefill`.
+        sharding, split_heads: as `decode`. Other arguments as `dsa.prefill`.
 
     Returns:
-        The step's output, equal bit for bit on all ranks; ids are positions in the whole context.
+        The step's output, equal bit for bit on all ranks but for split heads; ids are positions in the whole context.
 
     Raises:
         As `decode`.
@@ -193,7 +197,7 @@ def prefill(
         _agree(
             sharding, {"k_start": k_start, "k_end": k_end}, topk=topk, sm_scale=sm_scale, lse_base=lse_base,
             executor=executor, arch=arch, rows_per_chunk=rows_per_chunk, q_index=q_index, weights=weights, q_nope=q_nope,
-            q_pe=q_pe, attn_sink=attn_sink, k_index=k_index, kv=kv, kpe=kpe,
+            q_pe=q_pe, attn_sink=attn_sink, k_index=k_index, kv=kv, kpe=kpe, split_heads=split_heads,
         )  # fmt: skip
         rows, keys = q_index.shape[0], k_index.shape[0]
         stride = -(-keys // 4) * 4
@@ -223,7 +227,7 @@ def prefill(
                 ids[part] = _selected(sharding, given, lengths.entries[part], topk, 2, slot, kept, options)
             return _attend(
                 sharding, q_nope, q_pe, kv, sharding.tokens(ids), ids, kept, output, sm_scale=sm_scale, kpe=kpe,
-                attn_sink=attn_sink, lse_base=lse_base, options=options,
+                attn_sink=attn_sink, lse_base=lse_base, split_heads=split_heads, options=options,
             )  # fmt: skip
 
 
@@ -286,9 +290,15 @@ def _attend(
     kpe: torch.Tensor | None,
     attn_sink: torch.Tensor | None,
     lse_base: str,
+    split_heads: bool,
     options: dict[str, Any],
 ) -> StepOutput:
     """Attention over this rank's own selected tokens, merged with the other ranks'."""
+    result = output if output is not None else replace(_allocate(q_nope, 0), indices=ids)
+    mine = slice(None)
+    if split_heads:
+        mine = slice(sharding.rank * q_nope.shape[1], (sharding.rank + 1) * q_nope.shape[1])
+        q_nope, q_pe = _every_head(sharding, q_nope, q_pe, kept)
     rows, heads, _ = q_nope.shape
     size = rows * heads * LATENT_DIM * 2
     given = sharding.buffer(PARTIALS, size + rows * heads * 4, q_nope.device, kept)
@@ -298,12 +308,38 @@ def _attend(
     received = sharding.gather("partial outputs", PARTIALS, given, kept)
     outs = received[:, :size].view(torch.bfloat16).view(sharding.ranks, rows, heads, LATENT_DIM)
     lses = received[:, size:].view(torch.float32).view(sharding.ranks, rows, heads)
-    result = output if output is not None else replace(_allocate(q_nope, 0), indices=ids)
-    total = merge(outs, lses, attn_sink, result.out)
+    total = merge(outs[:, :, mine], lses[:, :, mine], attn_sink, result.out)
     torch.mul(total, LSE_SCALE[lse_base] / math.log(2), out=result.lse)
     if output is not None:
         output.indices.copy_(ids)
     return result
+
+
+def _every_head(
+    sharding: Sharding, q_nope: torch.Tensor, q_pe: torch.Tensor, kept: Workspace
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries [rows, ranks * heads, ...] of all ranks' heads."""
+    rows, heads, _ = q_nope.shape
+    require_dense("q_pe", q_pe)
+    if (
+        q_pe.shape != (rows, heads, ROPE_DIM)
+        or q_pe.dtype != torch.bfloat16
+        or q_nope.dtype != torch.bfloat16
+    ):
+        raise InvalidArgumentError(
+            "q_pe", expected=f"shape {(rows, heads, ROPE_DIM)} of bfloat16, as q_nope", got=f"{tuple(q_pe.shape)} of {q_pe.dtype}",
+            fix="make the operands agree",
+        )  # fmt: skip
+    width = LATENT_DIM + ROPE_DIM
+    given = sharding.buffer(QUERIES, rows * heads * width * 2, q_nope.device, kept)
+    joined = given.view(torch.bfloat16).view(rows, heads, width)
+    joined[..., :LATENT_DIM].copy_(q_nope)
+    joined[..., LATENT_DIM:].copy_(q_pe)
+    received = sharding.gather("queries", QUERIES, given, kept)
+    every = received.view(torch.bfloat16).view(sharding.ranks, rows, heads, width).transpose(0, 1)
+    parts = every.split((LATENT_DIM, ROPE_DIM), dim=-1)
+    nope, rope = (part.reshape(rows, sharding.ranks * heads, part.shape[-1]) for part in parts)
+    return nope, rope
 
 
 def merge(

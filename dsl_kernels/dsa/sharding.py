@@ -32,7 +32,7 @@ MOST_INTERLEAVE = 1 << 24
 NO_ENTRY = 2**31 - 1
 """Position of an entry that a rank with fewer tokens of a row than are selected leaves: after all others."""
 # Symmetric buffers: an exchange writes its own only when every rank has read what the exchange before last left there.
-ENTRIES, PARTIALS = (0, 1), 2
+ENTRIES, PARTIALS, QUERIES = (0, 1), 2, 3
 
 _made: Counter[str] = Counter()
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
