@@ -75,7 +75,7 @@ def generate(
 ) -> None:
     """Sweep, check, render into generated/, compile every variant, and print one table.
 
-    In a checkout the generated parts of its documents follow the committed set.
+    In a checkout the generated parts of its documents, and the clock's walks of what changed, follow the committed set.
     """
     console = Console(stderr=True)
     only = Filter(op, backend, arch, name)
@@ -93,6 +93,8 @@ def generate(
     if compile:
         compiled = _compile(found, root, console)
     documents = _documents(console) if root == GENERATED else []
+    if root == GENERATED:
+        _walks(console)
     rows = _rows(found, compiled)
     if as_json:
         typer.echo(
@@ -127,18 +129,29 @@ def generate(
 
 
 def _documents(console: Console) -> list[str]:
-    """Bring a checkout's documents in step with its committed set; the paths of those that changed.
+    """Bring a checkout's documents in step with its committed set; the paths of those that changed."""
+    if not DOCUMENTS.exists():
+        return []
+    done = _follow(console, [str(DOCUMENTS)], "documents are", "make docs")
+    return [line.removeprefix("wrote: ") for line in done.splitlines()]
+
+
+def _walks(console: Console) -> None:
+    """Let the clock walk the variants that changed."""
+    _follow(console, ["-m", "codegen", "walks"], "the clock's walks are", "python -m codegen walks")
+
+
+def _follow(console: Console, command: list[str], what: str, again: str) -> str:
+    """Run what follows the committed set, and return what it prints.
 
     A process of its own does it: this one has read the set as it was.
     """
-    if not DOCUMENTS.exists():
-        return []
     kept = {name: value for name, value in os.environ.items() if name != env.GENERATED_DIR.name}
-    done = subprocess.run([sys.executable, str(DOCUMENTS)], env=kept, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, *command], env=kept, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        console.print(f"documents are as they were ({reason}); run `make docs`", soft_wrap=True, markup=False)
-    return [line.removeprefix("wrote: ") for line in done.stdout.splitlines()]
+        console.print(f"{what} as they were ({reason}); run `{again}`", soft_wrap=True, markup=False)
+    return done.stdout
 
 
 def _compile(found: Sweep, root: Path, console: Console) -> dict[str, Any]:
@@ -230,6 +243,24 @@ def check(as_json: Json = False) -> None:
         Console().print(f"generated/ is in step: {len(emission.unchanged)} files")
     if emission.drifted:
         raise typer.Exit(1)
+
+
+@app.command()
+def walks(arch: Arch = None, as_json: Json = False) -> None:
+    """Let the clock walk the variants that it ranks, but for those whose modules are as they were walked."""
+    from dsl_kernels.clock import cached
+
+    from .walks import record
+
+    done = []
+    with _progress(Console(stderr=True)) as progress:
+        task = progress.add_task("walk", total=None)
+        for name in [arch] if arch else cached.RANKED:
+            done += record(name, lambda v: progress.update(task, advance=1, description=f"walk {v}"))
+    if as_json:
+        typer.echo(json.dumps({"walked": done}))
+    else:
+        Console().print(f"walked: {len(done)} variants")
 
 
 @app.command("list")

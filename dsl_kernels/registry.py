@@ -1,10 +1,11 @@
 """Which variant serves a call, and why.
 
 The order is: an explicit argument, the environment's override, the point of this GPU's tuned tables (the user's, then
-the shipped one) that has the call's sizes, the nearest points together with the cost model, the cost model alone,
-otherwise an error that says what was refused for which reasons. Where this GPU has no point of an operation, those of its
-nearest sibling stand in, with scaled times. A ranking never fails a call: equal predictions, or a cost model that fails,
-leave the choice to the variants' names.
+the shipped one) that has the call's sizes, the nearest points together with a model, the model alone, otherwise an error
+that says what was refused for which reasons. Where this GPU has no point of an operation, those of its nearest sibling
+stand in, with scaled times. The model is the clock where it has walked every candidate before (`clock.cached`), else the
+cost model. A ranking never fails a call: equal predictions, or a cost model that fails, leave the choice to the variants'
+names.
 Nothing ever falls back to another dtype or to the reference.
 """
 
@@ -20,68 +21,24 @@ from itertools import takewhile
 from types import SimpleNamespace
 from typing import Any
 
-from . import env, measured, policies, programs, variants
-from .arch import GpuSpec, get_arch, gpu_row
-from .arguments import checked, require_known, require_range
-from .errors import DslKernelError, InvalidArgumentError, NoVariantError, UnknownNameError
+from . import env, measured, models, policies, programs, variants
+from .arch import GpuSpec
+from .arguments import checked, require_known
+from .calls import Call as Call
+from .calls import assumed as assumed
+from .calls import bucket as bucket
+from .calls import deciding as deciding
+from .errors import DslKernelError, NoVariantError, UnknownNameError
 from .measured import Near
-from .tile.cost import predict
-from .tile.counting import Counted, counts_of
-from .tile.lang import PROBE, Schedule
+from .tile.lang import PROBE
 from .variants import Variant
 
 log = logging.getLogger(__name__)
-# Predicted times closer than this are a tie, not a ranking.
-TIE = 1e-9
+# Predicted times closer than this share are a tie, not a ranking: walks of one kernel differ by as much from launch to launch.
+TIES = {models.CLOCK: 0.01, models.COST_MODEL: 1e-9}
 # Groups of refusals that an error spells out, and characters of what tells the reasons of a group apart.
 REFUSALS_SHOWN = 8
 REASONS_SHOWN = 100
-
-
-@checked
-@dataclass(frozen=True)
-class Call:
-    """What selection looks at: the operation, its form, the architecture, the GPU and the runtime dims.
-
-    Attributes:
-        form: variant of the problem ("decode", "prefill", "bf16", "fp8", "default").
-        dims: runtime dims by name, as `problems.binding.bind` finds them.
-        gpu: name that finds the tuned table and the rates, e.g. "NVIDIA H200"; "" skips the table and takes the rates of
-            the architecture's reference GPU.
-        sms: SMs of the GPU; 0 where its row says it.
-        own: whether the GPU's own tables speak; False selects as if it had none.
-    """
-
-    op: str
-    form: str
-    arch: str
-    dims: Mapping[str, int]
-    gpu: str = ""
-    backend: str | None = None
-    sms: int = 0
-    own: bool = True
-
-    def __post_init__(self) -> None:
-        for name, value in self.dims.items():
-            require_range(name, value, 0, 2**63 - 1)
-        require_range("sms", self.sms, 0, 2**16)
-
-    @classmethod
-    def on(
-        cls, gpu: GpuSpec, op: str, form: str, dims: Mapping[str, int], backend: str | None = None
-    ) -> Call:
-        """A call that runs on this GPU."""
-        return cls(op, form, gpu.arch.name, dims, gpu.device, backend, gpu.sms)
-
-    @property
-    def row(self) -> GpuSpec:
-        """The GPU that launch dims and predictions are for."""
-        return gpu_row(self.arch, self.gpu, self.sms)
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        on = (self.arch, self.gpu, self.sms, self.own)
-        return (self.op, self.form, on, self.backend, tuple(self.dims.items()))
 
 
 @dataclass(frozen=True)
@@ -126,6 +83,7 @@ class Explanation:
         tuned: the entry of the call's own sizes, measured on this GPU.
         near: without one, the measured points that speak for the call, the nearest first.
         sibling: the GPU that those were measured on; None where it is the call's own.
+        model: what made the predictions: the clock, or the cost model.
         notes: what a person should know besides.
     """
 
@@ -137,6 +95,7 @@ class Explanation:
     error: Exception | None = field(default=None, repr=False)
     near: list[Near] = field(default_factory=list)
     sibling: GpuSpec | None = None
+    model: str = models.COST_MODEL
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -202,8 +161,7 @@ def clear() -> None:
     global _selected
     _selected = {}
     measured.entries_of.cache_clear()
-    _predict.cache_clear()
-    _read.cache_clear()
+    models.clear()
 
 
 @checked
@@ -214,7 +172,7 @@ def explain(
 
     Args:
         variant: the override to apply, and `forced_by` what it came from.
-        predict: run the cost model also where a tuned entry decides; selection itself does not wait for it.
+        predict: run the model also where a tuned entry decides; selection itself does not wait for it.
     """
     sizes = bucket(call)
     user = measured.user_table(call.row.device) if call.gpu and call.own else measured.UserTable()
@@ -232,9 +190,7 @@ def explain(
         _look_up(result, open_rows)
     decided = variant is not None or result.tuned is not None
     if predict or not decided:
-        dims = assumed(call, deciding(call) if result.near else sizes)
-        for row in open_rows:
-            row.predicted_us, row.bound = _prediction(call, row.variant, dims)
+        _model(result, open_rows, assumed(call, deciding(call)))
         _estimate(result, open_rows)
         open_rows.sort(key=_rank)
     try:
@@ -288,10 +244,15 @@ def _decide(
         return best, "only applicable variant", {}
     if best.predicted_us is None:
         return best, "first by name, the cost model failed", {}
-    tied = [r for r in open_rows if r.predicted_us is not None and r.predicted_us - best.predicted_us < TIE]
+    most = best.predicted_us * (1 + TIES[result.model])
+    tied = [r for r in open_rows if r.predicted_us is not None and r.predicted_us <= most]
     if len(tied) == 1:
-        return best, "cost model", {}
-    return min(tied, key=lambda row: row.variant.id), "cost model, first by name of equal predictions", {}
+        return best, result.model, {}
+    return (
+        min(tied, key=lambda row: row.variant.id),
+        f"{result.model}, first by name of equal predictions",
+        {},
+    )
 
 
 def _rule_of_points(result: Explanation, chosen: Variant) -> tuple[str, dict[str, int]]:
@@ -325,19 +286,27 @@ def _look_up(result: Explanation, open_rows: list[Candidate]) -> None:
             row.tuned_us = result.tuned["us"].get(row.variant.id)
 
 
-def _scaled(call: Call, sibling: GpuSpec, point: Near, of: Mapping[str, Candidate]) -> Near:
-    """A sibling's point with its times as they would be on the call's GPU, by what the cost model says of both.
+def _model(result: Explanation, rows: list[Candidate], dims: Mapping[str, int]) -> None:
+    """Fill in what one model says of the candidates: times of two of them do not compare."""
+    result.model, found = models.predict(result.call, [row.variant for row in rows], dims)
+    for row, (us, bound) in zip(rows, found, strict=True):
+        row.predicted_us, row.bound = us, bound
+
+
+def _scaled(result: Explanation, point: Near, of: Mapping[str, Candidate]) -> Near:
+    """A sibling's point with its times as they would be on the call's GPU, by what the model says of both.
 
     With as many SMs every launch is dealt out alike there, and one factor, the fastest variant's, keeps the order that was
     measured: rows hold measured rates and published ones, which would tell variants apart that no card does. With
     others each variant has its own, since rounds of CTAs and splits differ.
     """
+    call, sibling = result.call, result.sibling or result.call.row
     us = {name: time for name, time in point.entry["us"].items() if name in of}
     dims, there = assumed(call, point.entry["bucket"]), replace(call, gpu=sibling.device, sms=sibling.sms)
     alike = sibling.sms == call.row.sms
     factors: dict[str, float] = {}
     for name in [min(us, key=us.__getitem__)] if alike else us:
-        here, was = (_prediction(on, of[name].variant, dims)[0] for on in (call, there))
+        here, was = (models.prediction(on, of[name].variant, dims, result.model)[0] for on in (call, there))
         if not here or not was:
             return point
         factors[name] = here / was
@@ -348,13 +317,14 @@ def _scaled(call: Call, sibling: GpuSpec, point: Near, of: Mapping[str, Candidat
 
 def _estimate(result: Explanation, rows: list[Candidate]) -> None:
     """Fill in what the points near a call make of the predictions."""
-    call, near, sibling = result.call, result.near, result.sibling
+    call, near = result.call, result.near
     by_id = {row.variant.id: row for row in rows}
-    if sibling is not None:
-        near = [_scaled(call, sibling, point, by_id) for point in near]
+    if result.sibling is not None:
+        near = [_scaled(result, point, by_id) for point in near]
 
     def at_point(name: str, entry: Mapping[str, Any]) -> float | None:
-        return _prediction(call, by_id[name].variant, assumed(call, entry["bucket"]))[0]
+        dims = assumed(call, entry["bucket"])
+        return models.prediction(call, by_id[name].variant, dims, result.model)[0]
 
     if near:
         found = measured.between(near, {name: row.predicted_us for name, row in by_id.items()}, at_point)
@@ -385,7 +355,7 @@ def _unavailable(variant: Variant, notes: list[str]) -> str | None:
 @checked
 def predicted_us(call: Call, variant: Variant) -> float | None:
     """The cost model's time of a variant for a call, of its very sizes; None where the model fails."""
-    return _prediction(call, variant, assumed(call, deciding(call)))[0]
+    return models.prediction(call, variant, assumed(call, deciding(call)), models.COST_MODEL)[0]
 
 
 @checked
@@ -504,85 +474,3 @@ def _listed(groups: list[Refusals]) -> str:
         lines.append(f"{sum(len(group.variants) for group in rest)}: other reasons")
     count = sum(len(group.variants) for group in groups)
     return f"{count} refusals:" + "".join(f"\n  {line}" for line in lines)
-
-
-@checked
-def bucket(call: Call) -> dict[str, int]:
-    """The sizes that decide, rounded up to powers of two; 0 stays apart."""
-    return {name: value and 1 << (value - 1).bit_length() for name, value in deciding(call).items()}
-
-
-@checked
-def deciding(call: Call) -> dict[str, int]:
-    """The sizes that decide, as they are: what a tuned point is named by."""
-    program = programs.get(call.op)
-    program.problem.operands(call.form)
-    try:
-        return dict(policies.get(call.op).bucket(call.form, call.dims))
-    except KeyError as error:
-        raise InvalidArgumentError(
-            "dims",
-            expected=f"every size of {call.op} {call.form}",
-            got=f"no {error.args[0]}",
-            fix="pass the dims that problems.binding.bind finds",
-        ) from None
-
-
-def assumed(call: Call, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Dims for the cost model: the bucket's sizes over the call's own, with derived ones that follow them."""
-    dims = {**call.dims, **sizes}
-    if "max_len" in sizes and "stride" in dims:
-        dims["stride"] = max(dims["stride"], sizes["max_len"])
-    return dims
-
-
-def _frozen(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(values.items()))
-
-
-def _prediction(call: Call, variant: Variant, dims: Mapping[str, int]) -> tuple[float | None, str]:
-    on = (call.arch, call.gpu, call.sms)
-    return _predict(call.op, on, _frozen(variant.knobs), call.form, _frozen(dims))
-
-
-@lru_cache(maxsize=4096)
-def _predict(
-    op: str,
-    on: tuple[str, str, int],
-    knobs: tuple[tuple[str, Any], ...],
-    form: str,
-    dims: tuple[tuple[str, int], ...],
-) -> tuple[float | None, str]:
-    """Predicted microseconds and what bounds them; twins of several backends share one prediction.
-
-    `on` is the architecture, name and SMs of a call.
-    A model that fails must not fail the call: None, with a warning once an operation.
-    """
-    program, policy, gpu = programs.get(op), policies.get(op), gpu_row(*on)
-    values, sizes = dict(knobs), dict(dims)
-    try:
-        sizes.update(policy.launch(SimpleNamespace(**values), sizes, gpu).dims)
-        schedule, counted = _read(op, gpu.arch.name, knobs)
-        cost = predict(program, policy, values, schedule, gpu, form, sizes, counted)
-        if not math.isfinite(cost.us):
-            raise ArithmeticError(f"predicted {cost.us} us")
-        return cost.us, cost.bound
-    except Exception as error:
-        if op not in _warned:
-            _warned.add(op)
-            log.warning(
-                "the cost model of %s failed for %s %s (%s: %s); variants without a prediction rank last, by name",
-                op, form, sizes, type(error).__name__, error,
-            )  # fmt: skip
-        return None, ""
-
-
-_warned: set[str] = set()
-
-
-@lru_cache(maxsize=1024)
-def _read(op: str, arch_name: str, knobs: tuple[tuple[str, Any], ...]) -> tuple[Schedule, Counted | None]:
-    """A variant's schedule as declared (generating has checked it), and what its text counts, unless its policy does."""
-    program, values, arch = programs.get(op), dict(knobs), get_arch(arch_name)
-    schedule = program.declare(SimpleNamespace(**values), arch)
-    return schedule, None if policies.get(op).counts else counts_of(program, values, arch)

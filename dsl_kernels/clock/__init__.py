@@ -5,21 +5,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from .. import policies, programs, registry
-from ..arch import get_arch
+from .. import policies, programs
+from ..arch import GpuSpec, get_arch
+from ..calls import Call, assumed, deciding
 from ..errors import InvalidArgumentError
 from ..tile.counting import Counted, counts_of
+from ..tile.lang import Schedule
 from .rates import Rates, rates_of
-from .sm import Kernel, Prediction, Sm
+from .sm import Kernel, Prediction, Share, Sm
 
 if TYPE_CHECKING:
     from ..variants import Variant
 
-__all__ = ["Kernel", "Prediction", "Rates", "predict", "rates_of", "walked"]
+__all__ = ["Kernel", "Prediction", "Rates", "predict", "rates_of", "share_of", "sm_of", "walked"]
 
 
 def walked() -> list[str]:
@@ -27,7 +30,7 @@ def walked() -> list[str]:
     return [op for op in programs.names() if policies.get(op).counts is None]
 
 
-def predict(call: registry.Call, variant: Variant, rates: Rates | None = None) -> Prediction:
+def predict(call: Call, variant: Variant, rates: Rates | None = None) -> Prediction:
     """What a launch of a variant takes on the call's GPU, every row as long as the call allows.
 
     Args:
@@ -42,11 +45,32 @@ def predict(call: registry.Call, variant: Variant, rates: Rates | None = None) -
             "op", expected=", ".join(walked()), got=f"{call.op}, where data decide how often loops turn",
             fix="run `python -m dsl_kernels explain`, which has the cost model's time",
         )  # fmt: skip
-    gpu, dims = call.row, registry.assumed(call, registry.deciding(call))
-    dims.update(policies.get(call.op).launch(SimpleNamespace(**variant.knobs), dims, gpu).dims)
+    return sm_of(call, variant, rates).walk()
+
+
+def sm_of(call: Call, variant: Variant, rates: Rates | None = None) -> Sm:
+    """One SM of the call's GPU with its share of a launch of a variant, before its walk."""
+    gpu = call.row
     kernel, counted = _read(call.op, gpu.arch.name, tuple(sorted(variant.knobs.items())), variant.backend)
-    least = programs.get(call.op).problem.bytes(call.form, dims)
-    return Sm(kernel, gpu, rates or rates_of(gpu), dims, counted(dims), least).walk()
+    sizes, rates = assumed(call, deciding(call)), rates or rates_of(gpu)
+    dims, share = share_of(call.op, call.form, gpu, variant.knobs, sizes, kernel.schedule, counted, rates)
+    return Sm(kernel, rates, dims, share)
+
+
+def share_of(
+    op: str,
+    form: str,
+    gpu: GpuSpec,
+    knobs: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    schedule: Schedule,
+    counted: Counted,
+    rates: Rates,
+) -> tuple[dict[str, int], Share]:
+    """The dims of a launch of a variant, as its launch rule deals out a call of these sizes, and what an SM gets of it."""
+    dims = {**sizes, **policies.get(op).launch(SimpleNamespace(**knobs), sizes, gpu).dims}
+    least = programs.get(op).problem.bytes(form, dims)
+    return dims, Share.of(schedule, gpu, rates, dims, counted(dims), least)
 
 
 @lru_cache(maxsize=256)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,8 +183,11 @@ def bounds(gpu: GpuSpec) -> tuple[Rates, Rates]:
 
 
 def _rates(gpu: GpuSpec, end: str) -> Rates:
-    clock = float(gpu.clock_mhz)
-    tensor = {dtype: rate * (2 if gpu.arch.tmem_columns else 1) for dtype, rate in TENSOR.items()}
+    clock, each = float(gpu.clock_mhz), 2 if gpu.arch.tmem_columns else 1
+    # Some products have a half or a quarter of the tensor cores (H20): what is published of them says which.
+    published = gpu.tensor_tflops["bfloat16"] * 1e6 / (gpu.sms * clock)
+    part = 2.0 ** min(0, round(math.log2(published / (each * TENSOR["bfloat16"]))))
+    tensor = {dtype: rate * each * part for dtype, rate in TENSOR.items()}
     found: dict[str, Any] = {"hbm_bytes": gpu.hbm_gbps, "l2_bytes": gpu.l2_gbps}
     for name, rate in sources(gpu).items():
         at = getattr(rate, end)

@@ -69,37 +69,76 @@ class Prediction:
         return name if self.busy[name] > 0.7 else "latency"
 
 
-class Sm:
-    """One SM with its share of the GPU's memory, and the CTAs that it gets of a launch."""
+@dataclass(frozen=True)
+class Share:
+    """What one SM gets of a launch, and of the GPU's memory.
 
-    def __init__(
-        self,
-        kernel: Kernel,
+    Attributes:
+        counts: what a CTA does.
+        products: clocks that the tensor cores take for a CTA at least.
+        wanted: CTAs, of which it holds `at_once`.
+        active: the share of the GPU's SMs that have a CTA.
+        byte_clocks: clocks a byte from memory or the L2.
+        latency: clocks until the first byte comes.
+    """
+
+    counts: Counts
+    products: float
+    wanted: int
+    at_once: int
+    active: float
+    byte_clocks: float
+    latency: float
+
+    @classmethod
+    def of(
+        cls,
+        schedule: Schedule,
         gpu: GpuSpec,
         rates: Rates,
         dims: Mapping[str, int],
         counts: Counts,
         least: float,
-    ) -> None:
-        schedule = kernel.schedule
-        self.kernel, self.gpu, self.rates, self.dims = kernel, gpu, rates, dims
-        self.machine = Machine()
-        self.uses = counts.uses
-        self.spelled = SPELLED.get(kernel.dsl, 1.0)
-        self.block = (0,) * len(schedule.grid)
-        self.ctas = math.prod(size_at(extent, dims) for extent in schedule.grid)
+    ) -> Share:
+        """The share of a launch of these sizes, of which `least` bytes come from memory at least."""
+        ctas = math.prod(size_at(extent, dims) for extent in schedule.grid)
         held = max(1, schedule.ctas_per_sm)
         sms = max(1, gpu.slots_in_clusters(schedule.cluster_ctas, held) // held)
-        self.wanted = max(1, -(-self.ctas // sms))
-        self.at_once = min(held, self.wanted)
+        wanted = max(1, -(-ctas // sms))
         # What the launch moves comes from memory once, and else from the L2.
-        traffic = self.ctas * (counts.loaded + counts.stored)
+        traffic = ctas * (counts.loaded + counts.stored)
         fresh = min(1.0, least / traffic) if traffic else 0.0
-        active = min(gpu.sms, self.ctas)
-        self.byte_clocks = max(
-            1 / rates.sm_bytes, active * fresh / rates.hbm_bytes, active / rates.l2_bytes
-        )  # fmt: skip
-        self.latency = rates.l2_latency if fresh < 0.2 else rates.hbm_latency
+        active = min(gpu.sms, ctas)
+        byte_clocks = max(1 / rates.sm_bytes, active * fresh / rates.hbm_bytes, active / rates.l2_bytes)
+        latency = rates.l2_latency if fresh < 0.2 else rates.hbm_latency
+        products = sum(flops / rates.tensor[dtype] for dtype, flops in counts.flops.items())
+        return cls(counts, products, wanted, min(held, wanted), active / gpu.sms, byte_clocks, latency)
+
+    @property
+    def rounds(self) -> float:
+        """Rounds of CTAs."""
+        return self.wanted / self.at_once
+
+    def time(self, rates: Rates, clocks: float, tensor: float) -> tuple[float, float]:
+        """Microseconds of a launch, and the clock that they were worked out with.
+
+        Args:
+            clocks: of the SM.
+            tensor: the share of them in which the tensor cores are busy.
+        """
+        mhz = rates.mhz(tensor * self.active * min(1.0, clocks / SUSTAINED))
+        return rates.launch_us + rates.begin_us + clocks / mhz, mhz
+
+
+class Sm:
+    """One SM with its share of a launch, as it is walked."""
+
+    def __init__(self, kernel: Kernel, rates: Rates, dims: Mapping[str, int], share: Share) -> None:
+        self.kernel, self.rates, self.dims, self.share = kernel, rates, dims, share
+        self.machine = Machine()
+        self.uses = share.counts.uses
+        self.spelled = SPELLED.get(kernel.dsl, 1.0)
+        self.block = (0,) * len(kernel.schedule.grid)
         self.tasks: list[Task] = []
         self._first: Cta | None = None
         self._left = 0
@@ -111,9 +150,9 @@ class Sm:
         Raises:
             ScheduleError: roles wait for what never happens.
         """
-        walked = min(self.wanted, MOST_CTAS * self.at_once)
-        self._left = walked - self.at_once
-        for _ in range(self.at_once):
+        walked = min(self.share.wanted, MOST_CTAS * self.share.at_once)
+        self._left = walked - self.share.at_once
+        for _ in range(self.share.at_once):
             self._begin(0.0)
         stuck = self.machine.run(self._paced)
         if stuck:
@@ -127,11 +166,7 @@ class Sm:
         span = max(1.0, self.machine.now)
         busy = {unit.name: unit.busy / span for unit in self.machine.units.values()}
         busy["issue"] = sum(unit.busy for unit in self.machine.issue) / SCHEDULERS / span
-        loaded = (
-            busy.get("tensor cores", 0.0) * min(1.0, self.ctas / self.gpu.sms) * min(1.0, clocks / SUSTAINED)
-        )
-        mhz = self.rates.mhz(loaded)
-        us = self.rates.launch_us + self.rates.begin_us + clocks / mhz
+        us, mhz = self.share.time(self.rates, clocks, busy.get("tensor cores", 0.0))
         waits: dict[str, Mapping[str, float]] = {}
         for task in self.tasks:
             waits.setdefault(task.name, task.waits)
@@ -161,7 +196,7 @@ class Sm:
 
     def _clocks(self, walked: int) -> float:
         """Clocks of all CTAs, of which the first ones were walked."""
-        rounds, done = self.wanted / self.at_once, walked / self.at_once
+        rounds, done = self.share.rounds, walked / self.share.at_once
         if self._paced() and self._first is not None:
             times = max(self._first.acquired.values(), key=len)
             half = len(times) // 2
@@ -169,5 +204,5 @@ class Sm:
             return rounds * (times[-1] + (self.uses - len(times)) * pace)
         ends = sorted(self._ends)
         if done > 1:
-            return ends[-1] + (rounds - done) * (ends[-1] - ends[-1 - self.at_once])
+            return ends[-1] + (rounds - done) * (ends[-1] - ends[-1 - self.share.at_once])
         return ends[-1] * rounds / done

@@ -181,7 +181,7 @@ class Walker:
 
     def _memory(self, size: float, at: float) -> float:
         """When the memory's port of the SM has passed so many bytes on that are asked for at a time."""
-        return self.machine.unit("memory").serve(at, size * self.sm.byte_clocks)
+        return self.machine.unit("memory").serve(at, size * self.sm.share.byte_clocks)
 
     # ------------------------------------------------------------------ plain statements
 
@@ -244,10 +244,10 @@ class Walker:
         loaded, stored = self._asked(s, s.leaf.loaded), self._asked(s, s.leaf.stored)
         for position, value in zip(s.leaf.results, results, strict=True):
             self.scope[s.arguments[position].args[0]] = value
-        comes = self._memory(loaded, self.task.now) + self.sm.latency if loaded else 0.0
+        comes = self._memory(loaded, self.task.now) + self.sm.share.latency if loaded else 0.0
         yield from self.issue(work)
         if work.copied:
-            comes = comes or self.task.now + self.sm.latency
+            comes = comes or self.task.now + self.sm.share.latency
             self._copied = max(self._copied, comes + self.rates.copy_latency)
         elif comes:
             yield comes
@@ -333,7 +333,9 @@ class Walker:
         yield from self.slots(self.rates.bulk_slots * copies)
         taken = self.machine.unit("copy engine").serve(self.task.now, self.rates.bulk_issue * copies)
         comes = (
-            self._memory(bytes_of(self.schedule, s.target), taken) + self.sm.latency + self.rates.bulk_latency
+            self._memory(bytes_of(self.schedule, s.target), taken)
+            + self.sm.share.latency
+            + self.rates.bulk_latency
         )
         key = s.slot.pipeline.name, self.value(s.slot.use)
         self._bulks[key] = max(self._bulks.get(key, 0.0), comes)

@@ -17,7 +17,7 @@ from codegen.render import environment
 from codegen.sweep import backends
 from dsl_kernels.arch import ARCHS, GPUS
 from dsl_kernels.clock import Kernel, rates_of
-from dsl_kernels.clock.sm import Sm
+from dsl_kernels.clock.sm import Share, Sm
 from dsl_kernels.errors import DeclarationError, DslKernelError
 from dsl_kernels.problems.base import OperandSpec, Problem
 from dsl_kernels.tile import statements
@@ -221,7 +221,9 @@ def test_the_clock_goes_by_what_it_declares() -> None:
 
     def clocks(turns: int) -> float:
         kernel = Kernel(schedule(), text, {})
-        return Sm(kernel, gpu, rates_of(gpu), {"turns": turns}, counts, 0.0).walk().clocks
+        dims = {"turns": turns}
+        share = Share.of(kernel.schedule, gpu, rates_of(gpu), dims, counts, 0.0)
+        return Sm(kernel, rates_of(gpu), dims, share).walk().clocks
 
     assert clocks(6) - clocks(3) >= 3 * rates_of(gpu).meet
 

@@ -53,7 +53,9 @@ def sm_of(
     }
     dims |= {"all_resident": 0, "abreast": 1}
     changed = change(dataclasses.replace(kernel, works={}))
-    return sm.Sm(changed, call.row, given or rates.rates_of(call.row), dims, counted(dims), 1e6).walk()
+    given = given or rates.rates_of(call.row)
+    share = sm.Share.of(changed.schedule, call.row, given, dims, counted(dims), 1e6)
+    return sm.Sm(changed, given, dims, share).walk()
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])

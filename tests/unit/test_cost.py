@@ -18,7 +18,7 @@ import pytest
 import torch
 from test_registry import ARCHS, GRID, decode, gqa, mla, prefill, resample, topk
 
-from dsl_kernels import policies, problems, programs, registry, variants
+from dsl_kernels import models, policies, problems, programs, registry, variants
 from dsl_kernels.arch import get_arch
 from dsl_kernels.tile import text as text_module
 from dsl_kernels.tile.counting import counts_of
@@ -161,7 +161,7 @@ def test_counts_are_what_the_bodies_do(op) -> None:
     program, policy, compared = programs.get(op), policies.get(op), 0
     for call in small_calls(op):
         open_variants = [v for v in variants.variants(op) if registry.refusal(call, v) is None]
-        for knobs in {registry._frozen(v.knobs): v.knobs for v in open_variants}.values():
+        for knobs in {tuple(sorted(v.knobs.items())): v.knobs for v in open_variants}.values():
             arch = get_arch(call.arch)
             dims = {**call.dims, "max_len": call.dims.get("stride", 0)}
             dims |= policy.launch(SimpleNamespace(**knobs), dims, call.row).dims
@@ -180,7 +180,7 @@ def test_the_model_tells_the_variants_of_a_dsl_apart() -> None:
     for call in GRID:
         rows = [c for c in registry.explain(call).candidates if c.refusal is None]
         best = min(c.predicted_us for c in rows)
-        tied = [c.variant for c in rows if c.predicted_us - best < registry.TIE]
+        tied = [c.variant for c in rows if c.predicted_us - best < registry.TIES[models.COST_MODEL]]
         assert len({v.backend for v in tied}) == len(tied), (call, [v.id for v in tied])
 
 
@@ -216,7 +216,7 @@ def test_a_cost_model_that_fails_costs_a_warning_not_the_call(monkeypatch, caplo
     monkeypatch.setattr(
         policies, "get", lambda op, get=policies.get: broken if op == "topk_selector" else get(op)
     )
-    monkeypatch.setattr(registry, "_warned", set())
+    monkeypatch.setattr(models, "_warned", set())
     with caplog.at_level(logging.WARNING):
         chosen = registry.select(topk())
         again = registry.select(topk(rows=64))
@@ -237,9 +237,9 @@ def test_a_prediction_that_is_no_number_is_none(monkeypatch, value) -> None:
 
 def test_a_variant_without_a_prediction_ranks_last(monkeypatch) -> None:
     best = registry.select(topk()).variant
-    known = registry._predict
+    known = models._by_cost
     monkeypatch.setattr(
-        registry, "_predict", lambda op, arch, knobs, *rest: (None, "") if dict(knobs) == best.knobs else known(op, arch, knobs, *rest)
+        models, "_by_cost", lambda op, arch, knobs, *rest: (None, "") if dict(knobs) == best.knobs else known(op, arch, knobs, *rest)
     )  # fmt: skip
     monkeypatch.setattr(registry, "_selected", {})
     found = registry.explain(topk())

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from dsl_kernels import measured, policies, programs, registry, variants
+from dsl_kernels import measured, models, policies, programs, registry, variants
 from dsl_kernels.errors import ArtifactError, NoVariantError, UnknownNameError
 
 ARCHS = ("sm_90a", "sm_100a")
@@ -157,7 +157,7 @@ def test_more_queries_than_any_variant_takes() -> None:
 
 
 def test_equal_predictions_go_to_the_first_name_and_say_so(monkeypatch) -> None:
-    monkeypatch.setattr(registry, "_predict", lambda *args: (5.0, "hbm"))
+    monkeypatch.setattr(models, "_by_cost", lambda *args: (5.0, "hbm"))
     monkeypatch.setattr(registry, "_selected", {})
     selection = registry.select(topk())
     assert selection.rule == "cost model, first by name of equal predictions"

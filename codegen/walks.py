@@ -1,0 +1,106 @@
+"""The walks by which the clock ranks variants: recorded once a variant, at launches that differ as much as its grids' do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from dsl_kernels import clock, problems, registry, variants
+from dsl_kernels.arch import GPUS, GpuSpec
+from dsl_kernels.clock import cached
+from dsl_kernels.runtime.storage import write_atomically
+from dsl_kernels.variants import Variant
+
+# Launches of a variant that are walked at most, and octaves by which they differ from each other at least.
+MOST, APART = 24, 0.3
+GRIDS = ("core", "serving", "wide")
+# What points leave unsaid, as inputs are drawn for them.
+UNSAID = {"topk": 2048}
+CLOCK = Path(clock.__file__).parent
+
+
+def digest() -> str:
+    """What the clock is: its sources and Hopper's measured rates."""
+    found = hashlib.sha256()
+    for path in (*sorted(CLOCK.glob("*.py")), *CLOCK.parent.glob("tuned/*_rates.json")):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def calls_of(op: str, gpu: GpuSpec) -> list[registry.Call]:
+    """Every point of an operation's grids, as a call."""
+    problem, found = problems.get(op), {}
+    for grid in GRIDS:
+        for form, params in problem.grid(grid):
+            sizes = {name: value for name, value in params.items() if isinstance(value, int)}
+            given = {**UNSAID, "skip_below": 0, **problem.dims_of(form, sizes)}
+            dims = {name: given.get(name, 1) for name in problem.dims(form)}
+            call = registry.Call.on(gpu, op, form, dims)
+            found[call.key] = call
+    return list(found.values())
+
+
+def spread(places: Mapping[Any, cached.Place]) -> list[Any]:
+    """Of places those that lie farthest from the ones before them, from the first on."""
+    left = dict(places)
+    kept = [next(iter(left))]
+    away = {key: math.dist(at, left[kept[0]]) for key, at in left.items()}
+    while len(kept) < MOST:
+        far = max(away, key=away.__getitem__)
+        if away[far] < APART:
+            break
+        kept.append(far)
+        away = {key: min(known, math.dist(left[key], left[far])) for key, known in away.items()}
+    return kept
+
+
+def walked(variant: Variant) -> list[list[Any]]:
+    """The walks of a variant, a row each: its place, clocks, the tensor cores' share, the busiest unit."""
+    sms = {}
+    # A GPU with a note is for predictions only.
+    for gpu in (row for row in GPUS.values() if row.arch.name == variant.arch and not row.note):
+        for call in calls_of(variant.op, gpu):
+            if registry.refusal(call, variant) is None:
+                sms[gpu.name, call.key] = clock.sm_of(call, variant)
+    places = {key: cached.place(sm.share) for key, sm in sms.items()}
+    rows = []
+    for key in spread(places) if places else []:
+        found = sms[key].walk()
+        figures = (*places[key], found.clocks, found.busy.get("tensor cores", 0.0))
+        rows.append([*(float(f"{figure:.5g}") for figure in figures), found.bound])
+    return rows
+
+
+def record(arch: str, progress: Callable[[str], None] = lambda variant: None, jobs: int = 2) -> list[str]:
+    """Walk the variants of an architecture whose recorded walks are of another module or clock; returns their ids."""
+    path, now = cached.path_of(arch), digest()
+    held = json.loads(path.read_text()) if path.exists() else {}
+    known = held.get("variants", {}) if held.get("clock") == now else {}
+    wanted = {v.id: v for op in cached.RANKED.get(arch, ()) for v in variants.variants(op, arch=arch)}
+    kept = {name: r for name, r in known.items() if name in wanted and r["sha256"] == wanted[name].sha256}
+    missing = [variant for name, variant in wanted.items() if name not in kept]
+    with ProcessPoolExecutor(jobs) as pool:
+        for variant, rows in zip(missing, pool.map(walked, missing), strict=True):
+            kept[variant.id] = {"sha256": variant.sha256, "walks": rows}
+            progress(variant.id)
+    if missing or kept.keys() != known.keys():
+        write_atomically(path, _text(arch, now, kept).encode())
+    return [variant.id for variant in missing]
+
+
+def _text(arch: str, now: str, kept: Mapping[str, Any]) -> str:
+    """The file: a line a variant, so that a change shows which ones it is of."""
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept))
+    head = {
+        "schema": cached.SCHEMA,
+        "model": True,
+        "arch": arch,
+        "clock": now,
+        "command": "python -m codegen walks",
+    }
+    return json.dumps(head, indent=1)[:-2] + f',\n "variants": {{\n{lines}\n }}\n}}\n'
