@@ -25,9 +25,10 @@ CLOCK = Path(clock.__file__).parent
 
 
 def digest() -> str:
-    """What the clock is: its sources and Hopper's measured rates."""
+    """What a walk depends on beside its variant: the sources of the clock that walk, and Hopper's measured rates."""
     found = hashlib.sha256()
-    for path in (*sorted(CLOCK.glob("*.py")), *CLOCK.parent.glob("tuned/*_rates.json")):
+    walking = (CLOCK / f"{name}.py" for name in ("machine", "rates", "sm", "walk", "work"))
+    for path in (*walking, *CLOCK.parent.glob("tuned/*_rates.json")):
         found.update(path.read_bytes())
     return found.hexdigest()[:16]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -353,6 +354,46 @@ def _fingerprint(found: Explanation) -> dict[str, Any] | None:
     return dict(seen) if seen else None
 
 
+def _clock(found: Explanation) -> dict[str, Any] | None:
+    """What the clock says of a choice that nothing measured decides, and the rates on which this choice hangs."""
+    from .. import clock
+    from ..clock.interval import doubts, interval
+
+    call, of = found.call, [c.variant for c in found.candidates if c.refusal is None]
+    if not of or found.tuned or found.near or call.op not in clock.walked():
+        return None
+    try:
+        us = {variant.id: asdict(interval(call, variant)) for variant in of}
+        hangs = [asdict(doubt) for doubt in doubts(call, of)]
+    except DslKernelError as error:
+        found.notes.append(f"the clock says nothing: {error}")
+        return None
+    return {"model": True, "ranks": found.model == "clock", "us": us, "hangs_on": hangs}
+
+
+def _print_clock(said: Mapping[str, Any]) -> None:
+    order = sorted(said["us"].items(), key=lambda item: (item[1]["us"], item[0]))
+    rows = [(name, f"{us['us']:.1f}", f"{us['best']:.1f} to {us['worst']:.1f}") for name, us in order]
+    out.show(out.table("the clock's walks of this very call: a model, not a measurement", ("variant", "model us", "between"), rows, right=("model us", "between")))  # fmt: skip
+    for doubt in said["hangs_on"]:
+        turned = f"{doubt['chosen']} is {doubt['faster']:.2f} times as fast"
+        if not doubt["rate"]:
+            text = f"The choice hangs on several rates together: where all are at one end of their intervals, {turned}."
+        else:
+            measure = (
+                f"python benchmarks/clock_rates.py --only '{doubt['item']}'" if doubt["item"] else "an item that benchmarks/clock_rates.py lacks"
+            )  # fmt: skip
+            text = (
+                f"The choice hangs on {doubt['rate']}, taken as {doubt['value']:g}: at {doubt['end']:g} {turned}. "
+                f"{doubt['source']}. To measure first: {measure}."
+            )
+        out.console().print(text, markup=False, soft_wrap=True)
+    if not said["hangs_on"]:
+        out.console().print(
+            "The choice holds at both ends of the rates' intervals.", markup=False, soft_wrap=True
+        )
+
+
 def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
     pick, whose = found.selection, found.table_of
     return {
@@ -371,6 +412,7 @@ def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
         "near": [{"bucket": n.entry["bucket"], "octaves": n.distance} for n in found.near],
         "notes": found.notes,
         "fingerprint": _fingerprint(found),
+        "clock": _clock(found),
         "best_by_backend": {
             backend: {"variant": variant, "us": us, "times_the_fastest": times}
             for backend, (variant, us, times) in found.best_by_backend().items()
@@ -471,6 +513,8 @@ def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: li
             f"the tables of {call.gpu} have none of {call.op} {call.form}",
             style="yellow", markup=False, soft_wrap=True,
         )  # fmt: skip
+    if said := _clock(found):
+        _print_clock(said)
     for note in found.notes:
         out.error_console().print(note, style="yellow", markup=False, soft_wrap=True)
     if found.selection is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +16,11 @@ from . import _output as out
 from .catalog import complete_dims, target_of
 
 if TYPE_CHECKING:
-    from ..clock import Prediction
+    from ..calls import Call
+    from ..clock import Prediction, Sm
+    from ..clock.interval import Interval
+    from ..clock.machine import Task
+    from ..clock.path import Step
 
 app = typer.Typer()
 
@@ -32,10 +39,16 @@ def predict(
     gpu: Annotated[str | None, typer.Option(help="GPU whose SMs and rates count: H200, B200 ...")] = None,
     backend: out.Backend = None,
     variant: Annotated[str | None, typer.Option(help="Only this variant.")] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(help="Write what the fastest one's warps and units do when: Chrome's trace as JSON."),
+    ] = None,
     as_json: out.Json = False,
 ) -> None:
     """What a call takes on a GPU, and what its roles wait for: a model, from the text of each variant; no GPU is needed."""
     from .. import clock, problems, programs, registry, variants
+    from ..clock.interval import interval
+    from ..clock.path import critical
 
     problem = problems.get(op)
     out.narrowed(None, backend, arch)
@@ -55,13 +68,25 @@ def predict(
             f"a variant of {op} for {name}", expected="one that takes the call", got="none", fix="run `python -m dsl_kernels explain`",
         )  # fmt: skip
     ordered = sorted(found.items(), key=lambda item: (item[1].us, item[0]))
+    between = {key: interval(call, variants.get(key)) for key, _ in ordered}
+    first = clock.sm_of(call, variants.get(ordered[0][0]), kept=True)
+    first.walk()
+    path = critical(first)
+    if timeline is not None:
+        _write_timeline(timeline, ordered[0][0], first, call)
     if as_json:
-        rows = [{"variant": key, "bound": value.bound, **asdict(value)} for key, value in ordered]
+        rows = [
+            {"variant": key, "bound": value.bound, "interval": [between[key].best, between[key].worst], **asdict(value)}
+            for key, value in ordered
+        ]  # fmt: skip
+        rows[0]["path"] = [{**step._asdict(), "share": share} for step, share in path.items()]
+        rows[0]["pace"] = dict(zip(("ring", "clocks"), first.pace, strict=True)) if first.pace else None
         out.print_json(
             {"op": op, "form": chosen, "gpu": call.row.name, "model": True, "dims": dims, "variants": rows}
         )
         return
-    _print(ordered)
+    _print(ordered, between)
+    _print_path(path, first.pace)
     row = call.row
     out.console().print(
         f"A model, not a measurement, for {row.name} with {row.sms} SMs; its rates are {row.rates_from}.",
@@ -69,10 +94,53 @@ def predict(
     )  # fmt: skip
 
 
-def _print(ordered: list[tuple[str, Prediction]]) -> None:
-    rows = [(name, f"{p.us:.1f}", f"{p.clocks:.0f}", f"{p.mhz:.0f}", p.bound) for name, p in ordered]
-    names = ("variant", "model us", "clocks", "MHz", "bound")
-    out.show(out.table("predicted", names, rows, right=names[1:4]))
+def _write_timeline(path: Path, variant: str, walked: Sm, call: Call) -> None:
+    from ..profile import timeline as lines
+
+    micro = walked.rates.clock_mhz
+    tasks = sorted(walked.tasks, key=lambda task: task.cta)
+    rows = [lines.Row(task.cta, 0, task.name, _regions(task, micro)) for task in tasks]
+    rows += [
+        lines.Row(0, 0, f"{unit.name} (unit)", tuple((unit.name, begin / micro, end / micro) for begin, end in unit.served or ()))
+        for unit in walked.machine.units.values()
+    ]  # fmt: skip
+    sizes = " ".join(f"{name}={value}" for name, value in call.dims.items())
+    said = f"{call.op} {call.form} {sizes}"
+    found = lines.Timeline(variant, said, f"a model's microseconds at {micro:.0f} MHz", tuple(rows))
+    path.write_text(json.dumps(lines.chrome(found)))
+    out.error_console().print(f"wrote {path}, in {found.clock}", markup=False, soft_wrap=True)
+
+
+def _regions(task: Task, micro: float) -> tuple[tuple[str, float, float], ...]:
+    """The regions that a task went through, one behind the other, in microseconds."""
+    found: list[tuple[str, float, float]] = []
+    for span in task.spans:
+        name, begin, end = span.region or span.unit, span.begin / micro, span.end / micro
+        if found and found[-1][0] == name and found[-1][2] == begin:
+            found[-1] = (name, found[-1][1], end)
+        else:
+            found.append((name, begin, end))
+    return tuple(found)
+
+
+def _print_path(path: Mapping[Step, float], pace: tuple[str, float] | None) -> None:
+    rows = [(step.role, step.unit, f"{share:.0%}") for step, share in path.items() if share >= SHOWN]
+    out.show(out.table("critical path", ("role", "held by", "of the time"), rows, right=("of the time",)))
+    if pace is not None and rows:
+        role, unit, share = rows[0]
+        out.console().print(
+            f"A use of ring {pace[0]} comes every {pace[1]:.0f} clocks, paced by the {unit} of {role} ({share} of the path).",
+            markup=False, soft_wrap=True,
+        )  # fmt: skip
+
+
+def _print(ordered: list[tuple[str, Prediction]], between: Mapping[str, Interval]) -> None:
+    rows = [
+        (name, f"{p.us:.1f}", f"{between[name].best:.1f} to {between[name].worst:.1f}", f"{p.clocks:.0f}", f"{p.mhz:.0f}", p.bound)
+        for name, p in ordered
+    ]  # fmt: skip
+    names = ("variant", "model us", "between", "clocks", "MHz", "bound")
+    out.show(out.table("predicted", names, rows, right=names[1:5]))
     first, best = ordered[0]
     units = [(unit, f"{share:.0%}") for unit, share in _largest(best.busy, SHOWN)]
     out.show(out.table(f"units of an SM in {first}", ("unit", "busy"), units, right=("busy",)))

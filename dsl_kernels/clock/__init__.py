@@ -22,7 +22,7 @@ from .sm import Kernel, Prediction, Share, Sm
 if TYPE_CHECKING:
     from ..variants import Variant
 
-__all__ = ["Kernel", "Prediction", "Rates", "predict", "rates_of", "share_of", "sm_of", "walked"]
+__all__ = ["Kernel", "Prediction", "Rates", "Sm", "predict", "rates_of", "share_of", "sm_of", "walked"]
 
 
 def walked() -> list[str]:
@@ -48,13 +48,13 @@ def predict(call: Call, variant: Variant, rates: Rates | None = None) -> Predict
     return sm_of(call, variant, rates).walk()
 
 
-def sm_of(call: Call, variant: Variant, rates: Rates | None = None) -> Sm:
-    """One SM of the call's GPU with its share of a launch of a variant, before its walk."""
+def sm_of(call: Call, variant: Variant, rates: Rates | None = None, kept: bool = False) -> Sm:
+    """One SM of the call's GPU with its share of a launch of a variant, before its walk, which may be kept (`clock.path`)."""
     gpu = call.row
     kernel, counted = _read(call.op, gpu.arch.name, tuple(sorted(variant.knobs.items())), variant.backend)
     sizes, rates = assumed(call, deciding(call)), rates or rates_of(gpu)
     dims, share = share_of(call.op, call.form, gpu, variant.knobs, sizes, kernel.schedule, counted, rates)
-    return Sm(kernel, rates, dims, share)
+    return Sm(kernel, rates, dims, share, kept)
 
 
 def share_of(

@@ -10,7 +10,7 @@ import functools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +18,13 @@ from ..arch import GpuSpec
 
 
 class Rate(NamedTuple):
-    """A number, where it comes from, and between what it lies."""
+    """A number, where it comes from, between what it lies, and which item of `benchmarks/clock_rates.py` measures it."""
 
     value: float
     source: str
     best: float | None = None
     worst: float | None = None
+    item: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ def hopper() -> dict[str, Rate]:
     def seen(name: str, less: str = "", loaded: float = 1.0) -> Rate:
         """A measured figure, or the difference of two; under load it may be `loaded` times that."""
         value = record["rates"][name]["value"] - (record["rates"][less]["value"] if less else 0.0)
-        return Rate(value, f"{name}{f' less {less}' if less else ''}: {source}", value, value * loaded)
+        said = f"{name}{f' less {less}' if less else ''}: {source}"
+        return Rate(value, said, value, value * loaded, f"^{name}$" + (f"|^{less}$" if less else ""))
 
     return {
         "loaded_mhz": seen("load_bf16_mhz"),
@@ -140,7 +142,7 @@ _NOTES = "public notes on the B200, 2026-03-17"
 @functools.cache
 def blackwell() -> dict[str, Rate]:
     """Blackwell's rates: published ones, and Hopper's where none is."""
-    return {
+    found = {
         **hopper(),
         "loaded_mhz": Rate(1845, "contest notes: 1845 MHz under load on a rented B200", 1965, 1500),
         # A chain of dependent instructions takes 54 clocks each at N = 64 and 128; whether others may go between is not known.
@@ -152,15 +154,20 @@ def blackwell() -> dict[str, Rate]:
         "l2_latency": Rate(360, f"{_NOTES}: gather4 from the L2 in 197 ns", 280, 460),
         "hbm_latency": Rate(800, f"{_NOTES}: gather4 from memory in 540 ns", 650, 1000),
     }  # fmt: skip
+    # What measures Hopper's measures these too, but for what wgmma takes.
+    return {
+        name: rate if rate.item or name.startswith("tensor") else rate._replace(item=hopper()[name].item)
+        for name, rate in found.items()
+    }
 
 
 # What memory and the L2 of a GPU give, where more is known than its row in `arch.GPUS` says, in GB/s.
 BANDWIDTHS: dict[str, dict[str, Rate]] = {
     "B200": {
         "hbm_bytes": Rate(
-            7000, "TileSight, arXiv 2607.22432, measured; 7480 in arXiv 2512.02189", 7480, 6600
+            7000, "TileSight, arXiv 2607.22432, measured; 7480 in arXiv 2512.02189", 7480, 6600, "^all_hbm$"
         ),
-        "l2_bytes": Rate(20500, "TileSight, arXiv 2607.22432", 22000, 15000),
+        "l2_bytes": Rate(20500, "TileSight, arXiv 2607.22432", 22000, 15000, "^all_l2$"),
     },
 }
 # Operations of Hopper's tensor cores in a clock; Blackwell's do twice as many.
@@ -180,6 +187,11 @@ def rates_of(gpu: GpuSpec) -> Rates:
 def bounds(gpu: GpuSpec) -> tuple[Rates, Rates]:
     """A GPU all of whose rates are at the best, and at the worst, ends of their intervals."""
     return _rates(gpu, "best"), _rates(gpu, "worst")
+
+
+def with_one(gpu: GpuSpec, name: str, end: str) -> Rates:
+    """The rates of a GPU in the middle of their intervals, but for one at an end ("best" or "worst") of its own."""
+    return replace(rates_of(gpu), **{name: getattr(_rates(gpu, end), name)})
 
 
 def _rates(gpu: GpuSpec, end: str) -> Rates:

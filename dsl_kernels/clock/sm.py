@@ -12,7 +12,7 @@ from ..errors import ScheduleError
 from ..tile import text as t
 from ..tile.expressions import size_at
 from ..tile.lang import Counts, Schedule
-from .machine import SCHEDULERS, Machine, Task
+from .machine import SCHEDULERS, Cause, Machine, Task
 from .rates import Rates
 from .walk import Cta, Walker
 from .work import Work
@@ -131,11 +131,17 @@ class Share:
 
 
 class Sm:
-    """One SM with its share of a launch, as it is walked."""
+    """One SM with its share of a launch, as it is walked.
 
-    def __init__(self, kernel: Kernel, rates: Rates, dims: Mapping[str, int], share: Share) -> None:
+    Args:
+        kept: whether the walk keeps what its tasks and units did when, for `clock.path`.
+    """
+
+    def __init__(
+        self, kernel: Kernel, rates: Rates, dims: Mapping[str, int], share: Share, kept: bool = False
+    ) -> None:
         self.kernel, self.rates, self.dims, self.share = kernel, rates, dims, share
-        self.machine = Machine()
+        self.machine = Machine(kept)
         self.uses = share.counts.uses
         self.spelled = SPELLED.get(kernel.dsl, 1.0)
         self.block = (0,) * len(kernel.schedule.grid)
@@ -172,21 +178,32 @@ class Sm:
             waits.setdefault(task.name, task.waits)
         return Prediction(us, clocks, mhz, busy, waits)
 
-    def _begin(self, at: float) -> None:
-        cta = Cta(self)
+    @property
+    def pace(self) -> tuple[str, float] | None:
+        """The busiest ring of the first CTA, and clocks from one use of it to the next; None where it has a single use."""
+        acquired = self._first.acquired if self._first is not None else {}
+        ring = max(acquired, key=lambda name: len(acquired[name]), default="")
+        times = acquired.get(ring, [])
+        half = len(times) // 2
+        return (ring, (times[-1] - times[half]) / (len(times) - 1 - half)) if len(times) > 1 else None
+
+    def _begin(self, at: float, after: Cause | None = None) -> None:
+        cta = Cta(self, len(self.tasks) // sum(role.replicas for role in self.kernel.schedule.roles))
         self._first = self._first or cta
         for role in self.kernel.schedule.roles:
             for replica in range(role.replicas):
                 walker = Walker(cta, role, replica)
+                walker.task.after = after
                 self.tasks.append(walker.task)
                 self.machine.add(walker.task, at)
 
-    def ended(self, at: float) -> None:
-        """A CTA has ended: the next one takes its place."""
-        self._ends.append(at)
+    def ended(self, last: Task) -> None:
+        """A CTA has ended with this task: the next one takes its place."""
+        self._ends.append(last.now)
         if self._left:
             self._left -= 1
-            self._begin(at + self.rates.begin_us * self.rates.clock_mhz / 2)
+            begin = last.now + self.rates.begin_us * self.rates.clock_mhz / 2
+            self._begin(begin, Cause(last, last.now, "next CTA"))
 
     def _paced(self) -> bool:
         """Whether the first CTA has gone through as many uses as are walked, of more."""
@@ -199,8 +216,7 @@ class Sm:
         rounds, done = self.share.rounds, walked / self.share.at_once
         if self._paced() and self._first is not None:
             times = max(self._first.acquired.values(), key=len)
-            half = len(times) // 2
-            pace = (times[-1] - times[half]) / (len(times) - 1 - half)
+            _, pace = self.pace or ("", 0.0)
             return rounds * (times[-1] + (self.uses - len(times)) * pace)
         ends = sorted(self._ends)
         if done > 1:

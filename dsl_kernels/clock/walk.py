@@ -18,7 +18,7 @@ from ..tile import text as t
 from ..tile.counting import bytes_of
 from ..tile.expressions import Expr
 from ..tile.lang import Engine, Mma, Pipeline, Role, Space
-from .machine import QUANTUM, SCHEDULERS, Signal, Task
+from .machine import QUANTUM, SCHEDULERS, Cause, Signal, Task
 from .work import Work, known, work_of
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ class Cta:
         acquired: by ring, when each use was taken.
     """
 
-    def __init__(self, sm: Sm) -> None:
+    def __init__(self, sm: Sm, number: int) -> None:
         schedule = sm.kernel.schedule
-        self.sm = sm
+        self.sm, self.number = sm, number
         self.rings = {
             pipe.name: Ring(
                 pipe,
@@ -68,22 +68,22 @@ class Cta:
             for pipe in schedule.pipelines
         }
         self.acquired: dict[str, list[float]] = {}
-        self._meetings: dict[str, tuple[list[float], Signal]] = {}
+        self._meetings: dict[str, Signal] = {}
         self._turns: dict[tuple[str, int], Signal] = {}
         self._left = sum(role.replicas for role in schedule.roles)
 
-    def role_ended(self, at: float) -> None:
+    def role_ended(self, task: Task) -> None:
         self._left -= 1
         if self._left == 0:
-            self.sm.ended(at)
+            self.sm.ended(task)
 
-    def meet(self, name: str, total: int, now: float) -> Signal:
-        """Come to a barrier of `total` tasks."""
-        came, signal = self._meetings.setdefault(name, ([], Signal(f"meet {name or 'all'}")))
-        came.append(now)
-        if len(came) == total:
+    def meet(self, name: str, total: int, task: Task) -> Signal:
+        """A task comes to a barrier of `total` tasks."""
+        signal = self._meetings.setdefault(name, Signal(f"meet {name or 'all'}"))
+        cause = Cause(task, task.now, "barrier")
+        self.sm.machine.arrive(signal, task.now + self.sm.rates.meet, total, cause)
+        if signal.at is not None:
             del self._meetings[name]
-            self.sm.machine.happens(signal, max(came) + self.sm.rates.meet)
         return signal
 
     def turn(self, name: str, number: int) -> Signal:
@@ -98,7 +98,8 @@ class Walker:
         self.cta, self.role, self.replica = cta, role, replica
         self.sm, self.machine, self.rates = cta.sm, cta.sm.machine, cta.sm.rates
         self.schedule = cta.sm.kernel.schedule
-        self.task = Task(role.name if role.replicas == 1 else f"{role.name}[{replica}]", self._run())
+        name = role.name if role.replicas == 1 else f"{role.name}[{replica}]"
+        self.task = Task(name, self._run(), cta.number)
         first = self.schedule.first_thread(role.name) // 32 + replica * role.warps
         self.warps = role.active or role.warps
         self.schedulers = sorted({(first + i) % SCHEDULERS for i in range(min(self.warps, SCHEDULERS))})
@@ -110,7 +111,9 @@ class Walker:
         self._groups: list[float] = []
         self._stores: list[float] = []
         self._copied, self._multiplied = 0.0, 0.0
-        self._bulks: dict[tuple[str, int], float] = {}
+        # When this role asked for what it last copied and multiplied.
+        self._asked_at = {"copies": 0.0, "tensor cores": 0.0}
+        self._bulks: dict[tuple[str, int], tuple[float, Cause]] = {}
         self._turns: dict[str, int] = {}
         self._relaxed = False
 
@@ -119,14 +122,24 @@ class Walker:
         for part in (text.start, text.roles[self.role.name], text.end):
             yield from self._go(part)
         if self._stores:
-            yield self._stores[-1]
-        self.cta.role_ended(self.task.now)
+            yield self._until(self._stores[-1], "stores")
+        self.cta.role_ended(self.task)
 
     def _go(self, statements: Iterable[t.Statement]) -> Steps:
         for s in statements:
+            self.task.region = s.region() or self.task.region
             steps = _MEANING.get(type(s), Walker._other)(self, s)
             if steps is not None:
                 yield from steps
+
+    def _until(self, at: float, unit: str) -> float:
+        """A time until which a unit holds the role."""
+        self.task.unit = unit
+        return at
+
+    def _cause(self, unit: str) -> Cause:
+        """That this role waits for a unit: for copies and products since it asked for the last ones."""
+        return Cause(self.task, self._asked_at.get(unit, self.task.now), unit)
 
     # ------------------------------------------------------------------ numbers
 
@@ -159,21 +172,20 @@ class Walker:
         tensor = work.tensor / pieces / self.rates.tensor_columns * self.deep
         shared = work.shared / pieces * self.warps * 128 / self.rates.shared_bytes
         for _ in range(pieces):
-            now = ready = self.task.now
+            now = self.task.now
+            ends = {"issue": now}
             for scheduler in self.schedulers:
                 begun = max(now, self.machine.issue[scheduler].free)
                 self.machine.issue[scheduler].serve(now, held)
-                ready = max(ready, begun + ready_after)
-                if alu:
-                    ready = max(ready, self.machine.unit(f"alu {scheduler}").serve(begun, alu))
-                if mufu:
-                    ready = max(ready, self.machine.unit(f"mufu {scheduler}").serve(begun, mufu))
-                if tensor:
-                    port = self.machine.unit(f"tensor memory {scheduler}")
-                    ready = max(ready, port.serve(begun, tensor))
+                ends["issue"] = max(ends["issue"], begun + ready_after)
+                for unit, clocks in (("alu", alu), ("mufu", mufu), ("tensor memory", tensor)):
+                    if clocks:
+                        served = self.machine.unit(f"{unit} {scheduler}").serve(begun, clocks)
+                        ends[unit] = max(ends.get(unit, now), served)
             if shared:
-                ready = max(ready, self.machine.unit("shared memory").serve(now, shared))
-            yield ready
+                ends["shared memory"] = self.machine.unit("shared memory").serve(now, shared)
+            last = max(ends, key=ends.__getitem__)
+            yield self._until(ends[last], last)
 
     def slots(self, count: float) -> Steps:
         """Issue so many instructions."""
@@ -244,15 +256,17 @@ class Walker:
         loaded, stored = self._asked(s, s.leaf.loaded), self._asked(s, s.leaf.stored)
         for position, value in zip(s.leaf.results, results, strict=True):
             self.scope[s.arguments[position].args[0]] = value
-        comes = self._memory(loaded, self.task.now) + self.sm.share.latency if loaded else 0.0
+        asked = self.task.now
+        comes = self._memory(loaded, asked) + self.sm.share.latency if loaded else 0.0
         yield from self.issue(work)
         if work.copied:
             comes = comes or self.task.now + self.sm.share.latency
             self._copied = max(self._copied, comes + self.rates.copy_latency)
+            self._asked_at["copies"] = asked
         elif comes:
-            yield comes
+            yield self._until(comes, "memory")
         elif work.fetches:
-            yield self.task.now + self.rates.l2_latency * work.fetches
+            yield self._until(self.task.now + self.rates.l2_latency * work.fetches, "memory")
         if stored:
             self._memory(stored, self.task.now)
 
@@ -296,11 +310,12 @@ class Walker:
             done = self.machine.unit("tensor cores").serve(self.task.now, clocks)
             self.machine.unit("shared memory").serve(self.task.now, shared / 2)
         self._multiplied = max(self._multiplied, done + self.rates.tensor_latency)
+        self._asked_at["tensor cores"] = self.task.now
         self._groups.append(self._multiplied)
         warpgroups = max(1, self.role.warps // 4)
         yield from self.slots(8 + self.rates.tensor_issue * instructions / warpgroups)
         if s.products[0].mma.unit == "mma.sync":
-            yield self._multiplied
+            yield self._until(self._multiplied, "tensor cores")
 
     def _product(self, mma: Mma) -> tuple[float, float, float]:
         """Instructions of a product, the clocks of the tensor cores, and those of shared memory for its operands."""
@@ -316,7 +331,7 @@ class Walker:
         return count, clocks / mma.cta_group, shared / mma.cta_group
 
     def _await_products(self, s: t.AwaitProducts) -> Steps:
-        yield self._landed(s.pending)
+        yield self._until(self._landed(s.pending), "tensor cores")
 
     def _landed(self, pending: int) -> float:
         """When all groups of products but the last `pending` are done."""
@@ -337,8 +352,9 @@ class Walker:
             + self.sm.share.latency
             + self.rates.bulk_latency
         )
-        key = s.slot.pipeline.name, self.value(s.slot.use)
-        self._bulks[key] = max(self._bulks.get(key, 0.0), comes)
+        key, cause = (s.slot.pipeline.name, self.value(s.slot.use)), Cause(self.task, self.task.now, "copies")
+        if comes > self._bulks.get(key, (0.0, cause))[0]:
+            self._bulks[key] = comes, cause
 
     def _pipeline_op(self, s: t.PipelineOp) -> Steps:
         ring, use = self.cta.rings[s.slot.pipeline.name], self.value(s.slot.use)
@@ -355,51 +371,51 @@ class Walker:
             signal = ring.filled(use)
             if ring.pipe.fill is Engine.GRID and signal.at is None:
                 # The others have sent when this CTA looks.
-                self.machine.happens(signal, self.task.now + self.rates.grid)
+                self.machine.happens(signal, self.task.now + self.rates.grid, self._cause("grid"))
             yield signal
         else:
             yield from self._release(ring, use, s.pending)
 
     def _commit(self, ring: Ring, use: int) -> None:
         now, fill = self.task.now, ring.pipe.fill
-        producers = ring.producers
+        producers, cause = ring.producers, self._cause("hand-over")
         if fill is Engine.BULK:
-            at = self._bulks.pop((ring.pipe.name, use), now)
+            at, cause = self._bulks.pop((ring.pipe.name, use), (now, cause))
         elif fill is Engine.CP_ASYNC:
-            at = max(now, self._copied) + self.rates.hand_over
+            at, cause = max(now, self._copied) + self.rates.hand_over, self._cause("copies")
         elif fill in (Engine.TCGEN05, Engine.WGMMA):
-            at = max(now, self._multiplied) + self.rates.hand_over
+            at, cause = max(now, self._multiplied) + self.rates.hand_over, self._cause("tensor cores")
         elif fill in (Engine.PEERS, Engine.GRID):
             at, producers = now + (self.rates.message if fill is Engine.PEERS else self.rates.grid), 1
         else:
             at = now + self.rates.hand_over
-        self.machine.arrive(ring.filled(use), at, producers)
+        self.machine.arrive(ring.filled(use), at, producers, cause)
 
     def _release(self, ring: Ring, use: int, pending: int) -> Steps:
         engine = next(reader.engine for reader in ring.pipe.readers if reader.role == self.role.name)
-        at = self.task.now
+        at, cause = self.task.now, self._cause("hand-over")
         if engine is Engine.WGMMA:
-            yield self._landed(pending)
-            at = self.task.now
+            yield self._until(self._landed(pending), "tensor cores")
+            at, cause = self.task.now, self._cause("hand-over")
         elif engine is Engine.TCGEN05:
-            at = max(at, self._multiplied)
-        self.machine.arrive(ring.freed(use), at + self.rates.hand_over, ring.readers)
+            at, cause = max(at, self._multiplied), self._cause("tensor cores")
+        self.machine.arrive(ring.freed(use), at + self.rates.hand_over, ring.readers, cause)
 
     # ------------------------------------------------------------------ barriers
 
     def _met(self, name: str) -> Steps:
         members = self.schedule.named_barriers[name] if name else [role.name for role in self.schedule.roles]
         if name in self.schedule.apart:
-            yield self.task.now + self.rates.meet
+            yield self._until(self.task.now + self.rates.meet, "barrier")
             return
         total = sum(self.schedule.role(member).replicas for member in members)
-        yield self.cta.meet(name, total, self.task.now)
+        yield self.cta.meet(name, total, self.task)
 
     def _stand(self, s: t.BarriersStand) -> Steps:
         yield from self.slots(40)
         yield from self._met("")
         if self.schedule.multicasts:
-            yield self.task.now + self.rates.cluster
+            yield self._until(self.task.now + self.rates.cluster, "barrier")
 
     def _store(self, s: t.Store) -> Steps:
         yield from self.slots(6)
@@ -409,25 +425,26 @@ class Walker:
 
     def _await_stores(self, s: t.AwaitStores) -> Steps:
         while len(self._stores) > s.pending:
-            yield self._stores.pop(0)
+            yield self._until(self._stores.pop(0), "stores")
         if s.name is not None:
             yield from self._met(s.name)
 
     def _cluster_wait(self, s: t.ClusterWait) -> Steps:
         yield from self.slots(2)
-        yield self.task.now + (self.rates.cluster_relaxed if self._relaxed else self.rates.cluster)
+        taken = self.rates.cluster_relaxed if self._relaxed else self.rates.cluster
+        yield self._until(self.task.now + taken, "barrier")
 
     def _cluster_arrive(self, s: t.ClusterArrive) -> None:
         self._relaxed = s.relaxed
 
     def _ticket(self, s: t.TakeTicket) -> Steps:
         yield from self._met(s.name)
-        yield self.task.now + self.rates.grid
+        yield self._until(self.task.now + self.rates.grid, "grid")
         yield from self._met(s.name)
         self.scope[s.last] = True
 
     def _await_count(self, s: t.AwaitCount) -> Steps:
-        yield self.task.now + self.rates.grid
+        yield self._until(self.task.now + self.rates.grid, "grid")
         yield from self._met(s.name)
 
     def _take_turn(self, s: t.TakeTurn) -> Steps:
@@ -450,9 +467,8 @@ class Walker:
         if not s.opens and self._turns.get(s.name, 0):
             roles = self.schedule.turn(s.name).roles
             members = self.role.replicas if len(roles) == 1 else len(roles)
-            self.machine.arrive(
-                self.cta.turn(s.name, self._turn(s.name) - members + 1), self.task.now + self.rates.meet, 1
-            )
+            turn = self.cta.turn(s.name, self._turn(s.name) - members + 1)
+            self.machine.arrive(turn, self.task.now + self.rates.meet, 1, self._cause("turn"))
 
 
 # What is told apart from a few instructions and a barrier.

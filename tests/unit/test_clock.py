@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +12,8 @@ from typer.testing import CliRunner
 from dsl_kernels import clock, registry, variants
 from dsl_kernels.arch import GPUS, get_arch
 from dsl_kernels.cli import app
-from dsl_kernels.clock import rates, sm
+from dsl_kernels.clock import interval, rates, sm
+from dsl_kernels.clock.path import critical
 from dsl_kernels.clock.work import work_of
 from dsl_kernels.errors import InvalidArgumentError, ScheduleError
 from dsl_kernels.tile import text as t
@@ -185,3 +187,90 @@ def test_the_command_says_what_roles_wait_for():
     assert (
         found["model"] and times == sorted(times) and {row["variant"] for row in found["variants"]} >= {H128}
     )
+
+
+def kept(variant: variants.Variant, call: registry.Call) -> sm.Sm:
+    found = clock.sm_of(call, variant, kept=True)
+    assert found.walk() == clock.predict(call, variant)
+    return found
+
+
+def test_the_critical_path_goes_from_the_end_to_the_begin():
+    """Where memory paces, nearly all of it is in what the role that loads has asked for."""
+    variant = variants.get(DECODE)
+    path = critical(kept(variant, call_of(variant, b=64, max_pages=512, stride=32768, pages=64 * 512)))
+    assert sum(path.values()) == pytest.approx(1) and min(path.values()) >= 0
+    assert next(iter(path)) == ("load", "copies") and path["load", "copies"] > 0.8
+    # Products pace attention of many queries by many keys, whoever of the consumers issues them.
+    variant = variants.get("gqa_forward__cutedsl_sm90a__bf16_d128_n80_st2_o0_c2_w3_z2")
+    path = critical(kept(variant, call_of(variant, "H100", sq=4096, skv=4096)))
+    assert sum(share for step, share in path.items() if step.unit == "tensor cores") > 0.5
+
+
+def test_later_ctas_are_on_the_path_of_a_launch_of_several_rounds():
+    variant = variants.get(H128)
+    found = kept(variant, call_of(variant, t=512))
+    assert max(task.cta for task in found.tasks) == 2
+    path = critical(found)
+    assert sum(path.values()) == pytest.approx(1) and any(step.unit == "next CTA" for step in path)
+
+
+def test_a_rate_that_turns_a_choice_is_named_with_what_measures_it(monkeypatch):
+    """The copies of threads win, unless their latency were far longer: then the copy engine's gather does."""
+    plain, gather = variants.get(H128), variants.get(H128.replace("cp_async", "gather4"))
+    call = call_of(plain, t=64, topk=2048)
+    assert interval.doubts(call, [plain, gather]) == []
+    known = rates.blackwell()
+    unsure = rates.Rate(known["copy_latency"].value, "somebody said so", 20.0, 9000.0, "^fetch_cp_async_l2$")
+    monkeypatch.setattr(rates, "blackwell", lambda: {**known, "copy_latency": unsure})
+    (found,) = interval.doubts(call, [plain, gather])
+    assert (found.rate, found.end, found.chosen) == ("copy_latency", 9000.0, gather.id)
+    assert (found.item, found.source) == (unsure.item, unsure.source) and found.faster > 2
+    said = CliRunner().invoke(
+        app, ["explain", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=128,topk=2048"]
+    )
+    text = " ".join(said.output.split())
+    assert "The choice hangs on copy_latency" in text and "--only '^fetch_cp_async_l2$'" in text
+
+
+def test_the_interval_of_a_prediction_encloses_it():
+    variant = variants.get(H128)
+    found = interval.interval(call_of(variant, t=64), variant)
+    assert found.best < found.us < found.worst
+
+
+def test_every_item_that_measures_a_rate_exists():
+    record = json.loads(rates._RECORD.read_text())["rates"]
+    source = Path(__file__).parents[2].joinpath("benchmarks", "clock_rates.cu").read_text()
+    for gpu in ("H100", "B200"):
+        for title, rate in rates.sources(GPUS[gpu]).items():
+            for name in rate.item.split("|") if rate.item else ():
+                assert name.strip("^$") in {*record, "all_hbm", "all_l2"} or name.strip("^$") in source, title
+
+
+def test_the_command_writes_what_each_role_and_unit_did_when(tmp_path):
+    path = tmp_path / "trace.json"
+    given = ["predict", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=128,topk=2048", "--json"]
+    said = CliRunner().invoke(app, [*given, "--timeline", str(path)])
+    assert said.exit_code == 0, said.output
+    first = json.loads(said.stdout)["variants"][0]
+    low, high = first["interval"]
+    assert low < first["us"] < high and first["pace"]["ring"] == "kv"
+    assert sum(step["share"] for step in first["path"]) == pytest.approx(1)
+    trace = json.loads(path.read_text())
+    names = {e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M" and "name" in e["args"]}
+    assert {"producer", "mma", "softmax", "tensor cores (unit)", "memory (unit)"} <= names
+    spans = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert {"wait kv", "acquire kv"} <= {e["name"] for e in spans}
+    assert max(e["ts"] + e["dur"] for e in spans) < 1.2 * first["clocks"] / 1965
+    assert trace["otherData"]["clock"].startswith("a model's")
+
+
+def test_explain_says_what_the_clock_makes_of_a_choice_that_nothing_measured_decides():
+    given = ["explain", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=128,topk=2048"]
+    said = CliRunner().invoke(app, given)
+    assert "a model, not a measurement" in said.output and "intervals" in said.output
+    found = json.loads(CliRunner().invoke(app, [*given, "--json"]).stdout)["clock"]
+    assert found["ranks"] and all(us["best"] <= us["us"] <= us["worst"] for us in found["us"].values())
+    measured = ["explain", "sparse_mla", "--gpu", "H200", "--dim", "t=64,heads=128,topk=2048", "--json"]
+    assert json.loads(CliRunner().invoke(app, measured).stdout)["clock"] is None
