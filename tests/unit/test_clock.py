@@ -16,6 +16,7 @@ from dsl_kernels.clock import interval, rates, sm
 from dsl_kernels.clock.path import critical
 from dsl_kernels.clock.work import work_of
 from dsl_kernels.errors import InvalidArgumentError, ScheduleError
+from dsl_kernels.programs.lightning_indexer import decode
 from dsl_kernels.tile import text as t
 
 DIMS = {
@@ -120,6 +121,43 @@ def test_a_single_buffer_of_keys_shows():
     call = call_of(variant, sq=4096, skv=4096)
     single = sm_of(variant, call, lambda kernel: stages(stages(kernel, "k", 1), "v", 1))
     assert single.clocks > 1.2 * sm_of(variant, call).clocks
+
+
+def test_one_scoring_group_against_two_shows(monkeypatch):
+    """Of eight queries the scores of one tile are weighed longer than its keys take to come."""
+    variant = variants.get("lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0")
+    call = call_of(variant, b=64, next_n=8, max_pages=512, stride=32768, pages=64 * 512)
+    committed, dealt = clock.predict(call, variant), decode.blackwell_groups
+    clock._read.cache_clear()
+    monkeypatch.setattr(decode, "blackwell_groups", lambda k: (1, dealt(k)[1]))
+    single = clock.predict(call, variant)
+    clock._read.cache_clear()
+    assert {"score_0", "score_1"} <= set(committed.waits) and "score_1" not in single.waits
+    assert single.clocks > 1.4 * committed.clocks
+
+
+def test_a_single_accumulator_of_scores_shows():
+    variant = variants.get("lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0")
+    call = call_of(variant, b=64, max_pages=2048, stride=131072, pages=64 * 2048)
+    single = sm_of(variant, call, lambda kernel: stages(kernel, "scores_0", 1))
+    assert single.clocks > 1.1 * sm_of(variant, call).clocks
+
+
+def test_a_single_p_shows_where_hand_overs_are_slow():
+    """With hand-overs of 44 clocks the second P of sparse attention hides nothing; with 300 and quick rows it does."""
+    variant = variants.get("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_gather4")
+    call = call_of(variant, t=256, topk=2048)
+    known = rates.rates_of(call.row)
+    quick = dataclasses.replace(known, stall=1.0, l2_bytes=1e9, sm_bytes=1e4, bulk_slots=0.1, bulk_issue=0.1)
+    slow = dataclasses.replace(quick, hand_over=300.0)
+
+    def worth(given: rates.Rates) -> float:
+        single, double = (
+            sm_of(variant, call, lambda kernel, n=n: stages(kernel, "p", n), given).clocks for n in (1, 2)
+        )
+        return single / double
+
+    assert worth(slow) > 1.04 > 1.01 > worth(quick)
 
 
 def test_what_never_comes_is_reported():
