@@ -184,7 +184,7 @@ class Sm:
         acquired = self._first.acquired if self._first is not None else {}
         ring = max(acquired, key=lambda name: len(acquired[name]), default="")
         times = acquired.get(ring, [])
-        half = len(times) // 2
+        half = min(len(times) // 2, len(times) - 2)
         return (ring, (times[-1] - times[half]) / (len(times) - 1 - half)) if len(times) > 1 else None
 
     def _begin(self, at: float, after: Cause | None = None) -> None:

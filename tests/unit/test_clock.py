@@ -189,6 +189,21 @@ def test_less_bandwidth_takes_longer_where_memory_paces():
     assert slow.clocks == pytest.approx(2 * fast.clocks, rel=0.1)
 
 
+def test_rows_that_the_l2_holds_come_from_memory_once():
+    """1024 queries over 32,768 rows of 1,152 bytes fetch each row 64 times: an H100 took 383 us, and memory would take 700."""
+    variant = variants.get("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl1")
+
+    def us(rows: int) -> float:
+        return clock.predict(call_of(variant, "H100", t=1024, topk=2048, n=rows), variant).us
+
+    few, many, unsaid = us(32768), us(1 << 18), us(1)
+    assert 350 < few < 450 < many < unsaid
+    # The rows of one query are nobody else's.
+    call = call_of(variant, "H100", t=1, topk=2048, n=1 << 18)
+    apart = dataclasses.replace(call, dims={**call.dims, "n": 1})
+    assert clock.predict(call, variant).us == clock.predict(apart, variant).us
+
+
 @pytest.mark.parametrize("name", ["H100", "B200"])
 def test_every_rate_has_a_source_and_an_interval_around_it(name):
     for title, rate in rates.sources(GPUS[name]).items():
@@ -243,6 +258,12 @@ def test_the_critical_path_goes_from_the_end_to_the_begin():
     variant = variants.get("gqa_forward__cutedsl_sm90a__bf16_d128_n80_st2_o0_c2_w3_z2")
     path = critical(kept(variant, call_of(variant, "H100", sq=4096, skv=4096)))
     assert sum(share for step, share in path.items() if step.unit == "tensor cores") > 0.5
+
+
+def test_a_ring_of_two_uses_has_a_pace():
+    variant = variants.get("sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl2_sl2_hb16")
+    found = kept(variant, call_of(variant, "H200", t=2, topk=2048))
+    assert found.uses == 2 and found.pace is not None and found.pace[1] > 0
 
 
 def test_later_ctas_are_on_the_path_of_a_launch_of_several_rounds():
