@@ -35,18 +35,18 @@ def topk_selector(
     """The k largest scores of each row, exactly, as ascending positions; ties go to the lower position.
 
     Args:
-        logits: [rows, stride] float32, stride a multiple of 4; columns outside a row's range are never selected.
+        logits: [rows, stride] float32, rows at any stride; columns outside a row's range are never selected.
         row_ends: [rows] int32, one past the last valid column; 0 for padded rows. Columns before 0 and past the stride
             do not count, and a row that ends before it starts is empty.
         k: 1 to 2048.
         row_starts: [rows] int32, first valid column; zeros by default.
-        block_table: [b, max_pages] int32: positions become ids block_table[row // next_n, pos // page] * page + pos % page.
-            The table must reach as far as every row's columns; the entries within them are page ids, none negative.
+        block_table: [b, max_pages] int32, rows at any stride: positions become ids
+            block_table[row // next_n, pos // page] * page + pos % page. The table must reach as far as every row's columns; the entries within them are page ids, none negative.
             Kernels do not look: a short table is read past its end. Entries past a row's columns are not followed.
         page_size: tokens a page; used with block_table only.
         next_n: rows that share one row of the block table.
         absolute: positions count from column 0, as attention takes keys, not from row_starts; without a block table only.
-        out: [rows, k] int32 to write into; must not overlap an input.
+        out: [rows, k] int32 to write into, rows at any stride; must not overlap an input.
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
     Returns:

@@ -7,6 +7,7 @@ table. NaN counts as larger than +inf, and -0.0 equals +0.0, as in torch.topk.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,12 @@ def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
 
 OPERANDS = (
     OperandSpec(
-        "logits", ("rows", "stride"), "float32", doc="scores; columns outside a row's range are garbage"
+        "logits",
+        ("rows", "stride"),
+        "float32",
+        row_stride="logits_stride",
+        align=4,
+        doc="scores; columns outside a row's range are garbage",
     ),
     OperandSpec(
         "row_starts",
@@ -73,6 +79,7 @@ OPERANDS = (
         ("b", "max_pages"),
         "int32",
         doc="row r uses table row r // next_n; ignored when page_size is 0",
+        row_stride="block_table_stride",
         align=4,
         default=0,
         sizes={"b": "1", "max_pages": "1"},
@@ -94,6 +101,7 @@ OPERANDS = (
         "int32",
         "out",
         doc="min(k, length) ids in ascending position, then -1",
+        row_stride="indices_stride",
         align=4,
         argument="out",
         of_nothing=-1,
@@ -165,7 +173,9 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     lens = torch.tensor(p["lens"], dtype=torch.int32, device=device)
     starts = torch.tensor(p.get("starts") or [0] * len(p["lens"]), dtype=torch.int32, device=device)
     rows, ends = len(lens), starts + lens
-    stride = -(-(int(ends.max()) + p.get("tail", 37)) // 4) * 4
+    stride = int(ends.max()) + p.get("tail", 37)
+    if not p.get("strided"):
+        stride = -(-stride // 4) * 4
     logits = draw(p.get("scores", "normal"), rows, stride, generator)
     columns = torch.arange(stride, device=device)
     outside = (columns >= ends[:, None]) | (columns < starts[:, None])
@@ -193,7 +203,17 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         "absolute": p.get("absolute", 0),
         "k": p["k"],
     }
-    return drawn
+    return {**drawn, **_spread(drawn)} if p.get("strided") else drawn
+
+
+def _spread(drawn: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Rows of scores and of the block table within wider ones, each scores' row otherwise past 16 bytes than the one before."""
+    found = {}
+    for name, value, gap in (("logits", math.inf, 3), ("block_table", -1, 2)):
+        inner = drawn[name]
+        wide = inner.new_full((inner.shape[0], inner.shape[1] + 2 * gap), value)
+        found[name] = wide[:, gap : gap + inner.shape[1]].copy_(inner)
+    return found
 
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -293,6 +313,20 @@ PROBLEM = Problem(
         _rows("ragged", "edge", [0, 1, 63, 64, 65, 511, 512, 513, 3000], 512),
         _rows("starts", "edge", [700, 5, 0, 900], 128, starts=[3, 0, 17, 250]),
         _rows("columns", "edge", [700, 5, 0, 900], 128, starts=[3, 1, 17, 250], absolute=1),
+        *(
+            _rows(
+                f"strided_{kind}",
+                "edge",
+                [17001, 5003, 900, 0, 18002],
+                500,
+                starts=[0, 0, 3, 1, 32],
+                strided=True,
+                tail=0,
+                scores=kind,
+            )
+            for kind in ("ascending", "descending")
+        ),
+        _rows("strided_paged", "edge", [998, 5001, 1000, 0, 4500], 256, page_size=64, next_n=2, strided=True),
         _rows("k1", "edge", [1000, 1, 2], 1),
         _rows("mtp3_paged", "edge", [998, 999, 1000, 0, 0, 1], 256, page_size=64, next_n=3),
         *(_rows(f"scores_{kind}", "edge", [5000, 2500], 512, scores=kind) for kind in _DISTRIBUTIONS),

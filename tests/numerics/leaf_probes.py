@@ -791,6 +791,14 @@ class Probe:
         ]
 
 
+def spread(p: Probe, title: str, value: torch.Tensor, *, out: bool = False, gap: int = 16) -> Any:
+    """An operand with gaps between its rows, its last but one axis the outermost."""
+    inner = value if value.dim() == 2 else value.transpose(0, 1)
+    wide = torch.full((*inner.shape[:-1], inner.shape[-1] + gap), 7, dtype=value.dtype)
+    view = wide[..., : inner.shape[-1]].copy_(inner)
+    return p.operand(title, view if value.dim() == 2 else view.transpose(0, 1), out=out, strided=True)
+
+
 def _as_it_lies(value: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides, and the same between its rows."""
     memory = value.as_strided((value.untyped_storage().nbytes() // value.element_size(),), (1,), 0)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from leaf_probes import Probe, case, straight
+from leaf_probes import Probe, case, spread, straight
 
 from dsl_kernels.device.text import sparse_mla as said
 from dsl_kernels.device.text import sparse_mla_gather as gather
@@ -35,14 +35,6 @@ def _low_high(p: Probe, ids: torch.Tensor) -> tuple[Any, Any]:
 
 def _bits(p: Probe, inside: torch.Tensor) -> tuple[Any, Any]:
     return p.var("in_low", inside[:32], each="bits"), p.var("in_high", inside[32:], each="bits")
-
-
-def spread(p: Probe, title: str, value: torch.Tensor, *, out: bool = False) -> Any:
-    """An operand with gaps between its rows, its last but one axis the outermost."""
-    inner = value if value.dim() == 2 else value.transpose(0, 1)
-    wide = torch.full((*inner.shape[:-1], inner.shape[-1] + 16), 7, dtype=value.dtype)
-    view = wide[..., : inner.shape[-1]].copy_(inner)
-    return p.operand(title, view if value.dim() == 2 else view.transpose(0, 1), out=out, strided=True)
 
 
 def outputs(p: Probe, heads: int) -> tuple[Any, Any]:

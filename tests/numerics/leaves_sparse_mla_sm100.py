@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from leaf_probes import Probe, case, straight
+from leaf_probes import Probe, case, spread, straight
 from leaves_sparse_mla import (
     APPROXIMATE,
     HEADS,
@@ -16,7 +16,6 @@ from leaves_sparse_mla import (
     lse_scalars,
     neighbours,
     outputs,
-    spread,
 )
 
 from dsl_kernels.device.text import sparse_mla_sm100 as text

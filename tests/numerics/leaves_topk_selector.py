@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from leaf_probes import Probe, case, straight
+from leaf_probes import Probe, case, spread, straight
 
 from dsl_kernels.device.text import topk_selector as lists
 from dsl_kernels.device.text import topk_selector_rounds as rounds
@@ -44,8 +44,8 @@ def _bounds(p: Probe) -> tuple[Any, Any]:
 def load_words(p: Probe) -> None:
     p.threads = THREADS
     limit = p.var("limit", torch.tensor([256, 400, 768, 900]), each="warp")
-    logits = p.operand("logits", p.normal(2, 900))
-    p.call(_keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 900), _column(p), limit)
+    logits = spread(p, "logits", p.normal(2, 900), gap=7)
+    p.call(_keys(p, "bits", None), logits, p.dim("row", 1), _column(p), limit)
 
 
 @case(row.clear, count=(8, 640))
@@ -78,10 +78,9 @@ def page_row(p: Probe, page_size: int) -> None:
 
 
 def _table(p: Probe, page_size: int, pages: int = 40) -> tuple[Any, ...]:
-    """block_table, max_pages, line, page_size, inverse."""
+    """block_table, line, page_size, inverse."""
     return (
-        p.operand("block_table", p.integers(0, 5000, 3, pages)),
-        p.dim("max_pages", pages),
+        spread(p, "block_table", p.integers(0, 5000, 3, pages), gap=3),
         p.dim("line", 2),
         p.dim("page_size", page_size),
         p.var("inverse", ALL // page_size if page_size else 0, dtype="uint32"),
@@ -92,7 +91,7 @@ def _table(p: Probe, page_size: int, pages: int = 40) -> tuple[Any, ...]:
 def take_all(p: Probe, page_size: int) -> None:
     p.threads = THREADS
     p.call(
-        p.operand("indices", torch.full((2, 600), -77, dtype=torch.int32), out=True),
+        spread(p, "indices", torch.full((2, 600), -77, dtype=torch.int32), out=True, gap=5),
         p.dim("row", 1),
         p.dim("k", 600),
         p.dim("length", 411),
@@ -158,7 +157,7 @@ def count_first(p: Probe) -> None:
 
 @case(row.load_few)
 def load_few(p: Probe) -> None:
-    logits = p.operand("logits", p.normal(2, 900))
+    logits = spread(p, "logits", p.normal(2, 900), gap=7)
     p.call(
         p.var("few", None, dtype="uint32", out=True, each="thread"),
         logits,
@@ -431,7 +430,7 @@ def _pages(p: Probe, near: bool) -> tuple[Any, ...]:
 
 def _ids_out(p: Probe, k: int) -> tuple[Any, ...]:
     indices = torch.full((2, k), -77, dtype=torch.int32)
-    return p.operand("indices", indices, out=True), p.dim("row", 1), p.dim("k", k)
+    return spread(p, "indices", indices, out=True, gap=5), p.dim("row", 1), p.dim("k", k)
 
 
 EVERY = 16
@@ -441,9 +440,9 @@ EVERY = 16
 def load_sample(p: Probe) -> None:
     p.threads = THREADS
     # The last words of the sample lie past the row's columns.
-    logits = p.operand("logits", p.normal(2, 9004))
+    logits = spread(p, "logits", p.normal(2, 9004), gap=3)
     p.call(
-        _keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 9004), p.dim("start", 700), p.dim("last", 8555), EVERY,
+        _keys(p, "bits", None), logits, p.dim("row", 1), p.dim("start", 700), p.dim("last", 8555), EVERY,
         WARPS,
     )  # fmt: skip
 
@@ -457,15 +456,17 @@ def _bits_key(score: float) -> int:
     return bits ^ (1 << 31) if bits < 1 << 31 else bits ^ ALL
 
 
-@case(lists.list_row, score=(0.0, -3.5, INF), room=(4000, 60))
-def list_row(p: Probe, score: float, room: int) -> None:
+@case(lists.list_row, past=(0, 1, 2, 3), score=(0.0, -3.5, INF), room=(4000, 60))
+def list_row(p: Probe, past: int, score: float, room: int) -> None:
+    """The second row begins `past` elements behind 16 bytes; the columns that are listed end in the last few of it."""
     p.threads = THREADS
     # What a warp finds before it stops for want of room is only known of a single batch.
     batches = 3 if room > 800 else 1
     # Some batches begin in front of the row's columns or end behind them, the last ones past the row.
-    stride = batches * BATCH * WARPS - 300
+    stride = batches * BATCH * WARPS - 300 + past // 2
     scores = _bits_of(p, 2, stride)
-    logits = p.operand("logits", (scores - (scores >> 31 << 32)).to(torch.int32).view(torch.float32))
+    floats = (scores - (scores >> 31 << 32)).to(torch.int32).view(torch.float32)
+    logits = spread(p, "logits", floats, gap=(past - stride) % 4)
     p.call(
         _keys(p, "keys", None, out=False),
         _keys(p, "ahead", None, out=False),
@@ -476,8 +477,8 @@ def list_row(p: Probe, score: float, room: int) -> None:
         _counters(p, [3, 0, 0, 0]),
         p.var("bottom", _bits_key(score), dtype="uint32"),
         p.dim("origin", 32),
-        p.dim("start", 37),
-        p.dim("last", stride - 70),
+        p.dim("start", 37 if past == 0 else 33),
+        p.dim("last", stride - 70 if past == 0 else stride - 1),
         p.dim("batches", batches),
         room,
         WARPS,

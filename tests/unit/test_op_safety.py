@@ -168,7 +168,7 @@ def shifted(tensor: torch.Tensor, by: int) -> torch.Tensor:
 
 BY_ELEMENT = {
     "sparse_mla": {"indices", "topk_length", "lse"},
-    "topk_selector": {"row_starts", "row_ends", "block_table", "out"},
+    "topk_selector": {"logits", "row_starts", "row_ends", "block_table", "out"},
     "lightning_indexer": {"seq_lens", "block_table", "out"},
     "prefill": {"k_start", "k_end", "out"},
     "resample_trajectories": {"src_times", "tgt_times"},
@@ -370,7 +370,7 @@ def test_sizes_without_memory_answer_at_once() -> None:
     rows = 2**31
     logits = torch.empty(1, 128).expand(rows, 128)
     ends = torch.zeros(1, dtype=torch.int32).expand(rows)
-    with pytest.raises(InvalidArgumentError, match="contiguous"):
+    with pytest.raises(InvalidArgumentError, match="positive multiples"):
         topk_selector(logits, ends, 16, **CPU)
     q = torch.empty(1, 1, 64, 128).to(torch.float8_e4m3fn).expand(rows, 1, 64, 128)
     _, arguments = call_of("lightning_indexer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -98,7 +98,28 @@ def test_out_forms_write_into_their_tensors() -> None:
     assert (ids != -7).all() and ids[1].tolist() == [0, 1, 2] + [-1] * 29
 
 
-def test_operands_as_frameworks_hold_them_reach_the_kernel_where_they_lie(monkeypatch) -> None:
+@pytest.fixture
+def reached(monkeypatch) -> Iterator[dict[str, object]]:
+    """What the interpreter was handed at the last launch."""
+    found: dict[str, object] = {}
+    prepare = executors.Interpreter.prepare
+
+    def watched(self, variant, device=None):
+        prepared = prepare(self, variant, device)
+
+        def launch(operands, dims):
+            found.update(operands)
+            prepared.launch(operands, dims)
+
+        return replace(prepared, launch=launch)
+
+    monkeypatch.setattr(executors.Interpreter, "prepare", watched)
+    _base.clear()
+    yield found
+    _base.clear()
+
+
+def test_operands_as_frameworks_hold_them_reach_the_kernel_where_they_lie(reached) -> None:
     """Joined queries, heads before queries, slices of wider buffers: each in place, and nothing is written beside outputs."""
     inputs, expected = drawn("sparse_mla", "lengths")
     t, heads, topk = *inputs["q_nope"].shape[:2], inputs["indices"].shape[1]
@@ -109,25 +130,10 @@ def test_operands_as_frameworks_hold_them_reach_the_kernel_where_they_lie(monkey
     kv[:, :32, :576] = rows.view(-1, 32, 576)
     whole, lses = torch.zeros(heads, t, 640).bfloat16(), torch.zeros(t, heads + 4)
     out, lse = whole[:, :, 64:576].transpose(0, 1), lses[:, :heads]
-    reached = {}
-    prepare = executors.Interpreter.prepare
-
-    def watched(self, variant, device=None):
-        found = prepare(self, variant, device)
-
-        def launch(operands, dims):
-            reached.update(operands)
-            found.launch(operands, dims)
-
-        return replace(found, launch=launch)
-
-    monkeypatch.setattr(executors.Interpreter, "prepare", watched)
-    _base.clear()
     got, got_lse = sparse_mla(
         q, None, kv[:, :32, :576], ids, sm_scale=inputs["sm_scale"], topk_length=inputs["topk_length"], empty_lse=math.inf,
         out=out, lse=lse, **CPU,
     )  # fmt: skip
-    _base.clear()
     places = {
         "q_nope": q,
         "q_pe": q[..., 512:],
@@ -137,11 +143,40 @@ def test_operands_as_frameworks_hold_them_reach_the_kernel_where_they_lie(monkey
         "out": out,
         "lse": lse,
     }
-    assert {name: reached[name].data_ptr() for name in places} == {n: x.data_ptr() for n, x in places.items()}
+    assert_lie_there(reached, places)
     assert got is out and got_lse is lse and (lse[1] == math.inf).all()
     result = problems.get("sparse_mla").compare("bf16", inputs, {"out": out, "lse": lse}, expected)
     assert result.ok, result.failures
     assert not whole[:, :, :64].any() and not whole[:, :, 576:].any() and not lses[:, heads:].any()
+
+
+def assert_lie_there(reached, places) -> None:
+    assert {name: reached[name].data_ptr() for name in places} == {n: x.data_ptr() for n, x in places.items()}
+
+
+def within(value: torch.Tensor, before: int = 1, after: int = 2) -> torch.Tensor:
+    """The same within rows that are longer by so many ones on either side."""
+    wide = value.new_ones(*value.shape[:-1], before + value.shape[-1] + after)
+    return wide[..., before : before + value.shape[-1]].copy_(value)
+
+
+@pytest.mark.parametrize("name", ["mtp3_paged", "ragged"])
+def test_selection_takes_rows_within_wider_ones(name: str, reached) -> None:
+    inputs, expected = drawn("topk_selector", name)
+    inputs |= {key: within(inputs[key]) for key in ("logits", "block_table")}
+    ids = within(torch.full((len(inputs["logits"]), inputs["k"]), 7, dtype=torch.int32), 3, 2)
+    paged = {n: inputs[n] for n in ("block_table", "page_size", "next_n")} if inputs["page_size"] else {}
+    found = topk_selector(inputs["logits"], inputs["row_ends"], inputs["k"], out=ids, **paged, **CPU)
+    assert found is ids and torch.equal(ids, expected["indices"])
+    assert (ids._base[:, :3] == 1).all() and (ids._base[:, -2:] == 1).all()
+    assert_lie_there(
+        reached,
+        {
+            "logits": inputs["logits"],
+            "indices": ids,
+            **({"block_table": inputs["block_table"]} if paged else {}),
+        },
+    )
 
 
 def test_indexer_decode_and_prefill() -> None:
@@ -556,7 +591,21 @@ BAD_TOPK = {
         InvalidArgumentError,
         "row_ends.*rows = 2",
     ),
-    "stride": ({"logits": torch.zeros(2, 127)}, NoVariantError, "multiple of 4"),
+    "columns apart": (
+        {"logits": torch.zeros(128, 2).T},
+        InvalidArgumentError,
+        "logits.*stride of 1 along axis 1",
+    ),
+    "one row for all": (
+        {"logits": torch.zeros(1, 128).expand(2, -1)},
+        InvalidArgumentError,
+        "logits.*positive",
+    ),
+    "rows over one another": (
+        {"logits": torch.zeros(256).as_strided((2, 128), (64, 1))},
+        InvalidArgumentError,
+        "logits.*do not overlap",
+    ),
     "out": ({"out": torch.zeros(2, 8, dtype=torch.int32)}, InvalidArgumentError, "out"),
     "next_n": ({"next_n": 0}, InvalidArgumentError, "next_n"),
     "table": (

@@ -116,7 +116,6 @@ def test_no_match_groups_the_refusals_nearest_first() -> None:
     [
         (mla(backend="nothing"), "backend cutedsl or tilelang, asked for nothing"),
         (topk(k=4096), "k = 4096 exceeds 2048"),
-        (topk(stride=30), "stride = 30 is no multiple of 4"),
         (prefill(heads=48), "heads = 48, built for 32 or 64"),
         (decode(next_n=9), "next_n = 9, built for at most "),
     ],

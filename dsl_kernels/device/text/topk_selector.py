@@ -25,6 +25,7 @@ from ...tile.lang import Size
 from ...tile.leaf_text import by_text
 from ...tile.text import ceildiv, maximum, minimum, select
 from ..torch import scalars, warps
+from ..torch.topk_selector import past16
 from .topk_selector_rounds import lower_warps
 from .topk_selector_row import (
     LAST_LANE,
@@ -245,14 +246,14 @@ def place_marks(
 @by_text
 def write_ids(
     m: LeafRecorder, indices: Writes[Global[Int32]], row: Int32, k: Int32, skip: Int32, sums: Shared[Int32],
-    placed: Shared[Int32], block_table: Global[Int32], max_pages: Int32, line: Int32, page_size: Int32,
-    inverse: Uint32, pages: Shared[Int32] | None, first_page: Int32, group: int, cta_warps: int,
+    placed: Shared[Int32], block_table: Global[Int32], line: Int32, page_size: Int32, inverse: Uint32,
+    pages: Shared[Int32] | None, first_page: Int32, group: int, cta_warps: int,
 ) -> None:  # fmt: skip
     """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip` on.
 
     `pages` holds the entries of the page table from `first_page` on, unless that is -1.
     """
-    out, table = indices.row("out", row, k, skip), block_table.row("table", line, max_pages)
+    out, table = indices.row("out", row, first=skip), block_table.row("table", line)
     total = lower_warps(m, sums, cta_warps) if group > 1 else k
     for slot in rolled(m.thread, total, m.threads, at_once=4):
         id: Int32 = 0
@@ -268,8 +269,9 @@ def list_row(
 ) -> None:  # fmt: skip
     """List the bit patterns of scores that reach that of `bottom`; a warp stops when there is no room for `room`.
 
-    Positions count from `origin`. Two batches in turn, so that one is on its way while the other is looked at; one that
-    would end past the row is its last one instead.
+    Positions count from `origin`, a multiple of WORD. Two batches in turn, so that one is on its way while the other is looked at; one that
+    would end past the row is its last one instead. Batches begin where 16 bytes do: up to three columns before the first
+    one, and after the last one, are looked at by themselves.
     """
     listed: Int32 = 0
     batch: Int32 = 0
@@ -277,15 +279,23 @@ def list_row(
     same = bottom.to("int32")
     bottom_score = inline(scalars.float_of((same ^ (~(same >> 31) & 0x7FFFFFFF)).to("uint32")))
     less = scalars.add_rn(bottom_score, 0.0)
+    ahead_of_all = -past16(logits.row("whole", row).at(0)) & (QUAD - 1)
+    behind_all = (stride - ahead_of_all) & (QUAD - 1)
+    begin: Int32 = origin + ahead_of_all
+    last_read: Int32 = stride - behind_all - columns
 
     def columns_of(number):
         """The first column of a batch, and from which column on it is read."""
-        column = inline(origin + (number * cta_warps + m.warp) * columns)
-        return column, minimum(column, stride - columns)
+        column = inline(begin + (number * cta_warps + m.warp) * columns)
+        return column, minimum(column, last_read)
+
+    def below(bits):
+        """A word whose highest bit tells whether a score is less than that of `bottom`, which NaN is not."""
+        return scalars.bits_of(scalars.add_rn(scalars.float_of(bits), less))
 
     def load(bits, place):
         """Load the batch that is read from column `place` on: four columns a lane, 128 in a row of them."""
-        scores, quad = logits.row("scores", row, stride, place), m.local("quad", QUAD, "float32")
+        scores, quad = logits.row("scores", row, first=place), m.local("quad", QUAD, "float32")
         for j in unrolled(bits.size // QUAD):
             scores.read(quad, WORD * j + m.lane)
             for i in range(QUAD):
@@ -304,8 +314,7 @@ def list_row(
                     bits[j] = MINUS_INFINITY
         m.comment("A bit a score: whether it is not negative less the score of `bottom`, which NaN is not.")
         for j in unrolled(bits.size):
-            above = inline(scalars.add_rn(scalars.float_of(bits[bits.size - 1 - j]), less))
-            left = scalars.funnel_left(scalars.bits_of(above), left, 1)
+            left = scalars.funnel_left(below(bits[bits.size - 1 - j]), left, 1)
         left = ~left & ((1 << bits.size) - 1)
         through = warps.scan(warps.popc(left))
         total = warps.shuffle(through, LAST_LANE)
@@ -322,6 +331,22 @@ def list_row(
                     entries[slot] = warps.make_pair(key, ~(own - origin) - _step(number))
                     left ^= lowest
 
+    def pick_edges():
+        """List the columns before and after all batches, one a lane."""
+        at = select(m.lane < QUAD, origin + m.lane, last_read + columns + (m.lane - QUAD))
+        first_edge = select(m.lane < QUAD, start, maximum(start, begin))
+        end = minimum(last, select(m.lane < QUAD, begin, stride))
+        edge: Uint32 = MINUS_INFINITY
+        if at >= first_edge and at < end:
+            edge = scalars.bits_of(logits.row("row_of_edges", row)[at])
+        wanted: Int32 = 1 - (below(edge) >> 31).to("int32")
+        through = warps.scan(wanted)
+        slot = _take_room(m, counters, through) + through
+        if wanted != 0 and slot <= room:
+            entries[slot - 1] = warps.make_pair(edge, ~(at - origin))
+
+    if m.warp == 0 and (ahead_of_all | behind_all) != 0:
+        pick_edges()
     _, first_read = columns_of(0)
     load(keys, first_read)
     while batch < batches and listed <= room:

@@ -58,12 +58,12 @@ CLOSE = Size(1 << 26, "CLOSE")
 
 @by_text
 def load_words(
-    m: LeafRecorder, bits: Registers[Uint32], logits: Global[Float32], row: Int32, stride: Int32,
-    column: Int32, limit: Int32,
+    m: LeafRecorder, bits: Registers[Uint32], logits: Global[Float32], row: Int32, column: Int32,
+    limit: Int32,
 ) -> None:  # fmt: skip
     """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives 0."""
     own = column + m.lane
-    scores = logits.row("scores", row, stride, own)
+    scores = logits.row("scores", row, first=own)
     left = limit - own
     for j in unrolled(bits.size):
         bits[j] = scalars.load_below(scores.at(WORD * j), WORD * j, left)
@@ -72,21 +72,21 @@ def load_words(
 @by_text
 def load_few(m: LeafRecorder, few: Sets[Uint32], logits: Global[Float32], row: Int32, stride: Int32) -> None:
     """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
-    scores = logits.row("scores", row, stride)
+    scores = logits.row("scores", row)
     column = (m.lane >> 3) * (stride >> 5 << 3) + (m.lane & 7)
     few = scalars.load_below(scores.at(column), column, stride)
 
 
 @by_text
 def load_sample(
-    m: LeafRecorder, bits: Registers[Uint32], logits: Global[Float32], row: Int32, stride: Int32,
-    start: Int32, last: Int32, every: int, cta_warps: int,
+    m: LeafRecorder, bits: Registers[Uint32], logits: Global[Float32], row: Int32, start: Int32,
+    last: Int32, every: int, cta_warps: int,
 ) -> None:  # fmt: skip
     """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where the row has no column.
 
     Word j of a warp is of the `j * cta_warps + warp`-th run of `every` words.
     """
-    scores = logits.row("scores", row, stride)
+    scores = logits.row("scores", row)
 
     def column_of(j):
         word = inline((m.warp + j * cta_warps) * every + ((m.warp + 5 * j) & (every - 1)))
@@ -124,7 +124,7 @@ def _page_of(m, title: str, inverse, size, position):
 @by_text
 def fetch_pages(
     m: LeafRecorder, first_page: Sets[Int32], entry: Sets[Int32], first: Int32, columns: Int32, start: Int32,
-    last: Int32, block_table: Global[Int32], max_pages: Int32, line: Int32, page_size: Int32, inverse: Uint32,
+    last: Int32, block_table: Global[Int32], line: Int32, page_size: Int32, inverse: Uint32,
 ) -> None:  # fmt: skip
     """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
 
@@ -137,7 +137,7 @@ def fetch_pages(
         end, _ = _page_of(m, "end", inverse, page_size, maximum(end_position, 0))
         final = end - first_page
         if m.thread <= final:
-            entry = block_table.row("table", line, max_pages)[first_page + m.thread]
+            entry = block_table.row("table", line)[first_page + m.thread]
         if final >= m.threads:
             first_page = -1
 
@@ -151,12 +151,11 @@ def keep_entry(m: LeafRecorder, pages: Shared[Int32], entry: Int32) -> None:
 @by_text
 def take_all(
     m: LeafRecorder, indices: Writes[Global[Int32]], row: Int32, k: Int32, length: Int32, first: Int32,
-    rank: Int32, group: int, block_table: Global[Int32], max_pages: Int32, line: Int32, page_size: Int32,
-    inverse: Uint32,
+    rank: Int32, group: int, block_table: Global[Int32], line: Int32, page_size: Int32, inverse: Uint32,
 ) -> None:  # fmt: skip
     """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores; the CTAs take slots
     in turn."""
-    out, table = indices.row("out", row, k), block_table.row("table", line, max_pages)
+    out, table = indices.row("out", row), block_table.row("table", line)
     for slot in range(rank * m.threads + m.thread, k, group * m.threads):
         id: Int32 = -1
         if slot < length:

@@ -38,11 +38,6 @@ def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return None if call["k"] <= MAX_K else f"k = {call['k']} exceeds {MAX_K}"
 
 
-def _vector_rows(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    stride = call["stride"]
-    return None if stride % 4 == 0 else f"stride = {stride} is no multiple of 4 (16-byte loads)"
-
-
 def _bitmaps_hold_row(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     """A CTA's bitmaps hold whole batches of every warp."""
     stride, held = call["stride"], knobs["threads"] * knobs["keep"]
@@ -57,5 +52,5 @@ PROGRAM = TileProgram(
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
-    guards=(Guard("k", _small_k), Guard("stride", _vector_rows), Guard("span", _bitmaps_hold_row)),
+    guards=(Guard("k", _small_k), Guard("span", _bitmaps_hold_row)),
 )

@@ -38,7 +38,6 @@ class Kernel(Names):
     row_starts: Global
     absolute: Int32
     k: Int32
-    max_pages: Int32
     next_n: Int32
     page_size: Int32
     stride: Int32

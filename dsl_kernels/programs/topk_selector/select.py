@@ -125,14 +125,14 @@ def _select(m: Recorder, s: Selection) -> None:
         s.glance = named("few", 0)
         leaf_row.load_few(m, s.glance, s.logits, m.block(0), s.stride)
         if s.stride <= _held(m):
-            leaf_row.load_words(m, s.keys, s.logits, m.block(0), s.stride, column, s.stride)
+            leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, s.stride)
     else:
         # Bound the loads with `fits` rather than branch around them, so that they need not wait for the
         # branch. In a cluster this makes TileLang spill.
         fits: Int32 = 0
         if s.stride <= _held(m):
             fits = s.stride
-        leaf_row.load_words(m, s.keys, s.logits, m.block(0), s.stride, column, fits)
+        leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, fits)
     s.start = maximum(m.word(s.row_starts, m.block(0)), 0)
     s.last = minimum(m.word(s.row_ends, m.block(0)), s.stride)
     m.launch_dependents()
@@ -140,8 +140,8 @@ def _select(m: Recorder, s: Selection) -> None:
     if s.last - s.start <= s.k:
         leaf_row.take_all(
             m, s.indices, row=m.block(0), k=s.k, length=s.last - s.start,
-            first=s.start * s.absolute, rank=s.rank, group=m.k.group, block_table=s.block_table,
-            max_pages=s.max_pages, line=s.line, page_size=s.page_size, inverse=s.inverse,
+            first=s.start * s.absolute, rank=s.rank, group=m.k.group, block_table=s.block_table, line=s.line,
+            page_size=s.page_size, inverse=s.inverse,
         )  # fmt: skip
         if together:
             m.cluster_wait()
@@ -198,8 +198,8 @@ def _share(m: Recorder, s: Selection) -> None:
         columns = inline(run * (WORD * m.c.cta_warps))
         leaf_row.fetch_pages(
             m, s.first_page, s.entry, first=s.origin + s.rank * columns, columns=columns,
-            start=s.start, last=s.last, block_table=s.block_table, max_pages=s.max_pages,
-            line=s.line, page_size=s.page_size, inverse=s.inverse,
+            start=s.start, last=s.last, block_table=s.block_table, line=s.line, page_size=s.page_size,
+            inverse=s.inverse,
         )  # fmt: skip
 
 
@@ -211,7 +211,7 @@ def _count_row(m: Recorder, s: Selection) -> None:
     for step in range(s.batches):
         column = s.base + step * c.batch
         if step > 0 or s.stride > _held(m):
-            leaf_row.load_words(m, s.keys, s.logits, m.block(0), s.stride, column, s.hi)
+            leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, s.hi)
         if together and step == 0:
             # Another round costs several barriers: a few scores decide how the first digits are counted.
             leaf_row.guess_digits(m, s.near_key, s.grain, s.glance)
@@ -247,7 +247,7 @@ def _load_again(m: Recorder, s: Selection, batch: Value) -> None:
     if m.c.stashed and batch < minimum(m.c.stashed, s.batches - 1):
         leaf_row.stash_keys(m, bits=s.keys, stash=s.stash, number=batch, back=True)
     else:
-        leaf_row.load_words(m, s.keys, s.logits, m.block(0), s.stride, column, s.hi)
+        leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, s.hi)
         leaf_row.make_keys(m, s.keys, None, column, s.start, s.hi)
 
 
@@ -300,8 +300,8 @@ def _list_row(m: Recorder, s: Selection) -> None:
     c, sample, digits = m.c, s.few, s.few_digits
     sampled = m.k.threads * c.few
     leaf_row.load_sample(
-        m, bits=sample, logits=s.logits, row=m.block(0), stride=s.stride, start=s.start,
-        last=s.last, every=m.k.sample, cta_warps=m.c.cta_warps,
+        m, bits=sample, logits=s.logits, row=m.block(0), start=s.start, last=s.last, every=m.k.sample,
+        cta_warps=m.c.cta_warps,
     )  # fmt: skip
     leaf_row.clear(m, s.above, 0, c.reach // WORD)
     own = inline(m.warp * (c.few * WORD))
@@ -365,7 +365,7 @@ def _mark_ties(m: Recorder, s: Selection) -> None:
     while turn < s.batches and s.inside + found < s.need:
         word = (turn * m.c.cta_warps + m.warp) * m.k.keep
         column = s.origin + word * WORD
-        leaf_row.load_words(m, s.keys, s.logits, m.block(0), s.stride, column, s.stride)
+        leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, s.stride)
         leaf_row.make_keys(m, s.keys, None, column, s.start, s.last)
         leaf_list.mark_equal(m, s.keys, s.equal, word, s.counters, s.tied)
         m.meet()
@@ -485,8 +485,7 @@ def _write(m: Recorder, s: Selection, before: Expr, skip: Expr, first: Value) ->
     first_page, pages = (-1, None) if m.k.sample else (s.first_page, s.pages)
     leaf_list.write_ids(
         m, s.indices, row=m.block(0), k=s.k, skip=skip, sums=s.sums, placed=placed,
-        block_table=s.block_table, max_pages=s.max_pages, line=s.line, page_size=s.page_size,
-        inverse=s.inverse, pages=pages, first_page=first_page, group=m.k.group, cta_warps=m.c.cta_warps,
+        block_table=s.block_table, line=s.line, page_size=s.page_size, inverse=s.inverse, pages=pages, first_page=first_page, group=m.k.group, cta_warps=m.c.cta_warps,
     )  # fmt: skip
 
 

@@ -51,14 +51,14 @@ OFFSET_BITS = 22
 
 LAUNCH = Launch(
     operands=(
-        Operand("logits", "tensor", "float32", ("rows", "stride")),
+        Operand("logits", "tensor", "float32", ("rows", "stride"), strides=("logits_stride", "1")),
         Operand("row_starts", "tensor", "int32", ("rows",)),
         Operand("row_ends", "tensor", "int32", ("rows",)),
-        Operand("block_table", "tensor", "int32", ("b", "max_pages")),
+        Operand("block_table", "tensor", "int32", ("b", "max_pages"), strides=("block_table_stride", "1")),
         Operand("next_n", "scalar", "int32"),
         Operand("page_size", "scalar", "int32"),
         Operand("absolute", "scalar", "int32"),
-        Operand("indices", "tensor", "int32", ("rows", "k"), written=True),
+        Operand("indices", "tensor", "int32", ("rows", "k"), strides=("indices_stride", "1"), written=True),
     ),
     grid=("rows", "1", "1"),
     block=512,
@@ -115,24 +115,27 @@ def page_row(row, next_n, page_size):
 
 
 @cute.jit
-def load_words(bits, logits, row, stride, column, limit, lane):
+def load_words(bits, logits, logits_stride_0, row, column, limit, lane):
     """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
     0.
     """
     own = column + lane
-    scores = logits + Int64(row) * stride + own
+    scores = logits + Int64(row) * logits_stride_0 + own
     left = limit - own
     for j in cutlass.range_constexpr(KEEP):
         bits[j] = scalars.load_below(scores + WORD * j, WORD * j, left)
 
 
 @cute.jit
-def take_all(indices, row, k, length, first, block_table, max_pages, line, page_size, inverse, thread):
+def take_all(
+    indices, indices_stride_0, row, k, length, first, block_table, block_table_stride_0, line, page_size,
+    inverse, thread
+):
     """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
     the CTAs take slots in turn.
     """
-    out = indices + Int64(row) * k
-    table = block_table + Int64(line) * max_pages
+    out = indices + Int64(row) * indices_stride_0
+    table = block_table + Int64(line) * block_table_stride_0
     for slot in cutlass.range(thread, k, THREADS, unroll=1):
         id = Int32(-1)
         if slot < length:
@@ -151,13 +154,13 @@ def take_all(indices, row, k, length, first, block_table, max_pages, line, page_
 
 
 @cute.jit
-def load_sample(bits, logits, row, stride, start, last, warp, lane):
+def load_sample(bits, logits, logits_stride_0, row, start, last, warp, lane):
     """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where
     the row has no column.
 
     Word j of a warp is of the `j * cta_warps + warp`-th run of `every` words.
     """
-    scores = logits + Int64(row) * stride
+    scores = logits + Int64(row) * logits_stride_0
     for j in cutlass.range_constexpr(FEW):
         column = ((start >> 5) + ((warp + j * WARPS) * SAMPLE + (warp + 5 * j & SAMPLE - 1))) * WORD + lane
         bits[j] = scalars.load_below(scores + column, column, last)
@@ -391,19 +394,43 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 
 @cute.jit
 def list_row(
-    keys, ahead, logits, row, stride, entries, counters, bottom, origin, start, last, batches, warp, lane
+    keys, ahead, logits, logits_stride_0, row, stride, entries, counters, bottom, origin, start, last,
+    batches, warp, lane
 ):
     """List the bit patterns of scores that reach that of `bottom`; a warp stops when there is no room for
     `room`.
 
-    Positions count from `origin`. Two batches in turn, so that one is on its way while the other is
-    looked at; one that would end past the row is its last one instead.
+    Positions count from `origin`, a multiple of WORD. Two batches in turn, so that one is on its way
+    while the other is looked at; one that would end past the row is its last one instead. Batches begin
+    where 16 bytes do: up to three columns before the first one, and after the last one, are looked at
+    by themselves.
     """
     listed = Int32(0)
     batch = Int32(0)
     same = bottom.to(Int32)
     less = scalars.add_rn(scalars.float_of((same ^ (~(same >> 31) & 2147483647)).to(cutlass.Uint32)), 0.0)
-    scores = logits + Int64(row) * stride + cutlass.min(origin + warp * (WORD * KEEP), stride - WORD * KEEP)
+    whole = logits + Int64(row) * logits_stride_0
+    ahead_of_all = 0 - leaf.past16(whole) & QUAD - 1
+    behind_all = stride - ahead_of_all & QUAD - 1
+    begin = Int32(origin + ahead_of_all)
+    last_read = Int32(stride - behind_all - WORD * KEEP)
+    if (warp == 0) & (ahead_of_all | behind_all != 0):
+        at = cutlass.select_(lane < QUAD, origin + lane, last_read + WORD * KEEP + (lane - QUAD))
+        first_edge = cutlass.select_(lane < QUAD, start, cutlass.max(start, begin))
+        end = cutlass.min(last, cutlass.select_(lane < QUAD, begin, stride))
+        edge = cutlass.Uint32(4286578688)
+        if (at >= first_edge) & (at < end):
+            row_of_edges = logits + Int64(row) * logits_stride_0
+            edge = scalars.bits_of(row_of_edges[at])
+        wanted = Int32(1 - (scalars.bits_of(scalars.add_rn(scalars.float_of(edge), less)) >> 31).to(Int32))
+        through = warps.scan(wanted)
+        room = Int32(0)
+        if lane == LAST_LANE:
+            room = warps.fetch_add(counters, through)
+        slot = warps.shuffle(room, LAST_LANE) + through
+        if (wanted != 0) & (slot <= LISTED):
+            entries[slot - 1] = warps.make_pair(edge, ~(at - origin))
+    scores = logits + Int64(row) * logits_stride_0 + cutlass.min(begin + warp * (WORD * KEEP), last_read)
     quad = cute.make_rmem_tensor(QUAD, Float32)
     for j in cutlass.range_constexpr(KEEP // QUAD):
         cute.autovec_copy(warps.group(scores, QUAD, WORD * j + lane), quad)
@@ -412,8 +439,8 @@ def list_row(
         keys[QUAD * j + 2] = scalars.bits_of(quad[2])
         keys[QUAD * j + 3] = scalars.bits_of(quad[3])
     while (batch < batches) & (listed <= LISTED):
-        scores = logits + Int64(row) * stride + cutlass.min(
-            origin + ((batch + 1) * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP
+        scores = logits + Int64(row) * logits_stride_0 + cutlass.min(
+            begin + ((batch + 1) * WARPS + warp) * (WORD * KEEP), last_read
         )
         quad = cute.make_rmem_tensor(QUAD, Float32)
         for j in cutlass.range_constexpr(KEEP // QUAD):
@@ -422,8 +449,8 @@ def list_row(
             ahead[QUAD * j + 1] = scalars.bits_of(quad[1])
             ahead[QUAD * j + 2] = scalars.bits_of(quad[2])
             ahead[QUAD * j + 3] = scalars.bits_of(quad[3])
-        at = cutlass.min(origin + (batch * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP)
-        first = cutlass.max(start, origin + (batch * WARPS + warp) * (WORD * KEEP))
+        at = cutlass.min(begin + (batch * WARPS + warp) * (WORD * KEEP), last_read)
+        first = cutlass.max(start, begin + (batch * WARPS + warp) * (WORD * KEEP))
         left = Int32(0)
         own = at + QUAD * lane
         if (at < first) | (at + WORD * KEEP > last):
@@ -469,8 +496,8 @@ def list_row(
                         key, ~(own - origin) - (number + (number >> 2) * (QUAD * WORD - QUAD))
                     )
                     left = left ^ lowest
-        scores = logits + Int64(row) * stride + cutlass.min(
-            origin + ((batch + 2) * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP
+        scores = logits + Int64(row) * logits_stride_0 + cutlass.min(
+            begin + ((batch + 2) * WARPS + warp) * (WORD * KEEP), last_read
         )
         quad = cute.make_rmem_tensor(QUAD, Float32)
         for j in cutlass.range_constexpr(KEEP // QUAD):
@@ -479,8 +506,8 @@ def list_row(
             keys[QUAD * j + 1] = scalars.bits_of(quad[1])
             keys[QUAD * j + 2] = scalars.bits_of(quad[2])
             keys[QUAD * j + 3] = scalars.bits_of(quad[3])
-        at = cutlass.min(origin + ((batch + 1) * WARPS + warp) * (WORD * KEEP), stride - WORD * KEEP)
-        first = cutlass.max(start, origin + ((batch + 1) * WARPS + warp) * (WORD * KEEP))
+        at = cutlass.min(begin + ((batch + 1) * WARPS + warp) * (WORD * KEEP), last_read)
+        first = cutlass.max(start, begin + ((batch + 1) * WARPS + warp) * (WORD * KEEP))
         left = Int32(0)
         own = at + QUAD * lane
         if (at < first) | (at + WORD * KEEP > last):
@@ -826,14 +853,17 @@ def place_marks(placed, before, sums, above, first, words, position, warp, lane)
 
 
 @cute.jit
-def write_ids(indices, row, k, skip, placed, block_table, max_pages, line, page_size, inverse, thread):
+def write_ids(
+    indices, indices_stride_0, row, k, skip, placed, block_table, block_table_stride_0, line, page_size,
+    inverse, thread
+):
     """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip`
     on.
 
     `pages` holds the entries of the page table from `first_page` on, unless that is -1.
     """
-    out = indices + Int64(row) * k + skip
-    table = block_table + Int64(line) * max_pages
+    out = indices + Int64(row) * indices_stride_0 + skip
+    table = block_table + Int64(line) * block_table_stride_0
     for slot in cutlass.range(thread, k, THREADS, unroll=4):
         id = Int32(0)
         id = placed[slot]
@@ -851,10 +881,10 @@ def write_ids(indices, row, k, skip, placed, block_table, max_pages, line, page_
 @cute.jit
 def select(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32,
-    k: Int32, hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer,
-    sums: cute.Pointer, state: cute.Pointer, counters: cute.Pointer, row: Int32, owner: Int32, thread: Int32,
-    warp: Int32, lane: Int32
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, stride: Int32,
+    logits_stride: Int32, block_table_stride: Int32, k: Int32, indices_stride: Int32, hist: cute.Pointer,
+    entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer, sums: cute.Pointer, state: cute.Pointer,
+    counters: cute.Pointer, row: Int32, owner: Int32, thread: Int32, warp: Int32, lane: Int32
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = cute.make_rmem_tensor(KEEP, cutlass.Uint32)
@@ -871,15 +901,15 @@ def select(
     fits = Int32(0)
     if stride <= HELD:
         fits = stride
-    load_words(keys, logits, row, stride, owner * BATCH, fits, lane)
+    load_words(keys, logits, logits_stride, row, owner * BATCH, fits, lane)
     start = cutlass.max(row_starts[row], 0)
     last = cutlass.min(row_ends[row], stride)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
         take_all(
-            indices, row, k, last - start, start * absolute, block_table, max_pages, line, page_size, inverse,
-            worker
+            indices, indices_stride, row, k, last - start, start * absolute, block_table, block_table_stride,
+            line, page_size, inverse, worker
         )
     else:
         origin = Int32(0)
@@ -904,7 +934,7 @@ def select(
         unlisted = Boolean(True)
         tied = cutlass.Uint32(0)
         if stride > HELD:
-            load_sample(few, logits, row, stride, start, last, warp, lane)
+            load_sample(few, logits, logits_stride, row, start, last, warp, lane)
             clear_count_1024(above, worker)
             make_keys_few_digits(few, few_digits, warp * (FEW * WORD), lane)
             count_first_few_digits(hist, few_digits, warp * (FEW * WORD))
@@ -932,8 +962,8 @@ def select(
                 end = end + 1
             bottom = cutlass.Uint32(cutlass.min(cutlass.max(end - span, 8388608), 4286578688))
             list_row(
-                keys, ahead, logits, row, stride, entries, counters, bottom, origin, start, last, batches,
-                warp, lane
+                keys, ahead, logits, logits_stride, row, stride, entries, counters, bottom, origin, start,
+                last, batches, warp, lane
             )
             need = k
             if tied != 0:
@@ -947,7 +977,7 @@ def select(
                 while (turn < batches) & (inside + found < need):
                     word = (turn * WARPS + warp) * KEEP
                     column = origin + word * WORD
-                    load_words(keys, logits, row, stride, column, stride, lane)
+                    load_words(keys, logits, logits_stride, row, column, stride, lane)
                     make_keys(keys, column, start, last, lane)
                     mark_equal(keys, equal, word, counters, tied, lane)
                     cute.arch.sync_threads()
@@ -980,7 +1010,7 @@ def select(
             for step in cutlass.range(batches, unroll=1):
                 column = base + step * BATCH
                 if (step > 0) | (stride > HELD):
-                    load_words(keys, logits, row, stride, column, hi, lane)
+                    load_words(keys, logits, logits_stride, row, column, hi, lane)
                 make_keys_digits(keys, digits, column, start, hi, lane)
                 count_first_digits(hist, digits, column, start, hi)
             cute.arch.sync_threads()
@@ -995,7 +1025,7 @@ def select(
                 for step in cutlass.range(batches, unroll=1):
                     if batches > 1:
                         column = base + step * BATCH
-                        load_words(keys, logits, row, stride, column, hi, lane)
+                        load_words(keys, logits, logits_stride, row, column, hi, lane)
                         make_keys(keys, column, start, hi, lane)
                     count_keys_keys(hist, (rounds & 1) * BINS, keys, end, span)
                 clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
@@ -1013,7 +1043,7 @@ def select(
                 batch = batches - 1 - step
                 if step > 0:
                     column = base + batch * BATCH
-                    load_words(keys, logits, row, stride, column, hi, lane)
+                    load_words(keys, logits, logits_stride, row, column, hi, lane)
                     make_keys(keys, column, start, hi, lane)
                 collect(
                     keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
@@ -1067,14 +1097,18 @@ def select(
         position = base + start * (absolute - 1)
         place_marks(hist, before, sums, above, first, words, position, warp, lane)
         cute.arch.sync_threads()
-        write_ids(indices, row, k, skip, hist, block_table, max_pages, line, page_size, inverse, worker)
+        write_ids(
+            indices, indices_stride, row, k, skip, hist, block_table, block_table_stride, line, page_size,
+            inverse, worker
+        )
 
 
 @cute.kernel
 def topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
     next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, rows: Int32, stride: Int32,
-    b: Int32, max_pages: Int32, k: Int32
+    logits_stride: Int32, b: Int32, max_pages: Int32, block_table_stride: Int32, k: Int32,
+    indices_stride: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     hist = shared.hist.data_ptr()
@@ -1091,8 +1125,9 @@ def topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16(
     row = cute.arch.make_warp_uniform(row)
     owner = warp
     select(
-        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
-        hist, entries, above, equal, sums, state, counters, row, owner, thread, warp, lane
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride,
+        logits_stride, block_table_stride, k, indices_stride, hist, entries, above, equal, sums, state,
+        counters, row, owner, thread, warp, lane
     )
 
 
@@ -1100,11 +1135,12 @@ def topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16(
 def program(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
     next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, rows: Int32, stride: Int32,
-    b: Int32, max_pages: Int32, k: Int32
+    logits_stride: Int32, b: Int32, max_pages: Int32, block_table_stride: Int32, k: Int32,
+    indices_stride: Int32
 ):
     kernel = topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16(
-        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, rows, stride, b,
-        max_pages, k
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, rows, stride,
+        logits_stride, b, max_pages, block_table_stride, k, indices_stride
     )
     kernel.launch(
         grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=3,

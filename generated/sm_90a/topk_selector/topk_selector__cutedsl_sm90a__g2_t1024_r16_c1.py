@@ -53,14 +53,14 @@ DENSE = 8
 
 LAUNCH = Launch(
     operands=(
-        Operand("logits", "tensor", "float32", ("rows", "stride")),
+        Operand("logits", "tensor", "float32", ("rows", "stride"), strides=("logits_stride", "1")),
         Operand("row_starts", "tensor", "int32", ("rows",)),
         Operand("row_ends", "tensor", "int32", ("rows",)),
-        Operand("block_table", "tensor", "int32", ("b", "max_pages")),
+        Operand("block_table", "tensor", "int32", ("b", "max_pages"), strides=("block_table_stride", "1")),
         Operand("next_n", "scalar", "int32"),
         Operand("page_size", "scalar", "int32"),
         Operand("absolute", "scalar", "int32"),
-        Operand("indices", "tensor", "int32", ("rows", "k"), written=True),
+        Operand("indices", "tensor", "int32", ("rows", "k"), strides=("indices_stride", "1"), written=True),
     ),
     grid=("rows", "2", "1"),
     block=1024,
@@ -120,33 +120,36 @@ def page_row(row, next_n, page_size):
 
 
 @cute.jit
-def load_few(logits, row, stride, lane):
+def load_few(logits, logits_stride_0, row, stride, lane):
     """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
-    scores = logits + Int64(row) * stride
+    scores = logits + Int64(row) * logits_stride_0
     column = (lane >> 3) * (stride >> 5 << 3) + (lane & 7)
     few = scalars.load_below(scores + column, column, stride)
     return few
 
 
 @cute.jit
-def load_words(bits, logits, row, stride, column, limit, lane):
+def load_words(bits, logits, logits_stride_0, row, column, limit, lane):
     """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
     0.
     """
     own = column + lane
-    scores = logits + Int64(row) * stride + own
+    scores = logits + Int64(row) * logits_stride_0 + own
     left = limit - own
     for j in cutlass.range_constexpr(KEEP):
         bits[j] = scalars.load_below(scores + WORD * j, WORD * j, left)
 
 
 @cute.jit
-def take_all(indices, row, k, length, first, rank, block_table, max_pages, line, page_size, inverse, thread):
+def take_all(
+    indices, indices_stride_0, row, k, length, first, rank, block_table, block_table_stride_0, line,
+    page_size, inverse, thread
+):
     """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
     the CTAs take slots in turn.
     """
-    out = indices + Int64(row) * k
-    table = block_table + Int64(line) * max_pages
+    out = indices + Int64(row) * indices_stride_0
+    table = block_table + Int64(line) * block_table_stride_0
     for slot in cutlass.range(rank * THREADS + thread, k, GROUP * THREADS, unroll=1):
         id = Int32(-1)
         if slot < length:
@@ -165,7 +168,9 @@ def take_all(indices, row, k, length, first, rank, block_table, max_pages, line,
 
 
 @cute.jit
-def fetch_pages(first, columns, start, last, block_table, max_pages, line, page_size, inverse, thread):
+def fetch_pages(
+    first, columns, start, last, block_table, block_table_stride_0, line, page_size, inverse, thread
+):
     """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
 
     That is -1 where the threads do not hold them all.
@@ -184,7 +189,7 @@ def fetch_pages(first, columns, start, last, block_table, max_pages, line, page_
         end = cutlass.select_(end_rest >= page_size, end_or_less + 1, end_or_less)
         final = end - first_page
         if thread <= final:
-            table = block_table + Int64(line) * max_pages
+            table = block_table + Int64(line) * block_table_stride_0
             entry = table[first_page + thread]
         if final >= THREADS:
             first_page = Int32(-1)
@@ -815,16 +820,16 @@ def place_marks(placed, before, sums, above, first, words, position, dense, warp
 
 @cute.jit
 def write_ids(
-    indices, row, k, skip, sums, placed, block_table, max_pages, line, page_size, inverse, pages, first_page,
-    thread, lane
+    indices, indices_stride_0, row, skip, sums, placed, block_table, block_table_stride_0, line, page_size,
+    inverse, pages, first_page, thread, lane
 ):
     """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip`
     on.
 
     `pages` holds the entries of the page table from `first_page` on, unless that is -1.
     """
-    out = indices + Int64(row) * k + skip
-    table = block_table + Int64(line) * max_pages
+    out = indices + Int64(row) * indices_stride_0 + skip
+    table = block_table + Int64(line) * block_table_stride_0
     other = Int32(0)
     if lane < WARPS:
         other = sums[lane]
@@ -849,10 +854,11 @@ def write_ids(
 @cute.jit
 def select(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32,
-    k: Int32, hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer,
-    coarse: cute.Pointer, stash: cute.Pointer, pages: cute.Pointer, sums: cute.Pointer, state: cute.Pointer,
-    counters: cute.Pointer, row: Int32, rank: Int32, owner: Int32, thread: Int32, warp: Int32, lane: Int32
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, stride: Int32,
+    logits_stride: Int32, block_table_stride: Int32, k: Int32, indices_stride: Int32, hist: cute.Pointer,
+    entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer, coarse: cute.Pointer,
+    stash: cute.Pointer, pages: cute.Pointer, sums: cute.Pointer, state: cute.Pointer, counters: cute.Pointer,
+    row: Int32, rank: Int32, owner: Int32, thread: Int32, warp: Int32, lane: Int32
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = cute.make_rmem_tensor(KEEP, cutlass.Uint32)
@@ -864,17 +870,17 @@ def select(
     cute.arch.cluster_arrive_relaxed()
     inverse, line = page_row(row, next_n, page_size)
     cute.arch.griddepcontrol_wait()
-    few = load_few(logits, row, stride, lane)
+    few = load_few(logits, logits_stride, row, stride, lane)
     if stride <= HELD:
-        load_words(keys, logits, row, stride, owner * BATCH, stride, lane)
+        load_words(keys, logits, logits_stride, row, owner * BATCH, stride, lane)
     start = cutlass.max(row_starts[row], 0)
     last = cutlass.min(row_ends[row], stride)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
         take_all(
-            indices, row, k, last - start, start * absolute, rank, block_table, max_pages, line, page_size,
-            inverse, worker
+            indices, indices_stride, row, k, last - start, start * absolute, rank, block_table,
+            block_table_stride, line, page_size, inverse, worker
         )
         cute.arch.cluster_wait()
     else:
@@ -889,8 +895,8 @@ def select(
         hi = cutlass.min(last, base + run * WORD)
         # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
         first_page, entry = fetch_pages(
-            origin + rank * (run * (WORD * WARPS)), run * (WORD * WARPS), start, last, block_table, max_pages,
-            line, page_size, inverse, worker
+            origin + rank * (run * (WORD * WARPS)), run * (WORD * WARPS), start, last, block_table,
+            block_table_stride, line, page_size, inverse, worker
         )
         end = cutlass.Uint32(0)
         span = cutlass.Uint32(0)
@@ -905,7 +911,7 @@ def select(
         for step in cutlass.range(batches, unroll=1):
             column = base + step * BATCH
             if (step > 0) | (stride > HELD):
-                load_words(keys, logits, row, stride, column, hi, lane)
+                load_words(keys, logits, logits_stride, row, column, hi, lane)
             if step == 0:
                 near_key, grain = guess_digits(few)
             if near_key == 0:
@@ -939,7 +945,7 @@ def select(
                     if step < cutlass.min(STASHED, batches - 1):
                         stash_keys_back(keys, stash, step, worker)
                     else:
-                        load_words(keys, logits, row, stride, column, hi, lane)
+                        load_words(keys, logits, logits_stride, row, column, hi, lane)
                         make_keys(keys, column, start, hi, lane)
                 count_keys(hist, (rounds & 1) * BINS, keys, end, span)
             cute.arch.sync_threads()
@@ -966,7 +972,7 @@ def select(
                 if batch < cutlass.min(STASHED, batches - 1):
                     stash_keys_back(keys, stash, batch, worker)
                 else:
-                    load_words(keys, logits, row, stride, column, hi, lane)
+                    load_words(keys, logits, logits_stride, row, column, hi, lane)
                     make_keys(keys, column, start, hi, lane)
             collect(
                 keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
@@ -1030,8 +1036,8 @@ def select(
         place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
         cute.arch.sync_threads()
         write_ids(
-            indices, row, k, skip, sums, hist, block_table, max_pages, line, page_size, inverse, pages,
-            first_page, worker, lane
+            indices, indices_stride, row, skip, sums, hist, block_table, block_table_stride, line, page_size,
+            inverse, pages, first_page, worker, lane
         )
 
 
@@ -1039,7 +1045,8 @@ def select(
 def topk_selector__cutedsl_sm90a__g2_t1024_r16_c1(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
     next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, rows: Int32, stride: Int32,
-    b: Int32, max_pages: Int32, k: Int32
+    logits_stride: Int32, b: Int32, max_pages: Int32, block_table_stride: Int32, k: Int32,
+    indices_stride: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     hist = shared.hist.data_ptr()
@@ -1058,9 +1065,9 @@ def topk_selector__cutedsl_sm90a__g2_t1024_r16_c1(
     row, rank, _ = cute.arch.block_idx()
     owner = rank * WARPS + warp
     select(
-        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
-        hist, entries, above, equal, coarse, stash, pages, sums, state, counters, row, rank, owner, thread,
-        warp, lane
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride,
+        logits_stride, block_table_stride, k, indices_stride, hist, entries, above, equal, coarse, stash,
+        pages, sums, state, counters, row, rank, owner, thread, warp, lane
     )
 
 
@@ -1068,10 +1075,11 @@ def topk_selector__cutedsl_sm90a__g2_t1024_r16_c1(
 def program(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
     next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, rows: Int32, stride: Int32,
-    b: Int32, max_pages: Int32, k: Int32
+    logits_stride: Int32, b: Int32, max_pages: Int32, block_table_stride: Int32, k: Int32,
+    indices_stride: Int32
 ):
     kernel = topk_selector__cutedsl_sm90a__g2_t1024_r16_c1(
-        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, rows, stride, b,
-        max_pages, k
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, rows, stride,
+        logits_stride, b, max_pages, block_table_stride, k, indices_stride
     )
     kernel.launch(grid=(1, 1, 1), block=(1024, 1, 1), cluster=(1, 2, 1), min_blocks_per_mp=1)

@@ -1004,20 +1004,23 @@ def select(
 def program():
     rows = T.dynamic("rows")
     stride = T.dynamic("stride")
+    logits_stride = T.dynamic("logits_stride")
     b = T.dynamic("b")
     max_pages = T.dynamic("max_pages")
+    block_table_stride = T.dynamic("block_table_stride")
     k = T.dynamic("k")
+    indices_stride = T.dynamic("indices_stride")
 
     @T.prim_func
     def topk_selector__tilelang_sm90a__g2_t1024_r16_c1(
-        logits: T.Tensor((rows, stride), "float32"),
+        logits: T.StridedTensor((rows, stride), (logits_stride, 1), "float32"),
         row_starts: T.Tensor((rows,), "int32"),
         row_ends: T.Tensor((rows,), "int32"),
-        block_table: T.Tensor((b, max_pages), "int32"),
+        block_table: T.StridedTensor((b, max_pages), (block_table_stride, 1), "int32"),
         next_n: T.int32,
         page_size: T.int32,
         absolute: T.int32,
-        indices: T.Tensor((rows, k), "int32"),
+        indices: T.StridedTensor((rows, k), (indices_stride, 1), "int32"),
     ):
         with T.Kernel(rows, 2, threads=1024, cluster_dims=(1, 2, 1)) as (row, rank):
             T.import_source(grid.SOURCE + warps.SOURCE + scalars.SOURCE)
