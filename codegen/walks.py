@@ -39,10 +39,15 @@ def calls_of(op: str, gpu: GpuSpec) -> list[registry.Call]:
     for grid in GRIDS:
         for form, params in problem.grid(grid):
             sizes = {name: value for name, value in params.items() if isinstance(value, int)}
-            given = {**UNSAID, "skip_below": 0, **problem.dims_of(form, sizes)}
-            dims = {name: given.get(name, 1) for name in problem.dims(form)}
-            call = registry.Call.on(gpu, op, form, dims)
-            found[call.key] = call
+            # A smaller cache lies in the L2, where queries share its rows.
+            smaller = [{**sizes, "pages": sizes["pages"] // 4}] if "pages" in sizes else []
+            for given in (sizes, *smaller):
+                # Scalars say how a call is to be done: plainly, unless the point says otherwise.
+                plain = {spec.name: 0 for spec in problem.operands(form) if not spec.shape}
+                known = {**plain, **UNSAID, **problem.dims_of(form, given)}
+                dims = {name: known.get(name, 1) for name in problem.dims(form)}
+                call = registry.Call.on(gpu, op, form, dims)
+                found[call.key] = call
     return list(found.values())
 
 

@@ -51,17 +51,10 @@ def read_ids(
     end: Int32,
 ) -> None:  # fmt: skip
     """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
-    low = -1
-    high = -1
-    if tile * TILE < end:
-        ids = indices.row("ids", row)
-        first = tile * TILE + m.lane
-        if tile * TILE + TILE <= end:
-            low = ids[first]
-            high = ids[first + WARP]
-        else:
-            low = load_or(ids.at(first), first < end, -1)
-            high = load_or(ids.at(first + WARP), first + WARP < end, -1)
+    ids = indices.row("ids", row)
+    first = tile * TILE + m.lane
+    low = load_or(ids.at(first), first < end, -1)
+    high = load_or(ids.at(first + WARP), first + WARP < end, -1)
 
 
 def _valid(token, n):

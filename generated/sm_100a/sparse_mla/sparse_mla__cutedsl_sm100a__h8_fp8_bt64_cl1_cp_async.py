@@ -151,17 +151,10 @@ class Shared:
 @cute.jit
 def read_ids(indices, indices_stride_0, row, tile, end, lane):
     """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
-    low = Int32(-1)
-    high = Int32(-1)
-    if tile * 64 < end:
-        ids = indices + Int64(row) * indices_stride_0
-        first = tile * 64 + lane
-        if tile * 64 + 64 <= end:
-            low = ids[first]
-            high = ids[first + 32]
-        else:
-            low = warps.load_or(ids + first, first < end, -1)
-            high = warps.load_or(ids + (first + 32), first + 32 < end, -1)
+    ids = indices + Int64(row) * indices_stride_0
+    first = tile * 64 + lane
+    low = warps.load_or(ids + first, first < end, -1)
+    high = warps.load_or(ids + (first + 32), first + 32 < end, -1)
     return low, high
 
 

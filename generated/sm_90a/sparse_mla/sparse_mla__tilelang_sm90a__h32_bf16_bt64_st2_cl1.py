@@ -59,16 +59,9 @@ LATENT_DIM = 512
 @T.macro
 def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
     """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
-    low = -1
-    high = -1
-    if tile * 64 < end:
-        first = tile * 64 + lane
-        if tile * 64 + 64 <= end:
-            low = indices[row, first]
-            high = indices[row, first + 32]
-        else:
-            low = warps.load_or(indices[row, first], first < end, -1)
-            high = warps.load_or(indices[row, (first + 32)], first + 32 < end, -1)
+    first = tile * 64 + lane
+    low = warps.load_or(indices[row, first], first < end, -1)
+    high = warps.load_or(indices[row, (first + 32)], first + 32 < end, -1)
 
 
 @T.macro
