@@ -499,6 +499,7 @@ ABOVE = "every key of that list lies above the range, and none is looked at furt
 NO_PAGES = "a sampled row has no entries of the page table at hand, which any two numbers say"
 NARROWER = "the range of what the list holds saves rounds, and no result depends on it"
 OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
+NO_GAPS = "neither is read of a cache whose pages follow one another, as those of these workloads do"
 # What may survive, and why the kernel is still the same one.
 EXPLAINED: dict[str, str | Only] = {
     "max_pages and line of write_ids": "an entry lies at line * max_pages + page, a product of the two",
@@ -538,7 +539,9 @@ EXPLAINED: dict[str, str | Only] = {
     "lo and hi of make_keys": Only(f"{ANY_SAMPLE}; and where no tie is found, too", {SAMPLED_ROW: (1, 2)}),
     "left: accumulate": "the first product of a query adds to zeros",
     "next_n and stride of store_logits": "the only query of a sequence lies at seq * next_n * stride, a product",
-    "split and splits of read_ids": "the second tile of a pair lies at their sum",
+    "cached and page_size of find_row": NO_GAPS,
+    "cached and page_size of find_rows": NO_GAPS,
+    "not (!= has_lengths 0)": "the lengths that stand for none are longer than any row of ids, and say the same",
     "release q behind share_sums": "the queries' memory goes back a little later",
     "right: release far_left behind rescale_rows": "O lies in registers: the slot goes back a little later",
     "select: not (> inside 384)": NARROWER,
