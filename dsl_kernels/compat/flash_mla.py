@@ -8,7 +8,7 @@
 | `topk_length`, `attn_sink`, empty rows (out 0, lse +inf), lse in base e | as there |
 | queries whose first two axes cannot be one | copied, as are such ids |
 | dense attention, `causal`, `extra_k_cache` and `head_dim` 512 (DeepSeek-V4) | refused |
-| `flash_mla_sparse_fwd`, `d_qk` 576 | served; `max_logits` is None, as no engine reads it |
+| `flash_mla_sparse_fwd`, `d_qk` 576 | served; None in the place of `max_logits` |
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ..arguments import require_dense
 from ..errors import InvalidArgumentError
 from ..ops import sparse_mla
 from ..problems.layouts import LATENT_DIM, ROPE_DIM
@@ -93,7 +94,7 @@ def flash_mla_with_kvcache(
     _require(
         "is_fp8_kvcache", is_fp8_kvcache, "True with indices", "False", "call flash_mla_sparse_fwd for bf16"
     )
-    _require_dims(q, head_dim_v)
+    _require_dims(q, "[b, s_q, heads, 576]", "head_dim_v", head_dim_v)
     b, s_q, heads, _ = q.shape
     lengths = topk_length if topk_length is None or s_q == 1 else topk_length.repeat_interleave(s_q)
     out, lse = sparse_mla(
@@ -135,7 +136,7 @@ def flash_mla_sparse_fwd(
         InvalidArgumentError: another `d_qk` or `d_v`, or ids of several key heads.
         As `ops.sparse_mla`.
     """
-    _require_dims(q, d_v)
+    _require_dims(q, "[s_q, heads, 576]", "d_v", d_v)
     _require("indices", indices.dim() == 3 and indices.shape[1] == 1, "[s_q, 1, topk]", str(tuple(indices.shape)), "pass ids of one key head")  # fmt: skip
     out, lse = sparse_mla(
         q, None, kv, indices[:, 0], sm_scale=sm_scale, topk_length=topk_length, attn_sink=attn_sink, lse_base="e",
@@ -144,9 +145,11 @@ def flash_mla_sparse_fwd(
     return out, None, lse
 
 
-def _require_dims(q: torch.Tensor, d_v: int) -> None:
-    _require("q", q.shape[-1:] == (HEAD_DIM,), f"a last dim of {HEAD_DIM}", str(tuple(q.shape)), "call FlashMLA for DeepSeek-V4")  # fmt: skip
-    _require("head_dim_v", d_v == LATENT_DIM, str(LATENT_DIM), str(d_v), f"pass {LATENT_DIM}")
+def _require_dims(q: torch.Tensor, shape: str, name: str, d_v: int) -> None:
+    require_dense("q", q)
+    fits = q.dim() == shape.count(",") + 1 and q.shape[-1] == HEAD_DIM
+    _require("q", fits, shape, str(tuple(q.shape)), "call FlashMLA for DeepSeek-V4's queries")
+    _require(name, d_v == LATENT_DIM, str(LATENT_DIM), str(d_v), f"pass {LATENT_DIM}")
 
 
 def _require(name: str, holds: bool, expected: str, got: str, fix: str) -> None:

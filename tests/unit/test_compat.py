@@ -81,6 +81,7 @@ def test_flash_mla_prefill() -> None:
         ({"extra_k_cache": torch.zeros(1)}, "extra_k_cache.*None"),
         ({"head_dim_v": 256}, "head_dim_v.*512"),
         ({"q": torch.zeros(B, S_Q, HEADS, 512).bfloat16()}, "q.*576.*DeepSeek-V4"),
+        ({"q": torch.zeros(B * S_Q, HEADS, 576).bfloat16()}, r"q: expected \[b, s_q, heads, 576\]"),
     ],
 )
 def test_flash_mla_refuses(change: dict, message: str) -> None:
