@@ -267,7 +267,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         lengths = torch.randint(
             1, topk + 1, (t,), generator=generator, dtype=torch.int32, device=generator.device
         )
-        lengths[:2] = torch.tensor([topk + 9, -3][:t], dtype=torch.int32)
+        lengths[:2] = lengths.new_tensor([topk + 9, -3][:t])
     inputs["topk_length"] = lengths
     sink = normal(heads)
     if not p.get("sink"):

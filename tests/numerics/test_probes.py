@@ -164,8 +164,17 @@ def test_every_region_ends_with_its_mark() -> None:
     program, knobs = programs.get(variant.op), {**variant.knobs, "probe": probes.SUMS}
     found = program.probes(knobs, get_arch(variant.arch))
     gather = [name.removeprefix("GATHER_") for name in marks(found.text.roles["gather"])]
-    assert gather == ["START", "VOTE", "READ_IDS", "ACQUIRE_KV", "COPY_ROWS", "COMMIT_KV", "WAIT_CLUSTER"]
-    assert found.regions["gather"][3] == "acquire kv"
+    assert gather == [
+        "START",
+        "VOTE",
+        "FIND_ROWS",
+        "READ_IDS",
+        "ACQUIRE_KV",
+        "COPY_ROWS",
+        "COMMIT_KV",
+        "WAIT_CLUSTER",
+    ]
+    assert found.regions["gather"][4] == "acquire kv"
 
 
 def test_coarse_probes_tell_waits_from_work() -> None:

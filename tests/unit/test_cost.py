@@ -163,7 +163,7 @@ def test_counts_are_what_the_bodies_do(op) -> None:
         open_variants = [v for v in variants.variants(op) if registry.refusal(call, v) is None]
         for knobs in {tuple(sorted(v.knobs.items())): v.knobs for v in open_variants}.values():
             arch = get_arch(call.arch)
-            dims = {**call.dims, "max_len": call.dims.get("stride", 0)}
+            dims = {**call.dims, "max_len": call.dims.get("stride", 0), "cached": call.dims.get("n", 0)}
             dims |= policy.launch(SimpleNamespace(**knobs), dims, call.row).dims
             if policy.counts is not None:
                 found = policy.counts(SimpleNamespace(**knobs), program.schedule(knobs, arch), dims)
