@@ -84,7 +84,10 @@ _REST = (
     OperandSpec("empty_lse", (), "float32", "scalar", doc="lse of a query without tokens"),
     OperandSpec("has_lengths", (), "int32", "scalar", doc="1: topk_length is read"),
     OperandSpec("cached", (), "int32", "scalar", doc="tokens of the cache; ids from there on name none"),
-    OperandSpec("page_size", (), "int32", "scalar", doc="tokens of a page"),
+    OperandSpec(
+        "page_inverse", (), "int32", "scalar", doc="2^(30 + page_shift) / tokens of a page, rounded up"
+    ),
+    OperandSpec("page_shift", (), "int32", "scalar", doc="log2 of the tokens of a page, rounded up"),
     OperandSpec("page_gap", (), "int32", "scalar", doc="cache rows between two pages"),
 )
 FORMS = {
@@ -153,8 +156,8 @@ def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[s
         rope, rope_pages = _rows("kpe", kpe, ROPE_DIM)
         if pages != rope_pages:
             raise InvalidArgumentError(
-                "kpe", expected=f"pages like kv's: {_spelled(pages)}", got=_spelled(rope_pages),
-                fix="lay both caches out alike",
+                "kpe", expected=f"pages like kv's: shape {tuple(kv.shape)}, strides {kv.stride()}",
+                got=f"shape {tuple(kpe.shape)}, strides {kpe.stride()}", fix="lay both caches out alike",
             )  # fmt: skip
         return "bf16", {"ckv": rows, "kpe": rope, **pages}
     if kv.dtype == torch.bfloat16 and kpe is None and width == LATENT_DIM + ROPE_DIM:
@@ -181,7 +184,7 @@ def _rows(name: str, cache: torch.Tensor, width: int) -> tuple[torch.Tensor, dic
     tokens = cache.numel() // width
     try:
         flat = cache.view(-1, width)
-        return flat, {"cached": tokens, "page_size": max(1, tokens), "page_gap": 0}
+        return flat, pages_of(tokens, 1, 0)
     except RuntimeError:
         pass
     try:
@@ -195,12 +198,28 @@ def _rows(name: str, cache: torch.Tensor, width: int) -> tuple[torch.Tensor, dic
             got=f"shape {tuple(cache.shape)}, strides {cache.stride()}", fix="pass a cache [pages, tokens, ...] of such pages",
         )  # fmt: skip
     rows = (len(cache) - 1) * (between // row) + len(page)
-    pages = {"cached": tokens, "page_size": len(page), "page_gap": between // row - len(page)}
-    return cache.as_strided((rows, width), (row, 1)), pages
+    if tokens > MOST_PAGED:
+        raise InvalidArgumentError(
+            name, expected=f"at most {MOST_PAGED} tokens in pages with rows between them", got=str(tokens),
+            fix="pass the part of the cache that is in use",
+        )  # fmt: skip
+    return cache.as_strided((rows, width), (row, 1)), pages_of(tokens, len(page), between // row - len(page))
 
 
-def _spelled(pages: Mapping[str, int]) -> str:
-    return f"{pages['page_size']} tokens a page, {pages['page_gap']} rows between pages"
+MOST_PAGED = 1 << 30
+"""Ids up to which `page_of` is exact."""
+
+
+def pages_of(cached: int, page_size: int, page_gap: int) -> dict[str, int]:
+    """Scalars that say where `cached` tokens lie: `page_gap` rows lie between pages of `page_size` tokens."""
+    shift = (page_size - 1).bit_length()
+    inverse = -(-(1 << 30 + shift) // page_size)
+    return {"cached": cached, "page_inverse": inverse, "page_shift": shift, "page_gap": page_gap}
+
+
+def page_of(ids: torch.Tensor, inputs: Mapping[str, Any]) -> torch.Tensor:
+    """The page of each id, int64, by the multiplication of Granlund and Montgomery (PLDI 1994) that kernels divide with."""
+    return ids.long() * inputs["page_inverse"] >> 30 + inputs["page_shift"]
 
 
 DATASET_SM_SCALE = 192**-0.5 * (0.1 * math.log(40) + 1) ** 2
@@ -278,13 +297,11 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         "lse_scale": p.get("lse_scale", 1.0),
         "empty_lse": p.get("empty_lse", -math.inf),
         "has_lengths": int(bool(p.get("lengths"))),
-        "cached": n,
-        "page_size": n,
-        "page_gap": 0,
+        **pages_of(n, 1, 0),
     }
     if "page_size" in p:
         size = p["page_size"]
-        inputs |= {"page_size": size, "page_gap": 3}
+        inputs |= pages_of(n, size, 3)
         rows = torch.arange(n, device=generator.device)
         rows = rows + rows // size * 3
         for name in {"ckv", "kpe", "kv_cache"} & inputs.keys():
@@ -331,7 +348,7 @@ def _attend(latent: torch.Tensor, rope: torch.Tensor, inputs: Mapping[str, Any])
         ids = ids[: max(0, int(inputs["topk_length"][row]))] if inputs.get("has_lengths") else ids
         ids = ids[(ids >= 0) & (ids < inputs.get("cached", len(latent)))].long()
         if inputs.get("page_gap"):
-            ids = ids + ids // inputs["page_size"] * inputs["page_gap"]
+            ids = ids + page_of(ids, inputs) * inputs["page_gap"]
         if ids.numel() == 0:
             continue
         keys, pe = latent[ids].double(), rope[ids].double()

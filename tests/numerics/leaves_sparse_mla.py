@@ -12,6 +12,7 @@ from dsl_kernels.device.text import sparse_mla as said
 from dsl_kernels.device.text import sparse_mla_gather as gather
 from dsl_kernels.device.text import sparse_mla_softmax as softmax
 from dsl_kernels.device.torch import fragment
+from dsl_kernels.problems import sparse_mla as problem
 from dsl_kernels.tile.fragments import accumulators, own_rows, warps_and_lanes
 from dsl_kernels.tile.lang import Engine, Pipeline, Reader
 from dsl_kernels.tile.text import Leaf
@@ -63,7 +64,7 @@ def read_ids(p: Probe, end: int) -> None:
 
 def _pages(p: Probe, gap: int) -> tuple[Any, ...]:
     """30 tokens in pages of 7."""
-    return p.dim("cached", 30), p.dim("page_size", 7), p.dim("page_gap", gap)
+    return tuple(p.dim(name, value) for name, value in problem.pages_of(30, 7, gap).items())
 
 
 @case(gather.find_row, gap=(0, 3))

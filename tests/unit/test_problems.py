@@ -221,3 +221,14 @@ def test_a_workload_is_drawn_at_sizes_by_either_name(op, form, given, wanted):
 def test_a_point_takes_no_dim_that_its_inputs_do_not_follow():
     with pytest.raises(UnknownNameError, match="next_n"):
         problems.get("topk_selector").point_of("default", {"next_n": 2})
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 53, 61, 64, 69, 255, 256, 257, 576, 99_999, (1 << 29) + 1])
+def test_kernels_divide_ids_by_the_size_of_a_page(size) -> None:
+    most = mla.MOST_PAGED
+    pages = torch.cat([torch.arange(200), torch.randint(0, most // size + 1, (2000,))])
+    ids = torch.cat([pages * size, pages * size + size - 1, torch.tensor([most - 1])])
+    ids = ids[ids < most]
+    scalars = mla.pages_of(most, size, 3)
+    assert all(0 <= value < 2**31 for value in scalars.values())
+    assert torch.equal(mla.page_of(ids, scalars), ids // size)

@@ -46,7 +46,8 @@ class Kernel(Names):
     has_lengths: Int32
     n: Int32
     page_gap: Int32
-    page_size: Int32
+    page_inverse: Int32
+    page_shift: Int32
     splits: Int32
     t: Int32
     topk: Int32
@@ -130,8 +131,9 @@ class Ids(State, Kernel):
         low: Int32 = named(f"now_low{suffix}", 0)
         high: Int32 = named(f"now_high{suffix}", 0)
         leaf_gather.find_rows(
-            self.m, low, high, self.low, self.high, self.cached, self.page_size, self.page_gap
-        )
+            self.m, low, high, self.low, self.high, self.cached, self.page_inverse, self.page_shift,
+            self.page_gap,
+        )  # fmt: skip
         return low, high
 
     @recorded

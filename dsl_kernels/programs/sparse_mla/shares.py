@@ -86,7 +86,9 @@ class Units(State, Kernel):
             self.turn += 1
             self.read_ids(self.turn)
         if ids is not None:
-            leaf_gather.find_row(self.m, self.now, self.now, self.cached, self.page_size, self.page_gap)
+            leaf_gather.find_row(
+                self.m, self.now, self.now, self.cached, self.page_inverse, self.page_shift, self.page_gap
+            )
 
 
 class Tiles(Ids, Units):

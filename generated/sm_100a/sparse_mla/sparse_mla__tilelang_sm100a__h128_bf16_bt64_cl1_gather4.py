@@ -400,15 +400,23 @@ def merge_heads(
 
 
 @T.macro
-def find_rows(low_row: T.Ref, high_row: T.Ref, low, high, cached, page_size, page_gap):
-    """The rows of the cache that a lane's ids of a tile name."""
+def find_rows(low_row: T.Ref, high_row: T.Ref, low, high, cached, page_inverse, page_shift, page_gap):
+    """The rows of the cache that a lane's ids of a tile name.
+
+    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of
+    16 heads 2 to 3 % slower.
+    """
     low_row = low
     high_row = high
     if page_gap != 0:
-        low_row = T.if_then_else((low >= 0) & (low < cached), low + T.truncdiv(low, page_size) * page_gap, -1)
-        high_row = T.if_then_else(
-            (high >= 0) & (high < cached), high + T.truncdiv(high, page_size) * page_gap, -1
-        )
+        low_page = T.cast(
+            warps.mul_hi(T.cast(low, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+        ) >> page_shift
+        low_row = T.if_then_else((low >= 0) & (low < cached), low + low_page * page_gap, -1)
+        high_page = T.cast(
+            warps.mul_hi(T.cast(high, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+        ) >> page_shift
+        high_row = T.if_then_else((high >= 0) & (high < cached), high + high_page * page_gap, -1)
 
 
 @T.macro
@@ -580,9 +588,9 @@ def softmax(
 
 @T.macro
 def producer(
-    ckv, kpe, indices, cached, page_size, page_gap, n, ckv_stride, kpe_stride, splits, kv_s, pe_s, kv_full,
-    kv_empty, pe_full, pe_empty, split, row, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref,
-    in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
+    ckv, kpe, indices, cached, page_inverse, page_shift, page_gap, n, ckv_stride, kpe_stride, splits, kv_s,
+    pe_s, kv_full, kv_empty, pe_full, pe_empty, split, row, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref,
+    high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, lane
 ):
     """Selected rows into the rings."""
     rows = T.alloc_local((TILE,), "int32")
@@ -590,7 +598,7 @@ def producer(
         vote(in_low, in_high, live, low, high, cached)
         now_low = T.alloc_var("int32", init=0)
         now_high = T.alloc_var("int32", init=0)
-        find_rows(now_low, now_high, low, high, cached, page_size, page_gap)
+        find_rows(now_low, now_high, low, high, cached, page_inverse, page_shift, page_gap)
         read_ids(low, high, indices, row, split + (turn + 1) * splits, end, lane)
         if live:
             spread_ids(rows, now_low, now_high)
@@ -699,7 +707,8 @@ def program():
         empty_lse: T.float32,
         has_lengths: T.int32,
         cached: T.int32,
-        page_size: T.int32,
+        page_inverse: T.int32,
+        page_shift: T.int32,
         page_gap: T.int32,
         all_resident: T.int32,
     ):
@@ -754,9 +763,9 @@ def program():
                 )
             elif thread < 160:
                 producer(
-                    ckv, kpe, indices, cached, page_size, page_gap, n, ckv_stride, kpe_stride, splits, kv_s,
-                    pe_s, kv_full, kv_empty, pe_full, pe_empty, split, row, end, turns, it, low, high, in_low,
-                    in_high, live, lane
+                    ckv, kpe, indices, cached, page_inverse, page_shift, page_gap, n, ckv_stride, kpe_stride,
+                    splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, split, row, end, turns, it, low,
+                    high, in_low, in_high, live, lane
                 )
             else:
                 mma(

@@ -145,7 +145,8 @@ LAUNCH = Launch(
         Operand("empty_lse", "scalar", "float32"),
         Operand("has_lengths", "scalar", "int32"),
         Operand("cached", "scalar", "int32"),
-        Operand("page_size", "scalar", "int32"),
+        Operand("page_inverse", "scalar", "int32"),
+        Operand("page_shift", "scalar", "int32"),
         Operand("page_gap", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
     ),
@@ -670,11 +671,10 @@ def merge_parts_side_1(
 
 
 @cute.jit
-def find_row(id, cached, page_size, page_gap):
+def find_row(id, cached, page_inverse, page_shift, page_gap):
     """The row of the cache that an id names."""
-    row = id
-    if page_gap != 0:
-        row = cutlass.select_((id >= 0) & (id < cached), id + id // page_size * page_gap, -1)
+    page = warps.mul_hi(id.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)).to(Int32) >> page_shift
+    row = cutlass.select_((id >= 0) & (id < cached), id + page * page_gap, -1)
     return row
 
 
@@ -1238,13 +1238,13 @@ def right(
 @cute.jit
 def gather_left(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
-    topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, page_size: Int32, page_gap: Int32,
-    ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
-    q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, splits: Int32,
-    q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer,
-    q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
-    cta: Int32, rank: Int32, head0: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
-    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
+    page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
+    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32,
+    indices_stride: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s_left: cute.Pointer,
+    kpe_s_left: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
+    kv_left_empty: cute.Pointer, cta: Int32, rank: Int32, head0: Int32, done: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     words_left = cute.make_rmem_tensor(40 // EXCHANGE + 1, cutlass.Uint32)
@@ -1278,7 +1278,7 @@ def gather_left(
                 now = low
                 turn = turn + 1
                 low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
-            now = find_row(now, cached, page_size, page_gap)
+            now = find_row(now, cached, page_inverse, page_shift, page_gap)
             cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
             copy_query_rows_q_s(q_s, q_nope, q_nope_stride_t, q_nope_stride_h, row, head0, worker)
             copy_query_rows_qpe_s(qpe_s, q_pe, q_pe_stride_t, q_pe_stride_h, row, head0, worker)
@@ -1292,7 +1292,7 @@ def gather_left(
                     now = low
                     turn = turn + 1
                     low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
-                now = find_row(now, cached, page_size, page_gap)
+                now = find_row(now, cached, page_inverse, page_shift, page_gap)
                 fetch_half(kv_cache, kv_cache_stride, rank, low, n, worker)
                 cute.arch.mbarrier_wait(kv_left_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
                 renew_half(
@@ -1314,11 +1314,11 @@ def gather_left(
 @cute.jit
 def gather_right(
     kv_cache: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32,
-    cached: Int32, page_size: Int32, page_gap: Int32, ctas: Int32, t: Int32, n: Int32, kv_cache_stride: Int32,
-    topk: Int32, indices_stride: Int32, splits: Int32, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer,
-    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, cta: Int32, rank: Int32, done: Int32,
-    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32,
-    lane: Int32
+    cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, n: Int32,
+    kv_cache_stride: Int32, topk: Int32, indices_stride: Int32, splits: Int32, ckv_s_right: cute.Pointer,
+    kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, cta: Int32,
+    rank: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
+    live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     words_right = cute.make_rmem_tensor(40 // EXCHANGE + 1, cutlass.Uint32)
@@ -1352,7 +1352,7 @@ def gather_right(
                 now = high
                 turn = turn + 1
                 low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
-            now = find_row(now, cached, page_size, page_gap)
+            now = find_row(now, cached, page_inverse, page_shift, page_gap)
             load_half(words_right, kv_cache, kv_cache_stride, rank, now, n, worker)
             while live:
                 now = high
@@ -1362,7 +1362,7 @@ def gather_right(
                     now = high
                     turn = turn + 1
                     low, high = read_ids(indices, indices_stride, row, turn, stop, lane)
-                now = find_row(now, cached, page_size, page_gap)
+                now = find_row(now, cached, page_inverse, page_shift, page_gap)
                 fetch_half(kv_cache, kv_cache_stride, rank, high, n, worker)
                 cute.arch.mbarrier_wait(kv_right_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
                 renew_half(
@@ -1386,8 +1386,8 @@ def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_size: Int32,
-    page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
+    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
     q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32,
     indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
     counters: Int32
@@ -1477,16 +1477,17 @@ def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2(
     elif warp < 12:
         cute.arch.setmaxregister_decrease(80)
         gather_left(
-            q_nope, q_pe, kv_cache, indices, topk_length, has_lengths, cached, page_size, page_gap, ctas, t,
-            q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, kv_cache_stride, topk,
-            indices_stride, splits, q_s, qpe_s, ckv_s_left, kpe_s_left, q_full, q_empty, kv_left_full,
-            kv_left_empty, cta, rank, head0, done, it, low, high, in_low, in_high, live, thread, lane
+            q_nope, q_pe, kv_cache, indices, topk_length, has_lengths, cached, page_inverse, page_shift,
+            page_gap, ctas, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n,
+            kv_cache_stride, topk, indices_stride, splits, q_s, qpe_s, ckv_s_left, kpe_s_left, q_full,
+            q_empty, kv_left_full, kv_left_empty, cta, rank, head0, done, it, low, high, in_low, in_high,
+            live, thread, lane
         )
     else:
         cute.arch.setmaxregister_decrease(80)
         gather_right(
-            kv_cache, indices, topk_length, has_lengths, cached, page_size, page_gap, ctas, t, n,
-            kv_cache_stride, topk, indices_stride, splits, ckv_s_right, kpe_s_right, kv_right_full,
+            kv_cache, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, ctas, t,
+            n, kv_cache_stride, topk, indices_stride, splits, ckv_s_right, kpe_s_right, kv_right_full,
             kv_right_empty, cta, rank, done, it, low, high, in_low, in_high, live, thread, lane
         )
     # No CTA ends while others may still send to it or arrive at its barriers.
@@ -1499,16 +1500,16 @@ def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_size: Int32,
-    page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
+    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
     q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, kv_cache_stride: Int32, topk: Int32,
     indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
     counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2(
         q_nope, q_pe, kv_cache, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-        sm_scale, lse_scale, empty_lse, has_lengths, cached, page_size, page_gap, ctas, t, q_nope_stride_t,
-        q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, kv_cache_stride, topk, indices_stride, out_stride_t,
-        out_stride_h, lse_stride, splits, counters
+        sm_scale, lse_scale, empty_lse, has_lengths, cached, page_inverse, page_shift, page_gap, ctas, t,
+        q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, kv_cache_stride, topk,
+        indices_stride, out_stride_t, out_stride_h, lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 2, 1))

@@ -84,7 +84,8 @@ LAUNCH = Launch(
         Operand("empty_lse", "scalar", "float32"),
         Operand("has_lengths", "scalar", "int32"),
         Operand("cached", "scalar", "int32"),
-        Operand("page_size", "scalar", "int32"),
+        Operand("page_inverse", "scalar", "int32"),
+        Operand("page_shift", "scalar", "int32"),
         Operand("page_gap", "scalar", "int32"),
         Operand("all_resident", "scalar", "int32"),
     ),
@@ -468,13 +469,23 @@ def merge_parts(
 
 
 @cute.jit
-def find_rows(low, high, cached, page_size, page_gap):
-    """The rows of the cache that a lane's ids of a tile name."""
+def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
+    """The rows of the cache that a lane's ids of a tile name.
+
+    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of
+    16 heads 2 to 3 % slower.
+    """
     low_row = low
     high_row = high
     if page_gap != 0:
-        low_row = cutlass.select_((low >= 0) & (low < cached), low + low // page_size * page_gap, -1)
-        high_row = cutlass.select_((high >= 0) & (high < cached), high + high // page_size * page_gap, -1)
+        low_page = warps.mul_hi(
+            low.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+        ).to(Int32) >> page_shift
+        low_row = cutlass.select_((low >= 0) & (low < cached), low + low_page * page_gap, -1)
+        high_page = warps.mul_hi(
+            high.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+        ).to(Int32) >> page_shift
+        high_row = cutlass.select_((high >= 0) & (high < cached), high + high_page * page_gap, -1)
     return low_row, high_row
 
 
@@ -660,17 +671,17 @@ def attend(
 
 @cute.jit
 def gather(
-    ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, cached: Int32, page_size: Int32,
-    page_gap: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, indices_stride: Int32, splits: Int32,
-    ckv_s: cute.Pointer, kpe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, bx: Int32,
-    split: Int32, end: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, lane: Int32
+    ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, cached: Int32, page_inverse: Int32,
+    page_shift: Int32, page_gap: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, indices_stride: Int32,
+    splits: Int32, ckv_s: cute.Pointer, kpe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer,
+    bx: Int32, split: Int32, end: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
+    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the ring."""
     worker = thread % 128
     for turn in cutlass.range(turns, unroll=1):
         in_low, in_high, live = vote(low, high, cached)
-        now_low, now_high = find_rows(low, high, cached, page_size, page_gap)
+        now_low, now_high = find_rows(low, high, cached, page_inverse, page_shift, page_gap)
         low, high = read_ids(indices, indices_stride, bx, split + (turn + 1) * splits, end, lane)
         if live:
             cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
@@ -689,11 +700,11 @@ def sparse_mla__cutedsl_sm90a__h32_bf16_bt64_st2_cl1(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_size: Int32,
-    page_gap: Int32, all_resident: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
-    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
-    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
-    counters: Int32
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
+    page_shift: Int32, page_gap: Int32, all_resident: Int32, t: Int32, q_nope_stride_t: Int32,
+    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32,
+    kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    lse_stride: Int32, splits: Int32, counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -742,9 +753,9 @@ def sparse_mla__cutedsl_sm90a__h32_bf16_bt64_st2_cl1(
         )
     else:
         gather(
-            ckv, kpe, indices, cached, page_size, page_gap, n, ckv_stride, kpe_stride, indices_stride, splits,
-            ckv_s, kpe_s, kv_full, kv_empty, bx, split, end, turns, it, low, high, in_low, in_high, live,
-            thread, lane
+            ckv, kpe, indices, cached, page_inverse, page_shift, page_gap, n, ckv_stride, kpe_stride,
+            indices_stride, splits, ckv_s, kpe_s, kv_full, kv_empty, bx, split, end, turns, it, low, high,
+            in_low, in_high, live, thread, lane
         )
 
 
@@ -753,16 +764,16 @@ def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_size: Int32,
-    page_gap: Int32, all_resident: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
-    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
-    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
-    counters: Int32
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
+    page_shift: Int32, page_gap: Int32, all_resident: Int32, t: Int32, q_nope_stride_t: Int32,
+    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32,
+    kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    lse_stride: Int32, splits: Int32, counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h32_bf16_bt64_st2_cl1(
         q_nope, q_pe, ckv, kpe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-        sm_scale, lse_scale, empty_lse, has_lengths, cached, page_size, page_gap, all_resident, t,
-        q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, ckv_stride, kpe_stride, topk,
+        sm_scale, lse_scale, empty_lse, has_lengths, cached, page_inverse, page_shift, page_gap, all_resident,
+        t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, ckv_stride, kpe_stride, topk,
         indices_stride, out_stride_t, out_stride_h, lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 1, 1))

@@ -157,7 +157,8 @@ LAUNCH = Launch(
         Operand("empty_lse", "scalar", "float32"),
         Operand("has_lengths", "scalar", "int32"),
         Operand("cached", "scalar", "int32"),
-        Operand("page_size", "scalar", "int32"),
+        Operand("page_inverse", "scalar", "int32"),
+        Operand("page_shift", "scalar", "int32"),
         Operand("page_gap", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
     ),
@@ -696,13 +697,23 @@ def copy_query_rows_qpe_s(target, q, q_stride_0, q_stride_1, row, thread):
 
 
 @cute.jit
-def find_rows(low, high, cached, page_size, page_gap):
-    """The rows of the cache that a lane's ids of a tile name."""
+def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
+    """The rows of the cache that a lane's ids of a tile name.
+
+    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of
+    16 heads 2 to 3 % slower.
+    """
     low_row = low
     high_row = high
     if page_gap != 0:
-        low_row = cutlass.select_((low >= 0) & (low < cached), low + low // page_size * page_gap, -1)
-        high_row = cutlass.select_((high >= 0) & (high < cached), high + high // page_size * page_gap, -1)
+        low_page = warps.mul_hi(
+            low.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+        ).to(Int32) >> page_shift
+        low_row = cutlass.select_((low >= 0) & (low < cached), low + low_page * page_gap, -1)
+        high_page = warps.mul_hi(
+            high.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+        ).to(Int32) >> page_shift
+        high_row = cutlass.select_((high >= 0) & (high < cached), high + high_page * page_gap, -1)
     return low_row, high_row
 
 
@@ -1200,17 +1211,18 @@ def right(
 @cute.jit
 def gather(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
-    topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, page_size: Int32, page_gap: Int32, t: Int32,
-    q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32,
-    ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32, q_s: cute.Pointer,
-    qpe_s: cute.Pointer, near_s_left: cute.Pointer, far_s_left: cute.Pointer, rope_s_left: cute.Pointer,
-    near_s_right: cute.Pointer, far_s_right: cute.Pointer, rope_s_right: cute.Pointer, q_full: cute.Pointer,
-    q_empty: cute.Pointer, near_left_full: cute.Pointer, near_left_empty: cute.Pointer,
-    far_left_full: cute.Pointer, far_left_empty: cute.Pointer, near_right_full: cute.Pointer,
-    near_right_empty: cute.Pointer, far_right_full: cute.Pointer, far_right_empty: cute.Pointer, span: Int32,
-    unit: Int32, end: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32,
-    in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32, in_low_right: Int32,
-    in_high_right: Int32, live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
+    topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
+    page_gap: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
+    q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, indices_stride: Int32,
+    q_s: cute.Pointer, qpe_s: cute.Pointer, near_s_left: cute.Pointer, far_s_left: cute.Pointer,
+    rope_s_left: cute.Pointer, near_s_right: cute.Pointer, far_s_right: cute.Pointer,
+    rope_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, near_left_full: cute.Pointer,
+    near_left_empty: cute.Pointer, far_left_full: cute.Pointer, far_left_empty: cute.Pointer,
+    near_right_full: cute.Pointer, near_right_empty: cute.Pointer, far_right_full: cute.Pointer,
+    far_right_empty: cute.Pointer, span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32,
+    low_left: Int32, high_left: Int32, in_low_left: Int32, in_high_left: Int32, live_left: Boolean,
+    low_right: Int32, high_right: Int32, in_low_right: Int32, in_high_right: Int32, live_right: Boolean,
+    live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows, a pair of tiles at a time."""
     worker = thread % 128
@@ -1234,8 +1246,12 @@ def gather(
                 in_low_left, in_high_left, live_left = vote(low_left, high_left, cached)
                 in_low_right, in_high_right, live_right = vote(low_right, high_right, cached)
                 live = live_left | live_right
-                now_low_left, now_high_left = find_rows(low_left, high_left, cached, page_size, page_gap)
-                now_low_right, now_high_right = find_rows(low_right, high_right, cached, page_size, page_gap)
+                now_low_left, now_high_left = find_rows(
+                    low_left, high_left, cached, page_inverse, page_shift, page_gap
+                )
+                now_low_right, now_high_right = find_rows(
+                    low_right, high_right, cached, page_inverse, page_shift, page_gap
+                )
                 low_left, high_left = read_ids(
                     indices, indices_stride, row, (first + (turn + 1)) * 2, stop, lane
                 )
@@ -1272,8 +1288,8 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_size: Int32,
-    page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
+    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
     q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
     indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
     counters: Int32
@@ -1393,13 +1409,13 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64(
     else:
         cute.arch.setmaxregister_decrease(88)
         gather(
-            q_nope, q_pe, ckv, kpe, indices, topk_length, has_lengths, cached, page_size, page_gap, t,
-            q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, ckv_stride, kpe_stride, topk,
-            indices_stride, q_s, qpe_s, near_s_left, far_s_left, rope_s_left, near_s_right, far_s_right,
-            rope_s_right, q_full, q_empty, near_left_full, near_left_empty, far_left_full, far_left_empty,
-            near_right_full, near_right_empty, far_right_full, far_right_empty, span, unit, end, done, it,
-            low_left, high_left, in_low_left, in_high_left, live_left, low_right, high_right, in_low_right,
-            in_high_right, live_right, live, thread, lane
+            q_nope, q_pe, ckv, kpe, indices, topk_length, has_lengths, cached, page_inverse, page_shift,
+            page_gap, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, ckv_stride,
+            kpe_stride, topk, indices_stride, q_s, qpe_s, near_s_left, far_s_left, rope_s_left, near_s_right,
+            far_s_right, rope_s_right, q_full, q_empty, near_left_full, near_left_empty, far_left_full,
+            far_left_empty, near_right_full, near_right_empty, far_right_full, far_right_empty, span, unit,
+            end, done, it, low_left, high_left, in_low_left, in_high_left, live_left, low_right, high_right,
+            in_low_right, in_high_right, live_right, live, thread, lane
         )
 
 
@@ -1408,16 +1424,16 @@ def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_size: Int32,
-    page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
+    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
     q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
     indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
     counters: Int32
 ):
     kernel = sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64(
         q_nope, q_pe, ckv, kpe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-        sm_scale, lse_scale, empty_lse, has_lengths, cached, page_size, page_gap, ctas, t, q_nope_stride_t,
-        q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, ckv_stride, kpe_stride, topk, indices_stride,
-        out_stride_t, out_stride_h, lse_stride, splits, counters
+        sm_scale, lse_scale, empty_lse, has_lengths, cached, page_inverse, page_shift, page_gap, ctas, t,
+        q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h, n, ckv_stride, kpe_stride, topk,
+        indices_stride, out_stride_t, out_stride_h, lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1))
