@@ -74,9 +74,9 @@ _FUNCTIONS: dict[str, tuple[float, float, float, float]] = {
     "shuffle_length": (1, 0, 1, SHUFFLE), "share_begin": (20, 0, 0, 0), "share_size": (18, 0, 0, 0), "store_where": (1, 0, 0, 0),
     "load_or": (3, 0, 0, 0), "prefetch": (2, 0, 0, 0), "show_copies": (7, 0, 1, 30),
     "push": (9, 0, 0, 0), "store_pair": (1, 0, 0, 0), "store_fp8": (58, 0, 8, 0), "send_fours": (6, 0, 8, 0), "send_rows": (16, 0, 0, 0),
-    "copy16": (3, 0, 4, 0), "copy_row16": (4, 0, 4, 0), "scale_pair": (2, 0, 0, 0),
+    "copy16": (3, 0, 4, 0), "copy8": (3, 0, 2, 0), "copy_row16": (4, 0, 4, 0), "scale_pair": (2, 0, 0, 0),
 }  # fmt: skip
-_COPIES = frozenset({"copy16", "copy_row16"})
+_COPIES = frozenset({"copy16", "copy8", "copy_row16"})
 _ALU = {"store_fp8": 16.0, "pair_of": 1.0, "push": 4.0, "popc": 1.0, "permute_bytes": 1.0}
 _DENSE = frozenset({"exp2", "scale_pair", "store_fp8", "float_of_half", "add_rn", "pair_of"})
 # Functions over registers: slots a register.

@@ -4,10 +4,12 @@
 | --- | --- |
 | `get_mla_metadata(...)` | an empty record: nothing is planned |
 | `flash_mla_with_kvcache`, sparse, 656-byte rows, `head_dim` 576 | served, for 8, 16, 32, 64 and 128 heads without padding |
+| the same, DeepSeek-V4's 584-byte rows, `head_dim` 512, with or without `extra_k_cache` | served on Hopper, for the same heads |
 | pages of any size, a whole number of rows apart | served in place |
 | `topk_length`, `attn_sink`, empty rows (out 0, lse +inf), lse in base e | as there |
 | queries whose first two axes cannot be one | copied, as are such ids |
-| dense attention, `causal`, `extra_k_cache` and `head_dim` 512 (DeepSeek-V4) | refused |
+| ids of 584-byte rows past the cache | padding, where FlashMLA reads what lies there |
+| dense attention, `causal`, `extra_k_cache` beside 656-byte rows | refused |
 | `flash_mla_sparse_fwd`, `d_qk` 576 | served; None in the place of `max_logits` |
 """
 
@@ -22,7 +24,7 @@ import torch
 from ..arguments import require_dense
 from ..errors import InvalidArgumentError
 from ..ops import sparse_mla
-from ..problems.layouts import LATENT_DIM, ROPE_DIM
+from ..problems.layouts import LATENT_DIM, ROPE_DIM, V4_TOKEN_BYTES
 
 __all__ = ["FlashMLASchedMeta", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata"]
 
@@ -59,17 +61,19 @@ def flash_mla_with_kvcache(
     *,
     executor: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sparse decode attention over a paged cache of 656-byte rows.
+    """Sparse decode attention over a paged cache of 656-byte rows, or over one or two of DeepSeek-V4's 584-byte rows.
 
     Args:
-        q: [b, s_q, heads, 576] bfloat16.
-        k_cache: [pages, page, 1, 656] bytes.
+        q: [b, s_q, heads, 576] bfloat16, or [b, s_q, heads, 512] with 584-byte rows.
+        k_cache: [pages, page, 1, 656] or [pages, page, 1, 584] bytes.
         block_table, cache_seqlens, tile_scheduler_metadata: not read.
         head_dim_v: 512.
-        softmax_scale: by default 576 ** -0.5.
+        softmax_scale: by default the width of q to the power of -0.5.
         indices: [b, s_q, topk] int32, page * tokens a page + offset; -1 is padding.
         attn_sink: [heads] float32.
         topk_length: [b] int32.
+        extra_k_cache, extra_indices_in_kvcache, extra_topk_length: the same of a second cache of 584-byte rows, whose page
+            may have another size.
         executor: as `ops.sparse_mla`.
 
     Returns:
@@ -79,13 +83,7 @@ def flash_mla_with_kvcache(
         InvalidArgumentError: what the table above refuses; names the argument.
         As `ops.sparse_mla`.
     """
-    for name, given in (
-        ("extra_k_cache", extra_k_cache),
-        ("extra_indices_in_kvcache", extra_indices_in_kvcache),
-        ("extra_topk_length", extra_topk_length),
-        ("num_splits", num_splits),
-    ):
-        _require(name, given is None, "None", "a value", "call FlashMLA for a second cache")
+    _require("num_splits", num_splits is None, "None", "a value", "leave it out: nothing is planned")
     if indices is None:
         raise InvalidArgumentError(
             "indices", expected="[b, s_q, topk] int32", got="None", fix="call FlashMLA for dense attention"
@@ -94,13 +92,31 @@ def flash_mla_with_kvcache(
     _require(
         "is_fp8_kvcache", is_fp8_kvcache, "True with indices", "False", "call flash_mla_sparse_fwd for bf16"
     )
-    _require_dims(q, "[b, s_q, heads, 576]", "head_dim_v", head_dim_v)
+    v4 = k_cache.shape[-1:] == (V4_TOKEN_BYTES,)
+    width = LATENT_DIM if v4 else HEAD_DIM
+    _require_dims(q, f"[b, s_q, heads, {width}]", width, "head_dim_v", head_dim_v)
+    if not v4:
+        for name, given in (
+            ("extra_k_cache", extra_k_cache),
+            ("extra_indices_in_kvcache", extra_indices_in_kvcache),
+            ("extra_topk_length", extra_topk_length),
+        ):
+            _require(
+                name, given is None, "None beside 656-byte rows", "a value", "merge two results by their lse"
+            )
     b, s_q, heads, _ = q.shape
-    lengths = topk_length if topk_length is None or s_q == 1 else topk_length.repeat_interleave(s_q)
+
+    def rows(ids: torch.Tensor | None) -> torch.Tensor | None:
+        return None if ids is None else ids.reshape(b * s_q, ids.shape[-1])
+
+    def lengths(given: torch.Tensor | None) -> torch.Tensor | None:
+        return given if given is None or s_q == 1 else given.repeat_interleave(s_q)
+
     out, lse = sparse_mla(
-        q.reshape(b * s_q, heads, HEAD_DIM), None, k_cache, indices.reshape(b * s_q, indices.shape[-1]),
-        sm_scale=HEAD_DIM**-0.5 if softmax_scale is None else softmax_scale, topk_length=lengths, attn_sink=attn_sink,
-        lse_base="e", empty_lse=math.inf, executor=executor,
+        q.reshape(b * s_q, heads, width), None, k_cache, indices.reshape(b * s_q, indices.shape[-1]),
+        sm_scale=width**-0.5 if softmax_scale is None else softmax_scale, topk_length=lengths(topk_length),
+        extra_kv=extra_k_cache, extra_indices=rows(extra_indices_in_kvcache), extra_topk_length=lengths(extra_topk_length),
+        attn_sink=attn_sink, lse_base="e", empty_lse=math.inf, executor=executor,
     )  # fmt: skip
     return out.view(b, s_q, heads, LATENT_DIM), lse.view(b, s_q, heads).transpose(1, 2)
 
@@ -136,7 +152,7 @@ def flash_mla_sparse_fwd(
         InvalidArgumentError: another `d_qk` or `d_v`, or ids of several key heads.
         As `ops.sparse_mla`.
     """
-    _require_dims(q, "[s_q, heads, 576]", "d_v", d_v)
+    _require_dims(q, "[s_q, heads, 576]", HEAD_DIM, "d_v", d_v)
     _require("indices", indices.dim() == 3 and indices.shape[1] == 1, "[s_q, 1, topk]", str(tuple(indices.shape)), "pass ids of one key head")  # fmt: skip
     out, lse = sparse_mla(
         q, None, kv, indices[:, 0], sm_scale=sm_scale, topk_length=topk_length, attn_sink=attn_sink, lse_base="e",
@@ -145,10 +161,10 @@ def flash_mla_sparse_fwd(
     return out, None, lse
 
 
-def _require_dims(q: torch.Tensor, shape: str, name: str, d_v: int) -> None:
+def _require_dims(q: torch.Tensor, shape: str, width: int, name: str, d_v: int) -> None:
     require_dense("q", q)
-    fits = q.dim() == shape.count(",") + 1 and q.shape[-1] == HEAD_DIM
-    _require("q", fits, shape, str(tuple(q.shape)), "call FlashMLA for DeepSeek-V4's queries")
+    fits = q.dim() == shape.count(",") + 1 and q.shape[-1] == width
+    _require("q", fits, shape, str(tuple(q.shape)), "pass queries as wide as the cache's keys")
     _require(name, d_v == LATENT_DIM, str(LATENT_DIM), str(d_v), f"pass {LATENT_DIM}")
 
 

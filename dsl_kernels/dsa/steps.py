@@ -17,6 +17,7 @@ import torch
 from .. import dsa, ops, registry
 from ..arguments import SEEDS, checked, require_device, require_known, require_memory, require_range, shown
 from ..errors import ArgumentTypeError, CacheError, InvalidArgumentError, ToolchainError
+from ..problems._sparse_mla_forms import split_cache
 from ..problems.layouts import (
     BYTE_DTYPES,
     FP8_TOKEN_BYTES,
@@ -25,7 +26,7 @@ from ..problems.layouts import (
     ROPE_DIM,
 )
 from ..problems.lightning_indexer import PAGE
-from ..problems.sparse_mla import DATASET_SM_SCALE, split_cache
+from ..problems.sparse_mla import DATASET_SM_SCALE
 from .drawing import decode_caches, decode_queries, prefill_caches, prefill_queries
 
 KINDS = ("decode", "prefill")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
 
 from ..arguments import integer, require_dense, shown
 from ..errors import InvalidArgumentError
-from ..problems.sparse_mla import split_cache, split_queries
+from ..problems._sparse_mla_forms import EXTRA, split_cache, split_queries, split_v4_cache
+from ..problems.layouts import LATENT_DIM, V4_TOKEN_BYTES
 from ..programs.sparse_mla import SLICES
 from ._base import run
 from ._library import torch_op
 from ._views import kept_views
 from .workspace import Workspace
 
+_SPLIT = {name: partial(split_v4_cache, name) for name in ("kv", "extra_kv")}
 LSE_SCALE = {"2": 1.0, "e": math.log(2)}
 
 
@@ -29,6 +32,9 @@ def sparse_mla(
     sm_scale: float,
     kpe: torch.Tensor | None = None,
     topk_length: torch.Tensor | None = None,
+    extra_kv: torch.Tensor | None = None,
+    extra_indices: torch.Tensor | None = None,
+    extra_topk_length: torch.Tensor | None = None,
     attn_sink: torch.Tensor | None = None,
     lse_base: str = "2",
     empty_lse: float | None = None,
@@ -44,14 +50,18 @@ def sparse_mla(
 
     Args:
         q_nope, q_pe: [t, heads, 512] and [t, heads, 64] bfloat16, or [t, heads, 576] and None; heads 8, 16, 32, 64 or 128.
-            Strides of tokens and of heads are any multiples of 8 elements.
+            Strides of tokens and of heads are any multiples of 8 elements. [t, heads, 512] and None with 584-byte tokens.
         kv: the cache, paged or flat: bfloat16 [..., 512] with `kpe` [..., 64]; bfloat16 [..., 576] alone; or bytes
             [..., 656] (512 e4m3, four fp32 scales, 64 bf16 rope), tokens at any constant stride of whole 16 bytes,
             and pages, the first axis, a whole number of tokens apart: ids do not count what lies between.
             Dequantised values are rounded to bf16, which is exact for scales that are powers of two.
+            Or pages of DeepSeek-V4, bytes [pages, page_size, 584] or [pages, page_size, 1, 584], block-planar
+            (`problems.layouts.pack_v4_pages`), any multiple of 16 bytes apart: key and value are the same 512 dims.
         indices: [t, topk] int32 global token ids, rows at any stride; -1 anywhere is padding, and so is any other id that
             names no token; repeats count.
         topk_length: [t] int32: so many of each query's ids count, the first ones; by default all.
+        extra_kv, extra_indices, extra_topk_length: with 584-byte tokens, a second cache whose tokens join the same softmax,
+            with pages of its own size, ids [t, extra_topk] and lengths: DeepSeek-V4's compressed cache beside its window.
         sm_scale: factor of the logits, finite.
         attn_sink: [heads] float32 natural-log logit that joins the denominator of `out`, not of `lse`.
         lse_base: "2" or "e".
@@ -90,14 +100,65 @@ def sparse_mla(
             got=shown(empty_lse),
             fix="pass float('-inf') or float('inf')",
         )
-    if q_pe is None:
-        q_nope, q_pe = kept_views("q_nope", split_queries, q_nope, None)[1].values()
-    form, cache = kept_views("kv", split_cache, kv, kpe)
     operands: dict[str, Any] = {
-        "q_nope": q_nope, "q_pe": q_pe, **cache, "indices": indices, "topk_length": topk_length, "attn_sink": attn_sink,
+        "indices": indices, "topk_length": topk_length, "attn_sink": attn_sink,
         "out": out, "lse": lse, "sm_scale": sm_scale, "lse_scale": lse_scale, "empty_lse": empty_lse,
         "has_lengths": int(topk_length is not None),
     }  # fmt: skip
+    if kpe is None and kv.dim() > 2 and kv.shape[-1] == V4_TOKEN_BYTES:
+        form = "v4"
+        operands |= _v4_operands(q_nope, q_pe, kv, extra_kv, indices, extra_indices, extra_topk_length)
+    else:
+        given = {"extra_kv": extra_kv, "extra_indices": extra_indices, "extra_topk_length": extra_topk_length}
+        if extra := [name for name, value in given.items() if value is not None]:
+            raise InvalidArgumentError(
+                extra[0], expected=f"None, where kv has no {V4_TOKEN_BYTES}-byte tokens", got="a tensor",
+                fix="attend to one cache, or merge two results by their lse",
+            )  # fmt: skip
+        if q_pe is None:
+            q_nope, q_pe = kept_views("q_nope", split_queries, q_nope, None)[1].values()
+        form, cache = kept_views("kv", split_cache, kv, kpe)
+        operands |= {"q_nope": q_nope, "q_pe": q_pe, **cache}
     launch = None if splits is None else {"splits": splits}
     run("sparse_mla", form, operands, executor, variant, arch, workspace, launch=launch)
     return operands["out"], operands["lse"]
+
+
+def _v4_operands(
+    query: torch.Tensor,
+    q_pe: torch.Tensor | None,
+    kv: torch.Tensor,
+    extra_kv: torch.Tensor | None,
+    indices: torch.Tensor,
+    extra_indices: torch.Tensor | None,
+    extra_topk_length: torch.Tensor | None,
+) -> dict[str, Any]:
+    """Queries and both scopes of DeepSeek-V4; without a second cache the scope has no ids."""
+    if q_pe is not None:
+        raise InvalidArgumentError(
+            "q_pe", expected=f"None: queries of {V4_TOKEN_BYTES}-byte tokens are [t, heads, {LATENT_DIM}]",
+            got="a tensor", fix=f"pass joined queries of {LATENT_DIM} dims",
+        )  # fmt: skip
+    if (extra_kv is None) != (extra_indices is None):
+        raise InvalidArgumentError(
+            "extra_indices", expected="given with extra_kv, and only with it",
+            got="None" if extra_indices is None else "ids without a cache", fix="pass both or neither",
+        )  # fmt: skip
+    if extra_indices is None:
+        if extra_topk_length is not None:
+            raise InvalidArgumentError(
+                "extra_topk_length", expected="None without extra_kv", got="a tensor", fix="leave it out"
+            )
+        require_dense("indices", indices)
+        # Memory that nothing reads.
+        extra_indices = indices[:, :0]
+    cache = kept_views("kv", _SPLIT["kv"], kv, None)[1]
+    extra = cache if extra_kv is None else kept_views("extra_kv", _SPLIT["extra_kv"], extra_kv, None)[1]
+    return {
+        "q_rows": query,
+        **cache,
+        **{f"{EXTRA}{name}": value for name, value in extra.items()},
+        "extra_indices": extra_indices,
+        "extra_topk_length": extra_topk_length,
+        "has_extra_lengths": int(extra_topk_length is not None),
+    }

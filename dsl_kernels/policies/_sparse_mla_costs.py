@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from ..arch import GpuSpec
-from ..programs.sparse_mla.common import LATENT_DIM, blocks_of, head_block, sliced_ctas_per_sm
+from ..programs.sparse_mla.common import LATENT_DIM, blocks_of, head_block, sliced_ctas_per_sm, tiles_of
 
 # What a query costs a CTA beside its units, what a second one of which it has a part does where its rows are on their way by
 # then, and what joining parts costs at least, in units (docs/performance.md).
@@ -26,7 +26,7 @@ def begins_early(k: SimpleNamespace, dims: Mapping[str, int], ctas: int, gpu: Gp
     """Whether a launch of so many CTAs may begin before the kernel in front of it ends: not where that spreads the gather (`SPREAD`)."""
     least, most = SPREAD[k.block == 64]
     gathers = k.kv == "bf16" and blocks_of(k, dims) == dims["t"]
-    tiles = dims["t"] * (-(-dims["topk"] // k.tile)) / max(1, ctas)
+    tiles = dims["t"] * tiles_of(k, dims) / max(1, ctas)
     return not (gathers and tiles >= least and gpu.sms / 2 < ctas < most * gpu.sms)
 
 
@@ -89,13 +89,13 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
         merge += 0.5 if shared != (k.stages == 2) else 0.0
         if head_block(k) == 32:
             # Measured: 2.5 us at 64 queries for the partial scores of 32 tiles.
-            merge += 0.08 * (-(-dims["topk"] // k.tile)) * slices / dims["splits"]
+            merge += 0.08 * tiles_of(k, dims) * slices / dims["splits"]
         if sliced_ctas_per_sm(k) == 1 and all_ctas > gpu.sms:
             # An SM begins its second CTA when it is done with the first: 1.1 us a tile at each of 8 to 64 queries.
-            merge += 1.1 * (-(-dims["topk"] // k.tile)) / partials / 2
+            merge += 1.1 * tiles_of(k, dims) / partials / 2
     if getattr(k, "block", 0) == 64 and k.kv == "fp8" and k.exchange < k.heads // k.block:
         # Measured: 0.25 us a tile are saved where each CTA of a query unpacks half of it.
         ctas = dims["ctas"]
-        merge += 0.25 * dims["t"] * (-(-dims["topk"] // k.tile)) / ctas
+        merge += 0.25 * dims["t"] * tiles_of(k, dims) / ctas
     # The counts cannot tell the gathers apart: until a B200 has measured them, the plain copies go first.
     return merge + (0.1 if gpu.arch.tmem_columns and k.gather == "gather4" else 0.0)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from ..arch import ArchSpec, GpuSpec
-from ..programs.sparse_mla.common import blocks_of, head_block, merged_rows, sliced_ctas_per_sm
+from ..programs.sparse_mla.common import blocks_of, head_block, merged_rows, sliced_ctas_per_sm, tiles_of
 from ..tile.lang import LaunchPlan, Policy
 from ._sparse_mla_costs import begins_early, overhead, shares
 
@@ -25,6 +25,8 @@ def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
     """Whole rows of two stages, heads on M, or slices, which send to one another asynchronously."""
     if k.slices == 1 and k.block == 0:
         return k.stages == 2 and k.exchange == 1 and (level > 0 or k.cluster in CLUSTERS[k.heads])
+    if k.kv == "v4":
+        return False
     if k.block == 64:
         shared = k.kv == "fp8" and k.heads // k.block == k.exchange
         return (k.stages, k.slices, k.cluster) == (2, 1, 1) and k.heads >= 64 and (k.exchange == 1 or shared)
@@ -46,6 +48,8 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     """
     if not arch.tmem_columns:
         return _useful_hopper(k, level)
+    if k.kv == "v4":
+        return False
     if k.gather == "gather4" and (k.kv != "bf16" or (level == 0 and k.heads not in (16, 128))):
         return False
     return bool(k.cluster == 1)
@@ -55,7 +59,7 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
     """Enough splits of the id row to give every SM a CTA: whole clusters, at most one split a tile, and what the caller fixed."""
     cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
     blocks = max(1, blocks_of(k, dims))
-    tiles = max(1, -(-dims["topk"] // k.tile)) * slices
+    tiles = max(1, tiles_of(k, dims)) * slices
     if getattr(k, "block", 0) == 64:
         pairs = k.kv == "bf16"
         units, rows = -(-tiles // 2) if pairs else tiles, max(1, dims["t"])
@@ -85,8 +89,8 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    """Queries, heads and selected tokens."""
-    return {"t": dims["t"], "heads": dims["heads"], "topk": dims["topk"]}
+    """Queries, heads and selected tokens of all scopes."""
+    return {"t": dims["t"], "heads": dims["heads"], "topk": dims["topk"] + dims.get("extra_topk", 0)}
 
 
 POLICY = Policy(bucket=bucket, launch=launch, overhead=overhead, useful=useful)

@@ -66,6 +66,7 @@ class OperandSpec:
         of_nothing: of an output, the value of its elements where an input has none, or the scalar operand that gives it;
             a kernel would be handed an input without an address. None where such inputs are refused, or leave no element of
             the output either.
+        may_be_empty: of an input, whether a kernel runs where it has no element, as others may have some.
         longest: of an integer input, what its elements are where every row is as long as the call allows: a number or a dim.
     """
 
@@ -85,6 +86,7 @@ class OperandSpec:
     values: tuple[Values, ...] = ()
     strides: tuple[str | int, ...] = ()
     of_nothing: float | str | None = None
+    may_be_empty: bool = False
     longest: str = "0"
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ class Bound:
         specs: the declaration.
         dims: the value of every dim.
         missing: the outputs and inputs that the caller left out.
-        unread: whether an input that is given has no element.
+        unread: whether an input that is given has no element, and may not.
         apart: addresses of operands whose outputs overlap nothing.
     """
 
@@ -93,7 +93,7 @@ def bind(
             _bind_shape(spec, value, dims, fixed_by)
             _bind_strides(spec, value, dims)
             _require_aligned(spec, value)
-            unread |= spec.kind == "in" and not value.numel()
+            unread |= spec.kind == "in" and not spec.may_be_empty and not value.numel()
     missing = tuple(s for s in operands if s.kind != "scalar" and values.get(s.name) is None)
     _bind_sizes(missing, dims)
     _require_sizes(operands, dims)

@@ -1,7 +1,8 @@
-"""Cache layouts: the 132-byte paged index keys and the 656-byte fp8 tokens, packed and unpacked in torch.
+"""Cache layouts: the 132-byte paged index keys, and the 656-byte and 584-byte fp8 tokens, packed and unpacked in torch.
 
 An index page is block-planar: the fp8 bytes of all its tokens first, then their fp32 scales. A 656-byte token is
-interleaved: 512 fp8 bytes, four fp32 scales (one per 128 dims), 64 bf16 rope values.
+interleaved: 512 fp8 bytes, four fp32 scales (one per 128 dims), 64 bf16 rope values. Of 584-byte tokens a page is
+block-planar again: rows of 448 fp8 bytes and 64 bf16 rope values, then 8 bytes a token, of which seven are UE8M0 scales.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ INDEX_DIM = 128
 LATENT_DIM = 512
 ROPE_DIM = 64
 FP8_TOKEN_BYTES = LATENT_DIM + 4 * 4 + 2 * ROPE_DIM
+# DeepSeek-V4: a row of fp8 and of bf16 values, and what scales take.
+V4_ROW_BYTES, V4_SCALE_BYTES, V4_FP8_DIMS, V4_GROUP = 576, 8, LATENT_DIM - ROPE_DIM, 64
+V4_TOKEN_BYTES = V4_ROW_BYTES + V4_SCALE_BYTES
 E4M3_MAX = 448.0
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
@@ -104,6 +108,48 @@ def unpack_fp8_tokens(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
     values = tokens[:, :512].contiguous().view(torch.float8_e4m3fn).float().view(n, 4, 128)
     scale = tokens[:, 512:528].contiguous().view(torch.float32)
     return (values * scale[..., None]).view(n, LATENT_DIM), tokens[:, 528:].contiguous().view(torch.bfloat16)
+
+
+@checked
+def pack_v4_pages(rows: torch.Tensor) -> torch.Tensor:
+    """Quantise rows of DeepSeek-V4 into its paged cache, as FlashMLA's MODEL1 quantiser does.
+
+    Args:
+        rows: [pages, page_size, 512] floating point, of which the last 64 dims stay bf16.
+
+    Returns:
+        [pages, page_size, 1, 584] uint8, block-planar, pages a multiple of 576 bytes apart. The shape is nominal: byte 584 t
+        of a page is not the first one of token t.
+    """
+    _require("rows", rows, ("pages", "page_size", LATENT_DIM), _FLOATS)
+    pages, size, _ = rows.shape
+    groups = rows[..., :V4_FP8_DIMS].float().reshape(pages, size, -1, V4_GROUP)
+    exponents = torch.ceil(torch.log2(groups.abs().amax(dim=3).clamp(min=1e-4) / E4M3_MAX))
+    values = (groups / torch.exp2(exponents)[..., None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+    stride = -(-size * V4_TOKEN_BYTES // V4_ROW_BYTES) * V4_ROW_BYTES
+    flat = torch.zeros(pages, stride, dtype=torch.uint8, device=rows.device)
+    data = flat[:, : size * V4_ROW_BYTES].view(pages, size, V4_ROW_BYTES)
+    data[..., :V4_FP8_DIMS] = values.view(torch.uint8).view(pages, size, V4_FP8_DIMS)
+    data[..., V4_FP8_DIMS:] = rows[..., V4_FP8_DIMS:].to(torch.bfloat16).contiguous().view(torch.uint8)
+    scales = flat[:, size * V4_ROW_BYTES : size * V4_TOKEN_BYTES].view(pages, size, V4_SCALE_BYTES)
+    scales[..., : exponents.shape[2]] = (exponents + 127).to(torch.uint8)
+    return flat.as_strided((pages, size, 1, V4_TOKEN_BYTES), (stride, V4_TOKEN_BYTES, V4_TOKEN_BYTES, 1))
+
+
+@checked
+def unpack_v4_pages(cache: torch.Tensor) -> torch.Tensor:
+    """The rows [pages, page_size, 512] in float32 of a paged cache [pages, page_size, 1, 584] of DeepSeek-V4."""
+    _require("cache", cache, ("pages", "page_size", 1, V4_TOKEN_BYTES), BYTE_DTYPES)
+    pages, size = cache.shape[:2]
+    flat = cache.view(torch.uint8).reshape(pages, size * V4_TOKEN_BYTES)
+    data = flat[:, : size * V4_ROW_BYTES].reshape(pages, size, V4_ROW_BYTES)
+    scales = flat[:, size * V4_ROW_BYTES :].reshape(pages, size, V4_SCALE_BYTES)[..., :-1].float()
+    factors = torch.where(scales == 255, torch.nan, torch.exp2(scales - 127))
+    values = data[..., :V4_FP8_DIMS].contiguous().view(torch.float8_e4m3fn).float()
+    found = torch.empty(pages, size, LATENT_DIM, dtype=torch.float32, device=cache.device)
+    found[..., :V4_FP8_DIMS] = (values.view(pages, size, -1, V4_GROUP) * factors[..., None]).flatten(2)
+    found[..., V4_FP8_DIMS:] = data[..., V4_FP8_DIMS:].contiguous().view(torch.bfloat16).float()
+    return found
 
 
 def _require(name: str, tensor: torch.Tensor, shape: tuple[str | int, ...], dtypes: tuple[str, ...]) -> None:

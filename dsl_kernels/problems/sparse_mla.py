@@ -9,218 +9,34 @@ Source: DeepSeek-V3.2 and flashinfer-bench's dsa_sparse_attention_h16_ckv512_kpe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from .._discover import later
-from ..arguments import INT32_MAX, require_dense
-from ..errors import ArgumentTypeError, InvalidArgumentError
-from .base import WIDE, Comparison, OperandSpec, PointName, Problem, Values, Workload, axis_strides
-from .layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, pack_fp8_tokens, unpack_fp8_tokens
+from ..arguments import INT32_MAX
+from ._sparse_mla_forms import EXTRA, FORMS, page_of, pages_of, v4_pages_of
+from .base import WIDE, Comparison, PointName, Problem, Workload
+from .layouts import (
+    FP8_TOKEN_BYTES,
+    LATENT_DIM,
+    ROPE_DIM,
+    V4_GROUP,
+    V4_ROW_BYTES,
+    V4_SCALE_BYTES,
+    V4_TOKEN_BYTES,
+    pack_fp8_tokens,
+    pack_v4_pages,
+    unpack_fp8_tokens,
+    unpack_v4_pages,
+)
 from .lightning_indexer import PAGE
 
 if TYPE_CHECKING:
     import torch
 else:
     torch = later("torch", globals())
-
-_QUERIES = (
-    OperandSpec("q_nope", ("t", "heads", LATENT_DIM), "bfloat16", strides=axis_strides("q_nope", "th")),
-    OperandSpec("q_pe", ("t", "heads", ROPE_DIM), "bfloat16", strides=axis_strides("q_pe", "th")),
-)
-
-
-def _wrong_ids(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    return (o["indices"] < -1) | (o["indices"] >= o["cached"])
-
-
-def _wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    wrong = (o["topk_length"] < 0) | (o["topk_length"] > dims["topk"])
-    return wrong & bool(o["has_lengths"])
-
-
-_REST = (
-    OperandSpec(
-        "indices",
-        ("t", "topk"),
-        "int32",
-        row_stride="indices_stride",
-        doc="global token ids; -1 anywhere is padding",
-        align=4,
-        values=(Values("token ids below the number of tokens, or -1", _wrong_ids, "padding"),),
-    ),
-    OperandSpec(
-        "topk_length",
-        ("t",),
-        "int32",
-        doc="how many ids of each query count, the first ones; read where has_lengths is 1",
-        align=4,
-        default=INT32_MAX,
-        longest="topk",
-        values=(Values("0 to topk", _wrong_lengths, "the nearest of these"),),
-    ),
-    OperandSpec(
-        "attn_sink",
-        ("heads",),
-        "float32",
-        doc="natural-log logit that joins the denominator of out; -inf: none",
-        default=-math.inf,
-    ),
-    OperandSpec(
-        "out",
-        ("t", "heads", LATENT_DIM),
-        "bfloat16",
-        "out",
-        strides=axis_strides("out", "th"),
-        of_nothing=0,
-    ),
-    OperandSpec(
-        "lse", ("t", "heads"), "float32", "out", row_stride="lse_stride", align=4, of_nothing="empty_lse"
-    ),
-    OperandSpec("sm_scale", (), "float32", "scalar", limits=(-math.inf, math.inf)),
-    OperandSpec("lse_scale", (), "float32", "scalar", doc="1 gives lse in base 2, ln 2 in base e"),
-    OperandSpec("empty_lse", (), "float32", "scalar", doc="lse of a query without tokens"),
-    OperandSpec("has_lengths", (), "int32", "scalar", doc="1: topk_length is read"),
-    OperandSpec("cached", (), "int32", "scalar", doc="tokens of the cache; ids from there on name none"),
-    OperandSpec(
-        "page_inverse", (), "int32", "scalar", doc="2^(30 + page_shift) / tokens of a page, rounded up"
-    ),
-    OperandSpec("page_shift", (), "int32", "scalar", doc="log2 of the tokens of a page, rounded up"),
-    OperandSpec("page_gap", (), "int32", "scalar", doc="cache rows between two pages"),
-)
-FORMS = {
-    "bf16": (
-        *_QUERIES,
-        OperandSpec(
-            "ckv",
-            ("n", LATENT_DIM),
-            "bfloat16",
-            row_stride="ckv_stride",
-            doc="latent rows, and those between pages; may be a slice of 576-wide rows",
-            argument="kv",
-        ),
-        OperandSpec("kpe", ("n", ROPE_DIM), "bfloat16", row_stride="kpe_stride", doc="rope rows"),
-        *_REST,
-    ),
-    "fp8": (
-        *_QUERIES,
-        OperandSpec(
-            "kv_cache",
-            ("n", FP8_TOKEN_BYTES),
-            "uint8",
-            row_stride="kv_cache_stride",
-            doc="656-byte tokens",
-            argument="kv",
-        ),
-        *_REST,
-    ),
-}
-
-
-def split_queries(q: torch.Tensor, _: torch.Tensor | None = None) -> tuple[str, dict[str, Any]]:
-    """Queries [t, heads, 576] as their latent and their rope part, without copying.
-
-    Raises:
-        ArgumentTypeError, InvalidArgumentError: not a dense tensor, or of another width.
-    """
-    require_dense("q_nope", q)
-    if q.dim() != 3 or q.shape[2] != LATENT_DIM + ROPE_DIM:
-        raise InvalidArgumentError(
-            "q_nope", expected=f"[t, heads, {LATENT_DIM + ROPE_DIM}] where q_pe is None", got=str(tuple(q.shape)),
-            fix=f"pass joined queries, or [t, heads, {LATENT_DIM}] and q_pe [t, heads, {ROPE_DIM}]",
-        )  # fmt: skip
-    return "", {"q_nope": q[..., :LATENT_DIM], "q_pe": q[..., LATENT_DIM:]}
-
-
-def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[str, Any]]:
-    """The form of a cache as callers have it, paged or flat, and its rows as operands of that form, without copying.
-
-    Args:
-        kv, kpe: bfloat16 [..., 512] and [..., 64], or one of bfloat16 [..., 576], or of bytes [..., 656].
-
-    Raises:
-        ArgumentTypeError, InvalidArgumentError: another dtype or width, or pages that lie at no whole number of tokens.
-    """
-    require_dense("kv", kv)
-    if kpe is not None:
-        require_dense("kpe", kpe)
-    width = kv.shape[-1] if kv.dim() > 1 else 0
-    if kpe is not None and (kpe.dim() < 2 or kpe.shape[-1] != ROPE_DIM):
-        raise InvalidArgumentError(
-            "kpe", expected=f"[..., {ROPE_DIM}]", got=str(tuple(kpe.shape)), fix="pass one rope row a token"
-        )
-    if kv.dtype == torch.bfloat16 and kpe is not None and width == LATENT_DIM:
-        rows, pages = _rows("kv", kv, LATENT_DIM)
-        rope, rope_pages = _rows("kpe", kpe, ROPE_DIM)
-        if pages != rope_pages:
-            raise InvalidArgumentError(
-                "kpe", expected=f"pages like kv's: shape {tuple(kv.shape)}, strides {kv.stride()}",
-                got=f"shape {tuple(kpe.shape)}, strides {kpe.stride()}", fix="lay both caches out alike",
-            )  # fmt: skip
-        return "bf16", {"ckv": rows, "kpe": rope, **pages}
-    if kv.dtype == torch.bfloat16 and kpe is None and width == LATENT_DIM + ROPE_DIM:
-        rows, pages = _rows("kv", kv, width)
-        return "bf16", {"ckv": rows[:, :LATENT_DIM], "kpe": rows[:, LATENT_DIM:], **pages}
-    if kv.element_size() == 1 and kpe is None and width == FP8_TOKEN_BYTES:
-        rows, pages = _rows("kv", kv.view(torch.uint8), width)
-        return "fp8", {"kv_cache": rows, **pages}
-    if kv.dtype != torch.bfloat16 and kv.element_size() != 1:
-        raise ArgumentTypeError(
-            "kv", expected="bfloat16 rows or 656-byte tokens", got=str(kv.dtype), fix="convert the cache"
-        )
-    raise InvalidArgumentError(
-        "kv", expected="bfloat16 [..., 512] with kpe, bfloat16 [..., 576] without, or bytes [..., 656] without",
-        got=f"{kv.dtype} {tuple(kv.shape)} {'with' if kpe is not None else 'without'} kpe", fix="pass one of these caches",
-    )  # fmt: skip
-
-
-def _rows(name: str, cache: torch.Tensor, width: int) -> tuple[torch.Tensor, dict[str, int]]:
-    """A cache [..., width] as strided rows, without copying, and which of these are tokens.
-
-    Pages are the axis in front, and the tokens of a page the others; rows between pages belong to none.
-    """
-    tokens = cache.numel() // width
-    try:
-        flat = cache.view(-1, width)
-        return flat, pages_of(tokens, 1, 0)
-    except RuntimeError:
-        pass
-    try:
-        page = cache[0].view(-1, width)
-    except RuntimeError:
-        page = None
-    row, between = (page.stride(0) if page is not None else 0), cache.stride(0)
-    if page is None or row <= 0 or between % row or between < row * len(page):
-        raise InvalidArgumentError(
-            name, expected="tokens of a page at one stride, and pages a whole number of these apart",
-            got=f"shape {tuple(cache.shape)}, strides {cache.stride()}", fix="pass a cache [pages, tokens, ...] of such pages",
-        )  # fmt: skip
-    rows = (len(cache) - 1) * (between // row) + len(page)
-    if tokens > MOST_PAGED:
-        raise InvalidArgumentError(
-            name, expected=f"at most {MOST_PAGED} tokens in pages with rows between them", got=str(tokens),
-            fix="pass the part of the cache that is in use",
-        )  # fmt: skip
-    return cache.as_strided((rows, width), (row, 1)), pages_of(tokens, len(page), between // row - len(page))
-
-
-MOST_PAGED = 1 << 30
-"""Ids up to which `page_of` is exact."""
-
-
-def pages_of(cached: int, page_size: int, page_gap: int) -> dict[str, int]:
-    """Scalars that say where `cached` tokens lie: `page_gap` rows lie between pages of `page_size` tokens."""
-    shift = (page_size - 1).bit_length()
-    inverse = -(-(1 << 30 + shift) // page_size)
-    return {"cached": cached, "page_inverse": inverse, "page_shift": shift, "page_gap": page_gap}
-
-
-def page_of(ids: torch.Tensor, inputs: Mapping[str, Any]) -> torch.Tensor:
-    """The page of each id, int64, by the multiplication of Granlund and Montgomery (PLDI 1994) that kernels divide with."""
-    return ids.long() * inputs["page_inverse"] >> 30 + inputs["page_shift"]
-
 
 DATASET_SM_SCALE = 192**-0.5 * (0.1 * math.log(40) + 1) ** 2
 
@@ -265,9 +81,31 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     t, heads, topk = p["t"], p["heads"], p["topk"]
     n = p["pages"] * PAGE if "pages" in p else p["n"]
     normal = partial(torch.randn, generator=generator, dtype=torch.float32, device=generator.device)
+    sink = normal(heads)
+    if not p.get("sink"):
+        sink = sink.fill_(-math.inf)
     inputs: dict[str, Any] = {
+        "attn_sink": sink,
+        "sm_scale": p.get("sm_scale", DATASET_SM_SCALE),
+        "lse_scale": p.get("lse_scale", 1.0),
+        "empty_lse": p.get("empty_lse", -math.inf),
+        **_draw_ids("", p, topk, n, generator),
+    }
+    if workload.form == "v4":
+        extra_n, extra_topk = p.get("v4_extra_n", 300), p.get("v4_extra_topk", 130)
+        inputs |= {
+            "q_rows": normal(t, heads, LATENT_DIM).bfloat16(),
+            **_draw_ids(EXTRA, p, extra_topk, extra_n, generator),
+            **_draw_v4_pages("", n, p.get("page_size", PAGE), inputs["indices"], generator),
+        }
+        inputs |= _draw_v4_pages(
+            EXTRA, extra_n, p.get("v4_extra_page_size", 2), inputs["extra_indices"], generator
+        )
+        return {**inputs, **_spread(inputs)} if p.get("strided") else inputs
+    inputs |= {
         "q_nope": normal(t, heads, LATENT_DIM).bfloat16(),
         "q_pe": normal(t, heads, ROPE_DIM).bfloat16(),
+        **pages_of(n, 1, 0),
     }
     latent, rope = normal(n, LATENT_DIM).bfloat16(), normal(n, ROPE_DIM).bfloat16()
     if workload.form == "fp8":
@@ -279,26 +117,6 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         inputs["ckv"], inputs["kpe"] = rows[:, :LATENT_DIM], rows[:, LATENT_DIM:]
     else:
         inputs["ckv"], inputs["kpe"] = latent, rope
-    inputs["indices"] = draw_indices(p.get("ids", "random"), t, topk, n, generator)
-    lengths = torch.full((t,), INT32_MAX, dtype=torch.int32, device=generator.device)
-    if p.get("lengths"):
-        # The first query has all of its ids, the second none.
-        lengths = torch.randint(
-            1, topk + 1, (t,), generator=generator, dtype=torch.int32, device=generator.device
-        )
-        lengths[:2] = lengths.new_tensor([topk + 9, -3][:t])
-    inputs["topk_length"] = lengths
-    sink = normal(heads)
-    if not p.get("sink"):
-        sink = sink.fill_(-math.inf)
-    inputs |= {
-        "attn_sink": sink,
-        "sm_scale": p.get("sm_scale", DATASET_SM_SCALE),
-        "lse_scale": p.get("lse_scale", 1.0),
-        "empty_lse": p.get("empty_lse", -math.inf),
-        "has_lengths": int(bool(p.get("lengths"))),
-        **pages_of(n, 1, 0),
-    }
     if "page_size" in p:
         size = p["page_size"]
         inputs |= pages_of(n, size, 3)
@@ -314,14 +132,53 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     return {**inputs, **_spread(inputs)} if p.get("strided") else inputs
 
 
+def _draw_ids(
+    scope: str, p: Mapping[str, Any], topk: int, n: int, generator: torch.Generator
+) -> dict[str, Any]:
+    """Ids of a scope among `n` tokens, and how many of them count."""
+    t = p["t"]
+    lengths = torch.full((t,), INT32_MAX, dtype=torch.int32, device=generator.device)
+    if p.get("lengths"):
+        # The first query has all of its ids, the second none.
+        lengths = torch.randint(
+            0, topk + 1, (t,), generator=generator, dtype=torch.int32, device=generator.device
+        )
+        lengths[:2] = lengths.new_tensor([topk + 9, -3][:t])
+    return {
+        f"{scope}indices": draw_indices(p.get("ids", "random"), t, topk, n, generator),
+        f"{scope}topk_length": lengths,
+        f"has_{scope}lengths": int(bool(p.get("lengths"))),
+    }
+
+
+def _draw_v4_pages(
+    scope: str, n: int, size: int, ids: torch.Tensor, generator: torch.Generator
+) -> dict[str, Any]:
+    """Pages of `n` tokens; what no id names, and what no token has, is NaN."""
+    count = -(-n // size)
+    drawn: Any = {"generator": generator, "device": generator.device}
+    # Groups of dims that differ by powers of two, so that a scale of another group shows.
+    powers = torch.randint(-8, 2, (count, size, LATENT_DIM // V4_GROUP), **drawn)
+    rows = torch.randn(count, size, LATENT_DIM, dtype=torch.float32, **drawn)
+    pages = pack_v4_pages(rows * torch.exp2(powers).repeat_interleave(V4_GROUP, 2))
+    flat = pages.as_strided((count, pages.stride(0)), (pages.stride(0), 1))
+    flat[:, size * V4_TOKEN_BYTES :] = 255
+    named = torch.zeros(count * size, dtype=torch.bool, device=generator.device)
+    named[ids[(ids >= 0) & (ids < n)].long()] = True
+    unnamed = ~named.view(count, size)
+    for begin, each, byte in ((0, V4_ROW_BYTES, 127), (size * V4_ROW_BYTES, V4_SCALE_BYTES, 255)):
+        flat[:, begin : begin + size * each].view(count, size, each)[unnamed] = byte
+    return {f"{scope}kv_pages": flat[:, : size * V4_TOKEN_BYTES], **v4_pages_of(scope, n, size)}
+
+
 def _spread(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The inputs whose axes may lie anyhow, with gaps of NaN or of ids that name no row, and heads before queries."""
     found = {}
     for name, value in inputs.items():
-        if name in ("q_nope", "q_pe"):
+        if name in ("q_nope", "q_pe", "q_rows"):
             wide = value.new_full((value.shape[1], value.shape[0] + 1, value.shape[2] + 8), math.nan)
             found[name] = wide[:, : value.shape[0], : value.shape[2]].transpose(0, 1)
-        elif name in ("indices", "kv_cache"):
+        elif name in ("indices", "extra_indices", "kv_cache"):
             wide = value.new_full((value.shape[0], value.shape[1] + 48), 127 if name == "kv_cache" else 0)
             found[name] = wide[:, : value.shape[1]]
     for name, view in found.items():
@@ -331,33 +188,66 @@ def _spread(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Float64 attention, one query at a time."""
+    if form == "v4":
+        caches = {scope: _v4_rows(scope, inputs) for scope in ("", EXTRA)}
+
+        def selected(row: int) -> torch.Tensor:
+            return torch.cat([rows[_ids_of(scope, row, inputs)] for scope, rows in caches.items()])
+
+        return _attend(inputs["q_rows"], selected, inputs)
     if form == "fp8":
-        return _attend(*unpack_fp8_tokens(inputs["kv_cache"]), inputs)
-    return _attend(inputs["ckv"], inputs["kpe"], inputs)
+        return _attend_rows(*unpack_fp8_tokens(inputs["kv_cache"]), inputs)
+    return _attend_rows(inputs["ckv"], inputs["kpe"], inputs)
 
 
-def _attend(latent: torch.Tensor, rope: torch.Tensor, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    t, heads, _ = inputs["q_nope"].shape
-    out = torch.zeros(t, heads, LATENT_DIM, dtype=torch.float64, device=latent.device)
+def _v4_rows(scope: str, inputs: Mapping[str, Any]) -> torch.Tensor:
+    """The rows [tokens, 512] of a scope's pages, by their ids."""
+    pages, size = inputs[f"{scope}kv_pages"], inputs[f"{scope}page_size"]
+    found = unpack_v4_pages(pages.reshape(len(pages), size, 1, V4_TOKEN_BYTES))
+    return found.view(-1, LATENT_DIM)
+
+
+def _ids_of(scope: str, row: int, inputs: Mapping[str, Any]) -> torch.Tensor:
+    """The ids of a query that count, and name a token."""
+    ids = inputs[f"{scope}indices"][row]
+    if inputs.get(f"has_{scope}lengths"):
+        ids = ids[: max(0, int(inputs[f"{scope}topk_length"][row]))]
+    known = inputs.get(f"{scope}cached", INT32_MAX)
+    return ids[(ids >= 0) & (ids < known)].long()
+
+
+def _attend_rows(
+    latent: torch.Tensor, rope: torch.Tensor, inputs: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    """Attention over rows, between whose pages others may lie."""
+
+    def selected(row: int) -> torch.Tensor:
+        ids = _ids_of("", row, {"cached": len(latent), **inputs})
+        if inputs.get("page_gap"):
+            ids = ids + page_of(ids, inputs) * inputs["page_gap"]
+        return torch.cat([latent[ids].double(), rope[ids].double()], dim=1)
+
+    return _attend(torch.cat([inputs["q_nope"].double(), inputs["q_pe"].double()], dim=2), selected, inputs)
+
+
+def _attend(
+    queries: torch.Tensor, selected: Callable[[int], torch.Tensor], inputs: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    """Attention of each query over its `selected` rows, of which the first 512 dims are the values."""
+    t, heads, _ = queries.shape
+    out = torch.zeros(t, heads, LATENT_DIM, dtype=torch.float64, device=queries.device)
     lse = torch.full(
-        (t, heads), inputs.get("empty_lse", -math.inf), dtype=torch.float64, device=latent.device
+        (t, heads), inputs.get("empty_lse", -math.inf), dtype=torch.float64, device=queries.device
     )
     sink = inputs["attn_sink"].double()
     for row in range(t):
-        ids = inputs["indices"][row]
-        ids = ids[: max(0, int(inputs["topk_length"][row]))] if inputs.get("has_lengths") else ids
-        ids = ids[(ids >= 0) & (ids < inputs.get("cached", len(latent)))].long()
-        if inputs.get("page_gap"):
-            ids = ids + page_of(ids, inputs) * inputs["page_gap"]
-        if ids.numel() == 0:
+        keys = selected(row).double()
+        if not len(keys):
             continue
-        keys, pe = latent[ids].double(), rope[ids].double()
-        logits = inputs["sm_scale"] * (
-            inputs["q_nope"][row].double() @ keys.T + inputs["q_pe"][row].double() @ pe.T
-        )
+        logits = inputs["sm_scale"] * (queries[row].double() @ keys.T)
         total = torch.logsumexp(logits, dim=1)
         share = 1.0 / (1.0 + torch.exp(sink - total))
-        out[row] = torch.softmax(logits, dim=1) @ keys * share[:, None]
+        out[row] = torch.softmax(logits, dim=1) @ keys[:, :LATENT_DIM] * share[:, None]
         lse[row] = total / math.log(2) * inputs["lse_scale"]
     return {"out": out, "lse": lse}
 
@@ -419,19 +309,30 @@ def _over_rounded_tokens(form: str, inputs: Mapping[str, Any]) -> dict[str, torc
     if not bool(mantissas.any()):
         return None
     latent, rope = unpack_fp8_tokens(inputs["kv_cache"])
-    return _attend(latent.bfloat16(), rope, inputs)
+    return _attend_rows(latent.bfloat16(), rope, inputs)
 
 
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
     """Selected rows once a query, queries and outputs once."""
-    row = FP8_TOKEN_BYTES if form == "fp8" else 2 * (LATENT_DIM + ROPE_DIM)
-    queries = dims["t"] * dims["heads"] * (2.0 * (LATENT_DIM + ROPE_DIM) + 2.0 * LATENT_DIM)
-    return dims["t"] * dims["topk"] * (row + 4.0) + queries
+    row = {"fp8": FP8_TOKEN_BYTES, "v4": V4_TOKEN_BYTES}.get(form, 2 * (LATENT_DIM + ROPE_DIM))
+    queries = dims["t"] * dims["heads"] * (2.0 * _width(form) + 2.0 * LATENT_DIM)
+    return dims["t"] * _attended(dims) * (row + 4.0) + queries
+
+
+def _width(form: str) -> int:
+    """Dims of a query and of a key."""
+    return LATENT_DIM if form == "v4" else LATENT_DIM + ROPE_DIM
+
+
+def _attended(dims: Mapping[str, int]) -> int:
+    """Ids of a query in all scopes."""
+    return dims["topk"] + dims.get("extra_topk", 0)
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
-    """2 * (576 + 512) a (query, head, token) on the tensor cores."""
-    return {"bfloat16": 2.0 * dims["t"] * dims["heads"] * dims["topk"] * (2 * LATENT_DIM + ROPE_DIM)}
+    """2 * (576 + 512) a (query, head, token) on the tensor cores; 2 * (512 + 512) where the rope dims are among the values."""
+    each = 2.0 * (_width(form) + LATENT_DIM)
+    return {"bfloat16": each * dims["t"] * dims["heads"] * _attended(dims)}
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -494,6 +395,11 @@ PROBLEM = Problem(
         _case("strided", "edge", t=3, topk=130, strided=True, sink=True),
         _case("fp8_strided", "edge", "fp8", t=3, topk=130, strided=True, lengths=True),
         _case("fp8_holes", "edge", "fp8", ids="holes", t=3),
+        _case("tiny_v4", "tiny", "v4"),
+        _case("v4_window_alone", "edge", "v4", t=3, topk=128, v4_extra_topk=0, ids="holes", sink=True),
+        _case("v4_odd_pages", "edge", "v4", t=3, page_size=53, v4_extra_page_size=69, ids="holes"),
+        _case("v4_lengths", "edge", "v4", t=4, lengths=True, empty_lse=math.inf, sink=True),
+        _case("v4_empty", "edge", "v4", t=3, ids="empty", lse_scale=math.log(2)),
         _case("fp8_raw_scales", "edge", "fp8", ids="holes", t=3, fp8_scales="raw"),
         *(
             _case(f"real_h{heads}", "real", heads=heads, t=16, topk=2048, n=131072)
@@ -501,6 +407,17 @@ PROBLEM = Problem(
         ),
         _case("real_pages_8462", "real", t=8, topk=2048, n=8462 * 64, ids="tail"),
         _case("real_fp8", "real", "fp8", t=16, topk=2048, n=131072),
+        _case(
+            "real_v4",
+            "real",
+            "v4",
+            t=16,
+            topk=128,
+            n=16384,
+            v4_extra_topk=512,
+            v4_extra_n=16384,
+            v4_extra_page_size=64,
+        ),
     ),
     make=make,
     reference=reference,
@@ -509,5 +426,5 @@ PROBLEM = Problem(
     flops=flops,
     forms_share_workloads=True,
     points=points,
-    names=dict.fromkeys(FORMS, (PointName("pages", "n", PAGE),)),
+    names=dict.fromkeys(("bf16", "fp8"), (PointName("pages", "n", PAGE),)),
 )

@@ -12,7 +12,8 @@ from dsl_kernels.device.text import sparse_mla as said
 from dsl_kernels.device.text import sparse_mla_gather as gather
 from dsl_kernels.device.text import sparse_mla_softmax as softmax
 from dsl_kernels.device.torch import fragment
-from dsl_kernels.problems import sparse_mla as problem
+from dsl_kernels.problems import _sparse_mla_forms as problem
+from dsl_kernels.problems.layouts import pack_v4_pages
 from dsl_kernels.tile.fragments import accumulators, own_rows, warps_and_lanes
 from dsl_kernels.tile.lang import Engine, Pipeline, Reader
 from dsl_kernels.tile.text import Leaf
@@ -237,6 +238,56 @@ def copy_tokens(p: Probe) -> None:
     p.threads, p.lands = 128, "cp_async"
     ids = p.var("ids", _ids(p, 40)[:32], each="lane")
     p.call(*_staged(p), spread(p, "kv_cache", _tokens(p, 40)), ids, p.dim("n", 40))
+
+
+def _v4_staged(p: Probe, pages: torch.Tensor | None = None) -> list[Any]:
+    """Where half a tile of DeepSeek-V4's tokens is staged; read from there is a page of 32 tokens."""
+    parts: tuple[torch.Tensor | None, ...] = (None, None, None)
+    if pages is not None:
+        rows = pages[0, : 32 * 576].view(32, 576)
+        values = torch.cat([rows[:, :448], torch.zeros(32, 64, dtype=torch.uint8)], dim=1)
+        parts = (values, rows[:, 448:], pages[0, 32 * 576 :].view(32, 8))
+    kinds = {"int32": torch.int32, "bfloat16": torch.bfloat16}
+    buffers = (
+        ("raw", (32, 128), "int32", 128),
+        ("raw_pe", (32, 64), "bfloat16", 128),
+        ("scales", (32, 2), "int32", 0),
+    )
+    return [
+        p.shared(
+            text, shape, None if part is None else part.contiguous().view(kinds[dtype]), dtype=dtype, swizzle=swizzle, slot=True, out=part is None
+        )
+        for (text, shape, dtype, swizzle), part in zip(buffers, parts, strict=True)
+    ]  # fmt: skip
+
+
+def _v4_pages(p: Probe, count: int, size: int) -> torch.Tensor:
+    """Pages of DeepSeek-V4 with scales of every kind: 0, which float32 has no exponent for, among them."""
+    pages = pack_v4_pages(p.normal(count, size, 512)).reshape(count, size * 584).contiguous()
+    scales = pages[:, size * 576 :].view(count, size, 8)
+    scales[..., :7] = p.integers(110, 130, count, size, 7, dtype=torch.uint8)
+    scales[0, 0, :2] = torch.tensor([0, 1], dtype=torch.uint8)
+    return pages
+
+
+@case(gather.copy_v4_tokens, size=(1, 8))
+def copy_v4_tokens(p: Probe, size: int) -> None:
+    p.threads, p.lands = 128, "cp_async"
+    pages = _v4_pages(p, 40 // size, size)
+    scalars = problem.v4_pages_of("", 40, size)
+    # Pages begin at multiples of 16 bytes.
+    gap = 16 + -pages.shape[1] % 16
+    p.call(
+        *_v4_staged(p), spread(p, "kv_pages", pages, gap=gap), p.var("ids", _ids(p, 40)[:32], each="lane"),
+        *(p.dim(name, value) for name, value in scalars.items()),
+    )  # fmt: skip
+
+
+@case(gather.unpack_v4_tokens, half=(0, 1))
+def unpack_v4_tokens(p: Probe, half: int) -> None:
+    p.threads = 256
+    neighbours(p)
+    p.call(*_halves(p, 64, "ckv"), *_v4_staged(p, _v4_pages(p, 1, 32)), half)
 
 
 @case(gather.unpack_tokens, half=(0, 1))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
+import math
 import signal
 import time
 from collections import Counter
@@ -164,6 +165,20 @@ def _attention(
     )
 
 
+def _v4(heads: int, *splits: int) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
+    """Two scopes whose pages differ; lengths of both, of one query none of either."""
+    sizes = {"heads": heads, "topk": 330, "n": 700, "sink": True, "lse_scale": 0.7, "v4_extra_topk": 250}
+    return (
+        *_attention("v4", heads, *splits),
+        (
+            _workload(
+                f"lengths_v4_h{heads}", "v4", t=4, ids="holes", lengths=True, empty_lse=math.inf, page_size=53, **sizes
+            ),
+            {"splits": splits[0]},
+        ),
+    )  # fmt: skip
+
+
 # Two CTAs for the pairs of tiles of three queries, in which one tile, both or none has a valid id: regardless of queries, and
 # whole ones.
 def _dealt(form: str, heads: int) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
@@ -185,6 +200,7 @@ STRUCTURES = (
     Structure("attention of whole rows fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl2", _attention("fp8", 16, 4, 2)),
     Structure("attention of whole rows bf16, Hopper", "sparse_mla__tilelang_sm90a__h8_bf16_bt64_st2_cl1", _attention("bf16", 8, 2, 1)),
     Structure("attention wide, Hopper", "sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", (*_attention("bf16", 64, 2, 1), *_dealt("bf16", 64))),
+    Structure("attention of DeepSeek-V4, Hopper", "sparse_mla__cutedsl_sm90a__h16_v4_bt64_st2_cl2", _v4(16, 4, 2)),
     Structure("attention exchanged, Hopper", "sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2", (*_attention("fp8", 128, 2, 1), *_dealt("fp8", 128))),
     Structure("attention bf16, Blackwell", "sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", _attention("bf16", 16, 2, 1)),
     Structure("attention fp8, Blackwell", "sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", _attention("fp8", 16, 3, 1)),

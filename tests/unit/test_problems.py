@@ -11,6 +11,7 @@ import torch
 from dsl_kernels import problems
 from dsl_kernels.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError, UnknownNameError
 from dsl_kernels.ops import _operands
+from dsl_kernels.problems import _sparse_mla_forms as forms
 from dsl_kernels.problems import sparse_mla as mla
 from dsl_kernels.problems.base import OperandSpec
 from dsl_kernels.problems.binding import bind
@@ -225,10 +226,10 @@ def test_a_point_takes_no_dim_that_its_inputs_do_not_follow():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 53, 61, 64, 69, 255, 256, 257, 576, 99_999, (1 << 29) + 1])
 def test_kernels_divide_ids_by_the_size_of_a_page(size) -> None:
-    most = mla.MOST_PAGED
+    most = forms.MOST_PAGED
     pages = torch.cat([torch.arange(200), torch.randint(0, most // size + 1, (2000,))])
     ids = torch.cat([pages * size, pages * size + size - 1, torch.tensor([most - 1])])
     ids = ids[ids < most]
-    scalars = mla.pages_of(most, size, 3)
+    scalars = forms.pages_of(most, size, 3)
     assert all(0 <= value < 2**31 for value in scalars.values())
-    assert torch.equal(mla.page_of(ids, scalars), ids // size)
+    assert torch.equal(forms.page_of(ids, scalars), ids // size)

@@ -230,6 +230,14 @@ def copy16(to, source, wanted):
     start_copy16(to.toint(), source.toint(), wanted)
 
 
+def copy8(to, source, wanted):
+    size = Int32(cutlass.select_(wanted, Int32(8), Int32(0)))
+    cute.arch.inline_ptx(
+        "cp.async.ca.shared.global [{$r0}], [{$r1}], 8, {$r2};",
+        read_only_args=[to.toint(), source.toint(), size],
+    )
+
+
 def copy_row16(to, rows, pitch, first, row, at, n):
     width, inside = rows.dtype.width // 8, (row >= 0) & (row < n)
     base, row_bytes = rows.toint() + Int64(first * width), Int64(pitch) * width

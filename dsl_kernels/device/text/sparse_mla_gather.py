@@ -5,7 +5,7 @@ A tile has TILE tokens, of which a lane has two ids: `low` of the first 32, `hig
 
 from __future__ import annotations
 
-from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM
+from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, V4_FP8_DIMS, V4_ROW_BYTES, V4_SCALE_BYTES
 from ...tile.counting import longest, moves
 from ...tile.frontend import inline, named, recorded, rolled, unrolled
 from ...tile.kinds import (
@@ -23,9 +23,10 @@ from ...tile.kinds import (
 )
 from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import ceildiv, select
+from ...tile.text import ceildiv, maximum, select
 from ..torch.warps import (
     ballot,
+    copy8,
     copy16,
     copy_row16,
     load_or,
@@ -75,13 +76,15 @@ def vote(
     live = (in_low | in_high) != 0
 
 
+def _page_of(id, page_inverse, page_shift):
+    """The page of an id below 2^30, as `problems._sparse_mla_forms.page_of`."""
+    return mul_hi(id.to("uint32") << 2, page_inverse.to("uint32")).to("int32") >> page_shift
+
+
 @recorded
 def _row_of(m, id, cached, page_inverse, page_shift, page_gap, which=""):
     """The row of the cache that an id names, where `page_gap` rows lie between pages; -1 if it names no token."""
-    # As `problems.sparse_mla.page_of`.
-    page = named(
-        f"{which}page", mul_hi(id.to("uint32") << 2, page_inverse.to("uint32")).to("int32") >> page_shift
-    )
+    page = named(f"{which}page", _page_of(id, page_inverse, page_shift))
     return select(_valid(id, cached), id + page * page_gap, -1)
 
 
@@ -322,6 +325,67 @@ def copy_tokens(
         m.do(copy16(raw_pe.group_at(row, lane * 8, 8), token.at(ROPE_AT), inside))
         if lane == 0:
             m.do(copy16(scales.group_at(row, 0, 4), token.at(SCALES_AT), inside))
+
+
+@by_text
+def copy_v4_tokens(
+    m: LeafRecorder, raw: Shared[Int32], raw_pe: Shared[BFloat16], scales: Shared[Int32],
+    kv_pages: Global[Uint8], ids: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
+    page_size: Int32,
+) -> None:  # fmt: skip
+    """Start the copies of half a tile's 584-byte tokens as they are, eight threads a token; zeros where an id names no row."""
+    lane = inline(m.thread & 7)
+    for r in unrolled(2):
+        row = r * (WARP // 2) + (m.thread >> 3)
+        token, inside = cache_row(m, ids, row, cached)
+        chosen: Int32 = token
+        page = named("page", _page_of(chosen, page_inverse, page_shift))
+        slot = chosen - page * page_size
+        values = kv_pages.row("values", page, first=slot * V4_ROW_BYTES + lane * 16)
+        for panel in unrolled(3):
+            m.do(copy16(raw.group_at(row, panel * 32 + lane * 4, 4), values.at(panel * 128), inside))
+        # Half a panel of fp8 values, then the bf16 values.
+        m.do(copy16(raw.group_at(row, 96 + lane * 4, 4), values.at(384), inside & (lane < 4)))
+        m.do(copy16(raw_pe.group_at(row, lane * 8, 8), values.at(V4_FP8_DIMS), inside))
+        if lane == 0:
+            of_token = kv_pages.row("of_token", page, first=page_size * V4_ROW_BYTES + slot * V4_SCALE_BYTES)
+            m.do(copy8(scales.group_at(row, 0, 2), of_token.at(0), inside))
+
+
+@by_text
+def unpack_v4_tokens(
+    m: LeafRecorder, ckv: Shared[BFloat16], raw: Shared[Int32], raw_pe: Shared[BFloat16],
+    scales: Shared[Int32], half: int,
+) -> None:  # fmt: skip
+    """Write staged tokens as bf16 rows as `unpack_tokens` does: 448 dims with a UE8M0 scale for each 64, and 64 that are bf16."""
+    pair = inline(m.thread >> 4)
+    piece = m.thread & 3 | (m.thread >> 1 & 4)
+    own = (pair & 12) * 2 + (pair & 3 ^ (m.thread >> 2 & 1) * 5)
+    row = half * WARP + own
+    words, exponents, beside = m.local("words", 16), m.local("exponents", 2), m.local("beside", 8, "bfloat16")
+    scales.read(exponents, (own, 0))
+    m.comment("All reads before the first write, which a compiler would not move them past.")
+    for panel in unrolled(4):
+        raw.read(words.group(panel * 4, 4), (own, panel * 32 + piece * 4))
+    raw_pe.read(beside, (own, piece * 8))
+
+    def write(panel):
+        exponent = named(
+            f"exponent_{panel}",
+            exponents[panel // 2].to("int32") >> (panel % 2 * 16 + (piece >> 2) * 8) & 255,
+        )
+        # A UE8M0 of 0 is 2^-127, which float32 has no exponent for, and one of 255 NaN.
+        factor = named(
+            f"factor_{panel}", select(exponent == 255, 0x7FC00000, maximum(exponent << 23, 0x400000))
+        )
+        halves = (ckv.group_at(row, panel * 128 + piece * 16 + e, 8) for e in (0, 8))
+        m.do(store_fp8(*halves, words, panel * 4, factor))
+
+    for panel in range(3):
+        write(panel)
+    if piece < 4:
+        write(3)
+    ckv.write(beside, (row, V4_FP8_DIMS + piece * 8))
 
 
 @by_text

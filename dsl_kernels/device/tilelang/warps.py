@@ -77,6 +77,10 @@ __device__ __forceinline__ void copy16(void* to, const void* from, bool wanted) 
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
       ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(wanted ? 16 : 0) : "memory");
 }
+__device__ __forceinline__ void copy8(void* to, const void* from, bool wanted) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+      ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(wanted ? 8 : 0) : "memory");
+}
 // TileLang's own copy takes three times the instructions to find the address, and all rows' come before the first copy.
 template <class T>
 __device__ __forceinline__ void copy_row16(void* to, const T* rows, int pitch, int row, int at, int n) {
@@ -238,6 +242,10 @@ def load_or(place, wanted, otherwise):
 
 def copy16(to, source, wanted):
     return T.call_extern("handle", "warps::copy16", T.address_of(to), T.address_of(source), wanted)
+
+
+def copy8(to, source, wanted):
+    return T.call_extern("handle", "warps::copy8", T.address_of(to), T.address_of(source), wanted)
 
 
 def copy_row16(to, rows, first, row, at, n):

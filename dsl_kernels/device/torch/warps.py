@@ -191,6 +191,8 @@ sync_warp = Function("sync_warp", "int32", lambda threads: None, joint=True)
 
 def _load_or(threads: Threads, place: Place, wanted: Any, otherwise: int) -> torch.Tensor:
     taken = threads.active & threads.spread(wanted)
+    if not bool(taken.any()):
+        return torch.full_like(taken, otherwise, dtype=torch.int64)
     return torch.where(taken, place.memory[place.of(taken)].long(), otherwise)
 
 
@@ -222,6 +224,10 @@ def _copy16(threads: Threads, to: Place, source: Place, wanted: Any) -> None:
     _put(threads, to, _words_at(threads, source, wanted, 4))
 
 
+def _copy8(threads: Threads, to: Place, source: Place, wanted: Any) -> None:
+    _put(threads, to, _words_at(threads, source, wanted, 2))
+
+
 def _copy_row16(
     threads: Threads, to: Place, rows: torch.Tensor, first: Any, row: Any, at: int, n: int
 ) -> None:
@@ -245,6 +251,9 @@ def _store_fp8(
 
 copy16 = Function("copy16", "int32", _copy16, joint=True)
 """Start to copy 16 bytes from a place in global to one in shared memory; zeros, and no read, where not wanted."""
+
+copy8 = Function("copy8", "int32", _copy8, joint=True)
+"""As `copy16`, 8 bytes."""
 
 copy_row16 = Function("copy_row16", "int32", _copy_row16, joint=True)
 """Start to copy 16 bytes of row `row` of a matrix, from column `first` + `at` on; zeros, and no read, where it is none of the first `n`.

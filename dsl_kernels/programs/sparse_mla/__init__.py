@@ -25,12 +25,12 @@ from ...problems.base import OperandSpec
 from ...tile.lang import Body, Guard, Knob, Schedule, built_for
 from ...tile.program import TileProgram
 from . import blackwell, on_m, on_n
-from .common import LATENT_DIM, blocks_of, merged_rows, sliced_ctas_per_sm
+from .common import LATENT_DIM, blocks_of, merged_rows, sliced_ctas_per_sm, tiles_of
 
 SLICES = (1, 2, 4)
 KNOBS = (
     Knob("heads", "h", ((8, 16, 32, 64, 128),), "query heads"),
-    Knob("kv", "", (("bf16", "fp8"),), "cache format: bf16 rows, or 656-byte fp8 tokens dequantised on the way in"),
+    Knob("kv", "", (("bf16", "fp8", "v4"),), "cache format: bf16 rows, or fp8 tokens of 656 bytes or of DeepSeek-V4 dequantised on the way in"),
     Knob("tile", "bt", ((64,),), "tokens a tile"),
     Knob("stages", "st", ((2, 3, 4),), "gathered tiles in flight", ("sm_90a",)),
     Knob("cluster", "cl", ((1, 2, 4, 8, 16),), "splits of a row that meet as a cluster and share out the merge"),
@@ -76,7 +76,7 @@ def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
         return None
     if splits % cluster:
         return f"splits = {splits} is no multiple of the cluster of {cluster}"
-    most = max(cluster, -(-call["topk"] // knobs["tile"]) * knobs.get("slices", 1))
+    most = max(cluster, tiles_of(SimpleNamespace(**knobs), call) * knobs.get("slices", 1))
     if splits > most:
         return f"splits = {splits} exceeds {most}, one a tile and slice"
     k = SimpleNamespace(**knobs)

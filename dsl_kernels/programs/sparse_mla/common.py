@@ -30,24 +30,36 @@ class Kernel(Names):
     x: Channel
     attn_sink: Global
     ckv: Global
+    extra_indices: Global
+    extra_kv_pages: Global
+    extra_topk_length: Global
     indices: Global
     kpe: Global
     kv_cache: Global
+    kv_pages: Global
     lse: Global
     lse_partial: Global
     o_partial: Global
     out: Global
     q_nope: Global
     q_pe: Global
+    q_rows: Global
     topk_length: Global
     all_resident: Int32
     cached: Int32
     ctas: Int32
+    extra_cached: Int32
+    extra_page_inverse: Int32
+    extra_page_shift: Int32
+    extra_page_size: Int32
+    extra_topk: Int32
+    has_extra_lengths: Int32
     has_lengths: Int32
     n: Int32
     page_gap: Int32
     page_inverse: Int32
     page_shift: Int32
+    page_size: Int32
     splits: Int32
     t: Int32
     topk: Int32
@@ -93,12 +105,22 @@ def merged_rows(k: SimpleNamespace) -> int:
     return LATENT_DIM // k.slices * head_block(k) // 128
 
 
-def queries(hb: int, dims: int, rope: int) -> tuple[Buffer, Buffer]:
-    """A block of heads of one query."""
-    return (
-        Buffer("q_s", Space.SHARED, (hb, dims), "bfloat16", swizzle=128),
-        Buffer("qpe_s", Space.SHARED, (hb, rope), "bfloat16", swizzle=min(128, 2 * rope)),
-    )
+def queries(hb: int, dims: int, rope: int) -> tuple[Buffer, ...]:
+    """A block of heads of one query; without `rope` where its rope dims are among the others."""
+    found = (Buffer("q_s", Space.SHARED, (hb, dims), "bfloat16", swizzle=128),)
+    return (*found, *rope_rows("qpe_s", hb, rope))
+
+
+def rope_rows(name: str, rows: int, rope: int, stages: int = 1) -> tuple[Buffer, ...]:
+    """Rows of rope dims, where these have a place of their own."""
+    if not rope:
+        return ()
+    return (Buffer(name, Space.SHARED, (rows, rope), "bfloat16", stages, swizzle=min(128, 2 * rope)),)
+
+
+def tiles_of(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
+    """Tiles of a query in all scopes, each of which begins with a tile."""
+    return sum(-(-dims.get(topk, 0) // k.tile) for topk in ("topk", "extra_topk"))
 
 
 class Ids(State, Kernel):
@@ -173,10 +195,28 @@ class Walk(Ids):
         leaf_gather.read_ids(self.m, self.low, self.high, self.indices, self.row, tile, self.end)
 
     @recorded
+    def take_all(self) -> None:
+        """Take all ids of the query as those that count."""
+        self.end = self.topk
+        self.turns = 0
+        self.count_turns()
+
+    @recorded
+    def take_counted(self) -> None:
+        """Take so many ids of the query as the call says."""
+        if self.has_lengths != 0:
+            self.end = ids_that_count(self.m, self.topk_length, self.row, self.topk)
+            self.count_turns()
+
+    @recorded
     def count_turns(self) -> None:
-        """Find out how many tiles up to `end` are this CTA's."""
-        tiles = inline(ceildiv(self.end, self.m.k.tile))
+        """Find out how many tiles are this CTA's."""
+        tiles = inline(self.tiles())
         self.turns = (tiles - self.split + self.splits_of_row - 1) // self.splits_of_row
+
+    def tiles(self) -> Value:
+        """The query's tiles with ids that count."""
+        return ceildiv(self.end, self.m.k.tile)
 
     @recorded
     def enter(self, turn: Value, *, keep_rows: bool = False) -> None:
@@ -191,10 +231,85 @@ class Walk(Ids):
         self.read_ids(turn + 1)
 
 
+class TwoScopes(Walk):
+    """A walk over the tiles of two scopes, one after the other.
+
+    Attributes:
+        extra_end: how many of the query's ids of the second scope count.
+        known: the tokens of the scope whose ids were read last.
+        of_extra: whether these are of the second scope.
+        now_extra: in a role that gathers, whether the tile that it is at is.
+    """
+
+    extra_end: Int32
+    known: Int32
+    of_extra: Boolean
+    now_extra: Value
+
+    @recorded
+    def declare(self, suffix: str = "") -> None:
+        super().declare(suffix)
+        self.known = 0
+        self.of_extra = False
+
+    @recorded
+    def read_ids(self, turn: Value) -> None:
+        m, tile, tiles = self.m, self.split + turn * self.splits_of_row, ceildiv(self.end, self.m.k.tile)
+        ids = self.low, self.high
+        self.of_extra = tile >= tiles
+        self.known = self.cached
+        if self.of_extra:
+            self.known = self.extra_cached
+            leaf_gather.read_ids(m, *ids, self.extra_indices, self.row, tile - tiles, self.extra_end)
+        else:
+            leaf_gather.read_ids(m, *ids, self.indices, self.row, tile, self.end)
+
+    @recorded
+    def take_all(self) -> None:
+        self.extra_end = self.extra_topk
+        super().take_all()
+
+    @recorded
+    def take_counted(self) -> None:
+        if self.has_extra_lengths != 0:
+            self.extra_end = ids_that_count(self.m, self.extra_topk_length, self.row, self.extra_topk)
+            self.count_turns()
+        super().take_counted()
+
+    def tiles(self) -> Value:
+        return ceildiv(self.end, self.m.k.tile) + ceildiv(self.extra_end, self.m.k.tile)
+
+    @recorded
+    def vote(self) -> None:
+        leaf_gather.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, self.known)
+
+    @recorded
+    def cache_rows(self, suffix: str = "") -> tuple[Value, Value]:
+        """The ids that were read last, as variables `now_low` and `now_high` with a suffix; `now_extra` says of which scope."""
+        low: Int32 = named(f"now_low{suffix}", self.low)
+        high: Int32 = named(f"now_high{suffix}", self.high)
+        self.now_extra = named(f"now_extra{suffix}", self.of_extra)
+        return low, high
+
+    @recorded
+    def pages_of_tile(self) -> tuple[Value, ...]:
+        """Of the scope that the tile is of: its tokens, and the inverse, the shift and the size of its pages."""
+        known: Int32 = named("now_cached", self.cached)
+        inverse: Int32 = named("now_inverse", self.page_inverse)
+        shift: Int32 = named("now_shift", self.page_shift)
+        size: Int32 = named("now_size", self.page_size)
+        if self.now_extra:
+            known = self.extra_cached
+            inverse = self.extra_page_inverse
+            shift = self.extra_page_shift
+            size = self.extra_page_size
+        return known, inverse, shift, size
+
+
 @recorded
 def start(m: Recorder) -> Walk:
     """Find this CTA's place, and read its first ids. Nothing before that reads what the previous kernel wrote."""
-    walk = Walk(m)
+    walk: Walk = TwoScopes(m) if m.k.kv == "v4" else Walk(m)
     blocks, slices, splits = m.c.head_blocks, slices_of(m), walk.splits
     walk.row = m.block(0) // blocks if blocks > 1 else m.block(0)
     walk.head0 = m.block(0) % blocks * m.c.head_block if blocks > 1 else 0
@@ -204,9 +319,7 @@ def start(m: Recorder) -> Walk:
     clustered = len(m.schedule.axes) == 3
     walk.split = m.block(2) * (m.k.cluster // slices) + m.block(1) // slices if clustered else m.block(1)
     walk.splits_of_row = splits // slices if clustered else splits
-    walk.end = walk.topk
-    walk.turns = 0
-    walk.count_turns()
+    walk.take_all()
     walk.it = 0
     walk.declare()
     # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
@@ -218,18 +331,15 @@ def start(m: Recorder) -> Walk:
         m.cluster_arrive(relaxed=True)
     if not m.arch.tmem_columns:
         m.depend()
-    if walk.has_lengths != 0:
-        walk.end = ids_that_count(walk, walk.row)
-        walk.count_turns()
+    walk.take_counted()
     walk.read_ids(0)
     return walk
 
 
 @recorded
-def ids_that_count(kernel: Kernel, row: Value) -> Value:
+def ids_that_count(m: Recorder, lengths: Global, row: Value, topk: Value) -> Value:
     """How many of a query's ids count, where the call says so."""
-    m = kernel.m
-    return maximum(minimum(m.word(kernel.topk_length, row), kernel.topk), 0)
+    return maximum(minimum(m.word(lengths, row), topk), 0)
 
 
 @recorded

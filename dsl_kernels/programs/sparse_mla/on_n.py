@@ -17,16 +17,18 @@ from ...device.text import sparse_mla_softmax as leaf_softmax
 from ...problems import layouts
 from ...tile.frontend import Boolean, recorded
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ...tile.text import Recorder, Value, dim
+from ...tile.text import Global, Recorder, Value, View, dim
 from .common import (
     LATENT_DIM,
     ROPE_DIM,
+    TwoScopes,
     Walk,
     end_of_cluster,
     head_block,
     merge_splits,
     merged_rows,
     queries,
+    rope_rows,
     sliced_ctas_per_sm,
     start,
 )
@@ -49,7 +51,7 @@ def _roles(k: SimpleNamespace) -> tuple[Role, ...]:
 
 def _staged(k: SimpleNamespace) -> bool:
     """Whether tokens are staged in shared memory, and unpacked from there."""
-    return k.kv == "fp8" and k.slices == 1
+    return k.kv in ("fp8", "v4") and k.slices == 1
 
 
 def _ring(k: SimpleNamespace) -> Pipeline:
@@ -57,9 +59,8 @@ def _ring(k: SimpleNamespace) -> Pipeline:
     producer = "unpack" if _staged(k) else "gather"
     fill = Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
     reader = Reader("attend", Engine.WGMMA)
-    return Pipeline(
-        "kv", ("ckv_s", "kpe_s"), producer, fill, (reader,), k.stages, doc="live tiles of the split"
-    )
+    rows = ("ckv_s",) if k.kv == "v4" else ("ckv_s", "kpe_s")
+    return Pipeline("kv", rows, producer, fill, (reader,), k.stages, doc="live tiles of the split")
 
 
 def _stage(
@@ -74,7 +75,9 @@ def _stage(
     return (
         Buffer("raw_s", shared, (tokens, LATENT_DIM // 4), "int32", stages, swizzle=128, doc="four fp8 values a word"),
         Buffer("raw_pe_s", shared, (tokens, ROPE_DIM), "bfloat16", stages, swizzle=128),
-        Buffer("scale_s", shared, (tokens, 4), "int32", stages, doc="a float32 for each 128 values"),
+        Buffer("scale_s", shared, (tokens, 2), "int32", stages, doc="a UE8M0 for each 64 values")
+        if k.kv == "v4"
+        else Buffer("scale_s", shared, (tokens, 4), "int32", stages, doc="a float32 for each 128 values"),
     ), (
         Pipeline(
             "raw", ("raw_s", "raw_pe_s", "scale_s"), "gather", Engine.CP_ASYNC, (Reader("unpack", Engine.THREADS),), stages,
@@ -85,9 +88,12 @@ def _stage(
 
 def _products(tile: int, hb: int, dims: int, rope: int) -> tuple[Mma, ...]:
     """S^T = K Q^T in two parts, and O^T += K^T P^T; eight heads lie along the rows of P."""
+    of_rope = (
+        Mma("qk_pe", "wgmma", "attend", tile, hb, rope, "bfloat16", a="kpe_s", b="qpe_s", acc="scores"),
+    )
     return (
         Mma("qk_nope", "wgmma", "attend", tile, hb, dims, "bfloat16", a="ckv_s", b="q_s", acc="scores", doc="S^T = K Q^T"),
-        Mma("qk_pe", "wgmma", "attend", tile, hb, rope, "bfloat16", a="kpe_s", b="qpe_s", acc="scores"),
+        *(of_rope if rope else ()),
         Mma(
             "pv", "wgmma", "attend", dims, hb, tile, "bfloat16", a_major="mn", b_major="mn" if hb > 8 else "k",
             a="ckv_s", b="p_s", acc="acc", doc="O^T += K^T P^T",
@@ -137,11 +143,14 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     """Heads on N; each CTA of a slice group with its part of the dims, so that no accumulator crosses between them."""
     hb, sliced, shared = head_block(k), k.slices > 1, Space.SHARED
     dims, rope = Size(LATENT_DIM // k.slices, "DIMS"), Size(ROPE_DIM // k.slices, "ROPE")
+    if k.kv == "v4":
+        # The rope dims are the last of a row.
+        rope = Size(0, "ROPE")
     weights = (k.tile, hb) if hb > 8 else (hb, k.tile)
     tiles = (
         *queries(hb, dims, rope),
         Buffer("ckv_s", shared, (k.tile, dims), "bfloat16", k.stages, swizzle=128, doc="read K-major for scores, MN-major for values"),
-        Buffer("kpe_s", shared, (k.tile, rope), "bfloat16", k.stages, swizzle=min(128, 2 * rope)),
+        *rope_rows("kpe_s", k.tile, rope, k.stages),
         Buffer("p_s", shared, weights, "bfloat16", swizzle=min(128, 2 * weights[1])),
         Buffer("red_s", shared, (hb, 4), "float32", doc="maxima, then sums, across warps"),
     )  # fmt: skip
@@ -216,6 +225,25 @@ def _stage_tokens(m: Recorder, walk: Walk) -> None:
 
 
 @recorded
+def _stage_v4_tokens(m: Recorder, walk: TwoScopes) -> None:
+    """Tokens of DeepSeek-V4 of both scopes as they are, half a tile at a time."""
+    for turn in range(walk.turns):
+        walk.enter(turn, keep_rows=True)
+        if walk.live:
+            pages = walk.pages_of_tile()
+            for half, ids in enumerate((walk.now_low, walk.now_high)):
+                raw = walk.raw.producer.acquire(walk.it * 2 + half)
+                target = (raw.raw_s, raw.raw_pe_s, raw.scale_s)
+                if walk.now_extra:
+                    leaf_gather.copy_v4_tokens(m, *target, walk.extra_kv_pages, ids, *pages)
+                else:
+                    leaf_gather.copy_v4_tokens(m, *target, walk.kv_pages, ids, *pages)
+                raw.commit()
+            walk.it += 1
+    end_of_cluster(m)
+
+
+@recorded
 def _unpack(m: Recorder, walk: Walk) -> None:
     """Whole fp8 tokens: each half tile from where it was staged to its place in the ring."""
     for turn in range(walk.turns):
@@ -224,7 +252,11 @@ def _unpack(m: Recorder, walk: Walk) -> None:
             kv = walk.kv.producer.acquire(walk.it)
             for half in range(2):
                 raw = walk.raw.reader.wait(walk.it * 2 + half)
-                leaf_gather.unpack_tokens(m, kv.ckv_s, kv.kpe_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half)
+                staged = (raw.raw_s, raw.raw_pe_s, raw.scale_s)
+                if m.k.kv == "v4":
+                    leaf_gather.unpack_v4_tokens(m, kv.ckv_s, *staged, half)
+                else:
+                    leaf_gather.unpack_tokens(m, kv.ckv_s, kv.kpe_s, *staged, half)
                 raw.release()
             kv.commit()
             walk.it += 1
@@ -235,11 +267,16 @@ def _unpack(m: Recorder, walk: Walk) -> None:
 def _attend_tiles(m: Recorder, walk: Walk) -> None:
     """Both products and the softmax, tile by tile. Leaves O normalised, and its lse in `top`."""
     c = m.c
-    for target, q, columns in ((walk.q_s, walk.q_nope, c.dims), (walk.qpe_s, walk.q_pe, c.rope)):
+    parts: tuple[tuple[View, Global, int], ...]
+    if c.rope:
+        parts = ((walk.q_s, walk.q_nope, c.dims), (walk.qpe_s, walk.q_pe, c.rope))
+    else:
+        parts = ((walk.q_s, walk.q_rows, c.dims),)
+    for target, q, columns in parts:
         leaf_gather.load_queries(
             m, target, q, walk.row, walk.head0, c.head_block, walk.which * columns, columns
         )
-    m.publish("attend", "q_s", "qpe_s")
+    m.publish("attend", *(("q_s", "qpe_s") if c.rope else ("q_s",)))
     m.fill(walk.acc, 0.0)
     m.fill(walk.sums, 0.0)
     m.fill(walk.peak, -math.inf)
@@ -250,7 +287,8 @@ def _attend_tiles(m: Recorder, walk: Walk) -> None:
         if walk.live:
             kv = walk.kv.reader.wait(walk.it)
             nope = m.multiply("qk_nope", walk.scores, kv.ckv_s, walk.q_s)
-            m.multiply("qk_pe", walk.scores, kv.kpe_s, walk.qpe_s, accumulate=True, before=nope)
+            if c.rope:
+                m.multiply("qk_pe", walk.scores, kv.kpe_s, walk.qpe_s, accumulate=True, before=nope)
             m.await_products()
             if m.k.slices > 1:
                 _add_partial_scores(m, walk)
@@ -352,6 +390,7 @@ def _attend_slice(m: Recorder, walk: Walk) -> None:
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
     unpack: dict[str, Body] = {"unpack": _unpack} if _staged(k) else {}
-    gather = _gather_rows if k.kv == "bf16" else _stage_tokens if _staged(k) else _gather_tokens
+    stage: Body = _stage_v4_tokens if k.kv == "v4" else _stage_tokens
+    gather = _gather_rows if k.kv == "bf16" else stage if _staged(k) else _gather_tokens
     attend = _attend_slice if k.slices > 1 else _attend_whole
     return {START: start, "gather": gather, **unpack, "attend": attend}

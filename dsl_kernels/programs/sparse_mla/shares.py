@@ -54,7 +54,7 @@ class Units(State, Kernel):
         """Find out which id of the query is the first that is not among those that count of so many tiles."""
         counted: Int32 = self.topk
         if self.has_lengths != 0:
-            counted = ids_that_count(self, self.row)
+            counted = ids_that_count(self.m, self.topk_length, self.row, self.topk)
         self.stop = minimum(tiles * self.m.k.tile, counted)
 
     def read_first(self) -> None:
