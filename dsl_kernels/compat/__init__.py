@@ -7,13 +7,19 @@ error. `patch` puts the functions in the place of a library's own, for code that
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import sys
 from types import ModuleType
 
 from ..arguments import require_known
 
-LIBRARIES = {"flash_mla": "flash_mla"}
-"""Modules of this package, and the module of the library whose functions each has."""
+LIBRARIES = {
+    "flash_mla": "flash_mla",
+    "deep_gemm": "deep_gemm",
+    "vllm_topk": "torch.ops._C",
+    "sgl_topk": "sgl_kernel",
+}
+"""Modules of this package, and the module (or namespace of torch's ops) whose functions each has."""
 
 
 def patch(*names: str) -> dict[str, ModuleType]:
@@ -33,7 +39,7 @@ def patch(*names: str) -> dict[str, ModuleType]:
         require_known("module of dsl_kernels.compat", name, LIBRARIES, "module")
         ours, library = importlib.import_module(f"{__name__}.{name}"), LIBRARIES[name]
         try:
-            theirs = importlib.import_module(library)
+            theirs = pkgutil.resolve_name(library)
         except ImportError:
             theirs = sys.modules[library] = ModuleType(library, ours.__doc__)
         for function in ours.__all__:

@@ -25,6 +25,7 @@ from ..arguments import require_dense
 from ..errors import InvalidArgumentError
 from ..ops import sparse_mla
 from ..problems.layouts import LATENT_DIM, ROPE_DIM, V4_TOKEN_BYTES
+from ._refusals import require, their_names
 
 __all__ = ["FlashMLASchedMeta", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata"]
 
@@ -83,13 +84,13 @@ def flash_mla_with_kvcache(
         InvalidArgumentError: what the table above refuses; names the argument.
         As `ops.sparse_mla`.
     """
-    _require("num_splits", num_splits is None, "None", "a value", "leave it out: nothing is planned")
+    require("num_splits", num_splits is None, "None", "a value", "leave it out: nothing is planned")
     if indices is None:
         raise InvalidArgumentError(
             "indices", expected="[b, s_q, topk] int32", got="None", fix="call FlashMLA for dense attention"
         )
-    _require("causal", not causal, "False with indices", "True", "leave it out: ids say what a query sees")
-    _require(
+    require("causal", not causal, "False with indices", "True", "leave it out: ids say what a query sees")
+    require(
         "is_fp8_kvcache", is_fp8_kvcache, "True with indices", "False", "call flash_mla_sparse_fwd for bf16"
     )
     v4 = k_cache.shape[-1:] == (V4_TOKEN_BYTES,)
@@ -101,7 +102,7 @@ def flash_mla_with_kvcache(
             ("extra_indices_in_kvcache", extra_indices_in_kvcache),
             ("extra_topk_length", extra_topk_length),
         ):
-            _require(
+            require(
                 name, given is None, "None beside 656-byte rows", "a value", "merge two results by their lse"
             )
     b, s_q, heads, _ = q.shape
@@ -112,12 +113,17 @@ def flash_mla_with_kvcache(
     def lengths(given: torch.Tensor | None) -> torch.Tensor | None:
         return given if given is None or s_q == 1 else given.repeat_interleave(s_q)
 
-    out, lse = sparse_mla(
-        q.reshape(b * s_q, heads, width), None, k_cache, indices.reshape(b * s_q, indices.shape[-1]),
-        sm_scale=width**-0.5 if softmax_scale is None else softmax_scale, topk_length=lengths(topk_length),
-        extra_kv=extra_k_cache, extra_indices=rows(extra_indices_in_kvcache), extra_topk_length=lengths(extra_topk_length),
-        attn_sink=attn_sink, lse_base="e", empty_lse=math.inf, executor=executor,
-    )  # fmt: skip
+    with their_names(
+        q_nope="q", q_pe="q", kv="k_cache", kv_cache="k_cache", kv_pages="k_cache", extra_kv="extra_k_cache",
+        extra_indices="extra_indices_in_kvcache", sm_scale="softmax_scale",
+    ):  # fmt: skip
+        out, lse = sparse_mla(
+            q.reshape(b * s_q, heads, width), None, k_cache, indices.reshape(b * s_q, indices.shape[-1]),
+            sm_scale=width**-0.5 if softmax_scale is None else softmax_scale, topk_length=lengths(topk_length),
+            extra_kv=extra_k_cache, extra_indices=rows(extra_indices_in_kvcache),
+            extra_topk_length=lengths(extra_topk_length),
+            attn_sink=attn_sink, lse_base="e", empty_lse=math.inf, executor=executor,
+        )  # fmt: skip
     return out.view(b, s_q, heads, LATENT_DIM), lse.view(b, s_q, heads).transpose(1, 2)
 
 
@@ -153,21 +159,17 @@ def flash_mla_sparse_fwd(
         As `ops.sparse_mla`.
     """
     _require_dims(q, "[s_q, heads, 576]", HEAD_DIM, "d_v", d_v)
-    _require("indices", indices.dim() == 3 and indices.shape[1] == 1, "[s_q, 1, topk]", str(tuple(indices.shape)), "pass ids of one key head")  # fmt: skip
-    out, lse = sparse_mla(
-        q, None, kv, indices[:, 0], sm_scale=sm_scale, topk_length=topk_length, attn_sink=attn_sink, lse_base="e",
-        empty_lse=math.inf, executor=executor,
-    )  # fmt: skip
+    require("indices", indices.dim() == 3 and indices.shape[1] == 1, "[s_q, 1, topk]", str(tuple(indices.shape)), "pass ids of one key head")  # fmt: skip
+    with their_names(q_nope="q", q_pe="q", ckv="kv", kpe="kv"):
+        out, lse = sparse_mla(
+            q, None, kv, indices[:, 0], sm_scale=sm_scale, topk_length=topk_length, attn_sink=attn_sink, lse_base="e",
+            empty_lse=math.inf, executor=executor,
+        )  # fmt: skip
     return out, None, lse
 
 
 def _require_dims(q: torch.Tensor, shape: str, width: int, name: str, d_v: int) -> None:
     require_dense("q", q)
     fits = q.dim() == shape.count(",") + 1 and q.shape[-1] == width
-    _require("q", fits, shape, str(tuple(q.shape)), "pass queries as wide as the cache's keys")
-    _require(name, d_v == LATENT_DIM, str(LATENT_DIM), str(d_v), f"pass {LATENT_DIM}")
-
-
-def _require(name: str, holds: bool, expected: str, got: str, fix: str) -> None:
-    if not holds:
-        raise InvalidArgumentError(name, expected=expected, got=got, fix=fix)
+    require("q", fits, shape, str(tuple(q.shape)), "pass queries as wide as the cache's keys")
+    require(name, d_v == LATENT_DIM, str(LATENT_DIM), str(d_v), f"pass {LATENT_DIM}")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import itertools
 import math
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from dsl_kernels import compat, problems
-from dsl_kernels.compat import flash_mla
-from dsl_kernels.errors import InvalidArgumentError, UnknownNameError
+from dsl_kernels.compat import deep_gemm, flash_mla, sgl_topk, vllm_topk
+from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError, UnknownNameError
 from dsl_kernels.problems.layouts import pack_fp8_tokens, pack_v4_pages
 
 B, S_Q, HEADS, TOPK, PAGE = 3, 2, 16, 130, 61
@@ -149,12 +152,265 @@ def test_flash_mla_refuses(change: dict, message: str) -> None:
         flash_mla.flash_mla_with_kvcache(**{**call, **change})
 
 
+def scored(form: str, name: str) -> tuple[dict, dict]:
+    """Inputs of a workload of scoring, and what the problem's reference scores, NaN where there is nothing."""
+    problem = problems.get("lightning_indexer")
+    workload = next(w for w in problem.workloads if w.name == name)
+    inputs = problem.make(workload, torch.Generator().manual_seed(3))
+    return inputs, problem.reference(form, inputs)
+
+
+def require_scores(form: str, inputs: dict, expected: dict, got: torch.Tensor) -> None:
+    result = problems.get("lightning_indexer").compare(form, inputs, {"logits": got}, expected)
+    assert result.ok, result.failures
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_deep_gemm_decode(clean: bool) -> None:
+    inputs, expected = scored("decode", "decode_mtp3")
+    b, next_n, heads, _ = inputs["q"].shape
+    columns = 250
+    metadata = deep_gemm.get_paged_mqa_logits_metadata(inputs["seq_lens"], 64, 132)
+    assert metadata.shape == (133, 2) and metadata.dtype == torch.int32
+    logits = deep_gemm.fp8_paged_mqa_logits(
+        inputs["q"], inputs["k_cache"].view(-1, 64, 1, 132), inputs["weights"].view(b * next_n, heads),
+        inputs["seq_lens"], inputs["block_table"], metadata, columns, clean, executor="interpreter",
+    )  # fmt: skip
+    assert logits.shape == (b * next_n, columns) and logits.stride(0) * 4 % 1024 == 0
+    require_scores("decode", inputs, expected, logits.unflatten(0, (b, next_n)))
+    after = torch.arange(columns) >= inputs["seq_lens"].view(-1, 1)
+    assert (logits[after] == -math.inf).all() or not clean
+
+
+def test_deep_gemm_decode_of_rows_of_one_sequence() -> None:
+    """Several rows of a sequence as a batch of their own, as DeepGEMM takes them with `indices`."""
+    inputs, expected = scored("decode", "decode_mtp3")
+    b, next_n, heads, dim = inputs["q"].shape
+    logits = deep_gemm.fp8_fp4_paged_mqa_logits(
+        (inputs["q"].view(b * next_n, 1, heads, dim), None), inputs["k_cache"].view(-1, 64, 1, 132),
+        inputs["weights"].view(b * next_n, heads), inputs["seq_lens"].view(-1, 1),
+        inputs["block_table"].repeat_interleave(next_n, 0), None, 256,
+        indices=torch.arange(b, dtype=torch.int32).repeat_interleave(next_n), executor="interpreter",
+    )  # fmt: skip
+    require_scores("decode", inputs, expected, logits.unflatten(0, (b, next_n)))
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_deep_gemm_prefill(clean: bool) -> None:
+    inputs, expected = scored("prefill", "prefill_ragged")
+    s, skv = inputs["q"].shape[0], inputs["k"].shape[0]
+    logits = deep_gemm.fp8_mqa_logits(
+        inputs["q"], (inputs["k"], inputs["k_scales"]), inputs["weights"], inputs["k_start"], inputs["k_end"], clean,
+        executor="interpreter",
+    )  # fmt: skip
+    assert logits.shape == (s, skv) and logits.stride(0) * 4 % 1024 == 0
+    require_scores("prefill", inputs, expected, logits)
+    assert torch.equal(logits == -math.inf, expected["logits"].isnan()) or not clean
+
+
+PAGED = {
+    "q": (torch.zeros(1, 1, 64, 128).to(torch.float8_e4m3fn), None), "kv_cache": torch.zeros(2, 64, 1, 132, dtype=torch.uint8),
+    "weights": torch.zeros(1, 64), "context_lens": torch.ones(1, 1, dtype=torch.int32),
+    "block_table": torch.zeros(1, 1, dtype=torch.int32), "schedule_meta": None, "max_context_len": 64,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": (PAGED["q"][0], torch.zeros(1))}, "q: .*MXFP4"),
+        ({"q": PAGED["q"][0]}, r"q: .*pass \(q, None\)"),
+        ({"weights": torch.zeros(2, 64)}, r"weights: .*\[1, 64\]"),
+        ({"kv_cache": PAGED["kv_cache"][:, :32]}, "kv_cache: "),
+        ({"context_lens": torch.ones(1, 1)}, "context_lens: .*int32"),
+        ({"logits_dtype": torch.float64}, "logits_dtype: .*float32"),
+        ({"max_context_len": 0}, "max_context_len: "),
+    ],
+)
+def test_deep_gemm_refuses(change: dict, message: str) -> None:
+    with pytest.raises((ArgumentTypeError, InvalidArgumentError), match=message):
+        deep_gemm.fp8_fp4_paged_mqa_logits(**{**PAGED, **change}, executor="interpreter")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_seqlen_k": 128}, "max_seqlen_k: .*row_starts"),
+        ({"cu_seq_len_k_start": torch.zeros(3)}, "cu_seq_len_k_start: .*int32"),
+        ({"q": (torch.zeros(3, 1, 64, 128), None)}, "q: "),
+        ({"kv": (torch.zeros(200, 128), torch.zeros(200))}, "kv: .*float8"),
+    ],
+)
+def test_deep_gemm_refuses_of_a_prompt(change: dict, message: str) -> None:
+    inputs, _ = scored("prefill", "prefill_tiny")
+    call = {
+        "q": (inputs["q"], None), "kv": (inputs["k"], inputs["k_scales"]), "weights": inputs["weights"],
+        "cu_seq_len_k_start": inputs["k_start"], "cu_seq_len_k_end": inputs["k_end"],
+    }  # fmt: skip
+    with pytest.raises((ArgumentTypeError, InvalidArgumentError), match=message):
+        deep_gemm.fp8_fp4_mqa_logits(**{**call, **change}, executor="interpreter")
+
+
+K = 40
+
+
+def rows() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Scores with ties in a wider tensor, and the first column and the length of each row."""
+    scores = (torch.randn(6, 331, generator=torch.Generator().manual_seed(5)) * 4).round()[:, :300]
+    return scores, torch.tensor([0, 3, 250, 7, 0, 9]).int(), torch.tensor([300, 290, 20, 0, 39, 41]).int()
+
+
+def largest(scores: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor, k: int = K) -> list[list[int]]:
+    """Ascending positions of the largest scores of each row, the lower first of equal ones."""
+    found = []
+    for row, start, n in zip(scores, starts.tolist(), lengths.tolist(), strict=True):
+        best = sorted(range(n), key=lambda j: (-row[start + j].item(), j))[:k]
+        found.append(sorted(best) + [-1] * (k - len(best)))
+    return found
+
+
+def test_vllm_prefill_writes_into_a_wider_buffer() -> None:
+    scores, starts, lengths = rows()
+    buffer = torch.full((8, K + 9), 77, dtype=torch.int32)
+    vllm_topk.top_k_per_row_prefill(
+        scores, starts, starts + lengths, buffer[:6, :K], 5, *scores.stride(), K, executor="interpreter"
+    )
+    assert buffer[:5, :K].tolist() == largest(scores, starts, lengths)[:5]
+    assert (buffer[5:] == 77).all() and (buffer[:, K:] == 77).all()
+
+
+@pytest.mark.parametrize("two", [False, True])
+def test_vllm_decode(two: bool) -> None:
+    scores, _, _ = rows()
+    lengths = torch.tensor([[298, 299, 300], [0, 0, 1]]).int()
+    out = torch.empty(6, K, dtype=torch.int32)
+    vllm_topk.top_k_per_row_decode(
+        scores, 3, lengths if two else lengths[:, -1], out, 6, *scores.stride(), K, executor="interpreter"
+    )
+    assert out.tolist() == largest(scores, torch.zeros(6).int(), lengths.view(-1))
+
+
+def test_vllm_workspace_kernels() -> None:
+    scores, _, lengths = rows()
+    for function in (vllm_topk.persistent_topk, vllm_topk.cooperative_topk):
+        out = torch.empty(6, K, dtype=torch.int32)
+        function(scores, lengths.view(3, 2), out, None, K, 300, executor="interpreter")
+        assert out.tolist() == largest(scores, torch.zeros(6).int(), lengths)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stride0": 300}, "stride0: expected 331"),
+        ({"stride1": 2}, "stride1: expected 1"),
+        ({"numRows": 7}, "numRows: "),
+        ({"indices": torch.empty(6, K)}, "indices: .*int32"),
+        ({"rowEnds": torch.zeros(6)}, "rowEnds: .*int32"),
+        ({"topK": 0}, "topK: "),
+    ],
+)
+def test_vllm_refuses(change: dict, message: str) -> None:
+    scores, starts, lengths = rows()
+    call = {
+        "logits": scores, "rowStarts": starts, "rowEnds": lengths, "indices": torch.empty(6, K, dtype=torch.int32),
+        "numRows": 6, "stride0": 331, "stride1": 1, "topK": K,
+    }  # fmt: skip
+    with pytest.raises((ArgumentTypeError, InvalidArgumentError), match=message):
+        vllm_topk.top_k_per_row_prefill(**{**call, **change}, executor="interpreter")
+
+
+@pytest.mark.parametrize("from_column", [False, True])
+def test_sgl_topk(from_column: bool) -> None:
+    scores, starts, lengths = rows()
+    given = starts if from_column else None
+    got = sgl_topk.fast_topk_v2(scores, lengths, K, given, executor="interpreter")
+    expected = largest(scores, starts if from_column else starts * 0, lengths)
+    assert got.tolist() == expected
+    offsets = torch.arange(6, dtype=torch.int32) * 1000
+    got = sgl_topk.fast_topk_transform_ragged_fused(
+        scores, lengths, offsets, K, given, executor="interpreter"
+    )
+    assert got.dtype == torch.int32
+    assert got.tolist() == [[j if j < 0 else j + 1000 * i for j in row] for i, row in enumerate(expected)]
+
+
+@pytest.mark.parametrize("kind", ["decode", "expanded", "prompt", "windows"])
+def test_sgl_page_table(kind: str) -> None:
+    scores, starts, lengths = rows()
+    # Sequence 1 of the prompt has no rows, and sequence 2 has four.
+    sequence = [0, 0, 2, 2, 2, 2] if kind == "prompt" else [0] * 6 if kind == "expanded" else list(range(6))
+    table = torch.randint(
+        0, 1 << 20, (max(sequence) + 1, 300), generator=torch.Generator().manual_seed(1)
+    ).int()
+    bounds = [0, 2, 2, 6] if kind == "prompt" else range(7)
+    got = sgl_topk.fast_topk_transform_fused(
+        scores, lengths, table.expand(6, -1) if kind == "expanded" else table, torch.tensor(bounds).int(), K,
+        starts if kind == "windows" else None, executor="interpreter",
+    )  # fmt: skip
+    expected = largest(scores, starts if kind == "windows" else starts * 0, lengths)
+    assert got.dtype == torch.int32
+    assert got.tolist() == [
+        [j if j < 0 else int(table[s, j]) for j in row] for s, row in zip(sequence, expected, strict=True)
+    ]
+
+
+def test_sgl_v4() -> None:
+    scores, starts, lengths = rows()
+    table = torch.randperm(6 * 5, generator=torch.Generator().manual_seed(2)).view(6, 5).int()
+    slots, raw = (torch.empty(6, K, dtype=torch.int32) for _ in range(2))
+    sgl_topk.deepseek_v4_topk_transform_512(
+        scores, lengths, table, slots, 64, raw, True, executor="interpreter"
+    )
+    expected = largest(scores, starts * 0, lengths)
+    assert raw.tolist() == expected
+    assert slots.tolist() == [
+        [j if j < 0 else int(table[i, j // 64]) * 64 + j % 64 for j in row] for i, row in enumerate(expected)
+    ]
+    with pytest.raises(InvalidArgumentError, match="sort_output: .*raw_indices"):
+        sgl_topk.deepseek_v4_topk_transform_512(scores, lengths, table, slots, 64, None, True)
+
+
+def test_sgl_refuses() -> None:
+    scores, _, lengths = rows()
+    with pytest.raises(ArgumentTypeError, match="lengths: .*int32"):
+        sgl_topk.fast_topk_v2(scores, lengths.float(), K, executor="interpreter")
+    with pytest.raises(InvalidArgumentError, match="topk: "):
+        sgl_topk.fast_topk_v2(scores, lengths, 1 << 20, executor="interpreter")
+    with pytest.raises(InvalidArgumentError, match="score: .*stride"):
+        sgl_topk.fast_topk_v2(scores[:, ::2], lengths, K, executor="interpreter")
+
+
+def test_every_module_serves_each_function_of_a_library(monkeypatch) -> None:
+    for library in ("flash_mla", "deep_gemm", "sgl_kernel"):
+        monkeypatch.setitem(sys.modules, library, None)
+        monkeypatch.delitem(sys.modules, library)
+    held = torch.ops._C.__dict__
+    for name in vllm_topk.__all__:
+        monkeypatch.setitem(held, name, None)
+    found = compat.patch()
+    assert set(found) == set(compat.LIBRARIES.values())
+    for name, library in compat.LIBRARIES.items():
+        ours = importlib.import_module(f"dsl_kernels.compat.{name}")
+        for function in ours.__all__:
+            assert getattr(found[library], function) is getattr(ours, function)
+            assert inspect.getdoc(getattr(ours, function))
+    assert torch.ops._C.persistent_topk is vllm_topk.persistent_topk
+
+
 def test_patch_serves_who_imports_the_library(monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "flash_mla", raising=False)
-    assert compat.patch()["flash_mla"] is sys.modules["flash_mla"]
+    assert compat.patch("flash_mla")["flash_mla"] is sys.modules["flash_mla"]
     import flash_mla as theirs  # type: ignore[import-not-found]
 
     assert theirs.flash_mla_with_kvcache is flash_mla.flash_mla_with_kvcache
     monkeypatch.delitem(sys.modules, "flash_mla")
     with pytest.raises(UnknownNameError, match="flash_mla"):
         compat.patch("flashmla")
+
+
+def test_the_page_says_of_each_module_what_its_docstring_says() -> None:
+    page = (Path(__file__).parents[2] / "docs/engines.md").read_text().splitlines()
+    for name in compat.LIBRARIES:
+        doc = importlib.import_module(f"dsl_kernels.compat.{name}").__doc__ or ""
+        rows = [line for line in doc.splitlines() if line.startswith("|")]
+        assert rows and [row for row in rows if row not in page] == []

@@ -1,0 +1,212 @@
+"""DeepGEMM's scores of the lightning indexer over `ops.lightning_indexer`: its signatures (deepseek-ai/DeepGEMM, 54e2261).
+
+| DeepGEMM | here |
+| --- | --- |
+| `get_paged_mqa_logits_metadata(...)` | zeros of its shape: nothing is planned |
+| `fp8_paged_mqa_logits`, `fp8_fp4_paged_mqa_logits` with `q` fp8 | what `ops.lightning_indexer` takes; `context_lens` as there |
+| `indices` (several rows of one sequence) | not read: each row has its own length and row of `block_table` |
+| `schedule_meta` | not read |
+| `clean_logits` of paged scores | served, which DeepGEMM refuses; the scores are filled before the kernel |
+| `fp8_mqa_logits`, `fp8_fp4_mqa_logits` with `q` fp8 | what `ops.lightning_indexer_prefill` takes |
+| `clean_logits` | -inf outside of a row's keys, filled before the kernel |
+| `max_seqlen_k` other than 0 (compressed scores) | refused |
+| `q` with scales (MXFP4) | refused |
+| `logits_dtype` | float32, and what else `out` of the ops takes |
+
+Rows of scores are 1,024 bytes or a multiple of it apart, as there. Columns that are not scored hold whatever the memory held.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ..arguments import integer, require_dense
+from ..ops import lightning_indexer, lightning_indexer_prefill
+from ._refusals import require, their_names
+
+__all__ = [
+    "fp8_fp4_mqa_logits", "fp8_fp4_paged_mqa_logits", "fp8_mqa_logits", "fp8_paged_mqa_logits",
+    "get_paged_mqa_logits_metadata",
+]  # fmt: skip
+
+ROW_BYTES = 1024
+FP8 = "fp8 queries, whose scales are folded into weights"
+
+Scaled = tuple[torch.Tensor, torch.Tensor | None]
+
+
+def get_paged_mqa_logits_metadata(
+    context_lens: torch.Tensor, block_kv: int, num_sms: int, indices: torch.Tensor | None = None
+) -> torch.Tensor:
+    """[num_sms + 1, 2] int32 zeros, for callers that keep a buffer of that shape.
+
+    Args:
+        context_lens: gives the device.
+        block_kv, indices: not read.
+        num_sms: at least 1.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: `num_sms` is no such number, or `context_lens` no tensor.
+    """
+    require_dense("context_lens", context_lens)
+    return context_lens.new_zeros((integer("num_sms", num_sms, 1, 1 << 20) + 1, 2), dtype=torch.int32)
+
+
+def fp8_paged_mqa_logits(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    weights: torch.Tensor,
+    context_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    schedule_meta: torch.Tensor | None,
+    max_context_len: int,
+    clean_logits: bool = False,
+    indices: torch.Tensor | None = None,
+    *,
+    executor: str | None = None,
+) -> torch.Tensor:
+    """As `fp8_fp4_paged_mqa_logits` of (q, None), with scores in float32."""
+    return fp8_fp4_paged_mqa_logits(
+        (q, None), kv_cache, weights, context_lens, block_table, schedule_meta, max_context_len, clean_logits,
+        indices=indices, executor=executor,
+    )  # fmt: skip
+
+
+def fp8_fp4_paged_mqa_logits(
+    q: Scaled,
+    kv_cache: torch.Tensor,
+    weights: torch.Tensor,
+    context_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    schedule_meta: torch.Tensor | None,
+    max_context_len: int,
+    clean_logits: bool = False,
+    logits_dtype: torch.dtype = torch.float32,
+    indices: torch.Tensor | None = None,
+    *,
+    executor: str | None = None,
+) -> torch.Tensor:
+    """Scores of a decode step over a paged cache of index keys.
+
+    Args:
+        q: ([b, next_n, heads, 128] float8_e4m3fn, None).
+        kv_cache: [pages, 64, 1, 132] bytes.
+        weights: [b * next_n, heads] float32.
+        context_lens: [b, next_n] int32, at most `max_context_len` and what `block_table` reaches.
+        block_table: [b, max_pages] int32.
+        schedule_meta, indices: not read.
+        max_context_len: columns of the result.
+        clean_logits: whether columns past a row's length are -inf.
+        logits_dtype: of the result.
+        executor: as `ops.lightning_indexer`.
+
+    Returns:
+        [b * next_n, max_context_len] of `logits_dtype`, rows a multiple of 1,024 bytes apart.
+
+    Raises:
+        InvalidArgumentError: what the table above refuses; names the argument.
+        As `ops.lightning_indexer`.
+    """
+    values = _values(q)
+    require(
+        "q", values.dim() == 4, "[b, next_n, heads, 128]", str(tuple(values.shape)), "pass four dimensions"
+    )
+    b, next_n, heads, _ = values.shape
+    columns = integer("max_context_len", max_context_len, 1)
+    fits = weights.dim() == 2 and weights.shape == (b * next_n, heads)
+    require("weights", fits, f"[b * next_n, heads] = [{b * next_n}, {heads}]", str(tuple(weights.shape)), "pass one weight a row and head")  # fmt: skip
+    logits = _rows((b, next_n), columns, values, logits_dtype, clean_logits)
+    with their_names(k_cache="kv_cache", seq_lens="context_lens", out="logits_dtype"):
+        lightning_indexer(
+            values, kv_cache, weights.unflatten(0, (b, next_n)), context_lens, block_table, out=logits, executor=executor
+        )  # fmt: skip
+    return logits.flatten(0, 1)[:, :columns]
+
+
+def fp8_mqa_logits(
+    q: torch.Tensor,
+    kv: tuple[torch.Tensor, torch.Tensor],
+    weights: torch.Tensor,
+    cu_seq_len_k_start: torch.Tensor,
+    cu_seq_len_k_end: torch.Tensor,
+    clean_logits: bool = True,
+    max_seqlen_k: int = 0,
+    *,
+    executor: str | None = None,
+) -> torch.Tensor:
+    """As `fp8_fp4_mqa_logits` of (q, None), with scores in float32."""
+    return fp8_fp4_mqa_logits(
+        (q, None), kv, weights, cu_seq_len_k_start, cu_seq_len_k_end, clean_logits, max_seqlen_k, executor=executor
+    )  # fmt: skip
+
+
+def fp8_fp4_mqa_logits(
+    q: Scaled,
+    kv: tuple[torch.Tensor, torch.Tensor],
+    weights: torch.Tensor,
+    cu_seq_len_k_start: torch.Tensor,
+    cu_seq_len_k_end: torch.Tensor,
+    clean_logits: bool = True,
+    max_seqlen_k: int = 0,
+    logits_dtype: torch.dtype = torch.float32,
+    *,
+    executor: str | None = None,
+) -> torch.Tensor:
+    """Scores of a prompt over flat index keys, each row over a window of them.
+
+    Args:
+        q: ([s, heads, 128] float8_e4m3fn, None).
+        kv: ([skv, 128] float8_e4m3fn, [skv] float32 scales).
+        weights: [s, heads] float32.
+        cu_seq_len_k_start, cu_seq_len_k_end: [s] int32, the half-open window of each row.
+        clean_logits: whether columns outside of a row's window are -inf.
+        max_seqlen_k: 0: column j is key j.
+        logits_dtype: of the result.
+        executor: as `ops.lightning_indexer_prefill`.
+
+    Returns:
+        [s, skv] of `logits_dtype`, rows a multiple of 1,024 bytes apart.
+
+    Raises:
+        InvalidArgumentError: what the table above refuses; names the argument.
+        As `ops.lightning_indexer_prefill`.
+    """
+    values = _values(q)
+    require(
+        "max_seqlen_k", max_seqlen_k == 0, "0, scores in the columns of their keys", str(max_seqlen_k),
+        "pass 0, and cu_seq_len_k_start on to the selection (ops.topk_selector, row_starts)",
+    )  # fmt: skip
+    require("q", values.dim() == 3, "[s, heads, 128]", str(tuple(values.shape)), "pass three dimensions")
+    keys, scales = kv
+    require_dense("kv", keys)
+    require("kv", keys.dim() == 2, "([skv, 128], [skv])", str(tuple(keys.shape)), "pass flat keys")
+    logits = _rows((values.shape[0],), keys.shape[0], values, logits_dtype, clean_logits)
+    with their_names(
+        k="kv", k_scales="kv", k_start="cu_seq_len_k_start", k_end="cu_seq_len_k_end", out="logits_dtype"
+    ):
+        lightning_indexer_prefill(
+            values, keys, scales, weights, cu_seq_len_k_start, cu_seq_len_k_end, out=logits, executor=executor
+        )  # fmt: skip
+    return logits[:, : keys.shape[0]]
+
+
+def _values(q: Scaled) -> torch.Tensor:
+    """The queries of a pair without scales."""
+    paired = isinstance(q, tuple) and len(q) == 2
+    require("q", paired, f"a pair of {FP8}, and None", type(q).__name__, "pass (q, None)")
+    require("q", q[1] is None, FP8, "queries with scales (MXFP4)", "call DeepGEMM for fp4 queries")
+    require_dense("q", q[0])
+    return q[0]
+
+
+def _rows(
+    rows: tuple[int, ...], columns: int, like: torch.Tensor, dtype: torch.dtype, clean: bool
+) -> torch.Tensor:
+    """Memory for scores, a multiple of 1,024 bytes a row, filled with -inf where a caller reads what is not scored."""
+    each = ROW_BYTES // dtype.itemsize
+    stride = -(-columns // each) * each
+    if clean:
+        return like.new_full((*rows, stride), -math.inf, dtype=dtype)
+    return like.new_empty((*rows, stride), dtype=dtype)

@@ -1,0 +1,160 @@
+"""SGLang's top-k of the sparse indexer over `ops.topk_selector`: functions of `sgl_kernel` (sglang-kernel 0.4.10).
+
+| SGLang | here |
+| --- | --- |
+| `fast_topk_v2` | served: positions count from `row_starts`, -1 after them |
+| `fast_topk_transform_fused`, one row a sequence | served within the kernel, also of a page table that is expanded from one row |
+| `fast_topk_transform_fused` with `row_starts`, or of several rows a sequence | selection, then the page table by torch, through `cu_seqlens_q` |
+| `fast_topk_transform_ragged_fused` | selection, then the offsets by torch |
+| `deepseek_v4_topk_transform_512` | served; `raw_indices` by a second selection |
+| `sort_output` without `raw_indices` (by physical slot) | refused; entries are in the order of their positions |
+| `topk` | what `ops.topk_selector` takes, not only 2048 |
+| order, ties | ascending positions, ties to the lower one, the same ones every time; SGLang's are in any order |
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..arguments import require_dense
+from ..ops import topk_selector
+from ._refusals import require, their_names
+
+__all__ = [
+    "deepseek_v4_topk_transform_512", "fast_topk_transform_fused", "fast_topk_transform_ragged_fused", "fast_topk_v2",
+]  # fmt: skip
+
+
+def fast_topk_v2(
+    score: torch.Tensor,
+    lengths: torch.Tensor,
+    topk: int,
+    row_starts: torch.Tensor | None = None,
+    *,
+    executor: str | None = None,
+) -> torch.Tensor:
+    """The topk largest of `lengths` scores of each row, from `row_starts` on.
+
+    Args:
+        score: [b, columns] float32.
+        lengths, row_starts: [b] int32; rows start at column 0 by default.
+        topk, executor: as `ops.topk_selector`.
+
+    Returns:
+        [b, topk] int32: positions that count from row_starts, then -1.
+
+    Raises:
+        As `ops.topk_selector`.
+    """
+    require_dense("lengths", lengths)
+    with their_names(logits="score", row_ends="lengths", k="topk"):
+        ends = lengths if row_starts is None else row_starts + lengths
+        return topk_selector(score, ends, topk, row_starts=row_starts, executor=executor)
+
+
+def fast_topk_transform_fused(
+    score: torch.Tensor,
+    lengths: torch.Tensor,
+    page_table_size_1: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    topk: int,
+    row_starts: torch.Tensor | None = None,
+    *,
+    executor: str | None = None,
+) -> torch.Tensor:
+    """As `fast_topk_v2`, and each position through the page table, whose pages are of one token.
+
+    Args:
+        page_table_size_1: [sequences, columns] int32.
+        cu_seqlens_q: [sequences + 1] int32; not read where every sequence has one row that starts at column 0.
+
+    Returns:
+        [b, topk] int32: entries of the page table, then -1.
+
+    Raises:
+        As `ops.topk_selector`.
+    """
+    table = page_table_size_1
+    require_dense("score", score)
+    require_dense("page_table_size_1", table)
+    require("page_table_size_1", table.dim() == 2, "[sequences, columns]", str(tuple(table.shape)), "pass two dimensions")  # fmt: skip
+    rows = score.shape[0]
+    if row_starts is None and rows == table.shape[0]:
+        # A table that is expanded from one row is that row's, for all rows of scores.
+        shared = rows > 1 and table.stride(0) == 0
+        with their_names(logits="score", row_ends="lengths", k="topk", block_table="page_table_size_1"):
+            return topk_selector(
+                score, lengths, topk, block_table=table[:1] if shared else table, page_size=1,
+                next_n=rows if shared else 1, executor=executor,
+            )  # fmt: skip
+    positions = fast_topk_v2(score, lengths, topk, row_starts, executor=executor)
+    row = torch.arange(rows, dtype=cu_seqlens_q.dtype, device=score.device)
+    sequence = torch.searchsorted(cu_seqlens_q, row, right=True) - 1
+    return torch.where(positions < 0, -1, table[sequence[:, None], positions.clamp(min=0)])
+
+
+def fast_topk_transform_ragged_fused(
+    score: torch.Tensor,
+    lengths: torch.Tensor,
+    topk_indices_offset: torch.Tensor,
+    topk: int,
+    row_starts: torch.Tensor | None = None,
+    *,
+    executor: str | None = None,
+) -> torch.Tensor:
+    """As `fast_topk_v2`, and each row's offset added to its positions.
+
+    Args:
+        topk_indices_offset: [b] int32.
+
+    Returns:
+        [b, topk] int32: positions and offsets, then -1.
+
+    Raises:
+        As `ops.topk_selector`.
+    """
+    positions = fast_topk_v2(score, lengths, topk, row_starts, executor=executor)
+    return torch.where(positions < 0, -1, positions + topk_indices_offset[:, None])
+
+
+def deepseek_v4_topk_transform_512(
+    scores: torch.Tensor,
+    seq_lens: torch.Tensor,
+    page_table: torch.Tensor,
+    page_indices: torch.Tensor,
+    page_size: int,
+    raw_indices: torch.Tensor | None = None,
+    sort_output: bool = False,
+    *,
+    executor: str | None = None,
+) -> None:
+    """The largest scores of each row as slots of a paged cache, as many as `page_indices` has columns.
+
+    Args:
+        scores: [b, columns] float32.
+        seq_lens: [b] int32.
+        page_table: [b, pages] int32.
+        page_indices: [b, topk] int32, written: slots in the order of their positions, then -1.
+        page_size: tokens a page.
+        raw_indices: [b, topk] int32, written: the positions.
+        sort_output: True only with `raw_indices`: entries are in the order of their positions in any case.
+        executor: as `ops.topk_selector`.
+
+    Raises:
+        InvalidArgumentError: `sort_output` without `raw_indices`.
+        As `ops.topk_selector`.
+    """
+    require(
+        "sort_output", not sort_output or raw_indices is not None, "False without raw_indices", "True",
+        "pass raw_indices, or take the slots in the order of their positions",
+    )  # fmt: skip
+    require_dense("page_indices", page_indices)
+    require("page_indices", page_indices.dim() == 2, "[b, topk]", str(tuple(page_indices.shape)), "pass two dimensions")  # fmt: skip
+    k = page_indices.shape[1]
+    with their_names(logits="scores", row_ends="seq_lens", block_table="page_table", out="page_indices", k="page_indices"):  # fmt: skip
+        topk_selector(
+            scores, seq_lens, k, block_table=page_table, page_size=page_size, out=page_indices, executor=executor
+        )  # fmt: skip
+    if raw_indices is not None:
+        with their_names(out="raw_indices"):
+            topk_selector(scores, seq_lens, k, out=raw_indices, executor=executor)
