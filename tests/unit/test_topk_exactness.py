@@ -1,0 +1,83 @@
+"""The table of exactness: what it calls wrong is wrong, and it runs where no engine is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+spec = importlib.util.spec_from_file_location("topk_exactness", ROOT / "benchmarks/topk_exactness.py")
+script = importlib.util.module_from_spec(spec)
+sys.modules["topk_exactness"] = script
+spec.loader.exec_module(script)
+
+SCORES = torch.tensor([[3.0, 1.0, 3.0, 3.0, -torch.inf, 0.0], [torch.nan, -0.0, 0.0, 5.0, 9.0, 9.0]])
+LENGTHS, K = torch.tensor([6, 4]).int(), 3
+RIGHT = [[0, 2, 3], [0, 1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("ids", "wrong", "ascending", "descending", "lower"),
+    [
+        (RIGHT, 0, True, False, True),
+        ([[3, 2, 0], [0, 3, 2]], 0, False, True, False),
+        ([[0, 2, 2], RIGHT[1]], 1, True, False, True),
+        ([[0, 2, 5], RIGHT[1]], 1, True, False, True),
+        ([[0, 2, 6], RIGHT[1]], 1, True, False, True),
+        ([[0, 2, -1], [0, 3, 4]], 2, True, True, True),
+    ],
+    ids=["right", "by score", "repeated", "not the largest", "outside", "too few, and behind the end"],
+)
+def test_a_row_is_judged_by_its_scores(ids, wrong, ascending, descending, lower) -> None:
+    expected = script.largest(SCORES, LENGTHS, K)
+    assert expected.tolist() == RIGHT
+    found = script.judge(SCORES, LENGTHS, torch.tensor(ids).int(), expected)
+    assert found == {
+        "rows": 2,
+        "wrong": wrong,
+        "ascending": ascending,
+        "descending": descending,
+        "lower": lower,
+    }
+
+
+def test_short_rows_end_with_minus_one() -> None:
+    lengths = torch.tensor([2, 0]).int()
+    expected = script.largest(SCORES, lengths, K)
+    assert expected.tolist() == [[0, 1, -1], [-1, -1, -1]]
+    assert script.judge(SCORES, lengths, expected, expected)["wrong"] == 0
+    assert script.judge(SCORES, lengths, torch.tensor([[0, 1, 2], [-1, -1, 0]]).int(), expected)["wrong"] == 2
+
+
+def test_a_plateau_of_zeros_is_among_the_largest() -> None:
+    scores = script.scores_of("plateau", 3, 4000, 64, torch.Generator().manual_seed(0))
+    largest = scores.topk(64, dim=1).values
+    assert ((largest > 0).any(dim=1) & (largest == 0).any(dim=1) & (scores >= 0).all(dim=1)).all()
+    assert script.scores_of("huge", 1, 4000, 64, torch.Generator().manual_seed(0)).isfinite().all()
+
+
+def test_the_table_of_what_is_here(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(script, "KINDS", ("ties", "specials"))
+    monkeypatch.setattr(script, "apart", script.run)
+    found = tmp_path / "found.json"
+    script.main(
+        ["--device", "cpu", "--rows", "4", "--columns", "900", "--k", "64", "--repeat", "2", "--out", str(found)]
+    )  # fmt: skip
+    printed = capsys.readouterr().out
+    assert "| dsl_kernels | " in printed and "| 0 of 8 | ascending | the lower | 0, 0 |" in printed
+    assert "flashinfer, deterministic is not here: " in printed or "| flashinfer, deterministic |" in printed
+    results = {result["engine"]: result for result in json.loads(found.read_text())["results"]}
+    assert set(results) == set(script.ENGINES)
+    assert results["dsl_kernels"]["cases"]["specials"]["wrong"] == 0
+    assert results["torch.topk, masked"]["cases"]["ties"]["wrong"] == 0
+
+
+def test_an_engine_that_ends_its_process_is_named(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    script.main(["--device", "cpu", "--columns", "900", "--k", "64", "--engine", "dsl_kernels"])
+    assert "dsl_kernels is not here: its process ended with status 1" in capsys.readouterr().out
