@@ -1,0 +1,188 @@
+"""Sparse MLA attention of vLLM by `ops.sparse_mla`: bf16 and fp8_ds_mla caches, no padding of heads, no plan.
+
+vLLM's base classes build the metadata, turn ids of requests into rows of the cache, and merge over ranks; what is here is one
+call. Rows of blocks that lie apart are counted by those ids, so the cache is one tensor of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from vllm.config import get_current_vllm_config_or_none
+from vllm.model_executor.layers.attention.sparse_mla_attention import (
+    SparseMLACommonImpl,
+    SparseMLACommonMetadata,
+    SparseMLACommonMetadataBuilder,
+)
+from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, MultipleOf
+from vllm.v1.attention.backends.mla.sparse_utils import align_blocks_to_rows, flat_kv_row_view
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+from ...ops import sparse_mla
+from ...problems.layouts import LATENT_DIM, ROPE_DIM
+from . import BACKEND
+
+HEADS = (8, 16, 32, 64, 128)
+QUERIES_AS_DECODE = 128
+"""Requests of at most so many queries are attended to by their ids, as a decode step is; longer ones may go to dense MHA."""
+
+
+@dataclass(kw_only=True)
+class DslKernelsMetadata(SparseMLACommonMetadata):
+    """The metadata of vLLM's base class; nothing is planned."""
+
+
+class DslKernelsMetadataBuilder(SparseMLACommonMetadataBuilder[DslKernelsMetadata]):
+    """The builder of vLLM's base class."""
+
+    metadata_cls = DslKernelsMetadata
+    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH
+
+    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: Any) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self._init_reorder_batch_threshold(QUERIES_AS_DECODE, supports_spec_as_decode=True)
+
+
+class DslKernelsImpl(SparseMLACommonImpl[DslKernelsMetadata]):
+    """One call of `ops.sparse_mla` a layer. An empty row gives (0, -inf), the identity of a merge over ranks."""
+
+    can_return_lse_for_decode: bool = True
+    supports_dcp: bool = True
+    supports_mtp_with_cp_non_trivial_interleave_size: bool = True
+    lse_base_on_e: bool = True
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int,
+        alibi_slopes: list[float] | None,
+        sliding_window: int | None,
+        kv_cache_dtype: str,
+        logits_soft_cap: float | None,
+        attn_type: str,
+        kv_sharing_target_layer_name: str | None,
+        *,
+        sinks: torch.Tensor | None = None,
+        **mla_args: Any,
+    ) -> None:
+        if alibi_slopes or sliding_window or logits_soft_cap:
+            raise NotImplementedError(f"{BACKEND} has no alibi slopes, sliding window or soft cap of logits")
+        super().__init__(
+            num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype, logits_soft_cap,
+            attn_type, kv_sharing_target_layer_name, **mla_args,
+        )  # fmt: skip
+        if sinks is not None and self.dcp_world_size > 1:
+            # Each rank would count the sink.
+            raise NotImplementedError(f"{BACKEND} has no attention sinks with decode context parallelism")
+        self.sinks = sinks
+        # Dense MHA knows no sinks.
+        self.supports_dense_mha_prefill = sinks is None
+        self.supports_quant_query_input = False
+
+    def _forward_mqa_kernel(
+        self,
+        q: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        kv_cache: torch.Tensor,
+        topk_indices: torch.Tensor,
+        valid_counts: torch.Tensor,
+        *,
+        layer: Any,
+        block_size: int,
+        is_decode: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        q_nope, q_pe = q if isinstance(q, tuple) else (q, None)
+        rows, _ = flat_kv_row_view(kv_cache, block_size)
+        # Ids that are -1 are padding wherever they stand, so the counts are not needed.
+        out, lse = sparse_mla(
+            q_nope, q_pe, rows, topk_indices, sm_scale=self.scale, attn_sink=self.sinks, lse_base="e"
+        )
+        return out, lse if self.need_to_return_lse_for_decode else None
+
+
+class DslKernelsBackend(AttentionBackend):
+    """What vLLM asks of a backend before it chooses it."""
+
+    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.bfloat16]
+    supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", "bfloat16", "fp8_ds_mla"]
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[Any]:
+        return [MultipleOf(64)]
+
+    @classmethod
+    def customize_spec(cls, spec: Any) -> Any:
+        return align_blocks_to_rows(spec)
+
+    @staticmethod
+    def get_name() -> str:
+        return BACKEND
+
+    @staticmethod
+    def get_builder_cls() -> type[DslKernelsMetadataBuilder]:
+        return DslKernelsMetadataBuilder
+
+    @staticmethod
+    def get_impl_cls() -> type[DslKernelsImpl]:
+        return DslKernelsImpl
+
+    @classmethod
+    def get_supported_head_sizes(cls) -> list[int]:
+        return [LATENT_DIM + ROPE_DIM]
+
+    @classmethod
+    def is_mla(cls) -> bool:
+        return True
+
+    @classmethod
+    def is_sparse(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_sink(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_compute_capability(cls, capability: Any) -> bool:
+        return bool(capability.major == 9)
+
+    @classmethod
+    def supports_combination(
+        cls,
+        head_size: int,
+        dtype: torch.dtype,
+        kv_cache_dtype: Any,
+        block_size: int | None,
+        use_mla: bool,
+        has_sink: bool,
+        use_sparse: bool,
+        use_mm_prefix: bool,
+        device_capability: Any,
+    ) -> str | None:
+        config = get_current_vllm_config_or_none()
+        if config is None or config.model_config is None:
+            return None
+        model, ranks = config.model_config, config.parallel_config.decode_context_parallel_size
+        dims = tuple(
+            getattr(model.hf_text_config, name, None) for name in ("kv_lora_rank", "qk_rope_head_dim")
+        )
+        if dims != (LATENT_DIM, ROPE_DIM):
+            return (
+                f"{BACKEND} takes (kv_lora_rank, qk_rope_head_dim) = ({LATENT_DIM}, {ROPE_DIM}), not {dims}"
+            )
+        # Ranks of a context attend with the heads of all of them.
+        heads = model.get_num_attention_heads(config.parallel_config) * ranks
+        if heads not in HEADS:
+            return f"{BACKEND} takes {', '.join(map(str, HEADS))} heads a rank, not {heads}"
+        if has_sink and ranks > 1:
+            return f"{BACKEND} has no attention sinks with decode context parallelism"
+        return None
+
+
+def register() -> None:
+    """Add the backend to those that `--attention-backend` knows."""
+    if BACKEND not in AttentionBackendEnum.__members__:
+        register_backend(BACKEND, f"{__name__}.{DslKernelsBackend.__qualname__}")
