@@ -285,7 +285,7 @@ class Printer(Values):
             pipe, ctas = s.slot.pipeline, self._schedule.cluster_ctas if s.multicast else 1
             yield from self._spell(
                 "cluster_box" if pipe.multicast or pipe.pair else "copy_box", **self._box(s.source), target=target, barrier=barrier,
-                evict_first=s.evict_first, ctas=ctas, pair=pipe.pair, full=f"{pipe.name}_full", full_slot=self._ring(s.slot.use, pipe.stages),
+                evict_first=s.evict_first, ctas=ctas, pair=pipe.pair, folds=s.folds(self._schedule), full=f"{pipe.name}_full", full_slot=self._ring(s.slot.use, pipe.stages),
             )  # fmt: skip
         elif isinstance(s.source, t.Rows):
             tensor_map = next(m for m in self._schedule.maps if m.name == s.source.map)
@@ -296,7 +296,8 @@ class Printer(Values):
         else:
             span = s.source
             yield from self._spell(
-                "copy_span", source=span, row=self.value(span.row), pitch=self.spelled(span.pitch), column=self.spelled(span.column),
+                "copy_span", source=span, rows=[self.value(row) for row in span.rows], pitch=self.spelled(span.pitch), column=self.spelled(span.column),
+                steps=[(self.value(row), self.value(stride, 6)) for row, stride in zip(span.rows, span.strides, strict=False)],
                 count=self.spelled(span.count), end=self.spelled(span.column + span.count), target=target, barrier=barrier,
                 evict_first=s.evict_first,
             )  # fmt: skip

@@ -18,6 +18,7 @@ from dsl_kernels import programs
 from dsl_kernels.arch import RESERVED_SMEM, ArchSpec
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import DeclarationError, TemplateError
+from dsl_kernels.expr import names_in
 from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
 from dsl_kernels.tile.lang import PROBE, Buffer, Schedule, Space, named
@@ -367,9 +368,10 @@ def operand_views(instance: Instance, schedule: Schedule, statements: list[Any])
     copies = [
         (s.source, s.target)
         for s in statements
-        # A tensor map of boxes for several CTAs is made from the operand itself.
+        # A tensor map of boxes for several CTAs, or that fold, is made from the operand itself.
         if isinstance(s, Bulk)
         and not isinstance(s.source, Rows)
+        and not s.folds(schedule)
         and not (s.slot.pipeline.multicast or s.slot.pipeline.pair)
     ]
     copies += [copy for s in statements if isinstance(s, Store) for copy in s.copies]
@@ -388,18 +390,19 @@ def operand_views(instance: Instance, schedule: Schedule, statements: list[Any])
         else:
             operand = operands[source.operand]
             leading = [extent for extent in operand.shape if not extent.isdigit()]
-            found[f"{operand.name}_words"] = (
-                operand.name,
-                (" * ".join(leading), str(source.pitch)),
-                dtype,
-                None,
-            )
+            shape, strides = (" * ".join(leading), str(source.pitch)), None
+            if source.strides:
+                shape = (*operand.shape[: len(source.strides)], str(source.pitch))
+                strides = f"({', '.join([*map(text_of, source.strides), '1'])})"
+            found[f"{operand.name}_words"] = (operand.name, shape, dtype, strides)
     return [
         SimpleNamespace(
-            name=name, operand=operand, shape=f"({', '.join(shape)})", dtype=dtype, strides=strides
+            name=name, operand=operand, shape=f"({', '.join(shape)})", dtype=dtype, strides=strides,
+            # What lies between the operand's rows is seen, too.
+            wider=any(names_in(extent) & set(operands[operand].strides or ()) for extent in shape),
         )
         for name, (operand, shape, dtype, strides) in found.items()
-    ]
+    ]  # fmt: skip
 
 
 def _in_elements(stride: str, size: int) -> str:

@@ -26,6 +26,7 @@ from .base import (
     Problem,
     Values,
     Workload,
+    axis_strides,
 )
 from .layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
 
@@ -68,20 +69,30 @@ DECODE = (
         "q",
         ("b", "next_n", "heads", INDEX_DIM),
         "float8_e4m3",
+        strides=axis_strides("q", "bnh"),
         doc="queries; any q scale is folded into weights",
     ),
     OperandSpec(
         "k_cache",
         ("pages", PAGE_BYTES),
         "uint8",
+        row_stride="k_cache_stride",
+        requires=(f"k_cache_stride % {INDEX_DIM} == 0",),
         doc="paged keys: 64 x 128 e4m3, then 64 fp32 scales",
     ),
-    OperandSpec("weights", ("b", "next_n", "heads"), "float32", doc="per-head weights, may be negative"),
+    OperandSpec(
+        "weights",
+        ("b", "next_n", "heads"),
+        "float32",
+        strides=axis_strides("weights", "bn"),
+        doc="per-head weights, may be negative",
+    ),
     OperandSpec(
         "seq_lens",
         ("b", "next_n"),
         "int32",
         doc="keys visible to each query; 0 for a padded row",
+        row_stride="seq_lens_stride",
         align=4,
         values=(Values("0 to min(64 * max_pages, stride)", _wrong_lengths),),
         longest="max_len",
@@ -91,6 +102,7 @@ DECODE = (
         ("b", "max_pages"),
         "int32",
         doc="page ids; entries past ceil(len / 64) are never followed",
+        row_stride="block_table_stride",
         align=4,
         values=(Values("page ids from 0 to pages - 1 in the first ceil(len / 64) entries", _wrong_pages),),
     ),
@@ -100,19 +112,19 @@ DECODE = (
         "float32",
         "out",
         doc="scores; columns at and beyond the length stay as they were",
+        strides=axis_strides("logits", "bn"),
         align=4,
         argument="out",
         sizes={"stride": f"max_pages * {PAGE}"},
-        requires=("stride % 4 == 0",),
         of_nothing=-math.inf,
     ),
     _SKIP,
 )
 PREFILL = (
-    OperandSpec("q", ("s", "heads", INDEX_DIM), "float8_e4m3"),
-    OperandSpec("k", ("skv", INDEX_DIM), "float8_e4m3"),
+    OperandSpec("q", ("s", "heads", INDEX_DIM), "float8_e4m3", strides=axis_strides("q", "sh")),
+    OperandSpec("k", ("skv", INDEX_DIM), "float8_e4m3", row_stride="k_stride"),
     OperandSpec("k_scales", ("skv",), "float32"),
-    OperandSpec("weights", ("s", "heads"), "float32"),
+    OperandSpec("weights", ("s", "heads"), "float32", row_stride="weights_stride"),
     OperandSpec(
         "k_start",
         ("s",),
@@ -139,10 +151,11 @@ PREFILL = (
         "float32",
         "out",
         doc="column j is key j; columns outside the window stay as they were",
+        row_stride="logits_stride",
         align=4,
         argument="out",
         sizes={"stride": "ceildiv(skv, 4) * 4"},
-        requires=("stride >= skv", "stride % 4 == 0"),
+        requires=("stride >= skv",),
         of_nothing=-math.inf,
     ),
     _SKIP,
@@ -153,13 +166,15 @@ def pages_of(k_cache: torch.Tensor) -> torch.Tensor:
     """The cache as [pages, 8448] bytes, from [pages, 64, 1, 132] or [pages, 64, 132] or already flat.
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: another dtype or shape, or pages with gaps.
+        ArgumentTypeError, InvalidArgumentError: another dtype or shape, or pages that lie apart by no multiple of 128 bytes.
     """
     try:
         shape = k_cache.shape
         if k_cache.element_size() == 1 and len(shape) > 1 and shape[1:].numel() == PAGE_BYTES:
             flat = k_cache if len(shape) == 2 else k_cache.view(shape[0], PAGE_BYTES)
-            return flat if flat.dtype == torch.uint8 else flat.view(torch.uint8)
+            apart = flat.stride(0)
+            if apart % INDEX_DIM == 0 or shape[0] < 2:
+                return flat if flat.dtype == torch.uint8 else flat.view(torch.uint8)
     except Exception:
         require_dense("k_cache", k_cache)
         raise InvalidArgumentError(
@@ -169,6 +184,13 @@ def pages_of(k_cache: torch.Tensor) -> torch.Tensor:
             fix="call .contiguous()",
         ) from None
     require_dense("k_cache", k_cache)
+    if k_cache.element_size() == 1 and len(shape) > 1 and shape[1:].numel() == PAGE_BYTES:
+        raise InvalidArgumentError(
+            "k_cache",
+            expected=f"pages that begin a multiple of {INDEX_DIM} bytes apart",
+            got=f"pages {apart} bytes apart",
+            fix=f"pad the pages of the cache to whole {INDEX_DIM} bytes",
+        )
     if k_cache.element_size() != 1:
         raise ArgumentTypeError(
             "k_cache", expected="a dtype of one byte", got=str(k_cache.dtype), fix="view it as uint8"
@@ -215,10 +237,11 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
             share = torch.rand(s, generator=generator, dtype=torch.float32, device=device)
             starts = (share * ends).to(torch.int32)
             ends[s // 2] = starts[s // 2]
-        return {
+        drawn = {
             "q": q, "k": keys.reshape(-1, INDEX_DIM)[:skv].contiguous(), "k_scales": scales.reshape(-1)[:skv].contiguous(),
             "weights": weights, "k_start": starts, "k_end": ends, "skip_below": p.get("skip_below", 0),
         }  # fmt: skip
+        return {**drawn, **_spread(drawn)} if p.get("strided") else drawn
     lens = torch.tensor(_lens(p), dtype=torch.int32, device=device)
     b, next_n = lens.shape
     q, weights = _queries((b, next_n), p["heads"], generator)
@@ -232,7 +255,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         used = -(-int(lens[row].max()) // PAGE)
         order = torch.randperm(pages, generator=generator, device=device)[:used]
         table[row, :used] = order.to(torch.int32)
-    return {
+    drawn = {
         "q": q,
         "k_cache": cache,
         "weights": weights,
@@ -240,6 +263,26 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         "block_table": table,
         "skip_below": p.get("skip_below", 0),
     }
+    return {**drawn, **_spread(drawn)} if p.get("strided") else drawn
+
+
+# Bytes between rows, by operand: what their strides may be multiples of.
+_GAPS = {"q": 16, "k": 16, "weights": 16, "k_cache": 384, "seq_lens": 4, "block_table": 12}
+
+
+def _spread(drawn: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The inputs whose axes may lie anyhow, with gaps of NaN and of ids that name no page; queries before heads and sequences."""
+    found = {}
+    for name, gap in _GAPS.items():
+        if name not in drawn:
+            continue
+        value = drawn[name]
+        shape = (value.shape[1], value.shape[0], *value.shape[2:]) if name == "q" else tuple(value.shape)
+        filled = torch.full((*shape[:-1], shape[-1] * value.element_size() + gap), 0x7F, dtype=torch.uint8)
+        wide = filled.to(value.device).view(value.dtype)[..., : shape[-1]]
+        found[name] = wide.transpose(0, 1) if name == "q" else wide
+        found[name].copy_(value)
+    return found
 
 
 def _score(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -348,11 +391,19 @@ PROBLEM = Problem(
         _decode("decode_ragged", "edge", [[0], [1], [63], [64], [65], [200], [319]]),
         _decode("decode_mtp3", "edge", [[98, 99, 100], [0, 0, 1], [190, 64, 7]]),
         _decode("decode_mtp8_h32", "edge", [[121, 122, 123, 124, 125, 126, 127, 128]], heads=32),
+        _decode("decode_strided", "edge", [[98, 99], [0, 1], [190, 64]], strided=True),
+        _decode("decode_one_strided", "edge", [[98], [0], [190]], strided=True),
         _decode("decode_skip", "edge", [[128], [129]], skip_below=128),
         _decode("decode_long", "real", [[4096], [2049], [2047], [0]], pages=11923),
         _decode("decode_64x4k", "real", [[4096]] * 64, pages=11923),
         Workload("prefill_tiny", "tiny", "prefill", {"s": 3, "skv": 130, "heads": 64}),
         Workload("prefill_ragged", "edge", "prefill", {"s": 9, "skv": 300, "heads": 64, "windows": "ragged"}),
+        Workload(
+            "prefill_strided",
+            "edge",
+            "prefill",
+            {"s": 9, "skv": 131, "heads": 64, "windows": "ragged", "strided": True},
+        ),
         Workload("prefill_h32", "edge", "prefill", {"s": 5, "skv": 129, "heads": 32}),
         Workload("prefill_4k", "real", "prefill", {"s": 512, "skv": 4096, "heads": 64}),
     ),

@@ -366,9 +366,11 @@ class Executor:
 
     def _source(self, source: t.Box | t.Span | t.Rows, target: torch.Tensor) -> torch.Tensor:
         if isinstance(source, t.Span):
-            flat = self._run.operands[source.operand].reshape(-1).view(torch.uint8)
+            flat = threads.elements(self._run.operands[source.operand]).view(torch.uint8)
             words = flat.view(TORCH_DTYPES[source.dtype])
-            first = self._value(source.row) * source.pitch + source.column
+            pitches = source.strides or (source.pitch,)
+            steps = zip(map(self._value, source.rows), map(self._value, pitches), strict=True)
+            first = sum(row * pitch for row, pitch in steps) + source.column
             return words[first : first + source.count].view(target.shape)
         tensor_map = next(m for m in self.schedule.maps if m.name == source.map)
         strided = len(tensor_map.box) > 2 or not self._run.operands[tensor_map.operand].is_contiguous()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..dtypes import DTYPES
 from ..errors import DeclarationError
-from .expressions import Expr, Value
+from .expressions import Expr, Value, name
 from .lang import Pipeline
 
 
@@ -66,9 +67,23 @@ class Global(Memory):
     strides: tuple[str, ...] = ()
     dtype: str = "int32"
 
-    def span(self, row: Value, pitch: int, column: int = 0, count: int | None = None) -> Span:
-        """`count` elements from `column` of `row` on, of rows that are `pitch` elements long; by default to the end of the row."""
-        return Span(self.name, self.dtype, row, pitch, column, pitch - column if count is None else count)
+    def span(
+        self,
+        row: Value | tuple[Value, ...],
+        pitch: int,
+        column: int = 0,
+        count: int | None = None,
+        dtype: str = "",
+    ) -> Span:
+        """`count` elements from `column` of `row` on, of rows that are `pitch` elements long; by default to the end of the row.
+
+        Rows follow one another, or lie as far apart as the problem says: `row` then has an index for each axis but the last.
+        Bytes can be seen as elements of another `dtype`.
+        """
+        seen = dtype or self.dtype
+        width = DTYPES[seen].bytes // DTYPES[self.dtype].bytes
+        steps = tuple(name(stride) // width if width > 1 else name(stride) for stride in self.strides)
+        return Span(self.name, seen, row, pitch, column, pitch - column if count is None else count, steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,14 +96,23 @@ class Box:
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """`count` elements of an operand seen as rows of `pitch` elements of type `dtype`, from `column` of `row` on."""
+    """`count` elements of an operand seen as rows of `pitch` elements of type `dtype`, from `column` of `row` on.
+
+    Where `strides` say how far apart the operand's axes are, in elements of that type, `row` has an index for each but the last.
+    """
 
     operand: str
     dtype: str
-    row: Value
+    row: Value | tuple[Value, ...]
     pitch: int
     column: int
     count: int
+    strides: tuple[Expr, ...] = ()
+
+    @property
+    def rows(self) -> tuple[Value, ...]:
+        """An index for each axis but the last."""
+        return self.row if isinstance(self.row, tuple) else (self.row,)
 
 
 @dataclass(frozen=True, eq=False)

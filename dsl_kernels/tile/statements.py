@@ -10,7 +10,7 @@ from functools import cache
 from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 from .expressions import Expr, Value
-from .lang import Mma
+from .lang import Mma, Schedule
 from .leaf import Leaf
 from .memory import Box, Cluster, Global, Rows, Sender, Slot, Span, View
 from .transfers import transfer_of
@@ -296,6 +296,13 @@ class Bulk(Statement):
 
     def loads(self) -> tuple[tuple[Box | Span | Rows, View], ...]:
         return ((self.source, self.target),)
+
+    def folds(self, schedule: Schedule) -> bool:
+        """Whether the box has more axes than where it goes: the outer ones then become rows."""
+        if not isinstance(self.source, Box):
+            return False
+        box = next(m.box for m in schedule.maps if m.name == self.source.map)
+        return sum(extent > 1 for extent in box) > len(schedule.buffer(self.target.buffer).shape)
 
     def region(self) -> str | None:
         return f"copy {self.target.buffer}"

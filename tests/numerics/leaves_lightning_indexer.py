@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from leaf_probes import Probe, case
+from leaf_probes import Probe, case, spread
 
 from dsl_kernels.device.text import lightning_indexer as walk
 
 
 def _lengths(p: Probe, b: int = 20, next_n: int = 3, most: int = 99, skip_below: int = 30) -> tuple[Any, ...]:
     return (
-        p.operand("seq_lens", p.integers(0, most, b, next_n)),
+        spread(p, "seq_lens", p.integers(0, most, b, next_n)),
         p.dim("b", b),
         p.dim("next_n", next_n),
         p.dim("skip_below", skip_below),
@@ -27,7 +27,7 @@ def place_when_even(p: Probe, b: int) -> None:
 
 @case(walk.read_lengths, b=(20, 40))
 def read_lengths(p: Probe, b: int) -> None:
-    lens = p.operand("seq_lens", p.integers(0, 99, b, 1))
+    lens = spread(p, "seq_lens", p.integers(0, 99, b, 1))
     p.call(p.var("length", None, out=True, each="lane"), lens, p.dim("b", b))
 
 
@@ -58,7 +58,7 @@ def find_share(p: Probe, deal: str) -> None:
         p.var("step", step, out=True),
     ]
     p.call(
-        *given, p.operand("seq_lens", lens), p.dim("b", b), p.dim("next_n", next_n), p.dim("skip_below", 30), keys,
+        *given, spread(p, "seq_lens", lens), p.dim("b", b), p.dim("next_n", next_n), p.dim("skip_below", 30), keys,
         p.dim("cta", cta), p.dim("ctas", ctas),
     )  # fmt: skip
 
@@ -72,17 +72,15 @@ def next_tile(p: Probe, it: int, tile: int) -> None:
         p.var("need", 128, out=True),
     ]
     p.call(
-        p.var("fresh", None, dtype="bool", out=True), p.dim("it", it), *given, p.operand("seq_lens", lens), p.dim("b", 5), p.dim("next_n", 2),
+        p.var("fresh", None, dtype="bool", out=True), p.dim("it", it), *given, spread(p, "seq_lens", lens), p.dim("b", 5), p.dim("next_n", 2),
         p.dim("skip_below", 30), 64,
     )  # fmt: skip
 
 
 @case(walk.table_entries)
 def table_entries(p: Probe) -> None:
-    table = p.operand("block_table", p.integers(0, 999, 5, 100))
-    sizes = [
-        p.dim(text, value) for text, value in (("max_pages", 100), ("row", 3), ("first", 7), ("step", 3))
-    ]
+    table = spread(p, "block_table", p.integers(0, 999, 5, 100))
+    sizes = [p.dim(text, value) for text, value in (("row", 3), ("first", 7), ("step", 3))]
     p.call(
         p.var("entry", None, out=True, each="lane"),
         table,

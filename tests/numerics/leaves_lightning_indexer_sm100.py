@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from leaf_probes import Probe, case, straight
+from leaf_probes import Probe, case, spread, straight
 from leaves_lightning_indexer import _windows
 
 from dsl_kernels.device.text import lightning_indexer_sm100 as text
@@ -42,7 +42,7 @@ def load_scale(p: Probe) -> None:
 
 @case(text.load_lengths)
 def load_lengths(p: Probe) -> None:
-    lens = p.operand("seq_lens", p.integers(0, 99, 6, 5))
+    lens = spread(p, "seq_lens", p.integers(0, 99, 6, 5))
     sizes = (p.dim("seq", 4), p.dim("next_n", 5), p.dim("skip_below", 40))
     p.call(_integers(p, "length", None), lens, *sizes)
 
@@ -67,7 +67,7 @@ def weigh_one(p: Probe) -> None:
 
 
 def _logits(p: Probe, *shape: int) -> Any:
-    return p.operand("logits", torch.full((*shape, 260), -77.0), out=True)
+    return spread(p, "logits", torch.full((*shape, 260), -77.0), out=True)
 
 
 @case(text.store_query, query=(1, 3))
@@ -77,7 +77,6 @@ def store_query(p: Probe, query: int) -> None:
         p.dim("seq", 2),
         p.dim("query", query),
         p.dim("next_n", 3),
-        p.dim("stride", 260),
         p.dim("key", 128),
     )
     p.call(_logits(p, 3, 3), _given(p, "logit"), _given(p, "scale"), lengths, *sizes)
@@ -88,5 +87,5 @@ def store_row(p: Probe) -> None:
     windows = (
         _integers(p, text, value, 2, out=False) for text, value in (("begin", [0, 140]), ("size", [260, 70]))
     )
-    sizes = (p.dim("row", 5), p.dim("stride", 260), p.dim("key", 128))
+    sizes = (p.dim("row", 5), p.dim("key", 128))
     p.call(_logits(p, 9), _given(p, "logit"), _given(p, "scale"), *windows, 1, *sizes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from leaf_probes import Probe, case
+from leaf_probes import Probe, case, spread
 from leaves_lightning_indexer import _windows
 from leaves_lightning_indexer_sm100 import _given, _integers, _logits, _own
 
@@ -48,7 +48,7 @@ def one_length(p: Probe) -> None:
 
 @case(text.read_query_lengths, each=(2, 4))
 def read_query_lengths(p: Probe, each: int) -> None:
-    lens = p.operand("seq_lens", p.integers(0, 99, 6, 5))
+    lens = spread(p, "seq_lens", p.integers(0, 99, 6, 5))
     first = p.dim("query", 5 - each + each // 4)
     p.call(
         _integers(p, "length", None), lens, p.dim("seq", 4), first, each, p.dim("next_n", 5), p.dim("skip_below", 40)
@@ -67,7 +67,6 @@ def store_logits(p: Probe, each: int) -> None:
         p.dim("query", 1),
         each,
         p.dim("next_n", 5),
-        p.dim("stride", 260),
         p.dim("key", 128),
     )
     p.call(_logits(p, 3, 5), *_stored(p, each), lengths, *sizes)
@@ -86,5 +85,5 @@ def store_window(p: Probe, each: int) -> None:
         _integers(p, text, value, out=False)
         for text, value in (("begin", [130, 100, 150, 0]), ("size", [40, 60, 100, 0]))
     )
-    sizes = (p.dim("row", 3), each, p.dim("stride", 260), p.dim("key", 128))
+    sizes = (p.dim("row", 3), each, p.dim("key", 128))
     p.call(_logits(p, 9), *_stored(p, each), begin, size, *sizes)

@@ -554,7 +554,6 @@ EXPLAINED: dict[str, str | Only] = {
     "column and lo of make_keys": Only(ANY_SAMPLE, {SAMPLED_ROW: (1,)}),
     "lo and hi of make_keys": Only(f"{ANY_SAMPLE}; and where no tie is found, too", {SAMPLED_ROW: (1, 2)}),
     "left: accumulate": "the first product of a query adds to zeros",
-    "next_n and stride of store_logits": "the only query of a sequence lies at seq * next_n * stride, a product",
     "cached and page_size of find_row": NO_GAPS,
     "cached and page_size of find_rows": NO_GAPS,
     "not (!= has_lengths 0)": "the lengths that stand for none are longer than any row of ids, and say the same",
@@ -583,7 +582,6 @@ EXPLAINED: dict[str, str | Only] = {
     "pages and first_page of write_ids": Only(NO_PAGES, {SAMPLED_ROW: (1,)}),
     "first_page and group of write_ids": Only(NO_PAGES, {SAMPLED_ROW: (1,)}),
     "drop depend": "without it a launch waits for the whole kernel before it",
-    "max_pages and row of table_entries": "an entry lies at row * max_pages + page, a product of the two",
 }
 
 

@@ -651,6 +651,51 @@ def test_absolute_positions_count_from_column_0(k: int) -> None:
     assert int(columns.max()) == int(relative[0].max()) + 7
 
 
+@pytest.mark.parametrize("name", ["decode_strided", "decode_one_strided", "prefill_strided"])
+def test_scoring_takes_operands_as_frameworks_hold_them(name: str, reached) -> None:
+    """Each in place, the pages of the cache with gaps, and nothing is written beside the scores."""
+    inputs, expected = drawn("lightning_indexer", name)
+    form = name.partition("_")[0]
+    rows = inputs["q"].shape[:-2]
+    out = within(torch.zeros(*rows, 131 if form == "prefill" else 193), 3, 2)
+    given = {n: x for n, x in inputs.items() if n != "skip_below"}
+    call = lightning_indexer if form == "decode" else lightning_indexer_prefill
+    taken = dict(given)
+    if form == "decode":
+        # As vLLM holds them.
+        taken["k_cache"] = given["k_cache"].unflatten(1, (64, 1, 132))
+        taken["weights"] = torch.zeros(rows.numel(), 68)[:, :64].copy_(given["weights"].flatten(0, 1))
+        given["weights"] = taken["weights"]
+        if name == "decode_one_strided":
+            taken["seq_lens"] = given["seq_lens"][:, 0]
+    assert call(**taken, out=out, **CPU) is out
+    result = problems.get("lightning_indexer").compare(form, inputs, {"logits": out}, expected)
+    assert result.ok, result.failures
+    assert (out._base[..., :3] == 1).all() and (out._base[..., -2:] == 1).all()
+    assert_lie_there(reached, {**given, "logits": out})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k_cache": torch.zeros(3, 8448 + 16, dtype=torch.uint8)[:, :8448]}, "k_cache.*multiple of 128 bytes.*8464"),
+        ({"k_cache": torch.zeros(3, 64, 133, dtype=torch.uint8)[..., :132]}, "k_cache.*contiguous"),
+        ({"weights": torch.zeros(3, 64)}, r"weights.*b \* next_n.*\(3, 64\)"),
+        ({"weights": torch.zeros(1, 2, 65)[:, :, :64]}, "weights.*16 bytes"),
+        ({"q": torch.zeros(1, 2, 64, 136).to(torch.float8_e4m3fn)[..., :128]}, "q.*16 bytes"),
+        ({"q": torch.zeros(1, 2, 128, 64).to(torch.float8_e4m3fn).transpose(2, 3)}, "q.*stride of 1 along axis 3"),
+        ({"seq_lens": torch.zeros(2, dtype=torch.int32)}, "seq_lens.*b = 1"),
+        ({"out": torch.zeros(1, 1, 192).expand(1, 2, 192)}, "out.*positive"),
+    ],
+)  # fmt: skip
+def test_indexer_refuses_strides_that_no_copy_can_have(change: dict, message: str) -> None:
+    inputs, _ = drawn("lightning_indexer", "decode_tiny")
+    args = {n: inputs[n] for n in ("q", "k_cache", "weights", "seq_lens", "block_table")}
+    two = {n: args[n].expand(1, 2, *args[n].shape[2:]).contiguous() for n in ("q", "weights", "seq_lens")}
+    with pytest.raises(InvalidArgumentError, match=message):
+        lightning_indexer(**{**args, **two, **change}, **CPU)
+
+
 def test_indexer_refuses() -> None:
     inputs, _ = drawn("lightning_indexer", "decode_tiny")
     args = {n: inputs[n] for n in ("q", "k_cache", "weights", "seq_lens", "block_table")}
@@ -758,13 +803,14 @@ def test_inputs_without_an_element_select_nothing(arch: str, case: str) -> None:
     assert of_nothing(nothing(*EMPTY[case])(executor="interpreter", arch=arch))
 
 
-def test_scoring_refuses_rows_that_selection_would() -> None:
+def test_selection_takes_the_scores_of_any_width() -> None:
     inputs = step_inputs([[130], [64]])
     out = torch.zeros(2, 1, 3 * 64 + 2)
-    with pytest.raises(InvalidArgumentError, match="stride % 4 == 0"):
-        lightning_indexer(
-            inputs["q_index"], inputs["k_index_cache"], inputs["weights"], inputs["seq_lens"], inputs["block_table"], out=out, **CPU
-        )  # fmt: skip
+    index = (inputs[n] for n in ("q_index", "k_index_cache", "weights", "seq_lens", "block_table"))
+    scores = lightning_indexer(*index, out=out, **CPU)[:, 0]
+    ids = topk_selector(scores, inputs["seq_lens"][:, 0], 100, **CPU)
+    assert torch.equal(ids[0].long(), scores[0, :130].topk(100).indices.sort().values)
+    assert torch.equal(ids[1, :64].long(), torch.arange(64)) and (ids[1, 64:] == -1).all()
 
 
 def test_an_unknown_variant_is_named_with_those_near_it() -> None:

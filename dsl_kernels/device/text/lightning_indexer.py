@@ -63,7 +63,7 @@ def place_when_even(
 @by_text
 def read_lengths(m: LeafRecorder, length: Sets[Int32], seq_lens: Global[Int32], b: Int32) -> None:
     """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
-    length = seq_lens.row("lengths", minimum(m.lane, b - 1), 1, wide=False)[0]
+    length = seq_lens.row("lengths", minimum(m.lane, b - 1), wide=False)[0]
 
 
 @longest(lambda length, skip_below: (length if length > skip_below else 0,))
@@ -76,7 +76,7 @@ def lengths_to_score(m: LeafRecorder, need: Sets[Int32], length: Int32, b: Int32
 
 @recorded
 def _keys_to_score(m, seq_lens, b, next_n, skip_below, sequence):
-    lengths = seq_lens.row("lengths", minimum(sequence, b - 1), next_n, wide=False)
+    lengths = seq_lens.row("lengths", minimum(sequence, b - 1), wide=False)
     most_keys: Int32 = 0
     for i in rolled(next_n):
         length = lengths[i]
@@ -174,14 +174,14 @@ def next_tile(
 
 @by_text
 def table_entries(
-    m: LeafRecorder, entry: Sets[Int32], block_table: Global[Int32], max_pages: Int32, row: Int32,
-    first: Int32, step: Int32, pages: int, last: Int32,
+    m: LeafRecorder, entry: Sets[Int32], block_table: Global[Int32], row: Int32, first: Int32, step: Int32,
+    pages: int, last: Int32,
 ) -> None:  # fmt: skip
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on, `step` apart.
 
     Entries past `last` are not read; lanes that want one get that of `last`.
     """
-    line = block_table.row("line", row, max_pages, wide=False)
+    line = block_table.row("line", row, wide=False)
     entry = line[minimum((first + m.lane // pages * step) * pages + m.lane % pages, last)]
 
 

@@ -35,7 +35,7 @@ def load_lengths(
     query = m.thread % WARP
     length[0] = 0
     if query < next_n:
-        found = seq_lens.row("lengths", seq, next_n, wide=False)[query]
+        found = seq_lens.row("lengths", seq, wide=False)[query]
         if found > skip_below:
             length[0] = found
 
@@ -56,22 +56,22 @@ def load_windows(
 @by_text
 def store_query(
     m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
-    length: Registers[Int32], seq: Int32, query: Int32, next_n: Int32, stride: Int32, key: Int32,
+    length: Registers[Int32], seq: Int32, query: Int32, next_n: Int32, key: Int32,
 ) -> None:  # fmt: skip
     """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
     at = key + m.thread
     if at < shuffle(length[0], query):
-        logits.row("row_of_query", (seq, query), (next_n, stride))[at] = logit[0] * scale[0]
+        logits.row("row_of_query", (seq, query))[at] = logit[0] * scale[0]
 
 
 @moves(stored=lambda logit: logit)
 @by_text
 def store_row(
     m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
-    begin: Registers[Int32], size: Registers[Int32], j: int, row: Int32, stride: Int32, key: Int32,
+    begin: Registers[Int32], size: Registers[Int32], j: int, row: Int32, key: Int32,
 ) -> None:  # fmt: skip
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its window has that key."""
     at = key + m.thread
     m.comment("One comparison: a key before the window is far behind it, too.")
     if (at - begin[j]).to("uint32") < size[j].to("uint32"):
-        logits.row("row_of_key", row, stride)[at] = logit[0] * scale[0]
+        logits.row("row_of_key", row)[at] = logit[0] * scale[0]

@@ -114,7 +114,7 @@ def read_query_lengths(
     own = query + _query(m.thread, each)
     found: Int32 = 0
     if own < next_n:
-        found = seq_lens.row("lengths", seq, next_n, wide=False)[own]
+        found = seq_lens.row("lengths", seq, wide=False)[own]
         if found <= skip_below:
             found = 0
     length[0] = found
@@ -124,12 +124,12 @@ def read_query_lengths(
 @by_text
 def store_logits(
     m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
-    length: Registers[Int32], seq: Int32, query: Int32, each: int, next_n: Int32, stride: Int32, key: Int32,
+    length: Registers[Int32], seq: Int32, query: Int32, each: int, next_n: Int32, key: Int32,
 ) -> None:  # fmt: skip
     """Store this thread's logits of a product, times the scales: those of keys that its query has."""
     at = key + _key(m.thread, each)
     for i in range(logit.size):
-        to = logits.row("to", (seq, query + _query(m.thread, each)), (next_n, stride), at + ROWS * i)
+        to = logits.row("to", (seq, query + _query(m.thread, each)), first=at + ROWS * i)
         wanted = inline((each > 1 or m.thread % 4 < 2) and at + ROWS * i < length[0])
         m.do(store_where(to.at(0), logit[i] * scale[i], wanted))
 
@@ -149,11 +149,11 @@ def read_windows(
 @by_text
 def store_window(
     m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
-    begin: Registers[Int32], size: Registers[Int32], row: Int32, each: int, stride: Int32, key: Int32,
+    begin: Registers[Int32], size: Registers[Int32], row: Int32, each: int, key: Int32,
 ) -> None:  # fmt: skip
     """Store this thread's logits of a product, times the scales: those of keys in its row's window."""
     m.comment("What does not change from product to product comes first, so that it is found once.")
-    to = logits.row("to", row + _query(m.thread, each), stride, _key(m.thread, each)).part("there", key)
+    to = logits.row("to", row + _query(m.thread, each), first=_key(m.thread, each)).part("there", key)
     place = key - (begin[0] - _key(m.thread, each))
     for i in range(logit.size):
         inside = inline((place + ROWS * i).to("uint32") < size[0].to("uint32"))

@@ -1,4 +1,5 @@
-"""Boxes of tensor maps that every CTA of a cluster receives, each CTA sending its part, which `T.tma_copy` does not offer."""
+"""Boxes of tensor maps that `T.tma_copy` does not offer: those that every CTA of a cluster receives, and those of more axes than
+where they go."""
 
 import tilelang.language as T
 from tvm import tirx
@@ -34,6 +35,17 @@ def load_box(tensor_map, target, slot, row, column, full, full_slot, ctas, pair,
     """
     if T.shuffle_elect(32):
         _copy(tensor_map, T.access_ptr(target[slot, row, column], "w", 64), full[full_slot], ctas, pair, at)
+
+
+@T.macro
+def fold_box(tensor_map, dtype, target, slot, full, full_slot, at):
+    """Copy the box at coordinates `at` (outermost first) to all of a slot: its outer axes become rows.
+
+    It completes on full[full_slot], where its bytes are announced: an arrival follows the copies.
+    """
+    if T.shuffle_elect(32):
+        T.mbarrier_expect_tx(full[full_slot], target.shape[1] * target.shape[2] * TYPE_BYTES[dtype])
+        _copy(tensor_map, T.access_ptr(target[slot, 0, 0], "w", 64), full[full_slot], 1, False, at)
 
 
 @T.macro

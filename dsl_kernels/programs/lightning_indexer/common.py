@@ -48,19 +48,21 @@ class Kernel(Names):
     queries: Channel
     scores: Channel
     block_table: Global
+    k_cache: Global
     k_end: Global
     k_start: Global
     logits: Global
     seq_lens: Global
+    weights: Global
     b: Int32
     ctas: Int32
+    k_cache_stride: Int32
     max_pages: Int32
     next_n: Int32
     s: Int32
     skip_below: Int32
     skv: Int32
     splits: Int32
-    stride: Int32
     acc: View
     begin: View
     length: View
@@ -94,10 +96,12 @@ def inputs(
     )
 
 
-def rows_map(name: str, operand: str, rows: str, box: int) -> TensorMap:
-    """Boxes of `box` rows of 128 bytes; the keys of a page are 64 of its 66 such rows."""
+def rows_map(
+    name: str, operand: str, extents: tuple[str, ...], strides: tuple[str, ...], box: tuple[int, ...]
+) -> TensorMap:
+    """Boxes of rows of 128 bytes, of which there are `extents` along axes that are `strides` bytes apart, innermost first."""
     return TensorMap(
-        name, operand, "UINT8", ("128", rows), ("128",), (INDEX_DIM, box), (1, 1),
+        name, operand, "UINT8", ("128", *extents), strides, (INDEX_DIM, *box), (1, *(1 for _ in box)),
         swizzle="128B", l2_promotion="L2_128B",
     )  # fmt: skip
 

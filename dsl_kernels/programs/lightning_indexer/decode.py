@@ -25,7 +25,7 @@ from ...tile.lang import (
     Schedule,
     Size,
 )
-from ...tile.text import Box, Changes, Recorder, Span, Value, ceildiv, dim, minimum
+from ...tile.text import Box, Changes, Recorder, Value, ceildiv, dim, minimum
 from .common import (
     HOPPER_N,
     INDEX_DIM,
@@ -48,8 +48,17 @@ from .common import (
 
 def _maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
     return (
-        rows_map("query_map", "q", f"b * next_n * {k.heads}", k.heads),
-        rows_map("key_map", "k_cache", f"pages * {PAGE + 2}", PAGE),
+        rows_map(
+            "query_map",
+            "q",
+            (str(k.heads), "next_n", "b"),
+            ("q_stride_h", "q_stride_n", "q_stride_b"),
+            (k.heads, 1, 1),
+        ),
+        # The keys of a page are 64 of its 66 rows, and pages may have rows between them.
+        rows_map(
+            "key_map", "k_cache", (f"(pages - 1) * (k_cache_stride // 128) + {PAGE_ROWS}",), ("128",), (PAGE,)
+        ),
     )
 
 
@@ -186,10 +195,10 @@ def _read_entries(m: Recorder, s: Share, row: Value, step: Value, last: Value) -
     """The page-table entries of the current tile and those after it, `step` apart, up to entry `last` of a row."""
     ahead = inline(s.tile + _tiles_of_entries(m) * step)
     walk.table_entries(
-        m, s.entry, s.block_table, s.max_pages, row, first=s.tile, step=step, pages=m.c.pages, last=last,
+        m, s.entry, s.block_table, row, first=s.tile, step=step, pages=m.c.pages, last=last,
     )  # fmt: skip
     walk.table_entries(
-        m, s.ahead, s.block_table, s.max_pages, row, first=ahead, step=step, pages=m.c.pages, last=last,
+        m, s.ahead, s.block_table, row, first=ahead, step=step, pages=m.c.pages, last=last,
     )  # fmt: skip
 
 
@@ -206,6 +215,7 @@ def _begin_tile(m: Recorder, s: Share, it: Value) -> None:
 def _load(m: Recorder, s: Share) -> None:
     """Copies every key tile of the share, and the queries of a sequence before its first one."""
     pages = m.c.pages
+    page_rows = inline(s.k_cache_stride // INDEX_DIM)
     held: Int32 = 0
     page: Int32 = 0
     for it in range(s.turns):
@@ -222,21 +232,20 @@ def _load(m: Recorder, s: Share) -> None:
             s.entry = s.ahead
             ahead = inline(s.tile + _tiles_of_entries(m) * s.step)
             walk.table_entries(
-                m, s.ahead, s.block_table, s.max_pages, row=s.seq, first=ahead, step=s.step,
-                pages=pages, last=last,
+                m, s.ahead, s.block_table, row=s.seq, first=ahead, step=s.step, pages=pages, last=last,
             )  # fmt: skip
         keys = s.keys.producer.acquire(it)
         for p in unrolled(pages):
             walk.entry_of(m, page, s.entry, held * pages + minimum(p, last - s.tile * pages))
             m.bulk(
                 keys.keys.part(p * PAGE, PAGE),
-                Box("key_map", (page * PAGE_ROWS, 0)),
+                Box("key_map", (page * page_rows, 0)),
                 keys,
                 evict_first=bool(m.k.evict),
             )
             m.bulk(
                 keys.key_scales.part(p * PAGE, PAGE),
-                Span("k_cache", "float32", page, PAGE_WORDS, SCALE_WORD, PAGE),
+                s.k_cache.span((page,), PAGE_WORDS, SCALE_WORD, PAGE, "float32"),
                 keys,
             )
         keys.commit()
@@ -256,11 +265,11 @@ def _load_queries(m: Recorder, s: Share) -> None:
     queries = s.queries.producer.acquire(s.turn, bytes=count * (heads * (INDEX_DIM + 4)))
     for i in rolled(count):
         if one:
-            query = inline(s.seq)
+            query = inline(0)
         else:
-            query = s.seq * s.next_n + minimum(i, s.next_n - 1)
-        m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (query * heads, 0)), queries)
-        weights = Span("weights", "float32", query, heads, 0, heads)
+            query = minimum(i, s.next_n - 1)
+        m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (s.seq, query, 0, 0)), queries)
+        weights = s.weights.span((s.seq, query), heads)
         m.bulk(queries.head_weights.part(i * heads, heads), weights, queries)
     queries.commit()
 
@@ -295,8 +304,7 @@ def _score(m: Recorder, s: Share) -> None:
             sm90.weigh(m, s.logit, s.acc, s.weight, each, m.k.heads)
             sm90.one_length(m, s.length, s.need)
             sm90.store_logits(
-                m, s.logits, s.logit, s.scale, s.length, s.seq, query=0, each=1, next_n=1,
-                stride=s.stride, key=key,
+                m, s.logits, s.logit, s.scale, s.length, s.seq, query=0, each=1, next_n=1, key=key,
             )  # fmt: skip
         else:
             sm90.read_scales(m, s.scale, keys.key_scales, first=0, each=each)
@@ -312,8 +320,8 @@ def _score(m: Recorder, s: Share) -> None:
                 )  # fmt: skip
                 sm90.weigh(m, s.logit, s.acc, s.weight, each, m.k.heads)
                 sm90.store_logits(
-                    m, s.logits, s.logit, s.scale, s.length, s.seq, query=product * each,
-                    each=each, next_n=s.next_n, stride=s.stride, key=key,
+                    m, s.logits, s.logit, s.scale, s.length, s.seq, query=product * each, each=each,
+                    next_n=s.next_n, key=key,
                 )  # fmt: skip
             keys.release()
         s.tile += s.step
@@ -384,8 +392,7 @@ def _epilogue(m: Recorder, s: Share, g: int) -> None:
                     sm100.load_weights(m, weight, queries.head_weights, query * heads)
                 leaf.weigh_one(m, logit, dots, j, weight)
                 sm100.store_query(
-                    m, s.logits, logit, scale, length, s.seq, query, s.next_n, s.stride,
-                    key=s.tile * m.k.tile,
+                    m, s.logits, logit, scale, length, s.seq, query, s.next_n, key=s.tile * m.k.tile,
                 )  # fmt: skip
         s.tile += s.step
 

@@ -11,7 +11,7 @@ from ...device.text import lightning_indexer as walk
 from ...device.text import lightning_indexer_sm90 as sm90
 from ...device.text import lightning_indexer_sm100 as sm100
 from ...device.torch import lightning_indexer as leaf
-from ...tile.frontend import Int32, State, inline, recorded
+from ...tile.frontend import Int32, State, inline, recorded, rolled
 from ...tile.lang import (
     START,
     Body,
@@ -23,7 +23,7 @@ from ...tile.lang import (
     Schedule,
     Size,
 )
-from ...tile.text import Box, Recorder, ceildiv, dim
+from ...tile.text import Box, Recorder, ceildiv, dim, minimum
 from .common import (
     TENSOR,
     Kernel,
@@ -41,9 +41,8 @@ from .common import (
 
 def _maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
     return (
-        rows_map("query_map", "q", f"s * {k.heads}", min(256, k.queries * k.heads)),
-        vector_map("weight_map", "weights", f"s * {k.heads}", min(256, k.queries * k.heads)),
-        rows_map("key_map", "k", "skv", k.tile),
+        rows_map("query_map", "q", (str(k.heads), "s"), ("q_stride_h", "q_stride_s"), (k.heads, k.queries)),
+        rows_map("key_map", "k", ("skv",), ("k_stride",), (k.tile,)),
         vector_map("scale_map", "k_scales", "skv", k.tile),
     )
 
@@ -138,14 +137,14 @@ def _start(m: Recorder) -> Block:
 
 @recorded
 def _load(m: Recorder, s: Block) -> None:
-    k, rows = m.k, m.k.queries * m.k.heads
-    query = s.row * k.heads
+    k, heads = m.k, m.k.heads
     if s.turns > 0:
         queries = s.queries.producer.acquire(0)
-        for part in range(0, rows, 256):
-            count = min(256, rows - part)
-            m.bulk(queries.queries.part(part, count), Box("query_map", (query + part, 0)), queries)
-            m.bulk(queries.head_weights.part(part, count), Box("weight_map", (query + part,)), queries)
+        m.bulk(queries.queries, Box("query_map", (s.row, 0, 0)), queries)
+        for i in rolled(k.queries):
+            m.comment("Nothing is stored of a row past the last one.")
+            query = minimum(s.row + i, s.s - 1)
+            m.bulk(queries.head_weights.part(i * heads, heads), s.weights.span((query,), heads), queries)
         queries.commit()
     for it in range(s.turns):
         keys = s.keys.producer.acquire(it)
@@ -181,8 +180,7 @@ def _score(m: Recorder, s: Block) -> None:
                 keys.release()
             sm90.weigh(m, s.logit, s.acc, s.weight, each, m.k.heads)
             sm90.store_window(
-                m, s.logits, s.logit, s.scale, s.begin, s.size, row=own, each=each,
-                stride=s.stride, key=(s.first + it) * m.k.tile + at,
+                m, s.logits, s.logit, s.scale, s.begin, s.size, row=own, each=each, key=(s.first + it) * m.k.tile + at,
             )  # fmt: skip
 
 
@@ -223,8 +221,7 @@ def _epilogue(m: Recorder, s: Block, g: int) -> None:
             sm100.load_weights(m, weight, queries.head_weights, (g * each + j) * heads)
             leaf.weigh_one(m, logit, dots, j, weight)
             sm100.store_row(
-                m, s.logits, logit, scale, begin, size, j, row=own + j, stride=s.stride,
-                key=(s.first + it) * m.k.tile,
+                m, s.logits, logit, scale, begin, size, j, row=own + j, key=(s.first + it) * m.k.tile,
             )  # fmt: skip
 
 

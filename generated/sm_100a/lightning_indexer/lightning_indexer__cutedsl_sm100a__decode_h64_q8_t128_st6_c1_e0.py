@@ -73,7 +73,7 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import bulk, tcgen05, warps
+from dsl_kernels.device.cutedsl import boxes, bulk, tcgen05, warps
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
 from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -87,20 +87,27 @@ INDEX_DIM = 128
 ROWS_PER_PRODUCT = 2
 COLUMNS = 128
 PAGE = 64
-PAGE_ROWS = 66
-PAGE_WORDS = 2112
 SCALE_WORD = 2048
 
 SCORE = tcgen05.Product("float8_e4m3", TILE, COLUMNS, INDEX_DIM, "k", "k")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q", "tensor", "float8_e4m3fn", ("b", "next_n", "64", "128")),
-        Operand("k_cache", "tensor", "uint8", ("pages", "8448")),
-        Operand("weights", "tensor", "float32", ("b", "next_n", "64")),
-        Operand("seq_lens", "tensor", "int32", ("b", "next_n")),
-        Operand("block_table", "tensor", "int32", ("b", "max_pages")),
-        Operand("logits", "tensor", "float32", ("b", "next_n", "stride"), written=True),
+        Operand(
+            "q", "tensor", "float8_e4m3fn", ("b", "next_n", "64", "128"),
+            strides=("q_stride_b", "q_stride_n", "q_stride_h", "1")
+        ),
+        Operand("k_cache", "tensor", "uint8", ("pages", "8448"), strides=("k_cache_stride", "1")),
+        Operand(
+            "weights", "tensor", "float32", ("b", "next_n", "64"),
+            strides=("weights_stride_b", "weights_stride_n", "1")
+        ),
+        Operand("seq_lens", "tensor", "int32", ("b", "next_n"), strides=("seq_lens_stride", "1")),
+        Operand("block_table", "tensor", "int32", ("b", "max_pages"), strides=("block_table_stride", "1")),
+        Operand(
+            "logits", "tensor", "float32", ("b", "next_n", "stride"),
+            strides=("logits_stride_b", "logits_stride_n", "1"), written=True
+        ),
         Operand("skip_below", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
     ),
@@ -109,11 +116,16 @@ LAUNCH = Launch(
     cluster=(1, 1, 1),
     tensor_maps=(
         TensorMap(
-            "query_map", "q", "UINT8", global_dims=("128", "b * next_n * 64"), global_strides=("128",),
-            box=(INDEX_DIM, HEADS), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+            "query_map", "q", "UINT8", global_dims=("128", "64", "next_n", "b"), global_strides=(
+                "q_stride_h", "q_stride_n", "q_stride_b"
+            ),
+            box=(INDEX_DIM, HEADS, 1, 1), element_strides=(1, 1, 1, 1),
+            swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "key_map", "k_cache", "UINT8", global_dims=("128", "pages * 66"), global_strides=("128",),
+            "key_map", "k_cache", "UINT8", global_dims=(
+                "128", "(pages - 1) * (k_cache_stride // 128) + 66"
+            ), global_strides=("128",),
             box=(INDEX_DIM, PAGE), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
     ),
@@ -153,13 +165,13 @@ def place_when_even(b, cta, ctas):
 
 
 @cute.jit
-def table_entries(block_table, max_pages, row, first, step, last, lane):
+def table_entries(block_table, block_table_stride_0, row, first, step, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
     Entries past `last` are not read; lanes that want one get that of `last`.
     """
-    line = row * max_pages
+    line = row * block_table_stride_0
     entry = block_table[
         line + cutlass.min((first + lane // TILE_PAGES * step) * TILE_PAGES + lane % TILE_PAGES, last)
     ]
@@ -167,11 +179,11 @@ def table_entries(block_table, max_pages, row, first, step, last, lane):
 
 
 @cute.jit
-def keys_to_score(seq_lens, b, next_n, skip_below, sequence):
+def keys_to_score(seq_lens, seq_lens_stride_0, b, next_n, skip_below, sequence):
     """Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the
     batch.
     """
-    lengths = cutlass.min(sequence, b - 1) * next_n
+    lengths = cutlass.min(sequence, b - 1) * seq_lens_stride_0
     most_keys = Int32(0)
     for i in cutlass.range(next_n, unroll=1):
         length = seq_lens[lengths + i]
@@ -181,7 +193,7 @@ def keys_to_score(seq_lens, b, next_n, skip_below, sequence):
 
 
 @cute.jit
-def find_share(seq, tile, need, step, seq_lens, b, next_n, skip_below, cta, ctas, lane):
+def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, next_n, skip_below, cta, ctas, lane):
     """Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
 
     Given are place_when_even and keys_to_score of the first 32 sequences, one a lane; what comes back
@@ -197,7 +209,7 @@ def find_share(seq, tile, need, step, seq_lens, b, next_n, skip_below, cta, ctas
         longest = Int32(total)
         for c in cutlass.range(1, leaf.ceildiv(b, 32), 1, unroll=1):
             sequence = c * 32 + lane
-            lengths = cutlass.min(sequence, b - 1) * next_n
+            lengths = cutlass.min(sequence, b - 1) * seq_lens_stride_0
             most_keys = Int32(0)
             for i in cutlass.range(next_n, unroll=1):
                 length = seq_lens[lengths + i]
@@ -211,7 +223,7 @@ def find_share(seq, tile, need, step, seq_lens, b, next_n, skip_below, cta, ctas
             if seq < 32:
                 need = warps.shuffle(need, seq)
             else:
-                lengths = cutlass.min(seq, b - 1) * next_n
+                lengths = cutlass.min(seq, b - 1) * seq_lens_stride_0
                 most_keys = Int32(0)
                 for i in cutlass.range(next_n, unroll=1):
                     length = seq_lens[lengths + i]
@@ -228,7 +240,7 @@ def find_share(seq, tile, need, step, seq_lens, b, next_n, skip_below, cta, ctas
             while searching:
                 if batch > 0:
                     sequence = batch * 32 + lane
-                    lengths = cutlass.min(sequence, b - 1) * next_n
+                    lengths = cutlass.min(sequence, b - 1) * seq_lens_stride_0
                     most_keys = Int32(0)
                     for i in cutlass.range(next_n, unroll=1):
                         length = seq_lens[lengths + i]
@@ -250,7 +262,7 @@ def find_share(seq, tile, need, step, seq_lens, b, next_n, skip_below, cta, ctas
 
 
 @cute.jit
-def next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below):
+def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, next_n, skip_below):
     """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
     score.
 
@@ -260,7 +272,7 @@ def next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below):
     while tile * TILE >= need:
         seq = seq + 1
         tile = Int32(0)
-        lengths = cutlass.min(seq, b - 1) * next_n
+        lengths = cutlass.min(seq, b - 1) * seq_lens_stride_0
         most_keys = Int32(0)
         for i in cutlass.range(next_n, unroll=1):
             length = seq_lens[lengths + i]
@@ -270,12 +282,12 @@ def next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below):
 
 
 @cute.jit
-def load_lengths(length, seq_lens, seq, next_n, skip_below, thread):
+def load_lengths(length, seq_lens, seq_lens_stride_0, seq, next_n, skip_below, thread):
     """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
     query = thread % 32
     length[0] = Int32(0)
     if query < next_n:
-        lengths = seq * next_n
+        lengths = seq * seq_lens_stride_0
         found = seq_lens[lengths + query]
         if found > skip_below:
             length[0] = found
@@ -295,22 +307,22 @@ def load_weights(weight, head_weights, first):
 
 
 @cute.jit
-def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, thread):
+def store_query(logits, logits_stride_0, logits_stride_1, logit, scale, length, seq, query, key, thread):
     """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
     at = key + thread
     if at < warps.shuffle(length[0], query):
-        row_of_query = logits + Int64(seq * next_n + query) * stride
+        row_of_query = logits + Int64(seq) * logits_stride_0 + Int64(query) * logits_stride_1
         row_of_query[at] = logit[0] * scale[0]
 
 
 @cute.jit
-def table_entries_step_1(block_table, max_pages, row, first, last, lane):
+def table_entries_step_1(block_table, block_table_stride_0, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
     Entries past `last` are not read; lanes that want one get that of `last`.
     """
-    line = row * max_pages
+    line = row * block_table_stride_0
     entry = block_table[
         line + cutlass.min((first + lane // TILE_PAGES) * TILE_PAGES + lane % TILE_PAGES, last)
     ]
@@ -326,11 +338,12 @@ def entry_of(entry, place):
 
 @cute.jit
 def score_0(
-    seq_lens: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32, stride: Int32,
-    key_scales: cute.Pointer, head_weights: cute.Pointer, tmem: cute.Pointer, keys_full: cute.Pointer,
-    keys_empty: cute.Pointer, queries_full: cute.Pointer, queries_empty: cute.Pointer,
-    scores_0_full: cute.Pointer, scores_0_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32,
-    need: Int32, turns: Int32, turn: Int32, fresh: Boolean, thread: Int32
+    seq_lens: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32,
+    seq_lens_stride: Int32, logits_stride_b: Int32, logits_stride_n: Int32, key_scales: cute.Pointer,
+    head_weights: cute.Pointer, tmem: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer,
+    queries_full: cute.Pointer, queries_empty: cute.Pointer, scores_0_full: cute.Pointer,
+    scores_0_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32, need: Int32, turns: Int32,
+    turn: Int32, fresh: Boolean, thread: Int32
 ):
     """Epilogue of products i with i % 2 == 0."""
     dots_0 = cute.make_rmem_tensor(COLUMNS, Float32)
@@ -341,7 +354,9 @@ def score_0(
     worker = thread
     use = Int32(0)
     for it in cutlass.range(turns, unroll=1):
-        fresh, seq, tile, need = next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below)
+        fresh, seq, tile, need = next_tile(
+            it, seq, tile, need, seq_lens, seq_lens_stride, b, next_n, skip_below
+        )
         if fresh:
             if it > 0:
                 cute.arch.sync_warp()
@@ -349,7 +364,7 @@ def score_0(
                     cute.arch.mbarrier_arrive(queries_empty)
             turn = turn + 1
             cute.arch.mbarrier_wait(queries_full, turn & 1)
-            load_lengths(length_0, seq_lens, seq, next_n, skip_below, worker)
+            load_lengths(length_0, seq_lens, seq_lens_stride, seq, next_n, skip_below, worker)
         cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
         load_scale(scale_0, key_scales + it % STAGES * TILE, worker)
         cute.arch.sync_warp()
@@ -371,25 +386,26 @@ def score_0(
             # product.
             leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
             store_query(
-                logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT, next_n, stride,
-                tile * TILE, worker
+                logits, logits_stride_b, logits_stride_n, logit_0, scale_0, length_0, seq,
+                product * ROWS_PER_PRODUCT, tile * TILE, worker
             )
             load_weights(weight_0, head_weights, (product * ROWS_PER_PRODUCT + 1) * HEADS)
             leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0)
             store_query(
-                logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT + 1, next_n, stride,
-                tile * TILE, worker
+                logits, logits_stride_b, logits_stride_n, logit_0, scale_0, length_0, seq,
+                product * ROWS_PER_PRODUCT + 1, tile * TILE, worker
             )
         tile = tile + step
 
 
 @cute.jit
 def score_1(
-    seq_lens: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32, stride: Int32,
-    key_scales: cute.Pointer, head_weights: cute.Pointer, tmem: cute.Pointer, keys_full: cute.Pointer,
-    keys_empty: cute.Pointer, queries_full: cute.Pointer, queries_empty: cute.Pointer,
-    scores_1_full: cute.Pointer, scores_1_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32,
-    need: Int32, turns: Int32, turn: Int32, fresh: Boolean, thread: Int32
+    seq_lens: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32,
+    seq_lens_stride: Int32, logits_stride_b: Int32, logits_stride_n: Int32, key_scales: cute.Pointer,
+    head_weights: cute.Pointer, tmem: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer,
+    queries_full: cute.Pointer, queries_empty: cute.Pointer, scores_1_full: cute.Pointer,
+    scores_1_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32, need: Int32, turns: Int32,
+    turn: Int32, fresh: Boolean, thread: Int32
 ):
     """Epilogue of products i with i % 2 == 1."""
     dots_1 = cute.make_rmem_tensor(COLUMNS, Float32)
@@ -400,7 +416,9 @@ def score_1(
     worker = thread % 128
     use = Int32(0)
     for it in cutlass.range(turns, unroll=1):
-        fresh, seq, tile, need = next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below)
+        fresh, seq, tile, need = next_tile(
+            it, seq, tile, need, seq_lens, seq_lens_stride, b, next_n, skip_below
+        )
         if fresh:
             if it > 0:
                 cute.arch.sync_warp()
@@ -408,7 +426,7 @@ def score_1(
                     cute.arch.mbarrier_arrive(queries_empty)
             turn = turn + 1
             cute.arch.mbarrier_wait(queries_full, turn & 1)
-            load_lengths(length_1, seq_lens, seq, next_n, skip_below, worker)
+            load_lengths(length_1, seq_lens, seq_lens_stride, seq, next_n, skip_below, worker)
         cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
         load_scale(scale_1, key_scales + it % STAGES * TILE, worker)
         cute.arch.sync_warp()
@@ -430,14 +448,14 @@ def score_1(
             # product.
             leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
             store_query(
-                logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT, next_n, stride,
-                tile * TILE, worker
+                logits, logits_stride_b, logits_stride_n, logit_1, scale_1, length_1, seq,
+                product * ROWS_PER_PRODUCT, tile * TILE, worker
             )
             load_weights(weight_1, head_weights, (product * ROWS_PER_PRODUCT + 1) * HEADS)
             leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1)
             store_query(
-                logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT + 1, next_n, stride,
-                tile * TILE, worker
+                logits, logits_stride_b, logits_stride_n, logit_1, scale_1, length_1, seq,
+                product * ROWS_PER_PRODUCT + 1, tile * TILE, worker
             )
         tile = tile + step
 
@@ -446,7 +464,8 @@ def score_1(
 def load(
     query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
     key_map_coords: cute.Tensor, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer,
-    block_table: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32, max_pages: Int32,
+    block_table: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32, k_cache_stride: Int32,
+    weights_stride_b: Int32, weights_stride_n: Int32, seq_lens_stride: Int32, block_table_stride: Int32,
     keys: cute.Pointer, key_scales: cute.Pointer, queries: cute.Pointer, head_weights: cute.Pointer,
     keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer,
     queries_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32, need: Int32, turns: Int32, turn: Int32,
@@ -456,45 +475,48 @@ def load(
     held = Int32(0)
     page = Int32(0)
     for it in cutlass.range(turns, unroll=1):
-        fresh, seq, tile, need = next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below)
+        fresh, seq, tile, need = next_tile(
+            it, seq, tile, need, seq_lens, seq_lens_stride, b, next_n, skip_below
+        )
         last = leaf.ceildiv(need, PAGE) - 1
         if fresh:
             turn = turn + 1
             held = Int32(0)
             if step == 1:
-                entry = table_entries_step_1(block_table, max_pages, seq, tile, last, lane)
-                ahead = table_entries_step_1(block_table, max_pages, seq, tile + 16, last, lane)
+                entry = table_entries_step_1(block_table, block_table_stride, seq, tile, last, lane)
+                ahead = table_entries_step_1(block_table, block_table_stride, seq, tile + 16, last, lane)
             # The last product of an odd count scores its last query twice.
             count = leaf.ceildiv(next_n, ROWS_PER_PRODUCT) * ROWS_PER_PRODUCT
             cute.arch.mbarrier_wait(queries_empty, (turn & 1) ^ 1)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(queries_full, count * (HEADS * (INDEX_DIM + 4)))
             for i in cutlass.range(count, unroll=1):
-                query = seq * next_n + cutlass.min(i, next_n - 1)
-                bulk.load_box(
-                    query_map, query_map_coords, (query * HEADS, 0), (HEADS, INDEX_DIM),
+                query = cutlass.min(i, next_n - 1)
+                boxes.load_box(
+                    query_map, query_map_coords, (seq, query, 0, 0), (1, 1, HEADS, INDEX_DIM),
                     queries + i * HEADS * INDEX_DIM, queries_full
                 )
                 with cute.arch.elect_one():
                     bulk.load_span(
-                        weights, Float32, query, HEADS, 0, HEADS, head_weights + i * HEADS, queries_full
+                        weights, Float32, Int64(seq) * weights_stride_b + Int64(query) * weights_stride_n, 1,
+                        0, HEADS, head_weights + i * HEADS, queries_full
                     )
         if held == 16:
             held = Int32(0)
             entry = ahead
-            ahead = table_entries(block_table, max_pages, seq, tile + 16 * step, step, last, lane)
+            ahead = table_entries(block_table, block_table_stride, seq, tile + 16 * step, step, last, lane)
         cute.arch.mbarrier_wait(keys_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % STAGES, TILE * INDEX_DIM + TILE * 4)
         for p in cutlass.range_constexpr(TILE_PAGES):
             page = entry_of(entry, held * TILE_PAGES + cutlass.min(p, last - tile * TILE_PAGES))
             bulk.load_box(
-                key_map, key_map_coords, (page * PAGE_ROWS, 0), (PAGE, INDEX_DIM),
+                key_map, key_map_coords, (page * (k_cache_stride // INDEX_DIM), 0), (PAGE, INDEX_DIM),
                 keys + (it % STAGES * (TILE * INDEX_DIM) + p * PAGE * INDEX_DIM), keys_full + it % STAGES
             )
             with cute.arch.elect_one():
                 bulk.load_span(
-                    k_cache, Float32, page, PAGE_WORDS, SCALE_WORD, PAGE,
+                    k_cache, Float32, Int64(page) * (k_cache_stride // 4), 1, SCALE_WORD, PAGE,
                     key_scales + (it % STAGES * TILE + p * PAGE), keys_full + it % STAGES
                 )
         held = held + 1
@@ -503,11 +525,12 @@ def load(
 
 @cute.jit
 def mma(
-    seq_lens: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32, keys: cute.Pointer,
-    queries: cute.Pointer, tmem: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer,
-    queries_full: cute.Pointer, queries_empty: cute.Pointer, scores_0_full: cute.Pointer,
-    scores_0_empty: cute.Pointer, scores_1_full: cute.Pointer, scores_1_empty: cute.Pointer, seq: Int32,
-    tile: Int32, step: Int32, need: Int32, turns: Int32, turn: Int32, fresh: Boolean
+    seq_lens: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32, seq_lens_stride: Int32,
+    keys: cute.Pointer, queries: cute.Pointer, tmem: cute.Pointer, keys_full: cute.Pointer,
+    keys_empty: cute.Pointer, queries_full: cute.Pointer, queries_empty: cute.Pointer,
+    scores_0_full: cute.Pointer, scores_0_empty: cute.Pointer, scores_1_full: cute.Pointer,
+    scores_1_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32, need: Int32, turns: Int32,
+    turn: Int32, fresh: Boolean
 ):
     """Issues every tcgen05.mma and commit."""
     score_a = SCORE.operand_a(keys, TILE, INDEX_DIM, STAGES, 128)
@@ -515,7 +538,9 @@ def mma(
     fill_0 = Int32(0)
     fill_1 = Int32(0)
     for it in cutlass.range(turns, unroll=1):
-        fresh, seq, tile, need = next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below)
+        fresh, seq, tile, need = next_tile(
+            it, seq, tile, need, seq_lens, seq_lens_stride, b, next_n, skip_below
+        )
         if fresh:
             if it > 0:
                 with cute.arch.elect_one():
@@ -559,7 +584,10 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0(
     query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
     key_map_coords: cute.Tensor, q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer,
     seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, ctas: Int32,
-    b: Int32, next_n: Int32, pages: Int32, max_pages: Int32, stride: Int32
+    b: Int32, next_n: Int32, q_stride_b: Int32, q_stride_n: Int32, q_stride_h: Int32, pages: Int32,
+    k_cache_stride: Int32, weights_stride_b: Int32, weights_stride_n: Int32, seq_lens_stride: Int32,
+    max_pages: Int32, block_table_stride: Int32, stride: Int32, logits_stride_b: Int32,
+    logits_stride_n: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     keys = shared.keys.data_ptr()
@@ -617,36 +645,39 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0(
     if warp == 8:
         # Garbage past a length: nothing follows an entry before the length is known.
         row = cutlass.min(seq, b - 1)
-        entry = table_entries(block_table, max_pages, row, tile, step, max_pages - 1, lane)
-        ahead = table_entries(block_table, max_pages, row, tile + 16 * step, step, max_pages - 1, lane)
+        entry = table_entries(block_table, block_table_stride, row, tile, step, max_pages - 1, lane)
+        ahead = table_entries(
+            block_table, block_table_stride, row, tile + 16 * step, step, max_pages - 1, lane
+        )
     cute.arch.griddepcontrol_launch_dependents()
-    need = keys_to_score(seq_lens, b, next_n, skip_below, lane)
+    need = keys_to_score(seq_lens, seq_lens_stride, b, next_n, skip_below, lane)
     seq, tile, need, turns, step = find_share(
-        seq, tile, need, step, seq_lens, b, next_n, skip_below, cta, ctas, lane
+        seq, tile, need, step, seq_lens, seq_lens_stride, b, next_n, skip_below, cta, ctas, lane
     )
     if warp < 4:
         score_0(
-            seq_lens, logits, skip_below, b, next_n, stride, key_scales, head_weights, tmem, keys_full,
-            keys_empty, queries_full, queries_empty, scores_0_full, scores_0_empty, seq, tile, step, need,
-            turns, turn, fresh, thread
+            seq_lens, logits, skip_below, b, next_n, seq_lens_stride, logits_stride_b, logits_stride_n,
+            key_scales, head_weights, tmem, keys_full, keys_empty, queries_full, queries_empty, scores_0_full,
+            scores_0_empty, seq, tile, step, need, turns, turn, fresh, thread
         )
     elif warp < 8:
         score_1(
-            seq_lens, logits, skip_below, b, next_n, stride, key_scales, head_weights, tmem, keys_full,
-            keys_empty, queries_full, queries_empty, scores_1_full, scores_1_empty, seq, tile, step, need,
-            turns, turn, fresh, thread
+            seq_lens, logits, skip_below, b, next_n, seq_lens_stride, logits_stride_b, logits_stride_n,
+            key_scales, head_weights, tmem, keys_full, keys_empty, queries_full, queries_empty, scores_1_full,
+            scores_1_empty, seq, tile, step, need, turns, turn, fresh, thread
         )
     elif warp < 9:
         load(
             query_map, query_map_coords, key_map, key_map_coords, k_cache, weights, seq_lens, block_table,
-            skip_below, b, next_n, max_pages, keys, key_scales, queries, head_weights, keys_full, keys_empty,
-            queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh, entry, ahead, lane
+            skip_below, b, next_n, k_cache_stride, weights_stride_b, weights_stride_n, seq_lens_stride,
+            block_table_stride, keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full,
+            queries_empty, seq, tile, step, need, turns, turn, fresh, entry, ahead, lane
         )
     else:
         mma(
-            seq_lens, skip_below, b, next_n, keys, queries, tmem, keys_full, keys_empty, queries_full,
-            queries_empty, scores_0_full, scores_0_empty, scores_1_full, scores_1_empty, seq, tile, step,
-            need, turns, turn, fresh
+            seq_lens, skip_below, b, next_n, seq_lens_stride, keys, queries, tmem, keys_full, keys_empty,
+            queries_full, queries_empty, scores_0_full, scores_0_empty, scores_1_full, scores_1_empty, seq,
+            tile, step, need, turns, turn, fresh
         )
     # Tensor memory goes back only when no role can touch it any more.
     nvvm.tcgen05_fence("before_thread_sync")
@@ -660,12 +691,16 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0(
 def program(
     q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer,
     block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, ctas: Int32, b: Int32, next_n: Int32,
-    pages: Int32, max_pages: Int32, stride: Int32
+    q_stride_b: Int32, q_stride_n: Int32, q_stride_h: Int32, pages: Int32, k_cache_stride: Int32,
+    weights_stride_b: Int32, weights_stride_n: Int32, seq_lens_stride: Int32, max_pages: Int32,
+    block_table_stride: Int32, stride: Int32, logits_stride_b: Int32, logits_stride_n: Int32
 ):
-    query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (HEADS, INDEX_DIM), True)
+    query_map, query_map_coords = boxes.strided_map(q, cutlass.Float8E4M3FN, (1, 1, HEADS, INDEX_DIM), True)
     key_map, key_map_coords = bulk.box_map(k_cache, cutlass.Float8E4M3FN, (PAGE, INDEX_DIM), True)
     kernel = lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0(
         query_map, query_map_coords, key_map, key_map_coords, q, k_cache, weights, seq_lens, block_table,
-        logits, skip_below, ctas, b, next_n, pages, max_pages, stride
+        logits, skip_below, ctas, b, next_n, q_stride_b, q_stride_n, q_stride_h, pages, k_cache_stride,
+        weights_stride_b, weights_stride_n, seq_lens_stride, max_pages, block_table_stride, stride,
+        logits_stride_b, logits_stride_n
     )
     kernel.launch(grid=(1, 1, 1), block=(320, 1, 1), cluster=(1, 1, 1))

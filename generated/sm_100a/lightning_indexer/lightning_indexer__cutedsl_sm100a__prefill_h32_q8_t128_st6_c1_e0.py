@@ -67,7 +67,7 @@ from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import bulk, tcgen05, warps
+from dsl_kernels.device.cutedsl import boxes, bulk, tcgen05, warps
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
 from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -84,13 +84,15 @@ SCORE = tcgen05.Product("float8_e4m3", TILE, COLUMNS, INDEX_DIM, "k", "k")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q", "tensor", "float8_e4m3fn", ("s", "32", "128")),
-        Operand("k", "tensor", "float8_e4m3fn", ("skv", "128")),
+        Operand(
+            "q", "tensor", "float8_e4m3fn", ("s", "32", "128"), strides=("q_stride_s", "q_stride_h", "1")
+        ),
+        Operand("k", "tensor", "float8_e4m3fn", ("skv", "128"), strides=("k_stride", "1")),
         Operand("k_scales", "tensor", "float32", ("skv",)),
-        Operand("weights", "tensor", "float32", ("s", "32")),
+        Operand("weights", "tensor", "float32", ("s", "32"), strides=("weights_stride", "1")),
         Operand("k_start", "tensor", "int32", ("s",)),
         Operand("k_end", "tensor", "int32", ("s",)),
-        Operand("logits", "tensor", "float32", ("s", "stride"), written=True),
+        Operand("logits", "tensor", "float32", ("s", "stride"), strides=("logits_stride", "1"), written=True),
         Operand("skip_below", "scalar", "int32"),
         Operand("splits", "scalar", "int32"),
     ),
@@ -99,15 +101,14 @@ LAUNCH = Launch(
     cluster=(1, 1, 1),
     tensor_maps=(
         TensorMap(
-            "query_map", "q", "UINT8", global_dims=("128", "s * 32"), global_strides=("128",),
-            box=(INDEX_DIM, 256), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+            "query_map", "q", "UINT8", global_dims=("128", "32", "s"), global_strides=(
+                "q_stride_h", "q_stride_s"
+            ),
+            box=(INDEX_DIM, HEADS, QUERIES), element_strides=(1, 1, 1),
+            swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "weight_map", "weights", "FLOAT32", global_dims=("s * 32",), global_strides=(),
-            box=(256,), element_strides=(1,), swizzle="NONE", l2_promotion="NONE",
-        ),
-        TensorMap(
-            "key_map", "k", "UINT8", global_dims=("128", "skv"), global_strides=("128",),
+            "key_map", "k", "UINT8", global_dims=("128", "skv"), global_strides=("k_stride",),
             box=(INDEX_DIM, TILE), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
@@ -182,14 +183,14 @@ def load_weights_first_0(weight, head_weights):
 
 
 @cute.jit
-def store_row_j_0(logits, logit, scale, begin, size, row, stride, key, thread):
+def store_row_j_0(logits, logits_stride_0, logit, scale, begin, size, row, key, thread):
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
     window has that key.
     """
     at = key + thread
     # One comparison: a key before the window is far behind it, too.
     if (at - begin[0]).to(cutlass.Uint32) < size[0].to(cutlass.Uint32):
-        row_of_key = logits + Int64(row) * stride
+        row_of_key = logits + Int64(row) * logits_stride_0
         row_of_key[at] = logit[0] * scale[0]
 
 
@@ -201,14 +202,14 @@ def load_weights_first_32(weight, head_weights):
 
 
 @cute.jit
-def store_row_j_1(logits, logit, scale, begin, size, row, stride, key, thread):
+def store_row_j_1(logits, logits_stride_0, logit, scale, begin, size, row, key, thread):
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
     window has that key.
     """
     at = key + thread
     # One comparison: a key before the window is far behind it, too.
     if (at - begin[1]).to(cutlass.Uint32) < size[1].to(cutlass.Uint32):
-        row_of_key = logits + Int64(row) * stride
+        row_of_key = logits + Int64(row) * logits_stride_0
         row_of_key[at] = logit[0] * scale[0]
 
 
@@ -220,14 +221,14 @@ def load_weights_first_64(weight, head_weights):
 
 
 @cute.jit
-def store_row_j_2(logits, logit, scale, begin, size, row, stride, key, thread):
+def store_row_j_2(logits, logits_stride_0, logit, scale, begin, size, row, key, thread):
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
     window has that key.
     """
     at = key + thread
     # One comparison: a key before the window is far behind it, too.
     if (at - begin[2]).to(cutlass.Uint32) < size[2].to(cutlass.Uint32):
-        row_of_key = logits + Int64(row) * stride
+        row_of_key = logits + Int64(row) * logits_stride_0
         row_of_key[at] = logit[0] * scale[0]
 
 
@@ -239,14 +240,14 @@ def load_weights_first_96(weight, head_weights):
 
 
 @cute.jit
-def store_row_j_3(logits, logit, scale, begin, size, row, stride, key, thread):
+def store_row_j_3(logits, logits_stride_0, logit, scale, begin, size, row, key, thread):
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
     window has that key.
     """
     at = key + thread
     # One comparison: a key before the window is far behind it, too.
     if (at - begin[3]).to(cutlass.Uint32) < size[3].to(cutlass.Uint32):
-        row_of_key = logits + Int64(row) * stride
+        row_of_key = logits + Int64(row) * logits_stride_0
         row_of_key[at] = logit[0] * scale[0]
 
 
@@ -292,7 +293,7 @@ def load_weights_first_224(weight, head_weights):
 @cute.jit
 def score_0(
     k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, s: Int32, skv: Int32,
-    stride: Int32, key_scales: cute.Pointer, head_weights: cute.Pointer, tmem: cute.Pointer,
+    logits_stride: Int32, key_scales: cute.Pointer, head_weights: cute.Pointer, tmem: cute.Pointer,
     keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer, scores_full: cute.Pointer,
     scores_empty: cute.Pointer, row: Int32, first: Int32, turns: Int32, thread: Int32
 ):
@@ -325,22 +326,30 @@ def score_0(
         load_weights_first_0(weight_0, head_weights)
         # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
         leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
-        store_row_j_0(logits, logit_0, scale_0, begin_0, size_0, row, stride, (first + it) * TILE, worker)
+        store_row_j_0(
+            logits, logits_stride, logit_0, scale_0, begin_0, size_0, row, (first + it) * TILE, worker
+        )
         load_weights_first_32(weight_0, head_weights)
         leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0)
-        store_row_j_1(logits, logit_0, scale_0, begin_0, size_0, row + 1, stride, (first + it) * TILE, worker)
+        store_row_j_1(
+            logits, logits_stride, logit_0, scale_0, begin_0, size_0, row + 1, (first + it) * TILE, worker
+        )
         load_weights_first_64(weight_0, head_weights)
         leaf_sm100.weigh_one(logit_0, dots_0, 2, weight_0)
-        store_row_j_2(logits, logit_0, scale_0, begin_0, size_0, row + 2, stride, (first + it) * TILE, worker)
+        store_row_j_2(
+            logits, logits_stride, logit_0, scale_0, begin_0, size_0, row + 2, (first + it) * TILE, worker
+        )
         load_weights_first_96(weight_0, head_weights)
         leaf_sm100.weigh_one(logit_0, dots_0, 3, weight_0)
-        store_row_j_3(logits, logit_0, scale_0, begin_0, size_0, row + 3, stride, (first + it) * TILE, worker)
+        store_row_j_3(
+            logits, logits_stride, logit_0, scale_0, begin_0, size_0, row + 3, (first + it) * TILE, worker
+        )
 
 
 @cute.jit
 def score_1(
     k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, s: Int32, skv: Int32,
-    stride: Int32, key_scales: cute.Pointer, head_weights: cute.Pointer, tmem: cute.Pointer,
+    logits_stride: Int32, key_scales: cute.Pointer, head_weights: cute.Pointer, tmem: cute.Pointer,
     keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer, scores_full: cute.Pointer,
     scores_empty: cute.Pointer, row: Int32, first: Int32, turns: Int32, thread: Int32
 ):
@@ -374,46 +383,54 @@ def score_1(
         # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
         leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
         store_row_j_0(
-            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP, stride, (first + it) * TILE,
-            worker
+            logits, logits_stride, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP,
+            (first + it) * TILE, worker
         )
         load_weights_first_160(weight_1, head_weights)
         leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1)
         store_row_j_1(
-            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 1, stride, (first + it) * TILE,
-            worker
+            logits, logits_stride, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 1,
+            (first + it) * TILE, worker
         )
         load_weights_first_192(weight_1, head_weights)
         leaf_sm100.weigh_one(logit_1, dots_1, 2, weight_1)
         store_row_j_2(
-            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 2, stride, (first + it) * TILE,
-            worker
+            logits, logits_stride, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 2,
+            (first + it) * TILE, worker
         )
         load_weights_first_224(weight_1, head_weights)
         leaf_sm100.weigh_one(logit_1, dots_1, 3, weight_1)
         store_row_j_3(
-            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 3, stride, (first + it) * TILE,
-            worker
+            logits, logits_stride, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 3,
+            (first + it) * TILE, worker
         )
 
 
 @cute.jit
 def load(
-    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, weight_map: cute.CopyAtom,
-    weight_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor,
-    scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, keys: cute.Pointer, key_scales: cute.Pointer,
+    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
+    key_map_coords: cute.Tensor, scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor,
+    weights: cute.Pointer, s: Int32, weights_stride: Int32, keys: cute.Pointer, key_scales: cute.Pointer,
     queries: cute.Pointer, head_weights: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer,
     queries_full: cute.Pointer, row: Int32, first: Int32, turns: Int32
 ):
     """Key tiles, queries."""
-    query = row * HEADS
     if turns > 0:
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(
                 queries_full, QUERIES * HEADS * INDEX_DIM + QUERIES * HEADS * 4
             )
-        bulk.load_box(query_map, query_map_coords, (query, 0), (256, INDEX_DIM), queries, queries_full)
-        bulk.load_box(weight_map, weight_map_coords, (query,), (256,), head_weights, queries_full)
+        boxes.load_box(
+            query_map, query_map_coords, (row, 0, 0), (QUERIES, HEADS, INDEX_DIM), queries, queries_full
+        )
+        for i in cutlass.range(QUERIES, unroll=1):
+            # Nothing is stored of a row past the last one.
+            query = cutlass.min(row + i, s - 1)
+            with cute.arch.elect_one():
+                bulk.load_span(
+                    weights, Float32, Int64(query) * weights_stride, 1, 0, HEADS, head_weights + i * HEADS,
+                    queries_full
+                )
     for it in cutlass.range(turns, unroll=1):
         cute.arch.mbarrier_wait(keys_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
         with cute.arch.elect_one():
@@ -459,11 +476,12 @@ def mma(
 
 @cute.kernel
 def lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0(
-    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, weight_map: cute.CopyAtom,
-    weight_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor,
-    scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, q: cute.Pointer, k: cute.Pointer,
-    k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer, k_end: cute.Pointer,
-    logits: cute.Pointer, skip_below: Int32, splits: Int32, s: Int32, skv: Int32, stride: Int32
+    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
+    key_map_coords: cute.Tensor, scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, q: cute.Pointer,
+    k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer,
+    k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, splits: Int32, s: Int32, q_stride_s: Int32,
+    q_stride_h: Int32, skv: Int32, k_stride: Int32, weights_stride: Int32, stride: Int32,
+    logits_stride: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     keys = shared.keys.data_ptr()
@@ -499,7 +517,6 @@ def lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0(
                 cute.arch.mbarrier_init(scores_empty + i, 8)
             cute.arch.mbarrier_init_fence()
         cpasync.prefetch_descriptor(query_map)
-        cpasync.prefetch_descriptor(weight_map)
         cpasync.prefetch_descriptor(key_map)
         cpasync.prefetch_descriptor(scale_map)
     if warp == 1:
@@ -511,19 +528,19 @@ def lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0(
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
     if warp < 4:
         score_0(
-            k_start, k_end, logits, skip_below, s, skv, stride, key_scales, head_weights, tmem, keys_full,
-            keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
+            k_start, k_end, logits, skip_below, s, skv, logits_stride, key_scales, head_weights, tmem,
+            keys_full, keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
         )
     elif warp < 8:
         score_1(
-            k_start, k_end, logits, skip_below, s, skv, stride, key_scales, head_weights, tmem, keys_full,
-            keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
+            k_start, k_end, logits, skip_below, s, skv, logits_stride, key_scales, head_weights, tmem,
+            keys_full, keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
         )
     elif warp < 9:
         load(
-            query_map, query_map_coords, weight_map, weight_map_coords, key_map, key_map_coords, scale_map,
-            scale_map_coords, keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full,
-            row, first, turns
+            query_map, query_map_coords, key_map, key_map_coords, scale_map, scale_map_coords, weights, s,
+            weights_stride, keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full, row,
+            first, turns
         )
     else:
         mma(keys, queries, tmem, keys_full, keys_empty, queries_full, scores_full, scores_empty, turns)
@@ -538,15 +555,18 @@ def lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0(
 @cute.jit
 def program(
     q: cute.Pointer, k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer,
-    k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, splits: Int32, s: Int32, skv: Int32,
-    stride: Int32
+    k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, splits: Int32, s: Int32, q_stride_s: Int32,
+    q_stride_h: Int32, skv: Int32, k_stride: Int32, weights_stride: Int32, stride: Int32,
+    logits_stride: Int32
 ):
-    query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (256, INDEX_DIM), True)
-    weight_map, weight_map_coords = bulk.box_map(weights, Float32, (256,), False)
+    query_map, query_map_coords = boxes.strided_map(
+        q, cutlass.Float8E4M3FN, (QUERIES, HEADS, INDEX_DIM), True
+    )
     key_map, key_map_coords = bulk.box_map(k, cutlass.Float8E4M3FN, (TILE, INDEX_DIM), True)
     scale_map, scale_map_coords = bulk.box_map(k_scales, Float32, (TILE,), False)
     kernel = lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0(
-        query_map, query_map_coords, weight_map, weight_map_coords, key_map, key_map_coords, scale_map,
-        scale_map_coords, q, k, k_scales, weights, k_start, k_end, logits, skip_below, splits, s, skv, stride
+        query_map, query_map_coords, key_map, key_map_coords, scale_map, scale_map_coords, q, k, k_scales,
+        weights, k_start, k_end, logits, skip_below, splits, s, q_stride_s, q_stride_h, skv, k_stride,
+        weights_stride, stride, logits_stride
     )
     kernel.launch(grid=(1, 1, 1), block=(320, 1, 1), cluster=(1, 1, 1))

@@ -84,7 +84,6 @@ INDEX_DIM = 128
 ROWS_PER_PRODUCT = 4
 COLUMNS = 128
 PAGE = 64
-PAGE_ROWS = 66
 SCALE_WORD = 2048
 
 
@@ -290,10 +289,10 @@ def score_1(
 
 @T.macro
 def load(
-    seq_lens, block_table, skip_below, b, next_n, query_map_rows, weights_words, key_map_rows, k_cache_words,
-    keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full, queries_empty, seq: T.Ref,
-    tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, entry: T.Ref,
-    ahead: T.Ref, lane
+    seq_lens, block_table, skip_below, b, next_n, k_cache_stride, query_map_rows, weights_words, key_map_rows,
+    k_cache_words, keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full,
+    queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref,
+    entry: T.Ref, ahead: T.Ref, lane
 ):
     """Block table, key pages, queries."""
     held = T.alloc_var("int32", init=0)
@@ -313,13 +312,13 @@ def load(
             count = leaf.ceildiv(next_n, ROWS_PER_PRODUCT) * ROWS_PER_PRODUCT
             T.mbarrier_wait_parity(queries_empty[0], (turn & 1) ^ 1)
             for i in T.serial(count):
-                query = seq * next_n + T.min(i, next_n - 1)
+                query = T.min(i, next_n - 1)
                 T.tma_copy(
-                    query_map_rows[query * HEADS : query * HEADS + HEADS, 0 : INDEX_DIM],
+                    query_map_rows[seq : seq + 1, query : query + 1, 0 : HEADS, 0 : INDEX_DIM],
                     queries[0, i * HEADS : i * HEADS + HEADS, :], barrier=queries_full[0]
                 )
                 T.tma_copy(
-                    weights_words[query, 0 : HEADS], head_weights[0, i * HEADS : i * HEADS + HEADS],
+                    weights_words[seq, query, 0 : HEADS], head_weights[0, i * HEADS : i * HEADS + HEADS],
                     barrier=queries_full[0]
                 )
             if T.shuffle_elect(32):
@@ -332,7 +331,12 @@ def load(
         for p in T.unroll(TILE_PAGES):
             entry_of(page, entry, held * TILE_PAGES + T.min(p, last - tile * TILE_PAGES))
             T.tma_copy(
-                key_map_rows[page * PAGE_ROWS : page * PAGE_ROWS + PAGE, 0 : INDEX_DIM],
+                key_map_rows[
+                    page * T.truncdiv(
+                        k_cache_stride, INDEX_DIM
+                    ) : page * T.truncdiv(k_cache_stride, INDEX_DIM) + PAGE,
+                    0 : INDEX_DIM
+                ],
                 keys[it % STAGES, p * PAGE : p * PAGE + PAGE, :], barrier=keys_full[it % STAGES]
             )
             T.tma_copy(
@@ -395,26 +399,44 @@ def mma(
 def program():
     b = T.dynamic("b")
     next_n = T.dynamic("next_n")
+    q_stride_b = T.dynamic("q_stride_b")
+    q_stride_n = T.dynamic("q_stride_n")
+    q_stride_h = T.dynamic("q_stride_h")
     pages = T.dynamic("pages")
+    k_cache_stride = T.dynamic("k_cache_stride")
+    weights_stride_b = T.dynamic("weights_stride_b")
+    weights_stride_n = T.dynamic("weights_stride_n")
+    seq_lens_stride = T.dynamic("seq_lens_stride")
     max_pages = T.dynamic("max_pages")
+    block_table_stride = T.dynamic("block_table_stride")
     stride = T.dynamic("stride")
+    logits_stride_b = T.dynamic("logits_stride_b")
+    logits_stride_n = T.dynamic("logits_stride_n")
 
     @T.prim_func
     def lightning_indexer__tilelang_sm100a__decode_h32_q8_t128_st6_c1_e0(
-        q: T.Tensor((b, next_n, 32, 128), "float8_e4m3fn"),
-        k_cache: T.Tensor((pages, 8448), "uint8"),
-        weights: T.Tensor((b, next_n, 32), "float32"),
-        seq_lens: T.Tensor((b, next_n), "int32"),
-        block_table: T.Tensor((b, max_pages), "int32"),
-        logits: T.Tensor((b, next_n, stride), "float32"),
+        q: T.StridedTensor((b, next_n, 32, 128), (q_stride_b, q_stride_n, q_stride_h, 1), "float8_e4m3fn"),
+        k_cache: T.StridedTensor((pages, 8448), (k_cache_stride, 1), "uint8"),
+        weights: T.StridedTensor((b, next_n, 32), (weights_stride_b, weights_stride_n, 1), "float32"),
+        seq_lens: T.StridedTensor((b, next_n), (seq_lens_stride, 1), "int32"),
+        block_table: T.StridedTensor((b, max_pages), (block_table_stride, 1), "int32"),
+        logits: T.StridedTensor((b, next_n, stride), (logits_stride_b, logits_stride_n, 1), "float32"),
         skip_below: T.int32,
         ctas: T.int32,
     ):
         with T.Kernel(ctas, threads=320) as cta:
-            query_map_rows = T.view(q, (b * next_n * 32, 128), "float8_e4m3")
-            weights_words = T.view(weights, (b * next_n, 32), "float32")
-            key_map_rows = T.view(k_cache, (pages * 66, 128), "float8_e4m3")
-            k_cache_words = T.view(k_cache, (pages, 2112), "float32")
+            query_map_rows = T.view(
+                q, (b, next_n, 32, 128), "float8_e4m3",
+                strides=((q_stride_b) // 1, (q_stride_n) // 1, (q_stride_h) // 1, 1)
+            )
+            weights_words = T.view(
+                weights, (b, next_n, 32), "float32", strides=(weights_stride_b, weights_stride_n, 1)
+            )
+            key_map_rows = T.StridedTensor(
+                ((pages - 1) * (k_cache_stride // 128) + 66, 128), ((128) // 1, 1), "float8_e4m3",
+                data=k_cache.data
+            )
+            k_cache_words = T.view(k_cache, (pages, 2112), "float32", strides=(k_cache_stride // 4, 1))
             T.import_source(leaf_sm100.SOURCE + warps.SOURCE)
             keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
             key_scales = T.alloc_shared((STAGES, TILE), "float32")
@@ -472,10 +494,10 @@ def program():
                 )
             elif thread < 288:
                 load(
-                    seq_lens, block_table, skip_below, b, next_n, query_map_rows, weights_words, key_map_rows,
-                    k_cache_words, keys, key_scales, queries, head_weights, keys_full, keys_empty,
-                    queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh, entry, ahead,
-                    lane
+                    seq_lens, block_table, skip_below, b, next_n, k_cache_stride, query_map_rows,
+                    weights_words, key_map_rows, k_cache_words, keys, key_scales, queries, head_weights,
+                    keys_full, keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn,
+                    fresh, entry, ahead, lane
                 )
             else:
                 mma(

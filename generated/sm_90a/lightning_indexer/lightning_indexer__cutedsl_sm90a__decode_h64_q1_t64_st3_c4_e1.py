@@ -39,7 +39,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from dsl_kernels.device.cutedsl import bulk, warps, wgmma
+from dsl_kernels.device.cutedsl import boxes, bulk, warps, wgmma
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
 from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as leaf_sm90
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -51,20 +51,27 @@ TILE_PAGES = 1
 INDEX_DIM = 128
 COLUMNS = 64
 PAGE = 64
-PAGE_ROWS = 66
-PAGE_WORDS = 2112
 SCALE_WORD = 2048
 
 SCORE = wgmma.Product("float8_e4m3", TILE, COLUMNS, INDEX_DIM, "k", "k")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q", "tensor", "float8_e4m3fn", ("b", "next_n", "64", "128")),
-        Operand("k_cache", "tensor", "uint8", ("pages", "8448")),
-        Operand("weights", "tensor", "float32", ("b", "next_n", "64")),
-        Operand("seq_lens", "tensor", "int32", ("b", "next_n")),
-        Operand("block_table", "tensor", "int32", ("b", "max_pages")),
-        Operand("logits", "tensor", "float32", ("b", "next_n", "stride"), written=True),
+        Operand(
+            "q", "tensor", "float8_e4m3fn", ("b", "next_n", "64", "128"),
+            strides=("q_stride_b", "q_stride_n", "q_stride_h", "1")
+        ),
+        Operand("k_cache", "tensor", "uint8", ("pages", "8448"), strides=("k_cache_stride", "1")),
+        Operand(
+            "weights", "tensor", "float32", ("b", "next_n", "64"),
+            strides=("weights_stride_b", "weights_stride_n", "1")
+        ),
+        Operand("seq_lens", "tensor", "int32", ("b", "next_n"), strides=("seq_lens_stride", "1")),
+        Operand("block_table", "tensor", "int32", ("b", "max_pages"), strides=("block_table_stride", "1")),
+        Operand(
+            "logits", "tensor", "float32", ("b", "next_n", "stride"),
+            strides=("logits_stride_b", "logits_stride_n", "1"), written=True
+        ),
         Operand("skip_below", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
     ),
@@ -74,11 +81,16 @@ LAUNCH = Launch(
     smem=46080,
     tensor_maps=(
         TensorMap(
-            "query_map", "q", "UINT8", global_dims=("128", "b * next_n * 64"), global_strides=("128",),
-            box=(INDEX_DIM, HEADS), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+            "query_map", "q", "UINT8", global_dims=("128", "64", "next_n", "b"), global_strides=(
+                "q_stride_h", "q_stride_n", "q_stride_b"
+            ),
+            box=(INDEX_DIM, HEADS, 1, 1), element_strides=(1, 1, 1, 1),
+            swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "key_map", "k_cache", "UINT8", global_dims=("128", "pages * 66"), global_strides=("128",),
+            "key_map", "k_cache", "UINT8", global_dims=(
+                "128", "(pages - 1) * (k_cache_stride // 128) + 66"
+            ), global_strides=("128",),
             box=(INDEX_DIM, PAGE), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
     ),
@@ -113,21 +125,21 @@ def place_when_even(b, cta, ctas):
 
 
 @cute.jit
-def read_lengths(seq_lens, b, lane):
+def read_lengths(seq_lens, seq_lens_stride_0, b, lane):
     """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
-    lengths = cutlass.min(lane, b - 1) * 1
+    lengths = cutlass.min(lane, b - 1) * seq_lens_stride_0
     length = seq_lens[lengths + 0]
     return length
 
 
 @cute.jit
-def table_entries(block_table, max_pages, row, first, step, last, lane):
+def table_entries(block_table, block_table_stride_0, row, first, step, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
     Entries past `last` are not read; lanes that want one get that of `last`.
     """
-    line = row * max_pages
+    line = row * block_table_stride_0
     entry = block_table[line + cutlass.min(first + lane * step + lane % TILE_PAGES, last)]
     return entry
 
@@ -141,7 +153,7 @@ def lengths_to_score(length, b, skip_below, lane):
 
 
 @cute.jit
-def find_share(seq, tile, need, step, seq_lens, b, skip_below, cta, ctas, lane):
+def find_share(seq, tile, need, step, seq_lens, seq_lens_stride_0, b, skip_below, cta, ctas, lane):
     """Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
 
     Given are place_when_even and keys_to_score of the first 32 sequences, one a lane; what comes back
@@ -157,7 +169,7 @@ def find_share(seq, tile, need, step, seq_lens, b, skip_below, cta, ctas, lane):
         longest = Int32(total)
         for c in cutlass.range(1, leaf.ceildiv(b, 32), 1, unroll=1):
             sequence = c * 32 + lane
-            lengths = cutlass.min(sequence, b - 1) * 1
+            lengths = cutlass.min(sequence, b - 1) * seq_lens_stride_0
             most_keys = Int32(0)
             for i in cutlass.range(1, unroll=1):
                 length = seq_lens[lengths + i]
@@ -171,7 +183,7 @@ def find_share(seq, tile, need, step, seq_lens, b, skip_below, cta, ctas, lane):
             if seq < 32:
                 need = warps.shuffle(need, seq)
             else:
-                lengths = cutlass.min(seq, b - 1) * 1
+                lengths = cutlass.min(seq, b - 1) * seq_lens_stride_0
                 most_keys = Int32(0)
                 for i in cutlass.range(1, unroll=1):
                     length = seq_lens[lengths + i]
@@ -188,7 +200,7 @@ def find_share(seq, tile, need, step, seq_lens, b, skip_below, cta, ctas, lane):
             while searching:
                 if batch > 0:
                     sequence = batch * 32 + lane
-                    lengths = cutlass.min(sequence, b - 1) * 1
+                    lengths = cutlass.min(sequence, b - 1) * seq_lens_stride_0
                     most_keys = Int32(0)
                     for i in cutlass.range(1, unroll=1):
                         length = seq_lens[lengths + i]
@@ -210,7 +222,7 @@ def find_share(seq, tile, need, step, seq_lens, b, skip_below, cta, ctas, lane):
 
 
 @cute.jit
-def next_tile(it, seq, tile, need, seq_lens, b, skip_below):
+def next_tile(it, seq, tile, need, seq_lens, seq_lens_stride_0, b, skip_below):
     """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
     score.
 
@@ -220,7 +232,7 @@ def next_tile(it, seq, tile, need, seq_lens, b, skip_below):
     while tile * TILE >= need:
         seq = seq + 1
         tile = Int32(0)
-        lengths = cutlass.min(seq, b - 1) * 1
+        lengths = cutlass.min(seq, b - 1) * seq_lens_stride_0
         most_keys = Int32(0)
         for i in cutlass.range(1, unroll=1):
             length = seq_lens[lengths + i]
@@ -273,21 +285,21 @@ def one_length(length, need):
 
 
 @cute.jit
-def store_logits(logits, logit, scale, length, seq, stride, key, thread):
+def store_logits(logits, logits_stride_0, logits_stride_1, logit, scale, length, seq, key, thread):
     """Store this thread's logits of a product, times the scales: those of keys that its query has."""
     at = key + (thread // 32 * 16 + (thread % 32 // 4 + 8 * (thread % 32 % 2)))
-    to = logits + Int64(seq) * stride + at
+    to = logits + Int64(seq) * logits_stride_0 + Int64(0) * logits_stride_1 + at
     leaf_sm90.store_where(to, logit[0] * scale[0], (thread % 4 < 2) & (at < length[0]))
 
 
 @cute.jit
-def table_entries_step_1(block_table, max_pages, row, first, last, lane):
+def table_entries_step_1(block_table, block_table_stride_0, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
 
     Entries past `last` are not read; lanes that want one get that of `last`.
     """
-    line = row * max_pages
+    line = row * block_table_stride_0
     entry = block_table[line + cutlass.min(first + lane + lane % TILE_PAGES, last)]
     return entry
 
@@ -301,11 +313,11 @@ def entry_of(entry, place):
 
 @cute.jit
 def score(
-    seq_lens: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, stride: Int32,
-    keys: cute.Pointer, key_scales: cute.Pointer, queries: cute.Pointer, head_weights: cute.Pointer,
-    keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer,
-    queries_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32, need: Int32, turns: Int32, turn: Int32,
-    fresh: Boolean, thread: Int32
+    seq_lens: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, seq_lens_stride: Int32,
+    logits_stride_b: Int32, logits_stride_n: Int32, keys: cute.Pointer, key_scales: cute.Pointer,
+    queries: cute.Pointer, head_weights: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer,
+    queries_full: cute.Pointer, queries_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32,
+    need: Int32, turns: Int32, turn: Int32, fresh: Boolean, thread: Int32
 ):
     """Products and epilogue, 64 keys a warpgroup."""
     score_a = SCORE.operand_a(keys, TILE, INDEX_DIM, STAGES, 128)
@@ -317,7 +329,7 @@ def score(
     length = cute.make_rmem_tensor(1, Int32)
     worker = thread
     for it in cutlass.range(turns, unroll=1):
-        fresh, seq, tile, need = next_tile(it, seq, tile, need, seq_lens, b, skip_below)
+        fresh, seq, tile, need = next_tile(it, seq, tile, need, seq_lens, seq_lens_stride, b, skip_below)
         if fresh:
             if it > 0:
                 warpgroup.wait_group(0)
@@ -342,7 +354,7 @@ def score(
             cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
         weigh(logit, acc, weight, worker)
         one_length(length, need)
-        store_logits(logits, logit, scale, length, seq, stride, tile * TILE, worker)
+        store_logits(logits, logits_stride_b, logits_stride_n, logit, scale, length, seq, tile * TILE, worker)
         tile = tile + step
 
 
@@ -350,7 +362,8 @@ def score(
 def load(
     query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
     key_map_coords: cute.Tensor, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer,
-    block_table: cute.Pointer, skip_below: Int32, b: Int32, max_pages: Int32, keys: cute.Pointer,
+    block_table: cute.Pointer, skip_below: Int32, b: Int32, k_cache_stride: Int32, weights_stride_b: Int32,
+    weights_stride_n: Int32, seq_lens_stride: Int32, block_table_stride: Int32, keys: cute.Pointer,
     key_scales: cute.Pointer, queries: cute.Pointer, head_weights: cute.Pointer, keys_full: cute.Pointer,
     keys_empty: cute.Pointer, queries_full: cute.Pointer, queries_empty: cute.Pointer, seq: Int32,
     tile: Int32, step: Int32, need: Int32, turns: Int32, turn: Int32, fresh: Boolean, entry: Int32,
@@ -360,45 +373,45 @@ def load(
     held = Int32(0)
     page = Int32(0)
     for it in cutlass.range(turns, unroll=1):
-        fresh, seq, tile, need = next_tile(it, seq, tile, need, seq_lens, b, skip_below)
+        fresh, seq, tile, need = next_tile(it, seq, tile, need, seq_lens, seq_lens_stride, b, skip_below)
         last = leaf.ceildiv(need, PAGE) - 1
         if fresh:
             turn = turn + 1
             held = Int32(0)
             if step == 1:
-                entry = table_entries_step_1(block_table, max_pages, seq, tile, last, lane)
-                ahead = table_entries_step_1(block_table, max_pages, seq, tile + 32, last, lane)
+                entry = table_entries_step_1(block_table, block_table_stride, seq, tile, last, lane)
+                ahead = table_entries_step_1(block_table, block_table_stride, seq, tile + 32, last, lane)
             cute.arch.mbarrier_wait(queries_empty + turn % 2, ((turn // 2) & 1) ^ 1)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(queries_full + turn % 2, HEADS * (INDEX_DIM + 4))
             for i in cutlass.range(1, unroll=1):
-                bulk.load_box(
-                    query_map, query_map_coords, (seq * HEADS, 0), (HEADS, INDEX_DIM),
+                boxes.load_box(
+                    query_map, query_map_coords, (seq, 0, 0, 0), (1, 1, HEADS, INDEX_DIM),
                     queries + (turn % 2 * (HEADS * INDEX_DIM) + i * HEADS * INDEX_DIM),
                     queries_full + turn % 2
                 )
                 with cute.arch.elect_one():
                     bulk.load_span(
-                        weights, Float32, seq, HEADS, 0, HEADS, head_weights + (turn % 2 * HEADS + i * HEADS),
-                        queries_full + turn % 2
+                        weights, Float32, Int64(seq) * weights_stride_b + Int64(0) * weights_stride_n, 1, 0,
+                        HEADS, head_weights + (turn % 2 * HEADS + i * HEADS), queries_full + turn % 2
                     )
         if held == 32:
             held = Int32(0)
             entry = ahead
-            ahead = table_entries(block_table, max_pages, seq, tile + 32 * step, step, last, lane)
+            ahead = table_entries(block_table, block_table_stride, seq, tile + 32 * step, step, last, lane)
         cute.arch.mbarrier_wait(keys_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % STAGES, TILE * INDEX_DIM + TILE * 4)
         for p in cutlass.range_constexpr(TILE_PAGES):
             page = entry_of(entry, held + cutlass.min(p, last - tile))
             bulk.load_box(
-                key_map, key_map_coords, (page * PAGE_ROWS, 0), (PAGE, INDEX_DIM),
+                key_map, key_map_coords, (page * (k_cache_stride // INDEX_DIM), 0), (PAGE, INDEX_DIM),
                 keys + (it % STAGES * (TILE * INDEX_DIM) + p * PAGE * INDEX_DIM), keys_full + it % STAGES,
                 evict_first=True
             )
             with cute.arch.elect_one():
                 bulk.load_span(
-                    k_cache, Float32, page, PAGE_WORDS, SCALE_WORD, PAGE,
+                    k_cache, Float32, Int64(page) * (k_cache_stride // 4), 1, SCALE_WORD, PAGE,
                     key_scales + (it % STAGES * TILE + p * PAGE), keys_full + it % STAGES
                 )
         held = held + 1
@@ -410,7 +423,10 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(
     query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
     key_map_coords: cute.Tensor, q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer,
     seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, ctas: Int32,
-    b: Int32, next_n: Int32, pages: Int32, max_pages: Int32, stride: Int32
+    b: Int32, next_n: Int32, q_stride_b: Int32, q_stride_n: Int32, q_stride_h: Int32, pages: Int32,
+    k_cache_stride: Int32, weights_stride_b: Int32, weights_stride_n: Int32, seq_lens_stride: Int32,
+    max_pages: Int32, block_table_stride: Int32, stride: Int32, logits_stride_b: Int32,
+    logits_stride_n: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     keys = shared.keys.data_ptr()
@@ -445,27 +461,33 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(
         cpasync.prefetch_descriptor(key_map)
     cute.arch.sync_threads()
     cute.arch.griddepcontrol_wait()
-    early_length = read_lengths(seq_lens, b, lane)
+    early_length = read_lengths(seq_lens, seq_lens_stride, b, lane)
     entry = Int32(0)
     ahead = Int32(0)
     if warp == 4:
         # Garbage past a length: nothing follows an entry before the length is known.
         row = cutlass.min(seq, b - 1)
-        entry = table_entries(block_table, max_pages, row, tile, step, max_pages - 1, lane)
-        ahead = table_entries(block_table, max_pages, row, tile + 32 * step, step, max_pages - 1, lane)
+        entry = table_entries(block_table, block_table_stride, row, tile, step, max_pages - 1, lane)
+        ahead = table_entries(
+            block_table, block_table_stride, row, tile + 32 * step, step, max_pages - 1, lane
+        )
     cute.arch.griddepcontrol_launch_dependents()
     need = lengths_to_score(early_length, b, skip_below, lane)
-    seq, tile, need, turns, step = find_share(seq, tile, need, step, seq_lens, b, skip_below, cta, ctas, lane)
+    seq, tile, need, turns, step = find_share(
+        seq, tile, need, step, seq_lens, seq_lens_stride, b, skip_below, cta, ctas, lane
+    )
     if warp < 4:
         score(
-            seq_lens, logits, skip_below, b, stride, keys, key_scales, queries, head_weights, keys_full,
-            keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh, thread
+            seq_lens, logits, skip_below, b, seq_lens_stride, logits_stride_b, logits_stride_n, keys,
+            key_scales, queries, head_weights, keys_full, keys_empty, queries_full, queries_empty, seq, tile,
+            step, need, turns, turn, fresh, thread
         )
     else:
         load(
             query_map, query_map_coords, key_map, key_map_coords, k_cache, weights, seq_lens, block_table,
-            skip_below, b, max_pages, keys, key_scales, queries, head_weights, keys_full, keys_empty,
-            queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh, entry, ahead, lane
+            skip_below, b, k_cache_stride, weights_stride_b, weights_stride_n, seq_lens_stride,
+            block_table_stride, keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full,
+            queries_empty, seq, tile, step, need, turns, turn, fresh, entry, ahead, lane
         )
 
 
@@ -473,12 +495,16 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(
 def program(
     q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer,
     block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, ctas: Int32, b: Int32, next_n: Int32,
-    pages: Int32, max_pages: Int32, stride: Int32
+    q_stride_b: Int32, q_stride_n: Int32, q_stride_h: Int32, pages: Int32, k_cache_stride: Int32,
+    weights_stride_b: Int32, weights_stride_n: Int32, seq_lens_stride: Int32, max_pages: Int32,
+    block_table_stride: Int32, stride: Int32, logits_stride_b: Int32, logits_stride_n: Int32
 ):
-    query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (HEADS, INDEX_DIM), True)
+    query_map, query_map_coords = boxes.strided_map(q, cutlass.Float8E4M3FN, (1, 1, HEADS, INDEX_DIM), True)
     key_map, key_map_coords = bulk.box_map(k_cache, cutlass.Float8E4M3FN, (PAGE, INDEX_DIM), True)
     kernel = lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(
         query_map, query_map_coords, key_map, key_map_coords, q, k_cache, weights, seq_lens, block_table,
-        logits, skip_below, ctas, b, next_n, pages, max_pages, stride
+        logits, skip_below, ctas, b, next_n, q_stride_b, q_stride_n, q_stride_h, pages, k_cache_stride,
+        weights_stride_b, weights_stride_n, seq_lens_stride, max_pages, block_table_stride, stride,
+        logits_stride_b, logits_stride_n
     )
     kernel.launch(grid=(1, 1, 1), block=(160, 1, 1), cluster=(1, 1, 1))

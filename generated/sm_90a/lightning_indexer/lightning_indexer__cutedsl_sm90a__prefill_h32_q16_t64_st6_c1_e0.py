@@ -38,7 +38,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from dsl_kernels.device.cutedsl import bulk, warps, wgmma
+from dsl_kernels.device.cutedsl import boxes, bulk, warps, wgmma
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
 from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as leaf_sm90
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -56,13 +56,15 @@ SCORE = wgmma.Product("float8_e4m3", BLOCK, COLUMNS, INDEX_DIM, "k", "k")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q", "tensor", "float8_e4m3fn", ("s", "32", "128")),
-        Operand("k", "tensor", "float8_e4m3fn", ("skv", "128")),
+        Operand(
+            "q", "tensor", "float8_e4m3fn", ("s", "32", "128"), strides=("q_stride_s", "q_stride_h", "1")
+        ),
+        Operand("k", "tensor", "float8_e4m3fn", ("skv", "128"), strides=("k_stride", "1")),
         Operand("k_scales", "tensor", "float32", ("skv",)),
-        Operand("weights", "tensor", "float32", ("s", "32")),
+        Operand("weights", "tensor", "float32", ("s", "32"), strides=("weights_stride", "1")),
         Operand("k_start", "tensor", "int32", ("s",)),
         Operand("k_end", "tensor", "int32", ("s",)),
-        Operand("logits", "tensor", "float32", ("s", "stride"), written=True),
+        Operand("logits", "tensor", "float32", ("s", "stride"), strides=("logits_stride", "1"), written=True),
         Operand("skip_below", "scalar", "int32"),
         Operand("splits", "scalar", "int32"),
     ),
@@ -71,15 +73,14 @@ LAUNCH = Launch(
     cluster=(1, 1, 1),
     tensor_maps=(
         TensorMap(
-            "query_map", "q", "UINT8", global_dims=("128", "s * 32"), global_strides=("128",),
-            box=(INDEX_DIM, 256), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+            "query_map", "q", "UINT8", global_dims=("128", "32", "s"), global_strides=(
+                "q_stride_h", "q_stride_s"
+            ),
+            box=(INDEX_DIM, HEADS, QUERIES), element_strides=(1, 1, 1),
+            swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "weight_map", "weights", "FLOAT32", global_dims=("s * 32",), global_strides=(),
-            box=(256,), element_strides=(1,), swizzle="NONE", l2_promotion="NONE",
-        ),
-        TensorMap(
-            "key_map", "k", "UINT8", global_dims=("128", "skv"), global_strides=("128",),
+            "key_map", "k", "UINT8", global_dims=("128", "skv"), global_strides=("k_stride",),
             box=(INDEX_DIM, TILE), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
@@ -253,10 +254,10 @@ def weigh(logit, acc, weight, thread):
 
 
 @cute.jit
-def store_window(logits, logit, scale, begin, size, row, stride, key, thread):
+def store_window(logits, logits_stride_0, logit, scale, begin, size, row, key, thread):
     """Store this thread's logits of a product, times the scales: those of keys in its row's window."""
     # What does not change from product to product comes first, so that it is found once.
-    to = logits + Int64(row + thread % 4) * stride + (thread // 32 * 16 + thread % 32 // 4)
+    to = logits + Int64(row + thread % 4) * logits_stride_0 + (thread // 32 * 16 + thread % 32 // 4)
     there = to + key
     place = key - (begin[0] - (thread // 32 * 16 + thread % 32 // 4))
     leaf_sm90.store_where(there, logit[0] * scale[0], place.to(cutlass.Uint32) < size[0].to(cutlass.Uint32))
@@ -268,7 +269,7 @@ def store_window(logits, logit, scale, begin, size, row, stride, key, thread):
 @cute.jit
 def score(
     k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, s: Int32, skv: Int32,
-    stride: Int32, keys: cute.Pointer, key_scales: cute.Pointer, queries: cute.Pointer,
+    logits_stride: Int32, keys: cute.Pointer, key_scales: cute.Pointer, queries: cute.Pointer,
     head_weights: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer,
     row: Int32, first: Int32, turns: Int32, thread: Int32, warp: Int32
 ):
@@ -305,31 +306,34 @@ def score(
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
         weigh(logit, acc, weight, worker)
-        store_window(logits, logit, scale, begin, size, own, stride, (first + it) * TILE, worker)
+        store_window(logits, logits_stride, logit, scale, begin, size, own, (first + it) * TILE, worker)
 
 
 @cute.jit
 def load(
-    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, weight_map: cute.CopyAtom,
-    weight_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor,
-    scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, keys: cute.Pointer, key_scales: cute.Pointer,
+    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
+    key_map_coords: cute.Tensor, scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor,
+    weights: cute.Pointer, s: Int32, weights_stride: Int32, keys: cute.Pointer, key_scales: cute.Pointer,
     queries: cute.Pointer, head_weights: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer,
     queries_full: cute.Pointer, row: Int32, first: Int32, turns: Int32
 ):
     """Key tiles, queries."""
-    query = row * HEADS
     if turns > 0:
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(
                 queries_full, QUERIES * HEADS * INDEX_DIM + QUERIES * HEADS * 4
             )
-        bulk.load_box(query_map, query_map_coords, (query, 0), (256, INDEX_DIM), queries, queries_full)
-        bulk.load_box(weight_map, weight_map_coords, (query,), (256,), head_weights, queries_full)
-        bulk.load_box(
-            query_map, query_map_coords, (query + 256, 0), (256, INDEX_DIM), queries + 256 * INDEX_DIM,
-            queries_full
+        boxes.load_box(
+            query_map, query_map_coords, (row, 0, 0), (QUERIES, HEADS, INDEX_DIM), queries, queries_full
         )
-        bulk.load_box(weight_map, weight_map_coords, (query + 256,), (256,), head_weights + 256, queries_full)
+        for i in cutlass.range(QUERIES, unroll=1):
+            # Nothing is stored of a row past the last one.
+            query = cutlass.min(row + i, s - 1)
+            with cute.arch.elect_one():
+                bulk.load_span(
+                    weights, Float32, Int64(query) * weights_stride, 1, 0, HEADS, head_weights + i * HEADS,
+                    queries_full
+                )
     for it in cutlass.range(turns, unroll=1):
         cute.arch.mbarrier_wait(keys_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
         with cute.arch.elect_one():
@@ -347,11 +351,12 @@ def load(
 
 @cute.kernel
 def lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t64_st6_c1_e0(
-    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, weight_map: cute.CopyAtom,
-    weight_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor,
-    scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, q: cute.Pointer, k: cute.Pointer,
-    k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer, k_end: cute.Pointer,
-    logits: cute.Pointer, skip_below: Int32, splits: Int32, s: Int32, skv: Int32, stride: Int32
+    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
+    key_map_coords: cute.Tensor, scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, q: cute.Pointer,
+    k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer,
+    k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, splits: Int32, s: Int32, q_stride_s: Int32,
+    q_stride_h: Int32, skv: Int32, k_stride: Int32, weights_stride: Int32, stride: Int32,
+    logits_stride: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     keys = shared.keys.data_ptr()
@@ -381,38 +386,40 @@ def lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t64_st6_c1_e0(
                 cute.arch.mbarrier_init(queries_full + i, 1)
             cute.arch.mbarrier_init_fence()
         cpasync.prefetch_descriptor(query_map)
-        cpasync.prefetch_descriptor(weight_map)
         cpasync.prefetch_descriptor(key_map)
         cpasync.prefetch_descriptor(scale_map)
     cute.arch.sync_threads()
     if warp < 16:
         cute.arch.setmaxregister_increase(112)
         score(
-            k_start, k_end, logits, skip_below, s, skv, stride, keys, key_scales, queries, head_weights,
-            keys_full, keys_empty, queries_full, row, first, turns, thread, warp
+            k_start, k_end, logits, skip_below, s, skv, logits_stride, keys, key_scales, queries,
+            head_weights, keys_full, keys_empty, queries_full, row, first, turns, thread, warp
         )
     else:
         cute.arch.setmaxregister_decrease(24)
         if warp == 16:
             load(
-                query_map, query_map_coords, weight_map, weight_map_coords, key_map, key_map_coords,
-                scale_map, scale_map_coords, keys, key_scales, queries, head_weights, keys_full, keys_empty,
-                queries_full, row, first, turns
+                query_map, query_map_coords, key_map, key_map_coords, scale_map, scale_map_coords, weights, s,
+                weights_stride, keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full,
+                row, first, turns
             )
 
 
 @cute.jit
 def program(
     q: cute.Pointer, k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer,
-    k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, splits: Int32, s: Int32, skv: Int32,
-    stride: Int32
+    k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, splits: Int32, s: Int32, q_stride_s: Int32,
+    q_stride_h: Int32, skv: Int32, k_stride: Int32, weights_stride: Int32, stride: Int32,
+    logits_stride: Int32
 ):
-    query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (256, INDEX_DIM), True)
-    weight_map, weight_map_coords = bulk.box_map(weights, Float32, (256,), False)
+    query_map, query_map_coords = boxes.strided_map(
+        q, cutlass.Float8E4M3FN, (QUERIES, HEADS, INDEX_DIM), True
+    )
     key_map, key_map_coords = bulk.box_map(k, cutlass.Float8E4M3FN, (TILE, INDEX_DIM), True)
     scale_map, scale_map_coords = bulk.box_map(k_scales, Float32, (TILE,), False)
     kernel = lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t64_st6_c1_e0(
-        query_map, query_map_coords, weight_map, weight_map_coords, key_map, key_map_coords, scale_map,
-        scale_map_coords, q, k, k_scales, weights, k_start, k_end, logits, skip_below, splits, s, skv, stride
+        query_map, query_map_coords, key_map, key_map_coords, scale_map, scale_map_coords, q, k, k_scales,
+        weights, k_start, k_end, logits, skip_below, splits, s, q_stride_s, q_stride_h, skv, k_stride,
+        weights_stride, stride, logits_stride
     )
     kernel.launch(grid=(1, 1, 1), block=(640, 1, 1), cluster=(1, 1, 1))

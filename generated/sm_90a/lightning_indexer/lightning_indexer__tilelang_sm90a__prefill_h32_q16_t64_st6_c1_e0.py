@@ -36,9 +36,9 @@ totals: 640 threads, 118376 of 232448 bytes of shared memory, grid (ceildiv(s, 1
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
+from dsl_kernels.device.tilelang import boxes, warps, wgmma
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 from dsl_kernels.device.tilelang import lightning_indexer_sm90 as leaf_sm90
-from dsl_kernels.device.tilelang import warps, wgmma
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
@@ -269,26 +269,23 @@ def score(
 
 @T.macro
 def load(
-    query_map_rows, weight_map_rows, key_map_rows, scale_map_rows, keys, key_scales, queries, head_weights,
-    keys_full, keys_empty, queries_full, row: T.Ref, first: T.Ref, turns: T.Ref
+    q, s, q_stride_s, q_stride_h, weights_words, key_map_rows, scale_map_rows, keys, key_scales, queries,
+    head_weights, keys_full, keys_empty, queries_full, row: T.Ref, first: T.Ref, turns: T.Ref
 ):
     """Key tiles, queries."""
-    query = row * HEADS
     if turns > 0:
         # queries: filled once, so its slot is free
-        T.tma_copy(
-            query_map_rows[query : query + 256, 0 : INDEX_DIM], queries[0, 0 : 256, :],
-            barrier=queries_full[0]
+        boxes.fold_box(
+            boxes.box_map(q, "UINT8", (128, 32, s,), (q_stride_h, q_stride_s,), (128, 32, 16), "128B"),
+            "UINT8", queries, 0, queries_full, 0, (row, 0, 0)
         )
-        T.tma_copy(weight_map_rows[0, query : query + 256], head_weights[0, 0 : 256], barrier=queries_full[0])
-        T.tma_copy(
-            query_map_rows[query + 256 : query + 256 + 256, 0 : INDEX_DIM], queries[0, 256 : 512, :],
-            barrier=queries_full[0]
-        )
-        T.tma_copy(
-            weight_map_rows[0, query + 256 : query + 256 + 256], head_weights[0, 256 : 512],
-            barrier=queries_full[0]
-        )
+        for i in T.serial(QUERIES):
+            # Nothing is stored of a row past the last one.
+            query = T.min(row + i, s - 1)
+            T.tma_copy(
+                weights_words[query, 0 : HEADS], head_weights[0, i * HEADS : i * HEADS + HEADS],
+                barrier=queries_full[0]
+            )
         if T.shuffle_elect(32):
             T.mbarrier_arrive(queries_full[0])
     for it in T.serial(turns):
@@ -307,25 +304,29 @@ def load(
 
 def program():
     s = T.dynamic("s")
+    q_stride_s = T.dynamic("q_stride_s")
+    q_stride_h = T.dynamic("q_stride_h")
     skv = T.dynamic("skv")
+    k_stride = T.dynamic("k_stride")
+    weights_stride = T.dynamic("weights_stride")
     stride = T.dynamic("stride")
+    logits_stride = T.dynamic("logits_stride")
 
     @T.prim_func
     def lightning_indexer__tilelang_sm90a__prefill_h32_q16_t64_st6_c1_e0(
-        q: T.Tensor((s, 32, 128), "float8_e4m3fn"),
-        k: T.Tensor((skv, 128), "float8_e4m3fn"),
+        q: T.StridedTensor((s, 32, 128), (q_stride_s, q_stride_h, 1), "float8_e4m3fn"),
+        k: T.StridedTensor((skv, 128), (k_stride, 1), "float8_e4m3fn"),
         k_scales: T.Tensor((skv,), "float32"),
-        weights: T.Tensor((s, 32), "float32"),
+        weights: T.StridedTensor((s, 32), (weights_stride, 1), "float32"),
         k_start: T.Tensor((s,), "int32"),
         k_end: T.Tensor((s,), "int32"),
-        logits: T.Tensor((s, stride), "float32"),
+        logits: T.StridedTensor((s, stride), (logits_stride, 1), "float32"),
         skip_below: T.int32,
         splits: T.int32,
     ):
         with T.Kernel(T.ceildiv(s, 16), splits, threads=640) as (block, split):
-            query_map_rows = T.view(q, (s * 32, 128), "float8_e4m3")
-            weight_map_rows = T.view(weights, (1, s * 32), "float32", strides=(4, 1))
-            key_map_rows = T.view(k, (skv, 128), "float8_e4m3")
+            weights_words = T.view(weights, (s, 32), "float32", strides=(weights_stride, 1))
+            key_map_rows = T.view(k, (skv, 128), "float8_e4m3", strides=((k_stride) // 1, 1))
             scale_map_rows = T.view(k_scales, (1, skv), "float32", strides=(4, 1))
             T.import_source(leaf_sm90.SOURCE + wgmma.SOURCE + warps.SOURCE)
             keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
@@ -373,8 +374,9 @@ def program():
                 T.set_max_nreg(24, 0)
                 if thread < 544:
                     load(
-                        query_map_rows, weight_map_rows, key_map_rows, scale_map_rows, keys, key_scales,
-                        queries, head_weights, keys_full, keys_empty, queries_full, row, first, turns
+                        q, s, q_stride_s, q_stride_h, weights_words, key_map_rows, scale_map_rows, keys,
+                        key_scales, queries, head_weights, keys_full, keys_empty, queries_full, row, first,
+                        turns
                     )
 
     return lightning_indexer__tilelang_sm90a__prefill_h32_q16_t64_st6_c1_e0
