@@ -6,13 +6,16 @@ from typing import Any
 
 import torch
 
-from ..arguments import INT32_MAX, integer, shown
+from ..arguments import INT32_MAX, integer, require_dense, shown
+from ..dtypes import DTYPES
 from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..problems.topk_selector import SCORES
 from ._base import run
 from ._library import torch_op
 from .workspace import Workspace
 
 MAX_K = 2048
+_FORM_OF: dict[Any, str] = {DTYPES[dtype].torch: form for form, dtype in SCORES.items()}
 
 
 @torch_op("topk_selector", "default")
@@ -35,7 +38,7 @@ def topk_selector(
     """The k largest scores of each row, exactly, as ascending positions; ties go to the lower position.
 
     Args:
-        logits: [rows, stride] float32, rows at any stride; columns outside a row's range are never selected.
+        logits: [rows, stride] float32, bfloat16 or float16, rows at any stride; columns outside a row's range are never selected.
         row_ends: [rows] int32, one past the last valid column; 0 for padded rows. Columns before 0 and past the stride
             do not count, and a row that ends before it starts is empty.
         k: 1 to 2048.
@@ -71,7 +74,16 @@ def topk_selector(
         "next_n": next_n, "page_size": page, "absolute": int(absolute), "indices": out,
     }  # fmt: skip
     static = {"next_n": next_n, "page_size": page, "k": k}
-    run("topk_selector", "default", operands, executor, variant, arch, workspace, static)
+    form = _FORM_OF.get(getattr(logits, "dtype", None))
+    if form is None:
+        require_dense("logits", logits)
+        raise ArgumentTypeError(
+            "logits",
+            expected="dtype " + ", ".join(map(str, _FORM_OF)),
+            got=str(logits.dtype),
+            fix="convert the scores",
+        )
+    run("topk_selector", form, operands, executor, variant, arch, workspace, static)
     ids: torch.Tensor = operands["indices"]
     return ids
 

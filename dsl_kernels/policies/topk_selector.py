@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from ..arch import ArchSpec, GpuSpec
+from ..dtypes import DTYPES
+from ..problems.topk_selector import SCORES
 from ..programs.topk_selector.schedule import MAX_K, min_ctas_per_sm_of, sizes
 from ..tile.lang import Counts, Policy, Schedule
 
@@ -19,11 +21,13 @@ COMMITTED = (
     (1, 1024, 16, 1, 16),
     (1, 512, 8, 1, 16),
 )
+# Of those, which scores of 16 bits have.
+COMMITTED_OF_HALVES = ((1, 512, 8, 1, 0), (16, 512, 16, 1, 0), (1, 512, 8, 1, 16))
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
     """A pass over the CTA's share of the row for each digit and one that writes; the group's histograms every round."""
-    bounds = 2 * 4
+    bounds, each = 2 * 4, DTYPES[SCORES[k.dtype]].bytes
     end, selected = min(dims["stride"], dims["max_len"]), dims["k"]
     if end <= selected:
         return Counts(loaded=bounds, stored=4 * selected)
@@ -36,12 +40,12 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
         # Every score is compared; a sample of the row and its list go through the rounds.
         sampled = share / k.sample
         return Counts(
-            loaded=bounds + 4 * (share + sampled),
+            loaded=bounds + each * (share + sampled),
             stored=4 * min(end, selected),
             elements=1.5 * share + (rounds + 1) * (sampled + 4 * MAX_K),
         )
     return Counts(
-        loaded=bounds + 4 * share + rounds * k.group * schedule.buffer("hist").bytes,
+        loaded=bounds + each * share + rounds * k.group * schedule.buffer("hist").bytes,
         stored=4 * min(share, selected),
         group_syncs=rounds + 1,
         elements=(rounds + 1) * share,
@@ -61,15 +65,22 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
     rounds = 2.2 + 0.1 * k.group if k.group > 1 else 1.3
     issue = share * k.resident * 14 / 32 / 4 / 1755
     kept = k.threads * k.keep * (1 + sizes(k)["stashed"])
-    again = 0.0 if share <= kept else share * k.resident * 4 / (gpu.l2_gbps * 1e3 / gpu.sms)
+    again = (
+        0.0
+        if share <= kept
+        else share * k.resident * DTYPES[SCORES[k.dtype]].bytes / (gpu.l2_gbps * 1e3 / gpu.sms)
+    )
     return rounds + issue + again + 0.02 * k.keep
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """A sample is for one CTA a row; at level 0 only the combinations that the tuned tables use."""
+    """A sample is for one CTA a row; at level 0 only the combinations that the tuned tables use, of 16 bits no others."""
     if k.sample and k.group > 1:
         return False
-    return level > 0 or (k.group, k.threads, k.keep, k.resident, k.sample) in COMMITTED
+    shape = (k.group, k.threads, k.keep, k.resident, k.sample)
+    if k.dtype != "default":
+        return shape in COMMITTED_OF_HALVES
+    return level > 0 or shape in COMMITTED
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Exact top-k of fp32 scores: ascending positions of the k largest of each row, ties to the lower position.
+"""Exact top-k of scores in fp32, bf16 or fp16: ascending positions of the k largest of each row, ties to the lower position.
 
 Rows are ragged ([row_starts, row_ends)); a row with at most k scores is taken whole without reading them. Positions
 count from row_starts, with `absolute` from column 0; with page_size > 0 they become global token ids through the block
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from .._discover import later
+from ..dtypes import DTYPES
 from .base import ROW_GRIDS, WIDE_SCORES, Comparison, OperandSpec, PointName, Problem, Values, Workload
 
 if TYPE_CHECKING:
@@ -46,15 +48,22 @@ def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
     return live & ((table < 0) | (table > (1 << 31) // page - 1))
 
 
-OPERANDS = (
-    OperandSpec(
+SCORES = {"default": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""Dtype of the scores by form."""
+
+
+def _scores(form: str) -> OperandSpec:
+    return OperandSpec(
         "logits",
         ("rows", "stride"),
-        "float32",
+        SCORES[form],
         row_stride="logits_stride",
-        align=4,
+        align=4 if form == "default" else 2,
         doc="scores; columns outside a row's range are garbage",
-    ),
+    )
+
+
+OPERANDS = (
     OperandSpec(
         "row_starts",
         ("rows",),
@@ -177,6 +186,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     if not p.get("strided"):
         stride = -(-stride // 4) * 4
     logits = draw(p.get("scores", "normal"), rows, stride, generator)
+    logits = logits.to(DTYPES[SCORES[workload.form]].torch)
     columns = torch.arange(stride, device=device)
     outside = (columns >= ends[:, None]) | (columns < starts[:, None])
     if p.get("garbage", True):
@@ -229,7 +239,7 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         count = min(k, end - start)
         if count <= 0:
             continue
-        order = torch.sort(logits[row, start:end] + 0.0, descending=True, stable=True).indices
+        order = torch.sort(logits[row, start:end].float() + 0.0, descending=True, stable=True).indices
         positions = order[:count].sort().values + start * int(inputs["absolute"])
         if page:
             table = inputs["block_table"][row // int(inputs["next_n"])]
@@ -256,7 +266,7 @@ def compare(
 
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
     """Every score once, every index once."""
-    return dims["rows"] * (4.0 * dims["max_len"] + 4.0 * dims["k"])
+    return dims["rows"] * (float(DTYPES[SCORES[form]].bytes) * dims["max_len"] + 4.0 * dims["k"])
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
@@ -277,6 +287,8 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from (("default", {"rows": b, "len": n, "k": k}) for b, n, k in fewer)
         prompts = product((1024, 2048, 4096, 8192), (32768, 131072))
         yield from (("default", {"rows": s, "len": n, "k": 2048}) for s, n in prompts)
+        halves = product(("bf16", "fp16"), (1, 16, 64), (4096, 32768, 131072))
+        yield from ((form, {"rows": b, "len": n, "k": 2048}) for form, b, n in halves)
         return
     yield from (("default", {"rows": b, "len": n, "k": 2048}) for b, n in product(batches, lengths))
     if grid == "serving":
@@ -303,40 +315,60 @@ _DISTRIBUTIONS = (
     "sampled",
 )
 
+_WORKLOADS = (
+    _rows("tiny", "tiny", [300], 64),
+    _rows("tiny_paged", "tiny", [190, 20], 32, page_size=64),
+    _rows("ragged", "edge", [0, 1, 63, 64, 65, 511, 512, 513, 3000], 512),
+    _rows("starts", "edge", [700, 5, 0, 900], 128, starts=[3, 0, 17, 250]),
+    _rows("columns", "edge", [700, 5, 0, 900], 128, starts=[3, 1, 17, 250], absolute=1),
+    *(
+        _rows(
+            f"strided_{kind}",
+            "edge",
+            [17001, 5003, 900, 0, 18002],
+            500,
+            starts=[0, 0, 3, 1, 32],
+            strided=True,
+            tail=0,
+            scores=kind,
+        )
+        for kind in ("ascending", "descending")
+    ),
+    _rows("strided_paged", "edge", [998, 5001, 1000, 0, 4500], 256, page_size=64, next_n=2, strided=True),
+    _rows("k1", "edge", [1000, 1, 2], 1),
+    _rows("mtp3_paged", "edge", [998, 999, 1000, 0, 0, 1], 256, page_size=64, next_n=3),
+    *(_rows(f"scores_{kind}", "edge", [5000, 2500], 512, scores=kind) for kind in _DISTRIBUTIONS),
+    _rows("k2048", "edge", [2047, 2048, 2049, 6000], 2048),
+    *(
+        _rows(f"real_{kind}", "real", [32768, 131072, 4096, 2049], 2048, scores=kind)
+        for kind in _DISTRIBUTIONS
+    ),
+    _rows("real_64x128k", "real", [131072] * 64, 2048, page_size=64, pages=11923),
+    _rows("real_1m", "real", [1 << 20], 2048, scores="ties"),
+)
+# Of these, which are drawn in 16 bits too; any is, for a variant that takes them.
+_OF_HALVES = (
+    "tiny_paged",
+    "ragged",
+    "strided_ascending",
+    "scores_specials",
+    "scores_zeros",
+    "k2048",
+    "real_normal",
+)
+
 PROBLEM = Problem(
     op="topk_selector",
     doc=__doc__,
-    forms={"default": OPERANDS},
+    forms={form: (_scores(form), *OPERANDS) for form in SCORES},
     workloads=(
-        _rows("tiny", "tiny", [300], 64),
-        _rows("tiny_paged", "tiny", [190, 20], 32, page_size=64),
-        _rows("ragged", "edge", [0, 1, 63, 64, 65, 511, 512, 513, 3000], 512),
-        _rows("starts", "edge", [700, 5, 0, 900], 128, starts=[3, 0, 17, 250]),
-        _rows("columns", "edge", [700, 5, 0, 900], 128, starts=[3, 1, 17, 250], absolute=1),
+        *_WORKLOADS,
         *(
-            _rows(
-                f"strided_{kind}",
-                "edge",
-                [17001, 5003, 900, 0, 18002],
-                500,
-                starts=[0, 0, 3, 1, 32],
-                strided=True,
-                tail=0,
-                scores=kind,
-            )
-            for kind in ("ascending", "descending")
+            replace(w, name=f"{form}_{w.name}", form=form)
+            for form in ("bf16", "fp16")
+            for w in _WORKLOADS
+            if w.name in _OF_HALVES
         ),
-        _rows("strided_paged", "edge", [998, 5001, 1000, 0, 4500], 256, page_size=64, next_n=2, strided=True),
-        _rows("k1", "edge", [1000, 1, 2], 1),
-        _rows("mtp3_paged", "edge", [998, 999, 1000, 0, 0, 1], 256, page_size=64, next_n=3),
-        *(_rows(f"scores_{kind}", "edge", [5000, 2500], 512, scores=kind) for kind in _DISTRIBUTIONS),
-        _rows("k2048", "edge", [2047, 2048, 2049, 6000], 2048),
-        *(
-            _rows(f"real_{kind}", "real", [32768, 131072, 4096, 2049], 2048, scores=kind)
-            for kind in _DISTRIBUTIONS
-        ),
-        _rows("real_64x128k", "real", [131072] * 64, 2048, page_size=64, pages=11923),
-        _rows("real_1m", "real", [1 << 20], 2048, scores="ties"),
     ),
     make=make,
     reference=reference,
@@ -344,6 +376,6 @@ PROBLEM = Problem(
     bytes=moved_bytes,
     flops=flops,
     points=points,
-    names={"default": (PointName("len", "stride"),)},
+    names={form: (PointName("len", "stride"),) for form in SCORES},
     forms_share_workloads=True,
 )

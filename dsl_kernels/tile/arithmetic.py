@@ -36,7 +36,7 @@ def _rounded(value: Any) -> torch.Tensor:
 
 # What brings a result into the range of its dtype, where it may leave that.
 IN_RANGE: dict[str, Callable[[Any], Any]] = {"int32": signed, "uint32": unsigned, "bfloat16": _rounded}
-FLOATS = ("float32", "bfloat16")
+FLOATS = ("float32", "bfloat16", "float16")
 
 
 def stored(dtype: torch.dtype, value: torch.Tensor) -> torch.Tensor:

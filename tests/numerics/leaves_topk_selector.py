@@ -40,11 +40,15 @@ def _bounds(p: Probe) -> tuple[Any, Any]:
     return p.var("lo", lo, each="warp"), p.var("hi", hi, each="warp")
 
 
-@case(row.load_words)
-def load_words(p: Probe) -> None:
+# Dtypes of scores.
+SCORES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@case(row.load_words, dtype=SCORES)
+def load_words(p: Probe, dtype: torch.dtype) -> None:
     p.threads = THREADS
     limit = p.var("limit", torch.tensor([256, 400, 768, 900]), each="warp")
-    logits = spread(p, "logits", p.normal(2, 900), gap=7)
+    logits = spread(p, "logits", p.normal(2, 900).to(dtype), gap=7)
     p.call(_keys(p, "bits", None), logits, p.dim("row", 1), _column(p), limit)
 
 
@@ -155,9 +159,9 @@ def count_first(p: Probe) -> None:
     p.call(_hist(p), _keys(p, "digits", digits, KEEP // 2, out=False), _column(p), *_bounds(p))
 
 
-@case(row.load_few)
-def load_few(p: Probe) -> None:
-    logits = spread(p, "logits", p.normal(2, 900), gap=7)
+@case(row.load_few, dtype=SCORES)
+def load_few(p: Probe, dtype: torch.dtype) -> None:
+    logits = spread(p, "logits", p.normal(2, 900).to(dtype), gap=7)
     p.call(
         p.var("few", None, dtype="uint32", out=True, each="thread"),
         logits,
@@ -436,11 +440,11 @@ def _ids_out(p: Probe, k: int) -> tuple[Any, ...]:
 EVERY = 16
 
 
-@case(row.load_sample)
-def load_sample(p: Probe) -> None:
+@case(row.load_sample, dtype=SCORES)
+def load_sample(p: Probe, dtype: torch.dtype) -> None:
     p.threads = THREADS
     # The last words of the sample lie past the row's columns.
-    logits = spread(p, "logits", p.normal(2, 9004), gap=3)
+    logits = spread(p, "logits", p.normal(2, 9004).to(dtype), gap=3)
     p.call(
         _keys(p, "bits", None), logits, p.dim("row", 1), p.dim("start", 700), p.dim("last", 8555), EVERY,
         WARPS,

@@ -34,6 +34,7 @@ from dsl_kernels.ops import (
     sparse_mla,
     topk_selector,
 )
+from dsl_kernels.problems.topk_selector import draw
 from dsl_kernels.verification import trial
 
 CPU = {"executor": "interpreter"}
@@ -584,7 +585,11 @@ BAD_TOPK = {
     "k zero": ({"k": 0}, InvalidArgumentError, "k.*1 to 2048"),
     "k large": ({"k": 4096}, InvalidArgumentError, "k.*1 to 2048"),
     "rank": ({"logits": torch.zeros(128)}, InvalidArgumentError, "logits.*2 dimensions"),
-    "dtype": ({"logits": torch.zeros(2, 128).half()}, ArgumentTypeError, "logits.*float32"),
+    "dtype": (
+        {"logits": torch.zeros(2, 128).double()},
+        ArgumentTypeError,
+        "logits.*float32, torch.bfloat16, torch.float16",
+    ),
     "lens dtype": ({"row_ends": torch.tensor([1, 2])}, ArgumentTypeError, "row_ends.*int32"),
     "lens shape": (
         {"row_ends": torch.zeros(3, dtype=torch.int32)},
@@ -639,6 +644,17 @@ def test_topk_selector_refuses(case: str) -> None:
     }
     with pytest.raises(error, match=message):
         topk_selector(**args)
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+@pytest.mark.parametrize("scores", ("normal", "specials", "zeros"))
+def test_scores_of_16_bits_rank_as_the_same_numbers_in_fp32(dtype: torch.dtype, scores: str) -> None:
+    """At any address of an element, and without a copy in fp32."""
+    drawn = draw(scores, 3, 1203, torch.Generator().manual_seed(3)).to(dtype)
+    ends = torch.tensor([1203, 900, 70], dtype=torch.int32)
+    held = torch.full((3, 1210), math.inf, dtype=dtype)[:, 3:1206].copy_(drawn)
+    wanted = topk_selector(drawn.float(), ends, 200, **CPU)
+    assert torch.equal(topk_selector(held, ends, 200, **CPU), wanted)
 
 
 @pytest.mark.parametrize("k", (16, 128))

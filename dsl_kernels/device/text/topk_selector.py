@@ -33,6 +33,7 @@ from .topk_selector_row import (
     QUAD,
     WORD,
     Counter,
+    Scores,
     canonical,
     key_of,
     key_of_bits,
@@ -261,9 +262,18 @@ def write_ids(
         out[slot] = id
 
 
+@recorded
+def _bits_of(m, score, dtype):
+    """The bit pattern of a score as `load_words` has it."""
+    if dtype == "float32":
+        return scalars.bits_of(score)
+    widened: Float32 = score
+    return scalars.bits_of(widened)
+
+
 @by_text
 def list_row(
-    m: LeafRecorder, keys: Registers[Uint32], ahead: Registers[Uint32], logits: Global[Float32], row: Int32,
+    m: LeafRecorder, keys: Registers[Uint32], ahead: Registers[Uint32], logits: Scores, row: Int32,
     stride: Int32, entries: Shared[Int64], counters: Shared[Int32], bottom: Uint32, origin: Int32,
     start: Int32, last: Int32, batches: Int32, room: int, cta_warps: int,
 ) -> None:  # fmt: skip
@@ -295,11 +305,11 @@ def list_row(
 
     def load(bits, place):
         """Load the batch that is read from column `place` on: four columns a lane, 128 in a row of them."""
-        scores, quad = logits.row("scores", row, first=place), m.local("quad", QUAD, "float32")
+        scores, quad = logits.row("scores", row, first=place), m.local("quad", QUAD, logits.dtype)
         for j in unrolled(bits.size // QUAD):
             scores.read(quad, WORD * j + m.lane)
             for i in range(QUAD):
-                bits[QUAD * j + i] = scalars.bits_of(quad[i])
+                bits[QUAD * j + i] = _bits_of(m, quad[i], quad.dtype)
 
     def pick(bits, column, place):
         """List a batch whose first column is `column` and that was read from `place` on."""
@@ -338,7 +348,7 @@ def list_row(
         end = minimum(last, select(m.lane < QUAD, begin, stride))
         edge: Uint32 = MINUS_INFINITY
         if at >= first_edge and at < end:
-            edge = scalars.bits_of(logits.row("row_of_edges", row)[at])
+            edge = _bits_of(m, logits.row("row_of_edges", row)[at], logits.dtype)
         wanted: Int32 = 1 - (below(edge) >> 31).to("int32")
         through = warps.scan(wanted)
         slot = _take_room(m, counters, through) + through

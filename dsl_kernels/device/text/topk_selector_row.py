@@ -6,7 +6,20 @@ A key is an unsigned word whose order is that of the scores. What a warp works o
 from __future__ import annotations
 
 from ...tile.frontend import inline, named, recorded, unrolled
-from ...tile.kinds import Float32, Global, Int32, Int64, LeafRecorder, Registers, Sets, Shared, Uint32, Writes
+from ...tile.kinds import (
+    BFloat16,
+    Float16,
+    Float32,
+    Global,
+    Int32,
+    Int64,
+    LeafRecorder,
+    Registers,
+    Sets,
+    Shared,
+    Uint32,
+    Writes,
+)
 from ...tile.lang import Size
 from ...tile.leaf_text import by_text
 from ...tile.text import maximum, minimum, select
@@ -55,31 +68,62 @@ EACH_SIGN = 0xBB99
 # First digits by fp16 split keys that are 2**18 apart. Keys within CLOSE are split better by their distance.
 CLOSE = Size(1 << 26, "CLOSE")
 
+Scores = Global[Float32] | Global[BFloat16] | Global[Float16]
+"""Rows of scores. Whatever their dtype, a bit pattern is that of the same number in fp32."""
+
+
+@recorded
+def _load(m, bits, j, scores, at, column, limit):
+    """Load a score into register `j` where a column lies below a limit, else 0; `_widen` makes it a bit pattern."""
+    if scores.dtype == "float32":
+        bits[j] = scalars.load_below(scores.at(at), column, limit)
+    else:
+        bits[j] = 0
+        if column < limit:
+            m.do(scalars.load_piece(bits, j, 1, scores.at(at)))
+
+
+@recorded
+def _widen(m, bits, scores):
+    """Make what was loaded of scores of 16 bits the bit patterns of the same numbers in fp32."""
+    if scores.dtype == "bfloat16":
+        for j in unrolled(bits.size):
+            bits[j] = bits[j] << 16
+    if scores.dtype == "float16":
+        for j in unrolled(bits.size):
+            bits[j] = scalars.bits_of(scalars.float_of_half(bits[j].to("int32")))
+
 
 @by_text
 def load_words(
-    m: LeafRecorder, bits: Registers[Uint32], logits: Global[Float32], row: Int32, column: Int32,
-    limit: Int32,
+    m: LeafRecorder, bits: Registers[Uint32], logits: Scores, row: Int32, column: Int32, limit: Int32,
 ) -> None:  # fmt: skip
     """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives 0."""
     own = column + m.lane
     scores = logits.row("scores", row, first=own)
     left = limit - own
     for j in unrolled(bits.size):
-        bits[j] = scalars.load_below(scores.at(WORD * j), WORD * j, left)
+        _load(m, bits, j, scores, WORD * j, WORD * j, left)
+    _widen(m, bits, scores)
 
 
 @by_text
-def load_few(m: LeafRecorder, few: Sets[Uint32], logits: Global[Float32], row: Int32, stride: Int32) -> None:
+def load_few(m: LeafRecorder, few: Sets[Uint32], logits: Scores, row: Int32, stride: Int32) -> None:
     """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
     scores = logits.row("scores", row)
     column = (m.lane >> 3) * (stride >> 5 << 3) + (m.lane & 7)
-    few = scalars.load_below(scores.at(column), column, stride)
+    if logits.dtype == "float32":
+        few = scalars.load_below(scores.at(column), column, stride)
+    else:
+        held = m.local("held", 1, "uint32")
+        _load(m, held, 0, scores, column, column, stride)
+        _widen(m, held, scores)
+        few = held[0]
 
 
 @by_text
 def load_sample(
-    m: LeafRecorder, bits: Registers[Uint32], logits: Global[Float32], row: Int32, start: Int32,
+    m: LeafRecorder, bits: Registers[Uint32], logits: Scores, row: Int32, start: Int32,
     last: Int32, every: int, cta_warps: int,
 ) -> None:  # fmt: skip
     """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where the row has no column.
@@ -94,8 +138,9 @@ def load_sample(
 
     for j in unrolled(bits.size):
         column = column_of(j)
-        bits[j] = scalars.load_below(scores.at(column), column, last)
+        _load(m, bits, j, scores, column, column, last)
     m.comment("Apart, so that all loads are on their way together.")
+    _widen(m, bits, scores)
     for j in unrolled(bits.size):
         column = column_of(j)
         bits[j] = select(column >= start and column < last, bits[j], MINUS_INFINITY)

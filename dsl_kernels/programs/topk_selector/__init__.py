@@ -27,7 +27,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ... import problems
-from ...tile.lang import Guard
+from ...tile.lang import Guard, built_for
 from ...tile.program import TileProgram
 from ...tile.text import ceildiv
 from .schedule import KNOBS, MAX_K, declare, sizes
@@ -52,5 +52,5 @@ PROGRAM = TileProgram(
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
-    guards=(Guard("k", _small_k), Guard("span", _bitmaps_hold_row)),
+    guards=(built_for("dtype", "form"), Guard("k", _small_k), Guard("span", _bitmaps_hold_row)),
 )

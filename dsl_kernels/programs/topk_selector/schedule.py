@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 from ...arch import ArchSpec
 from ...device.text.topk_selector_row import BINS, COARSE, WORD
+from ...problems.topk_selector import SCORES
 from ...tile.frontend import Int32, Names
 from ...tile.lang import Buffer, Knob, Role, Schedule, Size, Space
 from ...tile.text import Global, View, dim
@@ -25,6 +26,7 @@ KNOBS = (
     ),
     Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
     Knob("sample", "s", ((0, 16),), "words of 32 columns for each one sampled; 0: no sample", plain=0),
+    Knob("dtype", "", ((*SCORES,),), "dtype of the scores; default: fp32", plain="default"),
 )
 
 
@@ -83,12 +85,16 @@ def sizes(knobs: SimpleNamespace) -> dict[str, int]:
 def min_ctas_per_sm_of(knobs: SimpleNamespace, arch: ArchSpec) -> int:
     """CTAs that the registers of an SM are divided among.
 
-    64 registers suffice a thread with 8 keys, and 40 where a CTA has a row for itself: with thousands of rows
-    in line, a third CTA of 512 threads then runs while the others wait.
+    64 registers suffice a thread with 8 keys, and 40 where a CTA has a row of fp32 for itself: with thousands of rows
+    in line, a third CTA of 512 threads then runs while the others wait. Of scores of 16 bits TileLang spills with 40.
     """
     if knobs.keep > 8:
         return int(knobs.resident)
-    return max(knobs.resident, arch.registers_per_sm // (knobs.threads * (40 if knobs.group == 1 else 64)))
+    return max(
+        knobs.resident,
+        arch.registers_per_sm
+        // (knobs.threads * (40 if knobs.group == 1 and knobs.dtype == "default" else 64)),
+    )
 
 
 def declare(knobs: SimpleNamespace, arch: ArchSpec) -> Schedule:

@@ -14,8 +14,9 @@ import torch
 from ... import ops
 from ...dsa import check as sampling
 from ...dsa.drawing import part_of
+from ...dtypes import DTYPES, DType
 from ...problems.lightning_indexer import PAGE
-from ...problems.topk_selector import draw
+from ...problems.topk_selector import SCORES, draw
 from .. import bench, calibrate, measure
 from . import Fixture, Grid, Point, Sample, facts
 
@@ -25,12 +26,18 @@ DECODE_ROWS = 512
 SAMPLED = 4
 
 
+def _score(point: Point) -> DType:
+    return DTYPES[SCORES[point.form]]
+
+
 def _prepare(point: Point, seed: int) -> Fixture:
     p = point.params
     rows, length, k = p["rows"], p["len"], p["k"]
     generator = torch.Generator().manual_seed(seed)
-    sets = min(16, bench.turns(rows * length * 4.0))
-    few = draw(p.get("scores", "normal"), min(rows, 64), length, generator).to(measure.DEVICE)
+    sets = min(16, bench.turns(rows * length * float(_score(point).bytes)))
+    few = draw(p.get("scores", "normal"), min(rows, 64), length, generator).to(
+        measure.DEVICE, _score(point).torch
+    )
     logits = []
     for turn in range(sets):
         picked = torch.arange(rows, device=few.device) % len(few)
@@ -82,8 +89,8 @@ def _prepare(point: Point, seed: int) -> Fixture:
 
 
 def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
-    read = point.params["rows"] * point.params["len"] * 4.0
+    read = point.params["rows"] * point.params["len"] * float(_score(point).bytes)
     return {"read_bytes": read, "unique_bytes": read}
 
 
-GRID = Grid(_prepare, usual={"default": {"rows": 16, "len": 32768, "k": 2048}}, reads=_reads)
+GRID = Grid(_prepare, usual={form: {"rows": 16, "len": 32768, "k": 2048} for form in SCORES}, reads=_reads)
