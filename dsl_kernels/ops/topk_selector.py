@@ -14,7 +14,7 @@ from ._base import run
 from ._library import torch_op
 from .workspace import Workspace
 
-MAX_K = 2048
+MAX_K = 4096
 _FORM_OF: dict[Any, str] = {DTYPES[dtype].torch: form for form, dtype in SCORES.items()}
 
 
@@ -22,7 +22,7 @@ _FORM_OF: dict[Any, str] = {DTYPES[dtype].torch: form for form, dtype in SCORES.
 def topk_selector(
     logits: torch.Tensor,
     row_ends: torch.Tensor,
-    k: int = MAX_K,
+    k: int = 2048,
     *,
     row_starts: torch.Tensor | None = None,
     block_table: torch.Tensor | None = None,
@@ -41,7 +41,7 @@ def topk_selector(
         logits: [rows, stride] float32, bfloat16 or float16, rows at any stride; columns outside a row's range are never selected.
         row_ends: [rows] int32, one past the last valid column; 0 for padded rows. Columns before 0 and past the stride
             do not count, and a row that ends before it starts is empty.
-        k: 1 to 2048.
+        k: 1 to 4096.
         row_starts: [rows] int32, first valid column; zeros by default.
         block_table: [b, max_pages] int32, rows at any stride: positions become ids
             block_table[row // next_n, pos // page] * page + pos % page. The table must reach as far as every row's columns; the entries within them are page ids, none negative.

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from ..arch import ArchSpec, GpuSpec
 from ..dtypes import DTYPES
 from ..problems.topk_selector import SCORES
-from ..programs.topk_selector.schedule import MAX_K, min_ctas_per_sm_of, sizes
+from ..programs.topk_selector.schedule import min_ctas_per_sm_of, sizes
 from ..tile.lang import Counts, Policy, Schedule
 
+# What a list weighs in the model, in keys of a pass.
+LISTED = 8192
 # (group, threads, keep, resident, sample) of the committed set: short rows, a few long rows, many long rows.
 COMMITTED = (
     (1, 512, 8, 1, 0),
@@ -42,7 +44,7 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
         return Counts(
             loaded=bounds + each * (share + sampled),
             stored=4 * min(end, selected),
-            elements=1.5 * share + (rounds + 1) * (sampled + 4 * MAX_K),
+            elements=1.5 * share + (rounds + 1) * (sampled + LISTED),
         )
     return Counts(
         loaded=bounds + each * share + rounds * k.group * schedule.buffer("hist").bytes,

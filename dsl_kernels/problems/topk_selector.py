@@ -339,6 +339,8 @@ _WORKLOADS = (
     _rows("mtp3_paged", "edge", [998, 999, 1000, 0, 0, 1], 256, page_size=64, next_n=3),
     *(_rows(f"scores_{kind}", "edge", [5000, 2500], 512, scores=kind) for kind in _DISTRIBUTIONS),
     _rows("k2048", "edge", [2047, 2048, 2049, 6000], 2048),
+    _rows("k4096", "edge", [4095, 4097, 9000], 4096),
+    _rows("k4096_ties", "edge", [9000, 4500], 4096, scores="ties", page_size=64),
     *(
         _rows(f"real_{kind}", "real", [32768, 131072, 4096, 2049], 2048, scores=kind)
         for kind in _DISTRIBUTIONS

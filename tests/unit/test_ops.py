@@ -582,8 +582,8 @@ def test_a_non_tensor_is_named() -> None:
 
 
 BAD_TOPK = {
-    "k zero": ({"k": 0}, InvalidArgumentError, "k.*1 to 2048"),
-    "k large": ({"k": 4096}, InvalidArgumentError, "k.*1 to 2048"),
+    "k zero": ({"k": 0}, InvalidArgumentError, "k.*1 to 4096"),
+    "k large": ({"k": 4097}, InvalidArgumentError, "k.*1 to 4096"),
     "rank": ({"logits": torch.zeros(128)}, InvalidArgumentError, "logits.*2 dimensions"),
     "dtype": (
         {"logits": torch.zeros(2, 128).double()},

@@ -115,7 +115,7 @@ def test_no_match_groups_the_refusals_nearest_first() -> None:
     "call, nearest",
     [
         (mla(backend="nothing"), "backend cutedsl or tilelang, asked for nothing"),
-        (topk(k=4096), "k = 4096 exceeds 2048"),
+        (topk(k=5000), "k = 5000 exceeds "),
         (prefill(heads=48), "heads = 48, built for 32 or 64"),
         (decode(next_n=9), "next_n = 9, built for at most "),
     ],
@@ -236,7 +236,7 @@ def test_the_tuned_entry_of_the_sizes_decides_and_sets_launch_dims(monkeypatch, 
 
 def test_a_winner_that_cannot_serve_leaves_the_fastest_that_can(monkeypatch, tmp_path) -> None:
     """A call for one DSL takes the fastest of that DSL, without launch dims that were found for another variant."""
-    names = [v.id for v in variants.variants("topk_selector", arch="sm_90a")]
+    names = [v.id for v in variants.variants("topk_selector", arch="sm_90a") if v.knobs["dtype"] == "default"]
     other, slow, fast = (
         *(n for n in names if "cutedsl" in n and n.endswith("g1_t512_r8_c1")),
         *[n for n in names if "tilelang" in n][:2],

@@ -11,7 +11,8 @@ from ...tile.frontend import Int32, Names
 from ...tile.lang import Buffer, Knob, Role, Schedule, Size, Space
 from ...tile.text import Global, View, dim
 
-MAX_K = 2048
+# The positions of a row lie where its histograms were.
+MAX_K = 2 * BINS
 # At most RANKED undecided keys of a list are ranked without another round.
 RANKED = Size(64, "RANKED")
 
