@@ -6,7 +6,8 @@
 Of CuTe DSL's variants of sm_90a each instruction names the line that it came from. Instructions of a function over the times
 that leaves' texts apply it, written-out loops counted as written out and others once, are what one application takes; beside it
 stands what `dsl_kernels/clock/work.py` says. Then the ratio of all instructions of TileLang's variants to those of CuTe DSL's
-from the same text, and the clocks that an instruction holds its warp by the stall field of its control word.
+from the same text, and the clocks that an instruction holds its warp by the stall field of its control word. Then, of the variants
+of sm_100a, what one copy by the copy engine takes a warp, which `Rates.bulk_slots` and `COPIES` in `dsl_kernels/clock/sm.py` say.
 """
 
 from __future__ import annotations
@@ -33,9 +34,21 @@ _CODE = re.compile(r"\s*/\*[0-9a-f]{4,6}\*/\s+(.*?);?\s*/\* 0x[0-9a-f]{16} \*/")
 _CONTROL = re.compile(r"\s*/\* 0x([0-9a-f]{16}) \*/")
 
 
-class Instruction(NamedTuple):
-    """One instruction: the file and line that it came from, and the clocks that it holds its warp."""
+# Instructions of the copy engine, and where each DSL's copies of a kind come from: a function of its helpers, or a header.
+COPIES = ("UTMALDG", "UBLKCP")
+SPELLED_BY = {
+    "load_box": "Box",
+    "load_span": "Span",
+    "load_rows": "Rows",
+    "copy_sm90.h": "Box",
+    "copy_sm100.h": "Rows",
+}
 
+
+class Instruction(NamedTuple):
+    """One instruction: its text, the file and line that it came from, and the clocks that it holds its warp."""
+
+    text: str
     file: str
     line: int
     stall: int
@@ -44,15 +57,19 @@ class Instruction(NamedTuple):
 def instructions(cubin: Path) -> Iterator[Instruction]:
     """The instructions of a cubin."""
     command = [str(toolkit.nvdisasm().path), "-g", "-c", "-hex", str(cubin)]
-    file, line, open_code = "", 0, False
+    file, line, code = "", 0, ""
+    # Of lines that are inlined in one another the innermost comes first.
+    inlined = False
     for text in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
         if found := _LINE.match(text):
-            file, line = Path(found[1]).name, int(found[2])
-        elif _CODE.match(text):
-            open_code = True
-        elif open_code and (found := _CONTROL.match(text)):
-            open_code = False
-            yield Instruction(file, line, max(1, int(found[1], 16) >> 41 & 15))
+            if not inlined:
+                file, line = Path(found[1]).name, int(found[2])
+            inlined = True
+        elif found := _CODE.match(text):
+            code, inlined = found[1], False
+        elif code and (found := _CONTROL.match(text)):
+            yield Instruction(code, file, line, max(1, int(found[1], 16) >> 41 & 15))
+            code = ""
 
 
 def functions() -> dict[tuple[str, int], str]:
@@ -101,6 +118,32 @@ def applied(variant: variants.Variant) -> Counter[str]:
     return found
 
 
+def copies(owner: dict[tuple[str, int], str]) -> None:
+    """Print what a copy by the copy engine takes a warp of sm_100a."""
+    counted, slots, clocks = (
+        Counter[tuple[str, str]](),
+        Counter[tuple[str, str]](),
+        Counter[tuple[str, str]](),
+    )
+    for variant in variants.variants():
+        folder = store.lookup(variant)
+        if variant.arch != "sm_100a" or folder is None:
+            continue
+        for each in instructions(folder / "kernel.cubin"):
+            by = SPELLED_BY.get(owner.get((each.file, each.line), each.file))
+            if by is not None:
+                slots[variant.backend, by] += 1
+                clocks[variant.backend, by] += each.stall
+                counted[variant.backend, by] += any(name in each.text for name in COPIES)
+    print(
+        "\n| DSL | kind of copy | copies | instructions of one | clocks of one |\n| --- | --- | --- | --- | --- |"
+    )
+    for (dsl, kind), count in sorted(counted.items()):
+        if count:
+            key = dsl, kind
+            print(f"| {dsl} | {kind} | {count} | {slots[key] / count:.1f} | {clocks[key] / count:.1f} |")
+
+
 def main() -> None:
     owner, of_function, times = functions(), Counter[str](), Counter[str]()
     sizes: dict[str, int] = {}
@@ -135,6 +178,7 @@ def main() -> None:
         print(
             f"\nStall field, mean of a variant: median {statistics.median(stalls):.2f} clocks an instruction."
         )
+    copies(owner)
 
 
 if __name__ == "__main__":

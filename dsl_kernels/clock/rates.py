@@ -150,6 +150,7 @@ def blackwell() -> dict[str, Rate]:
         "tensor_latency": Rate(100, f"{_NOTES}: commit + 30 clocks, chain of 54 to 138", 60, 170),
         "tensor_issue": Rate(8, "SASS of the committed variants: 12 instructions a product of CuTe DSL", 5, 12),
         "tensor_columns": Rate(57 / 128, "public catalogue of the B300: 57 bytes a clock and scheduler", 1.0, 0.4),
+        "bulk_slots": Rate(11, f"{_SASS}: a box of a tensor map, 29 clocks; `sm.COPIES` has the rest", 6, 20),
         "hand_over": Rate(44, f"{_NOTES}: 88 clocks both ways", 30, 90),
         "l2_latency": Rate(360, f"{_NOTES}: gather4 from the L2 in 197 ns", 280, 460),
         "hbm_latency": Rate(800, f"{_NOTES}: gather4 from memory in 540 ns", 650, 1000),

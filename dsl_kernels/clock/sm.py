@@ -26,6 +26,9 @@ SUSTAINED = 200_000
 SPELLED = {"tilelang": 1.16}
 """Instructions of a DSL's kernels to those of CuTe DSL's from the same text: the median over the committed pairs of sm_90a
 but those of gqa_forward, whose TileLang kernels hold their loops more than once."""
+COPIES = {"cutedsl": {"Span": 1.5, "Rows": 0.8}, "tilelang": {"Rows": 0.45}}
+"""What one copy by the copy engine takes a warp on Blackwell, to a box (`Rates.bulk_slots`), by DSL and kind of source: stall
+fields of the SASS (`benchmarks/clock_instructions.py`)."""
 
 
 @dataclass
@@ -149,6 +152,12 @@ class Sm:
         self._first: Cta | None = None
         self._left = 0
         self._ends: list[float] = []
+
+    def copy_slots(self, kind: str) -> float:
+        """Instructions of a copy by the copy engine to `Rates.bulk_slots`; kinds are those of `tile.memory`."""
+        if not self.kernel.schedule.tmem_columns():
+            return 1.0
+        return COPIES.get(self.kernel.dsl, {}).get(kind, 1.0) / self.spelled
 
     def walk(self) -> Prediction:
         """Let the CTAs run, as many at once as the SM holds.

@@ -28,6 +28,8 @@ Steps = Generator[float | Signal, None, None]
 
 MOST_TURNS = 1 << 20
 """Turns after which a loop that ought to end is given up."""
+ROWS_A_COPY, PANEL_BYTES = 4, 128
+"""What one copy of rows by number moves: so many rows of one swizzled panel."""
 WRITTEN = 200.0
 """Clocks from the last byte that a copy engine reads of shared memory until a store is done."""
 
@@ -342,10 +344,8 @@ class Walker:
     # ------------------------------------------------------------------ pipelines
 
     def _bulk(self, s: t.Bulk) -> Steps:
-        copies = 1.0
-        if isinstance(s.source, t.Rows):
-            copies = (s.target.rows or self.schedule.buffer(s.target.buffer).shape[0]) / 4
-        yield from self.slots(self.rates.bulk_slots * copies)
+        copies = self._copies(s)
+        yield from self.slots(self.rates.bulk_slots * self.sm.copy_slots(type(s.source).__name__) * copies)
         taken = self.machine.unit("copy engine").serve(self.task.now, self.rates.bulk_issue * copies)
         comes = (
             self._memory(bytes_of(self.schedule, s.target), taken)
@@ -355,6 +355,12 @@ class Walker:
         key, cause = (s.slot.pipeline.name, self.value(s.slot.use)), Cause(self.task, self.task.now, "copies")
         if comes > self._bulks.get(key, (0.0, cause))[0]:
             self._bulks[key] = comes, cause
+
+    def _copies(self, s: t.Bulk) -> float:
+        """Copies that a statement is: of rows by number, one for four rows of a panel of 128 bytes."""
+        if not isinstance(s.source, t.Rows):
+            return 1.0
+        return max(1.0, bytes_of(self.schedule, s.target) / (ROWS_A_COPY * PANEL_BYTES))
 
     def _pipeline_op(self, s: t.PipelineOp) -> Steps:
         ring, use = self.cta.rings[s.slot.pipeline.name], self.value(s.slot.use)

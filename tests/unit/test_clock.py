@@ -116,6 +116,29 @@ def test_an_election_for_each_gathered_row_shows():
     assert sm_of(variant, call, given=elect).clocks > 1.1 * sm_of(variant, call, given=lean).clocks
 
 
+def test_rows_by_number_come_four_of_a_panel_at_a_time():
+    """Of 64 rows of 576 bf16 that are 144 copies: nine panels of 128 bytes, four rows each."""
+    variant = variants.get("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_gather4")
+    walked = clock.sm_of(call_of(variant, t=64, topk=256), variant)
+    walked.walk()
+    tiles = walked.share.wanted * 256 // (variant.knobs["tile"] * walked.dims["splits"])
+    copies = walked.machine.unit("copy engine").busy / walked.rates.bulk_issue
+    assert copies == 144 * tiles
+
+
+def test_a_copy_takes_what_its_dsl_makes_of_it(monkeypatch):
+    """Not on Hopper, whose figures are of both DSLs."""
+    gather = variants.get("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_gather4")
+    known = clock.predict(call_of(gather, t=64, topk=2048), gather)
+    monkeypatch.setitem(sm.COPIES, "cutedsl", {"Rows": 3.0})
+    assert clock.predict(call_of(gather, t=64, topk=2048), gather).clocks > 1.5 * known.clocks
+    hopper = variants.get("lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1")
+    monkeypatch.setitem(sm.COPIES, "cutedsl", {"Box": 10.0})
+    slow = clock.predict(call_of(hopper, max_pages=512), hopper)
+    monkeypatch.undo()
+    assert slow == clock.predict(call_of(hopper, max_pages=512), hopper)
+
+
 def test_a_single_buffer_of_keys_shows():
     variant = variants.get("gqa_forward__cutedsl_sm100a__bf16_d128_n64_st3_c1_z2")
     call = call_of(variant, sq=4096, skv=4096)
