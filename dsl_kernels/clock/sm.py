@@ -26,7 +26,7 @@ SUSTAINED = 200_000
 SPELLED = {"tilelang": 1.16}
 """Instructions of a DSL's kernels to those of CuTe DSL's from the same text: the median over the committed pairs of sm_90a
 but those of gqa_forward, whose TileLang kernels hold their loops more than once."""
-COPIES = {"cutedsl": {"Span": 1.5, "Rows": 0.8}, "tilelang": {"Rows": 0.45}}
+COPIES = {"cutedsl": {"Span": 1.5, "Rows": 0.4}, "tilelang": {"Rows": 0.45}}
 """What one copy by the copy engine takes a warp on Blackwell, to a box (`Rates.bulk_slots`), by DSL and kind of source: stall
 fields of the SASS (`benchmarks/clock_instructions.py`)."""
 

@@ -210,6 +210,15 @@ def test_what_several_ctas_take_is_copied_once_for_all_of_them(schedule, sass) -
         assert committed == bool(re.search(r"\bUTCBAR\.MULTICAST", sass()))
 
 
+def test_one_lane_issues_all_copies_of_gathered_rows(artifact, sass) -> None:
+    """An election for each of them paces the one producer warp."""
+    if "gather4" in artifact.variant:
+        copies = re.findall(r"\bGATHER4\b|\bELECT\b", re.sub(r"UTMALDG\S*\.GATHER4", " GATHER4 ", sass()))
+        gathers = copies.count("GATHER4")
+        first, last = copies.index("GATHER4"), len(copies) - 1 - copies[::-1].index("GATHER4")
+        assert gathers >= 16 and copies[first:last].count("ELECT") < gathers / 4
+
+
 def test_products_of_a_group_are_in_flight_together(schedule, sass) -> None:
     """The compiler awaits each product by itself where it cannot prove that nothing else writes the accumulators."""
     if any(mma.unit == "wgmma" for mma in schedule.mmas):
