@@ -28,6 +28,9 @@ Steps = Generator[float | Signal, None, None]
 
 MOST_TURNS = 1 << 20
 """Turns after which a loop that ought to end is given up."""
+OF_WAIT, OF_ARRIVAL = 8, 5
+"""Instructions of a wait for a barrier that is passed, with its address and parity, and of an arrival with its election: SASS of
+the committed variants."""
 ROWS_A_COPY, PANEL_BYTES = 4, 128
 """What one copy of rows by number moves: so many rows of one swizzled panel."""
 WRITTEN = 200.0
@@ -364,7 +367,7 @@ class Walker:
 
     def _pipeline_op(self, s: t.PipelineOp) -> Steps:
         ring, use = self.cta.rings[s.slot.pipeline.name], self.value(s.slot.use)
-        yield from self.slots(3)
+        yield from self.slots(OF_WAIT if s.kind in ("acquire", "wait") else OF_ARRIVAL)
         if use is None:
             return
         if s.kind == "acquire":

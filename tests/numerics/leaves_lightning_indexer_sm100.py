@@ -60,10 +60,11 @@ def read_scores(p: Probe) -> None:
     p.call(dots, p.tensor("scores", (128, 64), p.normal(128, 64)), 32, 16, p.thread)
 
 
-@case(indexer.weigh_one)
-def weigh_one(p: Probe) -> None:
+@case(indexer.weigh_one, fresh=(True, False))
+def weigh_one(p: Probe, fresh: bool) -> None:
     p.relative, p.absolute = 1e-5, 1e-5
-    p.call(_own(p, "logit", None), _given(p, "dots", 64), 1, _given(p, "weight", 32))
+    logit = _own(p, "logit", p.normal(128, 1))
+    p.call(logit, _given(p, "dots", 64), 1, _given(p, "weight", 32), fresh)
 
 
 def _logits(p: Probe, *shape: int) -> Any:

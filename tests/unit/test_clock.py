@@ -146,24 +146,24 @@ def test_a_single_buffer_of_keys_shows():
     assert single.clocks > 1.2 * sm_of(variant, call).clocks
 
 
-def test_one_scoring_group_against_two_shows(monkeypatch):
+def test_one_scoring_group_against_four_shows(monkeypatch):
     """Of eight queries the scores of one tile are weighed longer than its keys take to come."""
     variant = variants.get("lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0")
     call = call_of(variant, b=64, next_n=8, max_pages=512, stride=32768, pages=64 * 512)
     committed, dealt = clock.predict(call, variant), decode.blackwell_groups
     clock._read.cache_clear()
-    monkeypatch.setattr(decode, "blackwell_groups", lambda k: (1, dealt(k)[1]))
+    monkeypatch.setattr(decode, "blackwell_groups", lambda k: (1, 1, dealt(k)[2]))
     single = clock.predict(call, variant)
     clock._read.cache_clear()
-    assert {"score_0", "score_1"} <= set(committed.waits) and "score_1" not in single.waits
+    assert {"score_0", "score_3"} <= set(committed.waits) and "score_1" not in single.waits
     assert single.clocks > 1.4 * committed.clocks
 
 
 def test_a_single_accumulator_of_scores_shows():
-    variant = variants.get("lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0")
-    call = call_of(variant, b=64, max_pages=2048, stride=131072, pages=64 * 2048)
-    single = sm_of(variant, call, lambda kernel: stages(kernel, "scores_0", 1))
-    assert single.clocks > 1.1 * sm_of(variant, call).clocks
+    variant = variants.get("lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0")
+    call = call_of(variant, s=4096, skv=32768)
+    single = sm_of(variant, call, lambda kernel: stages(kernel, "scores", 1))
+    assert single.clocks > 1.3 * sm_of(variant, call).clocks
 
 
 def test_a_single_p_shows_where_hand_overs_are_slow():

@@ -21,12 +21,14 @@ def read_scores(dots, tmem, first, heads, thread):
     for column in range(0, cute.size(dots), heads):
         own = cute.make_tensor(dots.iterator + column, cute.make_layout(heads))
         read_tensor(own, tmem + (first + column), thread)
+    cute.arch.fence_view_async_tmem_load()
 
 
-def weigh_one(logit, dots, query, weight):
-    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
+def weigh_one(logit, dots, query, weight, fresh):
+    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product; added unless the logit is `fresh`."""
     heads = cute.size(weight)
-    logit[0] = _weighted_relu_sum([dots[query * heads + h] for h in range(heads)], weight, heads)
+    sums = _weighted_relu_sum([dots[query * heads + h] for h in range(heads)], weight, heads)
+    logit[0] = sums if fresh else logit[0] + sums
 
 
 def _weighted_relu_sum(scores, weights, heads):

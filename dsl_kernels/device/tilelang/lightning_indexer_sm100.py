@@ -14,9 +14,10 @@ def read_scores(dots, scores, slot, first, heads, thread):
 
 
 @T.macro
-def weigh_one(logit, dots, query, weight):
-    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
+def weigh_one(logit, dots, query, weight, fresh):
+    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product; added unless the logit is `fresh`."""
     heads = weight.shape[0]
-    logit[0] = 0.0
+    if fresh:
+        logit[0] = 0.0
     for h in T.unroll(heads):
         logit[0] = logit[0] + T.max(dots[query * heads + h], 0.0) * weight[h]

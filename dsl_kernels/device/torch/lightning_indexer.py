@@ -65,8 +65,12 @@ def read_scores(
 
 @leaf
 def weigh_one(
-    logit: RegisterTile, dots: RegisterTile, query: int, weight: RegisterTile,
+    logit: RegisterTile, dots: RegisterTile, query: int, weight: RegisterTile, fresh: bool,
 ) -> None:  # fmt: skip
-    """logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product."""
+    """logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
+
+    It is added to what the logit is unless that is `fresh`.
+    """
     heads = weight.shape[1]
-    logit[:, 0] = (torch.relu(dots[:, query * heads : (query + 1) * heads]) * weight).sum(dim=1)
+    sums = (torch.relu(dots[:, query * heads : (query + 1) * heads]) * weight).sum(dim=1)
+    logit[:, 0] = sums if fresh else logit[:, 0] + sums

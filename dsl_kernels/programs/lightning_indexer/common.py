@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from ...abi import TensorMap
+from ...device.text import lightning_indexer_sm100 as sm100
+from ...device.torch import lightning_indexer as leaf
 from ...problems import layouts
 from ...problems import lightning_indexer as problem
 from ...tile.channel import Channel
-from ...tile.frontend import Int32, Names
+from ...tile.frontend import Int32, Names, recorded
 from ...tile.lang import (
     Buffer,
     Engine,
@@ -18,7 +20,7 @@ from ...tile.lang import (
     Size,
     Space,
 )
-from ...tile.text import Global, View
+from ...tile.text import Global, Recorder, Value, View
 
 # A page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales: 66 rows of 128 bytes, or so many words.
 INDEX_DIM, PAGE = Size(layouts.INDEX_DIM, "INDEX_DIM"), Size(problem.PAGE, "PAGE")
@@ -36,6 +38,10 @@ HOPPER_N = 128
 HOPPER_WARPGROUPS = 4
 BLACKWELL_N = 256
 BLACKWELL_DECODE_N = 128
+
+# Weights of heads that a thread of Blackwell's scoring groups holds at once. Of four groups one scheduler has a fifth warp, so a
+# thread has 96 registers: the scores of a row of 64 heads and half of its weights.
+WEIGHTS = 32
 
 # What a CTA of a prefill takes to begin, in key tiles; how many more splits of a block are weighed than fill the SMs once.
 START_TILES, SPLITS = 2, 8
@@ -149,18 +155,29 @@ def hopper_groups(k: SimpleNamespace) -> tuple[int, int]:
     return groups, Size(HOPPER_WARPGROUPS // groups * 64, "BLOCK")
 
 
-def blackwell_groups(k: SimpleNamespace) -> tuple[int, int]:
-    """Scoring groups of a decode and the queries of one product; where one product holds them all, one group."""
+def blackwell_groups(k: SimpleNamespace) -> tuple[int, int, int]:
+    """Of a decode: accumulator rings that products go to in turn, scoring groups that share each, queries of a product.
+
+    One ring where one product holds all queries. Two groups share a product of several queries, half of these each.
+    """
     each = Size(min(k.queries, BLACKWELL_DECODE_N // k.heads), "ROWS_PER_PRODUCT")
-    return (1 if each == k.queries else 2), each
+    return 1 if each == k.queries else 2, min(each, 2), each
 
 
-def blackwell_registers(k: SimpleNamespace, role: str, columns: int, **more: int) -> tuple[Buffer, ...]:
-    """What each thread of a scoring role has: one key, `columns` of its scores, the weights of one query, and `more` int32."""
+def blackwell_registers(role: str, columns: int, weights: int, **more: int) -> tuple[Buffer, ...]:
+    """What each thread of a scoring role has: one key, `columns` of its scores, so many weights of a query, and `more` int32."""
     g = role.removeprefix("score_")
-    floats = {"dots": columns, "weight": k.heads, "scale": 1, "logit": 1}
+    floats = {"dots": columns, "weight": weights, "scale": 1, "logit": 1}
     return tuple(
         Buffer.own(f"{text}_{g}", role, each, dtype)
         for dtype, held in (("float32", floats), ("int32", more))
         for text, each in held.items()
     )
+
+
+@recorded
+def weigh_row(m: Recorder, logit: View, dots: View, weight: View, head_weights: View, first: Value) -> None:
+    """Blackwell: the logit of each thread's key and one row, whose weights are in shared memory from the `first` on."""
+    for part in range(m.k.heads // WEIGHTS):
+        sm100.load_weights(m, weight, head_weights, first + part * WEIGHTS)
+        leaf.weigh_one(m, logit, dots, part, weight, fresh=part == 0)

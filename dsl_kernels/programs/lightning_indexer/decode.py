@@ -34,6 +34,7 @@ from .common import (
     PAGE_WORDS,
     SCALE_WORD,
     TENSOR,
+    WEIGHTS,
     Kernel,
     blackwell_groups,
     blackwell_registers,
@@ -43,6 +44,7 @@ from .common import (
     inputs,
     rows_map,
     score_product,
+    weigh_row,
 )
 
 
@@ -90,36 +92,43 @@ def hopper(k: SimpleNamespace) -> Schedule:
 
 
 def blackwell(k: SimpleNamespace) -> Schedule:
-    groups, each = blackwell_groups(k)
-    accumulators = 4 // groups
+    rings, sharing, each = blackwell_groups(k)
+    accumulators = 4 // rings
     query_stages = 2 if k.queries == 1 else 1
-    scorers = tuple(f"score_{g}" for g in range(groups))
+    scorers = tuple(f"score_{g}" for g in range(rings * sharing))
     readers = (Reader("mma", Engine.TCGEN05), *(Reader(role, Engine.THREADS, "warp") for role in scorers))
+    weights = k.heads if k.queries == 1 else WEIGHTS
     return Schedule(
         roles=(
-            *(Role(role, 4, doc=f"epilogue of products i with i % {groups} == {g}") for g, role in enumerate(scorers)),
+            *(
+                Role(role, 4, doc=f"epilogue of products i with i % {rings} == {g // sharing}, part {g % sharing} of {sharing}")
+                for g, role in enumerate(scorers)
+            ),
             Role("load", 1, doc="block table, key pages, queries"),
             Role("mma", 1, doc="issues every tcgen05.mma and commit"),
         ),
         buffers=(
             *input_buffers(k, query_stages),
-            *(Buffer(f"scores_{g}", TENSOR, (128, columns(k, each)), "float32", accumulators) for g in range(groups)),
-            *(b for role in scorers for b in blackwell_registers(k, role, columns(k, each), length=1)),
+            *(Buffer(f"scores_{r}", TENSOR, (128, columns(k, each)), "float32", accumulators) for r in range(rings)),
+            *(b for role in scorers for b in blackwell_registers(role, k.heads, weights, length=1)),
         ),
         pipelines=(
             *inputs(k, readers, query_stages),
             *(
                 Pipeline(
-                    f"scores_{g}", (f"scores_{g}",), "mma", Engine.TCGEN05,
-                    (Reader(f"score_{g}", Engine.TMEM, "warp"),), accumulators, doc="one use a tile and product of the group",
+                    f"scores_{r}", (f"scores_{r}",), "mma", Engine.TCGEN05,
+                    tuple(Reader(f"score_{r * sharing + i}", Engine.TMEM, "warp") for i in range(sharing)),
+                    accumulators, doc="one use a tile and product of the ring",
                 )
-                for g in range(groups)
+                for r in range(rings)
             ),
         ),
         mmas=(score_product("tcgen05", "mma", k.tile, columns(k, each), "scores_0"),),
         grid=(dim("ctas"),),
         axes=("cta",),
-        constants={"pages": Size(k.tile // PAGE, "TILE_PAGES"), "groups": groups, "rows_per_product": each},
+        constants={
+            "pages": Size(k.tile // PAGE, "TILE_PAGES"), "rings": rings, "sharing": sharing, "rows_per_product": each,
+        },
         maps=_maps(k),
     )  # fmt: skip
 
@@ -329,22 +338,22 @@ def _score(m: Recorder, s: Share) -> None:
 
 @recorded
 def _issue(m: Recorder, s: Share) -> None:
-    """Blackwell's MMA warp: one accumulator a tile and product, dealt to the scoring groups in turn."""
-    groups, n = m.c.groups, columns(m.k, m.c.rows_per_product)
+    """Blackwell's MMA warp: one accumulator a tile and product, of the rings in turn."""
+    rings, n = m.c.rings, columns(m.k, m.c.rows_per_product)
     queries = s.queries.reader.slot(s.turn)
 
-    def none_so_far(g: int) -> Int32:
-        """How many accumulators of a group have been filled."""
-        fill: Int32 = named(f"fill_{g}", 0)
+    def none_so_far(r: int) -> Int32:
+        """How many accumulators of a ring have been filled."""
+        fill: Int32 = named(f"fill_{r}", 0)
         return fill
 
-    def issue(keys: Reading, product: Value, g: int, fill: Changes) -> None:
-        out = m.channel(f"scores_{g}").producer.acquire(fill)
+    def issue(keys: Reading, product: Value, r: int, fill: Changes) -> None:
+        out = m.channel(f"scores_{r}").producer.acquire(fill)
         m.multiply("score", out.view(), keys.keys, queries.queries.part(product * n, n))
         out.commit()
         fill += 1
 
-    fills = [none_so_far(g) for g in range(groups)]
+    fills = [none_so_far(r) for r in range(rings)]
     for it in range(s.turns):
         _begin_tile(m, s, it)
         if s.fresh:
@@ -354,18 +363,20 @@ def _issue(m: Recorder, s: Share) -> None:
             issue(keys, 0, 0, fills[0])
         else:
             products = _products(m)
-            for i in range(0, products, groups):
-                for g in range(groups):
-                    if i + g < products:
-                        issue(keys, i + g, g, fills[g])
+            for i in range(0, products, rings):
+                for r in range(rings):
+                    if i + r < products:
+                        issue(keys, i + r, r, fills[r])
         keys.release()
         s.tile += s.step
 
 
 @recorded
 def _epilogue(m: Recorder, s: Share, g: int) -> None:
-    """Blackwell: the scores of every `groups`-th product from `g` on, a key a thread."""
+    """Blackwell: the scores of a group's queries of every product of its ring, a key a thread."""
     heads, each, one = m.k.heads, m.c.rows_per_product, m.k.queries == 1
+    ring, part = divmod(g, int(m.c.sharing))
+    own = each // int(m.c.sharing)
     dots, weight, scale, logit, length = (
         m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "length")
     )
@@ -381,16 +392,18 @@ def _epilogue(m: Recorder, s: Share, g: int) -> None:
         keys = s.keys.reader.wait(it)
         sm100.load_scale(m, scale, keys.key_scales)
         keys.release()
-        for product in rolled(g, _products(m), m.c.groups):
-            scores = m.channel(f"scores_{g}").reader.wait(use)
-            leaf.read_scores(m, dots, scores.view(), 0, m.k.heads, m.thread)
-            scores.release()
-            use += 1
-            for j in range(each):
+        for product in rolled(ring, _products(m), m.c.rings):
+            scores = m.channel(f"scores_{ring}").reader.wait(use)
+            for j in range(part * own, (part + 1) * own):
                 query = inline(product * each + j)
-                if not one:
-                    sm100.load_weights(m, weight, queries.head_weights, query * heads)
-                leaf.weigh_one(m, logit, dots, j, weight)
+                leaf.read_scores(m, dots, scores.view(), j * heads, m.k.heads, m.thread)
+                if j + 1 == (part + 1) * own:
+                    scores.release()
+                    use += 1
+                if one:
+                    leaf.weigh_one(m, logit, dots, 0, weight, fresh=True)
+                else:
+                    weigh_row(m, logit, dots, weight, queries.head_weights, query * heads)
                 sm100.store_query(
                     m, s.logits, logit, scale, length, s.seq, query, s.next_n, key=s.tile * m.k.tile,
                 )  # fmt: skip
@@ -400,5 +413,6 @@ def _epilogue(m: Recorder, s: Share, g: int) -> None:
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     if not arch.tmem_columns:
         return {START: _start, "load": _load, "score": _score}
-    scorers = {f"score_{g}": partial(_epilogue, g=g) for g in range(blackwell_groups(k)[0])}
+    rings, sharing, _ = blackwell_groups(k)
+    scorers = {f"score_{g}": partial(_epilogue, g=g) for g in range(rings * sharing)}
     return {START: _start, "load": _load, "mma": _issue, **scorers}

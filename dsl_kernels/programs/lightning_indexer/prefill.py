@@ -26,6 +26,7 @@ from ...tile.lang import (
 from ...tile.text import Box, Recorder, ceildiv, dim, minimum
 from .common import (
     TENSOR,
+    WEIGHTS,
     Kernel,
     blackwell_registers,
     columns,
@@ -36,7 +37,11 @@ from .common import (
     rows_map,
     score_product,
     vector_map,
+    weigh_row,
 )
+
+# Blackwell's scoring groups: four warps a scheduler, so that some weigh while others wait for scores.
+GROUPS = 4
 
 
 def _maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
@@ -76,13 +81,13 @@ def hopper(k: SimpleNamespace) -> Schedule:
 
 
 def blackwell(k: SimpleNamespace) -> Schedule:
-    groups = 2
+    groups = GROUPS
     rows = Size(k.queries // groups, "ROWS_PER_GROUP")
     scorers = tuple(f"score_{g}" for g in range(groups))
     readers = (Reader("mma", Engine.TCGEN05), *(Reader(role, Engine.THREADS, "warp") for role in scorers))
     return Schedule(
         roles=(
-            *(Role(role, 4, doc=f"epilogue of half {g} of the rows") for g, role in enumerate(scorers)),
+            *(Role(role, 4, doc=f"epilogue of quarter {g} of the rows") for g, role in enumerate(scorers)),
             Role("load", 1, doc="key tiles, queries"),
             Role("mma", 1, doc="issues every tcgen05.mma and commit"),
         ),
@@ -92,7 +97,7 @@ def blackwell(k: SimpleNamespace) -> Schedule:
             *(
                 b
                 for role in scorers
-                for b in blackwell_registers(k, role, rows * k.heads, begin=rows, size=rows)
+                for b in blackwell_registers(role, k.heads, WEIGHTS, begin=rows, size=rows)
             ),
         ),
         pipelines=(
@@ -200,7 +205,7 @@ def _issue(m: Recorder, s: Block) -> None:
 
 @recorded
 def _epilogue(m: Recorder, s: Block, g: int) -> None:
-    """Blackwell: the scores of one half of the block's rows, a key a thread."""
+    """Blackwell: the scores of one quarter of the block's rows, a key a thread."""
     heads, each = m.k.heads, m.c.rows_per_group
     dots, weight, scale, logit, begin, size = (
         m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "begin", "size")
@@ -215,11 +220,12 @@ def _epilogue(m: Recorder, s: Block, g: int) -> None:
         sm100.load_scale(m, scale, keys.key_scales)
         keys.release()
         scores = s.scores.reader.wait(it)
-        leaf.read_scores(m, dots, scores.view(), g * each * heads, m.k.heads, m.thread)
-        scores.release()
         for j in range(each):
-            sm100.load_weights(m, weight, queries.head_weights, (g * each + j) * heads)
-            leaf.weigh_one(m, logit, dots, j, weight)
+            first = (g * each + j) * heads
+            leaf.read_scores(m, dots, scores.view(), first, m.k.heads, m.thread)
+            if j + 1 == each:
+                scores.release()
+            weigh_row(m, logit, dots, weight, queries.head_weights, first)
             sm100.store_row(
                 m, s.logits, logit, scale, begin, size, j, row=own + j, key=(s.first + it) * m.k.tile,
             )  # fmt: skip
@@ -228,5 +234,5 @@ def _epilogue(m: Recorder, s: Block, g: int) -> None:
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     if not arch.tmem_columns:
         return {START: _start, "load": _load, "score": _score}
-    scorers = {f"score_{g}": partial(_epilogue, g=g) for g in range(2)}
+    scorers = {f"score_{g}": partial(_epilogue, g=g) for g in range(GROUPS)}
     return {START: _start, "load": _load, "mma": _issue, **scorers}

@@ -12,7 +12,7 @@ edit those, not this file. Knobs: mode=decode, heads=32, queries=1, tile=128, st
   |                |=== scores_0 ==>|   scores_0, ring of 4; tcgen05 -> tmem
 
 roles
-  score_0    threads 0..127  epilogue of products i with i % 1 == 0
+  score_0    threads 0..127  epilogue of products i with i % 1 == 0, part 0 of 1
   load       threads 128..159  block table, key pages, queries
   mma        threads 160..191  issues every tcgen05.mma and commit
 buffers
@@ -149,8 +149,8 @@ def score_0(
     queries_full, queries_empty, scores_0_full, scores_0_empty, seq: T.Ref, tile: T.Ref, step: T.Ref,
     need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
 ):
-    """Epilogue of products i with i % 1 == 0."""
-    dots_0 = T.alloc_local((COLUMNS,), "float32")
+    """Epilogue of products i with i % 1 == 0, part 0 of 1."""
+    dots_0 = T.alloc_local((HEADS,), "float32")
     weight_0 = T.alloc_local((HEADS,), "float32")
     scale_0 = T.alloc_local((1,), "float32")
     logit_0 = T.alloc_local((1,), "float32")
@@ -188,7 +188,7 @@ def score_0(
             use = use + 1
             # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
             # product.
-            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
+            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, True)
             store_query(logits, logit_0, scale_0, length_0, seq, product, tile * TILE, worker)
         tile = tile + step
 
