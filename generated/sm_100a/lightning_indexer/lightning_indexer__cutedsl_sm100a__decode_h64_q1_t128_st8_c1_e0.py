@@ -12,7 +12,7 @@ edit those, not this file. Knobs: mode=decode, heads=64, queries=1, tile=128, st
   |                |=== scores_0 ==>|   scores_0, ring of 4; tcgen05 -> tmem
 
 roles
-  score_0    threads 0..127  epilogue of products i with i % 1 == 0
+  score_0    threads 0..127  epilogue of products i with i % 1 == 0, part 0 of 1
   load       threads 128..159  block table, key pages, queries
   mma        threads 160..191  issues every tcgen05.mma and commit
 buffers
@@ -324,8 +324,8 @@ def score_0(
     scores_0_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32, need: Int32, turns: Int32,
     turn: Int32, fresh: Boolean, thread: Int32
 ):
-    """Epilogue of products i with i % 1 == 0."""
-    dots_0 = cute.make_rmem_tensor(COLUMNS, Float32)
+    """Epilogue of products i with i % 1 == 0, part 0 of 1."""
+    dots_0 = cute.make_rmem_tensor(HEADS, Float32)
     weight_0 = cute.make_rmem_tensor(HEADS, Float32)
     scale_0 = cute.make_rmem_tensor(1, Float32)
     logit_0 = cute.make_rmem_tensor(1, Float32)
@@ -361,7 +361,7 @@ def score_0(
             use = use + 1
             # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
             # product.
-            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
+            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, True)
             store_query(
                 logits, logits_stride_b, logits_stride_n, logit_0, scale_0, length_0, seq, product,
                 tile * TILE, worker

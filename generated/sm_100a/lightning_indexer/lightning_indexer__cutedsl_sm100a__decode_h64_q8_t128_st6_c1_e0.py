@@ -3,22 +3,30 @@
 Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: mode=decode, heads=64, queries=8, tile=128, stages=6, resident=1, evict=0.
 
-  load             mma              score_0          score_1
-  warp 8           warp 9           warps 0..3       warps 4..7
-  |===== keys ====>|                |                |   keys key_scales, ring of 6; bulk -> tcgen05
-  |============== keys ============>|                |   keys key_scales, ring of 6; bulk -> threads
-  |====================== keys =====================>|   keys key_scales, ring of 6; bulk -> threads
-  |=== queries ===>|                |                |   queries head_weights; bulk -> tcgen05
-  |============ queries ===========>|                |   queries head_weights; bulk -> threads
-  |==================== queries ====================>|   queries head_weights; bulk -> threads
-  |                |=== scores_0 ==>|                |   scores_0, ring of 2; tcgen05 -> tmem
-  |                |============ scores_1 ==========>|   scores_1, ring of 2; tcgen05 -> tmem
+  load             mma              score_0          score_1          score_2          score_3
+  warp 16          warp 17          warps 0..3       warps 4..7       warps 8..11      warps 12..15
+  |===== keys ====>|                |                |                |                |   keys key_scales, ring of 6; bulk -> tcgen05
+  |============== keys ============>|                |                |                |   keys key_scales, ring of 6; bulk -> threads
+  |====================== keys =====================>|                |                |   keys key_scales, ring of 6; bulk -> threads
+  |=============================== keys =============================>|                |   keys key_scales, ring of 6; bulk -> threads
+  |======================================= keys ======================================>|   keys key_scales, ring of 6; bulk -> threads
+  |=== queries ===>|                |                |                |                |   queries head_weights; bulk -> tcgen05
+  |============ queries ===========>|                |                |                |   queries head_weights; bulk -> threads
+  |==================== queries ====================>|                |                |   queries head_weights; bulk -> threads
+  |============================= queries ============================>|                |   queries head_weights; bulk -> threads
+  |===================================== queries =====================================>|   queries head_weights; bulk -> threads
+  |                |=== scores_0 ==>|                |                |                |   scores_0, ring of 2; tcgen05 -> tmem
+  |                |============ scores_0 ==========>|                |                |   scores_0, ring of 2; tcgen05 -> tmem
+  |                |==================== scores_1 ===================>|                |   scores_1, ring of 2; tcgen05 -> tmem
+  |                |============================= scores_1 ===========================>|   scores_1, ring of 2; tcgen05 -> tmem
 
 roles
-  score_0    threads 0..127  epilogue of products i with i % 2 == 0
-  score_1    threads 128..255  epilogue of products i with i % 2 == 1
-  load       threads 256..287  block table, key pages, queries
-  mma        threads 288..319  issues every tcgen05.mma and commit
+  score_0    threads 0..127  epilogue of products i with i % 2 == 0, part 0 of 2
+  score_1    threads 128..255  epilogue of products i with i % 2 == 0, part 1 of 2
+  score_2    threads 256..383  epilogue of products i with i % 2 == 1, part 0 of 2
+  score_3    threads 384..511  epilogue of products i with i % 2 == 1, part 1 of 2
+  load       threads 512..543  block table, key pages, queries
+  mma        threads 544..575  issues every tcgen05.mma and commit
 buffers
   keys       6 stages of 128x128 float8_e4m3, shared, 128-byte swizzle
   key_scales 6 stages of 128 float32, shared
@@ -26,46 +34,68 @@ buffers
   head_weights 512 float32, shared
   scores_0   2 stages of 128x128 float32, tensor memory
   scores_1   2 stages of 128x128 float32, tensor memory
-  dots_0     128x128 float32, registers of score_0
-  weight_0   128x64 float32, registers of score_0
+  dots_0     128x64 float32, registers of score_0
+  weight_0   128x32 float32, registers of score_0
   scale_0    128x1 float32, registers of score_0
   logit_0    128x1 float32, registers of score_0
   length_0   128x1 int32, registers of score_0
-  dots_1     128x128 float32, registers of score_1
-  weight_1   128x64 float32, registers of score_1
+  dots_1     128x64 float32, registers of score_1
+  weight_1   128x32 float32, registers of score_1
   scale_1    128x1 float32, registers of score_1
   logit_1    128x1 float32, registers of score_1
   length_1   128x1 int32, registers of score_1
+  dots_2     128x64 float32, registers of score_2
+  weight_2   128x32 float32, registers of score_2
+  scale_2    128x1 float32, registers of score_2
+  logit_2    128x1 float32, registers of score_2
+  length_2   128x1 int32, registers of score_2
+  dots_3     128x64 float32, registers of score_3
+  weight_3   128x32 float32, registers of score_3
+  scale_3    128x1 float32, registers of score_3
+  logit_3    128x1 float32, registers of score_3
+  length_3   128x1 int32, registers of score_3
 pipelines
-  keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads)
+  keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads), score_2 (threads), score_3 (threads)
     full  x1, 16896 bytes: load arrive + expect bytes
       mma: wait full, fence after
       score_0: wait full
       score_1: wait full
-    empty x9: load wait empty
+      score_2: wait full
+      score_3: wait full
+    empty x17: load wait empty
       mma: commit -> empty
       score_0: one lane a warp, arrive empty
       score_1: one lane a warp, arrive empty
-  queries: load (bulk) ==[queries head_weights: 1-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads)
+      score_2: one lane a warp, arrive empty
+      score_3: one lane a warp, arrive empty
+  queries: load (bulk) ==[queries head_weights: 1-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads), score_2 (threads), score_3 (threads)
     full  x1, 67584 bytes: load arrive + expect bytes
       mma: wait full, fence after
       score_0: wait full
       score_1: wait full
-    empty x9: load wait empty
+      score_2: wait full
+      score_3: wait full
+    empty x17: load wait empty
       mma: commit -> empty
       score_0: one lane a warp, arrive empty
       score_1: one lane a warp, arrive empty
-  scores_0: mma (tcgen05) ==[scores_0: 2-slot ring]==> score_0 (tmem)
+      score_2: one lane a warp, arrive empty
+      score_3: one lane a warp, arrive empty
+  scores_0: mma (tcgen05) ==[scores_0: 2-slot ring]==> score_0 (tmem), score_1 (tmem)
     full  x1: mma commit -> full
       score_0: wait full, fence after
-    empty x4: mma wait empty, fence after
-      score_0: wait::ld, fence before, one lane a warp, arrive empty
-  scores_1: mma (tcgen05) ==[scores_1: 2-slot ring]==> score_1 (tmem)
-    full  x1: mma commit -> full
       score_1: wait full, fence after
-    empty x4: mma wait empty, fence after
+    empty x8: mma wait empty, fence after
+      score_0: wait::ld, fence before, one lane a warp, arrive empty
       score_1: wait::ld, fence before, one lane a warp, arrive empty
-totals: 320 threads, 169136 of 232448 bytes of shared memory, 512 of 512 tensor-memory columns, grid (ctas)
+  scores_1: mma (tcgen05) ==[scores_1: 2-slot ring]==> score_2 (tmem), score_3 (tmem)
+    full  x1: mma commit -> full
+      score_2: wait full, fence after
+      score_3: wait full, fence after
+    empty x8: mma wait empty, fence after
+      score_2: wait::ld, fence before, one lane a warp, arrive empty
+      score_3: wait::ld, fence before, one lane a warp, arrive empty
+totals: 576 threads, 169136 of 232448 bytes of shared memory, 512 of 512 tensor-memory columns, grid (ctas)
 """
 import cutlass
 import cutlass.cute as cute
@@ -112,7 +142,7 @@ LAUNCH = Launch(
         Operand("ctas", "scalar", "int32"),
     ),
     grid=("ctas", "1", "1"),
-    block=320,
+    block=576,
     cluster=(1, 1, 1),
     tensor_maps=(
         TensorMap(
@@ -302,7 +332,7 @@ def load_scale(scale, key_scales, thread):
 @cute.jit
 def load_weights(weight, head_weights, first):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
-    for quad in cutlass.range_constexpr(HEADS // 4):
+    for quad in cutlass.range_constexpr(8):
         cute.autovec_copy(warps.group(head_weights, 4, first // 4 + quad), warps.few(weight, 4 * quad, 4))
 
 
@@ -345,9 +375,9 @@ def score_0(
     scores_0_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32, need: Int32, turns: Int32,
     turn: Int32, fresh: Boolean, thread: Int32
 ):
-    """Epilogue of products i with i % 2 == 0."""
-    dots_0 = cute.make_rmem_tensor(COLUMNS, Float32)
-    weight_0 = cute.make_rmem_tensor(HEADS, Float32)
+    """Epilogue of products i with i % 2 == 0, part 0 of 2."""
+    dots_0 = cute.make_rmem_tensor(HEADS, Float32)
+    weight_0 = cute.make_rmem_tensor(32, Float32)
     scale_0 = cute.make_rmem_tensor(1, Float32)
     logit_0 = cute.make_rmem_tensor(1, Float32)
     length_0 = cute.make_rmem_tensor(1, Int32)
@@ -384,16 +414,12 @@ def score_0(
             load_weights(weight_0, head_weights, product * ROWS_PER_PRODUCT * HEADS)
             # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
             # product.
-            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
+            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, True)
+            load_weights(weight_0, head_weights, product * ROWS_PER_PRODUCT * HEADS + 32)
+            leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0, False)
             store_query(
                 logits, logits_stride_b, logits_stride_n, logit_0, scale_0, length_0, seq,
                 product * ROWS_PER_PRODUCT, tile * TILE, worker
-            )
-            load_weights(weight_0, head_weights, (product * ROWS_PER_PRODUCT + 1) * HEADS)
-            leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0)
-            store_query(
-                logits, logits_stride_b, logits_stride_n, logit_0, scale_0, length_0, seq,
-                product * ROWS_PER_PRODUCT + 1, tile * TILE, worker
             )
         tile = tile + step
 
@@ -403,13 +429,13 @@ def score_1(
     seq_lens: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32,
     seq_lens_stride: Int32, logits_stride_b: Int32, logits_stride_n: Int32, key_scales: cute.Pointer,
     head_weights: cute.Pointer, tmem: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer,
-    queries_full: cute.Pointer, queries_empty: cute.Pointer, scores_1_full: cute.Pointer,
-    scores_1_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32, need: Int32, turns: Int32,
+    queries_full: cute.Pointer, queries_empty: cute.Pointer, scores_0_full: cute.Pointer,
+    scores_0_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32, need: Int32, turns: Int32,
     turn: Int32, fresh: Boolean, thread: Int32
 ):
-    """Epilogue of products i with i % 2 == 1."""
-    dots_1 = cute.make_rmem_tensor(COLUMNS, Float32)
-    weight_1 = cute.make_rmem_tensor(HEADS, Float32)
+    """Epilogue of products i with i % 2 == 0, part 1 of 2."""
+    dots_1 = cute.make_rmem_tensor(HEADS, Float32)
+    weight_1 = cute.make_rmem_tensor(32, Float32)
     scale_1 = cute.make_rmem_tensor(1, Float32)
     logit_1 = cute.make_rmem_tensor(1, Float32)
     length_1 = cute.make_rmem_tensor(1, Int32)
@@ -432,29 +458,141 @@ def score_1(
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
+        for product in cutlass.range(0, leaf.ceildiv(next_n, ROWS_PER_PRODUCT), 2, unroll=1):
+            cute.arch.mbarrier_wait(scores_0_full + use % 2, (use // 2) & 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            # Accumulators of a product in tensor memory, from column `first` on.
+            leaf_sm100.read_scores(dots_1, tmem + use % 2 * COLUMNS, HEADS, HEADS, worker)
+            cute.arch.fence_view_async_tmem_load()
+            nvvm.tcgen05_fence("before_thread_sync")
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(scores_0_empty + use % 2)
+            use = use + 1
+            load_weights(weight_1, head_weights, (product * ROWS_PER_PRODUCT + 1) * HEADS)
+            # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
+            # product.
+            leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1, True)
+            load_weights(weight_1, head_weights, (product * ROWS_PER_PRODUCT + 1) * HEADS + 32)
+            leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1, False)
+            store_query(
+                logits, logits_stride_b, logits_stride_n, logit_1, scale_1, length_1, seq,
+                product * ROWS_PER_PRODUCT + 1, tile * TILE, worker
+            )
+        tile = tile + step
+
+
+@cute.jit
+def score_2(
+    seq_lens: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32,
+    seq_lens_stride: Int32, logits_stride_b: Int32, logits_stride_n: Int32, key_scales: cute.Pointer,
+    head_weights: cute.Pointer, tmem: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer,
+    queries_full: cute.Pointer, queries_empty: cute.Pointer, scores_1_full: cute.Pointer,
+    scores_1_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32, need: Int32, turns: Int32,
+    turn: Int32, fresh: Boolean, thread: Int32
+):
+    """Epilogue of products i with i % 2 == 1, part 0 of 2."""
+    dots_2 = cute.make_rmem_tensor(HEADS, Float32)
+    weight_2 = cute.make_rmem_tensor(32, Float32)
+    scale_2 = cute.make_rmem_tensor(1, Float32)
+    logit_2 = cute.make_rmem_tensor(1, Float32)
+    length_2 = cute.make_rmem_tensor(1, Int32)
+    worker = thread % 128
+    use = Int32(0)
+    for it in cutlass.range(turns, unroll=1):
+        fresh, seq, tile, need = next_tile(
+            it, seq, tile, need, seq_lens, seq_lens_stride, b, next_n, skip_below
+        )
+        if fresh:
+            if it > 0:
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(queries_empty)
+            turn = turn + 1
+            cute.arch.mbarrier_wait(queries_full, turn & 1)
+            load_lengths(length_2, seq_lens, seq_lens_stride, seq, next_n, skip_below, worker)
+        cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
+        load_scale(scale_2, key_scales + it % STAGES * TILE, worker)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
         for product in cutlass.range(1, leaf.ceildiv(next_n, ROWS_PER_PRODUCT), 2, unroll=1):
             cute.arch.mbarrier_wait(scores_1_full + use % 2, (use // 2) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
             # Accumulators of a product in tensor memory, from column `first` on.
-            leaf_sm100.read_scores(dots_1, tmem + (COLUMNS * 2 + use % 2 * COLUMNS), 0, HEADS, worker)
+            leaf_sm100.read_scores(dots_2, tmem + (COLUMNS * 2 + use % 2 * COLUMNS), 0, HEADS, worker)
             cute.arch.fence_view_async_tmem_load()
             nvvm.tcgen05_fence("before_thread_sync")
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(scores_1_empty + use % 2)
             use = use + 1
-            load_weights(weight_1, head_weights, product * ROWS_PER_PRODUCT * HEADS)
+            load_weights(weight_2, head_weights, product * ROWS_PER_PRODUCT * HEADS)
             # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
             # product.
-            leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
+            leaf_sm100.weigh_one(logit_2, dots_2, 0, weight_2, True)
+            load_weights(weight_2, head_weights, product * ROWS_PER_PRODUCT * HEADS + 32)
+            leaf_sm100.weigh_one(logit_2, dots_2, 1, weight_2, False)
             store_query(
-                logits, logits_stride_b, logits_stride_n, logit_1, scale_1, length_1, seq,
+                logits, logits_stride_b, logits_stride_n, logit_2, scale_2, length_2, seq,
                 product * ROWS_PER_PRODUCT, tile * TILE, worker
             )
-            load_weights(weight_1, head_weights, (product * ROWS_PER_PRODUCT + 1) * HEADS)
-            leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1)
+        tile = tile + step
+
+
+@cute.jit
+def score_3(
+    seq_lens: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32,
+    seq_lens_stride: Int32, logits_stride_b: Int32, logits_stride_n: Int32, key_scales: cute.Pointer,
+    head_weights: cute.Pointer, tmem: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer,
+    queries_full: cute.Pointer, queries_empty: cute.Pointer, scores_1_full: cute.Pointer,
+    scores_1_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32, need: Int32, turns: Int32,
+    turn: Int32, fresh: Boolean, thread: Int32
+):
+    """Epilogue of products i with i % 2 == 1, part 1 of 2."""
+    dots_3 = cute.make_rmem_tensor(HEADS, Float32)
+    weight_3 = cute.make_rmem_tensor(32, Float32)
+    scale_3 = cute.make_rmem_tensor(1, Float32)
+    logit_3 = cute.make_rmem_tensor(1, Float32)
+    length_3 = cute.make_rmem_tensor(1, Int32)
+    worker = thread % 128
+    use = Int32(0)
+    for it in cutlass.range(turns, unroll=1):
+        fresh, seq, tile, need = next_tile(
+            it, seq, tile, need, seq_lens, seq_lens_stride, b, next_n, skip_below
+        )
+        if fresh:
+            if it > 0:
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(queries_empty)
+            turn = turn + 1
+            cute.arch.mbarrier_wait(queries_full, turn & 1)
+            load_lengths(length_3, seq_lens, seq_lens_stride, seq, next_n, skip_below, worker)
+        cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
+        load_scale(scale_3, key_scales + it % STAGES * TILE, worker)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
+        for product in cutlass.range(1, leaf.ceildiv(next_n, ROWS_PER_PRODUCT), 2, unroll=1):
+            cute.arch.mbarrier_wait(scores_1_full + use % 2, (use // 2) & 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            # Accumulators of a product in tensor memory, from column `first` on.
+            leaf_sm100.read_scores(dots_3, tmem + (COLUMNS * 2 + use % 2 * COLUMNS), HEADS, HEADS, worker)
+            cute.arch.fence_view_async_tmem_load()
+            nvvm.tcgen05_fence("before_thread_sync")
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(scores_1_empty + use % 2)
+            use = use + 1
+            load_weights(weight_3, head_weights, (product * ROWS_PER_PRODUCT + 1) * HEADS)
+            # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
+            # product.
+            leaf_sm100.weigh_one(logit_3, dots_3, 0, weight_3, True)
+            load_weights(weight_3, head_weights, (product * ROWS_PER_PRODUCT + 1) * HEADS + 32)
+            leaf_sm100.weigh_one(logit_3, dots_3, 1, weight_3, False)
             store_query(
-                logits, logits_stride_b, logits_stride_n, logit_1, scale_1, length_1, seq,
+                logits, logits_stride_b, logits_stride_n, logit_3, scale_3, length_3, seq,
                 product * ROWS_PER_PRODUCT + 1, tile * TILE, worker
             )
         tile = tile + step
@@ -617,19 +755,19 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0(
             for i in cutlass.range_constexpr(STAGES):
                 cute.arch.mbarrier_init(keys_full + i, 1)
             for i in cutlass.range_constexpr(STAGES):
-                cute.arch.mbarrier_init(keys_empty + i, 9)
+                cute.arch.mbarrier_init(keys_empty + i, 17)
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(queries_full + i, 1)
             for i in cutlass.range_constexpr(1):
-                cute.arch.mbarrier_init(queries_empty + i, 9)
+                cute.arch.mbarrier_init(queries_empty + i, 17)
             for i in cutlass.range_constexpr(2):
                 cute.arch.mbarrier_init(scores_0_full + i, 1)
             for i in cutlass.range_constexpr(2):
-                cute.arch.mbarrier_init(scores_0_empty + i, 4)
+                cute.arch.mbarrier_init(scores_0_empty + i, 8)
             for i in cutlass.range_constexpr(2):
                 cute.arch.mbarrier_init(scores_1_full + i, 1)
             for i in cutlass.range_constexpr(2):
-                cute.arch.mbarrier_init(scores_1_empty + i, 4)
+                cute.arch.mbarrier_init(scores_1_empty + i, 8)
             cute.arch.mbarrier_init_fence()
         cpasync.prefetch_descriptor(query_map)
         cpasync.prefetch_descriptor(key_map)
@@ -642,7 +780,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0(
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
     entry = Int32(0)
     ahead = Int32(0)
-    if warp == 8:
+    if warp == 16:
         # Garbage past a length: nothing follows an entry before the length is known.
         row = cutlass.min(seq, b - 1)
         entry = table_entries(block_table, block_table_stride, row, tile, step, max_pages - 1, lane)
@@ -663,10 +801,22 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0(
     elif warp < 8:
         score_1(
             seq_lens, logits, skip_below, b, next_n, seq_lens_stride, logits_stride_b, logits_stride_n,
+            key_scales, head_weights, tmem, keys_full, keys_empty, queries_full, queries_empty, scores_0_full,
+            scores_0_empty, seq, tile, step, need, turns, turn, fresh, thread
+        )
+    elif warp < 12:
+        score_2(
+            seq_lens, logits, skip_below, b, next_n, seq_lens_stride, logits_stride_b, logits_stride_n,
             key_scales, head_weights, tmem, keys_full, keys_empty, queries_full, queries_empty, scores_1_full,
             scores_1_empty, seq, tile, step, need, turns, turn, fresh, thread
         )
-    elif warp < 9:
+    elif warp < 16:
+        score_3(
+            seq_lens, logits, skip_below, b, next_n, seq_lens_stride, logits_stride_b, logits_stride_n,
+            key_scales, head_weights, tmem, keys_full, keys_empty, queries_full, queries_empty, scores_1_full,
+            scores_1_empty, seq, tile, step, need, turns, turn, fresh, thread
+        )
+    elif warp < 17:
         load(
             query_map, query_map_coords, key_map, key_map_coords, k_cache, weights, seq_lens, block_table,
             skip_below, b, next_n, k_cache_stride, weights_stride_b, weights_stride_n, seq_lens_stride,
@@ -703,4 +853,4 @@ def program(
         weights_stride_b, weights_stride_n, seq_lens_stride, max_pages, block_table_stride, stride,
         logits_stride_b, logits_stride_n
     )
-    kernel.launch(grid=(1, 1, 1), block=(320, 1, 1), cluster=(1, 1, 1))
+    kernel.launch(grid=(1, 1, 1), block=(576, 1, 1), cluster=(1, 1, 1))

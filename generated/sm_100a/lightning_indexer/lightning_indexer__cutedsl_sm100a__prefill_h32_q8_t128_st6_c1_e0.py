@@ -3,63 +3,93 @@
 Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: mode=prefill, heads=32, queries=8, tile=128, stages=6, resident=1, evict=0.
 
-  load            mma             score_0         score_1
-  warp 8          warp 9          warps 0..3      warps 4..7
-  |===== keys ===>|               |               |   keys key_scales, ring of 6; bulk -> tcgen05
-  |============= keys ===========>|               |   keys key_scales, ring of 6; bulk -> threads
-  |===================== keys ===================>|   keys key_scales, ring of 6; bulk -> threads
-  |=== queries ==>|               |               |   queries head_weights, once; bulk -> tcgen05
-  |=========== queries ==========>|               |   queries head_weights, once; bulk -> threads
-  |=================== queries ==================>|   queries head_weights, once; bulk -> threads
-  |               |==== scores ==>|               |   scores, ring of 2; tcgen05 -> tmem
-  |               |============ scores ==========>|   scores, ring of 2; tcgen05 -> tmem
+  load            mma             score_0         score_1         score_2         score_3
+  warp 16         warp 17         warps 0..3      warps 4..7      warps 8..11     warps 12..15
+  |===== keys ===>|               |               |               |               |   keys key_scales, ring of 6; bulk -> tcgen05
+  |============= keys ===========>|               |               |               |   keys key_scales, ring of 6; bulk -> threads
+  |===================== keys ===================>|               |               |   keys key_scales, ring of 6; bulk -> threads
+  |============================= keys ===========================>|               |   keys key_scales, ring of 6; bulk -> threads
+  |===================================== keys ===================================>|   keys key_scales, ring of 6; bulk -> threads
+  |=== queries ==>|               |               |               |               |   queries head_weights, once; bulk -> tcgen05
+  |=========== queries ==========>|               |               |               |   queries head_weights, once; bulk -> threads
+  |=================== queries ==================>|               |               |   queries head_weights, once; bulk -> threads
+  |=========================== queries ==========================>|               |   queries head_weights, once; bulk -> threads
+  |=================================== queries ==================================>|   queries head_weights, once; bulk -> threads
+  |               |==== scores ==>|               |               |               |   scores, ring of 2; tcgen05 -> tmem
+  |               |============ scores ==========>|               |               |   scores, ring of 2; tcgen05 -> tmem
+  |               |==================== scores ==================>|               |   scores, ring of 2; tcgen05 -> tmem
+  |               |============================ scores ==========================>|   scores, ring of 2; tcgen05 -> tmem
 
 roles
-  score_0    threads 0..127  epilogue of half 0 of the rows
-  score_1    threads 128..255  epilogue of half 1 of the rows
-  load       threads 256..287  key tiles, queries
-  mma        threads 288..319  issues every tcgen05.mma and commit
+  score_0    threads 0..127  epilogue of quarter 0 of the rows
+  score_1    threads 128..255  epilogue of quarter 1 of the rows
+  score_2    threads 256..383  epilogue of quarter 2 of the rows
+  score_3    threads 384..511  epilogue of quarter 3 of the rows
+  load       threads 512..543  key tiles, queries
+  mma        threads 544..575  issues every tcgen05.mma and commit
 buffers
   keys       6 stages of 128x128 float8_e4m3, shared, 128-byte swizzle
   key_scales 6 stages of 128 float32, shared
   queries    256x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 256 float32, shared
   scores     2 stages of 128x256 float32, tensor memory
-  dots_0     128x128 float32, registers of score_0
+  dots_0     128x32 float32, registers of score_0
   weight_0   128x32 float32, registers of score_0
   scale_0    128x1 float32, registers of score_0
   logit_0    128x1 float32, registers of score_0
-  begin_0    128x4 int32, registers of score_0
-  size_0     128x4 int32, registers of score_0
-  dots_1     128x128 float32, registers of score_1
+  begin_0    128x2 int32, registers of score_0
+  size_0     128x2 int32, registers of score_0
+  dots_1     128x32 float32, registers of score_1
   weight_1   128x32 float32, registers of score_1
   scale_1    128x1 float32, registers of score_1
   logit_1    128x1 float32, registers of score_1
-  begin_1    128x4 int32, registers of score_1
-  size_1     128x4 int32, registers of score_1
+  begin_1    128x2 int32, registers of score_1
+  size_1     128x2 int32, registers of score_1
+  dots_2     128x32 float32, registers of score_2
+  weight_2   128x32 float32, registers of score_2
+  scale_2    128x1 float32, registers of score_2
+  logit_2    128x1 float32, registers of score_2
+  begin_2    128x2 int32, registers of score_2
+  size_2     128x2 int32, registers of score_2
+  dots_3     128x32 float32, registers of score_3
+  weight_3   128x32 float32, registers of score_3
+  scale_3    128x1 float32, registers of score_3
+  logit_3    128x1 float32, registers of score_3
+  begin_3    128x2 int32, registers of score_3
+  size_3     128x2 int32, registers of score_3
 pipelines
-  keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads)
+  keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads), score_2 (threads), score_3 (threads)
     full  x1, 16896 bytes: load arrive + expect bytes
       mma: wait full, fence after
       score_0: wait full
       score_1: wait full
-    empty x9: load wait empty
+      score_2: wait full
+      score_3: wait full
+    empty x17: load wait empty
       mma: commit -> empty
       score_0: one lane a warp, arrive empty
       score_1: one lane a warp, arrive empty
-  queries: load (bulk) ==[queries head_weights: once]==> mma (tcgen05), score_0 (threads), score_1 (threads)
+      score_2: one lane a warp, arrive empty
+      score_3: one lane a warp, arrive empty
+  queries: load (bulk) ==[queries head_weights: once]==> mma (tcgen05), score_0 (threads), score_1 (threads), score_2 (threads), score_3 (threads)
     full  x1, 33792 bytes: load arrive + expect bytes
       mma: wait full, fence after
       score_0: wait full
       score_1: wait full
-  scores: mma (tcgen05) ==[scores: 2-slot ring]==> score_0 (tmem), score_1 (tmem)
+      score_2: wait full
+      score_3: wait full
+  scores: mma (tcgen05) ==[scores: 2-slot ring]==> score_0 (tmem), score_1 (tmem), score_2 (tmem), score_3 (tmem)
     full  x1: mma commit -> full
       score_0: wait full, fence after
       score_1: wait full, fence after
-    empty x8: mma wait empty, fence after
+      score_2: wait full, fence after
+      score_3: wait full, fence after
+    empty x16: mma wait empty, fence after
       score_0: wait::ld, fence before, one lane a warp, arrive empty
       score_1: wait::ld, fence before, one lane a warp, arrive empty
-totals: 320 threads, 135304 of 232448 bytes of shared memory, 512 of 512 tensor-memory columns, grid (ceildiv(s, 8), splits)
+      score_2: wait::ld, fence before, one lane a warp, arrive empty
+      score_3: wait::ld, fence before, one lane a warp, arrive empty
+totals: 576 threads, 135304 of 232448 bytes of shared memory, 512 of 512 tensor-memory columns, grid (ceildiv(s, 8), splits)
 """
 import cutlass
 import cutlass.cute as cute
@@ -76,7 +106,7 @@ HEADS = 32  # index heads
 QUERIES = 8  # decode: most queries a sequence; prefill: query rows a CTA
 TILE = 128  # keys a tile
 STAGES = 6  # key tiles in flight
-ROWS_PER_GROUP = 4
+ROWS_PER_GROUP = 2
 INDEX_DIM = 128
 COLUMNS = 256
 
@@ -97,7 +127,7 @@ LAUNCH = Launch(
         Operand("splits", "scalar", "int32"),
     ),
     grid=("ceildiv(s, 8)", "splits", "1"),
-    block=320,
+    block=576,
     cluster=(1, 1, 1),
     tensor_maps=(
         TensorMap(
@@ -178,7 +208,7 @@ def load_scale(scale, key_scales, thread):
 @cute.jit
 def load_weights_first_0(weight, head_weights):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
-    for quad in cutlass.range_constexpr(HEADS // 4):
+    for quad in cutlass.range_constexpr(8):
         cute.autovec_copy(warps.group(head_weights, 4, quad), warps.few(weight, 4 * quad, 4))
 
 
@@ -197,7 +227,7 @@ def store_row_j_0(logits, logits_stride_0, logit, scale, begin, size, row, key, 
 @cute.jit
 def load_weights_first_32(weight, head_weights):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
-    for quad in cutlass.range_constexpr(HEADS // 4):
+    for quad in cutlass.range_constexpr(8):
         cute.autovec_copy(warps.group(head_weights, 4, HEADS // 4 + quad), warps.few(weight, 4 * quad, 4))
 
 
@@ -216,54 +246,16 @@ def store_row_j_1(logits, logits_stride_0, logit, scale, begin, size, row, key, 
 @cute.jit
 def load_weights_first_64(weight, head_weights):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
-    for quad in cutlass.range_constexpr(HEADS // 4):
-        cute.autovec_copy(warps.group(head_weights, 4, 2 * HEADS // 4 + quad), warps.few(weight, 4 * quad, 4))
-
-
-@cute.jit
-def store_row_j_2(logits, logits_stride_0, logit, scale, begin, size, row, key, thread):
-    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
-    window has that key.
-    """
-    at = key + thread
-    # One comparison: a key before the window is far behind it, too.
-    if (at - begin[2]).to(cutlass.Uint32) < size[2].to(cutlass.Uint32):
-        row_of_key = logits + Int64(row) * logits_stride_0
-        row_of_key[at] = logit[0] * scale[0]
-
-
-@cute.jit
-def load_weights_first_96(weight, head_weights):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
-    for quad in cutlass.range_constexpr(HEADS // 4):
-        cute.autovec_copy(warps.group(head_weights, 4, 3 * HEADS // 4 + quad), warps.few(weight, 4 * quad, 4))
-
-
-@cute.jit
-def store_row_j_3(logits, logits_stride_0, logit, scale, begin, size, row, key, thread):
-    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
-    window has that key.
-    """
-    at = key + thread
-    # One comparison: a key before the window is far behind it, too.
-    if (at - begin[3]).to(cutlass.Uint32) < size[3].to(cutlass.Uint32):
-        row_of_key = logits + Int64(row) * logits_stride_0
-        row_of_key[at] = logit[0] * scale[0]
-
-
-@cute.jit
-def load_weights_first_128(weight, head_weights):
-    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
-    for quad in cutlass.range_constexpr(HEADS // 4):
+    for quad in cutlass.range_constexpr(8):
         cute.autovec_copy(
             warps.group(head_weights, 4, ROWS_PER_GROUP * HEADS // 4 + quad), warps.few(weight, 4 * quad, 4)
         )
 
 
 @cute.jit
-def load_weights_first_160(weight, head_weights):
+def load_weights_first_96(weight, head_weights):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
-    for quad in cutlass.range_constexpr(HEADS // 4):
+    for quad in cutlass.range_constexpr(8):
         cute.autovec_copy(
             warps.group(head_weights, 4, (ROWS_PER_GROUP + 1) * HEADS // 4 + quad),
             warps.few(weight, 4 * quad, 4)
@@ -271,11 +263,31 @@ def load_weights_first_160(weight, head_weights):
 
 
 @cute.jit
+def load_weights_first_128(weight, head_weights):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in cutlass.range_constexpr(8):
+        cute.autovec_copy(
+            warps.group(head_weights, 4, 2 * ROWS_PER_GROUP * HEADS // 4 + quad),
+            warps.few(weight, 4 * quad, 4)
+        )
+
+
+@cute.jit
+def load_weights_first_160(weight, head_weights):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in cutlass.range_constexpr(8):
+        cute.autovec_copy(
+            warps.group(head_weights, 4, (2 * ROWS_PER_GROUP + 1) * HEADS // 4 + quad),
+            warps.few(weight, 4 * quad, 4)
+        )
+
+
+@cute.jit
 def load_weights_first_192(weight, head_weights):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
-    for quad in cutlass.range_constexpr(HEADS // 4):
+    for quad in cutlass.range_constexpr(8):
         cute.autovec_copy(
-            warps.group(head_weights, 4, (ROWS_PER_GROUP + 2) * HEADS // 4 + quad),
+            warps.group(head_weights, 4, 3 * ROWS_PER_GROUP * HEADS // 4 + quad),
             warps.few(weight, 4 * quad, 4)
         )
 
@@ -283,9 +295,9 @@ def load_weights_first_192(weight, head_weights):
 @cute.jit
 def load_weights_first_224(weight, head_weights):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
-    for quad in cutlass.range_constexpr(HEADS // 4):
+    for quad in cutlass.range_constexpr(8):
         cute.autovec_copy(
-            warps.group(head_weights, 4, (ROWS_PER_GROUP + 3) * HEADS // 4 + quad),
+            warps.group(head_weights, 4, (3 * ROWS_PER_GROUP + 1) * HEADS // 4 + quad),
             warps.few(weight, 4 * quad, 4)
         )
 
@@ -297,9 +309,9 @@ def score_0(
     keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer, scores_full: cute.Pointer,
     scores_empty: cute.Pointer, row: Int32, first: Int32, turns: Int32, thread: Int32
 ):
-    """Epilogue of half 0 of the rows."""
-    dots_0 = cute.make_rmem_tensor(ROWS_PER_GROUP * HEADS, Float32)
-    weight_0 = cute.make_rmem_tensor(HEADS, Float32)
+    """Epilogue of quarter 0 of the rows."""
+    dots_0 = cute.make_rmem_tensor(HEADS, Float32)
+    weight_0 = cute.make_rmem_tensor(32, Float32)
     scale_0 = cute.make_rmem_tensor(1, Float32)
     logit_0 = cute.make_rmem_tensor(1, Float32)
     begin_0 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
@@ -318,31 +330,22 @@ def score_0(
         nvvm.tcgen05_fence("after_thread_sync")
         # Accumulators of a product in tensor memory, from column `first` on.
         leaf_sm100.read_scores(dots_0, tmem + it % 2 * COLUMNS, 0, HEADS, worker)
+        load_weights_first_0(weight_0, head_weights)
+        # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
+        leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, True)
+        store_row_j_0(
+            logits, logits_stride, logit_0, scale_0, begin_0, size_0, row, (first + it) * TILE, worker
+        )
+        leaf_sm100.read_scores(dots_0, tmem + it % 2 * COLUMNS, HEADS, HEADS, worker)
         cute.arch.fence_view_async_tmem_load()
         nvvm.tcgen05_fence("before_thread_sync")
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(scores_empty + it % 2)
-        load_weights_first_0(weight_0, head_weights)
-        # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
-        leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
-        store_row_j_0(
-            logits, logits_stride, logit_0, scale_0, begin_0, size_0, row, (first + it) * TILE, worker
-        )
         load_weights_first_32(weight_0, head_weights)
-        leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0)
+        leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, True)
         store_row_j_1(
             logits, logits_stride, logit_0, scale_0, begin_0, size_0, row + 1, (first + it) * TILE, worker
-        )
-        load_weights_first_64(weight_0, head_weights)
-        leaf_sm100.weigh_one(logit_0, dots_0, 2, weight_0)
-        store_row_j_2(
-            logits, logits_stride, logit_0, scale_0, begin_0, size_0, row + 2, (first + it) * TILE, worker
-        )
-        load_weights_first_96(weight_0, head_weights)
-        leaf_sm100.weigh_one(logit_0, dots_0, 3, weight_0)
-        store_row_j_3(
-            logits, logits_stride, logit_0, scale_0, begin_0, size_0, row + 3, (first + it) * TILE, worker
         )
 
 
@@ -353,9 +356,9 @@ def score_1(
     keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer, scores_full: cute.Pointer,
     scores_empty: cute.Pointer, row: Int32, first: Int32, turns: Int32, thread: Int32
 ):
-    """Epilogue of half 1 of the rows."""
-    dots_1 = cute.make_rmem_tensor(ROWS_PER_GROUP * HEADS, Float32)
-    weight_1 = cute.make_rmem_tensor(HEADS, Float32)
+    """Epilogue of quarter 1 of the rows."""
+    dots_1 = cute.make_rmem_tensor(HEADS, Float32)
+    weight_1 = cute.make_rmem_tensor(32, Float32)
     scale_1 = cute.make_rmem_tensor(1, Float32)
     logit_1 = cute.make_rmem_tensor(1, Float32)
     begin_1 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
@@ -374,34 +377,125 @@ def score_1(
         nvvm.tcgen05_fence("after_thread_sync")
         # Accumulators of a product in tensor memory, from column `first` on.
         leaf_sm100.read_scores(dots_1, tmem + it % 2 * COLUMNS, ROWS_PER_GROUP * HEADS, HEADS, worker)
+        load_weights_first_64(weight_1, head_weights)
+        # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
+        leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1, True)
+        store_row_j_0(
+            logits, logits_stride, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP,
+            (first + it) * TILE, worker
+        )
+        leaf_sm100.read_scores(dots_1, tmem + it % 2 * COLUMNS, (ROWS_PER_GROUP + 1) * HEADS, HEADS, worker)
         cute.arch.fence_view_async_tmem_load()
         nvvm.tcgen05_fence("before_thread_sync")
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(scores_empty + it % 2)
-        load_weights_first_128(weight_1, head_weights)
-        # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
-        leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
-        store_row_j_0(
-            logits, logits_stride, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP,
-            (first + it) * TILE, worker
-        )
-        load_weights_first_160(weight_1, head_weights)
-        leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1)
+        load_weights_first_96(weight_1, head_weights)
+        leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1, True)
         store_row_j_1(
             logits, logits_stride, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 1,
             (first + it) * TILE, worker
         )
-        load_weights_first_192(weight_1, head_weights)
-        leaf_sm100.weigh_one(logit_1, dots_1, 2, weight_1)
-        store_row_j_2(
-            logits, logits_stride, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 2,
+
+
+@cute.jit
+def score_2(
+    k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, s: Int32, skv: Int32,
+    logits_stride: Int32, key_scales: cute.Pointer, head_weights: cute.Pointer, tmem: cute.Pointer,
+    keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer, scores_full: cute.Pointer,
+    scores_empty: cute.Pointer, row: Int32, first: Int32, turns: Int32, thread: Int32
+):
+    """Epilogue of quarter 2 of the rows."""
+    dots_2 = cute.make_rmem_tensor(HEADS, Float32)
+    weight_2 = cute.make_rmem_tensor(32, Float32)
+    scale_2 = cute.make_rmem_tensor(1, Float32)
+    logit_2 = cute.make_rmem_tensor(1, Float32)
+    begin_2 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
+    size_2 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
+    worker = thread % 128
+    load_windows(begin_2, size_2, k_start, k_end, row + 2 * ROWS_PER_GROUP, s, skv, skip_below)
+    if turns > 0:
+        cute.arch.mbarrier_wait(queries_full, 0)
+    for it in cutlass.range(turns, unroll=1):
+        cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
+        load_scale(scale_2, key_scales + it % STAGES * TILE, worker)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
+        cute.arch.mbarrier_wait(scores_full + it % 2, (it // 2) & 1)
+        nvvm.tcgen05_fence("after_thread_sync")
+        # Accumulators of a product in tensor memory, from column `first` on.
+        leaf_sm100.read_scores(dots_2, tmem + it % 2 * COLUMNS, 2 * ROWS_PER_GROUP * HEADS, HEADS, worker)
+        load_weights_first_128(weight_2, head_weights)
+        # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
+        leaf_sm100.weigh_one(logit_2, dots_2, 0, weight_2, True)
+        store_row_j_0(
+            logits, logits_stride, logit_2, scale_2, begin_2, size_2, row + 2 * ROWS_PER_GROUP,
             (first + it) * TILE, worker
         )
-        load_weights_first_224(weight_1, head_weights)
-        leaf_sm100.weigh_one(logit_1, dots_1, 3, weight_1)
-        store_row_j_3(
-            logits, logits_stride, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 3,
+        leaf_sm100.read_scores(
+            dots_2, tmem + it % 2 * COLUMNS, (2 * ROWS_PER_GROUP + 1) * HEADS, HEADS, worker
+        )
+        cute.arch.fence_view_async_tmem_load()
+        nvvm.tcgen05_fence("before_thread_sync")
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(scores_empty + it % 2)
+        load_weights_first_160(weight_2, head_weights)
+        leaf_sm100.weigh_one(logit_2, dots_2, 0, weight_2, True)
+        store_row_j_1(
+            logits, logits_stride, logit_2, scale_2, begin_2, size_2, row + 2 * ROWS_PER_GROUP + 1,
+            (first + it) * TILE, worker
+        )
+
+
+@cute.jit
+def score_3(
+    k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, s: Int32, skv: Int32,
+    logits_stride: Int32, key_scales: cute.Pointer, head_weights: cute.Pointer, tmem: cute.Pointer,
+    keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer, scores_full: cute.Pointer,
+    scores_empty: cute.Pointer, row: Int32, first: Int32, turns: Int32, thread: Int32
+):
+    """Epilogue of quarter 3 of the rows."""
+    dots_3 = cute.make_rmem_tensor(HEADS, Float32)
+    weight_3 = cute.make_rmem_tensor(32, Float32)
+    scale_3 = cute.make_rmem_tensor(1, Float32)
+    logit_3 = cute.make_rmem_tensor(1, Float32)
+    begin_3 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
+    size_3 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
+    worker = thread % 128
+    load_windows(begin_3, size_3, k_start, k_end, row + 3 * ROWS_PER_GROUP, s, skv, skip_below)
+    if turns > 0:
+        cute.arch.mbarrier_wait(queries_full, 0)
+    for it in cutlass.range(turns, unroll=1):
+        cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
+        load_scale(scale_3, key_scales + it % STAGES * TILE, worker)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
+        cute.arch.mbarrier_wait(scores_full + it % 2, (it // 2) & 1)
+        nvvm.tcgen05_fence("after_thread_sync")
+        # Accumulators of a product in tensor memory, from column `first` on.
+        leaf_sm100.read_scores(dots_3, tmem + it % 2 * COLUMNS, 3 * ROWS_PER_GROUP * HEADS, HEADS, worker)
+        load_weights_first_192(weight_3, head_weights)
+        # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
+        leaf_sm100.weigh_one(logit_3, dots_3, 0, weight_3, True)
+        store_row_j_0(
+            logits, logits_stride, logit_3, scale_3, begin_3, size_3, row + 3 * ROWS_PER_GROUP,
+            (first + it) * TILE, worker
+        )
+        leaf_sm100.read_scores(
+            dots_3, tmem + it % 2 * COLUMNS, (3 * ROWS_PER_GROUP + 1) * HEADS, HEADS, worker
+        )
+        cute.arch.fence_view_async_tmem_load()
+        nvvm.tcgen05_fence("before_thread_sync")
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(scores_empty + it % 2)
+        load_weights_first_224(weight_3, head_weights)
+        leaf_sm100.weigh_one(logit_3, dots_3, 0, weight_3, True)
+        store_row_j_1(
+            logits, logits_stride, logit_3, scale_3, begin_3, size_3, row + 3 * ROWS_PER_GROUP + 1,
             (first + it) * TILE, worker
         )
 
@@ -508,13 +602,13 @@ def lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0(
             for i in cutlass.range_constexpr(STAGES):
                 cute.arch.mbarrier_init(keys_full + i, 1)
             for i in cutlass.range_constexpr(STAGES):
-                cute.arch.mbarrier_init(keys_empty + i, 9)
+                cute.arch.mbarrier_init(keys_empty + i, 17)
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(queries_full + i, 1)
             for i in cutlass.range_constexpr(2):
                 cute.arch.mbarrier_init(scores_full + i, 1)
             for i in cutlass.range_constexpr(2):
-                cute.arch.mbarrier_init(scores_empty + i, 8)
+                cute.arch.mbarrier_init(scores_empty + i, 16)
             cute.arch.mbarrier_init_fence()
         cpasync.prefetch_descriptor(query_map)
         cpasync.prefetch_descriptor(key_map)
@@ -536,7 +630,17 @@ def lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0(
             k_start, k_end, logits, skip_below, s, skv, logits_stride, key_scales, head_weights, tmem,
             keys_full, keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
         )
-    elif warp < 9:
+    elif warp < 12:
+        score_2(
+            k_start, k_end, logits, skip_below, s, skv, logits_stride, key_scales, head_weights, tmem,
+            keys_full, keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
+        )
+    elif warp < 16:
+        score_3(
+            k_start, k_end, logits, skip_below, s, skv, logits_stride, key_scales, head_weights, tmem,
+            keys_full, keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
+        )
+    elif warp < 17:
         load(
             query_map, query_map_coords, key_map, key_map_coords, scale_map, scale_map_coords, weights, s,
             weights_stride, keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full, row,
@@ -569,4 +673,4 @@ def program(
         weights, k_start, k_end, logits, skip_below, splits, s, q_stride_s, q_stride_h, skv, k_stride,
         weights_stride, stride, logits_stride
     )
-    kernel.launch(grid=(1, 1, 1), block=(320, 1, 1), cluster=(1, 1, 1))
+    kernel.launch(grid=(1, 1, 1), block=(576, 1, 1), cluster=(1, 1, 1))

@@ -3,22 +3,30 @@
 Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: mode=decode, heads=64, queries=8, tile=128, stages=6, resident=1, evict=0.
 
-  load             mma              score_0          score_1
-  warp 8           warp 9           warps 0..3       warps 4..7
-  |===== keys ====>|                |                |   keys key_scales, ring of 6; bulk -> tcgen05
-  |============== keys ============>|                |   keys key_scales, ring of 6; bulk -> threads
-  |====================== keys =====================>|   keys key_scales, ring of 6; bulk -> threads
-  |=== queries ===>|                |                |   queries head_weights; bulk -> tcgen05
-  |============ queries ===========>|                |   queries head_weights; bulk -> threads
-  |==================== queries ====================>|   queries head_weights; bulk -> threads
-  |                |=== scores_0 ==>|                |   scores_0, ring of 2; tcgen05 -> tmem
-  |                |============ scores_1 ==========>|   scores_1, ring of 2; tcgen05 -> tmem
+  load             mma              score_0          score_1          score_2          score_3
+  warp 16          warp 17          warps 0..3       warps 4..7       warps 8..11      warps 12..15
+  |===== keys ====>|                |                |                |                |   keys key_scales, ring of 6; bulk -> tcgen05
+  |============== keys ============>|                |                |                |   keys key_scales, ring of 6; bulk -> threads
+  |====================== keys =====================>|                |                |   keys key_scales, ring of 6; bulk -> threads
+  |=============================== keys =============================>|                |   keys key_scales, ring of 6; bulk -> threads
+  |======================================= keys ======================================>|   keys key_scales, ring of 6; bulk -> threads
+  |=== queries ===>|                |                |                |                |   queries head_weights; bulk -> tcgen05
+  |============ queries ===========>|                |                |                |   queries head_weights; bulk -> threads
+  |==================== queries ====================>|                |                |   queries head_weights; bulk -> threads
+  |============================= queries ============================>|                |   queries head_weights; bulk -> threads
+  |===================================== queries =====================================>|   queries head_weights; bulk -> threads
+  |                |=== scores_0 ==>|                |                |                |   scores_0, ring of 2; tcgen05 -> tmem
+  |                |============ scores_0 ==========>|                |                |   scores_0, ring of 2; tcgen05 -> tmem
+  |                |==================== scores_1 ===================>|                |   scores_1, ring of 2; tcgen05 -> tmem
+  |                |============================= scores_1 ===========================>|   scores_1, ring of 2; tcgen05 -> tmem
 
 roles
-  score_0    threads 0..127  epilogue of products i with i % 2 == 0
-  score_1    threads 128..255  epilogue of products i with i % 2 == 1
-  load       threads 256..287  block table, key pages, queries
-  mma        threads 288..319  issues every tcgen05.mma and commit
+  score_0    threads 0..127  epilogue of products i with i % 2 == 0, part 0 of 2
+  score_1    threads 128..255  epilogue of products i with i % 2 == 0, part 1 of 2
+  score_2    threads 256..383  epilogue of products i with i % 2 == 1, part 0 of 2
+  score_3    threads 384..511  epilogue of products i with i % 2 == 1, part 1 of 2
+  load       threads 512..543  block table, key pages, queries
+  mma        threads 544..575  issues every tcgen05.mma and commit
 buffers
   keys       6 stages of 128x128 float8_e4m3, shared, 128-byte swizzle
   key_scales 6 stages of 128 float32, shared
@@ -26,46 +34,68 @@ buffers
   head_weights 512 float32, shared
   scores_0   2 stages of 128x128 float32, tensor memory
   scores_1   2 stages of 128x128 float32, tensor memory
-  dots_0     128x128 float32, registers of score_0
-  weight_0   128x64 float32, registers of score_0
+  dots_0     128x64 float32, registers of score_0
+  weight_0   128x32 float32, registers of score_0
   scale_0    128x1 float32, registers of score_0
   logit_0    128x1 float32, registers of score_0
   length_0   128x1 int32, registers of score_0
-  dots_1     128x128 float32, registers of score_1
-  weight_1   128x64 float32, registers of score_1
+  dots_1     128x64 float32, registers of score_1
+  weight_1   128x32 float32, registers of score_1
   scale_1    128x1 float32, registers of score_1
   logit_1    128x1 float32, registers of score_1
   length_1   128x1 int32, registers of score_1
+  dots_2     128x64 float32, registers of score_2
+  weight_2   128x32 float32, registers of score_2
+  scale_2    128x1 float32, registers of score_2
+  logit_2    128x1 float32, registers of score_2
+  length_2   128x1 int32, registers of score_2
+  dots_3     128x64 float32, registers of score_3
+  weight_3   128x32 float32, registers of score_3
+  scale_3    128x1 float32, registers of score_3
+  logit_3    128x1 float32, registers of score_3
+  length_3   128x1 int32, registers of score_3
 pipelines
-  keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads)
+  keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads), score_2 (threads), score_3 (threads)
     full  x1, 16896 bytes: load arrive + expect bytes
       mma: wait full, fence after
       score_0: wait full
       score_1: wait full
-    empty x9: load wait empty
+      score_2: wait full
+      score_3: wait full
+    empty x17: load wait empty
       mma: commit -> empty
       score_0: one lane a warp, arrive empty
       score_1: one lane a warp, arrive empty
-  queries: load (bulk) ==[queries head_weights: 1-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads)
+      score_2: one lane a warp, arrive empty
+      score_3: one lane a warp, arrive empty
+  queries: load (bulk) ==[queries head_weights: 1-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads), score_2 (threads), score_3 (threads)
     full  x1, 67584 bytes: load arrive + expect bytes
       mma: wait full, fence after
       score_0: wait full
       score_1: wait full
-    empty x9: load wait empty
+      score_2: wait full
+      score_3: wait full
+    empty x17: load wait empty
       mma: commit -> empty
       score_0: one lane a warp, arrive empty
       score_1: one lane a warp, arrive empty
-  scores_0: mma (tcgen05) ==[scores_0: 2-slot ring]==> score_0 (tmem)
+      score_2: one lane a warp, arrive empty
+      score_3: one lane a warp, arrive empty
+  scores_0: mma (tcgen05) ==[scores_0: 2-slot ring]==> score_0 (tmem), score_1 (tmem)
     full  x1: mma commit -> full
       score_0: wait full, fence after
-    empty x4: mma wait empty, fence after
-      score_0: wait::ld, fence before, one lane a warp, arrive empty
-  scores_1: mma (tcgen05) ==[scores_1: 2-slot ring]==> score_1 (tmem)
-    full  x1: mma commit -> full
       score_1: wait full, fence after
-    empty x4: mma wait empty, fence after
+    empty x8: mma wait empty, fence after
+      score_0: wait::ld, fence before, one lane a warp, arrive empty
       score_1: wait::ld, fence before, one lane a warp, arrive empty
-totals: 320 threads, 169136 of 232448 bytes of shared memory, 512 of 512 tensor-memory columns, grid (ctas)
+  scores_1: mma (tcgen05) ==[scores_1: 2-slot ring]==> score_2 (tmem), score_3 (tmem)
+    full  x1: mma commit -> full
+      score_2: wait full, fence after
+      score_3: wait full, fence after
+    empty x8: mma wait empty, fence after
+      score_2: wait::ld, fence before, one lane a warp, arrive empty
+      score_3: wait::ld, fence before, one lane a warp, arrive empty
+totals: 576 threads, 169136 of 232448 bytes of shared memory, 512 of 512 tensor-memory columns, grid (ctas)
 """
 import tilelang.language as T
 
@@ -120,7 +150,7 @@ def load_scale(scale, key_scales, key_scales_slot, thread):
 @T.macro
 def load_weights(weight, head_weights, head_weights_slot, first):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
-    for quad in T.unroll(HEADS // 4):
+    for quad in T.unroll(8):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
                 head_weights_slot, (T.truncdiv(first, 4) + quad) * 4 + part
@@ -159,9 +189,9 @@ def score_0(
     queries_full, queries_empty, scores_0_full, scores_0_empty, seq: T.Ref, tile: T.Ref, step: T.Ref,
     need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
 ):
-    """Epilogue of products i with i % 2 == 0."""
-    dots_0 = T.alloc_local((COLUMNS,), "float32")
-    weight_0 = T.alloc_local((HEADS,), "float32")
+    """Epilogue of products i with i % 2 == 0, part 0 of 2."""
+    dots_0 = T.alloc_local((HEADS,), "float32")
+    weight_0 = T.alloc_local((32,), "float32")
     scale_0 = T.alloc_local((1,), "float32")
     logit_0 = T.alloc_local((1,), "float32")
     length_0 = T.alloc_local((1,), "int32")
@@ -198,27 +228,24 @@ def score_0(
             load_weights(weight_0, head_weights, 0, product * ROWS_PER_PRODUCT * HEADS)
             # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
             # product.
-            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
+            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, True)
+            load_weights(weight_0, head_weights, 0, product * ROWS_PER_PRODUCT * HEADS + 32)
+            leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0, False)
             store_query(
                 logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT, tile * TILE, worker
-            )
-            load_weights(weight_0, head_weights, 0, (product * ROWS_PER_PRODUCT + 1) * HEADS)
-            leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0)
-            store_query(
-                logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT + 1, tile * TILE, worker
             )
         tile = tile + step
 
 
 @T.macro
 def score_1(
-    seq_lens, logits, skip_below, b, next_n, key_scales, head_weights, scores_1, keys_full, keys_empty,
-    queries_full, queries_empty, scores_1_full, scores_1_empty, seq: T.Ref, tile: T.Ref, step: T.Ref,
+    seq_lens, logits, skip_below, b, next_n, key_scales, head_weights, scores_0, keys_full, keys_empty,
+    queries_full, queries_empty, scores_0_full, scores_0_empty, seq: T.Ref, tile: T.Ref, step: T.Ref,
     need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
 ):
-    """Epilogue of products i with i % 2 == 1."""
-    dots_1 = T.alloc_local((COLUMNS,), "float32")
-    weight_1 = T.alloc_local((HEADS,), "float32")
+    """Epilogue of products i with i % 2 == 0, part 1 of 2."""
+    dots_1 = T.alloc_local((HEADS,), "float32")
+    weight_1 = T.alloc_local((32,), "float32")
     scale_1 = T.alloc_local((1,), "float32")
     logit_1 = T.alloc_local((1,), "float32")
     length_1 = T.alloc_local((1,), "int32")
@@ -241,28 +268,133 @@ def score_1(
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(keys_empty[it % STAGES])
+        for product in T.serial(0, leaf.ceildiv(next_n, ROWS_PER_PRODUCT), 2):
+            T.mbarrier_wait_parity(scores_0_full[use % 2], (use // 2) & 1)
+            T.tcgen05_after_thread_sync()
+            # Accumulators of a product in tensor memory, from column `first` on.
+            leaf_sm100.read_scores(dots_1, scores_0, use % 2, HEADS, HEADS, worker)
+            T.call_extern("handle", "tl::fence_view_async_tmem_load")
+            T.tcgen05_before_thread_sync()
+            T.sync_warp()
+            if T.shuffle_elect(32):
+                T.mbarrier_arrive(scores_0_empty[use % 2])
+            use = use + 1
+            load_weights(weight_1, head_weights, 0, (product * ROWS_PER_PRODUCT + 1) * HEADS)
+            # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
+            # product.
+            leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1, True)
+            load_weights(weight_1, head_weights, 0, (product * ROWS_PER_PRODUCT + 1) * HEADS + 32)
+            leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1, False)
+            store_query(
+                logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT + 1, tile * TILE, worker
+            )
+        tile = tile + step
+
+
+@T.macro
+def score_2(
+    seq_lens, logits, skip_below, b, next_n, key_scales, head_weights, scores_1, keys_full, keys_empty,
+    queries_full, queries_empty, scores_1_full, scores_1_empty, seq: T.Ref, tile: T.Ref, step: T.Ref,
+    need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
+):
+    """Epilogue of products i with i % 2 == 1, part 0 of 2."""
+    dots_2 = T.alloc_local((HEADS,), "float32")
+    weight_2 = T.alloc_local((32,), "float32")
+    scale_2 = T.alloc_local((1,), "float32")
+    logit_2 = T.alloc_local((1,), "float32")
+    length_2 = T.alloc_local((1,), "int32")
+    worker = thread - 256
+    use = T.alloc_var("int32", init=0)
+    for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
+        if fresh:
+            if it > 0:
+                T.sync_warp()
+                if T.shuffle_elect(32):
+                    T.mbarrier_arrive(queries_empty[0])
+            turn = turn + 1
+            T.mbarrier_wait_parity(queries_full[0], turn & 1)
+            load_lengths(length_2, seq_lens, seq, next_n, skip_below, worker)
+        T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
+        load_scale(scale_2, key_scales, it % STAGES, worker)
+        T.sync_warp()
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(keys_empty[it % STAGES])
         for product in T.serial(1, leaf.ceildiv(next_n, ROWS_PER_PRODUCT), 2):
             T.mbarrier_wait_parity(scores_1_full[use % 2], (use // 2) & 1)
             T.tcgen05_after_thread_sync()
             # Accumulators of a product in tensor memory, from column `first` on.
-            leaf_sm100.read_scores(dots_1, scores_1, use % 2, 0, HEADS, worker)
+            leaf_sm100.read_scores(dots_2, scores_1, use % 2, 0, HEADS, worker)
             T.call_extern("handle", "tl::fence_view_async_tmem_load")
             T.tcgen05_before_thread_sync()
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(scores_1_empty[use % 2])
             use = use + 1
-            load_weights(weight_1, head_weights, 0, product * ROWS_PER_PRODUCT * HEADS)
+            load_weights(weight_2, head_weights, 0, product * ROWS_PER_PRODUCT * HEADS)
             # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
             # product.
-            leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
+            leaf_sm100.weigh_one(logit_2, dots_2, 0, weight_2, True)
+            load_weights(weight_2, head_weights, 0, product * ROWS_PER_PRODUCT * HEADS + 32)
+            leaf_sm100.weigh_one(logit_2, dots_2, 1, weight_2, False)
             store_query(
-                logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT, tile * TILE, worker
+                logits, logit_2, scale_2, length_2, seq, product * ROWS_PER_PRODUCT, tile * TILE, worker
             )
-            load_weights(weight_1, head_weights, 0, (product * ROWS_PER_PRODUCT + 1) * HEADS)
-            leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1)
+        tile = tile + step
+
+
+@T.macro
+def score_3(
+    seq_lens, logits, skip_below, b, next_n, key_scales, head_weights, scores_1, keys_full, keys_empty,
+    queries_full, queries_empty, scores_1_full, scores_1_empty, seq: T.Ref, tile: T.Ref, step: T.Ref,
+    need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
+):
+    """Epilogue of products i with i % 2 == 1, part 1 of 2."""
+    dots_3 = T.alloc_local((HEADS,), "float32")
+    weight_3 = T.alloc_local((32,), "float32")
+    scale_3 = T.alloc_local((1,), "float32")
+    logit_3 = T.alloc_local((1,), "float32")
+    length_3 = T.alloc_local((1,), "int32")
+    worker = thread - 384
+    use = T.alloc_var("int32", init=0)
+    for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
+        if fresh:
+            if it > 0:
+                T.sync_warp()
+                if T.shuffle_elect(32):
+                    T.mbarrier_arrive(queries_empty[0])
+            turn = turn + 1
+            T.mbarrier_wait_parity(queries_full[0], turn & 1)
+            load_lengths(length_3, seq_lens, seq, next_n, skip_below, worker)
+        T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
+        load_scale(scale_3, key_scales, it % STAGES, worker)
+        T.sync_warp()
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(keys_empty[it % STAGES])
+        for product in T.serial(1, leaf.ceildiv(next_n, ROWS_PER_PRODUCT), 2):
+            T.mbarrier_wait_parity(scores_1_full[use % 2], (use // 2) & 1)
+            T.tcgen05_after_thread_sync()
+            # Accumulators of a product in tensor memory, from column `first` on.
+            leaf_sm100.read_scores(dots_3, scores_1, use % 2, HEADS, HEADS, worker)
+            T.call_extern("handle", "tl::fence_view_async_tmem_load")
+            T.tcgen05_before_thread_sync()
+            T.sync_warp()
+            if T.shuffle_elect(32):
+                T.mbarrier_arrive(scores_1_empty[use % 2])
+            use = use + 1
+            load_weights(weight_3, head_weights, 0, (product * ROWS_PER_PRODUCT + 1) * HEADS)
+            # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
+            # product.
+            leaf_sm100.weigh_one(logit_3, dots_3, 0, weight_3, True)
+            load_weights(weight_3, head_weights, 0, (product * ROWS_PER_PRODUCT + 1) * HEADS + 32)
+            leaf_sm100.weigh_one(logit_3, dots_3, 1, weight_3, False)
             store_query(
-                logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT + 1, tile * TILE, worker
+                logits, logit_3, scale_3, length_3, seq, product * ROWS_PER_PRODUCT + 1, tile * TILE, worker
             )
         tile = tile + step
 
@@ -404,7 +536,7 @@ def program():
         skip_below: T.int32,
         ctas: T.int32,
     ):
-        with T.Kernel(ctas, threads=320) as cta:
+        with T.Kernel(ctas, threads=576) as cta:
             query_map_rows = T.view(
                 q, (b, next_n, 64, 128), "float8_e4m3",
                 strides=((q_stride_b) // 1, (q_stride_n) // 1, (q_stride_h) // 1, 1)
@@ -425,13 +557,13 @@ def program():
             scores_0 = T.alloc_tmem((2, 128, COLUMNS), "float32")
             scores_1 = T.alloc_tmem((2, 128, COLUMNS), "float32")
             keys_full = T.alloc_barrier([1] * STAGES)
-            keys_empty = T.alloc_barrier([9] * STAGES)
+            keys_empty = T.alloc_barrier([17] * STAGES)
             queries_full = T.alloc_barrier([1])
-            queries_empty = T.alloc_barrier([9])
+            queries_empty = T.alloc_barrier([17])
             scores_0_full = T.alloc_barrier([1] * 2)
-            scores_0_empty = T.alloc_barrier([4] * 2)
+            scores_0_empty = T.alloc_barrier([8] * 2)
             scores_1_full = T.alloc_barrier([1] * 2)
-            scores_1_empty = T.alloc_barrier([4] * 2)
+            scores_1_empty = T.alloc_barrier([8] * 2)
 
             thread = T.get_thread_binding()
             lane = thread % 32
@@ -448,7 +580,7 @@ def program():
             # A launch of TileLang starts when the kernel before it has ended.
             entry = T.alloc_var("int32", init=0)
             ahead = T.alloc_var("int32", init=0)
-            if (thread >= 256) & (thread < 288):
+            if (thread >= 512) & (thread < 544):
                 # Garbage past a length: nothing follows an entry before the length is known.
                 row = T.min(seq, b - 1)
                 table_entries(entry, block_table, row, tile, step, max_pages - 1, lane)
@@ -468,11 +600,23 @@ def program():
                 )
             elif thread < 256:
                 score_1(
+                    seq_lens, logits, skip_below, b, next_n, key_scales, head_weights, scores_0, keys_full,
+                    keys_empty, queries_full, queries_empty, scores_0_full, scores_0_empty, seq, tile, step,
+                    need, turns, turn, fresh, thread
+                )
+            elif thread < 384:
+                score_2(
                     seq_lens, logits, skip_below, b, next_n, key_scales, head_weights, scores_1, keys_full,
                     keys_empty, queries_full, queries_empty, scores_1_full, scores_1_empty, seq, tile, step,
                     need, turns, turn, fresh, thread
                 )
-            elif thread < 288:
+            elif thread < 512:
+                score_3(
+                    seq_lens, logits, skip_below, b, next_n, key_scales, head_weights, scores_1, keys_full,
+                    keys_empty, queries_full, queries_empty, scores_1_full, scores_1_empty, seq, tile, step,
+                    need, turns, turn, fresh, thread
+                )
+            elif thread < 544:
                 load(
                     seq_lens, block_table, skip_below, b, next_n, k_cache_stride, query_map_rows,
                     weights_words, key_map_rows, k_cache_words, keys, key_scales, queries, head_weights,

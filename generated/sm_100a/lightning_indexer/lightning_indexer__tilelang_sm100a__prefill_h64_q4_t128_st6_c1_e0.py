@@ -3,63 +3,93 @@
 Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: mode=prefill, heads=64, queries=4, tile=128, stages=6, resident=1, evict=0.
 
-  load            mma             score_0         score_1
-  warp 8          warp 9          warps 0..3      warps 4..7
-  |===== keys ===>|               |               |   keys key_scales, ring of 6; bulk -> tcgen05
-  |============= keys ===========>|               |   keys key_scales, ring of 6; bulk -> threads
-  |===================== keys ===================>|   keys key_scales, ring of 6; bulk -> threads
-  |=== queries ==>|               |               |   queries head_weights, once; bulk -> tcgen05
-  |=========== queries ==========>|               |   queries head_weights, once; bulk -> threads
-  |=================== queries ==================>|   queries head_weights, once; bulk -> threads
-  |               |==== scores ==>|               |   scores, ring of 2; tcgen05 -> tmem
-  |               |============ scores ==========>|   scores, ring of 2; tcgen05 -> tmem
+  load            mma             score_0         score_1         score_2         score_3
+  warp 16         warp 17         warps 0..3      warps 4..7      warps 8..11     warps 12..15
+  |===== keys ===>|               |               |               |               |   keys key_scales, ring of 6; bulk -> tcgen05
+  |============= keys ===========>|               |               |               |   keys key_scales, ring of 6; bulk -> threads
+  |===================== keys ===================>|               |               |   keys key_scales, ring of 6; bulk -> threads
+  |============================= keys ===========================>|               |   keys key_scales, ring of 6; bulk -> threads
+  |===================================== keys ===================================>|   keys key_scales, ring of 6; bulk -> threads
+  |=== queries ==>|               |               |               |               |   queries head_weights, once; bulk -> tcgen05
+  |=========== queries ==========>|               |               |               |   queries head_weights, once; bulk -> threads
+  |=================== queries ==================>|               |               |   queries head_weights, once; bulk -> threads
+  |=========================== queries ==========================>|               |   queries head_weights, once; bulk -> threads
+  |=================================== queries ==================================>|   queries head_weights, once; bulk -> threads
+  |               |==== scores ==>|               |               |               |   scores, ring of 2; tcgen05 -> tmem
+  |               |============ scores ==========>|               |               |   scores, ring of 2; tcgen05 -> tmem
+  |               |==================== scores ==================>|               |   scores, ring of 2; tcgen05 -> tmem
+  |               |============================ scores ==========================>|   scores, ring of 2; tcgen05 -> tmem
 
 roles
-  score_0    threads 0..127  epilogue of half 0 of the rows
-  score_1    threads 128..255  epilogue of half 1 of the rows
-  load       threads 256..287  key tiles, queries
-  mma        threads 288..319  issues every tcgen05.mma and commit
+  score_0    threads 0..127  epilogue of quarter 0 of the rows
+  score_1    threads 128..255  epilogue of quarter 1 of the rows
+  score_2    threads 256..383  epilogue of quarter 2 of the rows
+  score_3    threads 384..511  epilogue of quarter 3 of the rows
+  load       threads 512..543  key tiles, queries
+  mma        threads 544..575  issues every tcgen05.mma and commit
 buffers
   keys       6 stages of 128x128 float8_e4m3, shared, 128-byte swizzle
   key_scales 6 stages of 128 float32, shared
   queries    256x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 256 float32, shared
   scores     2 stages of 128x256 float32, tensor memory
-  dots_0     128x128 float32, registers of score_0
-  weight_0   128x64 float32, registers of score_0
+  dots_0     128x64 float32, registers of score_0
+  weight_0   128x32 float32, registers of score_0
   scale_0    128x1 float32, registers of score_0
   logit_0    128x1 float32, registers of score_0
-  begin_0    128x2 int32, registers of score_0
-  size_0     128x2 int32, registers of score_0
-  dots_1     128x128 float32, registers of score_1
-  weight_1   128x64 float32, registers of score_1
+  begin_0    128x1 int32, registers of score_0
+  size_0     128x1 int32, registers of score_0
+  dots_1     128x64 float32, registers of score_1
+  weight_1   128x32 float32, registers of score_1
   scale_1    128x1 float32, registers of score_1
   logit_1    128x1 float32, registers of score_1
-  begin_1    128x2 int32, registers of score_1
-  size_1     128x2 int32, registers of score_1
+  begin_1    128x1 int32, registers of score_1
+  size_1     128x1 int32, registers of score_1
+  dots_2     128x64 float32, registers of score_2
+  weight_2   128x32 float32, registers of score_2
+  scale_2    128x1 float32, registers of score_2
+  logit_2    128x1 float32, registers of score_2
+  begin_2    128x1 int32, registers of score_2
+  size_2     128x1 int32, registers of score_2
+  dots_3     128x64 float32, registers of score_3
+  weight_3   128x32 float32, registers of score_3
+  scale_3    128x1 float32, registers of score_3
+  logit_3    128x1 float32, registers of score_3
+  begin_3    128x1 int32, registers of score_3
+  size_3     128x1 int32, registers of score_3
 pipelines
-  keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads)
+  keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads), score_2 (threads), score_3 (threads)
     full  x1, 16896 bytes: load arrive + expect bytes
       mma: wait full, fence after
       score_0: wait full
       score_1: wait full
-    empty x9: load wait empty
+      score_2: wait full
+      score_3: wait full
+    empty x17: load wait empty
       mma: commit -> empty
       score_0: one lane a warp, arrive empty
       score_1: one lane a warp, arrive empty
-  queries: load (bulk) ==[queries head_weights: once]==> mma (tcgen05), score_0 (threads), score_1 (threads)
+      score_2: one lane a warp, arrive empty
+      score_3: one lane a warp, arrive empty
+  queries: load (bulk) ==[queries head_weights: once]==> mma (tcgen05), score_0 (threads), score_1 (threads), score_2 (threads), score_3 (threads)
     full  x1, 33792 bytes: load arrive + expect bytes
       mma: wait full, fence after
       score_0: wait full
       score_1: wait full
-  scores: mma (tcgen05) ==[scores: 2-slot ring]==> score_0 (tmem), score_1 (tmem)
+      score_2: wait full
+      score_3: wait full
+  scores: mma (tcgen05) ==[scores: 2-slot ring]==> score_0 (tmem), score_1 (tmem), score_2 (tmem), score_3 (tmem)
     full  x1: mma commit -> full
       score_0: wait full, fence after
       score_1: wait full, fence after
-    empty x8: mma wait empty, fence after
+      score_2: wait full, fence after
+      score_3: wait full, fence after
+    empty x16: mma wait empty, fence after
       score_0: wait::ld, fence before, one lane a warp, arrive empty
       score_1: wait::ld, fence before, one lane a warp, arrive empty
-totals: 320 threads, 135304 of 232448 bytes of shared memory, 512 of 512 tensor-memory columns, grid (ceildiv(s, 4), splits)
+      score_2: wait::ld, fence before, one lane a warp, arrive empty
+      score_3: wait::ld, fence before, one lane a warp, arrive empty
+totals: 576 threads, 135304 of 232448 bytes of shared memory, 512 of 512 tensor-memory columns, grid (ceildiv(s, 4), splits)
 """
 import tilelang.language as T
 
@@ -73,7 +103,7 @@ HEADS = 64  # index heads
 QUERIES = 4  # decode: most queries a sequence; prefill: query rows a CTA
 TILE = 128  # keys a tile
 STAGES = 6  # key tiles in flight
-ROWS_PER_GROUP = 2
+ROWS_PER_GROUP = 1
 INDEX_DIM = 128
 COLUMNS = 256
 
@@ -122,13 +152,21 @@ def load_scale(scale, key_scales, key_scales_slot, thread):
 @T.macro
 def load_weights_first_0(weight, head_weights, head_weights_slot):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
-    for quad in T.unroll(HEADS // 4):
+    for quad in T.unroll(8):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[head_weights_slot, (quad) * 4 + part]
 
 
 @T.macro
-def store_row_j_0(logits, logit, scale, begin, size, row, key, thread):
+def load_weights_first_32(weight, head_weights, head_weights_slot):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in T.unroll(8):
+        for part in T.vectorized(4):
+            weight[4 * quad + part] = head_weights[head_weights_slot, (8 + quad) * 4 + part]
+
+
+@T.macro
+def store_row(logits, logit, scale, begin, size, row, key, thread):
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
     window has that key.
     """
@@ -141,39 +179,52 @@ def store_row_j_0(logits, logit, scale, begin, size, row, key, thread):
 @T.macro
 def load_weights_first_64(weight, head_weights, head_weights_slot):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
-    for quad in T.unroll(HEADS // 4):
+    for quad in T.unroll(8):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[head_weights_slot, (HEADS // 4 + quad) * 4 + part]
 
 
 @T.macro
-def store_row_j_1(logits, logit, scale, begin, size, row, key, thread):
-    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
-    window has that key.
-    """
-    at = key + thread
-    # One comparison: a key before the window is far behind it, too.
-    if warps.below(T.cast((at - begin[1]), "uint32"), T.cast(size[1], "uint32")):
-        logits[row, at] = logit[0] * scale[0]
+def load_weights_first_96(weight, head_weights, head_weights_slot):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in T.unroll(8):
+        for part in T.vectorized(4):
+            weight[4 * quad + part] = head_weights[head_weights_slot, ((HEADS + 32) // 4 + quad) * 4 + part]
 
 
 @T.macro
 def load_weights_first_128(weight, head_weights, head_weights_slot):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
-    for quad in T.unroll(HEADS // 4):
+    for quad in T.unroll(8):
+        for part in T.vectorized(4):
+            weight[4 * quad + part] = head_weights[head_weights_slot, (2 * HEADS // 4 + quad) * 4 + part]
+
+
+@T.macro
+def load_weights_first_160(weight, head_weights, head_weights_slot):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in T.unroll(8):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
-                head_weights_slot, (ROWS_PER_GROUP * HEADS // 4 + quad) * 4 + part
+                head_weights_slot, ((2 * HEADS + 32) // 4 + quad) * 4 + part
             ]
 
 
 @T.macro
 def load_weights_first_192(weight, head_weights, head_weights_slot):
     """The weights of one query's heads, from the `first` of its slot on, four at a time."""
-    for quad in T.unroll(HEADS // 4):
+    for quad in T.unroll(8):
+        for part in T.vectorized(4):
+            weight[4 * quad + part] = head_weights[head_weights_slot, (3 * HEADS // 4 + quad) * 4 + part]
+
+
+@T.macro
+def load_weights_first_224(weight, head_weights, head_weights_slot):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in T.unroll(8):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[
-                head_weights_slot, ((ROWS_PER_GROUP + 1) * HEADS // 4 + quad) * 4 + part
+                head_weights_slot, ((3 * HEADS + 32) // 4 + quad) * 4 + part
             ]
 
 
@@ -182,9 +233,9 @@ def score_0(
     k_start, k_end, logits, skip_below, s, skv, key_scales, head_weights, scores, keys_full, keys_empty,
     queries_full, scores_full, scores_empty, row: T.Ref, first: T.Ref, turns: T.Ref, thread
 ):
-    """Epilogue of half 0 of the rows."""
-    dots_0 = T.alloc_local((ROWS_PER_GROUP * HEADS,), "float32")
-    weight_0 = T.alloc_local((HEADS,), "float32")
+    """Epilogue of quarter 0 of the rows."""
+    dots_0 = T.alloc_local((HEADS,), "float32")
+    weight_0 = T.alloc_local((32,), "float32")
     scale_0 = T.alloc_local((1,), "float32")
     logit_0 = T.alloc_local((1,), "float32")
     begin_0 = T.alloc_local((ROWS_PER_GROUP,), "int32")
@@ -210,11 +261,10 @@ def score_0(
             T.mbarrier_arrive(scores_empty[it % 2])
         load_weights_first_0(weight_0, head_weights, 0)
         # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
-        leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
-        store_row_j_0(logits, logit_0, scale_0, begin_0, size_0, row, (first + it) * TILE, worker)
-        load_weights_first_64(weight_0, head_weights, 0)
-        leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0)
-        store_row_j_1(logits, logit_0, scale_0, begin_0, size_0, row + 1, (first + it) * TILE, worker)
+        leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, True)
+        load_weights_first_32(weight_0, head_weights, 0)
+        leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0, False)
+        store_row(logits, logit_0, scale_0, begin_0, size_0, row, (first + it) * TILE, worker)
 
 
 @T.macro
@@ -222,15 +272,15 @@ def score_1(
     k_start, k_end, logits, skip_below, s, skv, key_scales, head_weights, scores, keys_full, keys_empty,
     queries_full, scores_full, scores_empty, row: T.Ref, first: T.Ref, turns: T.Ref, thread
 ):
-    """Epilogue of half 1 of the rows."""
-    dots_1 = T.alloc_local((ROWS_PER_GROUP * HEADS,), "float32")
-    weight_1 = T.alloc_local((HEADS,), "float32")
+    """Epilogue of quarter 1 of the rows."""
+    dots_1 = T.alloc_local((HEADS,), "float32")
+    weight_1 = T.alloc_local((32,), "float32")
     scale_1 = T.alloc_local((1,), "float32")
     logit_1 = T.alloc_local((1,), "float32")
     begin_1 = T.alloc_local((ROWS_PER_GROUP,), "int32")
     size_1 = T.alloc_local((ROWS_PER_GROUP,), "int32")
     worker = thread - 128
-    load_windows(begin_1, size_1, k_start, k_end, row + ROWS_PER_GROUP, s, skv, skip_below)
+    load_windows(begin_1, size_1, k_start, k_end, row + 1, s, skv, skip_below)
     if turns > 0:
         T.mbarrier_wait_parity(queries_full[0], 0)
     for it in T.serial(turns):
@@ -242,23 +292,96 @@ def score_1(
         T.mbarrier_wait_parity(scores_full[it % 2], (it // 2) & 1)
         T.tcgen05_after_thread_sync()
         # Accumulators of a product in tensor memory, from column `first` on.
-        leaf_sm100.read_scores(dots_1, scores, it % 2, ROWS_PER_GROUP * HEADS, HEADS, worker)
+        leaf_sm100.read_scores(dots_1, scores, it % 2, HEADS, HEADS, worker)
         T.call_extern("handle", "tl::fence_view_async_tmem_load")
         T.tcgen05_before_thread_sync()
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(scores_empty[it % 2])
-        load_weights_first_128(weight_1, head_weights, 0)
+        load_weights_first_64(weight_1, head_weights, 0)
         # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
-        leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
-        store_row_j_0(
-            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP, (first + it) * TILE, worker
-        )
-        load_weights_first_192(weight_1, head_weights, 0)
-        leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1)
-        store_row_j_1(
-            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 1, (first + it) * TILE, worker
-        )
+        leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1, True)
+        load_weights_first_96(weight_1, head_weights, 0)
+        leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1, False)
+        store_row(logits, logit_1, scale_1, begin_1, size_1, row + 1, (first + it) * TILE, worker)
+
+
+@T.macro
+def score_2(
+    k_start, k_end, logits, skip_below, s, skv, key_scales, head_weights, scores, keys_full, keys_empty,
+    queries_full, scores_full, scores_empty, row: T.Ref, first: T.Ref, turns: T.Ref, thread
+):
+    """Epilogue of quarter 2 of the rows."""
+    dots_2 = T.alloc_local((HEADS,), "float32")
+    weight_2 = T.alloc_local((32,), "float32")
+    scale_2 = T.alloc_local((1,), "float32")
+    logit_2 = T.alloc_local((1,), "float32")
+    begin_2 = T.alloc_local((ROWS_PER_GROUP,), "int32")
+    size_2 = T.alloc_local((ROWS_PER_GROUP,), "int32")
+    worker = thread - 256
+    load_windows(begin_2, size_2, k_start, k_end, row + 2, s, skv, skip_below)
+    if turns > 0:
+        T.mbarrier_wait_parity(queries_full[0], 0)
+    for it in T.serial(turns):
+        T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
+        load_scale(scale_2, key_scales, it % STAGES, worker)
+        T.sync_warp()
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(keys_empty[it % STAGES])
+        T.mbarrier_wait_parity(scores_full[it % 2], (it // 2) & 1)
+        T.tcgen05_after_thread_sync()
+        # Accumulators of a product in tensor memory, from column `first` on.
+        leaf_sm100.read_scores(dots_2, scores, it % 2, 2 * HEADS, HEADS, worker)
+        T.call_extern("handle", "tl::fence_view_async_tmem_load")
+        T.tcgen05_before_thread_sync()
+        T.sync_warp()
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(scores_empty[it % 2])
+        load_weights_first_128(weight_2, head_weights, 0)
+        # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
+        leaf_sm100.weigh_one(logit_2, dots_2, 0, weight_2, True)
+        load_weights_first_160(weight_2, head_weights, 0)
+        leaf_sm100.weigh_one(logit_2, dots_2, 1, weight_2, False)
+        store_row(logits, logit_2, scale_2, begin_2, size_2, row + 2, (first + it) * TILE, worker)
+
+
+@T.macro
+def score_3(
+    k_start, k_end, logits, skip_below, s, skv, key_scales, head_weights, scores, keys_full, keys_empty,
+    queries_full, scores_full, scores_empty, row: T.Ref, first: T.Ref, turns: T.Ref, thread
+):
+    """Epilogue of quarter 3 of the rows."""
+    dots_3 = T.alloc_local((HEADS,), "float32")
+    weight_3 = T.alloc_local((32,), "float32")
+    scale_3 = T.alloc_local((1,), "float32")
+    logit_3 = T.alloc_local((1,), "float32")
+    begin_3 = T.alloc_local((ROWS_PER_GROUP,), "int32")
+    size_3 = T.alloc_local((ROWS_PER_GROUP,), "int32")
+    worker = thread - 384
+    load_windows(begin_3, size_3, k_start, k_end, row + 3, s, skv, skip_below)
+    if turns > 0:
+        T.mbarrier_wait_parity(queries_full[0], 0)
+    for it in T.serial(turns):
+        T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
+        load_scale(scale_3, key_scales, it % STAGES, worker)
+        T.sync_warp()
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(keys_empty[it % STAGES])
+        T.mbarrier_wait_parity(scores_full[it % 2], (it // 2) & 1)
+        T.tcgen05_after_thread_sync()
+        # Accumulators of a product in tensor memory, from column `first` on.
+        leaf_sm100.read_scores(dots_3, scores, it % 2, 3 * HEADS, HEADS, worker)
+        T.call_extern("handle", "tl::fence_view_async_tmem_load")
+        T.tcgen05_before_thread_sync()
+        T.sync_warp()
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(scores_empty[it % 2])
+        load_weights_first_192(weight_3, head_weights, 0)
+        # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
+        leaf_sm100.weigh_one(logit_3, dots_3, 0, weight_3, True)
+        load_weights_first_224(weight_3, head_weights, 0)
+        leaf_sm100.weigh_one(logit_3, dots_3, 1, weight_3, False)
+        store_row(logits, logit_3, scale_3, begin_3, size_3, row + 3, (first + it) * TILE, worker)
 
 
 @T.macro
@@ -338,7 +461,7 @@ def program():
         skip_below: T.int32,
         splits: T.int32,
     ):
-        with T.Kernel(T.ceildiv(s, 4), splits, threads=320) as (block, split):
+        with T.Kernel(T.ceildiv(s, 4), splits, threads=576) as (block, split):
             weights_words = T.view(weights, (s, 64), "float32", strides=(weights_stride, 1))
             key_map_rows = T.view(k, (skv, 128), "float8_e4m3", strides=((k_stride) // 1, 1))
             scale_map_rows = T.view(k_scales, (1, skv), "float32", strides=(4, 1))
@@ -349,10 +472,10 @@ def program():
             head_weights = T.alloc_shared((1, QUERIES * HEADS), "float32")
             scores = T.alloc_tmem((2, 128, COLUMNS), "float32")
             keys_full = T.alloc_barrier([1] * STAGES)
-            keys_empty = T.alloc_barrier([9] * STAGES)
+            keys_empty = T.alloc_barrier([17] * STAGES)
             queries_full = T.alloc_barrier([1])
             scores_full = T.alloc_barrier([1] * 2)
-            scores_empty = T.alloc_barrier([8] * 2)
+            scores_empty = T.alloc_barrier([16] * 2)
 
             thread = T.get_thread_binding()
             lane = thread % 32
@@ -372,7 +495,17 @@ def program():
                     k_start, k_end, logits, skip_below, s, skv, key_scales, head_weights, scores, keys_full,
                     keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
                 )
-            elif thread < 288:
+            elif thread < 384:
+                score_2(
+                    k_start, k_end, logits, skip_below, s, skv, key_scales, head_weights, scores, keys_full,
+                    keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
+                )
+            elif thread < 512:
+                score_3(
+                    k_start, k_end, logits, skip_below, s, skv, key_scales, head_weights, scores, keys_full,
+                    keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
+                )
+            elif thread < 544:
                 load(
                     q, s, q_stride_s, q_stride_h, weights_words, key_map_rows, scale_map_rows, keys,
                     key_scales, queries, head_weights, keys_full, keys_empty, queries_full, row, first, turns

@@ -665,12 +665,11 @@ def softmax(
 
 @cute.jit
 def producer(
-    ckv_map: cute.CopyAtom, ckv_map_coords: cute.Tensor, kpe_map: cute.CopyAtom, kpe_map_coords: cute.Tensor,
-    indices: cute.Pointer, cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32,
-    indices_stride: Int32, splits: Int32, kv_s: cute.Pointer, pe_s: cute.Pointer, kv_full: cute.Pointer,
-    kv_empty: cute.Pointer, pe_full: cute.Pointer, pe_empty: cute.Pointer, split: Int32, row: Int32,
-    end: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, lane: Int32
+    ckv_map: cute.CopyAtom, kpe_map: cute.CopyAtom, indices: cute.Pointer, cached: Int32, page_inverse: Int32,
+    page_shift: Int32, page_gap: Int32, indices_stride: Int32, splits: Int32, kv_s: cute.Pointer,
+    pe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, pe_full: cute.Pointer,
+    pe_empty: cute.Pointer, split: Int32, row: Int32, end: Int32, turns: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, lane: Int32
 ):
     """Selected rows into the rings."""
     rows = cute.make_rmem_tensor(TILE, Int32)
@@ -689,14 +688,13 @@ def producer(
                         kv_full + (it * UNITS + c) % UNIT_STAGES, TILE * UNIT * 2
                     )
                 bulk.load_rows(
-                    ckv_map, ckv_map_coords, rows, c * UNIT, UNIT,
-                    kv_s + (it * UNITS + c) % UNIT_STAGES * (TILE * UNIT),
+                    ckv_map, rows, c * UNIT, UNIT, kv_s + (it * UNITS + c) % UNIT_STAGES * (TILE * UNIT),
                     kv_full + (it * UNITS + c) % UNIT_STAGES
                 )
             cute.arch.mbarrier_wait(pe_empty, (it & 1) ^ 1)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(pe_full, TILE * ROPE_DIM * 2)
-            bulk.load_rows(kpe_map, kpe_map_coords, rows, 0, ROPE_DIM, pe_s, pe_full)
+            bulk.load_rows(kpe_map, rows, 0, ROPE_DIM, pe_s, pe_full)
             it = it + 1
 
 
@@ -862,9 +860,9 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(
         )
     elif warp < 5:
         producer(
-            ckv_map, ckv_map_coords, kpe_map, kpe_map_coords, indices, cached, page_inverse, page_shift,
-            page_gap, indices_stride, splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, split, row,
-            end, turns, it, low, high, in_low, in_high, live, lane
+            ckv_map, kpe_map, indices, cached, page_inverse, page_shift, page_gap, indices_stride, splits,
+            kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, split, row, end, turns, it, low, high, in_low,
+            in_high, live, lane
         )
     else:
         mma(

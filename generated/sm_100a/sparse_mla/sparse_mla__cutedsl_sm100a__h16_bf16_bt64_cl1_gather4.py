@@ -656,12 +656,11 @@ def softmax(
 
 @cute.jit
 def producer(
-    ckv_map: cute.CopyAtom, ckv_map_coords: cute.Tensor, kpe_map: cute.CopyAtom, kpe_map_coords: cute.Tensor,
-    indices: cute.Pointer, cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32,
-    indices_stride: Int32, splits: Int32, kv_s: cute.Pointer, pe_s: cute.Pointer, kv_full: cute.Pointer,
-    kv_empty: cute.Pointer, pe_full: cute.Pointer, pe_empty: cute.Pointer, bx: Int32, split: Int32,
-    end: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, lane: Int32
+    ckv_map: cute.CopyAtom, kpe_map: cute.CopyAtom, indices: cute.Pointer, cached: Int32, page_inverse: Int32,
+    page_shift: Int32, page_gap: Int32, indices_stride: Int32, splits: Int32, kv_s: cute.Pointer,
+    pe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, pe_full: cute.Pointer,
+    pe_empty: cute.Pointer, bx: Int32, split: Int32, end: Int32, turns: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, lane: Int32
 ):
     """Selected rows into the rings."""
     rows = cute.make_rmem_tensor(TILE, Int32)
@@ -680,15 +679,14 @@ def producer(
                         kv_full + (it * UNITS + c) % UNIT_STAGES, TILE * UNIT * 2
                     )
                 bulk.load_rows(
-                    ckv_map, ckv_map_coords, rows, c * UNIT, UNIT,
-                    kv_s + (it * UNITS + c) % UNIT_STAGES * (TILE * UNIT),
+                    ckv_map, rows, c * UNIT, UNIT, kv_s + (it * UNITS + c) % UNIT_STAGES * (TILE * UNIT),
                     kv_full + (it * UNITS + c) % UNIT_STAGES
                 )
             cute.arch.mbarrier_wait(pe_empty + it % TILE_STAGES, ((it // TILE_STAGES) & 1) ^ 1)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(pe_full + it % TILE_STAGES, TILE * ROPE_DIM * 2)
             bulk.load_rows(
-                kpe_map, kpe_map_coords, rows, 0, ROPE_DIM, pe_s + it % TILE_STAGES * (TILE * ROPE_DIM),
+                kpe_map, rows, 0, ROPE_DIM, pe_s + it % TILE_STAGES * (TILE * ROPE_DIM),
                 pe_full + it % TILE_STAGES
             )
             it = it + 1
@@ -854,9 +852,9 @@ def sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_gather4(
         )
     elif warp < 5:
         producer(
-            ckv_map, ckv_map_coords, kpe_map, kpe_map_coords, indices, cached, page_inverse, page_shift,
-            page_gap, indices_stride, splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, bx, split,
-            end, turns, it, low, high, in_low, in_high, live, lane
+            ckv_map, kpe_map, indices, cached, page_inverse, page_shift, page_gap, indices_stride, splits,
+            kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, bx, split, end, turns, it, low, high, in_low,
+            in_high, live, lane
         )
     else:
         mma(
