@@ -48,8 +48,6 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     """
     if not arch.tmem_columns:
         return _useful_hopper(k, level)
-    if k.kv == "v4":
-        return False
     if k.gather == "gather4" and (k.kv != "bf16" or (level == 0 and k.heads not in (16, 128))):
         return False
     return bool(k.cluster == 1)

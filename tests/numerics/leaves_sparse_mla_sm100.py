@@ -13,12 +13,14 @@ from leaves_sparse_mla import (
     _ids,
     _low_high,
     _tokens,
+    _v4_pages,
     lse_scalars,
     neighbours,
     outputs,
 )
 
 from dsl_kernels.device.text import sparse_mla_sm100 as text
+from dsl_kernels.problems._sparse_mla_forms import v4_pages_of
 from dsl_kernels.tile.lang import Mma
 
 BF16 = 2.0**-7
@@ -82,6 +84,36 @@ def write_unit(p: Probe, unit: int) -> None:
     columns = 128 if unit < 4 else 64
     target = p.shared("target", (64, columns), dtype="bfloat16", swizzle=128, out=True, slot=True)
     p.call(target, _token_words(p, _tokens(p, 64), out=False), unit)
+
+
+def _v4_words(p: Probe, **kind: Any) -> Any:
+    """A thread's quarter of two tokens of a page of 64: 16 bytes of each 64 dims, rope's twice as wide, and all scales."""
+    page = _v4_pages(p, 1, 64)[0]
+    thread, i = torch.arange(128).view(-1, 1, 1, 1), torch.arange(2).view(1, -1, 1, 1)
+    piece, word = torch.arange(9).view(1, 1, -1, 1), torch.arange(4).view(1, 1, 1, -1)
+    token = 32 * i + thread // 4
+    rows, scales = page[: 64 * 576].view(torch.int32).view(64, 144), page[64 * 576 :].view(torch.int32)
+    values = rows[token, (piece * 64 + thread % 4 * 16) // 4 + word].view(128, 2, 36)
+    each = torch.cat([values, scales.view(64, 2)[token.view(128, 2)]], dim=2)
+    return _own(p, "words", each.view(128, 76).long() & 0xFFFFFFFF, 76, dtype="uint32", **kind)
+
+
+@case(text.load_v4_unit, unit=(0, 3), size=(1, 8))
+def load_v4_unit(p: Probe, unit: int, size: int) -> None:
+    p.threads = 128
+    pages = _v4_pages(p, 40 // size, size)
+    # Pages begin at multiples of 16 bytes.
+    pages = spread(p, "kv_pages", pages, gap=16 + -pages.shape[1] % 16)
+    scalars = (p.dim(name, value) for name, value in v4_pages_of("", 40, size).items())
+    p.call(_v4_words(p), unit, pages, *_low_high(p, _ids(p, 40)), *scalars)
+
+
+@case(text.write_v4_unit, unit=(0, 2, 3))
+def write_v4_unit(p: Probe, unit: int) -> None:
+    p.threads = 128
+    neighbours(p)
+    target = p.shared("target", (64, 128), dtype="bfloat16", swizzle=128, out=True, slot=True)
+    p.call(target, _v4_words(p, out=False), unit)
 
 
 @case(text.read_accumulator)

@@ -123,6 +123,25 @@ def cache_row(m, ids, holder, n, which=""):
     return select(inside, token, 0), inside
 
 
+@recorded
+def v4_token(m, ids, holder, cached, page_inverse, page_shift, page_size, which=""):
+    """The page that the id of lane `holder` names, the token's number there, and whether it names one of `cached`; else the first token."""
+    token, inside = cache_row(m, ids, holder, cached, which)
+    chosen: Int32 = named(f"chosen{which}", token)
+    page = named(f"page{which}", _page_of(chosen, page_inverse, page_shift))
+    slot = named(f"slot{which}", chosen - page * page_size)
+    return page, slot, inside
+
+
+@recorded
+def ue8m0(m, word, byte, which):
+    """The bits of the float32 that a byte of a word stands for as UE8M0."""
+    exponent = named(f"exponent_{which}", word.to("int32") >> byte * 8 & 255)
+    # 0 is 2^-127, which float32 has no exponent for, and 255 NaN.
+    factor = named(f"factor_{which}", select(exponent == 255, 0x7FC00000, maximum(exponent << 23, 0x400000)))
+    return factor
+
+
 @moves(loaded=lambda target: target)
 @by_text
 def load_queries(
@@ -337,10 +356,7 @@ def copy_v4_tokens(
     lane = inline(m.thread & 7)
     for r in unrolled(2):
         row = r * (WARP // 2) + (m.thread >> 3)
-        token, inside = cache_row(m, ids, row, cached)
-        chosen: Int32 = token
-        page = named("page", _page_of(chosen, page_inverse, page_shift))
-        slot = chosen - page * page_size
+        page, slot, inside = v4_token(m, ids, row, cached, page_inverse, page_shift, page_size)
         values = kv_pages.row("values", page, first=slot * V4_ROW_BYTES + lane * 16)
         for panel in unrolled(3):
             m.do(copy16(raw.group_at(row, panel * 32 + lane * 4, 4), values.at(panel * 128), inside))
@@ -370,14 +386,7 @@ def unpack_v4_tokens(
     raw_pe.read(beside, (own, piece * 8))
 
     def write(panel):
-        exponent = named(
-            f"exponent_{panel}",
-            exponents[panel // 2].to("int32") >> (panel % 2 * 16 + (piece >> 2) * 8) & 255,
-        )
-        # A UE8M0 of 0 is 2^-127, which float32 has no exponent for, and one of 255 NaN.
-        factor = named(
-            f"factor_{panel}", select(exponent == 255, 0x7FC00000, maximum(exponent << 23, 0x400000))
-        )
+        factor = ue8m0(m, exponents[panel // 2], panel % 2 * 2 + (piece >> 2), panel)
         halves = (ckv.group_at(row, panel * 128 + piece * 16 + e, 8) for e in (0, 8))
         m.do(store_fp8(*halves, words, panel * 4, factor))
 

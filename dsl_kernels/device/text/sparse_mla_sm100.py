@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...problems.layouts import LATENT_DIM, ROPE_DIM
+from ...problems.layouts import LATENT_DIM, ROPE_DIM, V4_GROUP, V4_ROW_BYTES, V4_SCALE_BYTES
 from ...tile.counting import moves
 from ...tile.frontend import inline, recorded, rolled, unrolled
 from ...tile.kinds import (
@@ -34,7 +34,7 @@ from ...tile.text import ceildiv, maximum, select
 from ..torch.fragment import load_columns, store_columns
 from ..torch.fragment import read_accumulator as read_accumulator
 from ..torch.warps import any_lane, copy16, exp2, load_vector, shuffle, store_fp8, store_pair, store_vector
-from .sparse_mla_gather import SCALE_WORD, THREADS, TOKEN_WORDS, cache_row
+from .sparse_mla_gather import SCALE_WORD, THREADS, TOKEN_WORDS, cache_row, ue8m0, v4_token
 from .sparse_mla_softmax import (
     base2_lse,
     column_head,
@@ -104,6 +104,59 @@ def write_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[Uint3
             else:
                 halves = (target.group_at(row, piece * 64 + lane * 16 + e, 8) for e in (0, 8))
                 m.do(store_fp8(*halves, words, at, words[own + (SCALE_WORD + unit)]))
+
+
+V4_WORDS = 3 * UNIT_WORDS + 4 + 8 + 2
+"""Words of a token of DeepSeek-V4: three units of fp8 values and half of one, the rope dims, and the scales."""
+
+
+@moves(
+    loaded=lambda low, unit: (
+        2 * WARP * ((V4_ROW_BYTES - 3 * 128 + V4_SCALE_BYTES) if unit == 3 else 128) if low >= 0 else 0
+    )
+)
+@by_text
+def load_v4_unit(
+    m: LeafRecorder, words: Registers[Uint32], unit: int, kv_pages: Global[Uint8], low: Int32, high: Int32,
+    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32,
+) -> None:  # fmt: skip
+    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims and the scales."""
+    for half, ids in enumerate((low, high)):
+        page, slot, inside = v4_token(
+            m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
+        )
+        own = half * V4_WORDS + unit * UNIT_WORDS
+        values = kv_pages.row(
+            "values", page, first=slot * V4_ROW_BYTES + unit * (2 * V4_GROUP) + m.thread % 4 * 16
+        )
+        # Three times 64 bytes with the last unit: half of it, and the rope dims after that.
+        for piece in range(3 if unit == 3 else 2):
+            m.do(load_vector(words, own + piece * 4, 4, values.at(piece * 64), inside))
+        if unit == 3:
+            scales = kv_pages.row("scales", page, first=page_size * V4_ROW_BYTES + slot * V4_SCALE_BYTES)
+            m.do(load_vector(words, own + 12, 2, scales.at(0), inside))
+
+
+@by_text
+def write_v4_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[Uint32], unit: int) -> None:
+    """Write a unit as bf16, each value once rounded from e4m3 times its scale; the last one's second half as it is."""
+    lane = m.thread % 4
+    for half in range(2):
+        row, first = half * WARP + m.thread // 4, half * V4_WORDS
+        own = first + unit * UNIT_WORDS
+        for piece in range(1 if unit == 3 else 2):
+            group = unit * 2 + piece
+            word = words[first + (V4_WORDS - 2) + group // 4]
+            factor = ue8m0(m, word, group % 4, f"{half}_{piece}")
+            halves = (target.group_at(row, piece * 64 + lane * 16 + e, 8) for e in (0, 8))
+            m.do(store_fp8(*halves, words, own + piece * 4, factor))
+        if unit == 3:
+            for piece in range(2):
+                m.do(
+                    store_vector(
+                        words, own + 4 + piece * 4, target.group_at(row, 64 + piece * 32 + lane * 8, 8)
+                    )
+                )
 
 
 @by_text

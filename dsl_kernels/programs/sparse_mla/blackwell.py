@@ -11,19 +11,21 @@ from ...device.text import sparse_mla_gather as leaf_gather
 from ...device.text import sparse_mla_sm100 as leaf_sm100
 from ...device.text import sparse_mla_softmax as leaf_softmax
 from ...device.text.sparse_mla_gather import ROPE_AT, ROPE_WORD, SCALE_WORD, SCALES_AT, TOKEN_WORDS
-from ...device.text.sparse_mla_sm100 import UNIT_WORDS
+from ...device.text.sparse_mla_sm100 import UNIT_WORDS, V4_WORDS
 from ...tile.channel import Filling
 from ...tile.frontend import Boolean, recorded, rolled, unrolled
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ...tile.text import Expr, Global, Recorder, Rows, Value, dim, text_of
+from ...tile.text import Expr, Global, Recorder, Rows, Value, View, dim, text_of
 from .common import (
     LATENT_DIM,
     RESCALE_LOG2,
     ROPE_DIM,
+    TwoScopes,
     Walk,
     head_block,
     merge_splits,
     queries,
+    rope_rows,
     start,
 )
 
@@ -52,17 +54,20 @@ def _row_map(operand: str, columns: int) -> TensorMap:
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     hb = head_block(k)
     n = max(hb, BLACKWELL_MIN_N)
+    # DeepSeek-V4's rope dims are the last of a row.
+    rope = Size(0, "ROPE") if k.kv == "v4" else ROPE_DIM
     shared, tensor = Space.SHARED, Space.TENSOR
     small = Size(2 if n <= 32 else 1, "TILE_STAGES")
     unit_bytes = k.tile * UNIT * 2
-    others = (
-        n * 2 * (LATENT_DIM + ROPE_DIM) + small * (k.tile * ROPE_DIM * 2 + k.tile * n * 2) + 40 * n + 4096
-    )
+    others = n * 2 * (LATENT_DIM + rope) + small * (k.tile * rope * 2 + k.tile * n * 2) + 40 * n + 4096
     units = Size(min(11, (arch.smem_per_cta - others) // unit_bytes), "UNIT_STAGES")
     bulk = k.gather == "gather4"
 
     rows = Buffer.own("rows", "producer", k.tile, "int32", 32, "ids of the rows to copy, alike in all lanes")
-    words = Buffer.own("words", "producer", 2 * TOKEN_WORDS, "uint32", doc="tokens in flight")
+    words = Buffer.own(
+        "words", "producer", 2 * (V4_WORDS if k.kv == "v4" else TOKEN_WORDS), "uint32", doc="tokens in flight"
+    )
+    rope_reader = (Reader("mma", Engine.TCGEN05),)
     fill = Engine.BULK if bulk else Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
     return Schedule(
         roles=(
@@ -71,9 +76,9 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Role("mma", 1, doc="issues every tcgen05.mma and commit"),
         ),
         buffers=(
-            *queries(n, LATENT_DIM, ROPE_DIM),
+            *queries(n, LATENT_DIM, rope),
             Buffer("kv_s", shared, (k.tile, UNIT), "bfloat16", units, swizzle=128, doc="read K-major for scores, MN-major for values"),
-            Buffer("pe_s", shared, (k.tile, ROPE_DIM), "bfloat16", small, swizzle=128),
+            *rope_rows("pe_s", k.tile, rope, small),
             Buffer("p_s", shared, (k.tile, n), "bfloat16", small, swizzle=min(128, 2 * n)),
             Buffer("red_s", shared, (n, 4), "float32", 2, doc="maxima, then sums, across warps, by tile parity"),
             Buffer("stat_s", shared, (n,), "float32", doc="rescale factors, then 1 / sum"),
@@ -84,19 +89,23 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer.own("sums", "softmax", n // 4, doc="of its tokens"),
             *(Buffer.own(text, "softmax", n // 4) for text in ("top", "peak")),
             Buffer.own("held", "softmax", 16, doc="columns of O^T that are rescaled or stored"),
-            *((rows,) if bulk else (words,) if k.kv == "fp8" else ()),
+            *((rows,) if bulk else (words,) if k.kv != "bf16" else ()),
         ),
         pipelines=(
-            Pipeline("q", ("q_s", "qpe_s"), "softmax", Engine.CP_ASYNC, (Reader("mma", Engine.TCGEN05),), rounds="once"),
+            Pipeline("q", ("q_s", "qpe_s") if rope else ("q_s",), "softmax", Engine.CP_ASYNC, (Reader("mma", Engine.TCGEN05),), rounds="once"),
             Pipeline("kv", ("kv_s",), "producer", fill, (Reader("mma", Engine.TCGEN05),), units, doc="four units a tile; each is read twice"),
-            Pipeline("pe", ("pe_s",), "producer", fill, (Reader("mma", Engine.TCGEN05),), small),
+            *((Pipeline("pe", ("pe_s",), "producer", fill, rope_reader, small),) if rope else ()),
             Pipeline("s", ("s_t",), "mma", Engine.TCGEN05, (Reader("softmax", Engine.TMEM),), 2),
             Pipeline("p", ("p_s",), "softmax", Engine.THREADS, (Reader("mma", Engine.TCGEN05),), small, doc="also returns o"),
             Pipeline("o", ("o_t",), "mma", Engine.TCGEN05, (Reader("softmax", Engine.TMEM),), returned_by="p", accumulates=True),
         ),
         mmas=(
             Mma("qk_nope", "tcgen05", "mma", k.tile, n, UNIT, "bfloat16", a="kv_s", b="q_s", acc="s_t", doc="S^T += K Q^T, a unit of the dims"),
-            Mma("qk_pe", "tcgen05", "mma", k.tile, n, ROPE_DIM, "bfloat16", a="pe_s", b="qpe_s", acc="s_t", doc="the rope dims"),
+            *(
+                (Mma("qk_pe", "tcgen05", "mma", k.tile, n, ROPE_DIM, "bfloat16", a="pe_s", b="qpe_s", acc="s_t", doc="the rope dims"),)
+                if rope
+                else ()
+            ),
             Mma(
                 "pv", "tcgen05", "mma", UNIT, n, k.tile, "bfloat16", a_major="mn", b_major="mn", a="kv_s", b="p_s", acc="o_t",
                 doc="O^T += K^T P^T, a unit of the dims",
@@ -105,7 +114,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         grid=(dim("t") * (k.heads // hb), dim("splits")),
         axes=("bx", "split"),
         named_barriers={"softmax": ("softmax",)},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "units": UNITS},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "units": UNITS, "rope": rope},
         maps=(_row_map("ckv", LATENT_DIM), _row_map("kpe", ROPE_DIM)) if bulk else (),
         min_ctas_per_sm=1,
         resident=dim("all_resident"),
@@ -167,6 +176,31 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
 
 
 @recorded
+def _gather_v4_tokens(m: Recorder, walk: TwoScopes) -> None:
+    """DeepSeek-V4's tokens, as `_gather_tokens`: the last unit is half fp8 values and half rope dims, as they are."""
+
+    def load(unit: int, pages: tuple[Value, ...]) -> None:
+        token = (m, walk.words, unit)
+        ids = (walk.now_low, walk.now_high)
+        if walk.now_extra:
+            leaf_sm100.load_v4_unit(*token, walk.extra_kv_pages, *ids, *pages)
+        else:
+            leaf_sm100.load_v4_unit(*token, walk.kv_pages, *ids, *pages)
+
+    for turn in range(walk.turns + 1):
+        walk.enter(turn, keep_rows=True)
+        if walk.live or turn == walk.turns:
+            pages = walk.pages_of_tile()
+            for c in range(UNITS):
+                if walk.it > 0:
+                    kv = walk.kv.producer.acquire((walk.it - 1) * UNITS + c)
+                    leaf_sm100.write_v4_unit(m, kv.kv_s, walk.words, unit=c)
+                    kv.commit()
+                load(c, pages)
+            walk.it += 1
+
+
+@recorded
 def _issue(m: Recorder, walk: Walk) -> None:
     """The MMA warp: scores of tile i + 1 are issued before the values of tile i, so that softmax never idles."""
     n = m.c.n
@@ -180,9 +214,10 @@ def _issue(m: Recorder, walk: Walk) -> None:
             for c in rolled(UNITS):
                 kv = walk.kv.reader.wait(walk.it * UNITS + c)
                 m.multiply("qk_nope", s.view(), kv.kv_s, q.q_s.columns(c * UNIT, UNIT), accumulate=c > 0)
-            pe = walk.pe.reader.wait(walk.it)
-            m.multiply("qk_pe", s.view(), pe.pe_s, q.qpe_s, accumulate=True)
-            pe.release()
+            if m.c.rope:
+                pe = walk.pe.reader.wait(walk.it)
+                m.multiply("qk_pe", s.view(), pe.pe_s, q.qpe_s, accumulate=True)
+                pe.release()
             s.commit()
             walk.it += 1
         m.comment("The values of a tile follow the scores of the next one, so that softmax never idles.")
@@ -201,7 +236,12 @@ def _issue(m: Recorder, walk: Walk) -> None:
 def _softmax(m: Recorder, walk: Walk) -> None:
     """Queries, then tile by tile P in place of S. O stays in tensor memory and is rescaled only when a maximum has grown."""
     q = walk.q.producer.acquire(0)
-    for target, q_of, width in ((q.q_s, walk.q_nope, LATENT_DIM), (q.qpe_s, walk.q_pe, ROPE_DIM)):
+    parts: tuple[tuple[View, Global, int], ...]
+    if m.c.rope:
+        parts = ((q.q_s, walk.q_nope, LATENT_DIM), (q.qpe_s, walk.q_pe, ROPE_DIM))
+    else:
+        parts = ((q.q_s, walk.q_rows, LATENT_DIM),)
+    for target, q_of, width in parts:
         leaf_sm100.copy_block(m, target, q_of, walk.row, walk.head0, m.c.head_block, columns=width)
     q.commit()
     m.fill(walk.sums, 0.0)
@@ -275,5 +315,5 @@ def _leave_output(walk: Walk) -> None:
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
-    producer = _gather_rows if k.kv == "bf16" else _gather_tokens
-    return {START: start, "softmax": _softmax, "producer": producer, "mma": _issue}
+    producers: dict[str, Body] = {"bf16": _gather_rows, "fp8": _gather_tokens, "v4": _gather_v4_tokens}
+    return {START: start, "softmax": _softmax, "producer": producers[k.kv], "mma": _issue}

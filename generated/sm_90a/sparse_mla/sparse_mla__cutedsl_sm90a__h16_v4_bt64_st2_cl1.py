@@ -497,7 +497,7 @@ def unpack_v4_tokens_half_0(ckv, raw, raw_pe, scales, thread):
         warps.piece(ckv, 8, row, piece * 16, (TILE, DIMS), 128).iterator,
         warps.piece(ckv, 8, row, piece * 16 + 8, (TILE, DIMS), 128).iterator, words, 0, factor_0
     )
-    exponent_1 = exponents[0].to(Int32) >> (16 + (piece >> 2) * 8) & 255
+    exponent_1 = exponents[0].to(Int32) >> (2 + (piece >> 2)) * 8 & 255
     factor_1 = cutlass.select_(exponent_1 == 255, 2143289344, cutlass.max(exponent_1 << 23, 4194304))
     warps.store_fp8(
         warps.piece(ckv, 8, row, 128 + piece * 16, (TILE, DIMS), 128).iterator,
@@ -510,7 +510,7 @@ def unpack_v4_tokens_half_0(ckv, raw, raw_pe, scales, thread):
         warps.piece(ckv, 8, row, 256 + piece * 16 + 8, (TILE, DIMS), 128).iterator, words, 8, factor_2
     )
     if piece < 4:
-        exponent_3 = exponents[1].to(Int32) >> (16 + (piece >> 2) * 8) & 255
+        exponent_3 = exponents[1].to(Int32) >> (2 + (piece >> 2)) * 8 & 255
         factor_3 = cutlass.select_(exponent_3 == 255, 2143289344, cutlass.max(exponent_3 << 23, 4194304))
         warps.store_fp8(
             warps.piece(ckv, 8, row, 384 + piece * 16, (TILE, DIMS), 128).iterator,
@@ -544,7 +544,7 @@ def unpack_v4_tokens_half_1(ckv, raw, raw_pe, scales, thread):
         warps.piece(ckv, 8, row, piece * 16, (TILE, DIMS), 128).iterator,
         warps.piece(ckv, 8, row, piece * 16 + 8, (TILE, DIMS), 128).iterator, words, 0, factor_0
     )
-    exponent_1 = exponents[0].to(Int32) >> (16 + (piece >> 2) * 8) & 255
+    exponent_1 = exponents[0].to(Int32) >> (2 + (piece >> 2)) * 8 & 255
     factor_1 = cutlass.select_(exponent_1 == 255, 2143289344, cutlass.max(exponent_1 << 23, 4194304))
     warps.store_fp8(
         warps.piece(ckv, 8, row, 128 + piece * 16, (TILE, DIMS), 128).iterator,
@@ -557,7 +557,7 @@ def unpack_v4_tokens_half_1(ckv, raw, raw_pe, scales, thread):
         warps.piece(ckv, 8, row, 256 + piece * 16 + 8, (TILE, DIMS), 128).iterator, words, 8, factor_2
     )
     if piece < 4:
-        exponent_3 = exponents[1].to(Int32) >> (16 + (piece >> 2) * 8) & 255
+        exponent_3 = exponents[1].to(Int32) >> (2 + (piece >> 2)) * 8 & 255
         factor_3 = cutlass.select_(exponent_3 == 255, 2143289344, cutlass.max(exponent_3 << 23, 4194304))
         warps.store_fp8(
             warps.piece(ckv, 8, row, 384 + piece * 16, (TILE, DIMS), 128).iterator,

@@ -451,7 +451,7 @@ def unpack_v4_tokens_half_0(ckv, ckv_slot, raw, raw_slot, raw_pe, raw_pe_slot, s
     exponent_0 = T.cast(exponents[0], "int32") >> (piece >> 2) * 8 & 255
     factor_0 = T.if_then_else(exponent_0 == 255, 2143289344, T.max(exponent_0 << 23, 4194304))
     warps.store_fp8(ckv[ckv_slot, row, piece * 16], ckv[ckv_slot, row, piece * 16 + 8], words, 0, factor_0)
-    exponent_1 = T.cast(exponents[0], "int32") >> (16 + (piece >> 2) * 8) & 255
+    exponent_1 = T.cast(exponents[0], "int32") >> (2 + (piece >> 2)) * 8 & 255
     factor_1 = T.if_then_else(exponent_1 == 255, 2143289344, T.max(exponent_1 << 23, 4194304))
     warps.store_fp8(
         ckv[ckv_slot, row, 128 + piece * 16], ckv[ckv_slot, row, 128 + piece * 16 + 8], words, 4, factor_1
@@ -462,7 +462,7 @@ def unpack_v4_tokens_half_0(ckv, ckv_slot, raw, raw_slot, raw_pe, raw_pe_slot, s
         ckv[ckv_slot, row, 256 + piece * 16], ckv[ckv_slot, row, 256 + piece * 16 + 8], words, 8, factor_2
     )
     if piece < 4:
-        exponent_3 = T.cast(exponents[1], "int32") >> (16 + (piece >> 2) * 8) & 255
+        exponent_3 = T.cast(exponents[1], "int32") >> (2 + (piece >> 2)) * 8 & 255
         factor_3 = T.if_then_else(exponent_3 == 255, 2143289344, T.max(exponent_3 << 23, 4194304))
         warps.store_fp8(
             ckv[ckv_slot, row, 384 + piece * 16], ckv[ckv_slot, row, 384 + piece * 16 + 8], words, 12,
@@ -494,7 +494,7 @@ def unpack_v4_tokens_half_1(ckv, ckv_slot, raw, raw_slot, raw_pe, raw_pe_slot, s
     exponent_0 = T.cast(exponents[0], "int32") >> (piece >> 2) * 8 & 255
     factor_0 = T.if_then_else(exponent_0 == 255, 2143289344, T.max(exponent_0 << 23, 4194304))
     warps.store_fp8(ckv[ckv_slot, row, piece * 16], ckv[ckv_slot, row, piece * 16 + 8], words, 0, factor_0)
-    exponent_1 = T.cast(exponents[0], "int32") >> (16 + (piece >> 2) * 8) & 255
+    exponent_1 = T.cast(exponents[0], "int32") >> (2 + (piece >> 2)) * 8 & 255
     factor_1 = T.if_then_else(exponent_1 == 255, 2143289344, T.max(exponent_1 << 23, 4194304))
     warps.store_fp8(
         ckv[ckv_slot, row, 128 + piece * 16], ckv[ckv_slot, row, 128 + piece * 16 + 8], words, 4, factor_1
@@ -505,7 +505,7 @@ def unpack_v4_tokens_half_1(ckv, ckv_slot, raw, raw_slot, raw_pe, raw_pe_slot, s
         ckv[ckv_slot, row, 256 + piece * 16], ckv[ckv_slot, row, 256 + piece * 16 + 8], words, 8, factor_2
     )
     if piece < 4:
-        exponent_3 = T.cast(exponents[1], "int32") >> (16 + (piece >> 2) * 8) & 255
+        exponent_3 = T.cast(exponents[1], "int32") >> (2 + (piece >> 2)) * 8 & 255
         factor_3 = T.if_then_else(exponent_3 == 255, 2143289344, T.max(exponent_3 << 23, 4194304))
         warps.store_fp8(
             ckv[ckv_slot, row, 384 + piece * 16], ckv[ckv_slot, row, 384 + piece * 16 + 8], words, 12,
