@@ -360,6 +360,8 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield from (("bf16", {"t": t, "heads": h, "pages": 4096}) for h, t in product(heads, queries))
     if grid == "serving":
         yield from (("fp8", {"t": t, "heads": h, "pages": 4096}) for h, t in product((16, 64, 128), queries))
+        scopes = {"pages": 4096, "topk": 128, "extra_topk": 512}
+        yield from (("v4", {"t": t, "heads": h, **scopes}) for h, t in product((16, 8, 64, 128), queries))
         yield from (
             ("bf16", {"t": 64, "heads": 16, "pages": p, "ids": i})
             for p, i in ((32768, "random"), (4096, "sorted"), (4096, "holes"))

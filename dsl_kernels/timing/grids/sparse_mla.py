@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -13,9 +14,17 @@ from ... import ops
 from ...dsa import check as sampling
 from ...dsa.drawing import part_of
 from ...dsa.steps import StepInputs, StepSize, draw
-from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
+from ...problems._sparse_mla_forms import EXTRA, split_v4_cache, v4_pages_of
+from ...problems.layouts import (
+    FP8_TOKEN_BYTES,
+    LATENT_DIM,
+    ROPE_DIM,
+    V4_ROW_BYTES,
+    V4_TOKEN_BYTES,
+    pack_v4_pages,
+)
 from ...problems.lightning_indexer import PAGE
-from ...problems.sparse_mla import DATASET_SM_SCALE, FORMS, draw_indices
+from ...problems.sparse_mla import DATASET_SM_SCALE, draw_indices
 from ...programs.sparse_mla.common import head_block
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts
@@ -28,10 +37,17 @@ SPLIT_FACTORS = (0.5, 1.0, 2.0)
 
 def _row_bytes(form: str) -> int:
     """Bytes of a row of the cache."""
-    return FP8_TOKEN_BYTES if form == "fp8" else 2 * (LATENT_DIM + ROPE_DIM)
+    return {"fp8": FP8_TOKEN_BYTES, "v4": V4_TOKEN_BYTES}.get(form, 2 * (LATENT_DIM + ROPE_DIM))
+
+
+def _ids_each(p: Mapping[str, Any]) -> int:
+    """Ids of a query, in all scopes."""
+    return int(p.get("topk", 2048) + p.get("extra_topk", 0))
 
 
 def _prepare(point: Point, seed: int) -> Fixture:
+    if point.form == "v4":
+        return _prepare_v4(point, seed)
     p = point.params
     t, heads, n, topk = p["t"], p["heads"], p["pages"] * PAGE, p.get("topk", 2048)
     sets = bench.turns(t * topk * float(_row_bytes(point.form)))
@@ -82,6 +98,78 @@ def _prepare(point: Point, seed: int) -> Fixture:
     return fixture
 
 
+def _prepare_v4(point: Point, seed: int) -> Fixture:
+    """DeepSeek-V4: as many pages of the window as of the compressed cache, in one allocation."""
+    p = point.params
+    t, heads, pages = p["t"], p["heads"], p["pages"]
+    widths, n = (p.get("topk", 128), p.get("extra_topk", 512)), p["pages"] * PAGE
+    generator = torch.Generator(measure.DEVICE).manual_seed(seed)
+    normal = partial(torch.randn, generator=generator, device=measure.DEVICE)
+
+    def turn(number: int) -> dict[str, Any]:
+        cache = pack_v4_pages(normal(2 * pages, PAGE, LATENT_DIM))
+        ids = [_ids(p.get("ids", "random"), t, width, n, seed + i, number) for i, width in enumerate(widths)]
+        return {
+            "q_nope": normal(t, heads, LATENT_DIM).bfloat16(), "kv": cache[:pages], "indices": ids[0], "extra_kv": cache[pages:],
+            "extra_indices": ids[1], "out": torch.empty(t, heads, LATENT_DIM, dtype=torch.bfloat16, device=measure.DEVICE),
+            "lse": torch.empty(t, heads, dtype=torch.float32, device=measure.DEVICE),
+        }  # fmt: skip
+
+    drawn = [turn(i) for i in range(bench.turns(t * _ids_each(p) * float(V4_TOKEN_BYTES)))]
+    workspace = ops.Workspace()
+
+    def calls(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
+        options = {
+            "sm_scale": DATASET_SM_SCALE,
+            "variant": variant,
+            "splits": (launch or {}).get("splits"),
+            "workspace": workspace,
+        }
+        return [partial(ops.sparse_mla, q_pe=None, **given, **options) for given in drawn]
+
+    def rows_of(given: Mapping[str, Any]) -> torch.Tensor:
+        """Rows of 576 bytes, of which a page has 65: those of its tokens, and one of their scales."""
+        scopes = (given["indices"], 0), (given["extra_indices"], pages * (PAGE + 1))
+        return torch.cat([ids + ids // PAGE + first for ids, first in scopes], dim=1).int()
+
+    def sample() -> Sample:
+        first = drawn[0]
+        rows = sampling._spread(t, SAMPLED).to(measure.DEVICE)
+        scopes = {
+            f"{scope}{name}": value
+            for scope in ("", EXTRA)
+            for name, value in {
+                "kv_pages": split_v4_cache("kv", first[f"{scope}kv"])[1]["kv_pages"],
+                "indices": first[f"{scope}indices"][rows],
+                **v4_pages_of("", n, PAGE),
+            }.items()
+        }
+        sink = torch.full((heads,), -math.inf, device=measure.DEVICE)
+        given = {
+            "q_rows": first["q_nope"][rows],
+            **scopes,
+            "attn_sink": sink,
+            "sm_scale": DATASET_SM_SCALE,
+            "lse_scale": 1.0,
+        }
+        return Sample(given, (first["out"], first["lse"]), lambda: {name: first[name][rows] for name in ("out", "lse")})  # fmt: skip
+
+    row_stride = drawn[0]["kv"].stride(0)
+    dims = {
+        "t": t, "heads": heads, "topk": widths[0], "extra_topk": widths[1],
+        **{f"{scope}pages": pages for scope in ("", EXTRA)},
+        **{f"{scope}page_bytes": PAGE * V4_TOKEN_BYTES for scope in ("", EXTRA)},
+        **{f"{scope}kv_pages_stride": row_stride for scope in ("", EXTRA)},
+    }  # fmt: skip
+    caches = [
+        {"rows": given["kv"].as_strided((2 * pages * (PAGE + 1), V4_ROW_BYTES), (V4_ROW_BYTES, 1))}
+        for given in drawn
+    ]
+    fixture = facts(point, calls, dims, measure.gathers(caches, [rows_of(given) for given in drawn]))
+    fixture.sample = sample
+    return fixture
+
+
 def _rows(inputs: StepInputs, ids: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> Sample:
     rows = sampling._spread(len(out), SAMPLED).to(out.device)
     given = sampling._attention(inputs, rows, ids[rows])
@@ -109,7 +197,7 @@ def _ids(pattern: str, t: int, topk: int, n: int, seed: int, turn: int) -> torch
 def _launches(point: Point, default: Mapping[str, int], knobs: Mapping[str, Any]) -> list[dict[str, int]]:
     """The neighbours of the launch rule's number of splits, in whole clusters."""
     cluster, splits = knobs.get("cluster", 1), default["splits"]
-    limit = point.params.get("topk", 2048) // 64 * knobs.get("slices", 1) // cluster
+    limit = _ids_each(point.params) // 64 * knobs.get("slices", 1) // cluster
     found = {cluster * max(1, min(limit, round(splits * factor / cluster))) for factor in SPLIT_FACTORS}
     return [{"splits": other} for other in sorted(found - {splits})]
 
@@ -121,7 +209,7 @@ STEP_CONTEXT = 32768
 
 def _step(point: Point, seed: int) -> dict[str, Any] | None:
     p = point.params
-    if p["t"] > STEP_ROWS or "ids" in p:
+    if p["t"] > STEP_ROWS or "ids" in p or point.form == "v4":
         return None
     size = StepSize(
         batch=p["t"], context=STEP_CONTEXT, heads=p["heads"], topk=p.get("topk", 2048),
@@ -132,7 +220,7 @@ def _step(point: Point, seed: int) -> dict[str, Any] | None:
 
 def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
     p = point.params
-    row, held, rows = _row_bytes(point.form), p["pages"] * PAGE, p["t"] * p.get("topk", 2048)
+    row, held, rows = _row_bytes(point.form), p["pages"] * PAGE, p["t"] * _ids_each(p)
     unique = held * (1.0 - (1.0 - 1.0 / held) ** rows)
     # Every block of heads is a CTA of its own and fetches the rows again.
     blocks = p["heads"] // head_block(SimpleNamespace(**{**knobs, "heads": p["heads"]}))
@@ -143,4 +231,5 @@ def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 USUAL = {"t": 64, "heads": 16, "pages": 4096, "topk": 2048}
-GRID = Grid(_prepare, _launches, _step, dict.fromkeys(FORMS, USUAL), _reads)
+USUAL_V4 = {"t": 64, "heads": 16, "pages": 4096, "topk": 128, "extra_topk": 512}
+GRID = Grid(_prepare, _launches, _step, {"bf16": USUAL, "fp8": USUAL, "v4": USUAL_V4}, _reads)
