@@ -1,0 +1,193 @@
+"""A decode step of DeepSeek-V4's attention layers: the last tokens of a window, and compressed ones beside them.
+
+A layer attends to its window alone, to all compressed tokens as well (one for 128), or to those that an indexer scores highest
+(one for 4). As `dsl_kernels.dsa.decode`, a step can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from ..arguments import integer, require_dense
+from ..errors import InvalidArgumentError
+from ..ops import Workspace, lightning_indexer, sparse_mla, topk_selector
+from ..ops.topk_selector import MAX_K
+from ..problems.lightning_indexer import PAGE
+from . import _logits, _scratch
+
+
+class Output(NamedTuple):
+    """What a step makes.
+
+    Attributes:
+        out: [rows, heads, 512] bfloat16.
+        lse: [rows, heads] float32.
+        indices: [rows, window] int32, ids of the window's cache in ascending position, -1 after them.
+        extra_indices: [rows, topk] int32, likewise of the compressed cache; None where the layer has none.
+    """
+
+    out: torch.Tensor
+    lse: torch.Tensor
+    indices: torch.Tensor
+    extra_indices: torch.Tensor | None
+
+
+class Index(NamedTuple):
+    """What an indexer scores compressed tokens by: operands of `ops.lightning_indexer`.
+
+    Attributes:
+        q: [b, next_n, index_heads, 128] float8_e4m3fn.
+        k_cache: [pages, 64, 1, 132] bytes, of the compressed tokens.
+        weights: [b, next_n, index_heads] float32.
+    """
+
+    q: torch.Tensor
+    k_cache: torch.Tensor
+    weights: torch.Tensor
+
+
+def decode(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    seq_lens: torch.Tensor,
+    window_table: torch.Tensor,
+    *,
+    sm_scale: float,
+    window: int = 128,
+    extra_kv: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    ratio: int = 4,
+    topk: int = 512,
+    index: Index | None = None,
+    attn_sink: torch.Tensor | None = None,
+    lse_base: str = "2",
+    workspace: Workspace | None = None,
+    executor: str | None = None,
+    arch: str | None = None,
+) -> Output:
+    """One decode step of b sequences with next_n queries each.
+
+    Args:
+        q: [b * next_n, heads, 512] bfloat16.
+        kv: [pages, page_size, 1, 584] bytes, the window's cache, as `ops.sparse_mla` takes it.
+        seq_lens: [b, next_n] int32, tokens each query sees, itself among them; 0 for padded rows.
+        window_table: [b, max_pages] int32, page ids of `kv` by position; those outside of a query's window are not read.
+        sm_scale, attn_sink, lse_base: as `ops.sparse_mla`.
+        window: so many tokens at the end of a sequence are attended, 1 to 4096.
+        extra_kv: [pages, page_size, 1, 584] bytes, the compressed cache; None for a layer without one.
+        block_table: [b, max_pages] int32, page ids of `extra_kv` by compressed position; given with it.
+        ratio: tokens that a compressed one stands for: a query sees seq_lens // ratio of them.
+        topk: compressed tokens to attend to, 1 to 4096. Without `index` all of them, which may be no more.
+        index: scores compressed tokens, whose pages have 64 tokens then.
+        workspace, executor, arch: as in `dsl_kernels.dsa.decode`.
+
+    Returns:
+        The output, its lse and the ids of both scopes.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: as the ops; a compressed cache without its table, an index without the
+            cache, or more compressed tokens than `topk` without an index.
+        NoVariantError: no generated variant accepts these sizes.
+    """
+    require_dense("seq_lens", seq_lens)
+    require_dense("kv", kv)
+    _require(
+        "seq_lens", seq_lens.dim() == 2, "[b, next_n]", str(tuple(seq_lens.shape)), "pass one length a query"
+    )
+    for name, cache in (("kv", kv), ("extra_kv", extra_kv)):
+        pages = cache is None or (cache.dim() in (3, 4) and 0 not in cache.shape)
+        _require(
+            name,
+            pages,
+            "[pages, page_size, 1, 584]",
+            str(None if cache is None else tuple(cache.shape)),
+            "pass the paged cache",
+        )
+    tables = window_table.dim() == 2 and window_table.shape[0] == len(seq_lens) and window_table.shape[1] > 0
+    _require(
+        "window_table", tables, f"[{len(seq_lens)}, max_pages], at least one page", str(tuple(window_table.shape)),
+        "pass a row for each sequence",
+    )  # fmt: skip
+    _require(
+        "block_table", (extra_kv is None) == (block_table is None), "given with extra_kv, and only with it",
+        "None" if block_table is None else "a tensor", "pass both or neither",
+    )  # fmt: skip
+    _require(
+        "index",
+        index is None or extra_kv is not None,
+        "None without extra_kv",
+        "an index",
+        "pass the compressed cache",
+    )
+    window, ratio, topk = (
+        integer("window", window, 1, MAX_K),
+        integer("ratio", ratio, 1),
+        integer("topk", topk, 1, MAX_K),
+    )
+    next_n, rows = seq_lens.shape[1], seq_lens.numel()
+    options: dict[str, Any] = {"executor": executor, "arch": arch}
+    scratch, held, kept = _scratch(workspace, q)
+    options["workspace"] = scratch
+
+    with held:
+        ids = _window_ids(seq_lens, window_table, kv.shape[1], window)
+        extra: torch.Tensor | None = None
+        if extra_kv is not None and block_table is not None:
+            compressed = torch.div(seq_lens, ratio, rounding_mode="floor")
+            page = extra_kv.shape[1]
+            if index is None:
+                most = block_table.shape[1] * page
+                _require(
+                    "topk",
+                    most <= topk,
+                    f"at least {most}, all that block_table names",
+                    str(topk),
+                    "pass an index, or a narrower table",
+                )
+                # Rows that are taken whole, whose scores nothing reads: memory of the smaller dtype.
+                shape = rows, -(-most // 8) * 8
+                if kept is None:
+                    scores = q.new_empty(shape, dtype=torch.bfloat16)
+                else:
+                    scores = kept.get("unread scores", shape, torch.bfloat16, q.device, zeroed=False)
+                extra = topk_selector(
+                    scores, compressed.view(rows), topk, block_table=block_table, page_size=page, next_n=next_n, **options
+                )  # fmt: skip
+            else:
+                _require(
+                    "extra_kv",
+                    page == PAGE,
+                    f"pages of {PAGE} tokens with an index",
+                    str(page),
+                    "lay both caches out alike",
+                )
+                logits = _logits(kept, (*seq_lens.shape, block_table.shape[1] * PAGE), q)
+                lightning_indexer(
+                    index.q, index.k_cache, index.weights, compressed, block_table, out=logits, skip_below=topk, **options
+                )  # fmt: skip
+                extra = topk_selector(
+                    logits.view(rows, -1), compressed.view(rows), topk, block_table=block_table, page_size=PAGE,
+                    next_n=next_n, **options,
+                )  # fmt: skip
+        out, lse = sparse_mla(
+            q, None, kv, ids, sm_scale=sm_scale, extra_kv=extra_kv, extra_indices=extra, attn_sink=attn_sink,
+            lse_base=lse_base, **options,
+        )  # fmt: skip
+    return Output(out, lse, ids, extra)
+
+
+def _window_ids(seq_lens: torch.Tensor, table: torch.Tensor, page: int, window: int) -> torch.Tensor:
+    """The ids [rows, window] of the last tokens that each query sees, in ascending position, -1 after them."""
+    b = seq_lens.shape[0]
+    ends = seq_lens.unsqueeze(2)
+    at = (ends - window).clamp_(min=0) + torch.arange(window, dtype=torch.int32, device=seq_lens.device)
+    column = torch.div(at, page, rounding_mode="floor").clamp_(max=table.shape[1] - 1)
+    pages = table.gather(1, column.view(b, -1).long()).view(at.shape)
+    return torch.where(at < ends, pages * page + at % page, -1).view(-1, window)
+
+
+def _require(name: str, holds: bool, expected: str, got: str, fix: str) -> None:
+    if not holds:
+        raise InvalidArgumentError(name, expected=expected, got=got, fix=fix)

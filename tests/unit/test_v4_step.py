@@ -1,0 +1,150 @@
+"""DeepSeek-V4's decode step, on the interpreter: what each layer attends to, and refusals."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from dsl_kernels import problems
+from dsl_kernels.dsa import v4
+from dsl_kernels.errors import InvalidArgumentError
+from dsl_kernels.problems._sparse_mla_forms import v4_pages_of
+from dsl_kernels.problems.layouts import pack_index_keys, pack_v4_pages
+
+B, NEXT_N, HEADS, INDEX_HEADS, WINDOW, TOPK = 3, 2, 8, 32, 20, 48
+LENS = torch.tensor([[700, 701], [9, 10], [0, 300]], dtype=torch.int32)
+WINDOW_PAGE, PAGES = 16, 60
+
+
+def normal(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def table(b: int, pages: int, most: int, seed: int) -> torch.Tensor:
+    order = torch.randperm(most, generator=torch.Generator().manual_seed(seed)).int()
+    return order[: b * pages].view(b, pages).contiguous()
+
+
+def layer(kind: str) -> dict:
+    """A window alone, an index over one compressed token for 4, or all compressed tokens, one for 128."""
+    given = {
+        "q": normal(B * NEXT_N, HEADS, 512, seed=1).bfloat16(),
+        "kv": pack_v4_pages(normal(B * 44 + 1, WINDOW_PAGE, 512, seed=2).bfloat16()),
+        "seq_lens": LENS,
+        "window_table": table(B, 44, B * 44 + 1, 3),
+        "window": WINDOW,
+        "sm_scale": 0.06,
+        "attn_sink": normal(HEADS, seed=4),
+    }
+    if kind == "index":
+        index = v4.Index(
+            normal(B, NEXT_N, INDEX_HEADS, 128, seed=5).to(torch.float8_e4m3fn),
+            pack_index_keys(normal(B * 3 + 2, 64, 128, seed=6)),
+            normal(B, NEXT_N, INDEX_HEADS, seed=7),
+        )
+        extra = pack_v4_pages(normal(B * 3 + 2, 64, 512, seed=8).bfloat16())
+        given |= {
+            "extra_kv": extra,
+            "block_table": table(B, 3, B * 3 + 2, 9),
+            "ratio": 4,
+            "topk": TOPK,
+            "index": index,
+        }
+    elif kind == "all":
+        extra = pack_v4_pages(normal(B * 3, 2, 512, seed=8).bfloat16())
+        given |= {"extra_kv": extra, "block_table": table(B, 3, B * 3, 9), "ratio": 128, "topk": 64}
+    return given
+
+
+def ids_by_position(positions: torch.Tensor, pages: torch.Tensor, page: int, width: int) -> torch.Tensor:
+    ids = torch.full((width,), -1, dtype=torch.int32)
+    ids[: len(positions)] = pages[positions // page] * page + (positions % page).int()
+    return ids
+
+
+@pytest.mark.parametrize("kind", ["window", "index", "all"])
+def test_a_layer_attends_to_its_window_and_its_compressed_tokens(kind: str) -> None:
+    given = layer(kind)
+    found = v4.decode(**given, executor="interpreter", lse_base="e")
+    lens = LENS.view(-1).tolist()
+    wanted = torch.stack(
+        [
+            ids_by_position(torch.arange(max(0, n - WINDOW), n), given["window_table"][row // NEXT_N], WINDOW_PAGE, WINDOW)
+            for row, n in enumerate(lens)
+        ]
+    )  # fmt: skip
+    assert torch.equal(found.indices, wanted)
+    inputs = {
+        "q_rows": given["q"],
+        "kv_pages": given["kv"].reshape(len(given["kv"]), -1),
+        "indices": wanted,
+        **v4_pages_of("", given["kv"].shape[0] * WINDOW_PAGE, WINDOW_PAGE),
+    }
+    if kind == "window":
+        assert found.extra_indices is None
+        extra, page, chosen = given["kv"], WINDOW_PAGE, torch.empty(B * NEXT_N, 0, dtype=torch.int32)
+    else:
+        extra, page = given["extra_kv"], given["extra_kv"].shape[1]
+        compressed = LENS // given["ratio"]
+        rows = [torch.arange(n) for n in compressed.view(-1).tolist()]
+        if kind == "index":
+            scoring = problems.get("lightning_indexer")
+            index, pages = given["index"], len(given["index"].k_cache)
+            scores = scoring.reference(
+                "decode",
+                {
+                    "q": index.q, "k_cache": index.k_cache, "weights": index.weights, "seq_lens": compressed,
+                    "block_table": given["block_table"],
+                },
+            )["logits"]  # fmt: skip
+            assert pages == B * 3 + 2
+            scores = scores.reshape(B * NEXT_N, -1)
+            rows = [
+                r if len(r) <= TOPK else scores[i, : len(r)].float().topk(TOPK).indices.sort().values
+                for i, r in enumerate(rows)
+            ]
+        chosen = torch.stack(
+            [
+                ids_by_position(r, given["block_table"][i // NEXT_N], page, given["topk"])
+                for i, r in enumerate(rows)
+            ]
+        )
+        assert torch.equal(found.extra_indices, chosen)
+    inputs |= {
+        "extra_kv_pages": extra.reshape(len(extra), -1),
+        "extra_indices": chosen,
+        **v4_pages_of("extra_", len(extra) * page, page),
+        "attn_sink": given["attn_sink"],
+        "sm_scale": given["sm_scale"],
+        "lse_scale": math.log(2),
+    }
+    problem = problems.get("sparse_mla")
+    outputs = {"out": found.out, "lse": found.lse}
+    result = problem.compare("v4", inputs, outputs, problem.reference("v4", inputs))
+    assert result.ok, result.failures
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"block_table": None}, "block_table.*given with extra_kv"),
+        ({"topk": 3}, "topk.*at least 6, all that block_table names"),
+        ({"seq_lens": LENS.view(-1)}, r"seq_lens.*\[b, next_n\]"),
+        ({"window": 0}, "window.*1 to 4096"),
+        ({"ratio": 0}, "ratio"),
+        ({"window_table": torch.zeros(3, 0, dtype=torch.int32)}, "window_table.*at least one page"),
+        ({"extra_kv": torch.zeros(584, dtype=torch.uint8)}, "extra_kv.*584"),
+    ],
+)
+def test_a_step_refuses(change: dict, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        v4.decode(**{**layer("all"), **change}, executor="interpreter")
+
+
+def test_an_index_needs_pages_as_its_own() -> None:
+    given = layer("all")
+    index = layer("index")["index"]
+    with pytest.raises(InvalidArgumentError, match="extra_kv.*pages of 64 tokens"):
+        v4.decode(**given, index=index, executor="interpreter")
