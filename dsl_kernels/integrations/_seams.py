@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
 import logging
 import pkgutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -31,7 +34,7 @@ class Seam:
     def mismatch(self) -> str | None:
         """Why the engine does not fit, or None."""
         try:
-            found = pkgutil.resolve_name(self.path)
+            found = _resolved(self.path)
             if self.parameters is None:
                 return None
             held = tuple(name for name in inspect.signature(found).parameters if name != "self")
@@ -40,6 +43,26 @@ class Seam:
         if held != self.parameters:
             return f"{self.path} takes ({', '.join(held)}), not ({', '.join(self.parameters)})"
         return None
+
+
+def _resolved(path: str) -> Any:
+    """What a path names.
+
+    Raises:
+        ImportError: a module of it does not import, as it says itself.
+        AttributeError: a module lacks the name.
+    """
+    try:
+        return pkgutil.resolve_name(path)
+    except AttributeError:
+        # `resolve_name` takes a module that does not import for a name that its package lacks.
+        parts = path.split(".")
+        for end in range(len(parts) - 1, 0, -1):
+            name = ".".join(parts[:end])
+            if name in sys.modules or importlib.util.find_spec(name) is not None:
+                importlib.import_module(name)
+                break
+        raise
 
 
 def mismatch(seams: tuple[Seam, ...]) -> str | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import math
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -301,6 +303,42 @@ def test_on_another_gpu_the_engine_serves(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     assert taken(lambda: "theirs") == "ours"
     _seams.hopper_or_no_gpu.cache_clear()
+
+
+IN_VLLM = """
+from dsl_kernels.integrations import vllm as plugin
+plugin.register()
+import torch
+from vllm.model_executor.custom_op import op_registry_oot
+from vllm.platforms.interface import DeviceCapability
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+backend = AttentionBackendEnum[plugin.BACKEND].get_class()
+call = dict(
+    head_size=576, dtype=torch.bfloat16, block_size=64, use_mla=True, has_sink=True, use_sparse=True, use_mm_prefix=False,
+    use_per_head_quant_scales=False, attn_type="decoder", use_dcp=True,
+)
+for cache in ("auto", "bfloat16", "fp8_ds_mla"):
+    assert backend.validate_configuration(kv_cache_dtype=cache, device_capability=DeviceCapability(9, 0), **call) == []
+assert backend.validate_configuration(kv_cache_dtype="auto", device_capability=DeviceCapability(10, 0), **call)
+assert not backend.get_impl_cls().__abstractmethods__
+assert op_registry_oot["SparseAttnIndexer"].__name__ == "DslKernelsSparseAttnIndexer"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+def test_vllm_itself_takes_the_backend_and_the_layer() -> None:
+    done = subprocess.run([sys.executable, "-c", IN_VLLM], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_module_that_does_not_import_says_why(tmp_path, monkeypatch) -> None:
+    (tmp_path / "engine_of_test").mkdir()
+    (tmp_path / "engine_of_test/__init__.py").write_text("")
+    (tmp_path / "engine_of_test/layers.py").write_text("import something_that_is_missing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = _seams.Seam("engine_of_test.layers.Layer.forward", ()).mismatch()
+    assert found is not None and "No module named 'something_that_is_missing'" in found
 
 
 @pytest.fixture

@@ -50,6 +50,7 @@ class DslKernelsImpl(SparseMLACommonImpl[DslKernelsMetadata]):
 
     can_return_lse_for_decode: bool = True
     supports_dcp: bool = True
+    supports_pcp: bool = False
     supports_mtp_with_cp_non_trivial_interleave_size: bool = True
     lse_base_on_e: bool = True
 
