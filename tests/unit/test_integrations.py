@@ -236,11 +236,14 @@ def test_vllm_selects_for_prompts_and_drafts(vllm) -> None:
     sys.modules["vllm._custom_ops"].top_k_per_row_prefill(logits, starts, ends, out, 4, 200, 1, 48)
     assert out[0].tolist() == logits[0].topk(48).indices.sort().values.tolist()
     assert out[2].tolist() == [0, 1, 2] + [-1] * 45 and (out[3] == -1).all()
-    # Lengths of the last of two rows a sequence.
+    # Lengths of the last of two rows a sequence, and of each row.
     engine = sys.modules["vllm.model_executor.layers.sparse_attn_indexer"]
-    engine.get_indexer_topk("dsl_kernels")(logits, torch.tensor([[200], [31]]).int(), 2, out, 48, 200)
-    assert out[0].tolist() == logits[0, :199].topk(48).indices.sort().values.tolist()
-    assert out[3].tolist() == [*range(31)] + [-1] * 17 and STATE.calls == []
+    for lengths in ([[200], [31]], [[199, 200], [30, 31]], [199, 200, 30, 31]):
+        out.fill_(7)
+        given = torch.tensor(lengths).int()
+        engine.get_indexer_topk("dsl_kernels")(logits, given, 1 if given.dim() == 1 else 2, out, 48, 200)
+        assert out[0].tolist() == logits[0, :199].topk(48).indices.sort().values.tolist()
+        assert out[3].tolist() == [*range(31)] + [-1] * 17 and STATE.calls == []
 
 
 def test_vllm_serves_what_ours_refuses(vllm, caplog) -> None:
@@ -249,7 +252,9 @@ def test_vllm_serves_what_ours_refuses(vllm, caplog) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             engine.fp8_fp4_paged_mqa_logits(**{**scoring(), "q": (scoring()["q"][0], torch.zeros(1))})
-    assert STATE.calls == ["scores"] * 3
+        # Another layout is refused anew, and not logged again.
+        engine.fp8_fp4_paged_mqa_logits(**{**scoring(), "context_lens": torch.zeros(2, 1)})
+    assert STATE.calls == ["scores"] * 4
     (record,) = caplog.records
     assert "scoring of a decode step" in record.message and "MXFP4" in record.message
     assert engine.fp8_fp4_paged_mqa_logits(**scoring()) is not None

@@ -84,9 +84,8 @@ def select(
 ) -> None:
     """The selection of a decode step, as vLLM's `SparseIndexerTopk` has it."""
     rows, (apart, dense) = logits.shape[0], logits.stride()
-    if seq_lens.numel() == rows:
-        next_n = 1
-    lengths = seq_lens if next_n == 1 else seq_lens.reshape(-1)
+    # Lengths of every row are two-dimensional there, those of the last row of each sequence are not.
+    lengths = seq_lens if seq_lens.dim() == 2 and seq_lens.numel() == rows else seq_lens.reshape(-1)
     vllm_topk.top_k_per_row_decode(logits, next_n, lengths, topk_indices, rows, apart, dense, topk_tokens)
 
 
