@@ -81,8 +81,23 @@ def test_torch_has_its_libraries_in_a_file_of_their_own():
     assert brought == {name for name in brought if re.search(r"cutlass-dsl|cuobjdump|nvdisasm", name)}
 
 
-def test_the_toolkit_of_the_extra_is_the_locked_one():
-    assert PROJECT["project"]["optional-dependencies"]["toolkit"] == PROJECT["dependency-groups"]["toolkit"]
+def test_no_extra_pins_a_version():
+    """What is installed beside an engine has to leave room for the engine's own pins."""
+    for extra, requirements in PROJECT["project"]["optional-dependencies"].items():
+        for requirement in map(Requirement, requirements):
+            assert not any(part.operator in ("==", "===") for part in requirement.specifier), (
+                extra,
+                str(requirement),
+            )
+
+
+def test_the_toolkit_of_the_extra_admits_the_locked_one():
+    group = {name_of(r): Requirement(r) for r in PROJECT["dependency-groups"]["toolkit"]}
+    extra = {name_of(r): Requirement(r) for r in PROJECT["project"]["optional-dependencies"]["toolkit"]}
+    assert set(extra) == set(group)
+    for name, requirement in group.items():
+        (pin,) = requirement.specifier
+        assert extra[name].specifier.contains(pin.version), name
     locked = [str(requirement) for requirement, _ in entries("requirements-toolkit.lock")]
     assert sorted(locked) == sorted(PROJECT["dependency-groups"]["toolkit"])
 
