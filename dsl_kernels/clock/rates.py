@@ -148,7 +148,7 @@ def blackwell() -> dict[str, Rate]:
         # A chain of dependent instructions takes 54 clocks each at N = 64 and 128; whether others may go between is not known.
         "tensor_least": Rate(20, f"{_NOTES}; initiation of 11 clocks by SemiAnalysis, 2026-03-31", 11, 54),
         "tensor_latency": Rate(100, f"{_NOTES}: commit + 30 clocks, chain of 54 to 138", 60, 170),
-        "tensor_issue": Rate(8, "SASS of the committed variants: 12 instructions a product of CuTe DSL", 5, 12),
+        "tensor_issue": Rate(6.5, f"{_SASS}: 6 of attention and GQA, 24 of scoring in CuTe DSL, 5 in TileLang", 5, 24),
         "tensor_columns": Rate(57 / 128, "public catalogue of the B300: 57 bytes a clock and scheduler", 1.0, 0.4),
         "bulk_slots": Rate(11, f"{_SASS}: a box of a tensor map, 29 clocks; `sm.COPIES` has the rest", 6, 20),
         "hand_over": Rate(44, f"{_NOTES}: 88 clocks both ways", 30, 90),

@@ -318,7 +318,11 @@ class Walker:
         self._asked_at["tensor cores"] = self.task.now
         self._groups.append(self._multiplied)
         warpgroups = max(1, self.role.warps // 4)
-        yield from self.slots(8 + self.rates.tensor_issue * instructions / warpgroups)
+        each = self.rates.tensor_issue * instructions / warpgroups
+        # Of tcgen05 most stay in uniform registers, one after the other.
+        yield from self.issue(
+            Work(slots=8 + each, dense=each if s.products[0].mma.unit == "tcgen05" else 0.0)
+        )
         if s.products[0].mma.unit == "mma.sync":
             yield self._until(self._multiplied, "tensor cores")
 

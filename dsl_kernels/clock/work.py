@@ -79,6 +79,8 @@ _FUNCTIONS: dict[str, tuple[float, float, float, float]] = {
 _COPIES = frozenset({"copy16", "copy8", "copy_row16"})
 _ALU = {"store_fp8": 16.0, "pair_of": 1.0, "push": 4.0, "popc": 1.0, "permute_bytes": 1.0}
 _DENSE = frozenset({"exp2", "scale_pair", "store_fp8", "float_of_half", "add_rn", "pair_of"})
+# Of Blackwell: two floats an instruction.
+_PACKED = frozenset({"scale_pair", "row_sum"})
 # Functions over registers: slots a register.
 _OVER_REGISTERS = {"row_most": 1.0, "row_most_bits": 0.6, "row_sum": 1.0}
 _FETCHES = frozenset({"load_vector", "load_piece", "load_below", "load_or"})
@@ -90,6 +92,8 @@ class _Walk:
 
     scope: dict[str, Any]
     longest: Mapping[str, Any] = field(default_factory=dict)
+    # Whether additions and multiply-adds take two floats an instruction.
+    packs: bool = False
     work: Work = field(default_factory=Work)
     # Latencies by what has them: what is independent is waited for together.
     waits: dict[str, float] = field(default_factory=dict)
@@ -202,7 +206,7 @@ class _Walk:
         name = function.name
         if name in _OVER_REGISTERS:
             rows = 2 if len(arguments) > 1 else 1
-            slots = _OVER_REGISTERS[name] * registers / rows
+            slots = _OVER_REGISTERS[name] * registers / rows * self._pack(name)
             self.work.add(Work(slots, slots, slots if name != "row_sum" else 0.0))
         elif name in ("load_columns", "store_columns"):
             self.work.slots += 2
@@ -216,11 +220,16 @@ class _Walk:
             self._vector(name, arguments)
         elif name in _FUNCTIONS:
             slots, mufu, shared, chain = _FUNCTIONS[name]
+            slots *= self._pack(name)
             self.work.add(Work(slots, slots if name in _DENSE else 0.0, _ALU.get(name, 0.0), mufu, shared))
             self.waits[name] = max(self.waits.get(name, 0.0), chain)
             self.work.copied = self.work.copied or name in _COPIES
         else:
             self.work.slots += 2 + registers
+
+    def _pack(self, name: str) -> float:
+        """Instructions of a function to those that take one float each."""
+        return 0.5 if self.packs and name in _PACKED else 1.0
 
     def _vector(self, name: str, arguments: list[Any]) -> None:
         self.work.slots += 3
@@ -380,7 +389,7 @@ def work_of(
     text = text_of(leaf, call.arguments, schedule)
     scope: dict[str, Any] = {"thread": 0, "lane": 0, "warp": 0}
     scope |= {leaf.parameters[i].name: value for i, value in values.items()}
-    walk = _Walk(scope, longest)
+    walk = _Walk(scope, longest, packs=bool(schedule.tmem_columns()))
     walk.go(text.statements)
     return walk._waited(), walk.scope
 

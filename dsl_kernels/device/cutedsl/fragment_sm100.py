@@ -5,11 +5,10 @@ from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import tcgen05
 
 from . import fragment
-from .fragment import add_up, flat, higher, reduced
+from .fragment import flat, higher, reduced
 
 round_to = fragment.round_to
 pack_to = fragment.pack_to
-scale_pair = fragment.scale_pair
 
 LANES = 128
 LANE_STRIDE = 1 << 16
@@ -25,7 +24,18 @@ def row_most_bits(registers):
 
 
 def row_sum(registers):
-    return reduced(flat(registers), add_up)
+    """Two sums side by side, two floats an addition."""
+    values = flat(registers)
+    pairs = [(values[i], values[i + 1]) for i in range(0, cute.size(values), 2)]
+    first, second = reduced(pairs, cute.arch.add_packed_f32x2)
+    return first + second
+
+
+def scale_pair(registers, first, factor, less):
+    pair = (registers[first], registers[first + 1])
+    registers[first], registers[first + 1] = cute.arch.fma_packed_f32x2(
+        pair, (factor, factor), (-less, -less)
+    )
 
 
 def _columns(tmem, count):

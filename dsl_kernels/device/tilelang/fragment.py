@@ -35,7 +35,24 @@ template <int N, bool ALL> struct Row {
   int r;
   __device__ __forceinline__ float operator()(int i) const { return values[ALL ? i : i / 2 * 4 + 2 * r + i % 2]; }
 };
+__device__ __forceinline__ float both(unsigned long long pair) {
+  return __uint_as_float(unsigned(pair)) + __uint_as_float(unsigned(pair >> 32));
+}
 template <int N, bool ALL> __device__ __forceinline__ float row_sum(const float* values, int r) {
+#if __CUDA_ARCH__ >= 1000
+  // Two sums side by side, two floats an addition.
+  if constexpr (ALL && N % 2 == 0)
+    return both(reduced<N / 2, unsigned long long>(
+        [&](int i) {
+          unsigned long long pair;
+          asm("mov.b64 %0, {%1, %2};" : "=l"(pair) : "f"(values[2 * i]), "f"(values[2 * i + 1]));
+          return pair;
+        },
+        [](unsigned long long a, unsigned long long b) {
+          asm("add.rn.f32x2 %0, %0, %1;" : "+l"(a) : "l"(b));
+          return a;
+        }));
+#endif
   return reduced<Row<N, ALL>::SIZE, float>(Row<N, ALL>{values, r}, [](float a, float b) { return a + b; });
 }
 template <int N, bool ALL> __device__ __forceinline__ float row_most(const float* values, int r) {
