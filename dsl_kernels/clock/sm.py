@@ -19,8 +19,9 @@ from .work import Work
 
 MOST_CTAS = 3
 """CTAs of an SM that are walked one after the other; further ones take as long as the last of these."""
-MOST_USES = 64
-"""Uses of a CTA's busiest ring that are walked; further ones come at the pace of the second half of these."""
+MOST_USES, WHOLE = 64, 128
+"""Uses of a CTA's busiest ring that are walked; further ones come at the pace of the second half of these. A CTA of no more than
+`WHOLE` is walked to its end: what it does after its last use is then in its time, and that of those after it."""
 SUSTAINED = 200_000
 """Clocks after which power limits what a launch does."""
 SPELLED = {"tilelang": 1.16}
@@ -165,7 +166,8 @@ class Sm:
         Raises:
             ScheduleError: roles wait for what never happens.
         """
-        walked = min(self.share.wanted, MOST_CTAS * self.share.at_once)
+        most = MOST_CTAS if self.uses <= MOST_USES else 1
+        walked = min(self.share.wanted, most * self.share.at_once)
         self._left = walked - self.share.at_once
         for _ in range(self.share.at_once):
             self._begin(0.0)
@@ -206,17 +208,21 @@ class Sm:
                 self.tasks.append(walker.task)
                 self.machine.add(walker.task, at)
 
+    @property
+    def _between(self) -> float:
+        """Clocks from the end of a CTA to the first instruction of the one that takes its place."""
+        return self.rates.begin_us * self.rates.clock_mhz / 2
+
     def ended(self, last: Task) -> None:
         """A CTA has ended with this task: the next one takes its place."""
         self._ends.append(last.now)
         if self._left:
             self._left -= 1
-            begin = last.now + self.rates.begin_us * self.rates.clock_mhz / 2
-            self._begin(begin, Cause(last, last.now, "next CTA"))
+            self._begin(last.now + self._between, Cause(last, last.now, "next CTA"))
 
     def _paced(self) -> bool:
         """Whether the first CTA has gone through as many uses as are walked, of more."""
-        if self.uses <= MOST_USES or self._first is None:
+        if self.uses <= WHOLE or self._first is None:
             return False
         return max(map(len, self._first.acquired.values()), default=0) >= MOST_USES
 
@@ -228,6 +234,8 @@ class Sm:
             _, pace = self.pace or ("", 0.0)
             return rounds * (times[-1] + (self.uses - len(times)) * pace)
         ends = sorted(self._ends)
+        if done == 1:
+            return ends[-1] + (rounds - 1) * (ends[-1] + self._between)
         if done > 1:
             return ends[-1] + (rounds - done) * (ends[-1] - ends[-1 - self.share.at_once])
         return ends[-1] * rounds / done

@@ -183,6 +183,16 @@ def test_a_single_p_shows_where_hand_overs_are_slow():
     assert worth(slow) > 1.04 > 1.01 > worth(quick)
 
 
+def test_what_a_cta_does_after_its_last_tile_is_in_its_time(monkeypatch):
+    """Of 128 units of attention the walk goes on to the end: nothing covers the epilogue of a CTA that has no successor in its
+    place."""
+    variant = variants.get(H128)
+    call = call_of(variant, t=4096, topk=2048, n=32768)
+    whole = clock.predict(call, variant)
+    monkeypatch.setattr(sm, "WHOLE", sm.MOST_USES)
+    assert whole.clocks > 1.1 * clock.predict(call, variant).clocks
+
+
 def test_what_never_comes_is_reported():
     def without_commit(kernel: sm.Kernel) -> sm.Kernel:
         def kept(statements):
