@@ -150,6 +150,8 @@ def _of_pytest(path: Path) -> Iterator[Case]:
 
         def run(name: str = name) -> bool:
             watch = _Watch()
+            # Tests that set it leave it set, and do not expect it of another.
+            torch.set_default_device(None)
             status = pytest.main([*options, str(path.parent / name)], plugins=[watch])
             if watch.error is not None:
                 raise watch.error

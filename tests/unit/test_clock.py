@@ -24,6 +24,7 @@ DIMS = {
     "fp8": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0},
     "decode": {"b": 4, "next_n": 1, "heads": 0, "pages": 64, "max_pages": 64, "stride": 4096, "skip_below": 0},
     "prefill": {"s": 256, "skv": 4096, "heads": 0, "stride": 4096, "skip_below": 0},
+    "v4": {"t": 16, "heads": 0, "topk": 128, "pages": 512, "extra_topk": 512, "extra_pages": 512, "page_bytes": 37376, "extra_page_bytes": 37376},
     "gqa": {"b": 1, "sq": 1024, "skv": 1024, "heads": 16, "kv_heads": 4, "dim": 0, "causal": 0},
 }  # fmt: skip
 H128 = "sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_cp_async"
@@ -33,7 +34,11 @@ DECODE = "lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1"
 def call_of(variant: variants.Variant, gpu: str = "", **sizes: int) -> registry.Call:
     knobs = variant.knobs
     form = next(
-        (str(value) for value in knobs.values() if value in ("bf16", "fp16", "fp8", "decode", "prefill")),
+        (
+            str(value)
+            for value in knobs.values()
+            if value in ("bf16", "fp16", "fp8", "v4", "decode", "prefill")
+        ),
         "default",
     )
     given = DIMS["gqa" if variant.op == "gqa_forward" else form]

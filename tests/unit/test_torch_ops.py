@@ -83,7 +83,7 @@ def test_opcheck(name: str, written: bool) -> None:
     schema = [argument.name for argument in op.default._schema.arguments if not argument.kwarg_only]
     given = dict(zip(inspect.signature(getattr(ops, name)).parameters, args, strict=False))
     given |= options | (outputs if written else {})
-    positional, workspace = tuple(given.pop(n) for n in schema), Workspace()
+    positional, workspace = tuple(given.pop(n, None) for n in schema), Workspace()
     options = {**given, **SETTINGS, "workspace": workspace.handle}
     torch.library.opcheck(op, positional, options, test_utils=checks)
 
