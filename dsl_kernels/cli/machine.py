@@ -285,20 +285,14 @@ def _gpu(found: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
 
 
 def _tables(check: str, gpu: GpuSpec) -> dict[str, str]:
-    """Whose measured points choose on a GPU."""
-    whose: dict[str, dict[str, None]] = {}
+    """Whose measured points choose on a GPU, by operation, or by form where those of one differ."""
+    whose: dict[str, list[str]] = {}
     try:
         for op in problems.names():
-            for form in problems.get(op).forms:
-                entries, sibling = measured.points(gpu, op, form)
-                found = (
-                    f"the {sibling.name}'s, with scaled times"
-                    if sibling
-                    else "its own"
-                    if entries
-                    else "none"
-                )
-                whose.setdefault(found, {})[op] = None
+            by_form = {form: _whose(gpu, op, form) for form in problems.get(op).forms}
+            alike = len({*by_form.values()}) == 1
+            for form, found in [*by_form.items()][: 1 if alike else None]:
+                whose.setdefault(found, []).append(op if alike else f"{op} {form}")
     except DslKernelError as error:
         return _row(check, BROKEN, f"{error.subject}: {error.got}", error.fix)
     return _row(
@@ -307,6 +301,11 @@ def _tables(check: str, gpu: GpuSpec) -> dict[str, str]:
         "; ".join(f"{found} for {', '.join(ops)}" for found, ops in whose.items()),
         "nothing for results; for speed, `python -m dsl_kernels tune` at your sizes, or `bench --tune`",
     )
+
+
+def _whose(gpu: GpuSpec, op: str, form: str) -> str:
+    entries, sibling = measured.points(gpu, op, form)
+    return f"the {sibling.name}'s, with scaled times" if sibling else "its own" if entries else "none"
 
 
 def _bundle(present: set[str]) -> Iterator[dict[str, str]]:

@@ -698,13 +698,20 @@ def test_doctor_says_whose_tuned_table_chooses(monkeypatch, tmp_path):
     monkeypatch.setattr("dsl_kernels.cli.machine.gpus", lambda: found)
     monkeypatch.setattr(measured, "TUNED", Path(measured.__file__).parent / "tuned")
     rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
-    # An operation that no card has a table of is no fault of the doctor's.
-    tuned = sorted({entry["op"] for entry in measured.tuned_table("NVIDIA H200")})
-    monkeypatch.setattr(problems, "names", lambda: tuned)
-    whole = ", ".join(tuned)
+    # Forms that no card has a table of are no fault of the doctor's.
+    tuned = {(entry["op"], entry["form"]) for entry in measured.tuned_table("NVIDIA H200")}
+    every = {op: [*problems.get(op).forms] for op in sorted({op for op, _ in tuned})}
+    monkeypatch.setattr(problems, "names", lambda: [*every])
+    split = [op for op in every if any((op, form) not in tuned for form in every[op])]
+    spelled = {op: [op] if op not in split else [f"{op} {form}" for form in every[op]] for op in every}
+    own = ", ".join(
+        name for op in every for name in spelled[op] if op not in split or tuple(name.split()) in tuned
+    )
+    none = ", ".join(name for op in split for name in spelled[op] if tuple(name.split()) not in tuned)
+    whole = ", ".join(every)
     assert [(rows[f"tuned table {i}"]["status"], rows[f"tuned table {i}"]["found"]) for i in range(3)] == [
-        ("ok", f"its own for {whole}"),
-        ("note", f"the H200's, with scaled times for {whole}"),
+        ("note", f"its own for {own}; none for {none}") if split else ("ok", f"its own for {own}"),
+        ("note", f"the H200's, with scaled times for {own}" + (f"; none for {none}" if split else "")),
         ("note", f"none for {whole}"),
     ]
     damaged = tmp_path / "tuned"
