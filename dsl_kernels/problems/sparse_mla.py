@@ -81,15 +81,20 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     t, heads, topk = p["t"], p["heads"], p["topk"]
     n = p["pages"] * PAGE if "pages" in p else p["n"]
     normal = partial(torch.randn, generator=generator, dtype=torch.float32, device=generator.device)
+    inputs: dict[str, Any] = {}
+    if workload.form != "v4":
+        inputs["q_nope"] = normal(t, heads, LATENT_DIM).bfloat16()
+        inputs["q_pe"] = normal(t, heads, ROPE_DIM).bfloat16()
+        latent, rope = normal(n, LATENT_DIM).bfloat16(), normal(n, ROPE_DIM).bfloat16()
+    inputs |= _draw_ids("", p, topk, n, generator)
     sink = normal(heads)
     if not p.get("sink"):
         sink = sink.fill_(-math.inf)
-    inputs: dict[str, Any] = {
+    inputs |= {
         "attn_sink": sink,
         "sm_scale": p.get("sm_scale", DATASET_SM_SCALE),
         "lse_scale": p.get("lse_scale", 1.0),
         "empty_lse": p.get("empty_lse", -math.inf),
-        **_draw_ids("", p, topk, n, generator),
     }
     if workload.form == "v4":
         extra_n, extra_topk = p.get("v4_extra_n", 300), p.get("v4_extra_topk", 130)
@@ -102,12 +107,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
             EXTRA, extra_n, p.get("v4_extra_page_size", 2), inputs["extra_indices"], generator
         )
         return {**inputs, **_spread(inputs)} if p.get("strided") else inputs
-    inputs |= {
-        "q_nope": normal(t, heads, LATENT_DIM).bfloat16(),
-        "q_pe": normal(t, heads, ROPE_DIM).bfloat16(),
-        **pages_of(n, 1, 0),
-    }
-    latent, rope = normal(n, LATENT_DIM).bfloat16(), normal(n, ROPE_DIM).bfloat16()
+    inputs |= pages_of(n, 1, 0)
     if workload.form == "fp8":
         inputs["kv_cache"] = pack_fp8_tokens(latent, rope, raw_scales=p.get("fp8_scales") == "raw")
     elif p.get("joined"):
