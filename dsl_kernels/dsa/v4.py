@@ -91,8 +91,10 @@ def decode(
             cache, or more compressed tokens than `topk` without an index.
         NoVariantError: no generated variant accepts these sizes.
     """
-    require_dense("seq_lens", seq_lens)
-    require_dense("kv", kv)
+    given = {"q": q, "kv": kv, "seq_lens": seq_lens, "window_table": window_table}
+    optional = {"extra_kv": extra_kv, "block_table": block_table}
+    for name, tensor in (given | {n: t for n, t in optional.items() if t is not None}).items():
+        require_dense(name, tensor)
     _require(
         "seq_lens", seq_lens.dim() == 2, "[b, next_n]", str(tuple(seq_lens.shape)), "pass one length a query"
     )
@@ -113,6 +115,10 @@ def decode(
     _require(
         "block_table", (extra_kv is None) == (block_table is None), "given with extra_kv, and only with it",
         "None" if block_table is None else "a tensor", "pass both or neither",
+    )  # fmt: skip
+    _require(
+        "block_table", block_table is None or block_table.dim() == 2, "[b, max_pages]",
+        "" if block_table is None else str(tuple(block_table.shape)), "pass a row for each sequence",
     )  # fmt: skip
     _require(
         "index",

@@ -105,7 +105,7 @@ def sparse_mla(
         "out": out, "lse": lse, "sm_scale": sm_scale, "lse_scale": lse_scale, "empty_lse": empty_lse,
         "has_lengths": int(topk_length is not None),
     }  # fmt: skip
-    if kpe is None and kv.dim() > 2 and kv.shape[-1] == V4_TOKEN_BYTES:
+    if kpe is None and isinstance(kv, torch.Tensor) and kv.dim() > 2 and kv.shape[-1] == V4_TOKEN_BYTES:
         form = "v4"
         operands |= _v4_operands(q_nope, q_pe, kv, extra_kv, indices, extra_indices, extra_topk_length)
     else:

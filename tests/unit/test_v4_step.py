@@ -9,7 +9,7 @@ import torch
 
 from dsl_kernels import problems
 from dsl_kernels.dsa import v4
-from dsl_kernels.errors import InvalidArgumentError
+from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError
 from dsl_kernels.problems._sparse_mla_forms import v4_pages_of
 from dsl_kernels.problems.layouts import pack_index_keys, pack_v4_pages
 
@@ -141,6 +141,12 @@ def test_a_layer_attends_to_its_window_and_its_compressed_tokens(kind: str) -> N
 def test_a_step_refuses(change: dict, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         v4.decode(**{**layer("all"), **change}, executor="interpreter")
+
+
+@pytest.mark.parametrize("name", ["q", "kv", "seq_lens", "window_table", "extra_kv", "block_table"])
+def test_what_is_no_tensor_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=name):
+        v4.decode(**{**layer("all"), name: 3}, executor="interpreter")
 
 
 def test_an_index_needs_pages_as_its_own() -> None:
