@@ -544,7 +544,7 @@ BAD_MLA = {
         lambda a: a.update(kv=torch.zeros(4 * 64 * 512 + 64).bfloat16().as_strided((3, 64, 512), (64 * 512 + 8, 512, 1))), InvalidArgumentError,
         "kv.*a whole number",
     ),
-    "caches unlike": (lambda a: a.update(kv=torch.zeros(4, 70, 512).bfloat16()[:, :64]), InvalidArgumentError, "kpe.*6 rows between"),
+    "caches unlike": (lambda a: a.update(kv=torch.zeros(4, 70, 512).bfloat16()[:, :64]), InvalidArgumentError, "kpe.*pages like kv.*lay both caches out alike"),
     "misaligned rows": (
         lambda a: a.update(kv=torch.zeros(513, 516).bfloat16()[:512, :512]), InvalidArgumentError, "16 bytes",
     ),
