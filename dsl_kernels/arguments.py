@@ -425,3 +425,13 @@ def is_plain_tensor(value: object) -> bool:
 def _plural(rule: _Rule) -> str:
     words = rule.expected.split()
     return f"{words[1]}s" if len(words) == 2 and words[0] in ("a", "an") else rule.expected
+
+
+def require(name: str, holds: bool, expected: str, got: str, fix: str) -> None:
+    """Refuse an argument of which something does not hold.
+
+    Raises:
+        InvalidArgumentError: it does not hold.
+    """
+    if not holds:
+        raise InvalidArgumentError(name, expected=expected, got=got, fix=fix)

@@ -23,13 +23,3 @@ def their_names(**names: str) -> Iterator[None]:
         raise type(error)(
             names[error.subject], expected=error.expected, got=error.got, fix=error.fix, code=error.code
         ) from None
-
-
-def require(name: str, holds: bool, expected: str, got: str, fix: str) -> None:
-    """Refuse what an adapter does not serve.
-
-    Raises:
-        InvalidArgumentError: it does not hold.
-    """
-    if not holds:
-        raise InvalidArgumentError(name, expected=expected, got=got, fix=fix)

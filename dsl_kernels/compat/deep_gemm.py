@@ -22,9 +22,9 @@ import math
 
 import torch
 
-from ..arguments import integer, require_dense
+from ..arguments import integer, require, require_dense
 from ..ops import lightning_indexer, lightning_indexer_prefill
-from ._refusals import require, their_names
+from ._refusals import their_names
 
 __all__ = [
     "fp8_fp4_mqa_logits", "fp8_fp4_paged_mqa_logits", "fp8_mqa_logits", "fp8_paged_mqa_logits",

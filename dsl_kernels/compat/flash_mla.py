@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
-from ..arguments import require_dense
+from ..arguments import require, require_dense
 from ..errors import InvalidArgumentError
 from ..ops import sparse_mla
 from ..problems.layouts import LATENT_DIM, ROPE_DIM, V4_TOKEN_BYTES
-from ._refusals import require, their_names
+from ._refusals import their_names
 
 __all__ = ["FlashMLASchedMeta", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata"]
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import torch
 
-from ..arguments import require_dense
+from ..arguments import require, require_dense
 from ..ops import topk_selector
-from ._refusals import require, their_names
+from ._refusals import their_names
 
 __all__ = [
     "deepseek_v4_topk_transform_512", "fast_topk_transform_fused", "fast_topk_transform_ragged_fused", "fast_topk_v2",

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import torch
 
-from ..arguments import integer, require_dense
+from ..arguments import integer, require, require_dense
 from ..ops import topk_selector
-from ._refusals import require, their_names
+from ._refusals import their_names
 
 __all__ = ["cooperative_topk", "persistent_topk", "top_k_per_row_decode", "top_k_per_row_prefill"]
 

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..arguments import integer, require_dense
-from ..errors import InvalidArgumentError
+from ..arguments import integer, require, require_dense
 from ..ops import Workspace, lightning_indexer, sparse_mla, topk_selector
 from ..ops.topk_selector import MAX_K
 from ..problems.lightning_indexer import PAGE
@@ -95,12 +94,12 @@ def decode(
     optional = {"extra_kv": extra_kv, "block_table": block_table}
     for name, tensor in (given | {n: t for n, t in optional.items() if t is not None}).items():
         require_dense(name, tensor)
-    _require(
+    require(
         "seq_lens", seq_lens.dim() == 2, "[b, next_n]", str(tuple(seq_lens.shape)), "pass one length a query"
     )
     for name, cache in (("kv", kv), ("extra_kv", extra_kv)):
         pages = cache is None or (cache.dim() in (3, 4) and 0 not in cache.shape)
-        _require(
+        require(
             name,
             pages,
             "[pages, page_size, 1, 584]",
@@ -108,19 +107,19 @@ def decode(
             "pass the paged cache",
         )
     tables = window_table.dim() == 2 and window_table.shape[0] == len(seq_lens) and window_table.shape[1] > 0
-    _require(
+    require(
         "window_table", tables, f"[{len(seq_lens)}, max_pages], at least one page", str(tuple(window_table.shape)),
         "pass a row for each sequence",
     )  # fmt: skip
-    _require(
+    require(
         "block_table", (extra_kv is None) == (block_table is None), "given with extra_kv, and only with it",
         "None" if block_table is None else "a tensor", "pass both or neither",
     )  # fmt: skip
-    _require(
+    require(
         "block_table", block_table is None or block_table.dim() == 2, "[b, max_pages]",
         "" if block_table is None else str(tuple(block_table.shape)), "pass a row for each sequence",
     )  # fmt: skip
-    _require(
+    require(
         "index",
         index is None or extra_kv is not None,
         "None without extra_kv",
@@ -145,7 +144,7 @@ def decode(
             page = extra_kv.shape[1]
             if index is None:
                 most = block_table.shape[1] * page
-                _require(
+                require(
                     "topk",
                     most <= topk,
                     f"at least {most}, all that block_table names",
@@ -162,7 +161,7 @@ def decode(
                     scores, compressed.view(rows), topk, block_table=block_table, page_size=page, next_n=next_n, **options
                 )  # fmt: skip
             else:
-                _require(
+                require(
                     "extra_kv",
                     page == PAGE,
                     f"pages of {PAGE} tokens with an index",
@@ -192,8 +191,3 @@ def _window_ids(seq_lens: torch.Tensor, table: torch.Tensor, page: int, window: 
     column = torch.div(at, page, rounding_mode="floor").clamp_(max=table.shape[1] - 1)
     pages = table.gather(1, column.view(b, -1).long()).view(at.shape)
     return torch.where(at < ends, pages * page + at % page, -1).view(-1, window)
-
-
-def _require(name: str, holds: bool, expected: str, got: str, fix: str) -> None:
-    if not holds:
-        raise InvalidArgumentError(name, expected=expected, got=got, fix=fix)

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from ..arguments import require
 from ..compat import deep_gemm, sgl_topk
-from ..compat._refusals import require
 from ..ops import sparse_mla, topk_selector
 from ..problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM
 from ._seams import Seam, Taken, mismatch
