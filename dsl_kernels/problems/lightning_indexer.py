@@ -278,8 +278,9 @@ def _spread(drawn: Mapping[str, Any]) -> dict[str, torch.Tensor]:
             continue
         value = drawn[name]
         shape = (value.shape[1], value.shape[0], *value.shape[2:]) if name == "q" else tuple(value.shape)
-        filled = torch.full((*shape[:-1], shape[-1] * value.element_size() + gap), 0x7F, dtype=torch.uint8)
-        wide = filled.to(value.device).view(value.dtype)[..., : shape[-1]]
+        size = (*shape[:-1], shape[-1] * value.element_size() + gap)
+        filled = torch.full(size, 0x7F, dtype=torch.uint8, device=value.device)
+        wide = filled.view(value.dtype)[..., : shape[-1]]
         found[name] = wide.transpose(0, 1) if name == "q" else wide
         found[name].copy_(value)
     return found

@@ -26,7 +26,7 @@ VARIANTS = {
     for v in variants.variants("sparse_mla")
     if v.knobs["heads"] in (16, 64) and v.knobs.get("gather") != "gather4"
 }
-READ = ("q_nope", "q_pe", "ckv", "kpe", "kv_cache")
+READ = ("q_nope", "q_pe", "ckv", "kpe", "kv_cache", "q_rows", "kv_pages", "extra_kv_pages")
 WRITTEN = ("out", "lse", "o_partial", "lse_partial", "inboxes")
 
 
@@ -73,7 +73,7 @@ def touched(monkeypatch) -> Iterator[Touched]:
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=lambda v: v.id)
 def test_leaves_move_what_they_say(variant: variants.Variant, touched: Touched) -> None:
     program, arch, k = programs.get("sparse_mla"), get_arch(variant.arch), SimpleNamespace(**variant.knobs)
-    sizes = {"t": 1, "heads": k.heads, "topk": 256, "n": 700}
+    sizes = {"t": 1, "heads": k.heads, "topk": 256, "n": 700, "v4_extra_topk": 128}
     splits = k.cluster
     workload = Workload("counted", "edge", k.kv, sizes)
     example = trial.make_example("sparse_mla", workload, 3)

@@ -11,6 +11,7 @@ from dsl_kernels import problems, variants
 from dsl_kernels.emulator import Interleaving
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
+from dsl_kernels.problems.layouts import V4_ROW_BYTES, V4_SCALE_BYTES
 from dsl_kernels.verification import trial
 
 pytestmark = [
@@ -116,12 +117,17 @@ def test_rows_that_no_id_names_may_hold_anything(variant) -> None:
     workload = Workload("unnamed_rows", "edge", kv, sizes)
     inputs = trial.draw("sparse_mla", workload, 0)
     ids = inputs["indices"]
-    ids[ids == 0] = 1
+    ids[ids == 0] = ids[ids > 0][0]
     unnamed = torch.ones(512, dtype=torch.bool)
     unnamed[ids[(ids >= 0) & (ids < 512)].long()] = False
-    for name in ("kv_cache",) if kv == "fp8" else ("ckv", "kpe"):
+    for name in {"fp8": ("kv_cache",), "bf16": ("ckv", "kpe")}.get(kv, ()):
         rows = inputs[name].view(torch.uint8)
         rows[unnamed] = 0x7F
+    if kv == "v4":
+        # Drawn pages are so already, but for what was token 0's.
+        page, scales = inputs["kv_pages"][0], inputs["page_size"] * V4_ROW_BYTES
+        page[:V4_ROW_BYTES] = 0x7F
+        page[scales : scales + V4_SCALE_BYTES] = 0xFF
     expected = problems.get("sparse_mla").reference(kv, inputs)
     result = trial.run(variant, workload, Emulator(), example=trial.Example(inputs, expected))
     assert result.comparison.ok, result.comparison.failures

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from dsl_kernels import dsa, ops, problems, variants
+from dsl_kernels import dsa, ops, problems, programs, variants
 from dsl_kernels.dsa import steps
 from dsl_kernels.dsa.check import check
 from dsl_kernels.errors import InvalidArgumentError
@@ -342,7 +342,7 @@ def test_no_body_of_any_variant_feels_the_settings(kind) -> None:
     for name, variant in product(workloads, distinct.values()):
         workload = problems.get(op).workload(name)
         heads = workload.params.get("heads", variant.knobs.get("heads"))
-        form = variant.knobs.get("mode", variant.knobs.get("kv", workload.form))
+        form = programs.get(op).form(variant.knobs)
         if (heads, form) != (variant.knobs.get("heads"), workload.form):
             continue
         case = Case(name, drawn(op, name), call)

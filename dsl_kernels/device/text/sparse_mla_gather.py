@@ -346,6 +346,7 @@ def copy_tokens(
             m.do(copy16(scales.group_at(row, 0, 4), token.at(SCALES_AT), inside))
 
 
+@moves(loaded=lambda: WARP * (V4_ROW_BYTES + V4_SCALE_BYTES))
 @by_text
 def copy_v4_tokens(
     m: LeafRecorder, raw: Shared[Int32], raw_pe: Shared[BFloat16], scales: Shared[Int32],
