@@ -448,8 +448,8 @@ class Printer(Values):
     def print_pipeline_op(self, s: t.PipelineOp) -> Iterator[str]:
         pipe, kind = s.slot.pipeline, s.kind
         plan, role = self._plan.pipelines[pipe.name], s.slot.role
-        if kind in ("acquire", "commit"):
-            actions = plan.acquire if kind == "acquire" else plan.commit
+        if kind in ("acquire", "commit", "drain"):
+            actions = {"acquire": plan.acquire, "commit": plan.commit, "drain": (Action.WAIT_EMPTY,)}[kind]
         else:
             actions = (plan.wait if kind == "wait" else plan.release)[role]
         # A DSL announces the bytes of a bulk fill before its copies, or arrives behind them.

@@ -371,12 +371,14 @@ class Walker:
 
     def _pipeline_op(self, s: t.PipelineOp) -> Steps:
         ring, use = self.cta.rings[s.slot.pipeline.name], self.value(s.slot.use)
-        yield from self.slots(OF_WAIT if s.kind in ("acquire", "wait") else OF_ARRIVAL)
+        yield from self.slots(OF_WAIT if s.kind in ("acquire", "wait", "drain") else OF_ARRIVAL)
         if use is None:
             return
+        if s.kind in ("acquire", "drain") and use >= ring.pipe.stages:
+            yield ring.freed(use - ring.pipe.stages)
+        if s.kind == "drain":
+            return
         if s.kind == "acquire":
-            if use >= ring.pipe.stages:
-                yield ring.freed(use - ring.pipe.stages)
             self.cta.acquired.setdefault(ring.pipe.name, []).append(self.task.now)
         elif s.kind == "commit":
             self._commit(ring, use)

@@ -257,7 +257,7 @@ def _other_side(probes: Probed, role: str, region: str) -> str:
         pipe.producer
         if kind == "wait"
         else ", ".join(r.role for r in pipe.readers)
-        if kind == "acquire"
+        if kind in ("acquire", "drain")
         else ""
     )
 

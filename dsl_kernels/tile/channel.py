@@ -50,6 +50,10 @@ class Producer:
         """Wait until the slot of use `use` is free. A bulk fill announces `bytes`, by default the whole slot."""
         return Filling(**vars(self.recorder.acquire(self.pipeline, use, bytes)), recorder=self.recorder)
 
+    def drain(self, uses: Value) -> None:
+        """Wait, after the last of `uses` uses, until readers have given all slots back."""
+        self.recorder.drain(self.pipeline, uses)
+
     def slot(self, use: Value) -> Filling:
         """A slot that this role has acquired, by the number of its use."""
         return Filling(**vars(self.recorder.slot(self.pipeline, use)), recorder=self.recorder)

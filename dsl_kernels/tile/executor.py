@@ -436,13 +436,16 @@ class Executor:
         pipe, use = op.slot.pipeline, self._value(op.slot.use)
         transfer = transfer_of(pipe)
         ring = self.cta.rings[pipe.name]
-        producer = op.kind in ("acquire", "commit")
+        producer = op.kind in ("acquire", "commit", "drain")
         allowed = [pipe.producer] if producer else [reader.role for reader in pipe.readers]
         if self.role not in allowed:
             self.fail(
                 f"{'fills' if producer else 'reads'} pipeline {pipe.name}",
                 f"let {' or '.join(allowed)} do it, or declare {self.role}",
             )
+        if op.kind == "drain":
+            yield from transfer.drained(self, use)
+            return
         expected = {
             "acquire": ring.acquired,
             "commit": ring.committed,

@@ -46,7 +46,7 @@ EMPTY = -1
 """The last word of a ring that never was full, and what lies behind it."""
 BEGIN = "start"
 """The region of what every thread does first."""
-WAITS = ("wait ", "acquire ", "meet ", "take ")
+WAITS = ("wait ", "acquire ", "drain ", "meet ", "take ")
 """What the name of a region begins with that waits for another role."""
 WORK = "work"
 """The region of all that does not, where probes are coarse."""

@@ -308,6 +308,11 @@ class Recorder:
         self._say(PipelineOp("acquire", slot, bytes))
         return slot
 
+    def drain(self, pipeline: str, uses: Value) -> None:
+        """Producer: wait, after the last of `uses` uses, until readers have given all slots back."""
+        for ahead in range(self.schedule.pipeline(pipeline).stages):
+            self._say(PipelineOp("drain", self._slot(pipeline, uses + ahead)))
+
     def commit(self, slot: Slot) -> None:
         """Producer: the slot is filled, or will be when the copies issued into it are done."""
         self._say(PipelineOp("commit", slot.plain()))

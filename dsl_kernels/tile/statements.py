@@ -254,6 +254,8 @@ class Call(Statement):
 class PipelineOp(Statement):
     """One operation of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces.
 
+    "drain" waits as "acquire" does, and takes nothing: the slot of that use has been given back, and stays free.
+
     `pending` groups of products, those issued last, may be in flight at a release by wgmma: none of them reads the slot.
     `at` numbers the CTA whose words are waited for, where CTAs of the grid fill the slot.
     """

@@ -143,7 +143,17 @@ class Transfer:
         wanted = {(kind, self.pipe.producer) for kind in ("acquire", "commit")} | self._by_readers("wait")
         # Of a slot that is filled once, a release waits for loads from tensor memory.
         releases = self._by_readers("release")
-        return wanted | (releases if self.pipe.rounds == "loop" else set()), wanted | releases
+        wanted |= releases if self.pipe.rounds == "loop" else set()
+        drain = {("drain", self.pipe.producer)}
+        return wanted | (drain if self._outlives() else set()), wanted | releases | drain
+
+    def _outlives(self) -> bool:
+        """Whether a reader's arrival may come after all of its threads have ended.
+
+        A commit arrives by itself, in other CTAs too: their shared memory must still be there.
+        """
+        shared = self.pipe.multicast or self.pipe.pair
+        return self.pipe.rounds == "loop" and shared and any(self.kind(r).COMMITS for r in self.pipe.readers)
 
     def _by_readers(self, kind: str) -> set[tuple[str, str]]:
         return {(kind, reader.role) for reader in self.pipe.readers}
@@ -226,16 +236,21 @@ class Transfer:
                 f"acquires use {use} of {pipe.name} with {use - ring.committed} uses uncommitted",
                 "commit a slot before acquiring past the ring",
             )
-        readers, rings = at.readers(pipe), [cta.rings[pipe.name] for cta in self.freed_in(at)]
-        yield at.until(
-            f"a free slot of {pipe.name} (use {use})",
-            lambda: all(each.released[key] > use - pipe.stages for each in rings for key in readers),
-        )
+        yield from self.drained(at, use)
         if not pipe.accumulates and not (self.EARLY and ring.received[use]):
             for cta, buffer in product(self.cleared_in(at), pipe.buffers):
                 cta.clear(buffer, use)
         if self.ANNOUNCES:
             ring.announced[use] = self.slot_bytes(at.schedule) if announced is None else announced
+
+    def drained(self, at: Executor, use: int) -> Waits:
+        """Wait until readers have given back what use `use` would take."""
+        pipe = self.pipe
+        readers, rings = at.readers(pipe), [cta.rings[pipe.name] for cta in self.freed_in(at)]
+        yield at.until(
+            f"a free slot of {pipe.name} (use {use})",
+            lambda: all(each.released[key] > use - pipe.stages for each in rings for key in readers),
+        )
 
     def committed(self, at: Executor, use: int) -> None:
         """Hold what a producer has filled to what it has said."""

@@ -546,12 +546,18 @@ def pair(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 
 @recorded
-def load_own(m: Recorder) -> None:
+def load_and_end(m: Recorder) -> None:
     for i in rolled(TILES):
         ab = m.acquire("ab", i)
         m.bulk(ab.a_s, Box("a_map", (m.block(0) * 128, i * 64)), ab)
         m.bulk(ab.b_s, Box("b_map", (m.block(0) * 32, i * 64)), ab)
         m.commit(ab)
+
+
+@recorded
+def load_own(m: Recorder) -> None:
+    load_and_end(m)
+    m.drain("ab", TILES)
 
 
 @recorded
@@ -1217,6 +1223,13 @@ REFUSED = (
 def test_a_declaration_that_cannot_work_is_refused(case: str, declare: Any, words: str) -> None:
     with pytest.raises(DslKernelError, match=words):
         program_of(dataclasses.replace(BY_NAME[case], declare=declare)).text({}, get_arch(BY_NAME[case].arch))
+
+
+def test_a_ring_that_a_commit_gives_back_in_two_ctas_is_drained() -> None:
+    case = BY_NAME["pair"]
+    bodies = {**case.bodies, "load": load_and_end}
+    with pytest.raises(DslKernelError, match="load to drain it"):
+        program_of(dataclasses.replace(case, bodies=bodies)).text({}, get_arch(case.arch))
 
 
 def test_a_word_outside_of_memory_is_refused(known: Callable[..., None]) -> None:

@@ -691,6 +691,13 @@ def load(
             v_full + (done + (tiles - 1)) % STAGES, 2
         )
         done = done + tiles
+    # A commit may arrive late: this CTA must still be there.
+    cute.arch.mbarrier_wait(k_empty + done % STAGES, ((done // STAGES) & 1) ^ 1)
+    cute.arch.mbarrier_wait(k_empty + (done + 1) % STAGES, (((done + 1) // STAGES) & 1) ^ 1)
+    cute.arch.mbarrier_wait(k_empty + (done + 2) % STAGES, (((done + 2) // STAGES) & 1) ^ 1)
+    cute.arch.mbarrier_wait(v_empty + done % STAGES, ((done // STAGES) & 1) ^ 1)
+    cute.arch.mbarrier_wait(v_empty + (done + 1) % STAGES, (((done + 1) // STAGES) & 1) ^ 1)
+    cute.arch.mbarrier_wait(v_empty + (done + 2) % STAGES, (((done + 2) // STAGES) & 1) ^ 1)
 
 
 @cute.jit

@@ -629,6 +629,13 @@ def load(
             (batch, kv_head, (tiles - 1 - (tiles - 1)) * TILE + rank * (TILE // CLUSTER), 64)
         )
         done = done + tiles
+    # A commit may arrive late: this CTA must still be there.
+    T.mbarrier_wait_parity(k_empty[done % STAGES], ((done // STAGES) & 1) ^ 1)
+    T.mbarrier_wait_parity(k_empty[(done + 1) % STAGES], (((done + 1) // STAGES) & 1) ^ 1)
+    T.mbarrier_wait_parity(k_empty[(done + 2) % STAGES], (((done + 2) // STAGES) & 1) ^ 1)
+    T.mbarrier_wait_parity(v_empty[done % STAGES], ((done // STAGES) & 1) ^ 1)
+    T.mbarrier_wait_parity(v_empty[(done + 1) % STAGES], (((done + 1) // STAGES) & 1) ^ 1)
+    T.mbarrier_wait_parity(v_empty[(done + 2) % STAGES], (((done + 2) // STAGES) & 1) ^ 1)
 
 
 @T.macro
