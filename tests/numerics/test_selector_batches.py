@@ -37,7 +37,7 @@ def cases() -> list[tuple[Variant, int]]:
 @pytest.mark.parametrize("variant, length", cases(), ids=lambda value: getattr(value, "id", value))
 def test_rows_of_several_batches_match_the_reference(variant: Variant, length: int) -> None:
     workload = Workload("batches", "edge", "default", {"lens": [length], "k": 2048, "scores": "tight"})
-    result = trial.run(variant, workload, Emulator(Interleaving.lockstep()))
+    result = trial.run(variant, trial.fitted(variant, workload), Emulator(Interleaving.lockstep()))
     assert result.comparison.ok, result.comparison.failures
 
 
@@ -64,13 +64,14 @@ def sampled_rows(kind: str) -> Workload:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("variant", SAMPLED, ids=lambda v: v.id)
 def test_whatever_the_sample_the_ids_are_those_of_a_stable_sort(variant: Variant, kind: str) -> None:
-    example = trial.cached_example(variant.op, sampled_rows(kind))
+    rows = trial.fitted(variant, sampled_rows(kind))
+    example = trial.cached_example(variant.op, rows)
     for executor in (
         Interpreter(seed=3),
         Emulator(Interleaving.lockstep()),
         Emulator(Interleaving.random(11)),
     ):
-        result = trial.run(variant, sampled_rows(kind), executor, example=example)
+        result = trial.run(variant, rows, executor, example=example)
         assert result.comparison.ok, result.comparison.failures
 
 
@@ -92,7 +93,7 @@ def passes() -> Iterator[list[int]]:
 @pytest.mark.parametrize("kind", ["normal", "tight", "ties", "equal", "steps", "zeros", "masked"])
 def test_a_row_needs_no_histogram_whatever_its_scores(variant: Variant, kind: str, passes: list[int]) -> None:
     row = Workload(f"lone_{kind}", "edge", "default", {"lens": [31001], "k": 2048, "scores": kind})
-    assert trial.run(variant, row, Interpreter()).comparison.ok
+    assert trial.run(variant, trial.fitted(variant, row), Interpreter()).comparison.ok
     assert not passes
 
 
@@ -102,14 +103,17 @@ def test_a_row_that_its_sample_misleads_goes_through_the_histogram(
     variant: Variant, others: float, passes: list[int]
 ) -> None:
     """The sample is all twos. Other scores are larger and overflow the list, or smaller, and there are too few twos."""
-    row = Workload("misled", "edge", "default", {"lens": [31000], "k": 2048, "scores": "normal", "tail": 0})
+    row = trial.fitted(
+        variant,
+        Workload("misled", "edge", "default", {"lens": [31000], "k": 2048, "scores": "normal", "tail": 0}),
+    )
     inputs = dict(trial.draw(variant.op, row, 0))
     words, every, warps = 31000 // 32, variant.knobs["sample"], variant.knobs["threads"] // 32
     run = torch.arange(words) // every
     sampled = torch.arange(words) % every == (run % warps + 5 * (run // warps)) % every
     logits = torch.full((1, 31000), others)
     logits[0, : 32 * words] = torch.where(sampled, 2.0, others).repeat_interleave(32)
-    inputs["logits"] = logits
-    example = trial.Example(inputs, problems.get(variant.op).reference("default", inputs))
+    inputs["logits"] = logits.to(inputs["logits"].dtype)
+    example = trial.Example(inputs, problems.get(variant.op).reference(row.form, inputs))
     assert trial.run(variant, row, Interpreter(), example=example).comparison.ok
     assert passes
