@@ -263,8 +263,9 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         "clusters": any(isinstance(s, (ClusterArrive, ClusterWait)) for s in statements),
         "roles": roles,
         "shared": tuple(b for b in schedule.buffers if b.space is Space.SHARED and b.alias is None),
-        "aliases": tuple(b for b in schedule.buffers if b.alias is not None),
-        "tensor": [b for b in schedule.buffers if b.space is Space.TENSOR],
+        "aliases": tuple(b for b in schedule.buffers if b.alias is not None and b.space is Space.SHARED),
+        "tensor": [b for b in schedule.buffers if b.space is Space.TENSOR and b.alias is None],
+        "tensor_aliases": [b for b in schedule.buffers if b.space is Space.TENSOR and b.alias is not None],
         "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
         "units": sorted({m.unit for m in schedule.mmas} | {mma_facts(schedule, m).home for m in schedule.mmas}),
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
@@ -335,7 +336,7 @@ def box_kinds(statements: list[Any]) -> dict[str, str]:
 def padded(schedule: Schedule) -> str | None:
     """The buffer in tensor memory that takes the columns that nobody declared: one that is a power of two with them."""
     spare = schedule.tmem_allocation() - schedule.tmem_columns()
-    buffers = [b for b in schedule.buffers if b.space is Space.TENSOR]
+    buffers = [b for b in schedule.buffers if b.space is Space.TENSOR and b.alias is None]
     fitting = [
         b.name for b in buffers if spare % b.columns == 0 and (b.stages * b.columns + spare).bit_count() == 1
     ]

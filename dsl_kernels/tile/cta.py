@@ -28,7 +28,11 @@ class Wait:
 
 @dataclass
 class Ring:
-    """Progress of one pipeline in one CTA: uses acquired, committed and released by each reader."""
+    """Progress of one pipeline in one CTA: uses acquired, committed and released by each reader.
+
+    Where another pipeline gives slots back: how many were released when a use of that one was committed (`handed`), and
+    how many the producer has learnt of (`returned`).
+    """
 
     acquired: int = 0
     committed: int = 0
@@ -36,6 +40,8 @@ class Ring:
     released: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     announced: dict[int, int] = field(default_factory=dict)
     received: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    handed: dict[int, int] = field(default_factory=dict)
+    returned: int = 0
 
 
 @dataclass
@@ -67,6 +73,10 @@ class Cta:
         for buffer in schedule.buffers:
             if buffer.space is not Space.REGISTER:
                 self.storage[buffer.name] = poisoned(buffer)
+        for buffer in schedule.buffers:
+            if buffer.space is Space.TENSOR and buffer.alias is not None:
+                owner = self.storage[buffer.alias].view(TORCH_DTYPES[buffer.dtype])
+                self.storage[buffer.name] = owner[..., : buffer.shape[-1]]
 
     def clear(self, buffer: str, use: int) -> None:
         """The stage that a use has of a buffer holds nothing any more."""

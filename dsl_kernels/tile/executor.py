@@ -475,15 +475,26 @@ class Executor:
                     f"releases use {use} of {pipe.name} under a product that reads it",
                     f"leave fewer than {op.pending} groups in flight at that release",
                 )
+        gives_back = [p for p in self.schedule.pipelines if p.returned_by == pipe.name and not p.pair]
         if op.kind == "acquire":
+            if pipe.returned_by is not None and not pipe.pair and ring.returned <= use - pipe.stages:
+                self.fail(
+                    f"acquires use {use} of {pipe.name}, of which it knows {ring.returned} to be given back",
+                    f"wait for the use of {pipe.returned_by} that gives the slot back before",
+                )
             yield from transfer.acquired(self, use, None if op.bytes is None else self._value(op.bytes))
         elif op.kind == "wait":
             yield from transfer.waited(self, use, None if op.at is None else self._value(op.at), by)
+            for other in gives_back:
+                self.cta.rings[other.name].returned = self.cta.rings[other.name].handed[use]
         elif op.kind == "release":
             for cta in transfer.counted_in(self, by):
                 cta.rings[pipe.name].released[self.key] += 1
         else:
             transfer.committed(self, use)
+            for other in gives_back:
+                back = self.cta.rings[other.name]
+                back.handed[use] = min(back.released[key] for key in self.readers(other))
             for cta in transfer.counted_in(self, by):
                 cta.rings[pipe.name].committed += 1
 

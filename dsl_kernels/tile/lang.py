@@ -434,8 +434,8 @@ class Schedule:
         found = 0
         for buffer in self.buffers:
             if buffer.name == name:
-                return found
-            if buffer.space is Space.TENSOR:
+                return found if buffer.alias is None else self.tensor_offset(buffer.alias)
+            if buffer.space is Space.TENSOR and buffer.alias is None:
                 found += buffer.columns * buffer.stages
         return found
 

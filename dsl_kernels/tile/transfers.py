@@ -190,7 +190,9 @@ class Transfer:
 
     def last_read(self, reader: Reader) -> Actions:
         """What a reader does where it gives no slot back: what was read has arrived all the same."""
-        return self.kind(reader).LAST_READ if self.pipe.rounds == "once" else ()
+        # Where a commit of another pipeline gives the slot back, that one waits for accumulators, which it follows.
+        by_itself = self.pipe.rounds == "once" or not self.pipe.accumulates
+        return self.kind(reader).LAST_READ if by_itself else ()
 
     def given_back(self, schedule: Schedule) -> int:
         """Arrivals at the empty barrier."""

@@ -78,7 +78,8 @@ class _Uses:
         self._start()
         for buffer in self._schedule.buffers:
             if buffer.alias is not None:
-                self._alias(buffer, self._schedule.buffer(buffer.alias))
+                alias = self._alias_in_tensor if buffer.space is Space.TENSOR else self._alias
+                alias(buffer, self._schedule.buffer(buffer.alias))
 
     def _apart(self, operands: tuple[OperandSpec, ...]) -> None:
         """No buffer has the name of an operand or of one of its sizes: a kernel has all of them side by side."""
@@ -349,6 +350,23 @@ class _Uses:
         ]  # fmt: skip
         if not between:
             self._fail(what, "a barrier of the role between their uses", "none", fix)
+
+    def _alias_in_tensor(self, buffer: Buffer, owner: Buffer) -> None:
+        """Two buffers in the same columns are handed to and fro: each's pipeline gives the other's slot back.
+
+        Who fills one has then seen the end of all reads of the other, by threads or by products of its own, which tensor
+        cores execute in the order of their issue. That bodies keep the order of the uses, the interpreter holds.
+        """
+        one, other = (
+            next((pipe for pipe in self._schedule.pipelines if b.name in pipe.buffers), None)
+            for b in (buffer, owner)
+        )
+        if one is None or other is None or (one.returned_by, other.returned_by) != (other.name, one.name):
+            self._fail(
+                f"buffer {buffer.name} in the storage of {owner.name}", "pipelines that give each other's slots back",
+                " and ".join(f"{pipe.name} returned by {pipe.returned_by}" if pipe else "no pipeline" for pipe in (one, other)),
+                f"declare returned_by of both, or give {buffer.name} storage of its own",
+            )  # fmt: skip
 
     def _meets(self, role: str | None, barrier: str) -> bool:
         return not barrier or role in self._schedule.named_barriers[barrier]

@@ -60,12 +60,14 @@ def _of_buffer(buffer: Buffer, schedule: Schedule) -> Iterator[Fault]:
         owner = next((b for b in schedule.buffers if b.name == buffer.alias), None)
         if owner is None or owner.alias is not None or owner is buffer:
             yield who, "an alias of a declared buffer that has storage", buffer.alias
-        elif {owner.space, buffer.space} != {Space.SHARED} or buffer.bytes > owner.bytes:
+        elif owner.space is not buffer.space or buffer.space is Space.REGISTER or buffer.bytes > owner.bytes:
             yield (
                 who,
-                f"shared memory of at most as many bytes as {owner.name} has ({owner.bytes})",
+                f"{owner.space.value} memory of at most as many bytes as {owner.name} has ({owner.bytes})",
                 f"{buffer.bytes} bytes, {buffer.space.value} in {owner.space.value}",
             )
+        elif buffer.space is Space.TENSOR and not (buffer.stages == owner.stages == 1):
+            yield who, f"one stage, as {owner.name}", f"{buffer.stages} in {owner.stages}"
     if buffer.space is Space.REGISTER and buffer.role not in _roles(schedule):
         yield who, "the role that holds it", str(buffer.role)
     if buffer.stages < 1 or any(extent < 1 for extent in buffer.shape):
