@@ -248,7 +248,7 @@ def test_free_names_are_found() -> None:
 
 # What stands behind plain Python, names and channels: no body spells it out (tests/unit/test_frontend.py).
 BEHIND = {
-    "acquire", "call", "comment", "commit", "declare", "dim", "known_as", "is_variable", "let", "loop", "otherwise", "release",
+    "acquire", "call", "comment", "commit", "declare", "dim", "drain", "known_as", "is_variable", "let", "loop", "otherwise", "release",
     "repeat", "scalar", "scope", "set", "slot", "var", "wait", "when", "within",
 }  # fmt: skip
 
