@@ -1,6 +1,7 @@
 // Micro-benchmarks of one SM and of the whole GPU: what an instruction, a hand-over, a fetch and a launch take.
 //
 //   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -o clock_rates clock_rates.cu
+//   nvcc -O3 -std=c++17 -gencode=arch=compute_100a,code=sm_100a -DBLACKWELL -o clock_rates clock_rates.cu
 //   ./clock_rates --list                # the names of the items
 //   ./clock_rates [--quick] [ITEM ...]  # a line of JSON for each figure; all items by default
 //
@@ -8,15 +9,12 @@
 // program, because a fault leaves no usable context behind: whoever runs it starts it again with the items left.
 
 #include <cuda.h>
-#include <cuda_bf16.h>
-#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -26,94 +24,17 @@
 #include <type_traits>
 #include <vector>
 
-using u32 = uint32_t;
-using u64 = uint64_t;
+#include "clock_device.cuh"
 
 constexpr int SHARED = 200 << 10;
 constexpr u64 REGION = 64ull << 20;  // what the fetches of one SM choose their addresses from
 constexpr u64 LARGE = 4ull << 30;    // read by all SMs: far more than L2 holds
 
-// ---------------------------------------------------------------- of all kernels
+// ---------------------------------------------------------------- products
 
-// Of a warp: the SM's clocks in front of and after what is timed, and the nanoseconds between.
-struct Span {
-  u64 begin, end, ns;
-};
-
-__device__ __forceinline__ u64 clocks() {
-  u64 value;
-  asm volatile("mov.u64 %0, %%clock64;" : "=l"(value)::"memory");
-  return value;
-}
-
-__device__ __forceinline__ u64 nanoseconds() {
-  u64 value;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value)::"memory");
-  return value;
-}
-
-// Block 0 tells its spans.
-__device__ __forceinline__ void tell(Span* spans, u64 begin, u64 end, u64 ns) {
-  if (blockIdx.x == 0 && threadIdx.x % 32 == 0) spans[threadIdx.x / 32] = {begin, end, ns};
-}
-
-__device__ __forceinline__ u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
-
-__device__ __forceinline__ u32 hash(u32 x) {
-  x = (x ^ (x >> 16)) * 0x7feb352du;
-  x = (x ^ (x >> 15)) * 0x846ca68bu;
-  return x ^ (x >> 16);
-}
-
-__device__ __forceinline__ void init_barrier(u64* barrier, u32 arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-
-__device__ __forceinline__ void barriers_visible() {
-  asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory");
-}
-
-__device__ __forceinline__ void arrive(u64* barrier) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
-__device__ __forceinline__ void expect(u64* barrier, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
-}
-
-__device__ __forceinline__ void wait(u64* barrier, u32 parity) {
-  asm volatile(
-      "{ .reg .pred done;\n"
-      "again: mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-      "@!done bra again; }" ::"r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-}
-
-__device__ __forceinline__ void cluster_meets() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
-
-// ---------------------------------------------------------------- wgmma
-
-// Values of a normal distribution, as kernels meet them: power depends on the data.
-template <bool FP8>
-__device__ void fill_operands(char* shared, u32 bytes) {
-  for (u32 i = threadIdx.x; i < bytes / 2; i += blockDim.x) {
-    float pair[2];
-    for (u32 j = 0; j < 2; j++) {
-      const u32 h = hash(2 * i + j + 0x9e3779b9u * blockIdx.x);
-      pair[j] = ((float)((h & 255) + (h >> 8 & 255) + (h >> 16 & 255) + (h >> 24)) - 510.0f) / 148.0f;
-    }
-    if (FP8) {
-      ((uint16_t*)shared)[i] = __nv_cvt_float2_to_fp8x2({pair[0], pair[1]}, __NV_SATFINITE, __NV_E4M3);
-    } else {
-      ((__nv_bfloat16*)shared)[i] = __float2bfloat16(pair[0]);
-    }
-  }
-  asm volatile("fence.proxy.async;" ::: "memory");
-  __syncthreads();
-}
+#ifdef BLACKWELL
+#include "clock_tcgen05.cuh"
+#else
 
 // A K-major tile with rows of 128 bytes in the 128-byte swizzle.
 __device__ __forceinline__ u64 descriptor(const void* tile) {
@@ -199,6 +120,7 @@ EACH_LONE_N(WGMMA_LONE)
   TILE(1536, 1538, 1540, 1542, 6144, 6146, 6148, 6150, shape, modes)
 WGMMA_LOOP(load_bf16, false, threadIdx.x / 128, AT(0, 0, BF16(256), ", 0, 0"), FOUR_TILES(BF16(256), ", 0, 0"), 1)
 WGMMA_LOOP(load_e4m3, true, threadIdx.x / 128, AT(0, 0, E4M3(256), ""), FOUR_TILES(E4M3(256), ""), 1)
+#endif
 
 // ---------------------------------------------------------------- units
 
@@ -579,7 +501,7 @@ struct Card {
     check(cudaMalloc(&spans, 64 * sizeof(Span)));
     check(cudaMalloc(&large, LARGE));
     check(cudaMemset(large, 0, LARGE));
-    check(cudaMalloc(&flags, 256));
+    check(cudaMalloc(&flags, 4096));
   }
 };
 
@@ -641,6 +563,63 @@ struct Item {
 
 std::vector<Item> items;
 
+#ifdef BLACKWELL
+// What a product is, as an instruction of tcgen05 has it: sums of float32, and both operands K-major.
+u32 shape_of(Kind kind, int m, int n) {
+  const u32 dtype = kind == Kind::F16 ? 1 : 0;  // bf16 of kind::f16, e4m3 of kind::f8f6f4
+  return 1u << 4 | dtype << 7 | dtype << 10 | (u32)(n / 8) << 17 | (u32)(m / 16) << 24;
+}
+
+template <Kind KIND, Form FORM, int ACCUMULATORS = 1, bool LONE = false>
+void add_products(const char* form, int m, int n) {
+  const std::string name = std::string("tcgen05_") + (KIND == Kind::F16 ? "bf16" : "e4m3") + "_m" + std::to_string(m) +
+                           "_n" + std::to_string(n) + "_" + form;
+  items.push_back({name, [=](const std::string& item) {
+                     const int turns = LONE ? 256 : 64;
+                     say(item, repeated([&] {
+                           launch(products<KIND, FORM, ACCUMULATORS, LONE>, {1, 128}, card().spans, turns,
+                                  shape_of(KIND, m, n), ACCUMULATORS > 1 ? 240u : 0u, (float*)card().flags);
+                           return elapsed(1) / (turns * (LONE ? 1 : PER_TURN));
+                         }),
+                         LONE ? "clk" : "clk/instr");
+                   }});
+}
+
+template <Kind KIND>
+void add_kind() {
+  for (int n : {16, 32, 64, 128, 240}) {
+    add_products<KIND, Form::SHARED>("shared", 128, n);
+    add_products<KIND, Form::SHARED>("shared", 64, n);
+    add_products<KIND, Form::SHARED, 2>("two", 128, n);
+    add_products<KIND, Form::SHARED, 2>("two", 64, n);
+    add_products<KIND, Form::TENSOR>("tensor", 128, n);
+  }
+  for (int n : {64, 128, 256})
+    for (int m : {32, 64, 128}) add_products<KIND, Form::WS>("ws", m, n);
+  for (int n : {16, 64, 128}) add_products<KIND, Form::SHARED, 1, true>("lone", 128, n);
+}
+
+template <Move MOVE>
+void add_columns(const std::string& name, int warps) {
+  items.push_back({name, [=](const std::string& item) {
+                     const int turns = 64;
+                     const bool one = MOVE == Move::ONE;
+                     const double clk = repeated([&] {
+                       launch(columns<MOVE>, {1, 32 * warps}, card().spans, turns, card().flags);
+                       return elapsed(warps) / turns;
+                     });
+                     say(item, one ? clk / 16 : COLUMNS * (warps / 4) / clk, one ? "clk" : "columns/clk");
+                   }});
+}
+
+void add_tensor_cores() {
+  add_kind<Kind::F16>();
+  add_kind<Kind::F8F6F4>();
+  for (int warps : {4, 8, 16}) add_columns<Move::LOAD>("tcgen05_ld_" + std::to_string(warps) + "warps", warps);
+  add_columns<Move::STORE>("tcgen05_st_4warps", 4);
+  add_columns<Move::ONE>("tcgen05_ld_latency", 4);
+}
+#else
 using WgmmaKernel = void (*)(Span*, int);
 
 void add_wgmma(const std::string& name, WgmmaKernel kernel) {
@@ -665,6 +644,20 @@ void add_lone_wgmma(const std::string& name, WgmmaKernel kernel) {
                          "clk");
                    }});
 }
+
+void add_tensor_cores() {
+#define ADD_RATES(n)                                          \
+  add_wgmma("bf16_n" #n "_shared", bf16_n##n##_shared);       \
+  add_wgmma("bf16_n" #n "_registers", bf16_n##n##_registers); \
+  add_wgmma("e4m3_n" #n "_shared", e4m3_n##n##_shared);       \
+  add_wgmma("e4m3_n" #n "_registers", e4m3_n##n##_registers);
+#define ADD_LONE(n)                                      \
+  add_lone_wgmma("bf16_n" #n "_lone", bf16_n##n##_lone); \
+  add_lone_wgmma("e4m3_n" #n "_lone", e4m3_n##n##_lone);
+  EACH_N(ADD_RATES)
+  EACH_LONE_N(ADD_LONE)
+}
+#endif
 
 using UnitKernel = void (*)(Span*, int, u32, u32);
 
@@ -908,29 +901,29 @@ void add_loads() {
                    }});
   for (bool fp8 : {false, true})
     items.push_back({fp8 ? "load_e4m3" : "load_bf16", [=](const std::string& item) {
-                       const int turns = 8000;
-                       const double products = 16.0 * turns * 2 * card().sms, depth = fp8 ? 32 : 16;
-                       sustained(item,
-                                 [=] {
-                                   launch(fp8 ? load_e4m3 : load_bf16, {card().sms, 256}, card().spans, turns);
-                                 },
-                                 products * 2 * 64 * 256 * depth / 1e12, "TFLOP/s");
+#ifdef BLACKWELL
+                       const int turns = 8000, m = 128, n = 240, threads = 128, groups = 1;
+                       const auto kernel = fp8 ? products<Kind::F8F6F4, Form::SHARED, 2, false>
+                                               : products<Kind::F16, Form::SHARED, 2, false>;
+                       const u32 shape = shape_of(fp8 ? Kind::F8F6F4 : Kind::F16, m, n);
+                       const auto once = [=] {
+                         launch(kernel, {card().sms, threads}, card().spans, turns, shape, 240u, (float*)card().flags);
+                       };
+#else
+                       const int turns = 8000, m = 64, n = 256, threads = 256, groups = 2;
+                       const auto once = [=] {
+                         launch(fp8 ? load_e4m3 : load_bf16, {card().sms, threads}, card().spans, turns);
+                       };
+#endif
+                       const double each = 16.0 * turns * groups * card().sms, depth = fp8 ? 32 : 16;
+                       sustained(item, once, each * 2 * m * n * depth / 1e12, "TFLOP/s");
                      }});
 }
 
 void add_all() {
   // The loads come first: after other work the card would not be idle.
   add_loads();
-#define ADD_RATES(n)                                   \
-  add_wgmma("bf16_n" #n "_shared", bf16_n##n##_shared);       \
-  add_wgmma("bf16_n" #n "_registers", bf16_n##n##_registers); \
-  add_wgmma("e4m3_n" #n "_shared", e4m3_n##n##_shared);       \
-  add_wgmma("e4m3_n" #n "_registers", e4m3_n##n##_registers);
-#define ADD_LONE(n)                                         \
-  add_lone_wgmma("bf16_n" #n "_lone", bf16_n##n##_lone); \
-  add_lone_wgmma("e4m3_n" #n "_lone", e4m3_n##n##_lone);
-  EACH_N(ADD_RATES)
-  EACH_LONE_N(ADD_LONE)
+  add_tensor_cores();
 #define ADD_UNIT(name) add_unit<units::name>(#name);
   ADD_UNIT(ffma) ADD_UNIT(fadd) ADD_UNIT(iadd3) ADD_UNIT(lop3) ADD_UNIT(imad) ADD_UNIT(mufu_ex2) ADD_UNIT(mufu_rcp)
   ADD_UNIT(fmnmx) ADD_UNIT(f2fp_bf16x2) ADD_UNIT(cvt_e4m3x2) ADD_UNIT(hfma2) ADD_UNIT(shfl_bfly) ADD_UNIT(vote)

@@ -1,11 +1,12 @@
 """Constants of a model of one SM, measured: what instructions, hand-overs, fetches, launches and loads take on a GPU.
 
-    python benchmarks/clock_rates.py --record PATH      # on an H100 or H200, with nvcc 12.8 or newer
+    python benchmarks/clock_rates.py --record PATH      # on a Hopper GPU or a B200, with nvcc 12.8 or newer
     python benchmarks/clock_rates.py --quick            # each once
     python benchmarks/clock_rates.py --only REGEX       # some of the items
     python benchmarks/clock_rates.py --names            # what each figure is; no GPU
 
-Builds clock_rates.cu and runs it. A figure is the median of seven launches after one that warms up. An item that fails
+Builds clock_rates.cu for the GPU at hand and runs it: products are those of wgmma on Hopper, and of tcgen05 on Blackwell,
+whose items have run in the emulator only. A figure is the median of seven launches after one that warms up. An item that fails
 or takes longer than `PATIENCE_S`, or comes after `LIMIT_S` of all, is reported as missing with its error, and the others are still measured. PATH gets
 `gpu`, `driver`, `commit`, `command`, `date`, `rates` (name -> value and unit) and `missing` (item -> error).
 """
@@ -26,12 +27,23 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from dsl_kernels.errors import CompileError, DslKernelError, InvalidArgumentError  # noqa: E402
+from dsl_kernels.arguments import require_known  # noqa: E402
+from dsl_kernels.cli import _machine  # noqa: E402
+from dsl_kernels.errors import (  # noqa: E402
+    CompileError,
+    DslKernelError,
+    ExecutorUnavailableError,
+    InvalidArgumentError,
+)
 from dsl_kernels.runtime import toolkit  # noqa: E402
 from dsl_kernels.timing import bench  # noqa: E402
 
 SOURCE = Path(__file__).with_suffix(".cu")
-TARGET = ("-std=c++17", "-gencode=arch=compute_90a,code=sm_90a")
+# What nvcc is told for an architecture.
+TARGETS = {
+    "sm_90a": ("-gencode=arch=compute_90a,code=sm_90a",),
+    "sm_100a": ("-gencode=arch=compute_100a,code=sm_100a", "-DBLACKWELL"),
+}
 # Longer than any item takes, the 4 GiB that the first one clears included.
 PATIENCE_S = 20.0
 # Of all items together; those that are left then are missing.
@@ -50,6 +62,21 @@ NAMES = {
         "clocks of a turn that fences, issues one product with A from shared memory, commits it and waits for it "
         "(wait_group 0)"
     ),
+    r"tcgen05_(bf16|e4m3)_m(64|128)_n\d+_(shared|tensor)": (
+        "clocks a product of 32 bytes of K: 1024 of them on one accumulator by one thread, over the four steps of a tile "
+        "of 128 bytes; A from shared memory or from tensor memory. Fewer clocks in `_two` say that a product waits "
+        "for the one before on its accumulator"
+    ),
+    r"tcgen05_(bf16|e4m3)_m(64|128)_n\d+_two": "the same on two accumulators in turn, A from shared memory",
+    r"tcgen05_(bf16|e4m3)_m(32|64|128)_n\d+_ws": "the same by tcgen05.mma.ws on one accumulator, A from shared memory",
+    r"tcgen05_(bf16|e4m3)_m128_n\d+_lone": (
+        "clocks of a turn that issues one product with A from shared memory, commits it and waits on the mbarrier"
+    ),
+    r"tcgen05_(ld|st)_\d+warps": (
+        "columns of 32 lanes, 128 bytes, a clock and scheduler that so many warps read from tensor memory (or write to "
+        "it): 32 columns an instruction, two instructions before a wait"
+    ),
+    r"tcgen05_ld_latency": "clocks of a load of one column and its wait, of one warp on each scheduler",
     r"unit_\w+_(1|4|16)warps": (
         "warp-instructions a clock of an SM with so many warps, each with 16 independent chains (8 where an "
         "instruction has four registers). 128 of them in a turn with three instructions of a loop. mufu_rcp: each "
@@ -97,7 +124,8 @@ NAMES = {
     ),
     r"load_(idle|spin|hbm|bf16|e4m3)_(nvml_mhz|watts)": (
         "SM clock and power as NVML tells them in the second half of 3 s: idle with a context, one warp that waits, "
-        "all SMs reading HBM, all SMs in m64n256 products of two warpgroups on normal values"
+        "all SMs reading HBM, all SMs in products on normal values: on Hopper m64n256 of two warpgroups, on Blackwell "
+        "m128n240 on two accumulators"
     ),
     r"load_(spin|hbm|bf16|e4m3)_mhz": "the SM's clock over the last launch of that load: its clocks by its nanoseconds",
     r"load_hbm_gbs|load_(bf16|e4m3)_tflops": "GB/s and TFLOP/s in the second half of those 3 s",
@@ -109,20 +137,23 @@ def meaning(name: str) -> str | None:
     return next((text for pattern, text in NAMES.items() if re.fullmatch(pattern, name)), None)
 
 
-def build(folder: Path) -> Path:
-    """The compiled program, in `folder`.
+def build(folder: Path, arch: str) -> Path:
+    """The program compiled for an architecture, in `folder`.
 
     Raises:
+        UnknownNameError: no products are written for that architecture.
         ToolchainError: nvcc is missing or too old.
         CompileError: nvcc refuses the source; quotes its output.
     """
+    require_known("arch", arch, TARGETS, "architecture")
     program = folder / "clock_rates"
-    command = [str(toolkit.nvcc().path), "-O3", *TARGET, "--split-compile=0", "-o", str(program), str(SOURCE)]
+    target = ("-std=c++17", *TARGETS[arch])
+    command = [str(toolkit.nvcc().path), "-O3", *target, "--split-compile=0", "-o", str(program), str(SOURCE)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise CompileError(
             SOURCE.name,
-            expected="nvcc to compile it for sm_90a",
+            expected=f"nvcc to compile it for {arch}",
             got=(done.stderr + done.stdout).strip(),
             fix="use nvcc 12.8 or newer with a host compiler that it supports",
         )
@@ -177,8 +208,8 @@ def _run(
             except ValueError:
                 error = line.strip()
                 continue
-            if "value" in said:
-                rates[said["name"]] = {"value": said["value"], "unit": said["unit"]}
+            if "name" in said:
+                rates[said.pop("name")] = said
             elif "done" in said:
                 left.remove(said["done"])
             else:
@@ -186,6 +217,23 @@ def _run(
     if hung.is_set():
         return f"no answer in {time.monotonic() - heard:.0f} s"
     return error or f"the program ended with exit status {process.returncode}"
+
+
+def arch_at_hand() -> str:
+    """Architecture of the first GPU.
+
+    Raises:
+        ExecutorUnavailableError: there is none that the kernels are written for.
+    """
+    found = [gpu["arch"] for gpu in _machine.gpus()]
+    if not found or found[0] not in TARGETS:
+        raise ExecutorUnavailableError(
+            "GPU",
+            expected=f"one of {', '.join(TARGETS)}",
+            got=str(found[0]) if found else "none",
+            fix="run it on a Hopper GPU or a B200; --names says what is measured",
+        )
+    return found[0]
 
 
 def gpu_name() -> str | None:
@@ -220,7 +268,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         try:
-            program = build(Path(folder))
+            program = build(Path(folder), arch_at_hand())
             wanted = items(program, options.only)
         except DslKernelError as error:
             sys.exit(str(error))

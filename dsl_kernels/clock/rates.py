@@ -36,6 +36,7 @@ class Rates:
         loaded_mhz: the clock that power leaves where the tensor cores are busy all the time.
         tensor: operations of the tensor cores, a multiply-add being two, by dtype.
         tensor_least: clocks of an instruction of the tensor cores at least.
+        tensor_half: the part of the tensor cores that a product of 64 rows of a CTA has, on Blackwell.
         tensor_latency: from the last instruction of a group to where its result is seen.
         tensor_issue: instructions that a warp issues for one of the tensor cores.
         mufu: exponentials and their like, in lanes.
@@ -63,6 +64,7 @@ class Rates:
     l2_bytes: float
     launch_us: float
     tensor_least: float
+    tensor_half: float
     tensor_latency: float
     tensor_issue: float
     mufu: float
@@ -106,11 +108,13 @@ def hopper() -> dict[str, Rate]:
         """A measured figure, or the difference of two; under load it may be `loaded` times that."""
         value = record["rates"][name]["value"] - (record["rates"][less]["value"] if less else 0.0)
         said = f"{name}{f' less {less}' if less else ''}: {source}"
-        return Rate(value, said, value, value * loaded, f"^{name}$" + (f"|^{less}$" if less else ""))
+        items = [f"^{figure.removesuffix('_mhz')}$" for figure in (name, less) if figure]
+        return Rate(value, said, value, value * loaded, "|".join(items))
 
     return {
         "loaded_mhz": seen("load_bf16_mhz"),
         "tensor_least": seen("wgmma_bf16_n8_registers"),
+        "tensor_half": Rate(1, "wgmma is of 64 rows"),
         "tensor_latency": seen("wgmma_bf16_n64_lone", "wgmma_bf16_n64_shared"),
         "tensor_issue": Rate(2, "SASS of the committed variants"),
         "mufu": Rate(16, f"{_GUIDE}, throughput of native arithmetic; unit_mufu_ex2_16warps: {source}"),
@@ -146,10 +150,22 @@ def blackwell() -> dict[str, Rate]:
         **hopper(),
         "loaded_mhz": Rate(1845, "contest notes: 1845 MHz under load on a rented B200", 1965, 1500),
         # A chain of dependent instructions takes 54 clocks each at N = 64 and 128; whether others may go between is not known.
-        "tensor_least": Rate(20, f"{_NOTES}; initiation of 11 clocks by SemiAnalysis, 2026-03-31", 11, 54),
-        "tensor_latency": Rate(100, f"{_NOTES}: commit + 30 clocks, chain of 54 to 138", 60, 170),
+        "tensor_least": Rate(
+            20, f"{_NOTES}; initiation of 11 clocks by SemiAnalysis, 2026-03-31", 11, 54,
+            "^tcgen05_bf16_m128_n(16|64)_(shared|two)$",
+        ),
+        # 0.84 of it was measured by .ws, whose products of 64 rows take all lanes of tensor memory.
+        "tensor_half": Rate(
+            0.5, "common knowledge: half a tile of 128 rows; 76 clocks an m64n256k16 by .ws", 0.84, 0.5,
+            "^tcgen05_bf16_m(64|128)_n128_(shared|ws)$",
+        ),
+        "tensor_latency": Rate(
+            100, f"{_NOTES}: commit + 30 clocks, chain of 54 to 138", 60, 170, "^tcgen05_bf16_m128_n64_(lone|shared)$"
+        ),
         "tensor_issue": Rate(6.5, f"{_SASS}: 6 of attention and GQA, 24 of scoring in CuTe DSL, 5 in TileLang", 5, 24),
-        "tensor_columns": Rate(57 / 128, "public catalogue of the B300: 57 bytes a clock and scheduler", 1.0, 0.4),
+        "tensor_columns": Rate(
+            57 / 128, "public catalogue of the B300: 57 bytes a clock and scheduler", 1.0, 0.4, "^tcgen05_ld_\\d+warps$"
+        ),
         "bulk_slots": Rate(11, f"{_SASS}: a box of a tensor map, 29 clocks; `sm.COPIES` has the rest", 6, 20),
         "hand_over": Rate(44, f"{_NOTES}: 88 clocks both ways", 30, 90),
         "l2_latency": Rate(360, f"{_NOTES}: gather4 from the L2 in 197 ns", 280, 460),

@@ -333,7 +333,7 @@ class Walker:
         count = groups * max(1, mma.k * size // 32)
         rate = self.rates.tensor[mma.dtype]
         if mma.unit == "tcgen05" and mma.m // mma.cta_group == 64:
-            rate /= 2
+            rate *= self.rates.tensor_half
         rows = mma.m if mma.a_space is Space.SHARED else 0
         shared = (rows + groups * mma.n) * mma.k * size / self.rates.shared_bytes
         clocks = max(mma.flops / rate, shared, self.rates.tensor_least * count)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dsl_kernels.arch import GPUS
+from dsl_kernels.clock import rates as clock_rates
 from dsl_kernels.errors import InvalidArgumentError, ToolchainError
 from dsl_kernels.runtime import toolkit
 
@@ -33,18 +35,23 @@ for name in sys.argv[1:]:
 """
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory) -> Path:
+GPU_OF = {"sm_90a": "H100", "sm_100a": "B200"}
+
+
+@pytest.fixture(scope="module", params=["sm_90a", pytest.param("sm_100a", marks=pytest.mark.slow)])
+def built(request, tmp_path_factory) -> tuple[str, Path]:
+    """An architecture, and the program compiled for it."""
     try:
         toolkit.nvcc()
         toolkit.host_compiler()
     except ToolchainError as error:
         pytest.skip(str(error))
-    return rates.build(tmp_path_factory.mktemp("clock_rates"))
+    return request.param, rates.build(tmp_path_factory.mktemp("clock_rates"), request.param)
 
 
 @pytest.mark.compile
-def test_each_figure_is_documented_once(program) -> None:
+def test_each_figure_is_documented_once(built) -> None:
+    arch, program = built
     found = rates.items(program)
     parts = [
         name
@@ -55,11 +62,17 @@ def test_each_figure_is_documented_once(program) -> None:
     assert len(set(found)) == len(found)
     for name in parts:
         assert sum(re.fullmatch(pattern, name) is not None for pattern in rates.NAMES) == 1, name
+    others = "wgmma" if arch == "sm_100a" else "tcgen05"
     for pattern in rates.NAMES:
+        if pattern.startswith(others):
+            continue
         assert any(re.match(re.sub(r"_\(.*|_mhz.*", "", pattern), name) for name in found), pattern
     assert rates.items(program, "hand_st") == ["hand_st_async"]
     with pytest.raises(InvalidArgumentError, match="nothing_such"):
         rates.items(program, "nothing_such")
+    for title, rate in clock_rates.sources(GPUS[GPU_OF[arch]]).items():
+        for item in rate.item.split("|^") if rate.item else ():
+            assert rates.items(program, "^" + item.lstrip("^")), title
 
 
 def test_a_fault_or_a_hang_costs_one_item(tmp_path) -> None:
