@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -172,23 +173,35 @@ def items(program: Path, only: str = "") -> list[str]:
 
 
 def measure(
-    command: list[str], wanted: list[str], patience: float = PATIENCE_S, limit: float = LIMIT_S
+    command: list[str],
+    wanted: list[str],
+    patience: float = PATIENCE_S,
+    limit: float = LIMIT_S,
+    note: Callable[
+        [list[str], dict[str, dict[str, Any]], dict[str, str]], None
+    ] = lambda left, rates, missing: None,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Rates and missing items. The program is started again with what is left where an item ends or hangs it."""
+    """Rates and missing items. The program is started again with what is left where an item ends or hangs it.
+
+    Args:
+        note: gets what is left, the rates and what is missing whenever an item is done.
+    """
     rates: dict[str, dict[str, Any]] = {}
     missing: dict[str, str] = {}
     left, deadline = list(wanted), time.monotonic() + limit
     while left and time.monotonic() < deadline:
-        error = _run([*command, *left], left, rates, patience, deadline)
-        if left:
+        error = _run([*command, *left], left, rates, patience, deadline, lambda: note(left, rates, missing))
+        if left and time.monotonic() < deadline:
             missing[left.pop(0)] = error
+        note(left, rates, missing)
     missing |= dict.fromkeys(left, f"not measured: the {limit:g} s of all items were over")
     return rates, missing
 
 
 def _run(
-    command: list[str], left: list[str], rates: dict[str, dict[str, Any]], patience: float, deadline: float
-) -> str:
+    command: list[str], left: list[str], rates: dict[str, dict[str, Any]], patience: float, deadline: float,
+    note: Callable[[], None],
+) -> str:  # fmt: skip
     """Run once; takes what is done out of `left`, and returns what ended the program."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         error, heard, hung = "", time.monotonic(), threading.Event()
@@ -206,12 +219,14 @@ def _run(
             try:
                 said = json.loads(line)
             except ValueError:
+                said = None
+            if not isinstance(said, dict):
                 error = line.strip()
-                continue
-            if "name" in said:
+            elif "name" in said:
                 rates[said.pop("name")] = said
             elif "done" in said:
                 left.remove(said["done"])
+                note()
             else:
                 error = said["error"]
     if hung.is_set():
@@ -245,6 +260,20 @@ def gpu_name() -> str | None:
         return None
 
 
+def record(path: Path, rates: dict[str, dict[str, Any]], missing: dict[str, str]) -> None:
+    """Write figures with the GPU, driver, commit, command and date that they are of."""
+    content = {
+        "gpu": gpu_name(),
+        "driver": bench.driver_version(),
+        "commit": bench.commit(),
+        "command": bench.command(sys.argv),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "rates": rates,
+        "missing": missing,
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
 def table(rates: dict[str, dict[str, Any]], missing: dict[str, str]) -> str:
     """One line a figure, with a line in front of each kind that says what it is."""
     lines, said = [], None
@@ -274,16 +303,7 @@ def main() -> None:
             sys.exit(str(error))
         rates, missing = measure([str(program), *(["--quick"] if options.quick else [])], wanted)
     if options.record:
-        record = {
-            "gpu": gpu_name(),
-            "driver": bench.driver_version(),
-            "commit": bench.commit(),
-            "command": bench.command(sys.argv),
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            "rates": rates,
-            "missing": missing,
-        }
-        options.record.write_text(json.dumps(record, indent=1) + "\n")
+        record(options.record, rates, missing)
     print(table(rates, missing))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,10 @@ def digest() -> str:
     return found.hexdigest()[:16]
 
 
-def calls_of(op: str, gpu: GpuSpec) -> list[registry.Call]:
-    """Every point of an operation's grids, as a call."""
+def calls_of(op: str, gpu: GpuSpec, grids: Sequence[str] = GRIDS) -> list[registry.Call]:
+    """Every point of these grids of an operation, as a call."""
     problem, found = problems.get(op), {}
-    for grid in GRIDS:
+    for grid in grids:
         for form, params in problem.grid(grid):
             sizes = {name: value for name, value in params.items() if isinstance(value, int)}
             # A smaller cache lies in the L2, where queries share its rows.
