@@ -19,6 +19,11 @@ def _issued_n(schedule: Schedule, n: int) -> int:
     return n
 
 
+def sums_of(schedule: Schedule, mma: Mma) -> str:
+    """The dtype of a product's sums."""
+    return next((b.dtype for b in schedule.buffers if b.name == mma.acc), "float32")
+
+
 def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
     """What templates and macros see of a tensor-core operation: it, and what one warpgroup takes of it."""
     role = schedule.role(mma.role)
@@ -33,7 +38,7 @@ def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
         **{**vars(mma), "m": m, "n": n}, issued_n=_issued_n(schedule, n) if mma.unit == "wgmma" else n, whole=mma, groups=groups, which=which if groups > 1 else None,
         rows_a=own_m if mma.a_major == "k" else mma.k, rows_b=own_n if mma.b_major == "k" else mma.k,
         columns_a=mma.k if mma.a_major == "k" else own_m, columns_b=mma.k if mma.b_major == "k" else own_n,
-        a_shared=mma.a_space is Space.SHARED,
+        a_shared=mma.a_space is Space.SHARED, sums=sums_of(schedule, mma),
         home=mma.unit + (f"_{mma.a_space.value}" if mma.a_space is not Space.SHARED else "_pair" if mma.cta_group == 2 else ""),
     )  # fmt: skip
 

@@ -184,7 +184,8 @@ class Engine(str, Enum):
 class Buffer:
     """On-chip storage of one CTA.
 
-    `shape` is one stage. A tensor-memory buffer has shape (lanes, elements of a lane); 16-bit ones lie two in a column.
+    `shape` is one stage. A tensor-memory buffer has shape (lanes, elements of a lane); 16-bit ones lie two in a column, but
+    for those of an `unpacked` one, which have a column each: sums of a product are so.
     `alias` names a buffer whose storage this one re-uses from its first byte on (their live ranges must not overlap). Register buffers name the role that
     holds them, and with `per_thread` how many of its elements a thread holds where that is not an equal share; of a `private` one every
     thread has and addresses its own, be it a part of the whole or a copy, and no two need be alike.
@@ -201,6 +202,7 @@ class Buffer:
     doc: str = ""
     per_thread: int | None = None
     private: bool = False
+    unpacked: bool = False
 
     @classmethod
     def own(
@@ -226,7 +228,7 @@ class Buffer:
     @property
     def columns(self) -> int:
         """32-bit columns of one stage in tensor memory."""
-        return self.shape[1] * DTYPES[self.dtype].bytes // 4
+        return self.shape[1] if self.unpacked else self.shape[1] * DTYPES[self.dtype].bytes // 4
 
 
 @dataclass(frozen=True)
@@ -303,7 +305,8 @@ class Mma:
     `a`, `b` and `acc` name the buffers of its operands and of its result. Several warpgroups of a role share out its
     rows. A may come from registers (wgmma) or tensor memory (tcgen05) instead of shared memory:
     16-bit elements in the order of an accumulator. With `cta_group` 2 (tcgen05) the two CTAs of a cluster hold half of the
-    rows of A, of B and of the result each, and the first of them issues the product.
+    rows of A, of B and of the result each, and the first of them issues the product. Sums are float32, or float16 where
+    `acc` is an unpacked buffer of float16 (tcgen05, of any operands but bfloat16).
     """
 
     name: str

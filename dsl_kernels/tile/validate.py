@@ -68,6 +68,12 @@ def _of_buffer(buffer: Buffer, schedule: Schedule) -> Iterator[Fault]:
             )
         elif buffer.space is Space.TENSOR and not (buffer.stages == owner.stages == 1):
             yield who, f"one stage, as {owner.name}", f"{buffer.stages} in {owner.stages}"
+    if buffer.unpacked and (buffer.space is not Space.TENSOR or DTYPES[buffer.dtype].bytes != 2):
+        yield (
+            who,
+            "16-bit elements in tensor memory where it is unpacked",
+            f"{buffer.dtype} in {buffer.space.value} memory",
+        )
     if buffer.space is Space.REGISTER and buffer.role not in _roles(schedule):
         yield who, "the role that holds it", str(buffer.role)
     if buffer.stages < 1 or any(extent < 1 for extent in buffer.shape):
@@ -120,6 +126,16 @@ def _of_mma(mma: Mma, schedule: Schedule) -> Iterator[Fault]:
         for pipe in schedule.pipelines:
             if {mma.a, mma.b, mma.acc} & set(pipe.buffers) and not pipe.pair:
                 yield f"pipeline {pipe.name}", f"pair=True, as {mma.name} is of two CTAs", "pair=False"
+    acc = next((b for b in schedule.buffers if b.name == mma.acc and b.space is Space.TENSOR), None)
+    if acc is not None and (acc.dtype != "float32" or acc.unpacked):
+        if acc.dtype != "float16" or not acc.unpacked:
+            yield (
+                who,
+                "sums of float32, or of float16 in an unpacked buffer",
+                f"{acc.dtype} in {acc.name}, unpacked={acc.unpacked}",
+            )
+        elif mma.dtype == "bfloat16":
+            yield who, "operands of float16 or float8 where sums are float16", mma.dtype
     if mma.a_space is not Space.SHARED and mma.a_major != "k":
         yield who, "a K-major A outside of shared memory", f"a_major={mma.a_major!r}"
 

@@ -487,6 +487,63 @@ def weigh_and_store(m: Recorder) -> None:
     m.await_stores()
 
 
+# Sums of 16 bits: C = A B^T in float16, a column of tensor memory a sum, two a register.
+
+
+def half_sums(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("epilogue", 4, doc="128 rows of C"), Role("load", 1, doc="A and B"), Role("mma", 1, doc="the products")),
+        buffers=(
+            Buffer("a_s", SHARED, (128, 64), "float16", 2, swizzle=128),
+            Buffer("b_s", SHARED, (64, 64), "float16", 2, swizzle=128),
+            Buffer("c_t", TENSOR, (128, 64), "float16", unpacked=True),
+            Buffer.own("sums", "epilogue", 64, "float16"),
+        ),
+        pipelines=(
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2),
+            Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM),), rounds="once"),
+        ),
+        mmas=(Mma("product", "tcgen05", "mma", 128, 64, 64, "float16", a="a_s", b="b_s", acc="c_t", doc="C += A B^T"),),
+        grid=("1",),
+        axes=("cta",),
+        maps=(rows_map("a", 64 * TILES, 128, 128), rows_map("b", 64 * TILES, 64, 64)),
+    )  # fmt: skip
+
+
+@recorded
+def load_in_steps(m: Recorder) -> None:
+    for i in rolled(TILES):
+        ab = m.acquire("ab", i)
+        m.bulk(ab.a_s, Box("a_map", (0, i * 64)), ab)
+        m.bulk(ab.b_s, Box("b_map", (0, i * 64)), ab)
+        m.commit(ab)
+
+
+@recorded
+def issue_sums(m: Recorder) -> None:
+    c = m.acquire("c", 0)
+    for i in rolled(TILES):
+        ab = m.wait("ab", i)
+        m.multiply("product", c.view(), ab.a_s, ab.b_s, accumulate=i > 0)
+        m.release(ab)
+    m.commit(c)
+
+
+@by_text
+def write_sums(m, c: t.Writes, sums):
+    """A row a thread."""
+    for i in range(64):
+        c.row("sums_row", m.thread, 64)[i] = sums[i]
+
+
+@recorded
+def store_sums(m: Recorder) -> None:
+    sums, c = m.buffer("sums"), m.wait("c", 0)
+    fragment.read_sums(m, sums, c.view(), m.thread)
+    m.release(c)
+    write_sums(m, m.operand("c"), sums)
+
+
 # Weights in the place of their scores: O = sum of half(A_i B_i^T) V_i over tiles, 64 columns of tensor memory for both.
 
 
@@ -850,6 +907,14 @@ def with_fields(which: Callable[[t.Statement], bool], **fields: Any) -> Slip:
     )
 
 
+def summing_from_the_start(block: list[t.Statement], i: int) -> list[t.Statement] | None:
+    """Products that add to what was there before the first of them."""
+    if not isinstance(block[i], t.Multiply):
+        return None
+    products = tuple(dataclasses.replace(p, accumulate=True) for p in block[i].products)
+    return [*block[:i], dataclasses.replace(block[i], products=products), *block[i + 1 :]]
+
+
 def product_of(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"c": (inputs["a"].double() @ inputs["b"].double().T).float()}
 
@@ -955,6 +1020,18 @@ CASES = (
         "epilogue",
         too_early(of(t.PipelineOp, kind="commit")),
         "interpreter: touches p_t of use 0 of p, which it does not hold",
+        arch="sm_100a",
+        limit=2e-3,
+    ),
+    Case(
+        "half_sums",
+        half_sums,
+        {"epilogue": store_sums, "load": load_in_steps, "mma": issue_sums},
+        (*matrices((128, 64 * TILES), (64, 64 * TILES)), OperandSpec("c", (128, 64), "float16", "out")),
+        product_of,
+        "mma",
+        summing_from_the_start,
+        "interpreter: c is off",
         arch="sm_100a",
         limit=2e-3,
     ),
@@ -1237,7 +1314,7 @@ def test_a_slip_is_caught(case: Case, known: Callable[..., None], tmp_path: Path
 @pytest.mark.parametrize("dsl", DSLS)
 def test_every_shared_leaf_is_spelled(dsl: str) -> None:
     leaves = {name for name, value in vars(fragment).items() if isinstance(value, t.Leaf)}
-    tensor = {"read_tensor", "write_tensor", "read_accumulator", "load_columns", "store_columns"}
+    tensor = {"read_tensor", "read_sums", "write_tensor", "read_accumulator", "load_columns", "store_columns"}
     for tag, wanted in (("sm90", leaves - tensor), ("sm100", leaves)):
         spelled = frozenset().union(*(names for _, _, names in leaf_modules(dsl, "no_operation", tag)))
         assert wanted <= spelled, tag
@@ -1314,6 +1391,9 @@ REFUSED = (
     ("a pair whose operands are of one CTA", "pair", one_field("pair", "pipelines", "ab", pair=False), "pair=True"),
     ("words that nobody meets about", "grid_parts", one_field("grid_parts", "pipelines", "parts", meets=""), "barrier of theirs"),
     ("words through nothing", "grid_parts", one_field("grid_parts", "pipelines", "parts", through=""), "barrier of theirs"),
+    ("sums of 16 bits two in a column", "half_sums", one_field("half_sums", "buffers", "c_t", unpacked=False), "float16 in an unpacked buffer"),
+    ("sums of 16 bits of bfloat16", "half_sums", one_field("half_sums", "mmas", "product", dtype="bfloat16"), "operands of float16 or float8"),
+    ("a column each in shared memory", "half_sums", one_field("half_sums", "buffers", "a_s", unpacked=True), "in tensor memory where it is unpacked"),
     ("two buffers in one place that nobody hands over", "in_place", one_field("in_place", "pipelines", "p", returned_by=None), "give each other's slots back"),
     ("a shared buffer in tensor memory", "in_place", one_field("in_place", "buffers", "v_s", alias="s_t"), "shared in tensor"),
     ("more columns than the place has", "in_place", one_field("in_place", "buffers", "p_t", dtype="float32", shape=(128, 128)), "at most as many bytes"),

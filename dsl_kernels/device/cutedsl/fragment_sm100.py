@@ -55,6 +55,21 @@ def read_tensor(target, source, thread):
     )
 
 
+def read_sums(target, source, thread):
+    """Sums of 16 bits that have a column each, a row a thread, two a register; their arrival is waited for at the release."""
+    count = cute.size(target)
+    atom = cute.make_copy_atom(
+        tcgen05.Ld32x32bOp(tcgen05.Repetition(count // 2), tcgen05.Pack.PACK_16b_IN_32b), target.element_type
+    )
+    columns = cute.make_tensor(
+        cute.recast_ptr(source, dtype=target.element_type),
+        cute.make_layout((LANES, count), stride=(2 * LANE_STRIDE, 2)),
+    )
+    copy = tcgen05.make_tmem_copy(atom, columns).get_slice(thread)
+    shape = copy.partition_D(cute.make_identity_tensor((LANES, count))).shape
+    cute.copy(copy, copy.partition_S(columns), cute.make_tensor(target.iterator, cute.make_layout(shape)))
+
+
 def write_tensor(target, source, thread):
     """A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit."""
     write_words(target, cute.recast_tensor(flat(source), Float32), thread)

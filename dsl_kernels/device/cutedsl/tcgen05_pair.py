@@ -1,7 +1,6 @@
 """Blackwell's MMA by two CTAs: each holds half of the rows of A, of B and of the result; the first issues it."""
 
 import cutlass.cute as cute
-from cutlass import Float32
 from cutlass.cute.nvgpu import tcgen05 as nvgpu
 
 from . import tcgen05
@@ -24,7 +23,7 @@ class Product(tcgen05.Product):
         """Made anew where it is issued, because it carries its accumulate flag."""
         where = (nvgpu.CtaGroup.TWO, nvgpu.OperandSource.SMEM)
         majors = (tcgen05.MAJORS[self.a_major], tcgen05.MAJORS[self.b_major])
-        op = nvgpu.MmaF16BF16Op(self.dtype, Float32, (self.m, self.n, self.step), *where, *majors)
+        op = nvgpu.MmaF16BF16Op(self.dtype, self.sums, (self.m, self.n, self.step), *where, *majors)
         return cute.make_tiled_mma(op)
 
     def operand_a(self, pointer, rows, columns, stages, swizzle):

@@ -1,7 +1,6 @@
 """Blackwell's MMA with A from tensor memory: 16-bit elements, two a column, a row a lane."""
 
 import cutlass.cute as cute
-from cutlass import Float32
 from cutlass.cute.nvgpu import tcgen05 as nvgpu
 from cutlass.utils import blackwell_helpers
 
@@ -15,7 +14,7 @@ class Product(tcgen05.Product):
         """Made anew where it is issued, because it carries its accumulate flag."""
         where = (nvgpu.CtaGroup.ONE, nvgpu.OperandSource.TMEM)
         majors = (tcgen05.MAJORS["k"], tcgen05.MAJORS[self.b_major])
-        op = nvgpu.MmaF16BF16Op(self.dtype, Float32, (self.m, self.n, self.step), *where, *majors)
+        op = nvgpu.MmaF16BF16Op(self.dtype, self.sums, (self.m, self.n, self.step), *where, *majors)
         return cute.make_tiled_mma(op)
 
     def multiply(self, a, b, tmem, accumulate):

@@ -166,6 +166,19 @@ def read_tensor(target, source, slot, thread):
     return move_columns("ld", target, source, slot, 0, thread)
 
 
+@T.macro
+def read_sums(target, source, slot, thread):
+    """Sums of 16 bits that have a column each, a row a thread, two a register; their arrival is waited for at the release."""
+    columns = target.shape[len(target.shape) - 1]
+    T.call_extern(
+        "handle",
+        f"tl::tcgen05_ld_32dp32bNx<{columns // 2}, true>",
+        source[32 * (thread // 32), slot * columns],
+        0,
+        T.address_of(target[0, 0] if len(target.shape) > 1 else target[0]),
+    )
+
+
 def write_tensor(target, slot, source, thread):
     """A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit."""
     if len(source.shape) > 1:

@@ -1,4 +1,4 @@
-"""Products of 64 rows, which `T.tcgen05_gemm` does not offer for bf16, and commits that arrive in several CTAs."""
+"""Products that `T.tcgen05_gemm` does not offer, of 64 rows and with sums of 16 bits, and commits that arrive in several CTAs."""
 
 import tilelang.language as T
 
@@ -45,6 +45,45 @@ def multiply_m64(a, a_slot, a_column, b, b_slot, b_column, acc, acc_slot, n, k, 
             acc.data,
             acc_slot * n,
             instruction_descriptor(64, n),
+            T.Select(step != 0, 1, T.Select(clear, 0, 1)),
+            0,
+            0,
+            0,
+            0,
+            False,
+            False,
+        )
+
+
+KINDS = {"float16": 0, "bfloat16": 1}
+"""Format of an operand of kind::f16 in an instruction descriptor."""
+
+
+@T.macro
+def multiply_described(a, a_slot, a_column, b, b_slot, b_column, acc, acc_slot, m, n, k, dtype, sums, clear):
+    """As `multiply_m64`, of any rows and of 16-bit operands; sums of 16 bits have a column each, as those of 32."""
+    a_desc = T.alloc_tcgen05_smem_desc()
+    b_desc = T.alloc_tcgen05_smem_desc()
+    T.initialize_tcgen05_descriptor(
+        a_desc, T.access_ptr(a[a_slot, 0, a_column], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_128B
+    )
+    T.initialize_tcgen05_descriptor(
+        b_desc, T.access_ptr(b[b_slot, 0, b_column], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_128B
+    )
+    for step in T.unroll(k // 16):
+        T.ptx_tcgen05_mma_ss(
+            dtype,
+            a_desc.data,
+            step // 4 * (m * 128) + step % 4 * 32,
+            b_desc.data,
+            step // 4 * (n * 128) + step % 4 * 32,
+            acc.data,
+            acc_slot * n,
+            int(sums == "float32") << 4
+            | KINDS[dtype] << 7
+            | KINDS[dtype] << 10
+            | (n >> 3) << 17
+            | (m >> 4) << 24,
             T.Select(step != 0, 1, T.Select(clear, 0, 1)),
             0,
             0,

@@ -132,6 +132,12 @@ def read_tensor(target: RegisterTile, source: TensorTile, thread: Int32) -> None
 
 
 @leaf
+def read_sums(target: RegisterTile, source: TensorTile, thread: Int32) -> None:
+    """Sums of 16 bits that have a column each, a row a thread, two a register; their arrival is waited for at the release."""
+    target.copy_(source)
+
+
+@leaf
 def write_tensor(target: TensorTile, source: RegisterTile, thread: Int32) -> None:
     """A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit."""
     target.copy_(source)
