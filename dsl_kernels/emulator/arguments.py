@@ -21,7 +21,7 @@ _ALIGN = 512  # what an allocator of the GPU guarantees
 _GAP = 1 << 20
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3, "128B_atom_32B": 4}
 _TYPES = {name: dtype.ptx for name, dtype in BY_TORCH_NAME.items()}
-_MAP_TYPES = {*_TYPES.values(), "tf32", "b8", "b16", "b32", "b64"}
+_MAP_TYPES = {*_TYPES.values(), "tf32", "b8", "b16", "b32", "b64", "e2m1"}
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class TensorMap:
     """A tiled tensor map (what ``cuTensorMapEncodeTiled`` would be given), over a numpy array or torch CPU tensor.
 
     ``box``, ``dims`` and ``strides`` are innermost first, as in CUDA; ``strides`` are in bytes and leave out the
-    innermost. ``dims`` and ``strides`` default to the array's own. ``fill`` is "zero" or "nan".
+    innermost. ``dims`` and ``strides`` default to the array's own. ``fill`` is "zero" or "nan". A ``dtype`` of "e2m1" has two
+    elements a byte, in memory as in shared memory; ``dims`` and ``box`` count elements.
     """
 
     array: Any
@@ -92,8 +93,9 @@ class TensorMap:
         """The row that the core takes; checks the limits of the hardware."""
         kind = str(self.dtype or a.type)
         size = {"8": 1, "16": 2, "32": 4, "64": 8}.get(
-            kind.lstrip("busf"), 1 if kind in ("e4m3", "e5m2") else 2
+            kind.lstrip("busf"), 1 if kind in ("e4m3", "e5m2", "e2m1") else 2
         )
+        per = 2 if kind == "e2m1" else 1  # elements of `size` bytes
         if kind in ("tf32",):
             size = 4
 
@@ -121,11 +123,15 @@ class TensorMap:
             raise bad(f"box {shown(box)} is outside 1 to 256")
         if any(not 0 <= d <= 1 << 32 for d in dims):
             raise bad(f"dimensions {shown(dims)} are outside 0 to 2^32")
-        if box[0] * size % 16:
-            raise bad(f"the innermost box extent is {box[0] * size} bytes, not a multiple of 16")
+        if dims[0] % per:
+            raise bad(f"{dims[0]} elements of 4 bits are no whole bytes")
+        if box[0] * size % (16 * per):
+            raise bad(f"the innermost box extent is {box[0] * size / per:g} bytes, not a multiple of 16")
         span = {"32B": 32, "64B": 64, "128B": 128, "128B_atom_32B": 128}.get(self.swizzle)
-        if span and box[0] * size > span:
-            raise bad(f"the innermost box extent is {box[0] * size} bytes, more than the swizzle span {span}")
+        if span and box[0] * size > span * per:
+            raise bad(
+                f"the innermost box extent is {box[0] * size // per} bytes, more than the swizzle span {span}"
+            )
         if any(s % 16 or not 0 <= s < 1 << 40 for s in strides):
             raise bad(f"strides {shown(strides)} must be multiples of 16 below 2^40")
         if (base + offset) % 16 or not 0 <= base + offset < 1 << 62:
@@ -146,8 +152,11 @@ def map_image(row: Sequence[int]) -> bytes:
     dims, strides, box, steps = (row[i : i + 5] for i in (4, 9, 14, 19))
     swizzle, fill, type_, interleave = row[24:28]
     atom = int(swizzle == SWIZZLES["128B_atom_32B"])
-    return struct.pack("<Q5Q4Q5H5B6B23xI", base, *dims, *strides[1:], *box, *steps, rank, type_,
-                       swizzle - atom, atom, fill, interleave, 0x6D617054)  # fmt: skip
+    modes = (swizzle - atom) | atom << 2 | fill << 3 | interleave << 4
+    upper = sum((s >> 36 & 15) << 4 * i for i, s in enumerate(strides[1:]))
+    spans = sum((s - 1) << 3 * i for i, s in enumerate(steps))
+    return struct.pack("<Q4IHH5I8BI68x", base, *((s >> 4) & 0xFFFFFFFF for s in strides[1:]), upper, spans,
+                       *(max(n, 1) - 1 for n in dims), *(n - 1 for n in box), rank, type_, modes, 0x6D617054)  # fmt: skip
 
 
 @checked

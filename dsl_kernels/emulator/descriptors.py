@@ -19,8 +19,23 @@ from .errors import LaunchError, checked
 SIZE = 128  # bytes of a descriptor
 ALIGN = 64  # where one may begin
 
-#: CUtensorMapDataType -> the emulator's type; what is missing are packed types of 4 and 6 bits
-DATA_TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32", "tf32", "tf32")
+#: CUtensorMapDataType -> the emulator's type; what is missing are types of 4 and 6 bits that shared memory holds unpacked
+DATA_TYPES = (
+    "u8",
+    "u16",
+    "u32",
+    "s32",
+    "u64",
+    "s64",
+    "f16",
+    "f32",
+    "f64",
+    "bf16",
+    "f32",
+    "tf32",
+    "tf32",
+    "e2m1",
+)
 _SWIZZLE_NAMES = tuple(SWIZZLES)
 _FILLS = ("zero", "nan")
 
@@ -29,7 +44,7 @@ _NO_ARRAY = Array("", 0, 0, 0, (0, 0), (), (), 1, "u8", True, None)  # a map tha
 _TAG = b"EmuTMap1"
 _FORM = struct.Struct("<8sQ5Q4Q5H5BBBBBB")
 # Types by the number in the descriptor's bits, where that differs from CUtensorMapDataType.
-_HARDWARE_TYPES = {8: 10, 9: 8, 10: 9}
+_HARDWARE_TYPES = {8: 10, 9: 8, 10: 9, 11: 13, 12: 14}
 
 
 @checked
@@ -114,7 +129,7 @@ class Descriptor:
             return LaunchError(f"tensor map {name}: {why}")
 
         if not 0 <= self.data_type < len(DATA_TYPES):
-            raise bad(f"data type {self.data_type} is not one of those of 8 to 64 bits")
+            raise bad(f"data type {self.data_type} is not one of those of 8 to 64 bits, nor of 4 bits packed")
         if not 0 <= self.swizzle < len(_SWIZZLE_NAMES):
             raise bad(f"swizzle {self.swizzle} is not one of {', '.join(_SWIZZLE_NAMES)}")
         if self.interleave:

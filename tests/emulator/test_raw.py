@@ -114,21 +114,41 @@ def test_a_descriptor_in_global_memory_is_found():
         launch(IN_MEMORY, 1, 32, RawArguments(pointers, memory), dynamic_smem=BYTES)
 
 
-def test_the_bits_of_the_hardware_are_understood():
+@pytest.mark.parametrize(("kind", "columns"), [(7, 32), (11, 256)], ids=["f32", "packed 4 bits"])
+def test_the_bits_of_the_hardware_are_understood(kind, columns):
     """A descriptor as host code writes it: address, flags, strides/16, sizes - 1, boxes - 1."""
     x, out = tensor(), np.zeros(512, np.float32)
     words = [0] * 16
     words[0], words[1] = x.ctypes.data & 0xFFFFFFFF, x.ctypes.data >> 32
-    words[2] = 2 | 1 << 4 | 7 << 7
+    words[2] = 2 | 1 << 4 | kind << 7
     words[3] = 128 >> 4
-    words[8], words[9] = 31, 15
+    words[8], words[9] = columns - 1, 15
     raw = bytearray(struct.pack("<16I", *words))
-    raw[55], raw[56] = 31, 15
+    raw[55], raw[56] = columns - 1, 15
     params = struct.pack("<Q", out.ctypes.data).ljust(64, b"\0") + bytes(raw).ljust(128, b"\0")
     launch(IN_STRUCT, 1, 32, RawArguments(params, [Region(out), Region(x)]), dynamic_smem=BYTES)
     np.testing.assert_array_equal(out, x.ravel())
     with pytest.raises(EmulatorError, match="no tensor map was passed"):  # of memory that the launch has not
         launch(IN_STRUCT, 1, 32, RawArguments(params, [Region(out)]), dynamic_smem=BYTES)
+
+
+def test_coordinates_of_packed_elements_count_elements():
+    """Sixteen bytes into rows of 128, of which the last box ends outside."""
+    x, out = np.arange(16 * 128, dtype=np.uint8).reshape(16, 128), np.zeros(512, np.float32)
+    text = IN_STRUCT.replace("{0, 0}", "{32, 0}")
+    tensor_map = TensorMap(x, (256, 16), dims=(256, 16), strides=(128,), dtype="e2m1")
+    launch(text, 1, 32, [Struct([out, np.int32(7), tensor_map, np.int32(1)])], dynamic_smem=BYTES)
+    got = out.view(np.uint8).reshape(16, 128)
+    np.testing.assert_array_equal(got[:, :112], x[:, 16:])
+    assert not got[:, 112:].any()
+    with pytest.raises(EmulatorError, match="multiple of 16 bytes for elements of 4 bits"):
+        launch(
+            text.replace("{32, 0}", "{16, 0}"),
+            1,
+            32,
+            [Struct([out, np.int32(7), tensor_map, np.int32(1)])],
+            dynamic_smem=BYTES,
+        )
 
 
 def test_host_addresses_are_right_as_they_are():
@@ -155,7 +175,9 @@ def test_the_encoding_says_all_that_the_call_says():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"data_type": 13}, "data type 13"),
+        ({"data_type": 14}, "data type 14"),
+        ({"data_type": 13, "dims": (33, 16)}, "no whole bytes"),
+        ({"data_type": 13, "box": (16, 16)}, "8 bytes, not a multiple of 16"),
         ({"swizzle": 5}, "swizzle 5"),
         ({"interleave": 1}, "interleave 1"),
         ({"fill": 2}, "fill 2"),

@@ -302,6 +302,31 @@ def test_torchs_device_is_told_apart_from_the_host():
     assert not torch.zeros(2).is_cuda
 
 
+def test_torchs_tensors_lie_where_the_gpus_allocator_would_put_them():
+    """A tensor map in memory needs 128 bytes of alignment, where torch's CPU allocator gives 64."""
+    with emulated("sm_90a"):
+        host, back = torch.arange(7), torch.zeros(5)
+        seen = back.numpy()
+        leaf = torch.randn(5, device="cuda", requires_grad=True)
+        made = [
+            torch.empty(3, 5, device="cuda"),
+            torch.ones(3, device="cuda").to(torch.float8_e4m3fn),
+            torch.randn(4, 6, device="cuda").t().contiguous(),
+            host.cuda(),
+            leaf.exp(),
+        ]
+        assert not any(t.data_ptr() % 512 for t in made)
+        assert made[0].shape == (3, 5)
+        torch.testing.assert_close(made[4].log().detach(), leaf.detach())
+        made[4].sum().backward()
+        torch.testing.assert_close(leaf.grad, made[4].detach())
+        # Views stay views, and what shares the host's memory does so still.
+        row = made[0][1:]
+        assert row.data_ptr() - made[0].data_ptr() == 20
+        back.copy_(leaf.detach())
+        assert (seen == leaf.detach().numpy()).all()
+
+
 def test_a_backward_pass_makes_its_tensors_on_the_device():
     """torch leaves the mode that tells devices apart before a backward pass, and makes the gradients itself."""
     seen = []

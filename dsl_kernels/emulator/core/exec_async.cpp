@@ -254,8 +254,10 @@ void Exec::tma() {
     s64 coord[5];
     for (int i = 0; i < nc; i++) coord[i] = sign_extend(cv[i][l], 32);
     // Both are illegal instructions on an H200.
-    if (coord[0] * t->elem_bytes % 16)
-      M.fatal("tensor-coordinate", &w, pc, "the innermost coordinate " + std::to_string(coord[0]) + " is no multiple of 16 bytes for elements of " + std::to_string(t->elem_bytes));
+    int per = t->type == TY_e2m1 ? 2 : 1;
+    if (coord[0] * t->elem_bytes % (16 * per))
+      M.fatal("tensor-coordinate", &w, pc, "the innermost coordinate " + std::to_string(coord[0]) + " is no multiple of 16 bytes for elements of " + (per > 1 ? "4 bits" : std::to_string(t->elem_bytes)));
+    coord[0] /= per;
     for (int i = 0; i < nc && !load && !gather; i++)
       if (coord[i] < 0) M.fatal("tensor-coordinate", &w, pc, "a tensor store starts at the negative coordinate " + std::to_string(coord[i]));
     u64 box = gather ? 4 : 1;

@@ -12,19 +12,40 @@ namespace {
 
 inline constexpr u32 MAGIC = 0x6D617054;  // as arguments.py has it
 
+// As the hardware's, the first half of the 128 bytes says all: CuTe DSL's kernels copy that half alone.
 struct Image {
-  u64 base, dims[5], strides[4];
-  u16 box[5];
-  u8 steps[5], rank, type, swizzle, atom, fill, interleave;
-  u8 unused[23];
-  u32 magic;
+  u64 base;
+  u32 strides[4];   // sixteenths of bytes, of which the upper four bits lie in `upper`
+  u16 upper, steps; // steps less one, of three bits
+  u32 dims[5];      // less one
+  u8 box[5];        // less one
+  u8 rank, type, modes;
+  u32 magic, unused;
+
+  // Modes: of two bits the swizzle, of one its atoms and the fill, of two the interleave.
+  u8 mode(int at, int bits) const { return u8(modes >> at & ((1 << bits) - 1)); }
+  void set_mode(int at, int bits, u64 v) { modes = u8((modes & ~(((1u << bits) - 1) << at)) | u32(v) << at); }
+  s64 stride(int i) const { return (s64(strides[i]) | s64(upper >> (4 * i) & 15) << 32) << 4; }
+  void set_stride(int i, u64 v) {
+    strides[i] = u32(v >> 4);
+    upper = u16((upper & ~(15u << (4 * i))) | u32(v >> 36 & 15) << (4 * i));
+  }
+  void set_step(int i, u64 v) { steps = u16((steps & ~(7u << (3 * i))) | u32(v - 1) << (3 * i)); }
 };
-static_assert(sizeof(Image) == 128);
+static_assert(sizeof(Image) == 64);
+
+enum Mode : int { SWIZZLE = 0, ATOM = 2, FILL = 3, INTERLEAVE = 4 };
 
 // PTX ISA, tensormap.replace: what its table of values says of elemtype; types of maps that tensor copies know.
-constexpr int ELEMENTS[] = {TY_u8, TY_u16, TY_u32, TY_s32, TY_u64, TY_s64, TY_f16, TY_f32, TY_f32, TY_f64, TY_bf16, TY_tf32, TY_tf32};
+constexpr int ELEMENTS[] = {TY_u8, TY_u16, TY_u32, TY_s32, TY_u64, TY_s64, TY_f16, TY_f32, TY_f32, TY_f64, TY_bf16, TY_tf32, TY_tf32, TY_e2m1};
 
 enum Field : int { F_ADDRESS, F_RANK, F_BOX, F_DIM, F_STRIDE, F_STEP, F_TYPE, F_INTERLEAVE, F_SWIZZLE, F_ATOM, F_FILL };
+
+// Two elements of 4 bits are a byte: their map is one of bytes with half the sizes.
+TensorMapRow in_bytes(TensorMapRow t) {
+  if (t.type == TY_e2m1) t.dims[0] /= 2, t.box[0] /= 2;
+  return t;
+}
 
 // Why the hardware would not take the map; empty when it would.
 std::string wrong(const TensorMapRow& t) {
@@ -35,10 +56,7 @@ std::string wrong(const TensorMapRow& t) {
   if (inner % 16) return "its innermost box extent of " + std::to_string(inner) + " bytes is no multiple of 16";
   if (span && inner > span) return "its innermost box extent of " + std::to_string(inner) + " bytes exceeds the swizzle's span of " + std::to_string(span);
   for (int i = 0; i < t.rank; i++) {
-    if (t.box[i] < 1 || t.box[i] > 256) return "box size " + std::to_string(t.box[i]) + " is outside 1 to 256";
-    if (t.dims[i] < 1 || t.dims[i] > s64(1) << 32) return "dimension " + std::to_string(t.dims[i]) + " is outside 1 to 2^32";
     if (t.elem_strides[i] != 1) return "element stride " + std::to_string(t.elem_strides[i]) + ", where the emulator knows 1 alone";
-    if (i && (t.strides[i] % 16 || t.strides[i] < 0 || t.strides[i] >= s64(1) << 40)) return "stride " + std::to_string(t.strides[i]) + " is no multiple of 16 below 2^40";
   }
   return "";
 }
@@ -48,11 +66,12 @@ TensorMapRow row_of(const Image& m, u64 address) {
   t.address = s64(address), t.base = s64(m.base), t.rank = m.rank, t.type = m.type;
   t.elem_bytes = std::max(1, TYPE_BITS[std::min<int>(m.type, TY_COUNT - 1)] / 8);
   for (int i = 0; i < 5; i++) {
-    t.dims[i] = s64(m.dims[i]), t.box[i] = m.box[i], t.elem_strides[i] = m.steps[i];
-    t.strides[i] = i ? s64(m.strides[i - 1]) : t.elem_bytes;
+    t.dims[i] = s64(m.dims[i]) + 1, t.box[i] = s64(m.box[i]) + 1, t.elem_strides[i] = (m.steps >> (3 * i) & 7) + 1;
+    t.strides[i] = i ? m.stride(i - 1) : t.elem_bytes;
   }
-  t.swizzle = m.swizzle == 3 && m.atom == 1 ? 4 : m.swizzle;
-  t.nan_fill = m.fill, t.interleave = m.interleave;
+  int swizzle = m.mode(SWIZZLE, 2);
+  t.swizzle = swizzle == 3 && m.mode(ATOM, 1) ? 4 : swizzle;
+  t.nan_fill = m.mode(FILL, 1), t.interleave = m.mode(INTERLEAVE, 2);
   return t;
 }
 
@@ -67,8 +86,8 @@ void Exec::tensormap() {
     u64 to = uniform(0, "destination"), from = uniform(1, "source");
     Loc s = M.resolve(w, pc, from, 128, 2, 128, "tensormap.cp_fenceproxy"), d = M.resolve(w, pc, to, 128, 1, 128, "tensormap.cp_fenceproxy");
     if (d.region && !d.region->r.writable) M.fatal("write-to-read-only", &w, pc, "tensormap.cp_fenceproxy writes to '" + d.region->name + "', which is read-only");
-    M.note_read(s, 128, acc, w, pc, "tensormap.cp_fenceproxy");
-    note_lane(s, 128, 32, nullptr, "tensormap.cp_fenceproxy");
+    M.note_read(s, sizeof(Image), acc, w, pc, "tensormap.cp_fenceproxy");
+    note_lane(s, sizeof(Image), 32, nullptr, "tensormap.cp_fenceproxy");
     M.note_write(d, 128, acc, w, pc, "tensormap.cp_fenceproxy");
     if (std::memcmp(d.p, s.p, 128)) M.progress();
     std::memcpy(d.p, s.p, 128);
@@ -86,32 +105,41 @@ void Exec::tensormap() {
     Loc at = M.resolve(w, pc, a[l], 128, int(in.m[1]), 128, "tensormap.replace");
     if (!at.shadow && !at.region) M.fatal("write-to-param", &w, pc, "tensormap.replace on a kernel parameter");
     if (at.region && !at.region->r.writable) M.fatal("write-to-read-only", &w, pc, "tensormap.replace on '" + at.region->name + "', which is read-only");
-    M.note_read(at, 128, acc, w, pc, "tensormap.replace");
+    M.note_read(at, sizeof(Image), acc, w, pc, "tensormap.replace");
     Image m;
-    std::memcpy(&m, at.p, 128);
+    std::memcpy(&m, at.p, sizeof(Image));
     if (m.magic != MAGIC) M.fatal("tensor-map", &w, pc, "tensormap.replace on 128 bytes that are no tensor map");
     u64 v = value[l], k = many ? ordinal[l] : 0;
     if (k > (field == F_STRIDE ? 3u : 4u)) M.fatal("tensor-map", &w, pc, "tensormap.replace of ordinal " + std::to_string(k));
+    if (field == F_STRIDE && (v % 16 || v >> 40)) M.fatal("tensor-map", &w, pc, "tensormap.replace by stride " + std::to_string(v) + ", which is no multiple of 16 below 2^40");
+    if (field != F_ADDRESS && field != F_STRIDE) v = low(v, 32);
+    u64 most = field == F_BOX ? 256 : field == F_STEP ? 8 : field == F_DIM ? 0xFFFFFFFF : 0;
+    if (most && (!v || v > most)) M.fatal("tensor-map", &w, pc, "tensormap.replace by " + std::to_string(v) + ", outside 1 to " + std::to_string(most));
     switch (field) {
       case F_ADDRESS: m.base = v; break;
-      case F_RANK: m.rank = u8(std::min<u64>(low(v, 32), 200) + 1); break;
-      case F_BOX: m.box[k] = u16(std::min<u64>(low(v, 32), 0xFFFF)); break;
-      case F_DIM: m.dims[k] = low(v, 32); break;
-      case F_STRIDE: m.strides[k] = v; break;
-      case F_STEP: m.steps[k] = u8(std::min<u64>(low(v, 32), 255)); break;
+      case F_RANK: m.rank = u8(std::min<u64>(v, 200) + 1); break;
+      case F_BOX: m.box[k] = u8(v - 1); break;
+      case F_DIM: m.dims[k] = u32(v - 1); break;
+      case F_STRIDE: m.set_stride(int(k), v); break;
+      case F_STEP: m.set_step(int(k), v); break;
       case F_TYPE:
-        if (v >= std::size(ELEMENTS)) unsupported("tensor maps of elements of 4 and 6 bits");
+        if (v >= std::size(ELEMENTS)) unsupported("tensor maps of elements of 4 and 6 bits that shared memory holds unpacked");
         m.type = u8(ELEMENTS[v]);
         break;
-      case F_INTERLEAVE: m.interleave = u8(v); break;
-      case F_SWIZZLE: m.swizzle = u8(v); break;
-      case F_ATOM: m.atom = u8(v); break;
-      case F_FILL: m.fill = u8(v); break;
+      case F_INTERLEAVE: m.set_mode(INTERLEAVE, 2, std::min<u64>(v, 3)); break;
+      case F_SWIZZLE:
+        if (v > 3) unsupported("this swizzle of a tensor map");
+        m.set_mode(SWIZZLE, 2, v);
+        break;
+      case F_ATOM:
+        if (v > 1) unsupported("this swizzle of a tensor map");
+        m.set_mode(ATOM, 1, v);
+        break;
+      case F_FILL: m.set_mode(FILL, 1, v != 0); break;
     }
-    if (m.swizzle > 3 || m.atom > 1) unsupported("this swizzle of a tensor map");
-    M.note_write(at, 128, acc, w, pc, "tensormap.replace");
-    if (at.shadow) note_lane(at, 128, l, reinterpret_cast<u8*>(&m), "tensormap.replace");
-    std::memcpy(at.p, &m, 128);
+    M.note_write(at, sizeof(Image), acc, w, pc, "tensormap.replace");
+    if (at.shadow) note_lane(at, sizeof(Image), l, reinterpret_cast<u8*>(&m), "tensormap.replace");
+    std::memcpy(at.p, &m, sizeof(Image));
     M.progress();
   }
 }
@@ -126,11 +154,11 @@ void Exec::acquire_map() {
 
 // The map that a tensor copy names.
 TensorMapRow Machine::map_at(Warp& w, int pc, u64 address) {
-  if (auto it = maps.find(address); it != maps.end()) return it->second;
+  if (auto it = maps.find(address); it != maps.end()) return in_bytes(it->second);
   if (maps.count(address + WIN_PARAM)) fatal("tensor-map", &w, pc, "the tensor map's address is one of the parameter space: convert it with cvta.param");
   GlobalRegion* r = region_of(address);
   Image m{};
-  if (r && within(address, 128, u64(r->r.base + r->r.size))) std::memcpy(&m, reinterpret_cast<u8*>(r->r.host) + (address - u64(r->r.base)), 128);
+  if (r && within(address, 128, u64(r->r.base + r->r.size))) std::memcpy(&m, reinterpret_cast<u8*>(r->r.host) + (address - u64(r->r.base)), sizeof(Image));
   if (m.magic != MAGIC) fatal("tensor-map", &w, pc, "no tensor map was passed at address " + hex(address));
   if (address % 64) fatal("tensor-map", &w, pc, "the tensor map at " + hex(address) + " is not aligned to 64 bytes");
   Loc at = global_at(w, pc, address, 128, "tensor copy", false);
@@ -150,7 +178,7 @@ TensorMapRow Machine::map_at(Warp& w, int pc, u64 address) {
       break;
     }
   }
-  TensorMapRow t = row_of(m, address);
+  TensorMapRow t = in_bytes(row_of(m, address));
   if (std::string why = wrong(t); !why.empty()) fatal("tensor-map", &w, pc, "the tensor map at " + hex(address) + " cannot be used: " + why);
   return t;
 }

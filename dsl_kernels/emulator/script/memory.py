@@ -9,13 +9,30 @@ from typing import Any
 
 from ..raw import Region
 
-_ALIGN = 512  # what an allocator of the GPU guarantees
+ALIGN = 512  # what an allocator of the GPU guarantees
 
 
 @dataclass
 class _Block:
     buffer: Any
     size: int
+
+
+def _aligned(size: int) -> tuple[Any, int]:
+    """A buffer of at least so many bytes, and the address in it that an allocation would have."""
+    buffer = ctypes.create_string_buffer(size + ALIGN)
+    return buffer, -(-ctypes.addressof(buffer) // ALIGN) * ALIGN
+
+
+def aligned_copy(storage: Any) -> Any:
+    """A torch storage with the same bytes, where an allocation would lie."""
+    import torch
+
+    size = storage.nbytes()
+    buffer, address = _aligned(size)
+    ctypes.memmove(address, storage.data_ptr(), size)
+    offset = address - ctypes.addressof(buffer)
+    return torch.frombuffer(buffer, dtype=torch.uint8, count=size, offset=offset).untyped_storage()
 
 
 class Memory:
@@ -32,8 +49,7 @@ class Memory:
 
     def allocate(self, size: int) -> int:
         """Memory whose content is undefined on a GPU; here 0xFF bytes, which are NaN in every float format."""
-        buffer = ctypes.create_string_buffer(size + _ALIGN)
-        address = -(-ctypes.addressof(buffer) // _ALIGN) * _ALIGN
+        buffer, address = _aligned(size)
         ctypes.memset(address, 0xFF, size)
         self._blocks[address] = _Block(buffer, size)
         return address

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .hooks import Patches
+from .memory import ALIGN, Memory, aligned_copy
 from .session import Session
 from .torch_streams import classes
 
@@ -124,12 +125,33 @@ def _on_cpu(session: Session, func: Any, args: Any, kwargs: Any) -> Any:
         if moved and (not sources or result.data_ptr() == sources[0].data_ptr()):
             result = result.clone()
     if on_device:
+        _align(memory, result, sources)
         for tensor in _tensors(result):
             memory.adopt(tensor)
         graph = session.capturing(0)
         if graph is not None and name != "__get__":
             graph.nodes.append(_again(func, args, kwargs, result, name))
     return result
+
+
+def _align(memory: Memory, result: Any, sources: list[Any]) -> None:
+    """Move new tensors to where the GPU's allocator would put them; those that share memory with an argument stay."""
+    import torch
+
+    old = {t.untyped_storage()._cdata for t in sources if t.layout is torch.strided}
+    moved: dict[int, Any] = {}
+    for tensor in _tensors(result):
+        if tensor.layout is not torch.strided or memory.holds(tensor):
+            continue
+        storage = tensor.untyped_storage()
+        if storage._cdata in old or not storage.data_ptr() % ALIGN:
+            continue
+        if storage._cdata not in moved:
+            moved[storage._cdata] = aligned_copy(storage)
+        with torch.no_grad():
+            tensor.data = torch.empty(0, dtype=tensor.dtype).set_(
+                moved[storage._cdata], tensor.storage_offset(), tensor.size(), tensor.stride()
+            )
 
 
 def _asked(session: Session, name: str, args: Any, kwargs: Any) -> tuple[bool | None, Any, Any]:
