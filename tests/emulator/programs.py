@@ -57,6 +57,33 @@ if __name__ == "__main__":
     main(int(sys.argv[1]))
 """
 
+# The same kernel behind TVM's FFI: the FFI takes torch's tensors, and refuses those that are not as compiled.
+CUTE_TVM_FFI = (
+    CUTE_ADD.split("def main")[0]
+    + """
+@cute.jit
+def scaled(a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, blocks: cutlass.Int32 = 2):
+    kernel(a, b, c).launch(grid=(blocks, 1, 1), block=(64, 1, 1))
+
+
+a = torch.arange(100, dtype=torch.float32, device="cuda")
+b, c = torch.ones(100).cuda(), torch.zeros(100, device="cuda")
+fake = [from_dlpack(x, enable_tvm_ffi=True) for x in (a, b, c)]
+for function in (add, scaled):
+    c.zero_()
+    compiled = cute.compile(function, *fake, options="--enable-tvm-ffi")
+    compiled(a, b, c)
+    torch.testing.assert_close(c, a + b)
+for wrong in (c.half(), c.cpu()):
+    try:
+        compiled(a, b, wrong)
+    except (ValueError, TypeError) as error:
+        print("refused:", str(error).splitlines()[0])
+compiled(a, b, c, blocks=int(sys.argv[1]))
+print("PASS")
+"""
+)
+
 # A tile by the copy engine, into the 128-byte swizzle and out again; the DSL's host code writes both descriptors.
 CUTE_TMA = """
 import torch

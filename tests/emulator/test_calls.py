@@ -152,14 +152,25 @@ def test_calls_that_unfold_to_too_much_are_refused(monkeypatch):
 
 
 def test_a_function_without_a_body_is_reported_when_it_is_reached():
-    text = KERNEL.replace("call nothing;", "call (%r2), vprintf, (%d1, %d1);").replace(
+    text = KERNEL.replace("call nothing;", "call (%r2), __assertfail, (%d1, %d1);").replace(
         ".func nothing",
-        ".extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b);\n.func nothing",
+        ".extern .func (.param .b32 r) __assertfail (.param .b64 a, .param .b64 b);\n.func nothing",
     )
     report = launch(text, 1, 32, [np.zeros(32, np.uint32)], check="report")
     assert {f.code for f in report.errors} == {"call"}
     unreached = text.replace("setp.lt.u32 %p1, %r1, 20;", "setp.lt.u32 %p1, %r1, 0;")
     assert launch(unreached, 1, 32, [np.zeros(32, np.uint32)]).ok
+
+
+def test_printf_prints_nothing_and_says_so():
+    declared = ".extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b);\n.func nothing"
+    out, plain = np.zeros(32, np.uint32), np.zeros(32, np.uint32)
+    launch(KERNEL, 1, 32, [plain])
+    text = KERNEL.replace(".func nothing", declared)
+    in_memory = "{ .param .b32 said; call (said), vprintf, (%d1, %d1); ld.param.b32 %r5, [said]; add.u32 %r5, %r5, 1000; }"
+    for call in ("@%p1 call (%r6), vprintf, (%d1, %d1);", in_memory):
+        report = launch(text.replace("@%p1 call nothing;", call), 1, 32, [out])
+        assert report.ok and (out == plain).all()
 
 
 SOURCE = """

@@ -17,6 +17,7 @@ from .kernels import simple
 from .programs import (
     CUTE_ADD,
     CUTE_TMA,
+    CUTE_TVM_FFI,
     GLUON_SCALE,
     RACE,
     SCALE,
@@ -317,6 +318,11 @@ def test_torchs_tensors_lie_where_the_gpus_allocator_would_put_them():
         ]
         assert not any(t.data_ptr() % 512 for t in made)
         assert made[0].shape == (3, 5)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            profile.step()
+        assert not list(profile.key_averages()) and not profile.key_averages().table(
+            sort_by="cuda_time_total"
+        )
         torch.testing.assert_close(made[4].log().detach(), leaf.detach())
         made[4].sum().backward()
         torch.testing.assert_close(leaf.grad, made[4].detach())
@@ -455,6 +461,19 @@ def test_a_cute_dsl_program(tmp_path, arch):
     done = emulate("--arch", arch, "--interleavings", "4", "--script", "p.py", "100", cwd=tmp_path)
     assert done.returncode == 0 and "PASS" in done.stdout, done.stdout + done.stderr
     assert done.stdout.count("4 interleavings") == 2 and "grid (2, 1, 1)" in done.stdout
+
+
+@pytest.mark.compile
+def test_a_cute_dsl_program_behind_tvms_ffi(tmp_path):
+    pytest.importorskip("tvm_ffi")
+    (tmp_path / "p.py").write_text(CUTE_TVM_FFI)
+    done = emulate("--interleavings", "2", "--script", "p.py", "2", cwd=tmp_path)
+    assert done.returncode == 0 and "PASS" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.count("refused: Mismatched") == 2, done.stdout
+    assert done.stdout.count("grid (2, 1, 1)") == 3
+    # What a launch raises passes through the FFI.
+    done = emulate("--interleavings", "2", "--script", "p.py", "0", cwd=tmp_path)
+    assert done.returncode == 1 and "EMULATOR_LAUNCH" in done.stdout + done.stderr, done.stdout + done.stderr
 
 
 @pytest.mark.compile

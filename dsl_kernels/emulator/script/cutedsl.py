@@ -8,15 +8,16 @@ writes. None of the DSL's libraries is replaced, and none of them is called for 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import struct
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .driver import ATTRIBUTE_NAMES, CLUSTER
+from .driver import ATTRIBUTE_NAMES, CLUSTER, encode_tiled
 from .errors import UnsupportedCall
 from .hooks import Patches
 from .hostir import HostProgram
@@ -44,10 +45,12 @@ class _Programs:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._programs: weakref.WeakKeyDictionary[Any, HostProgram] = weakref.WeakKeyDictionary()
-        self.calls: Mapping[str, Callable[..., int]] = {
+        self.calls: dict[str, Callable[..., int]] = {
             "_cudaGetDevice": self._device,
             "_cudaSetDevice": lambda p, device: 0,
             "_cudaDeviceGetAttribute": self._attribute,
+            "_cuTensorMapEncodeTiled": lambda p, *arguments: encode_tiled(*arguments),
+            "cuda_dialect_assert_success": self._succeeded,
             "cuda_dialect_init_library_once": lambda p, *_: 0,
             "cuda_dialect_get_error_name": lambda p, error: p.symbol_text(f"CUDA error {error}"),
             "cuda_dialect_print_on_error": lambda p, error: 0,
@@ -58,6 +61,15 @@ class _Programs:
     def _print(self, program: HostProgram, *arguments: int) -> int:
         text = [_c_string(a) for a in arguments if a > 4096]
         self.session.note("the host function printed: " + " ".join(text).strip())
+        return 0
+
+    def _succeeded(self, program: HostProgram, error: int, *_: int) -> int:
+        if error:
+            raise UnsupportedCall(
+                "a driver's call in CuTe DSL's host function",
+                got=f"CUDA error {error}",
+                fix="correct its arguments",
+            )
         return 0
 
     def _device(self, program: HostProgram, to: int) -> int:
@@ -194,11 +206,15 @@ def install(session: Session) -> Iterator[None]:
     from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction as Compiled
     from cutlass.utils.hardware_info import HardwareInfo
 
+    from . import cutedsl_tvm_ffi
+
     patches, programs = Patches(), _Programs(session)
     sms = session.device.sms
     environment = CuTeDSL._get_dsl().envar
     try:
-        patches.set(Compiled, "run_compiled_program", programs.call)
+        if importlib.util.find_spec("tvm_ffi") is not None:
+            programs.calls.update(cutedsl_tvm_ffi.library_calls())
+            cutedsl_tvm_ffi.install(session, patches, programs.of)
         patches.set(Compiled, "run_compiled_program", lambda self, addresses: programs.call(self, addresses))
         patches.set(Compiled, "to", lambda self, device=None: _Bound(self))
         patches.set(HardwareInfo, "get_max_active_clusters", lambda self, size, *_, **__: max(1, sms // size))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from ..descriptors import SIZE, Descriptor
 from ..errors import LaunchError
 from ..launch import _parse
 from .session import Graph, Kernel, Session, ptx_text
@@ -27,6 +29,31 @@ _ATTRIBUTES = {
     35: 0, 38: None, 39: 2048, 41: 1, 50: 0, 75: None, 76: None, 78: 1, 79: 1, 80: 1, 81: None, 82: None, 83: 1,
     95: 1, 97: None, 106: 32, 111: None, 115: 1, 120: 1, 121: 1, 143: 0, 144: 0,
 }  # fmt: skip
+
+
+def encode_tiled(
+    to: int, kind: int, rank: int, address: int, dims: int, strides: int, box: int, steps: int, interleave: int, swizzle: int,
+    promotion: int, fill: int,
+) -> int:  # fmt: skip
+    """``cuTensorMapEncodeTiled``, its arrays given by their addresses.
+
+    Raises:
+        LaunchError: the driver would refuse the map.
+    """
+    if not 1 <= rank <= 5 or to % 64:
+        return INVALID_VALUE
+
+    def read(kind: Any, at: int, count: int) -> list[int]:
+        return list((kind * count).from_address(at)) if count else []
+
+    u64, u32 = ctypes.c_uint64, ctypes.c_uint32
+    descriptor = Descriptor(
+        address, kind, read(u64, dims, rank), read(u64, strides, rank - 1), read(u32, box, rank), read(u32, steps, rank),
+        swizzle, interleave, fill,
+    )  # fmt: skip
+    descriptor.row(0, f"of the call of cuTensorMapEncodeTiled over {address:#x}")
+    ctypes.memmove(to, descriptor.encode(), SIZE)
+    return SUCCESS
 
 
 class Driver:

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from ...errors import DslKernelError
-from ..descriptors import SIZE, Descriptor
-from .driver import INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, SUCCESS, VERSION, Driver
+from .driver import INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, SUCCESS, VERSION, Driver, encode_tiled
 from .errors import UnsupportedCall
 from .hooks import Patches
 
@@ -364,20 +363,9 @@ class CApi:
         self, to: int, kind: int, rank: int, address: int, dims: int, strides: int, box: int, steps: int, interleave: int,
         swizzle: int, promotion: int, fill: int,
     ) -> int:  # fmt: skip
-        if not 1 <= rank <= 5 or to % 64:
-            return INVALID_VALUE
-
-        def read(kind: Any, at: int, count: int) -> list[int]:
-            return list((kind * count).from_address(at)) if count else []
-
-        u64, u32 = ctypes.c_uint64, ctypes.c_uint32
-        descriptor = Descriptor(
-            address, kind, read(u64, dims, rank), read(u64, strides, rank - 1), read(u32, box, rank), read(u32, steps, rank),
-            swizzle, interleave, fill,
-        )  # fmt: skip
-        descriptor.row(0, f"of the call of cuTensorMapEncodeTiled over {address:#x}")
-        ctypes.memmove(to, descriptor.encode(), SIZE)
-        return SUCCESS
+        return encode_tiled(
+            to, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill
+        )
 
     def cuLaunchKernel(self, function: int, *rest: int) -> int:
         grid, block, (smem, stream, params, extra) = rest[:3], rest[3:6], rest[6:]

@@ -192,10 +192,13 @@ class HostProgram:
         self.calls = calls
         self.functions: dict[str, Any] = {}
         self._globals: dict[str, Any] = {}
+        self._named: set[str] = set()  # functions, those of libraries too
         self._keep: list[Any] = []
         self._module = module  # the operations belong to it
         for op in module.body.operations:
             op = op.operation
+            if op.name == "llvm.func":
+                self._named.add(_text(op.attributes["sym_name"]))
             if op.name == "llvm.func" and len(op.regions[0].blocks):
                 self.functions[_text(op.attributes["sym_name"])] = op
             elif op.name == "llvm.mlir.global":
@@ -203,8 +206,11 @@ class HostProgram:
         self._addresses: dict[str, int] = {}
 
     def symbol(self, name: str) -> int:
-        """The address of a module variable; one without a value holds its own address, as a handle."""
+        """The address of a module variable or function; one without a value holds its own address, as a handle."""
         if name in self._addresses:
+            return self._addresses[name]
+        if name in self._named:  # passed on as a callback, which no call here makes
+            self._addresses[name] = self.allocate(8)
             return self._addresses[name]
         op = self._globals.get(name)
         if op is None:
@@ -386,6 +392,13 @@ class HostProgram:
     def _do_sitofp(self, op: Any, kind: Layout, operands: list[Any]) -> int:
         value = _signed(operands[0], layout(str(op.operands[0].type)).bits)
         return int.from_bytes(struct.pack(_FLOAT_FORMS[kind.bits], float(value)), "little")
+
+    def _do_fptrunc(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+        source = layout(str(op.operands[0].type))
+        value = struct.unpack(_FLOAT_FORMS[source.bits], operands[0].to_bytes(source.size, "little"))[0]
+        return int.from_bytes(struct.pack(_FLOAT_FORMS[kind.bits], value), "little")
+
+    _do_fpext = _do_fptrunc
 
     def _do_extractvalue(self, op: Any, kind: Layout, operands: list[Any]) -> int | bytes:
         offset, part = layout(str(op.operands[0].type)).at([int(i) for i in op.attributes["position"]])

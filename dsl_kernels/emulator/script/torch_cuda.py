@@ -204,6 +204,32 @@ def _properties(session: Session) -> SimpleNamespace:
     )  # fmt: skip
 
 
+class _Profile:
+    """In the place of torch's profiler, which looks for a driver: it sees nothing."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.events: Any = lambda: ()
+        self.key_averages: Any = lambda *_, **__: self
+        self.table: Any = lambda *_, **__: ""
+
+    def __enter__(self) -> _Profile:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def step(self) -> None:
+        """As the profiler's."""
+
+    start = stop = step
+
+    def export_chrome_trace(self, path: str) -> None:
+        """Write no trace."""
+
+
 @contextmanager
 def install(session: Session) -> Iterator[None]:
     """torch's device for the time of the check."""
@@ -265,6 +291,7 @@ def install(session: Session) -> Iterator[None]:
         for name, value in nvtx.items():
             patches.set(c.nvtx, name, value)
         patches.set(torch, "Generator", Generator)
+        patches.set(torch.profiler, "profile", _Profile)
         patches.set(torch.version, "cuda", "13.0")
         _backward(session, mode, patches)
         with mode:

@@ -74,7 +74,7 @@ CALLS = {
     "fmha_bwd": (BLACKWELL + "attention/fmha/fmha_bwd.py", "--s_q 128 --s_k 128 --h_q 1 --h_k 1 --d 64"),
     "mla_decode_fp16": (BLACKWELL + "attention/mla/mla_decode_fp16.py", "--seq_len_k 256 --page_size 128"),
     "mla_decode_fp8": (BLACKWELL + "attention/mla/mla_decode_fp8.py", "--seq_len_k 256 --page_size 128"),
-    "mamba2_ssd": (BLACKWELL + "attention/mamba2_ssd/mamba2_ssd.py", "--gbehcdln 1,1,1,1,2,64,128,128"),
+    "mamba2_ssd": (BLACKWELL + "attention/mamba2_ssd/mamba2_ssd.py", "--gbehcdln 2,2,2,2,2,64,128,128"),
     "mixed_input_fmha_decode": (BLACKWELL + "attention/mixed_input_fmha/mixed_input_fmha_decode.py", "--seqlen 256 --heads_q 8 --heads_k 1 --headdim 128 --block_scaledim 128"),
     "mixed_input_fmha_prefill_d256": (BLACKWELL + "attention/mixed_input_fmha/mixed_input_fmha_prefill_d256.py", "--q_shape 1,1,256,256 --k_shape 1,1,256,256"),
     "mixed_input_fmha_prefill_d512": (BLACKWELL + "attention/mixed_input_fmha/mixed_input_fmha_prefill_d512.py", "--q_shape 1,1,128,512 --k_shape 1,1,128,512"),
@@ -98,16 +98,47 @@ CALLS = {
     "tutorial_gemm_4": (TUTORIAL + "fp16_gemm_4.py", "--mnk 512,512,256"),
     "tutorial_gemm_5": (TUTORIAL + "fp16_gemm_5.py", "--mnk 512,512,256"),
     "tutorial_gemm_6": (TUTORIAL + "fp16_gemm_6.py", "--mnk 256,512,128"),
-    "tutorial_nvfp4_gemm_0": (TUTORIAL + "nvfp4_gemm_0.py", ""),
-    "tutorial_nvfp4_gemm_1": (TUTORIAL + "nvfp4_gemm_1.py", ""),
+    "tutorial_nvfp4_gemm_0": (TUTORIAL + "nvfp4_gemm_0.py", "--mnkl 256,256,256,1"),
+    "tutorial_nvfp4_gemm_1": (TUTORIAL + "nvfp4_gemm_1.py", "--mnkl 256,256,256,1"),
     "tutorial_tma_0": (TMA + "tma_v0.py", "--M 256 --N 128 --num_warmup 0 --num_iters 1"),
     "tutorial_tma_1": (TMA + "tma_v1.py", "--M 128 --N 256 --num_warmup 0 --num_iters 1"),
     "tutorial_tma_2": (TMA + "tma_v2.py", "--M 256 --N 128 --num_warmup 0 --num_iters 1"),
 }  # fmt: skip
 
 
+#: values of e2m1 by their four bits
+E2M1 = torch.tensor([s * x for s in (1.0, -1.0) for x in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)])
+
+
+def values(x):
+    """The rows of a matrix of 8-bit floats, or of two of 4 bits a byte, in float32."""
+    if x.dtype is not torch.float4_e2m1fn_x2:
+        return x.float()
+    codes = x.view(torch.uint8)
+    return E2M1[torch.stack([codes & 15, codes >> 4], dim=-1).flatten(-2).long()]
+
+
+def factors(scales, rows, columns):
+    """The scale factors of a matrix, from the order in which tensor memory takes them: 128 rows of 4."""
+    tall, wide = -(-rows // 128), -(-columns // 4)
+    blocks = scales.float().view(tall, wide, 32, 4, 4).transpose(2, 3).reshape(tall, wide, 128, 4)
+    return blocks.permute(0, 2, 1, 3).reshape(tall * 128, wide * 4)[:rows, :columns]
+
+
+def scaled_mm(a, b, scale_a, scale_b, bias=None, out_dtype=None):
+    """torch's product of block-scaled matrices, which torch has for CUDA alone and some examples take as reference."""
+    block = 32 if scale_a.dtype is torch.float8_e8m0fnu else 16
+    a, b = values(a), values(b.transpose(0, 1))
+    a, b = (
+        x * factors(s, x.shape[0], x.shape[1] // block).repeat_interleave(block, 1)
+        for x, s in ((a, scale_a), (b, scale_b))
+    )
+    return (a @ b.T).to(out_dtype)
+
+
 def main():
     torch.manual_seed(0)
+    torch._scaled_mm = scaled_mm
     file, arguments = CALLS[sys.argv[1]]
     path = Path(os.environ["CUTLASS_EXAMPLES"]) / file
     sys.argv = [str(path), *arguments.split()]
