@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..arguments import shown
-from .arguments import TensorMap, as_array
+from .arguments import TensorMap, as_array, map_image
 from .descriptors import ALIGN, SIZE, Descriptor, found
 from .errors import LaunchError, checked
 from .isa.base import GENERIC_PARAM, GENERIC_SHARED
@@ -107,6 +107,10 @@ class RawPacked:
                 given.update(found(ctypes.string_at(host, size), base))
         for at, descriptor in given.items():
             self.map_rows.append(descriptor.row(at, f"at {at:#x}"))
+        for row in self.map_rows:  # what a kernel finds that copies its parameter
+            offset = row[0] - GENERIC_PARAM
+            if 0 <= offset <= len(self.params) - SIZE:
+                self.params[offset : offset + SIZE] = map_image(row)
 
     @staticmethod
     def _buffer(entry: Entry, params: bytes | Sequence[bytes]) -> bytes:

@@ -269,6 +269,13 @@ def test_slips_are_found():
         assert code in code_of(case, text.replace(old, new)), new
 
 
+def test_the_version_of_sparsity_says_nothing_of_a_dense_product():
+    """CuTe DSL sets bit 12, which beside formats of 4 bits is no part of B's."""
+    case = product("nvf4")
+    text = case.text().replace(f"mov.u32 %r7, {case.idesc};", f"mov.u32 %r7, {case.idesc | 1 << 12};")
+    assert text != case.text() and code_of(case, text) == set()
+
+
 @pytest.mark.parametrize(
     "bit", [29, 15, 16, 3, 6], ids=["id", "A MN-major", "B MN-major", "reserved", "reserved 6"]
 )

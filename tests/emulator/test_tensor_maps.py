@@ -1,9 +1,19 @@
 """Tensor maps that a kernel changes: copied from its parameter, given another tensor, and used."""
 
+import struct
+
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import TensorMap, UnsupportedInstruction, interleavings, launch
+from dsl_kernels.emulator import (
+    Descriptor,
+    RawArguments,
+    Region,
+    TensorMap,
+    UnsupportedInstruction,
+    interleavings,
+    launch,
+)
 
 from .kernels import assembles, simple
 
@@ -81,6 +91,19 @@ def test_the_first_half_of_a_map_is_enough():
     report, right = run(half, strict_races=True)
     assert report.ok and right, report
     assert "tensor-map" in codes(half.replace("%r1, 15;", "%r1, 13;"))
+
+
+def test_a_map_that_the_parameters_bytes_hold_is_copied_too():
+    """As host code passes it: the kernel finds what it may change and use, not the encoding."""
+    first, second = (np.arange(480, dtype=np.uint32).reshape(20, 24) + x for x in (0, 5000))
+    out, work = np.zeros((8, 16), np.uint32), np.zeros(256, np.uint8)
+    work = work[-work.ctypes.data % 128 :]
+    encoded = Descriptor(first.ctypes.data, 2, (16, 16), (96,), (16, 8)).encode()
+    numbers = [struct.pack("<i", n) for n in (20, 16)]
+    pointers = [struct.pack("<Q", n) for n in (second.ctypes.data, out.ctypes.data, 80 + 16, work.ctypes.data)]
+    params = [encoded, *pointers[:2], *numbers, *pointers[2:]]
+    report = launch(RIGHT, 1, 32, RawArguments(params, [Region(x) for x in (first, second, out, work)]))
+    assert report.ok and (out[:, :8] == second[8:16, 12:20]).all() and not out[:, 8:].any(), out
 
 
 OTHER = """

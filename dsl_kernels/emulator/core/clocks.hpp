@@ -163,7 +163,9 @@ class Shadows {
         c = lw ? order(lw, a) : Conflict::none;
       }
       if (c != Conflict::none && (bad == Conflict::none || bad == Conflict::same)) {
-        bool same = c == Conflict::race && a.value && a.value[i] == a.held[i] && !(events[lw].flags & (EV_ASYNC | EV_CPASYNC));
+        // Of asynchronous writes only stores to global memory know what they write here, and both have landed.
+        bool landed = !(events[lw].flags & (a.async ? EV_CPASYNC : EV_ASYNC | EV_CPASYNC));
+        bool same = c == Conflict::race && a.value && a.value[i] == a.held[i] && landed;
         if (!same || bad == Conflict::none) bad = same ? Conflict::same : c, where = i, other = lw;
       }
       if (s[i].r != lr) {

@@ -193,7 +193,9 @@ Flow Exec::bulk() {
           m->progress();
           return false;
         }
-        m->note_write(dst, n, red < 0 ? acc : m->async_access(*wp, slot, clk, p, *at, REDUCTION), *wp, p, "bulk store write");
+        Access put = red < 0 ? acc : m->async_access(*wp, slot, clk, p, *at, REDUCTION);
+        if (red < 0) put.value = data->data(), put.held = dst.p;
+        m->note_write(dst, n, put, *wp, p, "bulk store write");
         if (red < 0) std::memcpy(dst.p, data->data(), n);
         else {
           int es = TYPE_BITS[ty] / 8;
@@ -341,8 +343,9 @@ void Exec::tma() {
           if (r.inside_to <= r.inside_from) continue;
           u64 len = r.inside_to - r.inside_from;
           Loc d = m->global_at(*wp, p, r.global + r.inside_from, len, "tensor store", true);
-          m->note_write(d, len, put, *wp, p, "tensor store write");
           const u8* src = data->data() + r.offset + r.inside_from;
+          if (red < 0) put.value = src, put.held = d.p;
+          m->note_write(d, len, put, *wp, p, "tensor store write");
           if (red < 0) std::memcpy(d.p, src, len);
           else
             for (u64 i = 0; i < len; i += u64(t->elem_bytes)) {

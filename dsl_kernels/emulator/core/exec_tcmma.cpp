@@ -83,7 +83,8 @@ void Exec::tc_mma() {
   Scaling sc;
   if (kind >= KIND_MXF8F6F4) sc = scaling(idesc);
   bool scaled = sc.block != 0;
-  int cf = scaled ? 1 : idesc >> 4 & 3, af = idesc >> 7 & 7, bf = idesc >> 10 & 7, N = int(idesc >> 17 & 63) << 3, Mt = int(idesc >> 24 & 31) << 4;
+  // Of kinds of 4 bits B's format has two bits; the third is of sparsity alone.
+  int cf = scaled ? 1 : idesc >> 4 & 3, af = idesc >> 7 & 7, bf = idesc >> 10 & (kind > KIND_MXF8F6F4 ? 3 : 7), N = int(idesc >> 17 & 63) << 3, Mt = int(idesc >> 24 & 31) << 4;
   bool neg_a = idesc >> 13 & 1, neg_b = idesc >> 14 & 1, mn_a = idesc >> 15 & 1, mn_b = idesc >> 16 & 1;
   auto bad = [&](const std::string& why) { M.fatal("instruction-descriptor", &w, pc, "instruction descriptor " + hex(idesc) + ": " + why); };
   if (idesc & 7 || (!scaled && idesc >> 30)) M.fatal("unsupported", &w, pc, "instruction descriptor " + hex(idesc) + " asks for sparsity or a shift");
