@@ -146,17 +146,29 @@ class TensorMap:
                 *five([], 1), SWIZZLES[self.swizzle], int(self.fill == "nan"), TYPES[kind], 0]  # fmt: skip
 
 
+#: types of maps by their number in the image
+_HELD = {"u8": 0, "u16": 1, "u32": 2, "s32": 3, "u64": 4, "s64": 5, "f16": 6, "f32": 7, "f64": 9, "bf16": 10, "e2m1": 11, "tf32": 15}
+
+
 def map_image(row: Sequence[int]) -> bytes:
     """The 128 bytes that a kernel finds where a tensor map was passed: opaque to it, as core/exec_map.cpp reads them."""
     base, rank = row[1:3]
     dims, strides, box, steps = (row[i : i + 5] for i in (4, 9, 14, 19))
     swizzle, fill, type_, interleave = row[24:28]
     atom = int(swizzle == SWIZZLES["128B_atom_32B"])
-    modes = (swizzle - atom) | atom << 2 | fill << 3 | interleave << 4
+    flags = 2 | (rank - 1) << 4 | _held(type_) << 7 | interleave << 11 | (swizzle - atom) << 13 | fill << 15
     upper = sum((s >> 36 & 15) << 4 * i for i, s in enumerate(strides[1:]))
     spans = sum((s - 1) << 3 * i for i, s in enumerate(steps))
-    return struct.pack("<Q4IHH5I8BI68x", base, *((s >> 4) & 0xFFFFFFFF for s in strides[1:]), upper, spans,
-                       *(max(n, 1) - 1 for n in dims), *(n - 1 for n in box), rank, type_, modes, 0x6D617054)  # fmt: skip
+    return struct.pack("<QI4II5IHx5B68x", base, flags | 1 << 18 | atom << 31, *((s >> 4) & 0xFFFFFFFF for s in strides[1:]),
+                       upper, *(max(n, 1) - 1 for n in dims), spans, *(n - 1 for n in box))  # fmt: skip
+
+
+def _held(type_: int) -> int:
+    """The number of a type in the image: the hardware's, but for tf32; bits and 8-bit floats count by their size."""
+    name = next(name for name, number in TYPES.items() if number == type_)
+    if name in _HELD:
+        return _HELD[name]
+    return {"16": 1, "32": 2, "64": 4}.get(name.lstrip("bus"), 0)
 
 
 @checked

@@ -110,7 +110,7 @@ class Descriptor:
             address,
             _HARDWARE_TYPES.get(kind, kind),
             [n + 1 for n in w[8 : 8 + rank]],
-            [n << 4 for n in w[3 : 3 + rank - 1]],
+            [(n | (w[7] >> 4 * i & 15) << 32) << 4 for i, n in enumerate(w[3 : 3 + rank - 1])],
             [data[55 + i] + 1 for i in range(rank)],
             [(w[13] >> 3 * i & 7) + 1 for i in range(rank)],
             flags >> 13 & 3,

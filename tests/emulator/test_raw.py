@@ -109,22 +109,32 @@ def test_a_descriptor_in_global_memory_is_found():
     memory = [Region(out), Region(x), Region(holder)]
     launch(IN_MEMORY, 1, 32, RawArguments(pointers, memory), dynamic_smem=BYTES)
     np.testing.assert_array_equal(out, x.ravel())
-    holder[at] ^= 1
+    # Kernels write the hardware's bits there themselves.
+    out[:] = 0
+    holder[at : at + 64] = hardware_bits(x, 7, 32)
+    launch(IN_MEMORY, 1, 32, RawArguments(pointers, memory), dynamic_smem=BYTES)
+    np.testing.assert_array_equal(out, x.ravel())
+    holder[at + 8] ^= 1
     with pytest.raises(EmulatorError, match="no tensor map was passed"):
         launch(IN_MEMORY, 1, 32, RawArguments(pointers, memory), dynamic_smem=BYTES)
 
 
-@pytest.mark.parametrize(("kind", "columns"), [(7, 32), (11, 256)], ids=["f32", "packed 4 bits"])
-def test_the_bits_of_the_hardware_are_understood(kind, columns):
+def hardware_bits(x: np.ndarray, kind: int, columns: int) -> bytearray:
     """A descriptor as host code writes it: address, flags, strides/16, sizes - 1, boxes - 1."""
-    x, out = tensor(), np.zeros(512, np.float32)
     words = [0] * 16
     words[0], words[1] = x.ctypes.data & 0xFFFFFFFF, x.ctypes.data >> 32
-    words[2] = 2 | 1 << 4 | kind << 7
+    words[2] = 2 | 1 << 4 | kind << 7 | 1 << 18
     words[3] = 128 >> 4
     words[8], words[9] = columns - 1, 15
     raw = bytearray(struct.pack("<16I", *words))
     raw[55], raw[56] = columns - 1, 15
+    return raw
+
+
+@pytest.mark.parametrize(("kind", "columns"), [(7, 32), (11, 256)], ids=["f32", "packed 4 bits"])
+def test_the_bits_of_the_hardware_are_understood(kind, columns):
+    x, out = tensor(), np.zeros(512, np.float32)
+    raw = hardware_bits(x, kind, columns)
     params = struct.pack("<Q", out.ctypes.data).ljust(64, b"\0") + bytes(raw).ljust(128, b"\0")
     launch(IN_STRUCT, 1, 32, RawArguments(params, [Region(out), Region(x)]), dynamic_smem=BYTES)
     np.testing.assert_array_equal(out, x.ravel())

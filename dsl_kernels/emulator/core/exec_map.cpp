@@ -1,7 +1,8 @@
 // Tensor maps as memory holds them: copied, changed by tensormap.replace, and read by tensor copies.
 //
-// The 128 bytes of a tensor map are opaque to programs. The emulator writes its own image of a map wherever one is
-// passed, so that a program may copy it to shared memory, replace fields and copy it back to global memory.
+// The 128 bytes of a tensor map are opaque to programs, but CuTe DSL's write the hardware's bits, on the host and in
+// kernels. What is known of these (descriptors.py) is the image of a map wherever one is passed, so that a program may
+// also copy it to shared memory, replace fields and copy it back to global memory.
 #include <algorithm>
 
 #include "machine.hpp"
@@ -10,34 +11,35 @@ namespace emu {
 
 namespace {
 
-inline constexpr u32 MAGIC = 0x6D617054;  // as arguments.py has it
-
-// As the hardware's, the first half of the 128 bytes says all: CuTe DSL's kernels copy that half alone.
+// The first half says all: CuTe DSL's kernels copy that half alone.
 struct Image {
   u64 base;
-  u32 strides[4];   // sixteenths of bytes, of which the upper four bits lie in `upper`
-  u16 upper, steps; // steps less one, of three bits
-  u32 dims[5];      // less one
-  u8 box[5];        // less one
-  u8 rank, type, modes;
-  u32 magic, unused;
+  u32 flags;
+  u32 strides[4];  // sixteenths of bytes, of which the upper four bits lie in `upper`
+  u32 upper;
+  u32 dims[5];     // less one
+  u16 steps;       // less one, of three bits
+  u8 unused;
+  u8 box[5];       // less one
+  u32 zero;
 
-  // Modes: of two bits the swizzle, of one its atoms and the fill, of two the interleave.
-  u8 mode(int at, int bits) const { return u8(modes >> at & ((1 << bits) - 1)); }
-  void set_mode(int at, int bits, u64 v) { modes = u8((modes & ~(((1u << bits) - 1) << at)) | u32(v) << at); }
+  u32 field(int at, int bits) const { return flags >> at & ((1u << bits) - 1); }
+  void set(int at, int bits, u64 v) { flags = (flags & ~(((1u << bits) - 1) << at)) | u32(v) << at; }
   s64 stride(int i) const { return (s64(strides[i]) | s64(upper >> (4 * i) & 15) << 32) << 4; }
   void set_stride(int i, u64 v) {
     strides[i] = u32(v >> 4);
-    upper = u16((upper & ~(15u << (4 * i))) | u32(v >> 36 & 15) << (4 * i));
+    upper = (upper & ~(15u << (4 * i))) | u32(v >> 36 & 15) << (4 * i);
   }
   void set_step(int i, u64 v) { steps = u16((steps & ~(7u << (3 * i))) | u32(v - 1) << (3 * i)); }
+  bool is_map() const { return field(0, 4) == 2 && field(RANK, 3) < 5 && field(18, 1); }
+  enum Bits : int { RANK = 4, TYPE = 7, INTERLEAVE = 11, SWIZZLE = 13, FILL = 15, ATOM = 31 };  // the last is the emulator's own
 };
 static_assert(sizeof(Image) == 64);
 
-enum Mode : int { SWIZZLE = 0, ATOM = 2, FILL = 3, INTERLEAVE = 4 };
-
+// Types by their number in the image; the last is the emulator's own.
+constexpr int HELD[] = {TY_u8, TY_u16, TY_u32, TY_s32, TY_u64, TY_s64, TY_f16, TY_f32, TY_f32, TY_f64, TY_bf16, TY_e2m1, TY_none, TY_none, TY_none, TY_tf32};
 // PTX ISA, tensormap.replace: what its table of values says of elemtype; types of maps that tensor copies know.
-constexpr int ELEMENTS[] = {TY_u8, TY_u16, TY_u32, TY_s32, TY_u64, TY_s64, TY_f16, TY_f32, TY_f32, TY_f64, TY_bf16, TY_tf32, TY_tf32, TY_e2m1};
+constexpr int ELEMENTS[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 15, 11};  // as numbers of the image
 
 enum Field : int { F_ADDRESS, F_RANK, F_BOX, F_DIM, F_STRIDE, F_STEP, F_TYPE, F_INTERLEAVE, F_SWIZZLE, F_ATOM, F_FILL };
 
@@ -49,7 +51,7 @@ TensorMapRow in_bytes(TensorMapRow t) {
 
 // Why the hardware would not take the map; empty when it would.
 std::string wrong(const TensorMapRow& t) {
-  if (t.rank < 1 || t.rank > 5) return "its rank is " + std::to_string(t.rank);
+  if (t.type == TY_none) return "the emulator has no such type of elements";
   if (t.base % 16) return "its base address " + hex(u64(t.base)) + " is no multiple of 16";
   if (t.interleave) return "it interleaves, which tensor copies of the emulator do not";
   s64 inner = t.box[0] * t.elem_bytes, span = t.swizzle ? std::min<s64>(16 << t.swizzle, 128) : 0;
@@ -63,15 +65,15 @@ std::string wrong(const TensorMapRow& t) {
 
 TensorMapRow row_of(const Image& m, u64 address) {
   TensorMapRow t{};
-  t.address = s64(address), t.base = s64(m.base), t.rank = m.rank, t.type = m.type;
-  t.elem_bytes = std::max(1, TYPE_BITS[std::min<int>(m.type, TY_COUNT - 1)] / 8);
+  t.address = s64(address), t.base = s64(m.base & 0x01FFFFFFFFFFFFFF), t.rank = m.field(m.RANK, 3) + 1, t.type = HELD[m.field(m.TYPE, 4)];
+  t.elem_bytes = std::max(1, TYPE_BITS[t.type] / 8);
   for (int i = 0; i < 5; i++) {
     t.dims[i] = s64(m.dims[i]) + 1, t.box[i] = s64(m.box[i]) + 1, t.elem_strides[i] = (m.steps >> (3 * i) & 7) + 1;
     t.strides[i] = i ? m.stride(i - 1) : t.elem_bytes;
   }
-  int swizzle = m.mode(SWIZZLE, 2);
-  t.swizzle = swizzle == 3 && m.mode(ATOM, 1) ? 4 : swizzle;
-  t.nan_fill = m.mode(FILL, 1), t.interleave = m.mode(INTERLEAVE, 2);
+  u32 swizzle = m.field(m.SWIZZLE, 2);
+  t.swizzle = swizzle == 3 && m.field(m.ATOM, 1) ? 4 : swizzle;
+  t.nan_fill = m.field(m.FILL, 1), t.interleave = m.field(m.INTERLEAVE, 2);
   return t;
 }
 
@@ -108,7 +110,7 @@ void Exec::tensormap() {
     M.note_read(at, sizeof(Image), acc, w, pc, "tensormap.replace");
     Image m;
     std::memcpy(&m, at.p, sizeof(Image));
-    if (m.magic != MAGIC) M.fatal("tensor-map", &w, pc, "tensormap.replace on 128 bytes that are no tensor map");
+    if (!m.is_map()) M.fatal("tensor-map", &w, pc, "tensormap.replace on 128 bytes that are no tensor map");
     u64 v = value[l], k = many ? ordinal[l] : 0;
     if (k > (field == F_STRIDE ? 3u : 4u)) M.fatal("tensor-map", &w, pc, "tensormap.replace of ordinal " + std::to_string(k));
     if (field == F_STRIDE && (v % 16 || v >> 40)) M.fatal("tensor-map", &w, pc, "tensormap.replace by stride " + std::to_string(v) + ", which is no multiple of 16 below 2^40");
@@ -117,25 +119,25 @@ void Exec::tensormap() {
     if (most && (!v || v > most)) M.fatal("tensor-map", &w, pc, "tensormap.replace by " + std::to_string(v) + ", outside 1 to " + std::to_string(most));
     switch (field) {
       case F_ADDRESS: m.base = v; break;
-      case F_RANK: m.rank = u8(std::min<u64>(v, 200) + 1); break;
+      case F_RANK: m.set(m.RANK, 3, std::min<u64>(v, 7)); break;
       case F_BOX: m.box[k] = u8(v - 1); break;
       case F_DIM: m.dims[k] = u32(v - 1); break;
       case F_STRIDE: m.set_stride(int(k), v); break;
       case F_STEP: m.set_step(int(k), v); break;
       case F_TYPE:
         if (v >= std::size(ELEMENTS)) unsupported("tensor maps of elements of 4 and 6 bits that shared memory holds unpacked");
-        m.type = u8(ELEMENTS[v]);
+        m.set(m.TYPE, 4, u64(ELEMENTS[v]));
         break;
-      case F_INTERLEAVE: m.set_mode(INTERLEAVE, 2, std::min<u64>(v, 3)); break;
+      case F_INTERLEAVE: m.set(m.INTERLEAVE, 2, std::min<u64>(v, 3)); break;
       case F_SWIZZLE:
         if (v > 3) unsupported("this swizzle of a tensor map");
-        m.set_mode(SWIZZLE, 2, v);
+        m.set(m.SWIZZLE, 2, v);
         break;
       case F_ATOM:
         if (v > 1) unsupported("this swizzle of a tensor map");
-        m.set_mode(ATOM, 1, v);
+        m.set(m.ATOM, 1, v);
         break;
-      case F_FILL: m.set_mode(FILL, 1, v != 0); break;
+      case F_FILL: m.set(m.FILL, 1, v != 0); break;
     }
     M.note_write(at, sizeof(Image), acc, w, pc, "tensormap.replace");
     if (at.shadow) note_lane(at, sizeof(Image), l, reinterpret_cast<u8*>(&m), "tensormap.replace");
@@ -159,7 +161,7 @@ TensorMapRow Machine::map_at(Warp& w, int pc, u64 address) {
   GlobalRegion* r = region_of(address);
   Image m{};
   if (r && within(address, 128, u64(r->r.base + r->r.size))) std::memcpy(&m, reinterpret_cast<u8*>(r->r.host) + (address - u64(r->r.base)), sizeof(Image));
-  if (m.magic != MAGIC) fatal("tensor-map", &w, pc, "no tensor map was passed at address " + hex(address));
+  if (!m.is_map()) fatal("tensor-map", &w, pc, "no tensor map was passed at address " + hex(address));
   if (address % 64) fatal("tensor-map", &w, pc, "the tensor map at " + hex(address) + " is not aligned to 64 bytes");
   Loc at = global_at(w, pc, address, 128, "tensor copy", false);
   note_read(at, 128, access(w, pc), w, pc, "tensor copy, its tensor map");

@@ -36,8 +36,8 @@ CALLS = {
     "hopper_dense_gemm_persistent_multicast": (HOPPER + "dense_gemm/dense_gemm_persistent.py", "--mnkl 512,256,192,1 --cluster_shape_mn 2,1"),
     "hopper_dense_gemm_fp8_2xacc": (HOPPER + "dense_gemm/dense_gemm_fp8_2xacc.py", "--mnkl 256,256,512,1"),
     "hopper_dense_gemm_fp8_gelu": (HOPPER + "dense_gemm/dense_gemm_fp8_gelu_persistent.py", "--mnkl 256,256,256,1"),
-    "hopper_grouped_gemm": (HOPPER + "grouped_gemm/grouped_gemm.py", "--num_groups 2 --problem_sizes_mnkl (128,128,128,1),(128,256,64,1)"),
-    "hopper_grouped_gemm_gmem": (HOPPER + "grouped_gemm/grouped_gemm.py", "--num_groups 2 --problem_sizes_mnkl (128,128,128,1),(128,256,64,1) --tensormap_update_mode GMEM"),
+    "hopper_grouped_gemm": (HOPPER + "grouped_gemm/grouped_gemm.py", "--num_groups 2 --problem_sizes_mnkl (128,128,128,1),(128,256,64,1) --iterations 0"),
+    "hopper_grouped_gemm_gmem": (HOPPER + "grouped_gemm/grouped_gemm.py", "--num_groups 2 --problem_sizes_mnkl (128,128,128,1),(128,256,64,1) --tensormap_update_mode GMEM --iterations 0"),
     "hopper_fmha": (HOPPER + "attention/fmha.py", "--q_shape 1,128,2,128 --k_shape 1,256,2,128"),
     "hopper_fmha_causal": (HOPPER + "attention/fmha.py", "--q_shape 1,256,1,64 --k_shape 1,256,1,64 --is_causal --is_persistent"),
     "hopper_cta_norm_layer": (HOPPER + "cta_norm/cta_norm.py", "--M 8 --N 1024"),
@@ -67,7 +67,6 @@ CALLS = {
     "grouped_mixed_input_gemm": (BLACKWELL + "mixed_input_gemm/grouped_mixed_input_gemm.py", "--mnkl 256,128,256,2"),
     "grouped_mixed_input_gemm_acc_scale": (BLACKWELL + "mixed_input_gemm/grouped_mixed_input_gemm_acc_scale.py", "--mnkl 256,128,256,2"),
     "moe_grouped_mm": (BLACKWELL + "moe/torch_grouped_mm.py", "--tokens 64 --experts 2 --top_k_select 1 --hidden 128 --intermediate 128"),
-    "moe_scaled_grouped_mm": (BLACKWELL + "moe/torch_scaled_grouped_mm.py", "--tokens 64 --experts 2 --top_k_select 1 --hidden 128 --intermediate 128"),
     # Blackwell: attention, state space, norms
     "fmha": (BLACKWELL + "attention/fmha/fmha.py", "--q_shape 1,256,1,64 --k_shape 1,256,1,64"),
     "fmha_causal": (BLACKWELL + "attention/fmha/fmha.py", "--q_shape 1,256,2,128 --k_shape 1,256,1,128 --is_causal --is_persistent"),
@@ -77,9 +76,8 @@ CALLS = {
     "mamba2_ssd": (BLACKWELL + "attention/mamba2_ssd/mamba2_ssd.py", "--gbehcdln 2,2,2,2,2,64,128,128"),
     "mixed_input_fmha_decode": (BLACKWELL + "attention/mixed_input_fmha/mixed_input_fmha_decode.py", "--seqlen 256 --heads_q 8 --heads_k 1 --headdim 128 --block_scaledim 128"),
     "mixed_input_fmha_prefill_d256": (BLACKWELL + "attention/mixed_input_fmha/mixed_input_fmha_prefill_d256.py", "--q_shape 1,1,256,256 --k_shape 1,1,256,256"),
-    "mixed_input_fmha_prefill_d512": (BLACKWELL + "attention/mixed_input_fmha/mixed_input_fmha_prefill_d512.py", "--q_shape 1,1,128,512 --k_shape 1,1,128,512"),
+    "mixed_input_fmha_prefill_d512": (BLACKWELL + "attention/mixed_input_fmha/mixed_input_fmha_prefill_d512.py", "--q_shape 1,1,256,512 --k_shape 1,1,256,512"),
     "rmsnorm": (BLACKWELL + "rmsnorm/rmsnorm.py", "--M 8 --N 1024 --iterations 1 --warmup_iterations 0"),
-    "reduce": (BLACKWELL + "reduce/reduce.py", ""),
     # Blackwell: custom epilogues, the extended API, tutorials
     "efc_custom": (EFC + "custom_epilogue_dense_gemm.py", "--mnkl 256,256,256,1"),
     "efc_activation": (EFC + "activation_custom_epilogue_dense_gemm.py", "--mnkl 256,256,256,1"),
@@ -104,6 +102,25 @@ CALLS = {
     "tutorial_tma_1": (TMA + "tma_v1.py", "--M 128 --N 256 --num_warmup 0 --num_iters 1"),
     "tutorial_tma_2": (TMA + "tma_v2.py", "--M 256 --N 128 --num_warmup 0 --num_iters 1"),
 }  # fmt: skip
+#: examples of single instructions: folder of `experimental/primitives` -> names
+PRIMITIVES = {
+    "": "async_pipeline bar_warp_sync barrier_cta_red barrier_cta_sync basic_types cp_async_bulk cp_async_bulk_prefetch "
+    "cp_async_mbarrier_arrive_cluster cp_async_mbarrier_arrive_cta cp_async_shared_global cp_async_shared_global_swizzled "
+    "elect_sync ldmatrix_stmatrix mapa mbarrier mbarrier_lifecycle pipeline_software_fill red redux_sync shfl_sync vote_sync "
+    "warp_named_barrier",
+    "reduction": "block_smem_reduce cluster_smem_reduce cluster_tmem_reduce thread_vector_reduce warp_vector_reduce",
+    "tcgen05": "1cta_mma_a_from_tmem 1cta_mma_basic 1cta_mma_mn_major 1cta_mma_pipeline 2cta_mma_basic 2cta_mma_blockscale_m128 "
+    "2cta_mma_tma_store clusterMxN_2cta_mma mcast_clusterMxN_1cta_mma mcast_clusterMxN_2cta_mma slicek_m32n8k128 tmem_ld_st "
+    "tmem_ld_to_stmatrix_transpose",
+    "tma": "tma_1cta_mbarrier tma_load_store tma_load_to_ldmatrix tma_multicast tma_pipeline_count2 tma_pipeline_pingpong "
+    "tma_pipeline_single_warp tma_pipeline_warpspec tma_store tma_swizzle_modes tma_tensormap_replace",
+    "tutorial": "06_softmax 10_minimal_tensor_mma_fp8 gemm_M128_N128_Kany_TN_warpspec_multistage",
+}
+CALLS |= {
+    f"primitive_{name}": (f"experimental/primitives/{folder}/{name}.py", "")
+    for folder, names in PRIMITIVES.items()
+    for name in names.split()
+}
 
 
 #: values of e2m1 by their four bits
