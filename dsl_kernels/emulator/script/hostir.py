@@ -181,6 +181,35 @@ _COMPARE: tuple[tuple[bool, Callable[[int, int], bool]], ...] = (
 _FLOAT_FORMS = {32: "<f", 64: "<d", 16: "<e"}
 
 
+class _Step:
+    """An operation, read once: MLIR's Python objects are slow, and a host function may loop over a matrix."""
+
+    __slots__ = ("kind", "kinds", "memo", "name", "op", "operands", "result")
+
+    def __init__(self, op: Any) -> None:
+        self.op = op
+        self.name = op.name.removeprefix("llvm.")
+        self.operands = [_key(v) for v in op.operands]
+        self.kinds = [layout(str(v.type)) for v in op.operands]
+        self.result = _key(op.results[0]) if len(op.results) else None
+        self.kind = layout(str(op.results[0].type)) if len(op.results) else Layout(0, 1, "int")
+        self.memo: Any = None  # what an operation's attributes say, once they were read
+
+    def once(self, read: Callable[[Any], Any]) -> Any:
+        if self.memo is None:
+            self.memo = read(self.op.attributes)
+        return self.memo
+
+
+class _Block:
+    """A basic block: what its arguments are called, its steps, and where it goes."""
+
+    def __init__(self, block: Any) -> None:
+        self.arguments = [_key(a) for a in block.arguments]
+        *self.steps, self.last = (_Step(op.operation) for op in block.operations)
+        self.successors = list(self.last.op.successors)
+
+
 class HostProgram:
     """The functions of one printed module.
 
@@ -194,6 +223,7 @@ class HostProgram:
         self._globals: dict[str, Any] = {}
         self._named: set[str] = set()  # functions, those of libraries too
         self._keep: list[Any] = []
+        self._blocks: dict[int, _Block] = {}
         self._module = module  # the operations belong to it
         for op in module.body.operations:
             op = op.operation
@@ -255,40 +285,45 @@ class HostProgram:
 
     def _run(self, name: str, arguments: Sequence[int | bytes]) -> int | bytes | None:
         values: dict[int, int | bytes] = {}
-        block = self.functions[name].regions[0].blocks[0]
+        block = self._block(self.functions[name].regions[0].blocks[0])
         given: list[int | bytes] = list(arguments)
         for _ in range(STEPS):
-            for argument, value in zip(block.arguments, given, strict=True):
-                values[_key(argument)] = value
-            ops = list(block.operations)
-            for op in ops[:-1]:
-                self._execute(op.operation, values)
-            last = ops[-1].operation
-            if last.name == "llvm.return":
-                return values[_key(last.operands[0])] if len(last.operands) else None
-            block, given = self._branch(last, values)
+            values.update(zip(block.arguments, given, strict=True))
+            for step in block.steps:
+                self._execute(step, values)
+            last = block.last
+            if last.name == "return":
+                return values[last.operands[0]] if last.operands else None
+            to, given = self._branch(last, values)
+            block = self._block(block.successors[to])
         raise UnsupportedCall(
             name, got=f"{STEPS} blocks without a return", fix="make the host function smaller"
         )
 
-    def _branch(self, op: Any, values: dict[int, int | bytes]) -> tuple[Any, list[int | bytes]]:
-        operands = [values[_key(v)] for v in op.operands]
-        if op.name == "llvm.br":
-            return op.successors[0], operands
-        if op.name == "llvm.cond_br":
-            sizes = _segments(op)
+    def _block(self, block: Any) -> _Block:
+        key = _key(block)
+        if key not in self._blocks:
+            self._blocks[key] = _Block(block)
+        return self._blocks[key]
+
+    def _branch(self, last: _Step, values: dict[int, int | bytes]) -> tuple[int, list[int | bytes]]:
+        operands = [values[v] for v in last.operands]
+        if last.name == "br":
+            return 0, operands
+        if last.name == "cond_br":
+            sizes = last.once(_segments)
             taken = 0 if operands[0] else 1
             start = 1 + (sizes[1] if taken else 0)
-            return op.successors[taken], operands[start : start + sizes[1 + taken]]
+            return taken, operands[start : start + sizes[1 + taken]]
         raise UnsupportedCall(
-            "the DSL's host function", got=f"it ends in {op.name}", fix="see what the program asks for"
+            "the DSL's host function", got=f"it ends in {last.op.name}", fix="see what the program asks for"
         )
 
-    def _execute(self, op: Any, values: dict[int, int | bytes]) -> None:
-        name = op.name.removeprefix("llvm.")
-        operands = [values[_key(v)] for v in op.operands]
+    def _execute(self, step: _Step, values: dict[int, int | bytes]) -> None:
+        name = step.name
+        operands = [values[v] for v in step.operands]
         if name == "store":
-            _store(_int(operands[1]), operands[0], layout(str(op.operands[0].type)))
+            _store(_int(operands[1]), operands[0], step.kinds[0])
             return
         if name == "intr.trap":
             raise UnsupportedCall(
@@ -298,19 +333,16 @@ class HostProgram:
             to, what, size = (_int(v) for v in operands[:3])
             (ctypes.memmove if name == "intr.memcpy" else ctypes.memset)(to, what, size)
             return
-        if name == "call":
-            result = self._call(op, operands)
-        else:
-            result = self._value(name, op, operands)
-        if len(op.results):
-            values[_key(op.results[0])] = result
+        result = self._call(step, operands) if name == "call" else self._value(step, operands)
+        if step.result is not None:
+            values[step.result] = result
 
-    def _call(self, op: Any, operands: list[int | bytes]) -> Any:
-        if "callee" not in op.attributes:
+    def _call(self, step: _Step, operands: list[int | bytes]) -> Any:
+        callee = step.once(lambda a: _text(a["callee"]) if "callee" in a else "")
+        if not callee:
             raise UnsupportedCall(
                 "the DSL's host function", got="a call by a pointer", fix="report it with the program"
             )
-        callee = _text(op.attributes["callee"])
         if callee in self.calls:
             return self.calls[callee](self, *operands)
         if callee in self.functions:
@@ -321,8 +353,8 @@ class HostProgram:
             fix="launch the kernel without it, or run the program on a GPU",
         )
 
-    def _value(self, name: str, op: Any, operands: list[int | bytes]) -> int | bytes:
-        kind = layout(str(op.results[0].type))
+    def _value(self, step: _Step, operands: list[int | bytes]) -> int | bytes:
+        name, kind = step.name, step.kind
         mask = (1 << kind.bits) - 1
         if name in _UNSIGNED:
             return _UNSIGNED[name](_int(operands[0]), _int(operands[1])) & mask
@@ -336,91 +368,93 @@ class HostProgram:
         special = getattr(self, "_do_" + name.replace(".", "_"), None)
         if special is None:
             raise UnsupportedCall(
-                "the DSL's host function", got=f"the operation {op.name}", fix="report it with the program"
+                "the DSL's host function", got=f"the operation {step.op.name}", fix="report it with the program"
             )
-        return special(op, kind, operands)
+        return special(step, kind, operands)
 
-    def _do_mlir_constant(self, op: Any, kind: Layout, _: Any) -> int | bytes:
-        data = _bytes(op.attributes["value"])
+    def _do_mlir_constant(self, op: _Step, kind: Layout, _: Any) -> int | bytes:
+        data = op.once(lambda a: _bytes(a["value"]))
         if kind.kind in ("struct", "array"):
             return data.ljust(kind.size, b"\0")
         return int.from_bytes(data, "little") & ((1 << kind.bits) - 1)
 
-    def _do_mlir_zero(self, op: Any, kind: Layout, _: Any) -> int | bytes:
+    def _do_mlir_zero(self, op: _Step, kind: Layout, _: Any) -> int | bytes:
         return bytes(kind.size) if kind.kind in ("struct", "array") else 0
 
     _do_mlir_undef = _do_mlir_poison = _do_mlir_zero
 
-    def _do_mlir_addressof(self, op: Any, kind: Layout, _: Any) -> int:
-        return self.symbol(_text(op.attributes["global_name"]))
+    def _do_mlir_addressof(self, op: _Step, kind: Layout, _: Any) -> int:
+        return self.symbol(op.once(lambda a: _text(a["global_name"])))
 
-    def _do_alloca(self, op: Any, kind: Layout, operands: list[Any]) -> int:
-        return self.allocate(layout(str(_type(op.attributes["elem_type"]))).size * operands[0])
+    def _do_alloca(self, op: _Step, kind: Layout, operands: list[Any]) -> int:
+        return self.allocate(op.once(lambda a: layout(str(_type(a["elem_type"]))).size) * operands[0])
 
-    def _do_getelementptr(self, op: Any, kind: Layout, operands: list[Any]) -> int:
-        element = layout(str(_type(op.attributes["elem_type"])))
-        dynamic = iter(zip(operands[1:], list(op.operands)[1:], strict=True))
+    def _do_getelementptr(self, op: _Step, kind: Layout, operands: list[Any]) -> int:
+        element, fixed = op.once(
+            lambda a: (layout(str(_type(a["elem_type"]))), [int(i) for i in a["rawConstantIndices"]])
+        )
+        dynamic = iter(zip(operands[1:], op.kinds[1:], strict=True))
         indices = []
-        for i in op.attributes["rawConstantIndices"]:
+        for i in fixed:
             if i == -(1 << 31):
                 value, source = next(dynamic)
-                i = _signed(value, layout(str(source.type)).bits)
-            indices.append(int(i))
+                i = _signed(value, source.bits)
+            indices.append(i)
         inner, _ = element.at(indices[1:])
         return (operands[0] + indices[0] * element.size + inner) & _MASK64
 
-    def _do_load(self, op: Any, kind: Layout, operands: list[Any]) -> int | bytes:
+    def _do_load(self, op: _Step, kind: Layout, operands: list[Any]) -> int | bytes:
         return _load(operands[0], kind)
 
-    def _do_icmp(self, op: Any, kind: Layout, operands: list[Any]) -> int:
-        bits = layout(str(op.operands[0].type)).bits
-        signed, compare = _COMPARE[_bytes(op.attributes["predicate"])[0]]
+    def _do_icmp(self, op: _Step, kind: Layout, operands: list[Any]) -> int:
+        bits = op.kinds[0].bits
+        signed, compare = _COMPARE[op.once(lambda a: _bytes(a["predicate"])[0])]
         a, b = ((_signed(v, bits) if signed else v) for v in operands)
         return int(compare(a, b))
 
-    def _do_select(self, op: Any, kind: Layout, operands: list[Any]) -> int | bytes:
+    def _do_select(self, op: _Step, kind: Layout, operands: list[Any]) -> int | bytes:
         return operands[1] if operands[0] else operands[2]
 
-    def _do_trunc(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+    def _do_trunc(self, op: _Step, kind: Layout, operands: list[Any]) -> int:
         return operands[0] & ((1 << kind.bits) - 1)
 
     _do_zext = _do_inttoptr = _do_ptrtoint = _do_bitcast = _do_freeze = _do_addrspacecast = _do_trunc
 
-    def _do_sext(self, op: Any, kind: Layout, operands: list[Any]) -> int:
-        return _signed(operands[0], layout(str(op.operands[0].type)).bits) & ((1 << kind.bits) - 1)
+    def _do_sext(self, op: _Step, kind: Layout, operands: list[Any]) -> int:
+        return _signed(operands[0], op.kinds[0].bits) & ((1 << kind.bits) - 1)
 
-    def _do_sitofp(self, op: Any, kind: Layout, operands: list[Any]) -> int:
-        value = _signed(operands[0], layout(str(op.operands[0].type)).bits)
+    def _do_sitofp(self, op: _Step, kind: Layout, operands: list[Any]) -> int:
+        value = _signed(operands[0], op.kinds[0].bits)
         return int.from_bytes(struct.pack(_FLOAT_FORMS[kind.bits], float(value)), "little")
 
-    def _do_fptrunc(self, op: Any, kind: Layout, operands: list[Any]) -> int:
-        source = layout(str(op.operands[0].type))
+    def _do_fptrunc(self, op: _Step, kind: Layout, operands: list[Any]) -> int:
+        source = op.kinds[0]
         value = struct.unpack(_FLOAT_FORMS[source.bits], operands[0].to_bytes(source.size, "little"))[0]
         return int.from_bytes(struct.pack(_FLOAT_FORMS[kind.bits], value), "little")
 
     _do_fpext = _do_fptrunc
 
-    def _do_extractvalue(self, op: Any, kind: Layout, operands: list[Any]) -> int | bytes:
-        offset, part = layout(str(op.operands[0].type)).at([int(i) for i in op.attributes["position"]])
+    def _do_extractvalue(self, op: _Step, kind: Layout, operands: list[Any]) -> int | bytes:
+        offset, part = op.kinds[0].at(op.once(lambda a: [int(i) for i in a["position"]]))
         data = operands[0][offset : offset + part.size]
         return data if part.kind in ("struct", "array") else int.from_bytes(data, "little")
 
-    def _do_insertvalue(self, op: Any, kind: Layout, operands: list[Any]) -> bytes:
-        offset, part = kind.at([int(i) for i in op.attributes["position"]])
+    def _do_insertvalue(self, op: _Step, kind: Layout, operands: list[Any]) -> bytes:
+        offset, part = kind.at(op.once(lambda a: [int(i) for i in a["position"]]))
         value = operands[1]
         data = value if isinstance(value, bytes) else value.to_bytes(part.size, "little")
         return operands[0][:offset] + data + operands[0][offset + part.size :]
 
-    def _do_intr_ctlz(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+    def _do_intr_ctlz(self, op: _Step, kind: Layout, operands: list[Any]) -> int:
         return kind.bits - operands[0].bit_length()
 
-    def _do_intr_cttz(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+    def _do_intr_cttz(self, op: _Step, kind: Layout, operands: list[Any]) -> int:
         return (operands[0] & -operands[0]).bit_length() - 1 if operands[0] else kind.bits
 
-    def _do_intr_ctpop(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+    def _do_intr_ctpop(self, op: _Step, kind: Layout, operands: list[Any]) -> int:
         return operands[0].bit_count()
 
-    def _do_intr_abs(self, op: Any, kind: Layout, operands: list[Any]) -> int:
+    def _do_intr_abs(self, op: _Step, kind: Layout, operands: list[Any]) -> int:
         return abs(_signed(operands[0], kind.bits)) & ((1 << kind.bits) - 1)
 
 
@@ -453,8 +487,8 @@ def _type(attribute: Any) -> Any:
     return attribute.value if hasattr(attribute, "value") else attribute
 
 
-def _segments(op: Any) -> list[int]:
-    return [int(n) for n in op.attributes["operandSegmentSizes"]]
+def _segments(attributes: Any) -> list[int]:
+    return [int(n) for n in attributes["operandSegmentSizes"]]
 
 
 def _bytes(attribute: Any) -> bytes:
