@@ -147,7 +147,20 @@ class TensorMap:
 
 
 #: types of maps by their number in the image
-_HELD = {"u8": 0, "u16": 1, "u32": 2, "s32": 3, "u64": 4, "s64": 5, "f16": 6, "f32": 7, "f64": 9, "bf16": 10, "e2m1": 11, "tf32": 15}
+_HELD = {
+    "u8": 0,
+    "u16": 1,
+    "u32": 2,
+    "s32": 3,
+    "u64": 4,
+    "s64": 5,
+    "f16": 6,
+    "f32": 7,
+    "f64": 9,
+    "bf16": 10,
+    "e2m1": 11,
+    "tf32": 15,
+}
 
 
 def map_image(row: Sequence[int]) -> bytes:

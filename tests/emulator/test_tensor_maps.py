@@ -100,7 +100,9 @@ def test_a_map_that_the_parameters_bytes_hold_is_copied_too():
     work = work[-work.ctypes.data % 128 :]
     encoded = Descriptor(first.ctypes.data, 2, (16, 16), (96,), (16, 8)).encode()
     numbers = [struct.pack("<i", n) for n in (20, 16)]
-    pointers = [struct.pack("<Q", n) for n in (second.ctypes.data, out.ctypes.data, 80 + 16, work.ctypes.data)]
+    pointers = [
+        struct.pack("<Q", n) for n in (second.ctypes.data, out.ctypes.data, 80 + 16, work.ctypes.data)
+    ]
     params = [encoded, *pointers[:2], *numbers, *pointers[2:]]
     report = launch(RIGHT, 1, 32, RawArguments(params, [Region(x) for x in (first, second, out, work)]))
     assert report.ok and (out[:, :8] == second[8:16, 12:20]).all() and not out[:, 8:].any(), out

@@ -368,7 +368,9 @@ class HostProgram:
         special = getattr(self, "_do_" + name.replace(".", "_"), None)
         if special is None:
             raise UnsupportedCall(
-                "the DSL's host function", got=f"the operation {step.op.name}", fix="report it with the program"
+                "the DSL's host function",
+                got=f"the operation {step.op.name}",
+                fix="report it with the program",
             )
         return special(step, kind, operands)
 
