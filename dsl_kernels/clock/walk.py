@@ -19,7 +19,7 @@ from ..tile.counting import bytes_of
 from ..tile.expressions import Expr
 from ..tile.lang import Engine, Mma, Pipeline, Role, Space
 from .machine import QUANTUM, SCHEDULERS, Cause, Signal, Task
-from .work import Work, known, work_of
+from .work import Register, Work, known, meet, work_of
 
 if TYPE_CHECKING:
     from .sm import Sm
@@ -116,6 +116,8 @@ class Walker:
         self._groups: list[float] = []
         self._stores: list[float] = []
         self._copied, self._multiplied = 0.0, 0.0
+        # When what loads fill of this role's registers is there.
+        self._coming: dict[Register, float] = {}
         # When this role asked for what it last copied and multiplied.
         self._asked_at = {"copies": 0.0, "tensor cores": 0.0}
         self._bulks: dict[tuple[str, int], tuple[float, Cause]] = {}
@@ -261,6 +263,12 @@ class Walker:
         loaded, stored = self._asked(s, s.leaf.loaded), self._asked(s, s.leaf.stored)
         for position, value in zip(s.leaf.results, results, strict=True):
             self.scope[s.arguments[position].args[0]] = value
+        registers = self._registers_of(s)
+        needed = [
+            at for (name, number), at in self._coming.items() if meet((name, number), registers(work.reads))
+        ]
+        if max(needed, default=0.0) > self.task.now:
+            yield self._until(max(needed), "memory")
         asked = self.task.now
         comes = self._memory(loaded, asked) + self.sm.share.latency if loaded else 0.0
         yield from self.issue(work)
@@ -268,12 +276,25 @@ class Walker:
             comes = comes or self.task.now + self.sm.share.latency
             self._copied = max(self._copied, comes + self.rates.copy_latency)
             self._asked_at["copies"] = asked
+        elif work.comes and not work.fetches:
+            comes = comes or self.task.now + self.rates.l2_latency
+            self._coming |= dict.fromkeys(registers(work.comes), comes)
         elif comes:
             yield self._until(comes, "memory")
         elif work.fetches:
             yield self._until(self.task.now + self.rates.l2_latency * work.fetches, "memory")
         if stored:
             self._memory(stored, self.task.now)
+
+    @staticmethod
+    def _registers_of(s: t.Call) -> Callable[[Iterable[Register]], list[Register]]:
+        """A leaf's registers by the names of the buffers that they are of."""
+        names = {
+            parameter.name: argument.buffer
+            for parameter, argument in zip(s.leaf.parameters, s.arguments, strict=False)
+            if isinstance(argument, t.View)
+        }
+        return lambda registers: [(names.get(name, name), number) for name, number in registers]
 
     def _work(self, s: t.Call) -> tuple[Work, dict[str, Any]]:
         given = {

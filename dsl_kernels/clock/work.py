@@ -7,8 +7,9 @@ both DSLs compile the text; `benchmarks/clock_rates.py` measures what they cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import Any
 
 from ..dtypes import DTYPES
@@ -19,6 +20,10 @@ from ..tile.leaf_text import WARP, Array, Do, Line, Local, Put, Vector, text_of
 
 MOST_TURNS = 1 << 16
 """Turns after which a loop that ought to end is given up."""
+
+
+Register = tuple[str, int | None]
+"""One of an array of registers by its number; None: any of them."""
 
 
 @dataclass
@@ -35,6 +40,9 @@ class Work:
         chain: clocks of latency that nothing else of the warp covers.
         fetches: times that it waits for global memory.
         copied: whether what it loads goes to shared memory by itself (cp.async).
+        reads, comes: registers of the caller's buffers, by the leaf's name for these and their number: those that it reads
+            as they were before, and those that it leaves to loads from global memory, which nothing waits for before their
+            next use. None in place of a number: any.
     """
 
     slots: float = 0.0
@@ -46,12 +54,16 @@ class Work:
     chain: float = 0.0
     fetches: float = 0.0
     copied: bool = False
+    reads: frozenset[Register] = frozenset()
+    comes: frozenset[Register] = frozenset()
 
     def add(self, other: Work, times: float = 1.0) -> None:
-        for each in fields(self):
-            if each.name != "copied":
-                setattr(self, each.name, getattr(self, each.name) + times * getattr(other, each.name))
+        for name in _NUMBERS:
+            setattr(self, name, getattr(self, name) + times * getattr(other, name))
         self.copied = self.copied or other.copied
+
+
+_NUMBERS = tuple(each.name for each in fields(Work) if each.name not in ("copied", "reads", "comes"))
 
 
 # Latencies of what a warp's next instruction mostly waits for, in clocks. benchmarks/clock_rates.py measured 24 of a shuffle, 23
@@ -97,8 +109,12 @@ class _Walk:
     work: Work = field(default_factory=Work)
     # Latencies by what has them: what is independent is waited for together.
     waits: dict[str, float] = field(default_factory=dict)
-    # Whether global memory is read: what is independent is read together.
+    # Whether global memory is read and waited for: what is independent is read together.
     fetched: bool = False
+    # Registers that the leaf is given: those that it reads as they are, and those that loads will fill.
+    given: frozenset[str] = frozenset()
+    reads: set[Register] = field(default_factory=set)
+    comes: set[Register] = field(default_factory=set)
     said: set[int] = field(default_factory=set)
     # Names whose values differ between lanes.
     apart: set[str] = field(default_factory=lambda: {"thread", "lane"})
@@ -168,6 +184,9 @@ class _Walk:
     def _element(self, value: Expr) -> None:
         array = value.args[0]
         if array.space == "register":
+            # A group of them is read by the function that it is passed to, or written.
+            if value.op == "element":
+                self._reads(self._registers(array, value.args[1]))
             return
         index = value.args[1:] if value.op == "element" else value.args[2:]
         for each in index:
@@ -189,6 +208,21 @@ class _Walk:
             self.work.slots += 2
             if loads:
                 self.fetched = True
+
+    def _registers(self, array: Array, first: Any, count: int = 1) -> Iterator[Register]:
+        """Which registers of the caller an access is to."""
+        if array.name in self.given:
+            at, begin = self.value(first), self.value(array.first)
+            known = isinstance(at, int) and isinstance(begin, int)
+            yield from ((array.name, begin + at + i if known else None) for i in range(count if known else 1))
+
+    def _reads(self, registers: Iterable[Register]) -> None:
+        for each in registers:
+            if meet(each, self.comes):
+                # It waits for what it has asked for itself.
+                self.fetched = True
+            else:
+                self.reads.add(each)
 
     def _differs(self, value: Any) -> bool:
         """Whether lanes have different values."""
@@ -219,6 +253,9 @@ class _Walk:
         elif name in ("load_vector", "store_vector", "load_piece", "store_piece", "load_below"):
             self._vector(name, arguments)
         elif name in _FUNCTIONS:
+            for array, first in pairwise(arguments):
+                if isinstance(array, Array) and array.space == "register":
+                    self._reads(self._registers(array, first, 4))
             slots, mufu, shared, chain = _FUNCTIONS[name]
             slots *= self._pack(name)
             self.work.add(Work(slots, slots if name in _DENSE else 0.0, _ALU.get(name, 0.0), mufu, shared))
@@ -235,11 +272,17 @@ class _Walk:
         self.work.slots += 3
         places = [arg for arg in arguments if isinstance(arg, Expr) and arg.op in ("element", "group")]
         shared = any(arg.args[0].space == "shared" for arg in places)
+        held, first, *rest = arguments
+        count = rest[0] if name.startswith("load") and isinstance(rest[0], int) else 4
+        own = set(self._registers(held, first, count)) if isinstance(held, Array) else set()
+        if name.startswith("store"):
+            self._reads(own)
         if shared:
             self.work.shared += 4
             self.waits["shared"] = SHARED
         elif name in _FETCHES:
-            self.fetched = True
+            self.comes |= own
+            self.fetched = self.fetched or not own
 
     # ------------------------------------------------------------------ statements
 
@@ -349,6 +392,12 @@ _MEANING: dict[type, Callable[[_Walk, Any], None]] = {
 }  # fmt: skip
 
 
+def meet(register: Register, others: Iterable[Register]) -> bool:
+    """Whether a register may be one of others."""
+    name, number = register
+    return any(name == n and (number is None or each is None or number == each) for n, each in others)
+
+
 def known(value: Expr, scope: Mapping[str, Any], inner: Callable[[Any], Any]) -> Any:
     """The number that an expression has where its names have the values in `scope`; None where one of them is unknown."""
     if value.op == "name":
@@ -389,9 +438,12 @@ def work_of(
     text = text_of(leaf, call.arguments, schedule)
     scope: dict[str, Any] = {"thread": 0, "lane": 0, "warp": 0}
     scope |= {leaf.parameters[i].name: value for i, value in values.items()}
-    walk = _Walk(scope, longest, packs=bool(schedule.tmem_columns()))
+    given = frozenset(parameter.name for parameter in leaf.parameters)
+    walk = _Walk(scope, longest, packs=bool(schedule.tmem_columns()), given=given)
     walk.go(text.statements)
-    return walk._waited(), walk.scope
+    work = walk._waited()
+    work.reads, work.comes = frozenset(walk.reads), frozenset(walk.comes)
+    return work, walk.scope
 
 
 # Slots, MUFU and columns of tensor memory a register of leaves that DSLs spell.

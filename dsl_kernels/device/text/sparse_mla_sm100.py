@@ -34,7 +34,7 @@ from ...tile.text import ceildiv, maximum, select
 from ..torch.fragment import load_columns, store_columns
 from ..torch.fragment import read_accumulator as read_accumulator
 from ..torch.warps import any_lane, copy16, exp2, load_vector, shuffle, store_fp8, store_pair, store_vector
-from .sparse_mla_gather import SCALE_WORD, THREADS, TOKEN_WORDS, cache_row, ue8m0, v4_token
+from .sparse_mla_gather import SCALE_WORD, SCALES_AT, THREADS, TOKEN_WORDS, cache_row, ue8m0, v4_token
 from .sparse_mla_softmax import (
     base2_lse,
     column_head,
@@ -77,18 +77,38 @@ UNIT_WORDS = 8
 """Words that a lane has of a unit of a token: a token lies in four lanes, which have all of its scales."""
 
 
-@moves(loaded=lambda low, pieces: 2 * WARP * (pieces * 64 if pieces > 1 else 16) if low >= 0 else 0)
+@moves(loaded=lambda low: 2 * WARP * 128 if low >= 0 else 0)
 @by_text
 def load_words(
-    m: LeafRecorder, words: Registers[Uint32], at: Int32, kv_cache: Global[Uint8], first: Int32, pieces: int,
-    low: Int32, high: Int32, n: Int32,
+    m: LeafRecorder, words: Registers[Uint32], at: Int32, kv_cache: Global[Uint8], first: Int32, low: Int32,
+    high: Int32, n: Int32,
 ) -> None:  # fmt: skip
-    """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is a single piece."""
+    """Read 16 bytes of a lane's two tokens, and again 64 further on."""
     for half, ids in enumerate((low, high)):
         place, inside = cache_row(m, ids, m.thread // 4, n)
-        token = kv_cache.row("token", place, first=first + (m.thread % 4 * 16 if pieces > 1 else 0))
-        for piece in range(pieces):
+        token = kv_cache.row("token", place, first=first + m.thread % 4 * 16)
+        for piece in range(2):
             m.do(load_vector(words, half * TOKEN_WORDS + (at + piece * 4), 4, token.at(piece * 64), inside))
+
+
+@moves(loaded=lambda low: 2 * WARP * 16 if low >= 0 else 0)
+@by_text
+def load_scales(
+    m: LeafRecorder, scales: Registers[Uint32], kv_cache: Global[Uint8], low: Int32, high: Int32, n: Int32,
+) -> None:  # fmt: skip
+    """Read the scales of a lane's two tokens, the same in all lanes of a token."""
+    for half, ids in enumerate((low, high)):
+        place, inside = cache_row(m, ids, m.thread // 4, n)
+        m.do(load_vector(scales, half * 4, 4, kv_cache.row("token", place, first=SCALES_AT).at(0), inside))
+
+
+@by_text
+def take_scales(m: LeafRecorder, words: Registers[Uint32], scales: Registers[Uint32]) -> None:
+    """Put the scales of both tokens behind their words."""
+    each, count = words.size // 2, scales.size // 2
+    for half in range(2):
+        for i in range(count):
+            words[(half + 1) * each - count + i] = scales[half * count + i]
 
 
 @by_text
@@ -110,17 +130,13 @@ V4_WORDS = 3 * UNIT_WORDS + 4 + 8 + 2
 """Words of a token of DeepSeek-V4: three units of fp8 values and half of one, the rope dims, and the scales."""
 
 
-@moves(
-    loaded=lambda low, unit: (
-        2 * WARP * ((V4_ROW_BYTES - 3 * 128 + V4_SCALE_BYTES) if unit == 3 else 128) if low >= 0 else 0
-    )
-)
+@moves(loaded=lambda low, unit: 2 * WARP * (V4_ROW_BYTES - 3 * 128 if unit == 3 else 128) if low >= 0 else 0)
 @by_text
 def load_v4_unit(
     m: LeafRecorder, words: Registers[Uint32], unit: int, kv_pages: Global[Uint8], low: Int32, high: Int32,
     cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32,
 ) -> None:  # fmt: skip
-    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims and the scales."""
+    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims."""
     for half, ids in enumerate((low, high)):
         page, slot, inside = v4_token(
             m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
@@ -132,9 +148,21 @@ def load_v4_unit(
         # Three times 64 bytes with the last unit: half of it, and the rope dims after that.
         for piece in range(3 if unit == 3 else 2):
             m.do(load_vector(words, own + piece * 4, 4, values.at(piece * 64), inside))
-        if unit == 3:
-            scales = kv_pages.row("scales", page, first=page_size * V4_ROW_BYTES + slot * V4_SCALE_BYTES)
-            m.do(load_vector(words, own + 12, 2, scales.at(0), inside))
+
+
+@moves(loaded=lambda low: 2 * WARP * V4_SCALE_BYTES if low >= 0 else 0)
+@by_text
+def load_v4_scales(
+    m: LeafRecorder, scales: Registers[Uint32], kv_pages: Global[Uint8], low: Int32, high: Int32, cached: Int32,
+    page_inverse: Int32, page_shift: Int32, page_size: Int32,
+) -> None:  # fmt: skip
+    """Read the scales of a lane's two 584-byte tokens, the same in all lanes of a token."""
+    for half, ids in enumerate((low, high)):
+        page, slot, inside = v4_token(
+            m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
+        )
+        of_token = kv_pages.row("of_token", page, first=page_size * V4_ROW_BYTES + slot * V4_SCALE_BYTES)
+        m.do(load_vector(scales, half * 2, 2, of_token.at(0), inside))
 
 
 @by_text

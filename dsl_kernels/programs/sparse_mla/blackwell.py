@@ -10,7 +10,7 @@ from ...arch import ArchSpec
 from ...device.text import sparse_mla_gather as leaf_gather
 from ...device.text import sparse_mla_sm100 as leaf_sm100
 from ...device.text import sparse_mla_softmax as leaf_softmax
-from ...device.text.sparse_mla_gather import ROPE_AT, ROPE_WORD, SCALE_WORD, SCALES_AT, TOKEN_WORDS
+from ...device.text.sparse_mla_gather import ROPE_AT, ROPE_WORD, TOKEN_WORDS
 from ...device.text.sparse_mla_sm100 import UNIT_WORDS, V4_WORDS
 from ...tile.channel import Filling
 from ...tile.frontend import Boolean, recorded, rolled, unrolled
@@ -67,6 +67,9 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     words = Buffer.own(
         "words", "producer", 2 * (V4_WORDS if k.kv == "v4" else TOKEN_WORDS), "uint32", doc="tokens in flight"
     )
+    coming = Buffer.own(
+        "coming", "producer", 4 if k.kv == "v4" else 8, "uint32", doc="scales of the next tokens"
+    )
     rope_reader = (Reader("mma", Engine.TCGEN05),)
     fill = Engine.BULK if bulk else Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
     return Schedule(
@@ -89,7 +92,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer.own("sums", "softmax", n // 4, doc="of its tokens"),
             *(Buffer.own(text, "softmax", n // 4) for text in ("top", "peak")),
             Buffer.own("held", "softmax", 16, doc="columns of O^T that are rescaled or stored"),
-            *((rows,) if bulk else (words,) if k.kv != "bf16" else ()),
+            *((rows,) if bulk else (words, coming) if k.kv != "bf16" else ()),
         ),
         pipelines=(
             Pipeline("q", ("q_s", "qpe_s") if rope else ("q_s",), "softmax", Engine.CP_ASYNC, (Reader("mma", Engine.TCGEN05),), rounds="once"),
@@ -149,29 +152,33 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
 
 @recorded
 def _gather_tokens(m: Recorder, walk: Walk) -> None:
-    """fp8 tokens: a tile waits in registers, and each unit that is written makes room for the next tile's."""
+    """fp8 tokens: a tile waits in registers, and each unit that is written makes room for the next tile's.
 
-    def load(at: int | Expr, first: int | Expr, pieces: int) -> None:
+    Scales, which the first unit needs, are asked for first.
+    """
+
+    def load(at: int | Expr, first: int | Expr) -> None:
         leaf_sm100.load_words(
-            m, words=walk.words, at=at, kv_cache=walk.kv_cache, first=first, pieces=pieces,
+            m, words=walk.words, at=at, kv_cache=walk.kv_cache, first=first,
             low=walk.now_low, high=walk.now_high, n=walk.n,
         )  # fmt: skip
 
     for turn in range(walk.turns + 1):
         walk.enter(turn, keep_rows=True)
         if walk.live or turn == walk.turns:
+            leaf_sm100.load_scales(m, walk.coming, walk.kv_cache, walk.now_low, walk.now_high, walk.n)
             for c in unrolled(UNITS):
                 if walk.it > 0:
                     kv = walk.kv.producer.acquire((walk.it - 1) * UNITS + c)
                     leaf_sm100.write_unit(m, kv.kv_s, walk.words, unit=c)
                     kv.commit()
-                load(c * UNIT_WORDS, c * UNIT, 2)
+                load(c * UNIT_WORDS, c * UNIT)
             if walk.it > 0:
                 pe = walk.pe.producer.acquire(walk.it - 1)
                 leaf_sm100.write_unit(m, pe.pe_s, walk.words, unit=UNITS)
                 pe.commit()
-            load(ROPE_WORD, ROPE_AT, 2)
-            load(SCALE_WORD, SCALES_AT, 1)
+            load(ROPE_WORD, ROPE_AT)
+            leaf_sm100.take_scales(m, walk.words, walk.coming)
             walk.it += 1
 
 
@@ -187,16 +194,26 @@ def _gather_v4_tokens(m: Recorder, walk: TwoScopes) -> None:
         else:
             leaf_sm100.load_v4_unit(*token, walk.kv_pages, *ids, *pages)
 
+    def load_scales(pages: tuple[Value, ...]) -> None:
+        if walk.now_extra:
+            leaf_sm100.load_v4_scales(
+                m, walk.coming, walk.extra_kv_pages, walk.now_low, walk.now_high, *pages
+            )
+        else:
+            leaf_sm100.load_v4_scales(m, walk.coming, walk.kv_pages, walk.now_low, walk.now_high, *pages)
+
     for turn in range(walk.turns + 1):
         walk.enter(turn, keep_rows=True)
         if walk.live or turn == walk.turns:
             pages = walk.pages_of_tile()
+            load_scales(pages)
             for c in range(UNITS):
                 if walk.it > 0:
                     kv = walk.kv.producer.acquire((walk.it - 1) * UNITS + c)
                     leaf_sm100.write_v4_unit(m, kv.kv_s, walk.words, unit=c)
                     kv.commit()
                 load(c, pages)
+            leaf_sm100.take_scales(m, walk.words, walk.coming)
             walk.it += 1
 
 

@@ -67,6 +67,7 @@ class Kernel(Names):
     lse_scale: Float32
     sm_scale: Float32
     acc: View
+    coming: View
     held: View
     o_s: View
     p_s: View
