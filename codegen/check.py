@@ -189,7 +189,7 @@ def _mma(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
                 "MMA_DTYPE", subject, "one of " + ", ".join(rule.dtypes), "convert the operands first"
             )
             continue
-        fitting = [m for m in rule.m if mma.m % m == 0]
+        fitting = [mma.m] if mma.ws else [m for m in rule.m if mma.m % m == 0]
         if not fitting:
             yield Violation(
                 "MMA_M",
@@ -199,7 +199,7 @@ def _mma(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
             )
             continue
         m = max(fitting)
-        if mma.n % rule.n_step[m] or mma.n > rule.n_max * 4:
+        if mma.n % rule.n_step.get(m, 1) or mma.n > rule.n_max * 4:
             yield Violation("MMA_N", subject, f"N a multiple of {rule.n_step[m]}", "pad N")
         if (mma.k * DTYPES[mma.dtype].bytes) % rule.k_bytes:
             yield Violation(

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from .interpreter import Run
 
 
+def folded(result: torch.Tensor) -> torch.Tensor:
+    """A result of 32, 64 or 128 rows over 128 lanes: its columns in as many parts as fit below one another."""
+    rows, columns = result.shape
+    parts = 128 // rows
+    return result.reshape(rows, parts, columns // parts).transpose(0, 1).reshape(128, columns // parts)
+
+
 class Executor:
     """One role (one of its replicas) of one CTA.
 
@@ -425,7 +432,7 @@ class Executor:
             # In float64, where neither the process's matmul precision nor the number of threads shows in the sum.
             whole = torch.cat([b.double() for b in right], dim=1)
             for a, (_, _, acc) in zip(left, parts, strict=True):
-                product = (a.double() @ whole).float()
+                product = folded((a.double() @ whole).float()) if mma.ws else (a.double() @ whole).float()
                 acc.copy_(acc + product if accumulate else product)
 
         operands = (view for view in (statement.a, statement.b) if view.pipeline is not None)

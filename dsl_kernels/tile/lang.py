@@ -184,8 +184,7 @@ class Engine(str, Enum):
 class Buffer:
     """On-chip storage of one CTA.
 
-    `shape` is one stage. A tensor-memory buffer has shape (lanes, elements of a lane); 16-bit ones lie two in a column, but
-    for those of an `unpacked` one, which have a column each: sums of a product are so.
+    `shape` is one stage. A tensor-memory buffer has shape (lanes, elements of a lane); 16-bit ones lie two a column, `unpacked` one.
     `alias` names a buffer whose storage this one re-uses from its first byte on (their live ranges must not overlap). Register buffers name the role that
     holds them, and with `per_thread` how many of its elements a thread holds where that is not an equal share; of a `private` one every
     thread has and addresses its own, be it a part of the whole or a copy, and no two need be alike.
@@ -306,7 +305,8 @@ class Mma:
     rows. A may come from registers (wgmma) or tensor memory (tcgen05) instead of shared memory:
     16-bit elements in the order of an accumulator. With `cta_group` 2 (tcgen05) the two CTAs of a cluster hold half of the
     rows of A, of B and of the result each, and the first of them issues the product. Sums are float32, or float16 where
-    `acc` is an unpacked buffer of float16 (tcgen05, of any operands but bfloat16).
+    `acc` is an unpacked buffer of float16 (tcgen05). With `ws` (tcgen05) 32 or 64 rows take all 128 lanes: the columns of the
+    result in four or two parts, below one another.
     """
 
     name: str
@@ -324,6 +324,7 @@ class Mma:
     b: str = ""
     acc: str = ""
     cta_group: int = 1
+    ws: bool = False
 
     @property
     def flops(self) -> int:

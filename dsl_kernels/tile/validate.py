@@ -136,8 +136,30 @@ def _of_mma(mma: Mma, schedule: Schedule) -> Iterator[Fault]:
             )
         elif mma.dtype == "bfloat16":
             yield who, "operands of float16 or float8 where sums are float16", mma.dtype
+    if mma.ws:
+        yield from _of_ws(mma, acc)
     if mma.a_space is not Space.SHARED and mma.a_major != "k":
         yield who, "a K-major A outside of shared memory", f"a_major={mma.a_major!r}"
+
+
+def _of_ws(mma: Mma, acc: Buffer | None) -> Iterator[Fault]:
+    """A product by `.ws`: of one CTA, both operands in swizzled panels of shared memory, its result folded."""
+    who, shape = f"mma {mma.name}", (128, mma.n * mma.m // 128)
+    if (
+        mma.unit != "tcgen05"
+        or mma.cta_group != 1
+        or mma.a_space is not Space.SHARED
+        or (mma.a_major, mma.b_major) != ("k", "k")
+    ):
+        yield (
+            who,
+            "ws of tcgen05 in one CTA, of K-major operands in shared memory",
+            f"{mma.unit}, cta_group {mma.cta_group}, A in {mma.a_space.value} memory, {mma.a_major}, {mma.b_major}",
+        )
+    if mma.m not in (32, 64, 128) or mma.n not in (64, 128, 256):
+        yield who, "m of 32, 64 or 128 and n of 64, 128 or 256 where ws=True", f"m={mma.m}, n={mma.n}"
+    elif acc is not None and (acc.shape != shape or acc.dtype != "float32"):
+        yield who, f"an acc of {shape} float32 where ws=True", f"{acc.name} of {acc.shape} {acc.dtype}"
 
 
 def _of_maps(schedule: Schedule) -> Iterator[Fault]:

@@ -629,6 +629,51 @@ def store_sums(m: Recorder) -> None:
     write_sums(m, m.operand("c"), sums)
 
 
+# All lanes of tensor memory for 32 or 64 rows (`.ws`): the columns of C in four or two parts, below one another.
+
+
+def folded(k: SimpleNamespace, arch: ArchSpec, rows: int = 64) -> Schedule:
+    columns = 64 * rows // 128
+    return Schedule(
+        roles=(Role("epilogue", 4, doc="C"), Role("load", 1, doc="A and B"), Role("mma", 1, doc="the products")),
+        buffers=(
+            Buffer("a_s", SHARED, (rows, 64), "bfloat16", 2, swizzle=128),
+            Buffer("b_s", SHARED, (64, 64), "bfloat16", 2, swizzle=128),
+            Buffer("c_t", TENSOR, (128, columns), "float32"),
+            Buffer.own("sums", "epilogue", columns),
+        ),
+        pipelines=(
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2),
+            Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM),), rounds="once"),
+        ),
+        mmas=(Mma("product", "tcgen05", "mma", rows, 64, 64, "bfloat16", a="a_s", b="b_s", acc="c_t", ws=True, doc="C += A B^T"),),
+        grid=("1",),
+        axes=("cta",),
+        maps=(rows_map("a", 64 * TILES, rows, rows, "BFLOAT16"), rows_map("b", 64 * TILES, 64, 64, "BFLOAT16")),
+    )  # fmt: skip
+
+
+def narrow(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return folded(k, arch, 32)
+
+
+@by_text
+def write_folded(m, c: t.Writes, sums):
+    """A thread has a part of row `thread % rows`, of as many columns as it has sums."""
+    columns = sums.size
+    rows = 128 * columns // 64
+    for i in range(columns):
+        c.row("c_row", m.thread % rows, 64)[m.thread // rows * columns + i] = sums[i]
+
+
+@recorded
+def store_folded(m: Recorder) -> None:
+    sums, c = m.buffer("sums"), m.wait("c", 0)
+    fragment.read_tensor(m, sums, c.view(), m.thread)
+    m.release(c)
+    write_folded(m, m.operand("c"), sums)
+
+
 # Leaves on rows without a product: C += X / 2, on the architecture where a thread holds a row.
 
 
@@ -1051,6 +1096,23 @@ CASES = (
         arch="sm_100a",
         limit=2e-3,
     ),
+    *(
+        Case(
+            name,
+            declare,
+            {"epilogue": store_folded, "load": load_in_steps, "mma": issue_sums},
+            (
+                *matrices((rows, 64 * TILES), (64, 64 * TILES), dtype="bfloat16"),
+                OperandSpec("c", (rows, 64), "float32", "out"),
+            ),
+            product_of,
+            "mma",
+            summing_from_the_start,
+            "interpreter: c is off",
+            arch="sm_100a",
+        )
+        for name, declare, rows in (("folded", folded, 64), ("narrow", narrow, 32))
+    ),
     Case(
         "pair",
         pair,
@@ -1397,6 +1459,9 @@ REFUSED = (
     ("sums of 16 bits two in a column", "half_sums", one_field("half_sums", "buffers", "c_t", unpacked=False), "float16 in an unpacked buffer"),
     ("sums of 16 bits of bfloat16", "half_sums", one_field("half_sums", "mmas", "product", dtype="bfloat16"), "operands of float16 or float8"),
     ("a column each in shared memory", "half_sums", one_field("half_sums", "buffers", "a_s", unpacked=True), "in tensor memory where it is unpacked"),
+    ("all lanes for a result that is not folded", "folded", one_field("folded", "buffers", "c_t", shape=(64, 64)), "an acc of"),
+    ("all lanes of an odd shape", "folded", one_field("folded", "mmas", "product", n=32), "n of 64, 128 or 256"),
+    ("all lanes of operands along M", "folded", one_field("folded", "mmas", "product", a_major="mn"), "K-major operands"),
     ("a pair without a cluster", "pair", altered("pair", cluster=(1, 1, 1)), "clusters of two"),
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Products that `T.tcgen05_gemm` does not offer, of 64 rows and with sums of 16 bits, and commits that arrive in several CTAs."""
+"""Products that `T.tcgen05_gemm` does not offer (of 64 rows, with sums of 16 bits, by `.ws`), and commits that arrive in several CTAs."""
 
 import tilelang.language as T
 
@@ -60,8 +60,10 @@ KINDS = {"float16": 0, "bfloat16": 1}
 
 
 @T.macro
-def multiply_described(a, a_slot, a_column, b, b_slot, b_column, acc, acc_slot, m, n, k, dtype, sums, clear):
-    """As `multiply_m64`, of any rows and of 16-bit operands; sums of 16 bits have a column each, as those of 32."""
+def multiply_described(
+    a, a_slot, a_column, b, b_slot, b_column, acc, acc_slot, m, n, k, dtype, sums, ws, clear
+):
+    """As `multiply_m64`, of any rows and of 16-bit operands; sums of 16 bits have a column each, as those of 32, and by `ws` those of fewer than 128 rows take all lanes."""
     a_desc = T.alloc_tcgen05_smem_desc()
     b_desc = T.alloc_tcgen05_smem_desc()
     T.initialize_tcgen05_descriptor(
@@ -78,7 +80,7 @@ def multiply_described(a, a_slot, a_column, b, b_slot, b_column, acc, acc_slot, 
             b_desc.data,
             step // 4 * (n * 128) + step % 4 * 32,
             acc.data,
-            acc_slot * n,
+            acc_slot * (n * m // 128 if ws else n),
             int(sums == "float32") << 4
             | KINDS[dtype] << 7
             | KINDS[dtype] << 10
@@ -89,7 +91,7 @@ def multiply_described(a, a_slot, a_column, b, b_slot, b_column, acc, acc_slot, 
             0,
             0,
             0,
-            False,
+            ws,
             False,
         )
 
@@ -97,10 +99,13 @@ def multiply_described(a, a_slot, a_column, b, b_slot, b_column, acc, acc_slot, 
 def move_columns(way, held, columns, slot, first, thread):
     """ "ld" or "st": this thread's lane of as many columns as it has registers, from `first` on; it waits."""
     registers = held.shape[0] if str(held.dtype) == "float32" else held.shape[0] // 2
+    lane = 32 * (thread // 32)
+    # The result of a product that is issued by its descriptors has its stages side by side.
+    whole = len(columns.shape) == 3
     return T.call_extern(
         "handle",
         f"tl::tcgen05_{way}_32dp32bNx<{registers}, false>",
-        columns[slot, 32 * (thread // 32), 0],
+        columns[slot, lane, 0] if whole else columns[lane, slot * registers],
         first,
         T.address_of(held[0]),
     )
