@@ -332,6 +332,13 @@ class Printer(Values):
             )  # fmt: skip
         yield from self._spell(f"close_{unit}", accs=accs, operands=operands, **own)
 
+    def print_copy_columns(self, s: t.CopyColumns) -> Iterator[str]:
+        buffer = self._schedule.buffer(s.source.buffer)
+        yield from self._spell(
+            "copy_columns", target=self._facts(s.target), source=self._facts(s.source),
+            depth=self.spelled(buffer.shape[1]), dtype=buffer.dtype,
+        )  # fmt: skip
+
     def print_await_products(self, s: t.AwaitProducts) -> Iterator[str]:
         yield from self._products_done(s.pending)
 

@@ -28,6 +28,7 @@ from dsl_kernels.tile.text import (
     Bulk,
     ClusterArrive,
     ClusterWait,
+    CopyColumns,
     Expr,
     Let,
     Rows,
@@ -252,6 +253,7 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         )
     said = names_in_python(start) | names_in_python(end) | {p.name for role in roles for p in role.parameters}
     stores = [copy for s in statements if isinstance(s, Store) for copy in s.copies]
+    copied = [s.source.buffer for s in statements if isinstance(s, CopyColumns)]
     return {
         "sizes": SIZES,
         "functions": "\n\n\n".join(printer.functions),
@@ -267,7 +269,8 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         "tensor": [b for b in schedule.buffers if b.space is Space.TENSOR and b.alias is None],
         "tensor_aliases": [b for b in schedule.buffers if b.space is Space.TENSOR and b.alias is not None],
         "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
-        "units": sorted({m.unit for m in schedule.mmas} | {mma_facts(schedule, m).home for m in schedule.mmas}),
+        "units": sorted({m.unit for m in schedule.mmas} | {mma_facts(schedule, m).home for m in schedule.mmas} | ({"tcgen05_copy"} if copied else set())),
+        "copied": copied,
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
         "homes": {name: home(name, own or tuple(m for m in modules if m[0] not in (PROBE_LEAVES, *FUNCTIONS))) for name in getattr(spelling, "leaf_constants", ())},
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),

@@ -347,6 +347,18 @@ class Walker:
         if s.products[0].mma.unit == "mma.sync":
             yield self._until(self._multiplied, "tensor cores")
 
+    def _copy_columns(self, s: t.CopyColumns) -> Steps:
+        """A copy of the tensor cores stands in their queue, and takes what its read of shared memory does."""
+        taken = bytes_of(self.schedule, s.source)
+        clocks = taken / self.rates.shared_bytes
+        self.machine.unit("shared memory").serve(self.task.now, clocks)
+        done = self.machine.unit("tensor cores").serve(self.task.now, clocks)
+        self._multiplied = max(self._multiplied, done + self.rates.tensor_latency)
+        self._groups.append(self._multiplied)
+        # Of a row an instruction copies 32 bytes.
+        each = self.rates.tensor_issue * max(1, taken // (128 * 32))
+        yield from self.issue(Work(slots=8 + each, dense=each))
+
     def _product(self, mma: Mma) -> tuple[float, float, float]:
         """Instructions of a product, the clocks of the tensor cores, and those of shared memory for its operands."""
         size = DTYPES[mma.dtype].bytes
@@ -511,7 +523,7 @@ class Walker:
 _MEANING: dict[type, Callable[[Walker, Any], Steps | None]] = {
     t.Let: Walker._let, t.Assign: Walker._let, t.Variable: Walker._variable, t.Loop: Walker._loop, t.Repeat: Walker._repeat,
     t.If: Walker._if, t.Call: Walker._call, t.PipelineOp: Walker._pipeline_op, t.Bulk: Walker._bulk, t.Fill: Walker._fill,
-    t.Multiply: Walker._multiply, t.AwaitProducts: Walker._await_products, t.BarriersStand: Walker._stand,
+    t.Multiply: Walker._multiply, t.CopyColumns: Walker._copy_columns, t.AwaitProducts: Walker._await_products, t.BarriersStand: Walker._stand,
     t.Store: Walker._store, t.AwaitStores: Walker._await_stores, t.TakeTicket: Walker._ticket, t.AwaitCount: Walker._await_count,
     t.TakeTurn: Walker._take_turn, t.PassTurn: Walker._pass_turn, t.ClusterWait: Walker._cluster_wait,
     t.ClusterArrive: Walker._cluster_arrive,

@@ -161,6 +161,16 @@ class Executor:
         if all(product.mma.unit == "mma.sync" for product in multiply.products):
             self._land(0)
 
+    def do_copy_columns(self, copy: t.CopyColumns) -> None:
+        target, source = self._view(copy.target), self._view(copy.source)
+        use = copy.source.pipeline
+        reads = frozenset([(use, self._value(copy.source.use))] if use is not None else [])
+
+        def carry() -> None:
+            target.copy_(source)
+
+        self._in_flight.append([Issued(carry, reads)])
+
     def do_fill(self, fill: t.Fill) -> None:
         self._view(fill.target).fill_(fill.value)
 

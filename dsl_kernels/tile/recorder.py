@@ -26,6 +26,7 @@ from .statements import (
     ClusterArrive,
     ClusterWait,
     Comment,
+    CopyColumns,
     CountIn,
     CountOut,
     Depend,
@@ -386,6 +387,10 @@ class Recorder:
         joined = Multiply((before.products if before else ()) + (product,))
         self._say(joined)
         return joined
+
+    def copy_columns(self, target: View, source: View) -> None:
+        """Copy 128 rows of shared memory into tensor memory, in order with this role's products."""
+        self._say(CopyColumns(target, source))
 
     def await_products(self, pending: int = 0) -> None:
         self._say(AwaitProducts(pending))

@@ -335,6 +335,14 @@ class Multiply(Statement):
 
 
 @dataclass(frozen=True, eq=False)
+class CopyColumns(Statement):
+    """The tensor cores copy 128 rows of shared memory into tensor memory (tcgen05.cp), in order with this role's products."""
+
+    target: View
+    source: View
+
+
+@dataclass(frozen=True, eq=False)
 class AwaitProducts(Statement):
     """Until at most `pending` groups of this role's products are in flight."""
 

@@ -68,6 +68,7 @@ class _Uses:
         self._buffers()
         self._barriers()
         self._products()
+        self._columns()
         for _, s in self._statements:
             for source, target in s.loads():
                 self._copy(s, source, target, {spec.name: spec for spec in operands})
@@ -166,6 +167,49 @@ class _Uses:
                     "multiply by it in that role's body, or correct the declaration",
                     next((s for role, s in by.items() if role != mma.role), None),
                 )  # fmt: skip
+
+    def _columns(self) -> None:
+        """Copies into tensor memory are of 128 swizzled rows of 16-bit elements, by a role that issues products."""
+        for role, s in self._statements:
+            if not isinstance(s, t.CopyColumns):
+                continue
+            source, target = (self._schedule.buffer(view.buffer) for view in (s.source, s.target))
+            if (source.space, source.swizzle, target.space) != (
+                Space.SHARED,
+                128,
+                Space.TENSOR,
+            ) or s.source.rows not in (None, 128):
+                got = f"{source.name} in {source.space.value} memory, swizzle {source.swizzle}, to {target.name} in {target.space.value} memory"
+                self._fail(
+                    "copy_columns",
+                    "rows of shared memory with swizzle 128, and tensor memory",
+                    got,
+                    "declare the buffers so",
+                    s,
+                )
+            if (
+                source.shape != target.shape
+                or source.dtype != target.dtype
+                or source.shape[0] != 128
+                or DTYPES[source.dtype].bytes != 2
+                or target.unpacked
+            ):
+                got = f"{source.shape} {source.dtype} to {target.shape} {target.dtype}"
+                self._fail(
+                    "copy_columns",
+                    "128 rows of as many 16-bit elements, packed",
+                    got,
+                    "make the buffers alike",
+                    s,
+                )
+            if role not in {mma.role for mma in self._schedule.mmas if mma.unit == "tcgen05"}:
+                self._fail(
+                    "copy_columns",
+                    "a role that issues products of tcgen05",
+                    str(role),
+                    "let that role copy",
+                    s,
+                )
 
     def _pipeline_ops(self, pipe: Pipeline) -> None:
         """Both sides perform every operation that the plan gives them, and nobody else one."""

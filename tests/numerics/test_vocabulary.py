@@ -674,6 +674,49 @@ def store_folded(m: Recorder) -> None:
     write_folded(m, m.operand("c"), sums)
 
 
+# Copies of the tensor cores (tcgen05.cp): A goes on into tensor memory, in order with the products that read it there.
+
+
+def copied(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("epilogue", 4, doc="128 rows of C"), Role("load", 1, doc="A and B"), Role("mma", 1, doc="copies and products")),
+        buffers=(
+            Buffer("a_s", SHARED, (128, 64), "float16", 2, swizzle=128),
+            Buffer("b_s", SHARED, (64, 64), "float16", 2, swizzle=128),
+            Buffer("a_t", TENSOR, (128, 64), "float16"),
+            Buffer("c_t", TENSOR, (128, 64), "float32"),
+            Buffer("sums", REGISTER, (128, 64), "float32", role="epilogue"),
+        ),
+        pipelines=(
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2),
+            Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM),), rounds="once"),
+        ),
+        mmas=(Mma("product", "tcgen05", "mma", 128, 64, 64, "float16", a_space=TENSOR, a="a_t", b="b_s", acc="c_t", doc="C += A B^T"),),
+        grid=("1",),
+        axes=("cta",),
+        maps=(rows_map("a", 64 * TILES, 128, 128), rows_map("b", 64 * TILES, 64, 64)),
+    )  # fmt: skip
+
+
+@recorded
+def copy_and_issue(m: Recorder) -> None:
+    c = m.acquire("c", 0)
+    for i in rolled(TILES):
+        ab = m.wait("ab", i)
+        m.copy_columns(m.buffer("a_t"), ab.a_s)
+        m.multiply("product", c.view(), m.buffer("a_t"), ab.b_s, accumulate=i > 0)
+        m.release(ab)
+    m.commit(c)
+
+
+@recorded
+def write_tile(m: Recorder) -> None:
+    sums, c = m.buffer("sums"), m.wait("c", 0)
+    fragment.read_tensor(m, sums, c.view(), m.thread)
+    m.release(c)
+    fragment.write_rows(m, m.operand("c"), 64, 0, 0, sums, m.thread)
+
+
 # Leaves on rows without a product: C += X / 2, on the architecture where a thread holds a row.
 
 
@@ -1114,6 +1157,17 @@ CASES = (
         for name, declare, rows in (("folded", folded, 64), ("narrow", narrow, 32))
     ),
     Case(
+        "copied",
+        copied,
+        {"epilogue": write_tile, "load": load_in_steps, "mma": copy_and_issue},
+        (*matrices((128, 64 * TILES), (64, 64 * TILES)), OperandSpec("c", (128, 64), "float32", "out")),
+        product_of,
+        "mma",
+        too_early(of(t.Multiply)),
+        "interpreter: c is off",
+        arch="sm_100a",
+    ),
+    Case(
         "pair",
         pair,
         {"epilogue": write_own, "load": load_own, "mma": issue_for_both},
@@ -1462,6 +1516,8 @@ REFUSED = (
     ("all lanes for a result that is not folded", "folded", one_field("folded", "buffers", "c_t", shape=(64, 64)), "an acc of"),
     ("all lanes of an odd shape", "folded", one_field("folded", "mmas", "product", n=32), "n of 64, 128 or 256"),
     ("all lanes of operands along M", "folded", one_field("folded", "mmas", "product", a_major="mn"), "K-major operands"),
+    ("a copy of rows that are not swizzled", "copied", one_field("copied", "buffers", "a_s", swizzle=0), "rows of shared memory with swizzle 128"),
+    ("a copy into another shape", "copied", one_field("copied", "buffers", "a_t", shape=(128, 32)), "128 rows of as many 16-bit elements"),
     ("a pair without a cluster", "pair", altered("pair", cluster=(1, 1, 1)), "clusters of two"),
 )  # fmt: skip
 

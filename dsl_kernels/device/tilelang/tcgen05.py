@@ -8,6 +8,11 @@ __device__ __forceinline__ void commit_in_cluster(const void* barrier, int ctas)
   asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%0], %1;"
                :: "r"(unsigned(__cvta_generic_to_shared(barrier))), "h"((unsigned short)ctas) : "memory");
 }
+template <class Descriptor>
+__device__ __forceinline__ void copy_columns(unsigned columns, const Descriptor& rows, int bytes) {
+  if (cute::elect_one_sync())
+    asm volatile("tcgen05.cp.cta_group::1.128x256b [%0], %1;" :: "r"(columns), "l"(uint64_t(rows + bytes)) : "memory");
+}
 }  // namespace tcgen05
 """
 
@@ -93,6 +98,23 @@ def multiply_described(
             0,
             ws,
             False,
+        )
+
+
+@T.macro
+def copy_columns(target, target_slot, source, source_slot, depth):
+    """128 rows of `depth` 16-bit elements, in swizzled panels of 128 bytes, into a buffer of tensor memory, eight columns an instruction."""
+    rows = T.alloc_tcgen05_smem_desc()
+    T.initialize_tcgen05_descriptor(
+        rows, T.access_ptr(source[source_slot, 0, 0], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_128B
+    )
+    for step in T.unroll(depth // 16):
+        T.call_extern(
+            "handle",
+            "tcgen05::copy_columns",
+            target[target_slot, 0, 16 * step],
+            rows.data,
+            step // 4 * (128 * 128) + step % 4 * 32,
         )
 
 
