@@ -326,7 +326,7 @@ class Printer(Values):
             mma = mma_facts(self._schedule, p.mma)
             mma.rows, mma.columns, mma.depth = self.spelled(mma.m), self.spelled(mma.n), self.spelled(mma.k)
             yield from self._spell(
-                f"multiply_{unit}", mma=mma, accumulate=self.value(p.accumulate), **facts, **own,
+                f"multiply_{unit}", mma=mma, scales=[self._facts(t.View(name, None, None)) for name in p.mma.scales or ()], accumulate=self.value(p.accumulate), **facts, **own,
                 a_tile=self._tile(p.a, mma.rows_a, mma.columns_a, mma.a_major) if mma.a_shared else None,
                 b_tile=self._tile(p.b, mma.rows_b, mma.columns_b, mma.b_major),
             )  # fmt: skip

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from .interpreter import Run
 
 
+def factors(held: torch.Tensor) -> torch.Tensor:
+    """Of 128 rows a factor for each of 128 elements, of exponents as tensor memory holds those of blocks of 32."""
+    exponents = held.reshape(128, 16)[:32].reshape(32, 4, 4).transpose(0, 1).reshape(128, 4)
+    return torch.exp2(exponents.double() - 127).repeat_interleave(32, 1)
+
+
 def folded(result: torch.Tensor) -> torch.Tensor:
     """A result of 32, 64 or 128 rows over 128 lanes: its columns in as many parts as fit below one another."""
     rows, columns = result.shape
@@ -167,7 +173,8 @@ class Executor:
         reads = frozenset([(use, self._value(copy.source.use))] if use is not None else [])
 
         def carry() -> None:
-            target.copy_(source)
+            # Each quarter of the lanes gets rows of which there are 32.
+            target.copy_(source.repeat(target.shape[0] // source.shape[0], 1))
 
         self._in_flight.append([Issued(carry, reads)])
 
@@ -439,6 +446,11 @@ class Executor:
         accumulate = self._value(statement.accumulate)
 
         def multiply() -> None:
+            if mma.scales is not None:
+                (a, _, acc), (by_a, by_b) = parts[0], (factors(self.cta.storage[name]) for name in mma.scales)
+                product = ((a.double() * by_a[: mma.m]) @ (right[0].double() * by_b[: mma.n].T)).float()
+                acc.copy_(acc + product if accumulate else product)
+                return
             # In float64, where neither the process's matmul precision nor the number of threads shows in the sum.
             whole = torch.cat([b.double() for b in right], dim=1)
             for a, (_, _, acc) in zip(left, parts, strict=True):

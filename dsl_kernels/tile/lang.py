@@ -187,7 +187,8 @@ class Mma:
     16-bit elements in the order of an accumulator. With `cta_group` 2 (tcgen05) the two CTAs of a cluster hold half of the
     rows of A, of B and of the result each, and the first of them issues the product. Sums are float32, or float16 where
     `acc` is an unpacked buffer of float16 (tcgen05). With `ws` (tcgen05) 32 or 64 rows take all 128 lanes: the columns of the
-    result in four or two parts, below one another.
+    result in four or two parts, below one another. `scales` name tensor-memory buffers of (128, 16) exponents, one for each 32 of
+    K of a row of A and of B (mxf8f6f4): in lane r those of rows r, r + 32, r + 64 and r + 96, in each quarter of the lanes the same.
     """
 
     name: str
@@ -206,6 +207,7 @@ class Mma:
     acc: str = ""
     cta_group: int = 1
     ws: bool = False
+    scales: tuple[str, str] | None = None
 
     @property
     def flops(self) -> int:

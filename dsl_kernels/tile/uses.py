@@ -169,35 +169,39 @@ class _Uses:
                 )  # fmt: skip
 
     def _columns(self) -> None:
-        """Copies into tensor memory are of 128 swizzled rows of 16-bit elements, by a role that issues products."""
+        """Copies into tensor memory are of whole buffers that are laid out for it, by a role that issues products."""
         for role, s in self._statements:
             if not isinstance(s, t.CopyColumns):
                 continue
             source, target = (self._schedule.buffer(view.buffer) for view in (s.source, s.target))
+            factors = source.dtype == "uint8"
+            swizzle, rows, fits = (
+                (0, 32, source.shape == (32, 16)) if factors else (128, 128, DTYPES[source.dtype].bytes == 2)
+            )
             if (source.space, source.swizzle, target.space) != (
                 Space.SHARED,
-                128,
+                swizzle,
                 Space.TENSOR,
-            ) or s.source.rows not in (None, 128):
+            ) or s.source.rows not in (None, rows):
                 got = f"{source.name} in {source.space.value} memory, swizzle {source.swizzle}, to {target.name} in {target.space.value} memory"
                 self._fail(
                     "copy_columns",
-                    "rows of shared memory with swizzle 128, and tensor memory",
+                    f"rows of shared memory with swizzle {swizzle}, and tensor memory",
                     got,
                     "declare the buffers so",
                     s,
                 )
             if (
-                source.shape != target.shape
+                not fits
+                or source.shape[0] != rows
+                or target.shape != (128, *source.shape[1:])
                 or source.dtype != target.dtype
-                or source.shape[0] != 128
-                or DTYPES[source.dtype].bytes != 2
                 or target.unpacked
             ):
                 got = f"{source.shape} {source.dtype} to {target.shape} {target.dtype}"
                 self._fail(
                     "copy_columns",
-                    "128 rows of as many 16-bit elements, packed",
+                    "128 rows of as many 16-bit elements, packed, or 32 rows of 16 factors",
                     got,
                     "make the buffers alike",
                     s,

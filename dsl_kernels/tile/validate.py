@@ -138,6 +138,8 @@ def _of_mma(mma: Mma, schedule: Schedule) -> Iterator[Fault]:
             yield who, "operands of float16 or float8 where sums are float16", mma.dtype
     if mma.ws:
         yield from _of_ws(mma, acc)
+    if mma.scales is not None:
+        yield from _of_scales(mma, acc, schedule)
     if mma.a_space is not Space.SHARED and mma.a_major != "k":
         yield who, "a K-major A outside of shared memory", f"a_major={mma.a_major!r}"
 
@@ -160,6 +162,35 @@ def _of_ws(mma: Mma, acc: Buffer | None) -> Iterator[Fault]:
         yield who, "m of 32, 64 or 128 and n of 64, 128 or 256 where ws=True", f"m={mma.m}, n={mma.n}"
     elif acc is not None and (acc.shape != shape or acc.dtype != "float32"):
         yield who, f"an acc of {shape} float32 where ws=True", f"{acc.name} of {acc.shape} {acc.dtype}"
+
+
+def _of_scales(mma: Mma, acc: Buffer | None, schedule: Schedule) -> Iterator[Fault]:
+    """A product whose blocks of 32 along K have factors in tensor memory."""
+    who, named = f"mma {mma.name}", {buffer.name: buffer for buffer in schedule.buffers}
+    plain = mma.unit == "tcgen05" and mma.cta_group == 1 and mma.a_space is Space.SHARED and not mma.ws
+    if not plain or mma.dtype != "float8_e4m3" or (mma.a_major, mma.b_major) != ("k", "k"):
+        yield (
+            who,
+            "K-major float8_e4m3 in shared memory, by tcgen05 in one CTA, where it has scales",
+            f"{mma.dtype}, {mma.unit}",
+        )
+    if (mma.m, mma.k) != (128, 128) or mma.n > 128 or mma.n % 16:
+        yield (
+            who,
+            "m=128, k=128 and n a multiple of 16 up to 128 where it has scales",
+            f"m={mma.m}, n={mma.n}, k={mma.k}",
+        )
+    if acc is not None and acc.dtype != "float32":
+        yield who, "sums of float32 where it has scales", acc.dtype
+    for name in mma.scales or ():
+        held = named.get(name)
+        if held is None or (held.space, held.shape, held.dtype, held.stages) != (
+            Space.TENSOR,
+            (128, 16),
+            "uint8",
+            1,
+        ):
+            yield who, "scales in unstaged tensor-memory buffers of (128, 16) uint8", name
 
 
 def _of_maps(schedule: Schedule) -> Iterator[Fault]:

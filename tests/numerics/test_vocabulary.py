@@ -717,6 +717,79 @@ def write_tile(m: Recorder) -> None:
     fragment.write_rows(m, m.operand("c"), 64, 0, 0, sums, m.thread)
 
 
+# Factors in tensor memory: C = (A x 2^a) (B x 2^b)^T, e4m3 with an exponent for each 32 of K of a row (mxf8f6f4).
+
+
+def bytes_map(
+    operand: str, columns: int, rows: int, box: int, each: int = 128, swizzle: str = "128B"
+) -> TensorMap:
+    """Boxes of `box` rows of a row-major matrix of bytes, `each` columns each."""
+    return TensorMap(f"{operand}_map", operand, "UINT8", (str(columns), str(rows)), (str(columns),), (each, box), (1, 1), swizzle=swizzle)  # fmt: skip
+
+
+def scaled(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("epilogue", 4, doc="128 rows of C"), Role("load", 1, doc="A, B and factors"), Role("mma", 1, doc="the products")),
+        buffers=(
+            Buffer("a_s", SHARED, (128, 128), "float8_e4m3", 2, swizzle=128),
+            Buffer("b_s", SHARED, (64, 128), "float8_e4m3", 2, swizzle=128),
+            *(Buffer(name, SHARED, (32, 16), "uint8", 2) for name in ("fa_s", "fb_s")),
+            *(Buffer(name, TENSOR, (128, 16), "uint8") for name in ("fa_t", "fb_t")),
+            Buffer("c_t", TENSOR, (128, 64), "float32"),
+            Buffer.own("sums", "epilogue", 64),
+        ),
+        pipelines=(
+            Pipeline("ab", ("a_s", "b_s", "fa_s", "fb_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2),
+            Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM),), rounds="once"),
+        ),
+        mmas=(
+            Mma(
+                "product", "tcgen05", "mma", 128, 64, 128, "float8_e4m3", a="a_s", b="b_s", acc="c_t", scales=("fa_t", "fb_t"),
+                doc="C += A B^T, by blocks",
+            ),
+        ),
+        grid=("1",),
+        axes=("cta",),
+        maps=(
+            bytes_map("a", 128 * TILES, 128, 128), bytes_map("b", 128 * TILES, 64, 64),
+            *(bytes_map(name, 16, 32 * TILES, 32, 16, "NONE") for name in ("fa", "fb")),
+        ),
+    )  # fmt: skip
+
+
+@recorded
+def load_with_factors(m: Recorder) -> None:
+    for i in rolled(TILES):
+        ab = m.acquire("ab", i)
+        m.bulk(ab.a_s, Box("a_map", (0, i * 128)), ab)
+        m.bulk(ab.b_s, Box("b_map", (0, i * 128)), ab)
+        m.bulk(ab.fa_s, Box("fa_map", (i * 32, 0)), ab)
+        m.bulk(ab.fb_s, Box("fb_map", (i * 32, 0)), ab)
+        m.commit(ab)
+
+
+@recorded
+def issue_scaled(m: Recorder) -> None:
+    c = m.acquire("c", 0)
+    for i in rolled(TILES):
+        ab = m.wait("ab", i)
+        m.copy_columns(m.buffer("fa_t"), ab.fa_s)
+        m.copy_columns(m.buffer("fb_t"), ab.fb_s)
+        m.multiply("product", c.view(), ab.a_s, ab.b_s, accumulate=i > 0)
+        m.release(ab)
+    m.commit(c)
+
+
+def scaled_product(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    whole = []
+    for name, rows in (("a", 128), ("b", 64)):
+        exponents = (
+            inputs[f"f{name}"].view(TILES, 32, 4, 4).permute(2, 1, 0, 3).reshape(128, TILES * 4)[:rows]
+        )
+        whole.append(inputs[name].double() * torch.exp2(exponents.double() - 127).repeat_interleave(32, 1))
+    return {"c": (whole[0] @ whole[1].T).float()}
+
+
 # Leaves on rows without a product: C += X / 2, on the architecture where a thread holds a row.
 
 
@@ -1168,6 +1241,21 @@ CASES = (
         arch="sm_100a",
     ),
     Case(
+        "scaled",
+        scaled,
+        {"epilogue": store_folded, "load": load_with_factors, "mma": issue_scaled},
+        (
+            *matrices((128, 128 * TILES), (64, 128 * TILES), dtype="float8_e4m3"),
+            *(OperandSpec(name, (32 * TILES, 16), "uint8") for name in ("fa", "fb")),
+            OperandSpec("c", (128, 64), "float32", "out"),
+        ),
+        scaled_product,
+        "mma",
+        too_early(of(t.Multiply)),
+        "interpreter: c is off",
+        arch="sm_100a",
+    ),
+    Case(
         "pair",
         pair,
         {"epilogue": write_own, "load": load_own, "mma": issue_for_both},
@@ -1281,6 +1369,8 @@ def drawn(case: Case) -> dict[str, torch.Tensor]:
         value = (torch.randn(shape, generator=generator) * (9 if spec.dtype == "int32" else 1)).to(
             spec.torch_dtype
         )
+        if spec.dtype == "uint8":  # exponents near 127
+            value = torch.randint(124, 131, shape, generator=generator, dtype=torch.uint8)
         if spec.kind != "in":
             poison = float("nan") if spec.torch_dtype.is_floating_point else -1
             value = torch.full(shape, 0 if spec.zeroed else poison, dtype=spec.torch_dtype)
@@ -1518,6 +1608,9 @@ REFUSED = (
     ("all lanes of operands along M", "folded", one_field("folded", "mmas", "product", a_major="mn"), "K-major operands"),
     ("a copy of rows that are not swizzled", "copied", one_field("copied", "buffers", "a_s", swizzle=0), "rows of shared memory with swizzle 128"),
     ("a copy into another shape", "copied", one_field("copied", "buffers", "a_t", shape=(128, 32)), "128 rows of as many 16-bit elements"),
+    ("factors of half a tile", "scaled", one_field("scaled", "mmas", "product", m=64), "m=128, k=128"),
+    ("factors in other columns", "scaled", one_field("scaled", "buffers", "fb_t", shape=(128, 32)), "buffers of .128, 16. uint8"),
+    ("factors of bfloat16", "scaled", one_field("scaled", "mmas", "product", dtype="bfloat16"), "K-major float8_e4m3"),
     ("a pair without a cluster", "pair", altered("pair", cluster=(1, 1, 1)), "clusters of two"),
 )  # fmt: skip
 

@@ -11,9 +11,9 @@ STEP_BYTES, STEP_COLUMNS = 32, 8
 
 
 @dsl_user_op
-def _issue(tmem, rows, *, loc=None, ip=None):
+def _issue(shape, tmem, rows, *, loc=None, ip=None):
     values = [value.ir_value(loc=loc, ip=ip) for value in (tmem, rows)]
-    text = "tcgen05.cp.cta_group::1.128x256b [$0], $1;"
+    text = f"tcgen05.cp.cta_group::1.{shape} [$0], $1;"
     llvm.inline_asm(None, values, text, "r,l,~{memory}", has_side_effects=True, loc=loc, ip=ip)
 
 
@@ -24,4 +24,11 @@ def copy_columns(tmem, source, depth):
         for step in range(depth * source.dtype.width // 8 // STEP_BYTES):
             begin = source.toint() + step // steps * LANES * PANEL_BYTES + step % steps * STEP_BYTES
             rows = Int64(begin >> 4) | Int64(1 << 16 | 64 << 32 | 1 << 46 | 2 << 61)
-            _issue(Int32(tmem.toint()) + step * STEP_COLUMNS, rows)
+            _issue("128x256b", Int32(tmem.toint()) + step * STEP_COLUMNS, rows)
+
+
+def copy_factors(tmem, source):
+    """32 rows of 16 bytes into four columns of each quarter of the lanes; a whole warp calls it."""
+    with cute.arch.elect_one():
+        rows = Int64(source.toint() >> 4) | Int64(1 << 16 | 8 << 32 | 1 << 46)
+        _issue("32x128b.warpx4", Int32(tmem.toint()), rows)

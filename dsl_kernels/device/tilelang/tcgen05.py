@@ -13,6 +13,19 @@ __device__ __forceinline__ void copy_columns(unsigned columns, const Descriptor&
   if (cute::elect_one_sync())
     asm volatile("tcgen05.cp.cta_group::1.128x256b [%0], %1;" :: "r"(columns), "l"(uint64_t(rows + bytes)) : "memory");
 }
+template <class Descriptor>
+__device__ __forceinline__ void copy_factors(unsigned columns, const Descriptor& rows) {
+  if (cute::elect_one_sync())
+    asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" :: "r"(columns), "l"(uint64_t(rows)) : "memory");
+}
+template <class A, class B>
+__device__ __forceinline__ void multiply_scaled(unsigned sums, const A& a, const B& b, unsigned by_a, unsigned by_b, int step, unsigned shape, int adds) {
+  if (cute::elect_one_sync())
+    asm volatile("{ .reg .pred p;\nsetp.ne.u32 p, %4, 0;\n"
+                 "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X [%0], %1, %2, %3, [%5], [%6], p; }"
+                 :: "r"(sums), "l"(uint64_t(a + 32 * step)), "l"(uint64_t(b + 32 * step)), "r"(shape | step << 4 | step << 29),
+                    "r"(step ? 1 : adds), "r"(by_a), "r"(by_b) : "memory");
+}
 }  // namespace tcgen05
 """
 
@@ -115,6 +128,40 @@ def copy_columns(target, target_slot, source, source_slot, depth):
             target[target_slot, 0, 16 * step],
             rows.data,
             step // 4 * (128 * 128) + step % 4 * 32,
+        )
+
+
+@T.macro
+def copy_factors(target, target_slot, source, source_slot):
+    """32 rows of 16 bytes into four columns of each quarter of the lanes."""
+    rows = T.alloc_tcgen05_smem_desc()
+    T.initialize_tcgen05_descriptor(rows, T.access_ptr(source[source_slot, 0, 0], "r"), 1, 8, 0, False, 0)
+    T.call_extern("handle", "tcgen05::copy_factors", target[0, 4 * target_slot], rows.data)
+
+
+@T.macro
+def multiply_scaled(a, a_slot, b, b_slot, acc, acc_slot, by_a, by_b, n, clear):
+    """acc (+)= a b^T of 128 rows by n over 128 of e4m3, each 32 of which have a factor in `by_a` and in `by_b`."""
+    a_desc = T.alloc_tcgen05_smem_desc()
+    b_desc = T.alloc_tcgen05_smem_desc()
+    T.initialize_tcgen05_descriptor(
+        a_desc, T.access_ptr(a[a_slot, 0, 0], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_128B
+    )
+    T.initialize_tcgen05_descriptor(
+        b_desc, T.access_ptr(b[b_slot, 0, 0], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_128B
+    )
+    for step in T.unroll(4):
+        T.call_extern(
+            "handle",
+            "tcgen05::multiply_scaled",
+            acc[0, acc_slot * n],
+            a_desc.data,
+            b_desc.data,
+            by_a[0, 0],
+            by_b[0, 0],
+            step,
+            1 << 23 | n // 8 << 17 | 128 // 16 << 24,
+            T.Select(clear, 0, 1),
         )
 
 
