@@ -119,7 +119,12 @@ def _of_mma(mma: Mma, schedule: Schedule) -> Iterator[Fault]:
     if source is not mma.a_space:
         yield who, f"A in {mma.a_space.value} memory", f"{mma.a} in {source.value} memory"
     if mma.cta_group not in (1, 2) or (mma.cta_group == 2) != schedule.pairs:
-        yield who, "cta_group 1 or 2, the same for all", str(mma.cta_group)
+        # The PTX ISA has one for all tcgen05 instructions of a kernel, and ptxas refuses both in one.
+        yield (
+            who,
+            "cta_group 1 or 2, the same for all, as the PTX ISA has one for all tcgen05 of a kernel",
+            str(mma.cta_group),
+        )
     if mma.cta_group == 2:
         if mma.unit != "tcgen05" or schedule.cluster_ctas != 2 or not schedule.group:
             yield who, "tcgen05 in clusters of two, the group", f"{mma.unit}, {schedule.cluster}"

@@ -1611,6 +1611,11 @@ REFUSED = (
     ("factors of half a tile", "scaled", one_field("scaled", "mmas", "product", m=64), "m=128, k=128"),
     ("factors in other columns", "scaled", one_field("scaled", "buffers", "fb_t", shape=(128, 32)), "buffers of .128, 16. uint8"),
     ("factors of bfloat16", "scaled", one_field("scaled", "mmas", "product", dtype="bfloat16"), "K-major float8_e4m3"),
+    (
+        "products of one CTA and of a pair", "pair",
+        lambda k, arch: dataclasses.replace(pair(k, arch), mmas=(*pair(k, arch).mmas, dataclasses.replace(pair(k, arch).mmas[0], name="own", cta_group=1))),
+        "the same for all, as the PTX ISA",
+    ),
     ("a pair without a cluster", "pair", altered("pair", cluster=(1, 1, 1)), "clusters of two"),
 )  # fmt: skip
 
