@@ -302,6 +302,11 @@ class Printer(Values):
                 evict_first=s.evict_first,
             )  # fmt: skip
 
+    def print_ask_next(self, s: t.AskNext) -> Iterator[str]:
+        yield from self._spell(
+            "ask_next", target=self._facts(s.target), barrier=self._barrier(s.slot, "full")
+        )
+
     def print_multiply(self, s: t.Multiply) -> Iterator[str]:
         """Products of one group: what opens it, one spelling each, what closes it."""
         unit = s.products[0].mma.unit

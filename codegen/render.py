@@ -24,6 +24,7 @@ from dsl_kernels.tile.describe import describe
 from dsl_kernels.tile.lang import PROBE, Buffer, Schedule, Space, named
 from dsl_kernels.tile.plan import barrier_plan
 from dsl_kernels.tile.text import (
+    AskNext,
     Box,
     Bulk,
     ClusterArrive,
@@ -271,6 +272,7 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
         "units": sorted({m.unit for m in schedule.mmas} | {mma_facts(schedule, m).home for m in schedule.mmas} | ({"tcgen05_copy"} if copied else set())),
         "copied": copied,
+        "steals": any(isinstance(s, AskNext) for s in statements),
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
         "homes": {name: home(name, own or tuple(m for m in modules if m[0] not in (PROBE_LEAVES, *FUNCTIONS))) for name in getattr(spelling, "leaf_constants", ())},
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),

@@ -193,6 +193,17 @@ class Executor:
             itemsize = DTYPES[self.schedule.buffer(bulk.target.buffer).dtype].bytes
             cta.rings[bulk.slot.pipeline.name].received[use] += target.numel() * itemsize
 
+    def do_ask_next(self, ask: t.AskNext) -> None:
+        """Take the next CTA that has not begun."""
+        next_one = self._run.pending.popleft() if self._run.pending else None
+        words = [int(next_one is not None), next_one[0] if next_one else 0, 0, 0]
+        self._view(ask.target).copy_(torch.tensor(words, dtype=torch.int32))
+        self.cta.rings[ask.slot.pipeline.name].received[self._value(ask.slot.use)] += 16
+
+    def do_read_next(self, read: t.ReadNext) -> None:
+        given, number = (int(word) for word in self._view(read.source).reshape(-1)[:2])
+        self._scope[read.name] = number if given else -1
+
     def do_take_ticket(self, ticket: t.TakeTicket) -> Generator[Any, None, None]:
         """Leave how many CTAs came before; the last one resets the counter."""
         yield from self.meet(ticket.name)

@@ -7,7 +7,7 @@ what each role waits for.
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any, NoReturn
@@ -47,6 +47,8 @@ class Run:
         for axis in self.schedule.group:
             self.group_size *= self.grid[axis]
         self.text, self.texts = program.text(knobs, arch), threads.Texts()
+        # CTAs that have not begun.
+        self.pending: deque[tuple[int, ...]] = deque()
         self.admitted: dict[tuple[int, ...], dict[tuple[int, ...], Cta]] = defaultdict(dict)
 
     def group_of(self, block: tuple[int, ...]) -> tuple[int, ...]:
@@ -141,14 +143,13 @@ class Interpreter:
         blocks = list(product(*(range(extent) for extent in run.grid)))
         if rng is not None:
             rng.shuffle(blocks)
-        pending = iter(blocks)
+        run.pending.extend(blocks)
         active: list[list[Any]] = []
 
         def admit() -> bool:
-            block = next(pending, None)
-            if block is None:
+            if not run.pending:
                 return False
-            for machine, body in run.start(block):
+            for machine, body in run.start(run.pending.popleft()):
                 active.append([machine, body, None])
             return True
 

@@ -92,6 +92,7 @@ from .statements import (
     values,
     walk,
 )
+from .stealing import AskNext, ReadNext
 
 __all__ = [
     "AMBIENT",
@@ -101,6 +102,7 @@ __all__ = [
     "OF_THREADS",
     "PLACES",
     "READ",
+    "AskNext",
     "Assign",
     "AwaitCount",
     "AwaitProducts",
@@ -140,6 +142,7 @@ __all__ = [
     "PipelineOp",
     "Product",
     "Publish",
+    "ReadNext",
     "Recorder",
     "Region",
     "Repeat",

@@ -15,7 +15,7 @@ from ..errors import DeclarationError, did_you_mean
 from ..expr import names_in
 from . import places
 from . import text as t
-from .lang import Buffer, Pipeline, Schedule, Space
+from .lang import Buffer, Engine, Pipeline, Schedule, Space
 from .transfers import transfer_of
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class _Uses:
         self._barriers()
         self._products()
         self._columns()
+        self._asked()
         for _, s in self._statements:
             for source, target in s.loads():
                 self._copy(s, source, target, {spec.name: spec for spec in operands})
@@ -167,6 +168,29 @@ class _Uses:
                     "multiply by it in that role's body, or correct the declaration",
                     next((s for role, s in by.items() if role != mma.role), None),
                 )  # fmt: skip
+
+    def _asked(self) -> None:
+        """CTAs are asked for in a grid of one axis without clusters, into slots of 16 bytes that count bytes."""
+        for _, s in self._statements:
+            if not isinstance(s, t.AskNext):
+                continue
+            pipe, answer = s.slot.pipeline, self._schedule.buffer(s.target.buffer)
+            if len(self._schedule.grid) != 1 or self._schedule.cluster_ctas != 1 or self._schedule.group:
+                self._fail(
+                    "ask_next",
+                    "a grid of one axis, without clusters or groups",
+                    f"{self._schedule.grid}, clusters of {self._schedule.cluster_ctas}",
+                    "deal out the work of one axis",
+                    s,
+                )
+            if pipe.fill is not Engine.BULK or answer.stage_bytes != 16 or answer.name not in pipe.buffers:
+                self._fail(
+                    "ask_next",
+                    "a slot of 16 bytes of a pipeline with fill=Engine.BULK",
+                    f"{pipe.name} filled by {pipe.fill.value}, {answer.stage_bytes} bytes of {answer.name}",
+                    "declare the pipeline so",
+                    s,
+                )
 
     def _columns(self) -> None:
         """Copies into tensor memory are of whole buffers that are laid out for it, by a role that issues products."""

@@ -790,6 +790,58 @@ def scaled_product(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor
     return {"c": (whole[0] @ whole[1].T).float()}
 
 
+# Cluster launch control: a CTA that is done takes the place of one that has not begun, until all have.
+
+TAKEN = 7
+
+
+def stealing(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("write", 4, doc="the words of a CTA"), Role("ask", 1, doc="whose words come next")),
+        buffers=(Buffer("answer", SHARED, (4,), "int32", 2),),
+        pipelines=(
+            Pipeline("next", ("answer",), "ask", Engine.BULK, (Reader("write", Engine.THREADS), Reader("ask", Engine.THREADS)), 2),
+        ),
+        mmas=(),
+        grid=(str(TAKEN),),
+        axes=("cta",),
+    )  # fmt: skip
+
+
+@by_text
+def double_words(m, out: t.Writes, x, cta):
+    """A thread's word of the CTA whose turn it is."""
+    out.row("words", cta, 128)[m.thread] = x.row("given", cta, 128)[m.thread] * 2
+
+
+@recorded
+def write_in_turn(m: Recorder) -> None:
+    cta: Int32 = m.block(0)
+    use: Int32 = 0
+    while cta >= 0:
+        double_words(m, m.operand("out"), m.operand("x"), cta)
+        slot = m.wait("next", use)
+        m.say(t.ReadNext("taken", slot.answer))
+        m.release(slot)
+        cta = t.name("taken", "int32")
+        use += 1
+
+
+@recorded
+def ask_in_turn(m: Recorder) -> None:
+    cta: Int32 = m.block(0)
+    use: Int32 = 0
+    while cta >= 0:
+        slot = m.acquire("next", use)
+        m.say(t.AskNext(slot, slot.answer))
+        m.commit(slot)
+        slot = m.wait("next", use)
+        m.say(t.ReadNext("taken", slot.answer))
+        m.release(slot)
+        cta = t.name("taken", "int32")
+        use += 1
+
+
 # Leaves on rows without a product: C += X / 2, on the architecture where a thread holds a row.
 
 
@@ -1256,6 +1308,18 @@ CASES = (
         arch="sm_100a",
     ),
     Case(
+        "stealing",
+        stealing,
+        {"write": write_in_turn, "ask": ask_in_turn},
+        (OperandSpec("x", (TAKEN, 128), "int32"), OperandSpec("out", (TAKEN, 128), "int32", "out")),
+        lambda inputs: {"out": inputs["x"] * 2},
+        "write",
+        too_early(of(t.PipelineOp, kind="release")),
+        "interpreter: touches answer of use 0 of next, which it does not hold",
+        arch="sm_100a",
+        limit=0.0,
+    ),
+    Case(
         "pair",
         pair,
         {"epilogue": write_own, "load": load_own, "mma": issue_for_both},
@@ -1616,6 +1680,8 @@ REFUSED = (
         lambda k, arch: dataclasses.replace(pair(k, arch), mmas=(*pair(k, arch).mmas, dataclasses.replace(pair(k, arch).mmas[0], name="own", cta_group=1))),
         "the same for all, as the PTX ISA",
     ),
+    ("a CTA asked for in two axes", "stealing", altered("stealing", grid=("7", "1"), axes=("cta", "other")), "a grid of one axis"),
+    ("an answer of 32 bytes", "stealing", one_field("stealing", "buffers", "answer", shape=(8,)), "a slot of 16 bytes"),
     ("a pair without a cluster", "pair", altered("pair", cluster=(1, 1, 1)), "clusters of two"),
 )  # fmt: skip
 
