@@ -169,6 +169,23 @@ def test_the_word_of_an_allocation_may_be_the_target_of_a_copy():
     assert "missing-proxy-fence" in codes(stored, **kw)[0]
 
 
+def test_an_address_that_lanes_disagree_about_is_the_first_ones():
+    """PTX ISA, tcgen05.ld: the behavior is undefined. The run goes on, so that what comes after is checked too."""
+    body = """
+    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2], 32; bar.sync 0; ld.shared.u32 %r5, [%r2]; mov.u32 %r7, 9;
+    mov.u32 %r6, %r5;
+    tcgen05.st.sync.aligned.32x32b.x1.b32 [%r6], {%r7}; tcgen05.wait::st.sync.aligned;
+    tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r8}, [%r5]; tcgen05.wait::ld.sync.aligned;
+    shl.b32 %r9, %r1, 2; cvt.u64.u32 %d2, %r9; add.u64 %d1, %d1, %d2; st.global.u32 [%d1], %r8;
+    tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r5, 32;
+    """
+    own = body.replace("mov.u32 %r6, %r5;", "shl.b32 %r6, %r1, 16; add.u32 %r6, %r6, %r5;")
+    for text, expected in ((body, set()), (own, {"not-uniform"})):
+        out = np.zeros(64, np.uint32)
+        assert codes(text, block=32, target="sm_100a", args=lambda out=out: [out])[0] == expected
+        assert (out[:32] == 9).all()
+
+
 # ------------------------------------------------------------------------------------------ the end of a CTA
 @pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
 @pytest.mark.parametrize(

@@ -78,7 +78,11 @@ u64 Exec::uniform(int i, const char* what) {
   Val v;
   get(i, v, true, what);
   u64 r = v[first()];
-  LANES(mask, l) if (v[l] != r) M.fatal("not-uniform", &w, pc, std::string("the lanes disagree about the ") + what);
+  LANES(mask, l)
+    if (v[l] != r) {
+      M.find("not-uniform", true, &w, pc, std::string("the lanes disagree about the ") + what + ": the first one's is taken here");
+      break;
+    }
   return r;
 }
 
