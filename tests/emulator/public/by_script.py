@@ -1,6 +1,6 @@
 """Public programs, each with its own main or a reference of torch, executed by `emulate --script` under 20 interleavings.
 
-The projects are installed by their names, and TileLang's examples come from a checkout; nothing of theirs is kept here.
+The projects are installed by their names, and some examples come from checkouts; nothing of theirs is kept here.
 README.md says how to get them. `python -m tests.emulator.public.by_script` runs what is there and prints the table of
 docs/emulator.md; `tests/emulator/test_public.py` holds it to the verdicts below.
 """
@@ -22,8 +22,6 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "programs"
-#: The variable that names the folder `examples` of a checkout of TileLang.
-EXAMPLES = "TILELANG_EXAMPLES"
 INTERLEAVINGS = 20
 
 #: Errors that are what PTX calls one, in programs whose results they do not change by more than a rounding.
@@ -39,13 +37,40 @@ LATE_SUM = "the second warpgroup divides by sum_exp_shared, which the first writ
 EARLY_REFILL = "one warp of a warpgroup waits for its own wgmma and refills the tile that those of the other three may still read"
 
 
+OWN_GROUPS = (
+    "one warp stores O over Q when its own wgmma are done; wgmma.wait_group waits for the groups of the executing warp alone, and "
+    "those of the other three may still read Q"
+)
+PAST_THE_END = "the scheduler reads the rows of the group behind the last one when the tiles are at their end"
+DEALLOCATED = (
+    "tensor memory is deallocated while other warps load it, or before the last product into it was awaited"
+)
+LATE_COMMIT = "a commit arrives at a barrier of the peer, which nothing keeps from having ended"
+ENDED = "a CTA may end while its peer still reads its shared memory: no barrier of the cluster lies between"
+ZEROED = (
+    "O is zeroed by tcgen05.st, and nothing waits for these stores before the product accumulates onto it"
+)
+LANES = "tcgen05.st gets a lane of tensor memory from each thread, where all must give the same"
+STAGED = (
+    "the slot that follows is filled while other warps may still read it: no barrier lies behind their loads"
+)
+TOTAL = "a warp stores its sum where the others may not have read the maximum yet: no barrier lies between"
+OWN_COPY = "tcgen05.cp is awaited by wait::st, which is of tcgen05.st; a commit and its barrier order it"
+RELAXED = "barrier.cluster.arrive.relaxed orders no memory: what one CTA or warp wrote before is not ordered before reads behind it"
+PEERS_BARRIER = (
+    "tcgen05.cp of the pair reads the peer's shared memory, whose copy is awaited by nobody but the peer"
+)
+EVERY_WARP = "every warp initialises the same mbarriers; mbarrier.init of one that stands is undefined"
+
+
 @dataclass(frozen=True)
 class Project:
-    """A public project: the file of `programs` that drives it, and the packages that it needs."""
+    """A public project: the file of `programs` that drives it, the packages that it needs, and variables that name checkouts."""
 
     title: str
     driver: str
     packages: tuple[str, ...]
+    folders: tuple[str, ...] = ()
 
     def missing(self) -> str:
         """What has to be installed or named first; empty when nothing."""
@@ -54,13 +79,22 @@ class Project:
                 importlib.metadata.version(package)
             except importlib.metadata.PackageNotFoundError:
                 return f"pip install --no-deps {package}"
-        if self.driver == "tilelang_examples" and not Path(os.environ.get(EXAMPLES, "/nowhere")).is_dir():
-            return f"set {EXAMPLES} to the examples of a checkout of TileLang"
+        for variable in self.folders:
+            if not Path(os.environ.get(variable, "/nowhere")).is_dir():
+                return f"set {variable} as README.md says"
         return ""
 
 
 PROJECTS = {
-    "tilelang": Project("TileLang's examples", "tilelang_examples", ("tilelang", "einops")),
+    "cutlass": Project(
+        "CUTLASS's examples (CuTe DSL)", "cutlass_examples", ("nvidia-cutlass-dsl",), ("CUTLASS_EXAMPLES",)
+    ),
+    "deep_gemm": Project(
+        "DeepGEMM (CUDA C++)", "deep_gemm_kernels", ("cuda-bindings",), ("DEEP_GEMM", "CUTLASS_EXAMPLES")
+    ),
+    "tilelang": Project(
+        "TileLang's examples", "tilelang_examples", ("tilelang", "einops"), ("TILELANG_EXAMPLES",)
+    ),
     "liger": Project("Liger-Kernel (Triton)", "liger", ("liger-kernel", "triton")),
     "fla": Project("flash-linear-attention (Triton)", "linear_attention", ("fla-core", "triton", "einops")),
     "tile_kernels": Project("TileKernels (TileLang)", "tile_kernels_library", ("tile-kernels",)),
@@ -88,13 +122,110 @@ class Program:
 
 
 def programs(
-    project: str, arch: str, names: str, *, defective: bool = False, **explained: str
+    project: str, arch: str, names: str, *, defective: bool = False, prefix: str = "", **explained: str
 ) -> Iterator[Program]:
     codes = {code.replace("_", "-"): clause for code, clause in explained.items()}
-    return (Program(project, name, arch, codes, defective) for name in names.split())
+    return (Program(project, prefix + name, arch, codes, defective) for name in names.split())
 
 
 PROGRAMS = [
+    *programs(
+        "cutlass",
+        "sm_90a",
+        "ampere_elementwise_add ampere_elementwise_apply ampere_sgemm ampere_tensorop_gemm ampere_flash_attention "
+        "ampere_flash_attention_causal ampere_hstu_attention hopper_dense_gemm hopper_dense_gemm_multicast hopper_dense_gemm_fp8 "
+        "hopper_dense_gemm_persistent hopper_dense_gemm_persistent_multicast hopper_dense_gemm_fp8_2xacc hopper_dense_gemm_fp8_gelu "
+        "hopper_grouped_gemm hopper_grouped_gemm_gmem hopper_fmha_causal hopper_cta_norm_layer hopper_cta_norm_rms",
+    ),
+    *programs("cutlass", "sm_90a", "hopper_fmha", defective=True, race=OWN_GROUPS),
+    *programs(
+        "cutlass",
+        "sm_100a",
+        "dense_gemm dense_gemm_two_ctas dense_gemm_persistent dense_gemm_persistent_two_ctas dense_gemm_persistent_prefetch "
+        "dense_gemm_persistent_dynamic dense_gemm_software_pipeline dense_gemm_alpha_beta blockscaled_gemm_nvfp4 "
+        "blockscaled_gemm_mxfp8 blockscaled_gemm_two_ctas blockscaled_gemm_amax blockscaled_gemm_prefetch blockscaled_grouped_gemm "
+        "blockwise_gemm blockwise_gemm_contiguous_groups grouped_gemm grouped_gemm_gmem mixed_input_gemm grouped_mixed_input_gemm "
+        "grouped_mixed_input_gemm_acc_scale moe_grouped_mm fmha fmha_causal mla_decode_fp16 mamba2_ssd rmsnorm efc_custom "
+        "efc_activation efc_synthetic extended_memcpy extended_dense_gemm extended_dense_gemm_two_ctas "
+        "extended_dense_gemm_pipeline extended_dense_gemm_pointers extended_block_scaled_gemm tutorial_gemm_0 tutorial_gemm_1 "
+        "tutorial_gemm_2 tutorial_gemm_3 tutorial_gemm_3_1 tutorial_gemm_4 tutorial_gemm_5 tutorial_gemm_6 "
+        "tutorial_nvfp4_gemm_0 tutorial_nvfp4_gemm_1 tutorial_tma_0 tutorial_tma_1 tutorial_tma_2",
+    ),
+    *programs(
+        "cutlass",
+        "sm_100a",
+        "blockwise_gemm_masked_groups",
+        defective=True,
+        out_of_bounds_global=PAST_THE_END,
+    ),
+    *programs(
+        "cutlass",
+        "sm_100a",
+        "fmha_bwd mixed_input_fmha_prefill_d256",
+        tmem_dealloc_in_use=DEALLOCATED,
+        tmem_use_after_dealloc=DEALLOCATED,
+        race=DEALLOCATED,
+    ),
+    *programs("cutlass", "sm_100a", "mla_decode_fp8", dsmem_after_exit=LATE_COMMIT),
+    *programs("cutlass", "sm_100a", "mixed_input_fmha_decode", race=ZEROED, uninit_memory=ZEROED),
+    *programs("cutlass", "sm_100a", "mixed_input_fmha_prefill_d512", not_uniform=LANES),
+    *programs(
+        "cutlass",
+        "sm_100a",
+        "async_pipeline bar_warp_sync barrier_cta_red barrier_cta_sync basic_types cp_async_bulk cp_async_bulk_prefetch "
+        "cp_async_mbarrier_arrive_cluster cp_async_mbarrier_arrive_cta cp_async_shared_global "
+        "cp_async_shared_global_swizzled elect_sync ldmatrix_stmatrix mbarrier mbarrier_lifecycle "
+        "pipeline_software_fill red redux_sync shfl_sync vote_sync warp_named_barrier block_smem_reduce "
+        "cluster_smem_reduce thread_vector_reduce warp_vector_reduce 1cta_mma_a_from_tmem 1cta_mma_basic "
+        "1cta_mma_mn_major 1cta_mma_pipeline 2cta_mma_basic 2cta_mma_tma_store clusterMxN_2cta_mma slicek_m32n8k128 "
+        "tmem_ld_st tmem_ld_to_stmatrix_transpose tma_1cta_mbarrier tma_load_store tma_load_to_ldmatrix "
+        "tma_pipeline_count2 tma_pipeline_pingpong tma_pipeline_warpspec tma_store tma_swizzle_modes "
+        "tma_tensormap_replace",
+        prefix="primitive_",
+    ),
+    *programs("cutlass", "sm_100a", "primitive_mapa", defective=True, dsmem_after_exit=ENDED),
+    *programs(
+        "cutlass",
+        "sm_100a",
+        "primitive_cluster_tmem_reduce",
+        defective=True,
+        race=f"{RELAXED}; {OWN_COPY}",
+        uninit_memory=OWN_COPY,
+        tmem_dealloc_in_use=OWN_COPY,
+        tmem_use_after_dealloc=OWN_COPY,
+    ),
+    *programs("cutlass", "sm_100a", "primitive_2cta_mma_blockscale_m128", race=PEERS_BARRIER),
+    *programs(
+        "cutlass",
+        "sm_100a",
+        "primitive_mcast_clusterMxN_1cta_mma primitive_mcast_clusterMxN_2cta_mma",
+        dsmem_after_exit=LATE_COMMIT,
+    ),
+    *programs("cutlass", "sm_100a", "primitive_tma_multicast", race=RELAXED),
+    *programs("cutlass", "sm_100a", "primitive_tma_pipeline_single_warp", defective=True, race=STAGED),
+    *programs("cutlass", "sm_100a", "primitive_06_softmax", defective=True, race=TOTAL),
+    *programs(
+        "cutlass",
+        "sm_100a",
+        "primitive_10_minimal_tensor_mma_fp8",
+        mbarrier_reinit=EVERY_WARP,
+        race=EVERY_WARP,
+    ),
+    *programs(
+        "cutlass",
+        "sm_100a",
+        "primitive_gemm_M128_N128_Kany_TN_warpspec_multistage",
+        mbarrier_reinit=EVERY_WARP,
+        race=EVERY_WARP,
+        uninit_memory=EVERY_WARP,
+    ),
+    *programs(
+        "deep_gemm",
+        "sm_90a",
+        "hopper_bf16 hopper_bf16_multicast hopper_bf16_masked_groups hopper_bf16_contiguous_groups hopper_fp8_scaled",
+    ),
+    *programs("deep_gemm", "sm_100a", "blackwell_bf16"),
+    *programs("deep_gemm", "sm_100a", "blackwell_bf16_two_ctas", race=RELAXED, tmem_dealloc_in_use=RELAXED),
     *programs(
         "tilelang",
         "sm_90a",
@@ -186,10 +317,15 @@ def run(program: Program, interleavings: int = INTERLEAVINGS, timeout: int = 180
         "--interleavings", str(interleavings), "--script", str(driver), program.name,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    return outcome_of(program, done.stdout, done.stderr)
+
+
+def outcome_of(program: Program, printed: str, errors: str = "") -> Outcome:
+    """What the command printed of a program."""
     try:
-        data: dict[str, Any] = json.loads(done.stdout)
+        data: dict[str, Any] = json.loads(printed)
     except ValueError:
-        return Outcome(program, False, done.stderr[-2000:])
+        return Outcome(program, False, errors[-2000:])
     rows, reached = data["launches"], data["coverage"]
     outcome = Outcome(
         program,

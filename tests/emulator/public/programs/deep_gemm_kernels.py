@@ -32,7 +32,14 @@ def compiled(arch, header, kernel, *template):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cu"
         path.write_text(source)
-        flags = ["-std=c++20", "-lineinfo", "--expt-relaxed-constexpr", "-w", "-O3", *(f"-I{p}" for p in include)]
+        flags = [
+            "-std=c++20",
+            "-lineinfo",
+            "--expt-relaxed-constexpr",
+            "-w",
+            "-O3",
+            *(f"-I{p}" for p in include),
+        ]
         toolkit.cuda_to_ptx(path, path.with_suffix(".ptx"), arch, flags)
         return path.with_suffix(".ptx").read_text()
 
@@ -63,9 +70,16 @@ def launch(ptx, threads, smem, arguments, cluster=1):
     attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
     attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cluster, 1, 1
     config.attrs, config.numAttrs = [attribute], 1
-    kinds = {torch.Tensor: ctypes.c_void_p, int: ctypes.c_uint32, cuda.CUtensorMap: None, type(None): ctypes.c_void_p}
+    kinds = {
+        torch.Tensor: ctypes.c_void_p,
+        int: ctypes.c_uint32,
+        cuda.CUtensorMap: None,
+        type(None): ctypes.c_void_p,
+    }
     values = tuple(x.data_ptr() if isinstance(x, torch.Tensor) else 0 if x is None else x for x in arguments)
-    status, *_ = cuda.cuLaunchKernelEx(config, function, (values, tuple(kinds[type(x)] for x in arguments)), 0)
+    status, *_ = cuda.cuLaunchKernelEx(
+        config, function, (values, tuple(kinds[type(x)] for x in arguments)), 0
+    )
     assert status == 0, status
 
 
@@ -136,7 +150,12 @@ def hopper_fp8_scaled():
         "sm_90a", "sm90_fp8_gemm_1d2d", "sm90_fp8_gemm_1d2d_impl", K_MAJOR, 0, n, k, 1, 64, 128, 128, 128, 128, 128, stages, 128,
         128, 1, "false", SMS, NORMAL, BF16, "epilogue::transform::EpilogueIdentity",
     )  # fmt: skip
-    maps = (tensor_map(a, (128, 64), 128), tensor_map(b, (128, 128), 128), tensor_map(d, (128, 64), 128), tensor_map(sa, (64, 1), 0))
+    maps = (
+        tensor_map(a, (128, 64), 128),
+        tensor_map(b, (128, 128), 128),
+        tensor_map(d, (128, 64), 128),
+        tensor_map(sa, (64, 1), 0),
+    )
     smem = 64 * 128 * 2 + stages * ((64 + 128) * 128 + 64 * 4) + 4096
     launch(ptx, 256, smem, [sb, None, m, n, k, *maps])
     wide = [s.repeat_interleave(128, 1) for s in (sa.T, sb.repeat_interleave(128, 0))]
@@ -150,7 +169,11 @@ def blackwell(m, n, k, stages, cluster):
         "sm_100a", "sm100_bf16_gemm", "sm100_bf16_gemm_impl", K_MAJOR, K_MAJOR, 0, n, k, 128, 128, 64, 1, 128, 128, 128, stages, 128,
         128, cluster, "false", SMS, 128, "false", "false", NORMAL, "false", BF16, 100,
     )  # fmt: skip
-    maps = (tensor_map(a, (64, 128), 128), tensor_map(b, (64, 128 // cluster), 128), tensor_map(d, (128, 128), 128))
+    maps = (
+        tensor_map(a, (64, 128), 128),
+        tensor_map(b, (64, 128 // cluster), 128),
+        tensor_map(d, (128, 128), 128),
+    )
     smem = 2 * 128 * 128 + stages * (128 + 128) * 64 * 2 + 1024
     launch(ptx, 256, smem, [None, m, n, k, *maps], cluster)
     close(d.float(), a.float() @ b.float().T, 0.01)
