@@ -30,13 +30,16 @@ _ATTRIBUTE_BYTES = 72
 
 def variables(session: Session, folder: Path) -> dict[str, str]:
     """Environment variables that make the DSL keep its PTX, compile for the architecture and cache nothing."""
-    return {
-        "CUTE_DSL_ARCH": session.device.arch.name,
-        "CUTE_DSL_KEEP_PTX": "1",
-        "CUTE_DSL_LINEINFO": "1",
-        "CUTE_DSL_DUMP_DIR": str(folder),
-        "CUTE_DSL_DISABLE_FILE_CACHING": "1",
+    values = {
+        "ARCH": session.device.arch.name,
+        "KEEP_PTX": "1",
+        "LINEINFO": "1",
+        "DUMP_DIR": str(folder),
+        "DISABLE_FILE_CACHING": "1",
     }
+    # The second is of `cute.jit(is_experimental=True)`.
+    prefixes = ("CUTE_DSL", "CUTE_EXPERIMENTAL_DSL")
+    return {f"{prefix}_{name}": value for prefix in prefixes for name, value in values.items()}
 
 
 class _Programs:
@@ -202,7 +205,7 @@ def _called_once(session: Session) -> Callable[..., float]:
 @contextmanager
 def install(session: Session) -> Iterator[None]:
     """Calls of compiled functions are evaluated for the time of the check."""
-    from cutlass.cutlass_dsl import CuTeDSL
+    from cutlass.cutlass_dsl import cutlass as dsls
     from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction as Compiled
     from cutlass.utils.hardware_info import HardwareInfo
 
@@ -210,7 +213,11 @@ def install(session: Session) -> Iterator[None]:
 
     patches, programs = Patches(), _Programs(session)
     sms = session.device.sms
-    environment = CuTeDSL._get_dsl().envar
+    environments = [
+        getattr(dsls, name)._get_dsl().envar
+        for name in ("CuTeDSL", "CuteExperimentalDSL")
+        if hasattr(dsls, name)
+    ]
     try:
         if importlib.util.find_spec("tvm_ffi") is not None:
             programs.calls.update(cutedsl_tvm_ffi.library_calls())
@@ -218,8 +225,9 @@ def install(session: Session) -> Iterator[None]:
         patches.set(Compiled, "run_compiled_program", lambda self, addresses: programs.call(self, addresses))
         patches.set(Compiled, "to", lambda self, device=None: _Bound(self))
         patches.set(HardwareInfo, "get_max_active_clusters", lambda self, size, *_, **__: max(1, sms // size))
-        for name, value in (("keep_ptx", True), ("lineinfo", True), ("disable_file_caching", True)):
-            patches.set(environment, name, value)
+        for name in ("keep_ptx", "lineinfo", "disable_file_caching"):
+            for environment in environments:
+                patches.set(environment, name, True)
         yield
     finally:
         patches.undo()
