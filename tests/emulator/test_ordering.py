@@ -169,6 +169,40 @@ def test_the_word_of_an_allocation_may_be_the_target_of_a_copy():
     assert "missing-proxy-fence" in codes(stored, **kw)[0]
 
 
+RELAXED = """
+setp.ne.u32 %p1, %r1, 0; @!%p1 mbarrier.init.shared.b64 [%r3], 1;
+setp.gt.u32 %p2, %r1, 31; @!%p2 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2], 32; bar.sync 0;
+ld.shared.u32 %r5, [%r2]; mov.u32 %r7, 9; @!%p2 bra FREE;
+add.u32 %r6, %r5, 0x200000; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r6], {%r7}; tcgen05.wait::st.sync.aligned;
+setp.ne.u32 %p3, %r1, 32;
+tcgen05.fence::before_thread_sync;
+@!%p3 mbarrier.arrive.relaxed.cluster.shared::cta.b64 _, [%r3];
+bra DONE;
+FREE: mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 %p4, [%r3], 0; @!%p4 bra FREE;
+tcgen05.fence::after_thread_sync;
+tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r5, 32;
+DONE:
+"""
+
+
+def test_fences_of_tensor_memory_order_across_relaxed_arrivals_and_waits():
+    """PTX ISA, tcgen05, canonical synchronization patterns: mbarrier.arrive.relaxed and try_wait.relaxed between the fences."""
+    kw = {"block": 64, "target": "sm_100a", "n": 6}
+    assert codes(RELAXED, **kw) == (set(), set())
+    for fence in ("before", "after"):
+        assert codes(RELAXED.replace(f"tcgen05.fence::{fence}_thread_sync;", ""), **kw)[0] == {
+            "tmem-dealloc-in-use"
+        }
+    # Of other memory a relaxed pair orders nothing.
+    stored = RELAXED.replace("setp.ne.u32 %p3", "st.shared.u32 [%r2+64], %r7; setp.ne.u32 %p3")
+    stored = stored.replace("tcgen05.dealloc", "ld.shared.u32 %r8, [%r2+64];\ntcgen05.dealloc")
+    assert codes(stored, **kw)[0] == {"race"}
+    with_memory = stored.replace(".relaxed.cluster", ".release.cluster", 1).replace(
+        ".relaxed.cluster", ".acquire.cluster"
+    )
+    assert codes(with_memory, **kw) == (set(), set())
+
+
 def test_an_address_that_lanes_disagree_about_is_the_first_ones():
     """PTX ISA, tcgen05.ld: the behavior is undefined. The run goes on, so that what comes after is checked too."""
     body = """

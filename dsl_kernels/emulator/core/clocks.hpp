@@ -115,6 +115,8 @@ class Shadows {
       return morally_strong(e, me) || a.clock->knows(e.cluster, e.actor, e.clk) ? Conflict::none : Conflict::race;
     if (e.actor == me.actor) return Conflict::none;
     if (morally_strong(e, me)) return Conflict::none;
+    // PTX ISA, tcgen05, canonical synchronization patterns: its fences order tcgen05 operations across relaxed waits too.
+    if (a.ta && (e.flags & EV_TCGEN) && (*a.ta)[e.actor] >= e.clk) return Conflict::none;
     if (a.clock->hb[e.actor] < e.clk) return Conflict::race;
     if (a.async && !(e.flags & EV_ASYNC) && a.clock->px[e.actor] < e.clk) return Conflict::proxy;
     if (a.ta && (e.flags & EV_TCGEN) && (*a.ta)[e.actor] < e.clk) return Conflict::tcfence;

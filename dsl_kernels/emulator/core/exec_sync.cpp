@@ -23,6 +23,13 @@ void named_release(Named& b) {
   b.who.clear();
 }
 
+// A relaxed arrival only carries what an earlier fence released: one of memory, or tcgen05.fence::before_thread_sync.
+Clock relaxed(const Warp& w) {
+  Clock k = w.fenced.empty() ? Clock(w.clock.hb.size()) : w.fenced;
+  join(k.tc, w.clock.tc);
+  return k;
+}
+
 bool cluster_complete(const Cluster& cl) {
   u32 n = 0;
   for (auto& x : cl.ctas) n += live_threads(*x);
@@ -35,8 +42,7 @@ Flow Exec::barrier() {
     if (w.cluster_arrived & mask) M.find("cluster-barrier-twice", true, &w, pc, "barrier.cluster.arrive twice with no wait between");
     w.cluster_arrived |= mask;
     w.cluster_gen = cl.generation;
-    // A relaxed arrival only carries what an earlier fence released.
-    cl.cur.join(in.m[0] ? w.fenced : w.clock);
+    cl.cur.join(in.m[0] ? relaxed(w) : w.clock);
     M.tick(w);
     cl.arrived += u32(__builtin_popcount(mask));
     M.progress();
@@ -151,8 +157,9 @@ void Machine::mbar_arrive(MBar& b, Warp& w, int pc, u32 n, const Clock* k, Phase
               " are pending in phase " + std::to_string(b.phase) + " (transaction bytes outstanding: " + std::to_string(b.tx) + ")");
   // An arrival counts for the phase that is current: which one that is, must not depend on who comes first.
   bool after = check == PhaseCheck::done || b.done.empty();
-  if (!after && check == PhaseCheck::clock) {
-    const VC& mine = k ? k->hb : w.clock.hb;
+  if (!after && (check == PhaseCheck::clock || check == PhaseCheck::program)) {
+    // A relaxed arrival carries less than its warp knows; what counts is when it is made.
+    const VC& mine = k && check == PhaseCheck::clock ? k->hb : w.clock.hb;
     after = true;
     for (size_t i = 0; i < mine.size() && after; i++) after = mine[i] >= b.done.hb[i];
   }
@@ -231,8 +238,9 @@ Flow Exec::mbarrier() {
         if (expect) b.tx += s64(low(n[l], 32));
         if (drop) b.expected -= count;
         // Lanes of one instruction are threads as others are.
-        PhaseCheck check = !again ? PhaseCheck::clock : state[l] == state[first()] ? PhaseCheck::done : PhaseCheck::apart;
-        M.mbar_arrive(b, w, pc, count, in.m[2] ? (w.fenced.empty() ? nullptr : &w.fenced) : &w.clock, check);
+        PhaseCheck check = !again ? (in.m[2] ? PhaseCheck::program : PhaseCheck::clock) : state[l] == state[first()] ? PhaseCheck::done : PhaseCheck::apart;
+        Clock carried = in.m[2] ? relaxed(w) : Clock();
+        M.mbar_arrive(b, w, pc, count, in.m[2] ? &carried : &w.clock, check);
       }
       M.tick(w);
       if (u64* d = dst(0, ~0u)) LANES(mask, l) d[l] = state[l];
@@ -316,7 +324,11 @@ Flow Exec::mbarrier() {
         // What a fresh barrier answers to the parity of the phase before its first is no wait.
         if (b.phase) b.awaited = std::max(b.awaited, parity ? b.phase : std::min(b.phase, s[l] + 1));
         if (!in.m[2]) M.acquire(w, b.done);
-        else w.pending_acquire[{u64(1) << 62 | u64(owner->rank) << 32 | off, c.cluster->index}].join(b.done);
+        else {
+          w.pending_acquire[{u64(1) << 62 | u64(owner->rank) << 32 | off, c.cluster->index}].join(b.done);
+          if (!b.done.empty()) join(w.clock.tc, b.done.tc);  // for a tcgen05.fence::after_thread_sync behind it
+          w.snapshot.reset();
+        }
       }
       if (u64* d = dst(0, ~0u)) LANES(mask, l) d[l] = done >> l & 1;
       return Flow::next;

@@ -252,7 +252,7 @@ struct Reached {
 };
 
 // Whether an arrival is ordered after the end of the phase before: by the clock, as the lane before found, or not.
-enum class PhaseCheck { clock, done, apart };
+enum class PhaseCheck { clock, program, done, apart };
 
 class Machine {
  public:
