@@ -84,6 +84,7 @@ struct Access {
   u32 event = 0;
   const Clock* clock = nullptr;
   const VC* ta = nullptr;  // what tcgen05.fence::after_thread_sync covers; null: not a tcgen05 access
+  bool either = false;     // of tcgen05.dealloc: ordered by what orders memory, or by tcgen05's fences
   bool async = false;      // through the asynchronous proxy
   // Of a generic store, and what lies there: two stores of one value that nothing orders leave that value.
   const u8 *value = nullptr, *held = nullptr;
@@ -119,7 +120,7 @@ class Shadows {
     if (a.ta && (e.flags & EV_TCGEN) && (*a.ta)[e.actor] >= e.clk) return Conflict::none;
     if (a.clock->hb[e.actor] < e.clk) return Conflict::race;
     if (a.async && !(e.flags & EV_ASYNC) && a.clock->px[e.actor] < e.clk) return Conflict::proxy;
-    if (a.ta && (e.flags & EV_TCGEN) && (*a.ta)[e.actor] < e.clk) return Conflict::tcfence;
+    if (a.ta && !a.either && (e.flags & EV_TCGEN) && (*a.ta)[e.actor] < e.clk) return Conflict::tcfence;
     return Conflict::none;
   }
   // The set of reads after adding one; reads that are ordered before the new one are subsumed by it.

@@ -83,7 +83,7 @@ Flow Exec::tcgen() {
       g.wait = {};
       // Freeing counts as a write: everything that used the columns must be ordered before it.
       Access a = M.access(w, pc, EV_ASYNC);
-      a.ta = &w.ta;
+      a.ta = &w.ta, a.either = true;
       for (int lane = 0; lane < TMEM_LANES; lane++) {
         size_t at = 0;
         u32 other = 0;
