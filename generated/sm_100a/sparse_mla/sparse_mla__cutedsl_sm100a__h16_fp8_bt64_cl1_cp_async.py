@@ -33,6 +33,7 @@ buffers
   peak       128x4 float32, registers of softmax
   held       128x16 float32, registers of softmax
   words      128x88 uint32, registers of producer
+  coming     128x8 uint32, registers of producer
 pipelines
   q: softmax (cp_async) ==[q_s qpe_s: once]==> mma (tcgen05)
     full  x128: softmax hardware arrives per thread
@@ -467,6 +468,19 @@ def find_rows(low, high, cached, page_inverse, page_shift, page_gap):
 
 
 @cute.jit
+def load_scales(scales, kv_cache, kv_cache_stride_0, low, high, n, thread):
+    """Read the scales of a lane's two tokens, the same in all lanes of a token."""
+    token = warps.shuffle(low, thread // 4)
+    inside = (token >= 0) & (token < n)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + 512
+    warps.load_vector(scales, 0, 4, token, inside)
+    token = warps.shuffle(high, thread // 4)
+    inside = (token >= 0) & (token < n)
+    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + 512
+    warps.load_vector(scales, 4, 4, token, inside)
+
+
+@cute.jit
 def write_unit_kv_s(target, words, unit, thread):
     """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns,
     as they are.
@@ -495,9 +509,7 @@ def write_unit_kv_s(target, words, unit, thread):
 
 @cute.jit
 def load_words(words, at, kv_cache, kv_cache_stride_0, first, low, high, n, thread):
-    """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
-    a single piece.
-    """
+    """Read 16 bytes of a lane's two tokens, and again 64 further on."""
     token = warps.shuffle(low, thread // 4)
     inside = (token >= 0) & (token < n)
     token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (
@@ -538,9 +550,7 @@ def write_unit_pe_s(target, words, thread):
 
 @cute.jit
 def load_words_at_32(words, kv_cache, kv_cache_stride_0, low, high, n, thread):
-    """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
-    a single piece.
-    """
+    """Read 16 bytes of a lane's two tokens, and again 64 further on."""
     token = warps.shuffle(low, thread // 4)
     inside = (token >= 0) & (token < n)
     token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + (528 + thread % 4 * 16)
@@ -554,18 +564,16 @@ def load_words_at_32(words, kv_cache, kv_cache_stride_0, low, high, n, thread):
 
 
 @cute.jit
-def load_words_at_40(words, kv_cache, kv_cache_stride_0, low, high, n, thread):
-    """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
-    a single piece.
-    """
-    token = warps.shuffle(low, thread // 4)
-    inside = (token >= 0) & (token < n)
-    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + 512
-    warps.load_vector(words, 40, 4, token, inside)
-    token = warps.shuffle(high, thread // 4)
-    inside = (token >= 0) & (token < n)
-    token = kv_cache + Int64(cutlass.select_(inside, token, 0)) * kv_cache_stride_0 + 512
-    warps.load_vector(words, 84, 4, token, inside)
+def take_scales(words, scales):
+    """Put the scales of both tokens behind their words."""
+    words[40] = scales[0]
+    words[41] = scales[1]
+    words[42] = scales[2]
+    words[43] = scales[3]
+    words[84] = scales[4]
+    words[85] = scales[5]
+    words[86] = scales[6]
+    words[87] = scales[7]
 
 
 @cute.jit
@@ -686,12 +694,14 @@ def producer(
 ):
     """Selected rows into the rings."""
     words = cute.make_rmem_tensor(88, cutlass.Uint32)
+    coming = cute.make_rmem_tensor(8, cutlass.Uint32)
     worker = thread % 128
     for turn in cutlass.range(turns + 1, unroll=1):
         in_low, in_high, live = vote(low, high, cached)
         now_low, now_high = find_rows(low, high, cached, page_inverse, page_shift, page_gap)
         low, high = read_ids(indices, indices_stride, bx, split + (turn + 1) * splits, end, lane)
         if live | (turn == turns):
+            load_scales(coming, kv_cache, kv_cache_stride, now_low, now_high, n, worker)
             for c in cutlass.range_constexpr(UNITS):
                 if it > 0:
                     cute.arch.mbarrier_wait(
@@ -712,7 +722,7 @@ def producer(
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(pe_full + (it - 1) % TILE_STAGES)
             load_words_at_32(words, kv_cache, kv_cache_stride, now_low, now_high, n, worker)
-            load_words_at_40(words, kv_cache, kv_cache_stride, now_low, now_high, n, worker)
+            take_scales(words, coming)
             it = it + 1
 
 

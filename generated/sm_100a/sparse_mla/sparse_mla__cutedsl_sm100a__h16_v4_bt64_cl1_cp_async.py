@@ -30,6 +30,7 @@ buffers
   peak       128x4 float32, registers of softmax
   held       128x16 float32, registers of softmax
   words      128x76 uint32, registers of producer
+  coming     128x4 uint32, registers of producer
 pipelines
   q: softmax (cp_async) ==[q_s: once]==> mma (tcgen05)
     full  x128: softmax hardware arrives per thread
@@ -428,6 +429,31 @@ def merge_heads(
 
 
 @cute.jit
+def load_v4_scales(
+    scales, kv_pages, kv_pages_stride_0, low, high, cached, page_inverse, page_shift, page_size, thread
+):
+    """Read the scales of a lane's two 584-byte tokens, the same in all lanes of a token."""
+    token_0 = warps.shuffle(low, thread // 4)
+    inside_0 = (token_0 >= 0) & (token_0 < cached)
+    chosen_0 = Int32(cutlass.select_(inside_0, token_0, 0))
+    page_0 = warps.mul_hi(
+        chosen_0.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_0 = chosen_0 - page_0 * page_size
+    of_token = kv_pages + Int64(page_0) * kv_pages_stride_0 + (page_size * 576 + slot_0 * 8)
+    warps.load_vector(scales, 0, 2, of_token, inside_0)
+    token_1 = warps.shuffle(high, thread // 4)
+    inside_1 = (token_1 >= 0) & (token_1 < cached)
+    chosen_1 = Int32(cutlass.select_(inside_1, token_1, 0))
+    page_1 = warps.mul_hi(
+        chosen_1.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_1 = chosen_1 - page_1 * page_size
+    of_token = kv_pages + Int64(page_1) * kv_pages_stride_0 + (page_size * 576 + slot_1 * 8)
+    warps.load_vector(scales, 2, 2, of_token, inside_1)
+
+
+@cute.jit
 def write_v4_unit_unit_0(target, words, thread, lane):
     """Write a unit as bf16, each value once rounded from e4m3 times its scale; the last one's second half
     as it is.
@@ -470,7 +496,7 @@ def write_v4_unit_unit_0(target, words, thread, lane):
 def load_v4_unit_unit_0(
     words, kv_pages, kv_pages_stride_0, low, high, cached, page_inverse, page_shift, page_size, thread
 ):
-    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims and the scales."""
+    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims."""
     token_0 = warps.shuffle(low, thread // 4)
     inside_0 = (token_0 >= 0) & (token_0 < cached)
     chosen_0 = Int32(cutlass.select_(inside_0, token_0, 0))
@@ -536,7 +562,7 @@ def write_v4_unit_unit_1(target, words, thread, lane):
 def load_v4_unit_unit_1(
     words, kv_pages, kv_pages_stride_0, low, high, cached, page_inverse, page_shift, page_size, thread
 ):
-    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims and the scales."""
+    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims."""
     token_0 = warps.shuffle(low, thread // 4)
     inside_0 = (token_0 >= 0) & (token_0 < cached)
     chosen_0 = Int32(cutlass.select_(inside_0, token_0, 0))
@@ -602,7 +628,7 @@ def write_v4_unit_unit_2(target, words, thread, lane):
 def load_v4_unit_unit_2(
     words, kv_pages, kv_pages_stride_0, low, high, cached, page_inverse, page_shift, page_size, thread
 ):
-    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims and the scales."""
+    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims."""
     token_0 = warps.shuffle(low, thread // 4)
     inside_0 = (token_0 >= 0) & (token_0 < cached)
     chosen_0 = Int32(cutlass.select_(inside_0, token_0, 0))
@@ -664,7 +690,7 @@ def write_v4_unit_unit_3(target, words, thread, lane):
 def load_v4_unit_unit_3(
     words, kv_pages, kv_pages_stride_0, low, high, cached, page_inverse, page_shift, page_size, thread
 ):
-    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims and the scales."""
+    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims."""
     token_0 = warps.shuffle(low, thread // 4)
     inside_0 = (token_0 >= 0) & (token_0 < cached)
     chosen_0 = Int32(cutlass.select_(inside_0, token_0, 0))
@@ -676,8 +702,6 @@ def load_v4_unit_unit_3(
     warps.load_vector(words, 24, 4, values, inside_0)
     warps.load_vector(words, 28, 4, values + 64, inside_0)
     warps.load_vector(words, 32, 4, values + 128, inside_0)
-    scales = kv_pages + Int64(page_0) * kv_pages_stride_0 + (page_size * 576 + slot_0 * 8)
-    warps.load_vector(words, 36, 2, scales, inside_0)
     token_1 = warps.shuffle(high, thread // 4)
     inside_1 = (token_1 >= 0) & (token_1 < cached)
     chosen_1 = Int32(cutlass.select_(inside_1, token_1, 0))
@@ -689,8 +713,15 @@ def load_v4_unit_unit_3(
     warps.load_vector(words, 62, 4, values, inside_1)
     warps.load_vector(words, 66, 4, values + 64, inside_1)
     warps.load_vector(words, 70, 4, values + 128, inside_1)
-    scales = kv_pages + Int64(page_1) * kv_pages_stride_0 + (page_size * 576 + slot_1 * 8)
-    warps.load_vector(words, 74, 2, scales, inside_1)
+
+
+@cute.jit
+def take_scales(words, scales):
+    """Put the scales of both tokens behind their words."""
+    words[36] = scales[0]
+    words[37] = scales[1]
+    words[74] = scales[2]
+    words[75] = scales[3]
 
 
 @cute.jit
@@ -821,6 +852,7 @@ def producer(
 ):
     """Selected rows into the rings."""
     words = cute.make_rmem_tensor(76, cutlass.Uint32)
+    coming = cute.make_rmem_tensor(4, cutlass.Uint32)
     worker = thread % 128
     for turn in cutlass.range(turns + 1, unroll=1):
         in_low, in_high, live = vote(low, high, known)
@@ -847,6 +879,16 @@ def producer(
                 now_inverse = extra_page_inverse
                 now_shift = extra_page_shift
                 now_size = extra_page_size
+            if now_extra:
+                load_v4_scales(
+                    coming, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached, now_inverse,
+                    now_shift, now_size, worker
+                )
+            else:
+                load_v4_scales(
+                    coming, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse, now_shift,
+                    now_size, worker
+                )
             if it > 0:
                 cute.arch.mbarrier_wait(
                     kv_empty + (it - 1) * UNITS % UNIT_STAGES, (((it - 1) * UNITS // UNIT_STAGES) & 1) ^ 1
@@ -926,6 +968,7 @@ def producer(
                     words, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse, now_shift,
                     now_size, worker
                 )
+            take_scales(words, coming)
             it = it + 1
 
 

@@ -33,6 +33,7 @@ buffers
   peak       128x8 float32, registers of softmax
   held       128x16 float32, registers of softmax
   words      128x88 uint32, registers of producer
+  coming     128x8 uint32, registers of producer
 pipelines
   q: softmax (cp_async) ==[q_s qpe_s: once]==> mma (tcgen05)
     full  x128: softmax hardware arrives per thread
@@ -414,6 +415,17 @@ def find_rows(low_row: T.Ref, high_row: T.Ref, low, high, cached, page_inverse, 
 
 
 @T.macro
+def load_scales(scales, kv_cache, low, high, n, thread):
+    """Read the scales of a lane's two tokens, the same in all lanes of a token."""
+    token = warps.shuffle(low, T.truncdiv(thread, 4))
+    inside = (token >= 0) & (token < n)
+    warps.load_vector(scales, 0, 4, kv_cache[T.if_then_else(inside, token, 0), 512 + 0], inside)
+    token = warps.shuffle(high, T.truncdiv(thread, 4))
+    inside = (token >= 0) & (token < n)
+    warps.load_vector(scales, 4, 4, kv_cache[T.if_then_else(inside, token, 0), 512 + 0], inside)
+
+
+@T.macro
 def write_unit_kv_s(target, target_slot, words, unit, thread):
     """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns,
     as they are.
@@ -442,9 +454,7 @@ def write_unit_kv_s(target, target_slot, words, unit, thread):
 
 @T.macro
 def load_words(words, at, kv_cache, first, low, high, n, thread):
-    """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
-    a single piece.
-    """
+    """Read 16 bytes of a lane's two tokens, and again 64 further on."""
     token = warps.shuffle(low, T.truncdiv(thread, 4))
     inside = (token >= 0) & (token < n)
     warps.load_vector(
@@ -489,9 +499,7 @@ def write_unit_pe_s(target, target_slot, words, thread):
 
 @T.macro
 def load_words_at_32(words, kv_cache, low, high, n, thread):
-    """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
-    a single piece.
-    """
+    """Read 16 bytes of a lane's two tokens, and again 64 further on."""
     token = warps.shuffle(low, T.truncdiv(thread, 4))
     inside = (token >= 0) & (token < n)
     warps.load_vector(
@@ -515,16 +523,16 @@ def load_words_at_32(words, kv_cache, low, high, n, thread):
 
 
 @T.macro
-def load_words_at_40(words, kv_cache, low, high, n, thread):
-    """Read 16 bytes of a lane's two tokens, and again 64 further on; all lanes the same ones, where it is
-    a single piece.
-    """
-    token = warps.shuffle(low, T.truncdiv(thread, 4))
-    inside = (token >= 0) & (token < n)
-    warps.load_vector(words, 40, 4, kv_cache[T.if_then_else(inside, token, 0), 512 + 0], inside)
-    token = warps.shuffle(high, T.truncdiv(thread, 4))
-    inside = (token >= 0) & (token < n)
-    warps.load_vector(words, 84, 4, kv_cache[T.if_then_else(inside, token, 0), 512 + 0], inside)
+def take_scales(words, scales):
+    """Put the scales of both tokens behind their words."""
+    words[40] = scales[0]
+    words[41] = scales[1]
+    words[42] = scales[2]
+    words[43] = scales[3]
+    words[84] = scales[4]
+    words[85] = scales[5]
+    words[86] = scales[6]
+    words[87] = scales[7]
 
 
 @T.macro
@@ -631,6 +639,7 @@ def producer(
 ):
     """Selected rows into the rings."""
     words = T.alloc_local((88,), "uint32")
+    coming = T.alloc_local((8,), "uint32")
     worker = thread - 128
     for turn in T.serial(turns + 1):
         vote(in_low, in_high, live, low, high, cached)
@@ -639,6 +648,7 @@ def producer(
         find_rows(now_low, now_high, low, high, cached, page_inverse, page_shift, page_gap)
         read_ids(low, high, indices, bx, split + (turn + 1) * splits, end, lane)
         if live | (turn == turns):
+            load_scales(coming, kv_cache, now_low, now_high, n, worker)
             for c in T.unroll(UNITS):
                 if it > 0:
                     T.mbarrier_wait_parity(
@@ -655,7 +665,7 @@ def producer(
                 T.fence_proxy_async()
                 T.mbarrier_arrive(pe_full[(it - 1) % TILE_STAGES])
             load_words_at_32(words, kv_cache, now_low, now_high, n, worker)
-            load_words_at_40(words, kv_cache, now_low, now_high, n, worker)
+            take_scales(words, coming)
             it = it + 1
 
 

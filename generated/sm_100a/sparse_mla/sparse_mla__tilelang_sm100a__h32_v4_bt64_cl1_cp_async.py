@@ -30,6 +30,7 @@ buffers
   peak       128x8 float32, registers of softmax
   held       128x16 float32, registers of softmax
   words      128x76 uint32, registers of producer
+  coming     128x4 uint32, registers of producer
 pipelines
   q: softmax (cp_async) ==[q_s: once]==> mma (tcgen05)
     full  x128: softmax hardware arrives per thread
@@ -373,6 +374,27 @@ def merge_heads(
 
 
 @T.macro
+def load_v4_scales(scales, kv_pages, low, high, cached, page_inverse, page_shift, page_size, thread):
+    """Read the scales of a lane's two 584-byte tokens, the same in all lanes of a token."""
+    token_0 = warps.shuffle(low, T.truncdiv(thread, 4))
+    inside_0 = (token_0 >= 0) & (token_0 < cached)
+    chosen_0 = T.alloc_var("int32", init=T.if_then_else(inside_0, token_0, 0))
+    page_0 = T.cast(
+        warps.mul_hi(T.cast(chosen_0, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+    ) >> page_shift
+    slot_0 = chosen_0 - page_0 * page_size
+    warps.load_vector(scales, 0, 2, kv_pages[page_0, page_size * 576 + slot_0 * 8 + 0], inside_0)
+    token_1 = warps.shuffle(high, T.truncdiv(thread, 4))
+    inside_1 = (token_1 >= 0) & (token_1 < cached)
+    chosen_1 = T.alloc_var("int32", init=T.if_then_else(inside_1, token_1, 0))
+    page_1 = T.cast(
+        warps.mul_hi(T.cast(chosen_1, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+    ) >> page_shift
+    slot_1 = chosen_1 - page_1 * page_size
+    warps.load_vector(scales, 2, 2, kv_pages[page_1, page_size * 576 + slot_1 * 8 + 0], inside_1)
+
+
+@T.macro
 def write_v4_unit_unit_0(target, target_slot, words, thread, lane):
     """Write a unit as bf16, each value once rounded from e4m3 times its scale; the last one's second half
     as it is.
@@ -410,7 +432,7 @@ def write_v4_unit_unit_0(target, target_slot, words, thread, lane):
 
 @T.macro
 def load_v4_unit_unit_0(words, kv_pages, low, high, cached, page_inverse, page_shift, page_size, thread):
-    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims and the scales."""
+    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims."""
     token_0 = warps.shuffle(low, T.truncdiv(thread, 4))
     inside_0 = (token_0 >= 0) & (token_0 < cached)
     chosen_0 = T.alloc_var("int32", init=T.if_then_else(inside_0, token_0, 0))
@@ -471,7 +493,7 @@ def write_v4_unit_unit_1(target, target_slot, words, thread, lane):
 
 @T.macro
 def load_v4_unit_unit_1(words, kv_pages, low, high, cached, page_inverse, page_shift, page_size, thread):
-    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims and the scales."""
+    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims."""
     token_0 = warps.shuffle(low, T.truncdiv(thread, 4))
     inside_0 = (token_0 >= 0) & (token_0 < cached)
     chosen_0 = T.alloc_var("int32", init=T.if_then_else(inside_0, token_0, 0))
@@ -538,7 +560,7 @@ def write_v4_unit_unit_2(target, target_slot, words, thread, lane):
 
 @T.macro
 def load_v4_unit_unit_2(words, kv_pages, low, high, cached, page_inverse, page_shift, page_size, thread):
-    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims and the scales."""
+    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims."""
     token_0 = warps.shuffle(low, T.truncdiv(thread, 4))
     inside_0 = (token_0 >= 0) & (token_0 < cached)
     chosen_0 = T.alloc_var("int32", init=T.if_then_else(inside_0, token_0, 0))
@@ -595,7 +617,7 @@ def write_v4_unit_unit_3(target, target_slot, words, thread, lane):
 
 @T.macro
 def load_v4_unit_unit_3(words, kv_pages, low, high, cached, page_inverse, page_shift, page_size, thread):
-    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims and the scales."""
+    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims."""
     token_0 = warps.shuffle(low, T.truncdiv(thread, 4))
     inside_0 = (token_0 >= 0) & (token_0 < cached)
     chosen_0 = T.alloc_var("int32", init=T.if_then_else(inside_0, token_0, 0))
@@ -612,7 +634,6 @@ def load_v4_unit_unit_3(words, kv_pages, low, high, cached, page_inverse, page_s
     warps.load_vector(
         words, 32, 4, kv_pages[page_0, slot_0 * 576 + 384 + T.truncmod(thread, 4) * 16 + 128], inside_0
     )
-    warps.load_vector(words, 36, 2, kv_pages[page_0, page_size * 576 + slot_0 * 8 + 0], inside_0)
     token_1 = warps.shuffle(high, T.truncdiv(thread, 4))
     inside_1 = (token_1 >= 0) & (token_1 < cached)
     chosen_1 = T.alloc_var("int32", init=T.if_then_else(inside_1, token_1, 0))
@@ -629,7 +650,15 @@ def load_v4_unit_unit_3(words, kv_pages, low, high, cached, page_inverse, page_s
     warps.load_vector(
         words, 70, 4, kv_pages[page_1, slot_1 * 576 + 384 + T.truncmod(thread, 4) * 16 + 128], inside_1
     )
-    warps.load_vector(words, 74, 2, kv_pages[page_1, page_size * 576 + slot_1 * 8 + 0], inside_1)
+
+
+@T.macro
+def take_scales(words, scales):
+    """Put the scales of both tokens behind their words."""
+    words[36] = scales[0]
+    words[37] = scales[1]
+    words[74] = scales[2]
+    words[75] = scales[3]
 
 
 @T.macro
@@ -746,6 +775,7 @@ def producer(
 ):
     """Selected rows into the rings."""
     words = T.alloc_local((76,), "uint32")
+    coming = T.alloc_local((4,), "uint32")
     worker = thread - 128
     for turn in T.serial(turns + 1):
         vote(in_low, in_high, live, low, high, known)
@@ -772,6 +802,15 @@ def producer(
                 now_inverse = extra_page_inverse
                 now_shift = extra_page_shift
                 now_size = extra_page_size
+            if now_extra:
+                load_v4_scales(
+                    coming, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                    worker
+                )
+            else:
+                load_v4_scales(
+                    coming, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size, worker
+                )
             if it > 0:
                 T.mbarrier_wait_parity(
                     kv_empty[(it - 1) * UNITS % UNIT_STAGES], (((it - 1) * UNITS // UNIT_STAGES) & 1) ^ 1
@@ -839,6 +878,7 @@ def producer(
                 load_v4_unit_unit_3(
                     words, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size, worker
                 )
+            take_scales(words, coming)
             it = it + 1
 
 
