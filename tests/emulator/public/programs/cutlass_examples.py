@@ -76,7 +76,6 @@ CALLS = {
     "mamba2_ssd": (BLACKWELL + "attention/mamba2_ssd/mamba2_ssd.py", "--gbehcdln 2,2,2,2,2,64,128,128"),
     "mixed_input_fmha_decode": (BLACKWELL + "attention/mixed_input_fmha/mixed_input_fmha_decode.py", "--seqlen 256 --heads_q 8 --heads_k 1 --headdim 128 --block_scaledim 128"),
     "mixed_input_fmha_prefill_d256": (BLACKWELL + "attention/mixed_input_fmha/mixed_input_fmha_prefill_d256.py", "--q_shape 1,1,256,256 --k_shape 1,1,256,256"),
-    "mixed_input_fmha_prefill_d512": (BLACKWELL + "attention/mixed_input_fmha/mixed_input_fmha_prefill_d512.py", "--q_shape 1,1,256,512 --k_shape 1,1,256,512"),
     "rmsnorm": (BLACKWELL + "rmsnorm/rmsnorm.py", "--M 8 --N 1024 --iterations 1 --warmup_iterations 0"),
     # Blackwell: custom epilogues, the extended API, tutorials
     "efc_custom": (EFC + "custom_epilogue_dense_gemm.py", "--mnkl 256,256,256,1"),
@@ -86,7 +85,6 @@ CALLS = {
     "extended_dense_gemm": (EXTENDED + "dense_gemm.py", "--mnkl 256,256,256,1"),
     "extended_dense_gemm_two_ctas": (EXTENDED + "dense_gemm_2sm.py", ""),
     "extended_dense_gemm_pipeline": (EXTENDED + "dense_gemm_cute_pipeline.py", "--mnkl 256,256,256,1"),
-    "extended_dense_gemm_pointers": (EXTENDED + "dense_gemm_ptr_array.py", "--mnkl 256,256,256,2"),
     "extended_block_scaled_gemm": (EXTENDED + "dense_block_scaled_gemm.py", "--mnkl 256,256,256,1"),
     "tutorial_gemm_0": (TUTORIAL + "fp16_gemm_0.py", "--mnk 256,256,256"),
     "tutorial_gemm_1": (TUTORIAL + "fp16_gemm_1.py", "--mnk 256,256,256"),
