@@ -167,3 +167,12 @@ class Slot(Memory):
 
 PLACES = (View, Global, Cluster, Sender)
 """What a leaf, or a statement that is printed by its fields, may be passed beside values."""
+
+
+def title_of(argument: Any) -> str:
+    """What a leaf is passed, by its name in the kernel."""
+    if isinstance(argument, (View, Cluster)):
+        return argument.buffer
+    if isinstance(argument, Expr):
+        return str(argument.args[0]) if argument.op == "name" else f"the result of {argument.op}"
+    return argument.name if isinstance(argument, Global) else str(argument)

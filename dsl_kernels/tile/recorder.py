@@ -14,7 +14,7 @@ from .channel import Channel
 from .expressions import Expr, Value, alike, kernel_condition, name
 from .lang import Schedule
 from .leaf import AMBIENT, Kind, Leaf
-from .memory import Box, Cluster, Global, Rows, Sender, Slot, Span, View
+from .memory import Box, Cluster, Global, Rows, Sender, Slot, Span, View, title_of
 from .statements import (
     Assign,
     AwaitCount,
@@ -517,7 +517,7 @@ class Recorder:
             if parameter.takes and not any(taken.accepts(kind) for taken in parameter.takes):
                 raise DeclarationError(
                     f"argument {parameter.name} of leaf {called.name} in {by}", expected=" or ".join(map(str, parameter.takes)),
-                    got=f"{kind}: {_title(argument)}", fix="compare the arguments of the call with the leaf's parameters",
+                    got=f"{kind}: {title_of(argument)}", fix="compare the arguments of the call with the leaf's parameters",
                 )  # fmt: skip
         if called.text is not None:
             passed += tuple(getattr(self, name) for name in AMBIENT)
@@ -593,12 +593,3 @@ class Recorder:
                         fix=f"name one of the two otherwise, or `{value.args[0]} = named(...)` in a function that is called several times",
                     )
         self._blocks[-1].append(statement)
-
-
-def _title(argument: Any) -> str:
-    """An argument by its name in the kernel."""
-    if isinstance(argument, (View, Cluster)):
-        return argument.buffer
-    if isinstance(argument, Expr):
-        return str(argument.args[0]) if argument.op == "name" else f"the result of {argument.op}"
-    return argument.name if isinstance(argument, Global) else str(argument)

@@ -68,13 +68,32 @@ def _token_words(p: Probe, value: torch.Tensor, **kind: Any) -> Any:
     return _own(p, "words", words.view(128, 88).long() & 0xFFFFFFFF, 88, dtype="uint32", **kind)
 
 
-@case(text.load_words, part=((0, 0, 2), (24, 384, 2), (32, 528, 2), (40, 512, 1)))
-def load_words(p: Probe, part: tuple[int, int, int]) -> None:
+def _coming(p: Probe, each: int, **kind: Any) -> Any:
+    """Scales of two tokens, each number another one."""
+    return _own(p, "coming", torch.arange(128 * each).view(128, each) * 7 + 3, each, dtype="uint32", **kind)
+
+
+@case(text.load_words, part=((0, 0), (24, 384), (32, 528)))
+def load_words(p: Probe, part: tuple[int, int]) -> None:
     p.threads = 128
-    at, first, pieces = part
+    at, first = part
     words = _token_words(p, _tokens(p, 64))
     cache = spread(p, "kv_cache", _tokens(p, 40))
-    p.call(words, at, cache, first, pieces, *_low_high(p, _ids(p, 40)), p.dim("n", 40))
+    p.call(words, at, cache, first, *_low_high(p, _ids(p, 40)), p.dim("n", 40))
+
+
+@case(text.load_scales)
+def load_scales(p: Probe) -> None:
+    p.threads = 128
+    cache = spread(p, "kv_cache", _tokens(p, 40))
+    p.call(_coming(p, 8), cache, *_low_high(p, _ids(p, 40)), p.dim("n", 40))
+
+
+@case(text.take_scales, v4=(False, True))
+def take_scales(p: Probe, v4: bool) -> None:
+    p.threads = 128
+    words = _v4_words(p) if v4 else _token_words(p, _tokens(p, 64))
+    p.call(words, _coming(p, 4 if v4 else 8, out=False))
 
 
 @case(text.write_unit, unit=(0, 2, 4))
@@ -106,6 +125,15 @@ def load_v4_unit(p: Probe, unit: int, size: int) -> None:
     pages = spread(p, "kv_pages", pages, gap=16 + -pages.shape[1] % 16)
     scalars = (p.dim(name, value) for name, value in v4_pages_of("", 40, size).items())
     p.call(_v4_words(p), unit, pages, *_low_high(p, _ids(p, 40)), *scalars)
+
+
+@case(text.load_v4_scales, size=(1, 8))
+def load_v4_scales(p: Probe, size: int) -> None:
+    p.threads = 128
+    pages = _v4_pages(p, 40 // size, size)
+    pages = spread(p, "kv_pages", pages, gap=16 + -pages.shape[1] % 16)
+    scalars = (p.dim(name, value) for name, value in v4_pages_of("", 40, size).items())
+    p.call(_coming(p, 4), pages, *_low_high(p, _ids(p, 40)), *scalars)
 
 
 @case(text.write_v4_unit, unit=(0, 2, 3))
