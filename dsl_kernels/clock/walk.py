@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from ..tile.counting import bytes_of
 from ..tile.expressions import Expr
 from ..tile.lang import Engine, Mma, Pipeline, Role, Space
 from .machine import QUANTUM, SCHEDULERS, Cause, Signal, Task
-from .work import Register, Work, known, meet, work_of
+from .work import Register, Work, known, work_of
 
 if TYPE_CHECKING:
     from .sm import Sm
@@ -263,12 +263,9 @@ class Walker:
         loaded, stored = self._asked(s, s.leaf.loaded), self._asked(s, s.leaf.stored)
         for position, value in zip(s.leaf.results, results, strict=True):
             self.scope[s.arguments[position].args[0]] = value
-        registers = self._registers_of(s)
-        needed = [
-            at for (name, number), at in self._coming.items() if meet((name, number), registers(work.reads))
-        ]
-        if max(needed, default=0.0) > self.task.now:
-            yield self._until(max(needed), "memory")
+        ready = max(map(self._ready, self._registers(s, work.reads)), default=0.0) if self._coming else 0.0
+        if ready > self.task.now:
+            yield self._until(ready, "memory")
         asked = self.task.now
         comes = self._memory(loaded, asked) + self.sm.share.latency if loaded else 0.0
         yield from self.issue(work)
@@ -278,7 +275,7 @@ class Walker:
             self._asked_at["copies"] = asked
         elif work.comes and not work.fetches:
             comes = comes or self.task.now + self.rates.l2_latency
-            self._coming |= dict.fromkeys(registers(work.comes), comes)
+            self._coming |= dict.fromkeys(self._registers(s, work.comes), comes)
         elif comes:
             yield self._until(comes, "memory")
         elif work.fetches:
@@ -287,14 +284,21 @@ class Walker:
             self._memory(stored, self.task.now)
 
     @staticmethod
-    def _registers_of(s: t.Call) -> Callable[[Iterable[Register]], list[Register]]:
-        """A leaf's registers by the names of the buffers that they are of."""
+    def _registers(s: t.Call, found: Iterable[Register]) -> Iterator[Register]:
+        """Registers that a leaf names, by the names of the buffers that they are of."""
         names = {
             parameter.name: argument.buffer
             for parameter, argument in zip(s.leaf.parameters, s.arguments, strict=False)
             if isinstance(argument, t.View)
         }
-        return lambda registers: [(names.get(name, name), number) for name, number in registers]
+        return ((names.get(name, name), number) for name, number in found)
+
+    def _ready(self, register: Register) -> float:
+        """When the last load that fills a register is there."""
+        name, number = register
+        if number is None:
+            return max((at for (each, _), at in self._coming.items() if each == name), default=0.0)
+        return max(self._coming.get(register, 0.0), self._coming.get((name, None), 0.0))
 
     def _work(self, s: t.Call) -> tuple[Work, dict[str, Any]]:
         given = {

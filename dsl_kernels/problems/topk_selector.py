@@ -192,7 +192,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     if p.get("garbage", True):
         coin = torch.rand(int(outside.sum()), generator=generator, dtype=torch.float32, device=device)
         logits[outside] = torch.where(coin < 0.5, float("nan"), float("inf")).to(logits.dtype)
-    # torch's vectorised conversion to 16 bits gives a NaN other bits than its scalar one: which of them, layout decides.
+    # torch's vectorised loop rounds a NaN to other 16-bit patterns than its scalar one: drawn bits would depend on layout.
     logits.masked_fill_(logits.isnan(), float("nan"))
     page, next_n = p.get("page_size", 0), p.get("next_n", 1)
     sequences = -(-rows // next_n)

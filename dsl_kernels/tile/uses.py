@@ -424,10 +424,10 @@ class _Uses:
             self._fail(what, "a barrier of the role between their uses", "none", fix)
 
     def _alias_in_tensor(self, buffer: Buffer, owner: Buffer) -> None:
-        """Two buffers in the same columns are handed to and fro: each's pipeline gives the other's slot back.
+        """Two buffers share columns only if the pipeline of each gives back the slot of the other.
 
-        Who fills one has then seen the end of all reads of the other, by threads or by products of its own, which tensor
-        cores execute in the order of their issue. That bodies keep the order of the uses, the interpreter holds.
+        A role then fills one buffer after all reads of the other have ended: threads have committed after theirs, and
+        tensor cores execute products in the order of their issue. The interpreter checks that bodies keep this order.
         """
         one, other = (
             next((pipe for pipe in self._schedule.pipelines if b.name in pipe.buffers), None)

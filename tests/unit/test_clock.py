@@ -391,3 +391,27 @@ def test_explain_says_what_the_clock_makes_of_a_choice_that_nothing_measured_dec
     assert found["ranks"] and all(us["best"] <= us["us"] <= us["worst"] for us in found["us"].values())
     measured = ["explain", "sparse_mla", "--gpu", "H200", "--dim", "t=64,heads=128,topk=2048", "--json"]
     assert json.loads(CliRunner().invoke(app, measured).stdout)["clock"] is None
+
+
+def test_what_loads_fill_is_waited_for_where_it_is_read() -> None:
+    """Registers by their number: of a token of 44 words a unit has eight, and the last four are scales."""
+    variant = variants.get("sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async")
+    kernel, _ = clock._read(variant.op, variant.arch, tuple(sorted(variant.knobs.items())), variant.backend)
+    calls: dict[str, t.Call] = {}
+    for s in t.walk(kernel.text.roles["producer"]):
+        if isinstance(s, t.Call):
+            calls.setdefault(s.leaf.name, s)
+
+    def of(name: str, **values: int):
+        call = calls[name]
+        position = {parameter.name: i for i, parameter in enumerate(call.leaf.parameters)}
+        return work_of(call, kernel.schedule, {position[n]: value for n, value in values.items()}, {})[0]
+
+    def words(*numbers: int) -> set[tuple[str, int]]:
+        return {("words", 44 * half + number) for half in range(2) for number in numbers}
+
+    load, write, scales = of("load_words", at=8), of("write_unit", unit=1), of("load_scales")
+    assert (load.comes, load.reads, load.fetches) == (words(*range(8, 16)), set(), 0)
+    assert (write.comes, write.reads) == (set(), words(*range(8, 16), 41))
+    assert scales.comes == {("scales", number) for number in range(8)} and scales.fetches == 0
+    assert of("take_scales").reads == scales.comes

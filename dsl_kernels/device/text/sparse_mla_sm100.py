@@ -104,7 +104,7 @@ def load_scales(
 
 @by_text
 def take_scales(m: LeafRecorder, words: Registers[Uint32], scales: Registers[Uint32]) -> None:
-    """Put the scales of both tokens behind their words."""
+    """Make the scales that came in the last words of each token."""
     each, count = words.size // 2, scales.size // 2
     for half in range(2):
         for i in range(count):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 
 from ...abi import TensorMap
@@ -186,33 +187,24 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
 def _gather_v4_tokens(m: Recorder, walk: TwoScopes) -> None:
     """DeepSeek-V4's tokens, as `_gather_tokens`: the last unit is half fp8 values and half rope dims, as they are."""
 
-    def load(unit: int, pages: tuple[Value, ...]) -> None:
-        token = (m, walk.words, unit)
+    def load(leaf: Callable[..., None], *target: View | int, pages: tuple[Value, ...]) -> None:
         ids = (walk.now_low, walk.now_high)
         if walk.now_extra:
-            leaf_sm100.load_v4_unit(*token, walk.extra_kv_pages, *ids, *pages)
+            leaf(m, *target, walk.extra_kv_pages, *ids, *pages)
         else:
-            leaf_sm100.load_v4_unit(*token, walk.kv_pages, *ids, *pages)
-
-    def load_scales(pages: tuple[Value, ...]) -> None:
-        if walk.now_extra:
-            leaf_sm100.load_v4_scales(
-                m, walk.coming, walk.extra_kv_pages, walk.now_low, walk.now_high, *pages
-            )
-        else:
-            leaf_sm100.load_v4_scales(m, walk.coming, walk.kv_pages, walk.now_low, walk.now_high, *pages)
+            leaf(m, *target, walk.kv_pages, *ids, *pages)
 
     for turn in range(walk.turns + 1):
         walk.enter(turn, keep_rows=True)
         if walk.live or turn == walk.turns:
             pages = walk.pages_of_tile()
-            load_scales(pages)
+            load(leaf_sm100.load_v4_scales, walk.coming, pages=pages)
             for c in range(UNITS):
                 if walk.it > 0:
                     kv = walk.kv.producer.acquire((walk.it - 1) * UNITS + c)
                     leaf_sm100.write_v4_unit(m, kv.kv_s, walk.words, unit=c)
                     kv.commit()
-                load(c, pages)
+                load(leaf_sm100.load_v4_unit, walk.words, c, pages=pages)
             leaf_sm100.take_scales(m, walk.words, walk.coming)
             walk.it += 1
 

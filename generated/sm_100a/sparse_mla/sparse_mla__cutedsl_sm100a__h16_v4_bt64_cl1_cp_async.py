@@ -717,7 +717,7 @@ def load_v4_unit_unit_3(
 
 @cute.jit
 def take_scales(words, scales):
-    """Put the scales of both tokens behind their words."""
+    """Make the scales that came in the last words of each token."""
     words[36] = scales[0]
     words[37] = scales[1]
     words[74] = scales[2]

@@ -522,7 +522,7 @@ def load_words_at_32(words, kv_cache, low, high, n, thread):
 
 @T.macro
 def take_scales(words, scales):
-    """Put the scales of both tokens behind their words."""
+    """Make the scales that came in the last words of each token."""
     words[40] = scales[0]
     words[41] = scales[1]
     words[42] = scales[2]
