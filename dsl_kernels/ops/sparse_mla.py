@@ -80,9 +80,7 @@ def sparse_mla(
         NoVariantError: no generated variant accepts these sizes.
     """
     if splits is not None:
-        require_dense("indices", indices)
-        topk = indices.shape[-1] if indices.dim() else 0
-        splits = integer("splits", splits, 1, max(SLICES) * max(1, -(-topk // 64)))
+        splits = integer("splits", splits, 1, max(SLICES) * max(1, _tiles(indices, extra_indices)))
     lse_scale = LSE_SCALE.get(lse_base) if isinstance(lse_base, str) else None
     if lse_scale is None:
         raise InvalidArgumentError(
@@ -122,6 +120,17 @@ def sparse_mla(
     launch = None if splits is None else {"splits": splits}
     run("sparse_mla", form, operands, executor, variant, arch, workspace, launch=launch)
     return operands["out"], operands["lse"]
+
+
+def _tiles(indices: torch.Tensor, extra_indices: torch.Tensor | None) -> int:
+    """Tiles of a query's ids in both scopes, each of which begins with a tile."""
+    scopes = {"indices": indices, "extra_indices": extra_indices}
+    tiles = 0
+    for name, ids in scopes.items():
+        if ids is not None:
+            require_dense(name, ids)
+            tiles += -(-(ids.shape[-1] if ids.dim() else 0) // 64)
+    return tiles
 
 
 def _v4_operands(

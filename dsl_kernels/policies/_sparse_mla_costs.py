@@ -93,7 +93,7 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
         if sliced_ctas_per_sm(k) == 1 and all_ctas > gpu.sms:
             # An SM begins its second CTA when it is done with the first: 1.1 us a tile at each of 8 to 64 queries.
             merge += 1.1 * tiles_of(k, dims) / partials / 2
-    if getattr(k, "block", 0) == 64 and k.kv == "fp8" and k.exchange < k.heads // k.block:
+    if getattr(k, "block", 0) == 64 and k.kv != "bf16" and k.exchange < k.heads // k.block:
         # Measured: 0.25 us a tile are saved where each CTA of a query unpacks half of it.
         ctas = dims["ctas"]
         merge += 0.25 * dims["t"] * tiles_of(k, dims) / ctas

@@ -16,6 +16,7 @@ CLUSTERS = {8: (1, 2), 16: (1, 2), 32: (1, 2), 64: (2,), 128: (2,)}
 SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {
     "bf16": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((16, 2), (16, 3)), 64: ((16, 2), (16, 3)), 128: ((16, 2), (16, 3))},
     "fp8": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((0, 3), (16, 3)), 64: ((16, 3), (32, 3)), 128: ((16, 3), (32, 3))},
+    "v4": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((0, 3), (16, 3)), 64: ((16, 3), (32, 3)), 128: ((16, 3), (32, 3))},
 }  # fmt: skip
 # Splits of whole rows at most: shares of a row are pieces of 64 dims.
 MOST_SPLITS = 8
@@ -25,10 +26,8 @@ def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
     """Whole rows of two stages, heads on M, or slices, which send to one another asynchronously."""
     if k.slices == 1 and k.block == 0:
         return k.stages == 2 and k.exchange == 1 and (level > 0 or k.cluster in CLUSTERS[k.heads])
-    if k.kv == "v4":
-        return False
     if k.block == 64:
-        shared = k.kv == "fp8" and k.heads // k.block == k.exchange
+        shared = k.kv != "bf16" and k.heads // k.block == k.exchange
         return (k.stages, k.slices, k.cluster) == (2, 1, 1) and k.heads >= 64 and (k.exchange == 1 or shared)
     if (
         k.slices == 1
@@ -37,6 +36,9 @@ def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
         or k.block >= k.heads
         or (k.block == 0 and k.heads > 32)
     ):
+        return False
+    if k.kv == "v4" and k.slices == 4:
+        # A slice of two panels would have half a word of scales.
         return False
     return level > 0 or (k.slices == 2 and (k.block, k.stages) in SLICED[k.kv][k.heads])
 

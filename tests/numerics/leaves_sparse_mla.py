@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ from dsl_kernels.device.text import sparse_mla_gather as gather
 from dsl_kernels.device.text import sparse_mla_softmax as softmax
 from dsl_kernels.device.torch import fragment
 from dsl_kernels.problems import _sparse_mla_forms as problem
-from dsl_kernels.problems.layouts import pack_v4_pages
 from dsl_kernels.tile.fragments import accumulators, own_rows, warps_and_lanes
 from dsl_kernels.tile.lang import Engine, Pipeline, Reader
 from dsl_kernels.tile.text import Leaf
@@ -24,14 +24,14 @@ INF = float("inf")
 APPROXIMATE = 4e-6
 
 
-def _ids(p: Probe, n: int) -> torch.Tensor:
+def tile_ids(p: Probe, n: int) -> torch.Tensor:
     """Ids of a tile: of rows, of none, and past the last."""
     ids = p.integers(0, n, 64)
     ids[::5], ids[3::17] = -1, n
     return ids
 
 
-def _low_high(p: Probe, ids: torch.Tensor) -> tuple[Any, Any]:
+def low_high(p: Probe, ids: torch.Tensor) -> tuple[Any, Any]:
     return p.var("low", ids[:32], each="lane"), p.var("high", ids[32:], each="lane")
 
 
@@ -71,24 +71,26 @@ def _pages(p: Probe, gap: int) -> tuple[Any, ...]:
 @case(gather.find_row, gap=(0, 3))
 def find_row(p: Probe, gap: int) -> None:
     p.call(
-        p.var("row", None, out=True, each="lane"), p.var("id", _ids(p, 30)[:32], each="lane"), *_pages(p, gap)
+        p.var("row", None, out=True, each="lane"),
+        p.var("id", tile_ids(p, 30)[:32], each="lane"),
+        *_pages(p, gap),
     )
 
 
 @case(gather.find_rows, gap=(0, 3))
 def find_rows(p: Probe, gap: int) -> None:
     rows = (p.var(name, None, out=True, each="lane") for name in ("low_row", "high_row"))
-    p.call(*rows, *_low_high(p, _ids(p, 30)), *_pages(p, gap))
+    p.call(*rows, *low_high(p, tile_ids(p, 30)), *_pages(p, gap))
 
 
 @case(gather.vote, live=(True, False))
 def vote(p: Probe, live: bool) -> None:
-    ids = _ids(p, 40) if live else torch.full((64,), -1)
+    ids = tile_ids(p, 40) if live else torch.full((64,), -1)
     p.call(
         p.var("in_low", None, out=True, each="bits"),
         p.var("in_high", None, out=True, each="bits"),
         p.var("live", None, dtype="bool", out=True),
-        *_low_high(p, ids),
+        *low_high(p, ids),
         p.dim("cached", 40),
     )
 
@@ -127,7 +129,7 @@ def copy_rows(p: Probe, columns: int) -> None:
         p.operand("cache", cache, strided=True),
         128,
         columns,
-        *_low_high(p, _ids(p, 40)),
+        *low_high(p, tile_ids(p, 40)),
         p.dim("n", 40),
     )
 
@@ -142,15 +144,15 @@ def _tokens(p: Probe, n: int) -> torch.Tensor:
     return torch.cat([latent, scales.view(torch.uint8), rope.view(torch.uint8)], dim=1)
 
 
-def _own_words(p: Probe, each: int, **kind: Any) -> Any:
+def own_words(p: Probe, each: int, **kind: Any) -> Any:
     return p.registers("words", (128, each), dtype="uint32", places=straight(128, each), private=True, **kind)
 
 
 @case(gather.load_tokens, dims=(128, 256))
 def load_tokens(p: Probe, dims: int) -> None:
     p.threads = 128
-    words = _own_words(p, 8 + dims * 9 // 64)
-    ids = _low_high(p, _ids(p, 40))
+    words = own_words(p, 8 + dims * 9 // 64)
+    ids = low_high(p, tile_ids(p, 40))
     p.call(words, spread(p, "kv_cache", _tokens(p, 40)), 1, dims, *ids, p.dim("n", 40))
 
 
@@ -158,18 +160,18 @@ def load_tokens(p: Probe, dims: int) -> None:
 def renew_tokens(p: Probe, dims: int) -> None:
     """What was read before, and what takes its place."""
     p.threads = 128
-    words = _own_words(p, 8 + dims * 9 // 64)
-    low, high = _low_high(p, _ids(p, 40))
+    words = own_words(p, 8 + dims * 9 // 64)
+    low, high = low_high(p, tile_ids(p, 40))
     cache, n = spread(p, "kv_cache", _tokens(p, 40)), p.dim("n", 40)
     rows = (
         p.shared(text, (64, width), dtype="bfloat16", swizzle=min(128, 2 * width), out=True, slot=True)
         for text, width in (("target", dims), ("rope", dims // 8))
     )
-    p.before = _calling(gather.load_tokens, (words, cache, 1, dims, low, high, n))
+    p.before = calling(gather.load_tokens, (words, cache, 1, dims, low, high, n))
     p.call(words, *rows, cache, 1, dims, high, low, n)
 
 
-def _calling(leaf: Leaf, arguments: tuple[Any, ...]) -> Callable[[Any], None]:
+def calling(leaf: Leaf, arguments: tuple[Any, ...]) -> Callable[[Any], None]:
     return lambda m: leaf(m, *(a(m) if callable(a) else a for a in arguments))
 
 
@@ -178,12 +180,12 @@ def fetch_half(p: Probe, shares: int) -> None:
     # It has no result: the emulator sees that it stays within the cache.
     p.threads, p.cluster = 128, shares
     p.var("kept", 7, out=True)
-    ids = p.var("low", _ids(p, 40)[:32], each="lane")
+    ids = p.var("low", tile_ids(p, 40)[:32], each="lane")
     rank = p.rank if shares > 1 else 0
     p.call(spread(p, "kv_cache", _tokens(p, 40)), rank, shares, ids, p.dim("n", 40))
 
 
-def _halves(p: Probe, rows: int, *texts: str) -> list[Any]:
+def halves(p: Probe, rows: int, *texts: str) -> list[Any]:
     """Latent and rope dims of that many tokens."""
     return [
         p.shared(text, (rows, width), p.normal(rows, width).bfloat16(), dtype="bfloat16", swizzle=128, out=True, slot=True)
@@ -194,8 +196,8 @@ def _halves(p: Probe, rows: int, *texts: str) -> list[Any]:
 @case(gather.load_half, shares=(1, 2))
 def load_half(p: Probe, shares: int) -> None:
     p.threads, p.cluster = 128, shares
-    words = _own_words(p, 40 // shares + 1)
-    ids = p.var("ids", _ids(p, 40)[:32], each="lane")
+    words = own_words(p, 40 // shares + 1)
+    ids = p.var("ids", tile_ids(p, 40)[:32], each="lane")
     rank = p.rank if shares > 1 else 0
     p.call(words, spread(p, "kv_cache", _tokens(p, 40)), rank, shares, ids, p.dim("n", 40))
 
@@ -236,109 +238,77 @@ def _staged(p: Probe, tokens: torch.Tensor | None = None) -> list[Any]:
 @case(gather.copy_tokens)
 def copy_tokens(p: Probe) -> None:
     p.threads, p.lands = 128, "cp_async"
-    ids = p.var("ids", _ids(p, 40)[:32], each="lane")
+    ids = p.var("ids", tile_ids(p, 40)[:32], each="lane")
     p.call(*_staged(p), spread(p, "kv_cache", _tokens(p, 40)), ids, p.dim("n", 40))
-
-
-def _v4_staged(p: Probe, pages: torch.Tensor | None = None) -> list[Any]:
-    """Where half a tile of DeepSeek-V4's tokens is staged; read from there is a page of 32 tokens."""
-    parts: tuple[torch.Tensor | None, ...] = (None, None, None)
-    if pages is not None:
-        rows = pages[0, : 32 * 576].view(32, 576)
-        values = torch.cat([rows[:, :448], torch.zeros(32, 64, dtype=torch.uint8)], dim=1)
-        parts = (values, rows[:, 448:], pages[0, 32 * 576 :].view(32, 8))
-    kinds = {"int32": torch.int32, "bfloat16": torch.bfloat16}
-    buffers = (
-        ("raw", (32, 128), "int32", 128),
-        ("raw_pe", (32, 64), "bfloat16", 128),
-        ("scales", (32, 2), "int32", 0),
-    )
-    return [
-        p.shared(
-            text, shape, None if part is None else part.contiguous().view(kinds[dtype]), dtype=dtype, swizzle=swizzle, slot=True, out=part is None
-        )
-        for (text, shape, dtype, swizzle), part in zip(buffers, parts, strict=True)
-    ]  # fmt: skip
-
-
-def _v4_pages(p: Probe, count: int, size: int) -> torch.Tensor:
-    """Pages of DeepSeek-V4 with scales of every kind: 0, which float32 has no exponent for, among them."""
-    pages = pack_v4_pages(p.normal(count, size, 512)).reshape(count, size * 584).contiguous()
-    scales = pages[:, size * 576 :].view(count, size, 8)
-    scales[..., :7] = p.integers(110, 130, count, size, 7, dtype=torch.uint8)
-    scales[0, 0, :2] = torch.tensor([0, 1], dtype=torch.uint8)
-    return pages
-
-
-@case(gather.copy_v4_tokens, size=(1, 8))
-def copy_v4_tokens(p: Probe, size: int) -> None:
-    p.threads, p.lands = 128, "cp_async"
-    pages = _v4_pages(p, 40 // size, size)
-    scalars = problem.v4_pages_of("", 40, size)
-    # Pages begin at multiples of 16 bytes.
-    gap = 16 + -pages.shape[1] % 16
-    p.call(
-        *_v4_staged(p), spread(p, "kv_pages", pages, gap=gap), p.var("ids", _ids(p, 40)[:32], each="lane"),
-        *(p.dim(name, value) for name, value in scalars.items()),
-    )  # fmt: skip
-
-
-@case(gather.unpack_v4_tokens, half=(0, 1))
-def unpack_v4_tokens(p: Probe, half: int) -> None:
-    p.threads = 256
-    neighbours(p)
-    p.call(*_halves(p, 64, "ckv"), *_v4_staged(p, _v4_pages(p, 1, 32)), half)
 
 
 @case(gather.unpack_tokens, half=(0, 1))
 def unpack_tokens(p: Probe, half: int) -> None:
     p.threads = 256
     neighbours(p)
-    p.call(*_halves(p, 64, "ckv", "kpe"), *_staged(p, _tokens(p, 32)), half)
+    p.call(*halves(p, 64, "ckv", "kpe"), *_staged(p, _tokens(p, 32)), half)
 
 
-@case(gather.renew_half, shares=(1, 2))
-def renew_half(p: Probe, shares: int) -> None:
-    """The second use of a ring, which holds what the first one has read; two CTAs write a share each, and send it."""
-    p.threads, p.cluster = 128, shares
-    words = _own_words(p, 40 // shares + 1, value=_held(p) if shares == 1 else None)
-    low, high = _low_high(p, _ids(p, 40))
-    cache, n = spread(p, "kv_cache", _tokens(p, 40)), p.dim("n", 40)
-    for text, width in (("ckv", 512), ("kpe", 64)):
+def ring_of_halves(
+    p: Probe,
+    shares: int,
+    texts: tuple[str, ...],
+    renew: Leaf,
+    arguments: Callable[[tuple[Any, ...], Any, Any], tuple[Any, ...]],
+    load: Callable[[Any, Any], Callable[[Any], None]] | None,
+) -> None:
+    """The second use of a ring, which holds what the first one has read; two CTAs write a share each, and send it.
+
+    Args:
+        texts: the ring's buffers.
+        arguments: those of `renew`, by the rows and their senders, the CTA's rank and ids.
+        load: reads what the words hold at first, by rank and ids; None where they hold something.
+    """
+    for text in texts:
+        width = 512 if text == "ckv" else 64
         p.shared(text, (32, width), dtype="bfloat16", swizzle=128, out=True, slot=True, stages=2)
     reader, several = (Reader("probe", Engine.THREADS),), shares > 1
     p.pipelines = (
-        Pipeline("kv", ("ckv", "kpe"), "probe", Engine.THREADS, reader, 2, fill_arrive="warp", multicast=several),
-    )  # fmt: skip
+        Pipeline("kv", texts, "probe", Engine.THREADS, reader, 2, fill_arrive="warp", multicast=several),
+    )
     rank, columns = p.rank if several else (lambda m: 0), 512 // shares
+    low, high = low_high(p, tile_ids(p, 40))
 
-    def renewed(use: int, ids: Any) -> tuple[Any, ...]:
-        def ckv(m: Any) -> Any:
-            return m.slot("kv", use).ckv.columns(rank(m) * columns, columns)
+    def of_use(use: int, ids: Any) -> tuple[Any, ...]:
+        def rows(text: str, m: Any) -> Any:
+            view = getattr(m.slot("kv", use), text)
+            return view.columns(rank(m) * columns, columns) if text == "ckv" else view
 
-        def kpe(m: Any) -> Any:
-            return m.slot("kv", use).kpe
-
-        senders = (
-            lambda m: m.sender(ckv(m), m.slot("kv", use)),
-            lambda m: m.sender(kpe(m), m.slot("kv", use)),
-        )
-        return (words, ckv, kpe, *senders, cache, rank, shares, ids, n)
+        views = [partial(rows, text) for text in texts]
+        senders = [lambda m, view=view: m.sender(view(m), m.slot("kv", use)) for view in views]
+        return arguments((*views, *senders), rank, ids)
 
     def behind(m: Any, use: int) -> None:
         m.commit(m.slot("kv", use))
         m.wait("kv", use)
 
     def before(m: Any) -> None:
-        if several:
-            _calling(gather.load_half, (words, cache, rank, shares, low, n))(m)
+        if load is not None:
+            load(rank, low)(m)
         m.acquire("kv", 0)
-        _calling(gather.renew_half, renewed(0, high))(m)
+        calling(renew, of_use(0, high))(m)
         behind(m, 0)
         m.acquire("kv", 1)
 
     p.before, p.after = before, lambda m: behind(m, 1)
-    p.call(*renewed(1, low))
+    p.call(*of_use(1, low))
+
+
+@case(gather.renew_half, shares=(1, 2))
+def renew_half(p: Probe, shares: int) -> None:
+    p.threads, p.cluster = 128, shares
+    words = own_words(p, 40 // shares + 1, value=_held(p) if shares == 1 else None)
+    cache, n = spread(p, "kv_cache", _tokens(p, 40)), p.dim("n", 40)
+    ring_of_halves(
+        p, shares, ("ckv", "kpe"), gather.renew_half,
+        lambda rows, rank, ids: (words, *rows, cache, rank, shares, ids, n),
+        None if shares == 1 else lambda rank, ids: calling(gather.load_half, (words, cache, rank, shares, ids, n)),
+    )  # fmt: skip
 
 
 def _scores(p: Probe, heads: int = HEADS, value: Any = None, **kind: Any) -> Any:

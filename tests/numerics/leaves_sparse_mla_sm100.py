@@ -10,14 +10,14 @@ from leaves_sparse_mla import (
     APPROXIMATE,
     HEADS,
     INF,
-    _ids,
-    _low_high,
     _tokens,
-    _v4_pages,
+    low_high,
     lse_scalars,
     neighbours,
     outputs,
+    tile_ids,
 )
+from leaves_sparse_mla_v4 import v4_pages
 
 from dsl_kernels.device.text import sparse_mla_sm100 as text
 from dsl_kernels.problems._sparse_mla_forms import v4_pages_of
@@ -55,7 +55,7 @@ def copy_block(p: Probe, block: int) -> None:
 @case(text.spread_ids)
 def spread_ids(p: Probe) -> None:
     rows = p.registers("rows", (32, 64), None, dtype="int32", places=straight(32, 64), private=True)
-    p.call(rows, *_low_high(p, _ids(p, 40)))
+    p.call(rows, *low_high(p, tile_ids(p, 40)))
 
 
 def _token_words(p: Probe, value: torch.Tensor, **kind: Any) -> Any:
@@ -79,14 +79,14 @@ def load_words(p: Probe, part: tuple[int, int]) -> None:
     at, first = part
     words = _token_words(p, _tokens(p, 64))
     cache = spread(p, "kv_cache", _tokens(p, 40))
-    p.call(words, at, cache, first, *_low_high(p, _ids(p, 40)), p.dim("n", 40))
+    p.call(words, at, cache, first, *low_high(p, tile_ids(p, 40)), p.dim("n", 40))
 
 
 @case(text.load_scales)
 def load_scales(p: Probe) -> None:
     p.threads = 128
     cache = spread(p, "kv_cache", _tokens(p, 40))
-    p.call(_coming(p, 8), cache, *_low_high(p, _ids(p, 40)), p.dim("n", 40))
+    p.call(_coming(p, 8), cache, *low_high(p, tile_ids(p, 40)), p.dim("n", 40))
 
 
 @case(text.take_scales, v4=(False, True))
@@ -107,7 +107,7 @@ def write_unit(p: Probe, unit: int) -> None:
 
 def _v4_words(p: Probe, **kind: Any) -> Any:
     """A thread's quarter of two tokens of a page of 64: 16 bytes of each 64 dims, rope's twice as wide, and all scales."""
-    page = _v4_pages(p, 1, 64)[0]
+    page = v4_pages(p, 1, 64)[0]
     thread, i = torch.arange(128).view(-1, 1, 1, 1), torch.arange(2).view(1, -1, 1, 1)
     piece, word = torch.arange(9).view(1, 1, -1, 1), torch.arange(4).view(1, 1, 1, -1)
     token = 32 * i + thread // 4
@@ -120,20 +120,20 @@ def _v4_words(p: Probe, **kind: Any) -> Any:
 @case(text.load_v4_unit, unit=(0, 3), size=(1, 8))
 def load_v4_unit(p: Probe, unit: int, size: int) -> None:
     p.threads = 128
-    pages = _v4_pages(p, 40 // size, size)
+    pages = v4_pages(p, 40 // size, size)
     # Pages begin at multiples of 16 bytes.
     pages = spread(p, "kv_pages", pages, gap=16 + -pages.shape[1] % 16)
     scalars = (p.dim(name, value) for name, value in v4_pages_of("", 40, size).items())
-    p.call(_v4_words(p), unit, pages, *_low_high(p, _ids(p, 40)), *scalars)
+    p.call(_v4_words(p), unit, pages, *low_high(p, tile_ids(p, 40)), *scalars)
 
 
 @case(text.load_v4_scales, size=(1, 8))
 def load_v4_scales(p: Probe, size: int) -> None:
     p.threads = 128
-    pages = _v4_pages(p, 40 // size, size)
+    pages = v4_pages(p, 40 // size, size)
     pages = spread(p, "kv_pages", pages, gap=16 + -pages.shape[1] % 16)
     scalars = (p.dim(name, value) for name, value in v4_pages_of("", 40, size).items())
-    p.call(_coming(p, 4), pages, *_low_high(p, _ids(p, 40)), *scalars)
+    p.call(_coming(p, 4), pages, *low_high(p, tile_ids(p, 40)), *scalars)
 
 
 @case(text.write_v4_unit, unit=(0, 2, 3))

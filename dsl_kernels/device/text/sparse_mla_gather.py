@@ -327,6 +327,181 @@ def _rope_piece(lane, panels):
     return lane & panels - 1
 
 
+# A part of 584-byte tokens in registers, `panels` panels of 64 dims: a token lies in four lanes, 16 fp8 values of each panel
+# and two pieces of the last panel of a token, which is bf16; each lane has the words of all of the part's scales.
+
+
+def v4_words(panels: int, tokens: int) -> int:
+    """Words of a thread for its lane's share of so many tokens."""
+    return tokens * ((panels + 1) * 4 + ceildiv(panels, 4))
+
+
+V4_PANELS = LATENT_DIM // 64
+
+
+@recorded
+def _v4_tokens(
+    m,
+    words,
+    kv_pages,
+    part,
+    panels,
+    tokens,
+    cached,
+    page_inverse,
+    page_shift,
+    page_size,
+    write=_nothing,
+    send=_nothing,
+):
+    """Read a lane's share of part `part` of tokens, 16 bytes at a time, each once `write` has made room for it, then the scales.
+
+    Args:
+        panels: 64 dims each, of the part.
+        tokens: the ids and the lane that holds the thread's one, for each token of a thread.
+        write: gets the number of the token and of the panel, whether the panel is the bf16 one, its first word and scale's.
+        send: called once all is written.
+    """
+    lane, parts, scale_words = m.thread & 3, V4_PANELS // panels, ceildiv(panels, 4)
+    has_rope = inline(part == parts - 1) if parts > 1 else True
+    for number, (ids, holder) in enumerate(tokens):
+        page, slot, inside = v4_token(
+            m, ids, holder, cached, page_inverse, page_shift, page_size, f"_{number}"
+        )
+        values = kv_pages.row("values", page, first=slot * V4_ROW_BYTES + lane * 16 + part * (panels * 64))
+        first, scales = number * (panels + 1) * 4, len(tokens) * (panels + 1) * 4 + number * scale_words
+        for panel in range(panels):
+            write(number, panel, has_rope if panel == panels - 1 else False, first + panel * 4, scales)
+            _read_words(m, words, first + panel * 4, 4, values.at(panel * 64), inside)
+        if has_rope is not False:
+            beside = inside if has_rope is True else inside & has_rope
+            _read_words(m, words, first + panels * 4, 4, values.at(panels * 64), beside)
+        if number == len(tokens) - 1:
+            send()
+        m.comment("After all uses of the ones before, so that they can take their registers.")
+        of_token = kv_pages.row(
+            "of_token", page, first=page_size * V4_ROW_BYTES + slot * V4_SCALE_BYTES + part * panels
+        )
+        m.do(load_vector(words, scales, scale_words, of_token.at(0), inside))
+
+
+@recorded
+def _write_v4_panel(m, target, words, row, column, rope, at, scales, panel, which=""):
+    """Write 64 dims of a row: fp8 values times their scale, or where `rope` says so bf16 values as they are.
+
+    Args:
+        at, scales: the panel's first word and the first word of the part's scales.
+        panel: the number of the panel in its part.
+    """
+    lane = m.thread & 3
+
+    def as_they_are():
+        for piece in range(2):
+            m.do(store_vector(words, at + piece * 4, target.group_at(row, column + piece * 32 + lane * 8, 8)))
+
+    def times_scale():
+        factor = ue8m0(m, words[scales + panel // 4], panel % 4, f"{which}{panel}")
+        halves = (target.group_at(row, column + lane * 16 + e, 8) for e in (0, 8))
+        m.do(store_fp8(*halves, words, at, factor))
+
+    if rope is True:
+        as_they_are()
+    elif rope is False:
+        times_scale()
+    elif rope:
+        as_they_are()
+    else:
+        times_scale()
+
+
+@by_text
+def fetch_v4_half(
+    m: LeafRecorder, kv_pages: Global[Uint8], rank: Int32, shares: int, ids: Int32, cached: Int32,
+    page_inverse: Int32, page_shift: Int32, page_size: Int32,
+) -> None:  # fmt: skip
+    """Have the L2 fetch this CTA's share of the 584-byte tokens of half a tile: five lines of values, and that of the scales."""
+    lanes, lines = 4 * shares, ceildiv(V4_ROW_BYTES, 128)
+    holder = m.thread // lanes + rank * (WARP // shares)
+    page, slot, inside = v4_token(m, ids, holder, cached, page_inverse, page_shift, page_size)
+    values = kv_pages.row("values", page, first=slot * V4_ROW_BYTES)
+    scales = kv_pages.row("of_token", page, first=page_size * V4_ROW_BYTES + slot * V4_SCALE_BYTES)
+    for begin in range(0, lines + 1, lanes):
+        line = inline(m.thread % lanes + begin)
+        m.do(prefetch(values.at(line * 128), inside & (line < lines)))
+    m.do(prefetch(scales.at(0), inside & (m.thread % lanes == lines % lanes)))
+
+
+@moves(loaded=lambda ids, shares: WARP * ((V4_ROW_BYTES + V4_SCALE_BYTES) // shares) if ids >= 0 else 0)
+@by_text
+def load_v4_half(
+    m: LeafRecorder, words: Registers[Uint32], kv_pages: Global[Uint8], rank: Int32, shares: int, ids: Int32,
+    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32,
+) -> None:  # fmt: skip
+    """Read this CTA's share of half a tile of 584-byte tokens into registers."""
+    tokens = ((ids, m.thread >> 2),)
+    pages = (cached, page_inverse, page_shift, page_size)
+    _v4_tokens(m, words, kv_pages, rank, V4_PANELS // shares, tokens, *pages)
+
+
+@moves(loaded=lambda ids, shares: WARP * ((V4_ROW_BYTES + V4_SCALE_BYTES) // shares) if ids >= 0 else 0)
+@by_text
+def renew_v4_half(
+    m: LeafRecorder, words: Registers[Uint32], ckv: Shared[BFloat16], to_ckv: Sender, kv_pages: Global[Uint8],
+    rank: Int32, shares: int, ids: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
+    page_size: Int32,
+) -> None:  # fmt: skip
+    """Write this CTA's share of the half tile as bf16 rows and, as room is made, read the share of these ids; then send the other CTA what was written."""
+    row = m.thread >> 2
+
+    def write(_, panel, rope, at, scales):
+        _write_v4_panel(m, ckv, words, row, panel * 64, rope, at, scales, panel)
+
+    def send():
+        if shares == 1:
+            return
+        m.comment("Of each panel a warp has eight rows, 1 KB that lie together.")
+        m.do(show_copies())
+        m.do(send_rows(ckv.group_at((m.thread >> 5) * 8, 0, 8), to_ckv, rank ^ 1, 8, 4, WARP))
+
+    tokens = ((ids, row),)
+    pages = (cached, page_inverse, page_shift, page_size)
+    _v4_tokens(m, words, kv_pages, rank, V4_PANELS // shares, tokens, *pages, write, send)
+
+
+@moves(
+    loaded=lambda low, dims: TILE * ((V4_ROW_BYTES + V4_SCALE_BYTES) * dims // LATENT_DIM) if low >= 0 else 0
+)
+@by_text
+def load_v4_tokens(
+    m: LeafRecorder, words: Registers[Uint32], kv_pages: Global[Uint8], which: Int32, dims: int, low: Int32,
+    high: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32,
+) -> None:  # fmt: skip
+    """Read slice `which`, `dims` dims, of a tile's 584-byte tokens into registers; zeros where an id names no row."""
+    holder = m.thread >> 2 & WARP - 1
+    pages = (cached, page_inverse, page_shift, page_size)
+    _v4_tokens(m, words, kv_pages, which, int(dims) // 64, ((low, holder), (high, holder)), *pages)
+
+
+@moves(
+    loaded=lambda low, dims: TILE * ((V4_ROW_BYTES + V4_SCALE_BYTES) * dims // LATENT_DIM) if low >= 0 else 0
+)
+@by_text
+def renew_v4_tokens(
+    m: LeafRecorder, words: Registers[Uint32], target: Shared[BFloat16], kv_pages: Global[Uint8],
+    which: Int32, dims: int, low: Int32, high: Int32, cached: Int32, page_inverse: Int32,
+    page_shift: Int32, page_size: Int32,
+) -> None:  # fmt: skip
+    """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_v4_tokens` does."""
+    holder = m.thread >> 2 & WARP - 1
+
+    def write(half, panel, rope, at, scales):
+        row = inline(half * WARP + (m.thread >> 2))
+        _write_v4_panel(m, target, words, row, panel * 64, rope, at, scales, panel, f"{half}_")
+
+    pages = (cached, page_inverse, page_shift, page_size)
+    _v4_tokens(m, words, kv_pages, which, int(dims) // 64, ((low, holder), (high, holder)), *pages, write)
+
+
 @moves(loaded=lambda raw, raw_pe, scales: raw + raw_pe + scales)
 @by_text
 def copy_tokens(

@@ -56,7 +56,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     # merge then has few loads in flight.
     resident = arch.smem_per_sm // (schedule.smem_bytes() + RESERVED_SMEM)
     # With a lone CTA's registers, though, it would unpack all of an fp8 tile before it stored any.
-    return schedule if k.kv == "fp8" and resident == 1 else replace(schedule, min_ctas_per_sm=resident)
+    return schedule if k.kv != "bf16" and resident == 1 else replace(schedule, min_ctas_per_sm=resident)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
@@ -65,8 +65,8 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
 
 
 def _some_tile(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    dealt = knobs.get("block") == 64
-    return "topk = 0 leaves no tile to deal out" if dealt and call["topk"] == 0 else None
+    dealt, k = knobs.get("block") == 64, SimpleNamespace(**knobs)
+    return "no ids leave no tile to deal out" if dealt and tiles_of(k, call) == 0 else None
 
 
 def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
+from typing import Any
 
 from ...device.text import sparse_mla_gather as leaf_gather
 from ...problems import layouts
@@ -305,6 +306,25 @@ class TwoScopes(Walk):
             shift = self.extra_page_shift
             size = self.extra_page_size
         return known, inverse, shift, size
+
+
+@recorded
+def at_cache(walk: Any, use: Callable[..., None], *, ahead: bool = False) -> None:
+    """Call `use` with the memory of a tile's tokens, and what finds a token there.
+
+    Args:
+        walk: where there are two scopes, `now_extra` says of which one the tile is.
+        ahead: the tile is that whose ids were read last, of which `of_extra` says it.
+    """
+    if walk.m.k.kv == "fp8":
+        use(walk.kv_cache, walk.n)
+    elif walk.of_extra if ahead else walk.now_extra:
+        use(
+            walk.extra_kv_pages, walk.extra_cached, walk.extra_page_inverse, walk.extra_page_shift,
+            walk.extra_page_size,
+        )  # fmt: skip
+    else:
+        use(walk.kv_pages, walk.cached, walk.page_inverse, walk.page_shift, walk.page_size)
 
 
 @recorded

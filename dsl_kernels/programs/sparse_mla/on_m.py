@@ -17,10 +17,15 @@ from ...device.torch import fragment
 from ...tile.channel import Reading
 from ...tile.frontend import inline, recorded
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
-from ...tile.text import Recorder, Slot, Value, View, dim
-from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM, queries
+from ...tile.text import Global, Recorder, Slot, Value, View, dim
+from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM, at_cache, queries, rope_rows
 from .shares import Pairs, Tiles, Units, each_query, parts_of_query, place_of_cta, start, units_of_query
 
+# The leaves that fetch, load and renew half a tile of tokens that are unpacked.
+HALF_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
+    "fp8": (leaf_gather.fetch_half, leaf_gather.load_half, leaf_gather.renew_half),
+    "v4": (leaf_gather.fetch_v4_half, leaf_gather.load_v4_half, leaf_gather.renew_v4_half),
+}
 # The two warpgroups that attend where heads lie on M, each with half of the dims of O.
 HALF = Size(LATENT_DIM // 2, "HALF")
 SIDES = ("left", "right")
@@ -86,22 +91,24 @@ def _sides(k: SimpleNamespace) -> tuple[tuple[_Side, _Side], tuple[_Side, _Side]
 
 
 def _wide(k: SimpleNamespace) -> Schedule:
-    """Hopper, 64 heads on M, fp8: two warpgroups take half of a tile's tokens each for S, and half of the dims each for O.
+    """Hopper, 64 heads on M, tokens to unpack: two warpgroups take half of a tile's tokens each for S, and half of the dims each for O.
 
     A CTA takes `share` consecutive tiles of all there are, be they of one query or of several. Tokens are unpacked by a
     warpgroup a half: one alone would take longer than both products. In a cluster, of the CTAs of a query, each unpacks its
     share of every half and sends it to the others.
     """
     hb, tokens, sides = k.block, k.tile // 2, _sides(k)
-    shared = Space.SHARED
+    shared, rope = Space.SHARED, _rope(k)
     readers = tuple(side.reader() for side, _ in sides)
 
     def of_side(side: _Side) -> tuple[Buffer, ...]:
         gather, each = side.of("gather"), leaf_gather.SCALE_WORD // k.exchange + 1
+        if k.kv == "v4":
+            each = leaf_gather.v4_words(leaf_gather.V4_PANELS // k.exchange, 1)
         doc = "half a tile; read K-major for scores, MN-major for values"
         return (
             side.rows("ckv_s", tokens, LATENT_DIM, doc, stages=k.stages),
-            side.rows("kpe_s", tokens, ROPE_DIM, stages=k.stages),
+            *rope_rows(side.of("kpe_s"), tokens, rope, k.stages),
             side.rows("p_s", hb, tokens, swizzle=64),
             side.peaks(),
             *side.registers(tokens),
@@ -111,13 +118,14 @@ def _wide(k: SimpleNamespace) -> Schedule:
     def products(side: _Side, other: _Side) -> tuple[Mma, ...]:
         return (
             side.scores("qk_nope", tokens, LATENT_DIM, "q_s", side.of("ckv_s"), "S = Q K^T"),
-            side.scores("qk_pe", tokens, ROPE_DIM, "qpe_s", side.of("kpe_s")),
+            *(side.scores("qk_pe", tokens, rope, "qpe_s", side.of("kpe_s")) for _ in range(bool(rope))),
             side.values("pv", tokens, side.of("p_s"), side.of("ckv_s"), "its own"),
             side.values("pv_other", tokens, other.of("p_s"), other.of("ckv_s"), "the other's"),
         )
 
     def pipelines(side: _Side) -> tuple[Pipeline, ...]:
-        rows, weights = (side.of("ckv_s"), side.of("kpe_s")), (side.of("p_s"), side.of("peak_s"))
+        rows = tuple(side.of(text) for text in ("ckv_s", *(("kpe_s",) if rope else ())))
+        weights = (side.of("p_s"), side.of("peak_s"))
         doc = "its halves of live tiles of the split"
         return (
             Pipeline(
@@ -140,12 +148,12 @@ def _wide(k: SimpleNamespace) -> Schedule:
             *(Role(f"gather_{side}", 4, 80, "selected rows into the rings") for side in SIDES),
         ),
         buffers=(
-            *queries(hb, LATENT_DIM, ROPE_DIM),
+            *queries(hb, LATENT_DIM, rope),
             Buffer("red_s", shared, (2, hb), "float32", doc="sums of each side"),
             *(buffer for side, _ in sides for buffer in of_side(side)),
         ),
         pipelines=(
-            Pipeline("q", ("q_s", "qpe_s"), "gather_left", Engine.CP_ASYNC, readers),
+            Pipeline("q", ("q_s", "qpe_s") if rope else ("q_s",), "gather_left", Engine.CP_ASYNC, readers),
             *(pipeline for side, _ in sides for pipeline in pipelines(side)),
         ),
         mmas=tuple(product for both in sides for product in products(*both)),
@@ -221,49 +229,65 @@ def _paired(k: SimpleNamespace) -> Schedule:
     )  # fmt: skip
 
 
+def _rope(k: SimpleNamespace) -> Size:
+    """Rope dims that have a place of their own."""
+    return Size(0, "ROPE") if k.kv == "v4" else ROPE_DIM
+
+
 @recorded
 def _copy_queries(m: Recorder, walk: Units) -> None:
     q = walk.q.producer.acquire(walk.done)
-    for target, q_of, columns in ((q.q_s, walk.q_nope, LATENT_DIM), (q.qpe_s, walk.q_pe, ROPE_DIM)):
+    parts: tuple[tuple[View, Global, int], ...]
+    if _rope(m.k):
+        parts = ((q.q_s, walk.q_nope, LATENT_DIM), (q.qpe_s, walk.q_pe, ROPE_DIM))
+    else:
+        parts = ((q.view(), walk.q_rows, LATENT_DIM),)
+    for target, q_of, columns in parts:
         leaf_gather.copy_query_rows(m, target, q_of, walk.row, walk.head0, columns)
     q.commit()
 
 
-def _rows_of(kv: Slot, side: int) -> tuple[View, View]:
-    """The latent and the rope dims of a half tile."""
-    return getattr(kv, f"ckv_s_{SIDES[side]}"), getattr(kv, f"kpe_s_{SIDES[side]}")
+def _rows_of(kv: Slot, side: int) -> View:
+    """The dims of a half tile that are values too."""
+    return getattr(kv, f"ckv_s_{SIDES[side]}")
 
 
 @recorded
 def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
-    """fp8: half of each tile, and by the first side the queries. As the words of a half are written, the next half's come in."""
+    """Tokens to unpack: half of each tile, and by the first side the queries. As the words of a half are written, the next half's come in."""
     own, shares = SIDES[side], m.k.exchange
     rank: Value = m.block(1) if shares > 1 else 0
     words, ids = m.buffer(f"words_{own}"), (walk.low, walk.high)[side]
+    fetch_half, load_half, renew_half = HALF_LEAVES[m.k.kv]
     walk.turn = 0
     walk.now = 0
+
+    def fetch() -> None:
+        at_cache(
+            walk, lambda cache, *place: fetch_half(m, cache, rank, shares, ids, *place), ahead=True
+        )  # fmt: skip
 
     def gather() -> None:
         walk.next_live(ids)
         if side == 0:
             _copy_queries(m, walk)
-        leaf_gather.load_half(m, words, walk.kv_cache, rank, shares, ids=walk.now, n=walk.n)
+        at_cache(walk, lambda cache, *place: load_half(m, words, cache, rank, shares, walk.now, *place))
         while walk.live:
             walk.next_live(ids)
             if shares > 1:
                 # Before the loads of tokens: a wait for the ids after those would wait for them as well.
-                leaf_gather.fetch_half(m, walk.kv_cache, rank, shares, ids, walk.n)
+                fetch()
             kv = m.channel(f"kv_{own}").producer.acquire(walk.it)
-            ckv, kpe = _rows_of(kv, side)
-            part = ckv.columns(rank * (LATENT_DIM // shares), LATENT_DIM // shares)
-            peers = (m.sender(part, kv), m.sender(kpe, kv))
-            leaf_gather.renew_half(
-                m, words, part, kpe, *peers, walk.kv_cache, rank=rank, shares=shares, ids=walk.now, n=walk.n,
-            )  # fmt: skip
+            part = _rows_of(kv, side).columns(rank * (LATENT_DIM // shares), LATENT_DIM // shares)
+            parts = (part, getattr(kv, f"kpe_s_{own}")) if _rope(m.k) else (part,)
+            sent = (*parts, *(m.sender(rows, kv) for rows in parts))
+            at_cache(
+                walk, lambda cache, *place: renew_half(m, words, *sent, cache, rank, shares, walk.now, *place)
+            )
             kv.commit()
             if shares == 1:
                 m.comment("By now the ids behind the next ones are here.")
-                leaf_gather.fetch_half(m, walk.kv_cache, rank, shares, ids, walk.n)
+                fetch()
             walk.it += 1
 
     each_query(m, walk, gather)
@@ -354,7 +378,7 @@ def _attend_queries(
 
 @recorded
 def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
-    """fp8: half of each tile is scored here and half by the other warpgroup, and each adds both to its half of the dims."""
+    """Unpacked tokens: half of each tile is scored here and half by the other warpgroup, and each adds both to its half of the dims."""
     own, other = SIDES[side], SIDES[1 - side]
     scores, acc, sums, peak, factor = _of_side(m, side, "scores", "acc", "sums", "peak", "factor")
     walk.turn = 0
@@ -366,15 +390,17 @@ def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
         """Add the other's half of a tile."""
         kv, p = m.channel(f"kv_{other}").reader.wait(tile), m.channel(f"p_{other}").reader.wait(tile)
         leaf_softmax.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
-        add(f"pv_other_{own}", getattr(p, f"p_s_{other}"), _rows_of(kv, 1 - side)[0])
+        add(f"pv_other_{own}", getattr(p, f"p_s_{other}"), _rows_of(kv, 1 - side))
         return p, kv
 
     def score(q: Reading, first: bool) -> None:
         """This side's half. The other's before it is added while these scores are in flight, or while the softmax works on them."""
         kv = m.channel(f"kv_{own}").reader.wait(walk.it)
-        ckv, kpe = _rows_of(kv, side)
+        ckv = _rows_of(kv, side)
         nope = m.multiply(f"qk_nope_{own}", scores, q.q_s, ckv)
-        m.multiply(f"qk_pe_{own}", scores, q.qpe_s, kpe, accumulate=True, before=nope)
+        if _rope(m.k):
+            rope = getattr(kv, f"kpe_s_{own}")
+            m.multiply(f"qk_pe_{own}", scores, q.qpe_s, rope, accumulate=True, before=nope)
         joined = () if first else join(walk.it - 1 if side == 0 else walk.it)
         m.await_products(0 if first else 1)
         valid = inline((walk.in_low, walk.in_high)[side])

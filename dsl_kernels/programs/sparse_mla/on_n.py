@@ -7,7 +7,7 @@ in flight that way than a warpgroup's registers hold.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 from ...arch import ArchSpec
@@ -23,6 +23,7 @@ from .common import (
     ROPE_DIM,
     TwoScopes,
     Walk,
+    at_cache,
     end_of_cluster,
     head_block,
     merge_splits,
@@ -35,6 +36,11 @@ from .common import (
 
 # The most half tiles of fp8 tokens in flight, and the bytes of barriers and small buffers beside the tiles.
 MOST_STAGED, SMALL_BYTES = 4, 512
+# The leaves that load and renew a slice of tokens that are unpacked in registers.
+TOKEN_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
+    "fp8": (leaf_gather.load_tokens, leaf_gather.renew_tokens),
+    "v4": (leaf_gather.load_v4_tokens, leaf_gather.renew_v4_tokens),
+}
 
 
 def _roles(k: SimpleNamespace) -> tuple[Role, ...]:
@@ -134,8 +140,8 @@ def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
     own = {"sums": columns, "top": columns, "peak": columns, **({"sinks": hb // 8} if k.slices > 1 else {})}
     for text, each in own.items():
         yield Buffer.own(text, "attend", each)
-    if k.kv == "fp8" and not _staged(k):
-        each = 8 + dims * 9 // 64
+    if k.kv != "bf16" and not _staged(k):
+        each = leaf_gather.v4_words(dims // 64, 2) if k.kv == "v4" else 8 + dims * 9 // 64
         yield Buffer.own("words", "gather", each, "uint32", doc="tokens in flight")
 
 
@@ -192,20 +198,22 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
 
 @recorded
 def _gather_tokens(m: Recorder, walk: Walk) -> None:
-    """A slice of fp8 tokens into the ring, unpacked in registers."""
+    """A slice of tokens into the ring, unpacked in registers."""
     m.comment("As the words of a tile are written, those of the next one take their place.")
     holds: Boolean = False
+    load, renew = TOKEN_LEAVES[m.k.kv]
     for turn in range(walk.turns + 1):
         walk.enter(turn, keep_rows=True)
         if walk.live or turn == walk.turns:
-            tokens = (walk.kv_cache, walk.which, m.c.dims, walk.now_low, walk.now_high, walk.n)
+            tokens = (walk.which, m.c.dims, walk.now_low, walk.now_high)
             if holds:
                 kv = walk.kv.producer.acquire(walk.it)
-                leaf_gather.renew_tokens(m, walk.words, kv.ckv_s, kv.kpe_s, *tokens)
+                rows = (kv.ckv_s, kv.kpe_s) if m.c.rope else (kv.view(),)
+                at_cache(walk, lambda cache, *place: renew(m, walk.words, *rows, cache, *tokens, *place))
                 kv.commit()
                 walk.it += 1
             else:
-                leaf_gather.load_tokens(m, walk.words, *tokens)
+                at_cache(walk, lambda cache, *place: load(m, walk.words, cache, *tokens, *place))
             holds = walk.live
     end_of_cluster(m)
 

@@ -77,18 +77,28 @@ class Units(State, Kernel):
             ids: `low` or `high`, whose rows are kept in `now` as those of that unit; past the last unit there is none.
         """
         if ids is not None:
-            self.now = ids
+            self.keep(ids)
         self.live = False
         while not self.live and self.turn < self.turns:
             self.vote()
             if ids is not None:
-                self.now = ids
+                self.keep(ids)
             self.turn += 1
             self.read_ids(self.turn)
         if ids is not None:
-            leaf_gather.find_row(
-                self.m, self.now, self.now, self.cached, self.page_inverse, self.page_shift, self.page_gap
-            )
+            self.find_rows()
+
+    @recorded
+    def keep(self, ids: Value) -> None:
+        """Keep the ids that were read last as those of the unit that the walk is at."""
+        self.now = ids
+
+    @recorded
+    def find_rows(self) -> None:
+        """Find the cache rows of the ids in `now`."""
+        leaf_gather.find_row(
+            self.m, self.now, self.now, self.cached, self.page_inverse, self.page_shift, self.page_gap
+        )
 
 
 class Tiles(Ids, Units):
@@ -108,6 +118,66 @@ class Tiles(Ids, Units):
     @recorded
     def read_ids(self, turn: Value) -> None:
         leaf_gather.read_ids(self.m, self.low, self.high, self.indices, self.row, turn, self.stop)
+
+
+class TilesOfTwoScopes(Tiles):
+    """Units are tiles, a query's those of the second scope after those of the first.
+
+    Attributes:
+        near: the tiles of the first scope.
+        extra_stop: as `stop`, of the second scope.
+        known: the tokens of the scope whose ids were read last.
+        of_extra: whether these are of the second scope.
+        now_extra: whether the rows in `now` are.
+    """
+
+    near: Value
+    extra_stop: Value
+    known: Int32
+    of_extra: Boolean
+    now_extra: Boolean
+
+    @recorded
+    def declare(self, suffix: str = "") -> None:
+        super().declare(suffix)
+        self.known = 0
+        self.of_extra = False
+        self.now_extra = False
+
+    @recorded
+    def read_first(self) -> None:
+        self.near = ceildiv(self.topk, self.m.k.tile)
+        extra_counted: Int32 = self.extra_topk
+        if self.has_extra_lengths != 0:
+            extra_counted = ids_that_count(self.m, self.extra_topk_length, self.row, self.extra_topk)
+        self.extra_stop = minimum((self.turns - self.near) * self.m.k.tile, extra_counted)
+        super().read_first()
+
+    @recorded
+    def read_ids(self, turn: Value) -> None:
+        ids = self.low, self.high
+        self.of_extra = turn >= self.near
+        self.known = self.cached
+        if self.of_extra:
+            self.known = self.extra_cached
+            leaf_gather.read_ids(
+                self.m, *ids, self.extra_indices, self.row, turn - self.near, self.extra_stop
+            )
+        else:
+            leaf_gather.read_ids(self.m, *ids, self.indices, self.row, turn, self.stop)
+
+    @recorded
+    def vote(self) -> None:
+        leaf_gather.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, self.known)
+
+    @recorded
+    def keep(self, ids: Value) -> None:
+        super().keep(ids)
+        self.now_extra = self.of_extra
+
+    @recorded
+    def find_rows(self) -> None:
+        """Ids of pages are found where their tokens are read."""
 
 
 class Pairs(Units):
@@ -156,7 +226,7 @@ class Pairs(Units):
 @recorded
 def start(m: Recorder) -> Units:
     """Find this CTA's block of heads and, while the kernel before this one ends, its share."""
-    walk: Units = Pairs(m) if m.c.unit == 2 else Tiles(m)
+    walk: Units = {"bf16": Pairs, "fp8": Tiles, "v4": TilesOfTwoScopes}[m.k.kv](m)
     walk.head0 = place_of_cta(m)[1] * m.c.head_block if m.c.head_blocks > 1 else 0
     if not _found_late(m):
         _find_share(m, walk)
@@ -172,6 +242,8 @@ def start(m: Recorder) -> Units:
 def units_of_query(m: Recorder) -> Value:
     """Units of a query: tiles, or pairs of them."""
     tiles = inline(ceildiv(Kernel(m).topk, m.k.tile))
+    if m.k.kv == "v4":
+        return tiles + ceildiv(Kernel(m).extra_topk, m.k.tile)
     return (tiles + 1) // 2 if m.c.unit == 2 else tiles
 
 
@@ -185,8 +257,8 @@ def place_of_cta(m: Recorder) -> tuple[Value, Value]:
 
 
 def _found_late(m: Recorder) -> bool:
-    """Whether each role finds its share for itself: with fp8, ptxas spills what the start hands on."""
-    return m.k.kv == "fp8"
+    """Whether each role finds its share for itself: where tokens are unpacked, ptxas spills what the start hands on."""
+    return m.k.kv != "bf16"
 
 
 @recorded
