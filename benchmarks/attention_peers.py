@@ -2,17 +2,21 @@
 
     python benchmarks/attention_peers.py [--point REGEX] [--rounds 3] [--out peers.jsonl]
 
-What the registry selects for a point is compared with the reference, and FlashMLA's result with it, before either is timed.
-Inputs rotate past the L2; no row of a turn is in another while the cache has enough. FlashMLA reads latent and rope dims
-from one row, ours from two tensors; its scheduling of fp8 is worked out once and not timed. Both take turns, a median of
-graph replays each; the median of the rounds is printed, and how far they lie apart. Calls of 300 µs and more are also timed
-on end, in the order theirs, ours, ours, theirs: a short run ends before the power limit lowers the clocks, and what comes
-second finds a warmer chip. Prints a Markdown table.
+What the registry selects for a point is compared with the reference, FlashMLA's result with the reference and with ours,
+before either is timed. Inputs rotate past the L2; no row of a turn is in another while the cache has enough. FlashMLA reads
+latent and rope dims from one row, ours from two tensors; its scheduling of fp8 is worked out once and not timed. DeepSeek-V4
+(form v4: 128 tokens of a window and 512 of the compressed cache a query) has 8 to 128 heads; FlashMLA decodes 64 or 128, so
+that its queries are padded, before the clock starts. Both take turns, a median of graph replays each; the median of the
+rounds is printed, and how far they lie apart. The floor is the bytes of the rows that a decode call has to fetch, and
+the time in which this GPU fetches these rows of these inputs by the fastest way found; shares are that time over a call's. Calls of
+300 µs and more are also timed on end, in the order theirs, ours, ours, theirs: a short run ends before the power limit
+lowers the clocks, and what comes second finds a warmer chip. Prints a Markdown table.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import statistics
 import sys
@@ -28,10 +32,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from dsl_kernels.errors import DslKernelError, WrongResultError
 from dsl_kernels.problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM
 from dsl_kernels.problems.lightning_indexer import PAGE
-from dsl_kernels.timing import bench, grids
+from dsl_kernels.timing import bench, grids, measure
 
 SHAPES = {("bf16", 64): (64, 96, 128), ("bf16", 128): (1, 4, 16, 64, 96, 128)}
 SHAPES |= {("fp8", heads): (64, 128) for heads in (64, 128)}
+SHAPES |= {("nope", heads): (64, 128, 1024) for heads in (64, 128)}
 POINTS = [
     *(
         grids.Point("sparse_mla", form, {"t": t, "heads": heads, "pages": 4096})
@@ -39,24 +44,40 @@ POINTS = [
         for t in ts
     ),
     *(grids.Point("sparse_mla", "bf16", {"t": 4096, "heads": 128, "pages": pages}) for pages in (512, 2048)),
+    *(
+        grids.Point(
+            "sparse_mla", "v4", {"t": t, "heads": heads, "pages": 4096, "topk": 128, "extra_topk": 512}
+        )
+        for heads in (8, 16, 32, 64, 128)
+        for t in (1, 4, 16, 64, 128)
+    ),
 ]
 # Both round their weights and results to bf16, on their own ways.
 MOST_APART = 1e-2
 SUSTAINED_US, SUSTAINED_SECONDS = 300.0, 0.6
+# Queries from which on a call is a prompt's, for which fetching rows is no floor: they stay in the L2.
+PROMPT = 1024
+# Heads that FlashMLA's decode kernels are built for.
+PADDED_HEADS = (64, 128)
 
 
 def theirs(form: str, calls: Sequence[Any]) -> list[bench.Call]:
-    """FlashMLA's calls over the tensors of ours, each giving what it writes out to."""
+    """FlashMLA's calls over the tensors of ours, each giving out first and lse last, in the heads that it was asked for."""
     import flash_mla
 
     rows: dict[int, torch.Tensor] = {}
     found: list[bench.Call] = []
     for call in calls:
+        if form == "v4":
+            found.append(_their_v4(flash_mla, call.keywords))
+            continue
         q_nope, q_pe, cache, ids = call.args
-        given, q = call.keywords, torch.cat([q_nope, q_pe], -1)
-        if form == "bf16":
+        given, parts = call.keywords, [cache]
+        q = q_nope if q_pe is None else torch.cat([q_nope, q_pe], -1)
+        if form in ("bf16", "nope"):
             if cache.data_ptr() not in rows:
-                rows[cache.data_ptr()] = torch.cat([cache, given["kpe"]], -1).flatten(0, 1).unsqueeze(1)
+                parts += [] if q_pe is None else [given["kpe"]]
+                rows[cache.data_ptr()] = torch.cat(parts, -1).flatten(0, 1).unsqueeze(1)
             kv = rows[cache.data_ptr()]
             found.append(partial(flash_mla.flash_mla_sparse_fwd, q, kv, ids.unsqueeze(1), given["sm_scale"]))
             continue
@@ -77,35 +98,98 @@ def theirs(form: str, calls: Sequence[Any]) -> list[bench.Call]:
     return found
 
 
-def checked(point: grids.Point, fixture: grids.Fixture, ours: Sequence[Any], peer: bench.Call) -> float:
-    """How far the results of the first turn lie apart; ours is compared with the reference first."""
+def _their_v4(flash_mla: Any, given: dict[str, Any]) -> bench.Call:
+    q = given["q_nope"]
+    heads = next(each for each in PADDED_HEADS if each >= q.shape[1])
+    padded = torch.nn.functional.pad(q, (0, 0, 0, heads - q.shape[1]))
+    return partial(
+        flash_mla.flash_mla_with_kvcache,
+        padded.unsqueeze(1),
+        given["kv"],
+        None,
+        None,
+        LATENT_DIM,
+        flash_mla.get_mla_metadata()[0],
+        softmax_scale=given["sm_scale"],
+        is_fp8_kvcache=True,
+        indices=given["indices"].unsqueeze(1),
+        extra_k_cache=given["extra_kv"],
+        extra_indices_in_kvcache=given["extra_indices"].unsqueeze(1),
+    )
+
+
+def checked(
+    point: grids.Point, fixture: grids.Fixture, ours: Sequence[Any], peer: bench.Call
+) -> dict[str, float]:
+    """How far FlashMLA's results of the first turn lie from ours and from the reference; ours is compared with that first.
+
+    Raises:
+        WrongResultError: one of them is not what it should be.
+    """
     grids.check_variant(point, fixture)
-    out = ours[0].keywords["out"].float()
-    other = peer()[0].view(out.shape).float()
-    apart = float((out - other).norm() / other.norm())
-    if not apart <= MOST_APART:
+    out, lse = (ours[0].keywords[name] for name in ("out", "lse"))
+    t, heads, _ = out.shape
+    found = peer()
+    other = found[0].reshape(t, -1, LATENT_DIM)[:, :heads]
+    # Natural logarithms; ours count in base 2.
+    other_lse = found[-1].reshape(t, -1)[:, :heads] / math.log(2)
+    apart = {"out from ours": _apart(other, out), "lse from ours": _apart(other_lse, lse)}
+    held = fixture.expected(point)
+    if held is not None:
+        sample, expected = held
+        for mine, value in zip(sample.outputs, (other, other_lse), strict=True):
+            mine.copy_(value)
+        got = sample.got()
+        apart |= {f"{name} from the reference": _apart(got[name], expected[name]) for name in ("out", "lse")}
+    if not all(value <= MOST_APART for value in apart.values()):
         raise WrongResultError(
             f"FlashMLA at {point.name}",
-            expected=f"our result within {MOST_APART}",
-            got=f"{apart:.2e} apart",
+            expected=f"our result and the reference within {MOST_APART}",
+            got=", ".join(f"{name} {value:.2e}" for name, value in apart.items()),
             fix="see which of the two differs from the reference",
         )
     return apart
 
 
-def measure(point: grids.Point, rounds: int) -> dict[str, Any]:
+def _apart(found: torch.Tensor, expected: torch.Tensor) -> float:
+    wanted = expected.to(found.device).double()
+    return float((found.double() - wanted).norm() / wanted.norm())
+
+
+def floor(
+    point: grids.Point, fixture: grids.Fixture, known: dict[Any, dict[str, Any]]
+) -> dict[str, Any] | None:
+    """The bytes of the rows that a decode call fetches, and how long this GPU takes for them; None for a prompt."""
+    dims = fixture.dims
+    if dims["t"] >= PROMPT or fixture.ceiling is None:
+        return None
+    # Every head of a query attends to the same rows.
+    key = (point.form, *(value for name, value in point.params.items() if name != "heads"))
+    if key not in known:
+        rows = dims["t"] * (dims["topk"] + dims.get("extra_topk", 0))
+        figures: dict[str, Any] = {"notes": []}
+        known[key] = {
+            "bytes": rows * grids.reads(point)["row_bytes"],
+            "us": measure.time_ceiling(fixture.ceiling, figures),
+            **figures,
+        }
+    return known[key]
+
+
+def timed(point: grids.Point, rounds: int, floors: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     fixture = grids.prepare(point)
     ours = fixture.calls(None, None)
     peer = theirs(point.form, ours)
     both = {"FlashMLA": peer, "ours": ours}
     row: dict[str, Any] = {"op": point.op, "form": point.form, "params": dict(point.params)}
     row["apart"] = checked(point, fixture, ours, peer[0])
-    replays = 8 if point.params["t"] >= 1024 else bench.REPLAYS
+    replays = 8 if point.params["t"] >= PROMPT else bench.REPLAYS
     row["rounds"] = [
         {name: bench.graph_time(calls, replays=replays).us for name, calls in both.items()}
         for _ in range(rounds)
     ]
     row["clocks"] = bench.clocks()
+    row["floor"] = floor(point, fixture, floors)
     if row["rounds"][0]["ours"] >= SUSTAINED_US:
         order = ("FlashMLA", "ours", "ours", "FlashMLA")
         row["sustained"] = [
@@ -122,9 +206,17 @@ def show(point: grids.Point, row: dict[str, Any]) -> None:
             f"{at['sm_mhz']:.0f} MHz {at['watts']:.0f} W" for at in seen if at and "watts" in at
         )
         print(
-            f"| {name} | {us[0]:.4g} | {us[1]:.4g} | {us[0] / us[1]:.3f} | {apart:.3f} | {clocks} |",
+            f"| {name} | {us[0]:.4g} | {us[1]:.4g} | {us[0] / us[1]:.3f} | {shares(us)} | {apart:.3f} | {clocks} |",
             flush=True,
         )
+
+    def shares(us: Sequence[float]) -> str:
+        if not row["floor"]:
+            return " | | |"
+        least = row["floor"]["us"]
+        cells = [f"{row['floor']['bytes'] / 1e6:.1f} MB"]
+        cells += [f"{least:.4g}", *(f"{least / each:.3f}" for each in us)] if least else [" ", " ", " "]
+        return " | ".join(cells)
 
     ours, peer = ([times[name] for times in row["rounds"]] for name in ("ours", "FlashMLA"))
     line(point.name, ours, peer, [row["clocks"]])
@@ -146,11 +238,22 @@ def main() -> int:
     try:
         print(f"{bench.require_gpu()}, torch {torch.__version__}\n")
         records = bench.Records(options.out)
-        print("| point | ours, µs | FlashMLA, µs | ours / FlashMLA | rounds apart | clocks |")
-        print("|---|---|---|---|---|---|")
+        floors: dict[Any, dict[str, Any]] = {}
+        columns = (
+            "point",
+            "ours, µs",
+            "FlashMLA, µs",
+            "ours / FlashMLA",
+            "floor",
+            "floor, µs",
+            "of ours",
+            "of FlashMLA",
+        )
+        print("| " + " | ".join((*columns, "rounds apart", "clocks")) + " |")
+        print("|---" * (len(columns) + 2) + "|")
         for point in POINTS:
             if re.search(options.point, point.name):
-                show(point, records.add(measure(point, options.rounds)))
+                show(point, records.add(timed(point, options.rounds, floors)))
                 torch.cuda.empty_cache()
     except ImportError as error:
         print(f"{error}: install FlashMLA (https://github.com/deepseek-ai/FlashMLA)", file=sys.stderr)

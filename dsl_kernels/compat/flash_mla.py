@@ -10,7 +10,7 @@
 | queries whose first two axes cannot be one | copied, as are such ids |
 | ids of 584-byte rows past the cache | padding, where FlashMLA reads what lies there |
 | dense attention, `causal`, `extra_k_cache` beside 656-byte rows | refused |
-| `flash_mla_sparse_fwd`, `d_qk` 576 | served; None in the place of `max_logits` |
+| `flash_mla_sparse_fwd`, `d_qk` 576 and 512 | served; None in the place of `max_logits` |
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def flash_mla_sparse_fwd(
     """Sparse prefill attention over flat bf16 rows.
 
     Args:
-        q: [s_q, heads, 576] bfloat16.
-        kv: [s_kv, 1, 576] bfloat16.
+        q: [s_q, heads, 576] or [s_q, heads, 512] bfloat16.
+        kv: [s_kv, 1, 576] or [s_kv, 1, 512] bfloat16, as wide.
         indices: [s_q, 1, topk] int32; what names no row is padding.
         sm_scale: factor of the logits.
         d_v: 512.
@@ -158,9 +158,11 @@ def flash_mla_sparse_fwd(
         InvalidArgumentError: another `d_qk` or `d_v`, or ids of several key heads.
         As `ops.sparse_mla`.
     """
-    _require_dims(q, "[s_q, heads, 576]", HEAD_DIM, "d_v", d_v)
+    require_dense("kv", kv)
+    width = LATENT_DIM if kv.dim() and kv.shape[-1] == LATENT_DIM else HEAD_DIM
+    _require_dims(q, f"[s_q, heads, {width}]", width, "d_v", d_v)
     require("indices", indices.dim() == 3 and indices.shape[1] == 1, "[s_q, 1, topk]", str(tuple(indices.shape)), "pass ids of one key head")  # fmt: skip
-    with their_names(q_nope="q", q_pe="q", ckv="kv", kpe="kv"):
+    with their_names(q_nope="q", q_pe="q", q_rows="q", ckv="kv", kpe="kv"):
         out, lse = sparse_mla(
             q, None, kv, indices[:, 0], sm_scale=sm_scale, topk_length=topk_length, attn_sink=attn_sink, lse_base="e",
             empty_lse=math.inf, executor=executor,

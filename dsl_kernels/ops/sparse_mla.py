@@ -10,7 +10,7 @@ import torch
 
 from ..arguments import integer, require_dense, shown
 from ..errors import InvalidArgumentError
-from ..problems._sparse_mla_forms import EXTRA, split_cache, split_queries, split_v4_cache
+from ..problems._sparse_mla_forms import EXTRA, ROPELESS, split_cache, split_queries, split_v4_cache
 from ..problems.layouts import LATENT_DIM, V4_TOKEN_BYTES
 from ..programs.sparse_mla import SLICES
 from ._base import run
@@ -50,8 +50,10 @@ def sparse_mla(
 
     Args:
         q_nope, q_pe: [t, heads, 512] and [t, heads, 64] bfloat16, or [t, heads, 576] and None; heads 8, 16, 32, 64 or 128.
-            Strides of tokens and of heads are any multiples of 8 elements. [t, heads, 512] and None with 584-byte tokens.
-        kv: the cache, paged or flat: bfloat16 [..., 512] with `kpe` [..., 64]; bfloat16 [..., 576] alone; or bytes
+            Strides of tokens and of heads are any multiples of 8 elements. [t, heads, 512] and None with 584-byte tokens and
+            with rows of 512 dims.
+        kv: the cache, paged or flat: bfloat16 [..., 512] with `kpe` [..., 64]; bfloat16 [..., 576] alone; bfloat16
+            [..., 512] alone, where all dims are key and value (NoPE, or DeepSeek-V4's rows as bf16); or bytes
             [..., 656] (512 e4m3, four fp32 scales, 64 bf16 rope), tokens at any constant stride of whole 16 bytes,
             and pages, the first axis, a whole number of tokens apart: ids do not count what lies between.
             Dequantised values are rounded to bf16, which is exact for scales that are powers of two.
@@ -113,10 +115,14 @@ def sparse_mla(
                 extra[0], expected=f"None, where kv has no {V4_TOKEN_BYTES}-byte tokens", got="a tensor",
                 fix="attend to one cache, or merge two results by their lse",
             )  # fmt: skip
-        if q_pe is None:
-            q_nope, q_pe = kept_views("q_nope", split_queries, q_nope, None)[1].values()
         form, cache = kept_views("kv", split_cache, kv, kpe)
-        operands |= {"q_nope": q_nope, "q_pe": q_pe, **cache}
+        operands |= cache
+        if form in ROPELESS:
+            operands["q_rows"] = _queries_without_rope(q_nope, q_pe, "rows of 512 dims alone")
+        elif q_pe is None:
+            operands |= kept_views("q_nope", split_queries, q_nope, None)[1]
+        else:
+            operands |= {"q_nope": q_nope, "q_pe": q_pe}
     launch = None if splits is None else {"splits": splits}
     run("sparse_mla", form, operands, executor, variant, arch, workspace, launch=launch)
     return operands["out"], operands["lse"]
@@ -133,6 +139,16 @@ def _tiles(indices: torch.Tensor, extra_indices: torch.Tensor | None) -> int:
     return tiles
 
 
+def _queries_without_rope(query: torch.Tensor, q_pe: torch.Tensor | None, rows: str) -> torch.Tensor:
+    """Queries of rows that have no rope dims beside them."""
+    if q_pe is not None:
+        raise InvalidArgumentError(
+            "q_pe", expected=f"None: queries of {rows} are [t, heads, {LATENT_DIM}]", got="a tensor",
+            fix=f"pass joined queries of {LATENT_DIM} dims, or the cache's kpe",
+        )  # fmt: skip
+    return query
+
+
 def _v4_operands(
     query: torch.Tensor,
     q_pe: torch.Tensor | None,
@@ -143,11 +159,7 @@ def _v4_operands(
     extra_topk_length: torch.Tensor | None,
 ) -> dict[str, Any]:
     """Queries and both scopes of DeepSeek-V4; without a second cache the scope has no ids."""
-    if q_pe is not None:
-        raise InvalidArgumentError(
-            "q_pe", expected=f"None: queries of {V4_TOKEN_BYTES}-byte tokens are [t, heads, {LATENT_DIM}]",
-            got="a tensor", fix=f"pass joined queries of {LATENT_DIM} dims",
-        )  # fmt: skip
+    query = _queries_without_rope(query, q_pe, f"{V4_TOKEN_BYTES}-byte tokens")
     if (extra_kv is None) != (extra_indices is None):
         raise InvalidArgumentError(
             "extra_indices", expected="given with extra_kv, and only with it",

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from ..arch import ArchSpec, GpuSpec
-from ..programs.sparse_mla.common import blocks_of, head_block, merged_rows, sliced_ctas_per_sm, tiles_of
+from ..programs.sparse_mla.common import (
+    blocks_of,
+    head_block,
+    merged_rows,
+    sliced_ctas_per_sm,
+    tiles_of,
+    unpacked,
+)
 from ..tile.lang import LaunchPlan, Policy
 from ._sparse_mla_costs import begins_early, overhead, shares
 
@@ -16,6 +23,7 @@ CLUSTERS = {8: (1, 2), 16: (1, 2), 32: (1, 2), 64: (2,), 128: (2,)}
 SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {
     "bf16": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((16, 2), (16, 3)), 64: ((16, 2), (16, 3)), 128: ((16, 2), (16, 3))},
     "fp8": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((0, 3), (16, 3)), 64: ((16, 3), (32, 3)), 128: ((16, 3), (32, 3))},
+    "nope": {8: ((0, 3),), 16: ((0, 3),), 32: ((16, 3),), 64: (), 128: ()},
     "v4": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((0, 3), (16, 3)), 64: ((16, 3), (32, 3)), 128: ((16, 3), (32, 3))},
 }  # fmt: skip
 # Splits of whole rows at most: shares of a row are pieces of 64 dims.
@@ -25,9 +33,10 @@ MOST_SPLITS = 8
 def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
     """Whole rows of two stages, heads on M, or slices, which send to one another asynchronously."""
     if k.slices == 1 and k.block == 0:
-        return k.stages == 2 and k.exchange == 1 and (level > 0 or k.cluster in CLUSTERS[k.heads])
+        clusters = CLUSTERS[k.heads][:1] if k.kv == "nope" else CLUSTERS[k.heads]
+        return k.stages == 2 and k.exchange == 1 and (level > 0 or k.cluster in clusters)
     if k.block == 64:
-        shared = k.kv != "bf16" and k.heads // k.block == k.exchange
+        shared = unpacked(k) and k.heads // k.block == k.exchange
         return (k.stages, k.slices, k.cluster) == (2, 1, 1) and k.heads >= 64 and (k.exchange == 1 or shared)
     if (
         k.slices == 1
@@ -44,13 +53,15 @@ def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """fp8 tokens are dequantised by threads, so TMA gather4 serves bf16 only; at level 0 for 16 and 128 heads.
+    """Tokens are unpacked by threads, so TMA gather4 serves bf16 rows only; at level 0 for 16 and 128 heads.
 
     On Blackwell there are no clusters: all CTAs of a row merge.
     """
     if not arch.tmem_columns:
         return _useful_hopper(k, level)
-    if k.gather == "gather4" and (k.kv != "bf16" or (level == 0 and k.heads not in (16, 128))):
+    if k.gather == "gather4" and (
+        unpacked(k) or (level == 0 and (k.kv == "nope" or k.heads not in (16, 128)))
+    ):
         return False
     return bool(k.cluster == 1)
 
@@ -61,7 +72,7 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
     blocks = max(1, blocks_of(k, dims))
     tiles = max(1, tiles_of(k, dims)) * slices
     if getattr(k, "block", 0) == 64:
-        pairs = k.kv == "bf16"
+        pairs = not unpacked(k)
         units, rows = -(-tiles // 2) if pairs else tiles, max(1, dims["t"])
         ctas, splits = shares(rows, k.heads // k.block, units, dims.get("splits"), gpu, walk=pairs)
         early = begins_early(k, dims, k.heads // k.block * ctas, gpu)

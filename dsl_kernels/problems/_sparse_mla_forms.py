@@ -116,20 +116,31 @@ _REST = (
 )
 EXTRA = "extra_"
 """How names of the second scope begin."""
+_QUERY_ROWS = OperandSpec(
+    "q_rows",
+    ("t", "heads", LATENT_DIM),
+    "bfloat16",
+    strides=axis_strides("q_rows", "th"),
+    argument="q_nope",
+)
+_LATENT_ROWS = OperandSpec(
+    "ckv",
+    ("n", LATENT_DIM),
+    "bfloat16",
+    row_stride="ckv_stride",
+    doc="latent rows, and those between pages; may be a slice of 576-wide rows",
+    argument="kv",
+)
+ROPELESS = ("nope", "v4")
+"""Forms whose rows and queries are 512 dims, all of them values."""
 FORMS = {
     "bf16": (
         *_QUERIES,
-        OperandSpec(
-            "ckv",
-            ("n", LATENT_DIM),
-            "bfloat16",
-            row_stride="ckv_stride",
-            doc="latent rows, and those between pages; may be a slice of 576-wide rows",
-            argument="kv",
-        ),
+        _LATENT_ROWS,
         OperandSpec("kpe", ("n", ROPE_DIM), "bfloat16", row_stride="kpe_stride", doc="rope rows"),
         *_REST,
     ),
+    "nope": (_QUERY_ROWS, _LATENT_ROWS, *_REST),
     "fp8": (
         *_QUERIES,
         OperandSpec(
@@ -143,13 +154,7 @@ FORMS = {
         *_REST,
     ),
     "v4": (
-        OperandSpec(
-            "q_rows",
-            ("t", "heads", LATENT_DIM),
-            "bfloat16",
-            strides=axis_strides("q_rows", "th"),
-            argument="q_nope",
-        ),
+        _QUERY_ROWS,
         _v4_pages(),
         *_ids(may_be_empty=True),
         _v4_pages(EXTRA),
@@ -187,7 +192,7 @@ def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[s
     """The form of a cache as callers have it, paged or flat, and its rows as operands of that form, without copying.
 
     Args:
-        kv, kpe: bfloat16 [..., 512] and [..., 64], or one of bfloat16 [..., 576], or of bytes [..., 656].
+        kv, kpe: bfloat16 [..., 512] and [..., 64], or one of bfloat16 [..., 576] or [..., 512], or of bytes [..., 656].
 
     Raises:
         ArgumentTypeError, InvalidArgumentError: another dtype or width, or pages that lie at no whole number of tokens.
@@ -212,6 +217,9 @@ def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[s
     if kv.dtype == torch.bfloat16 and kpe is None and width == LATENT_DIM + ROPE_DIM:
         rows, pages = _rows("kv", kv, width)
         return "bf16", {"ckv": rows[:, :LATENT_DIM], "kpe": rows[:, LATENT_DIM:], **pages}
+    if kv.dtype == torch.bfloat16 and kpe is None and width == LATENT_DIM:
+        rows, pages = _rows("kv", kv, width)
+        return "nope", {"ckv": rows, **pages}
     if kv.element_size() == 1 and kpe is None and width == FP8_TOKEN_BYTES:
         rows, pages = _rows("kv", kv.view(torch.uint8), width)
         return "fp8", {"kv_cache": rows, **pages}
@@ -223,7 +231,7 @@ def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[s
             fix="convert the cache",
         )
     raise InvalidArgumentError(
-        "kv", expected="bfloat16 [..., 512] with kpe, bfloat16 [..., 576] without, or bytes [..., 656] without",
+        "kv", expected="bfloat16 [..., 512] with or without kpe, bfloat16 [..., 576] without, or bytes [..., 656] without",
         got=f"{kv.dtype} {tuple(kv.shape)} {'with' if kpe is not None else 'without'} kpe", fix="pass one of these caches",
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._discover import later
 from ..arguments import INT32_MAX
-from ._sparse_mla_forms import EXTRA, FORMS, page_of, pages_of, v4_pages_of
+from ._sparse_mla_forms import EXTRA, FORMS, ROPELESS, page_of, pages_of, v4_pages_of
 from .base import WIDE, Comparison, PointName, Problem, Workload
 from .layouts import (
     FP8_TOKEN_BYTES,
@@ -82,9 +82,12 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     n = p["pages"] * PAGE if "pages" in p else p["n"]
     normal = partial(torch.randn, generator=generator, dtype=torch.float32, device=generator.device)
     inputs: dict[str, Any] = {}
-    if workload.form != "v4":
+    if workload.form in ROPELESS:
+        inputs["q_rows"] = normal(t, heads, LATENT_DIM).bfloat16()
+    else:
         inputs["q_nope"] = normal(t, heads, LATENT_DIM).bfloat16()
         inputs["q_pe"] = normal(t, heads, ROPE_DIM).bfloat16()
+    if workload.form != "v4":
         latent, rope = normal(n, LATENT_DIM).bfloat16(), normal(n, ROPE_DIM).bfloat16()
     inputs |= _draw_ids("", p, topk, n, generator)
     sink = normal(heads)
@@ -99,7 +102,6 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     if workload.form == "v4":
         extra_n, extra_topk = p.get("v4_extra_n", 300), p.get("v4_extra_topk", 130)
         inputs |= {
-            "q_rows": normal(t, heads, LATENT_DIM).bfloat16(),
             **_draw_ids(EXTRA, p, extra_topk, extra_n, generator),
             **_draw_v4_pages("", n, p.get("page_size", PAGE), inputs["indices"], generator),
         }
@@ -114,7 +116,11 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         # Not torch.cat, which autocast to float16 refuses for bfloat16.
         rows = latent.new_empty(n, LATENT_DIM + ROPE_DIM)
         rows[:, :LATENT_DIM], rows[:, LATENT_DIM:] = latent, rope
-        inputs["ckv"], inputs["kpe"] = rows[:, :LATENT_DIM], rows[:, LATENT_DIM:]
+        inputs["ckv"] = rows[:, :LATENT_DIM]
+        if workload.form != "nope":
+            inputs["kpe"] = rows[:, LATENT_DIM:]
+    elif workload.form == "nope":
+        inputs["ckv"] = latent
     else:
         inputs["ckv"], inputs["kpe"] = latent, rope
     if "page_size" in p:
@@ -197,6 +203,8 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         return _attend(inputs["q_rows"], selected, inputs)
     if form == "fp8":
         return _attend_rows(*unpack_fp8_tokens(inputs["kv_cache"]), inputs)
+    if form == "nope":
+        return _attend_rows(inputs["ckv"], None, inputs)
     return _attend_rows(inputs["ckv"], inputs["kpe"], inputs)
 
 
@@ -217,16 +225,19 @@ def _ids_of(scope: str, row: int, inputs: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _attend_rows(
-    latent: torch.Tensor, rope: torch.Tensor, inputs: Mapping[str, Any]
+    latent: torch.Tensor, rope: torch.Tensor | None, inputs: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Attention over rows, between whose pages others may lie."""
+    """Attention over rows, between whose pages others may lie; `rope` is None where rows have no rope dims beside them."""
 
     def selected(row: int) -> torch.Tensor:
         ids = _ids_of("", row, {"cached": len(latent), **inputs})
         if inputs.get("page_gap"):
             ids = ids + page_of(ids, inputs) * inputs["page_gap"]
-        return torch.cat([latent[ids].double(), rope[ids].double()], dim=1)
+        rows = latent[ids].double()
+        return rows if rope is None else torch.cat([rows, rope[ids].double()], dim=1)
 
+    if rope is None:
+        return _attend(inputs["q_rows"].double(), selected, inputs)
     return _attend(torch.cat([inputs["q_nope"].double(), inputs["q_pe"].double()], dim=2), selected, inputs)
 
 
@@ -314,14 +325,14 @@ def _over_rounded_tokens(form: str, inputs: Mapping[str, Any]) -> dict[str, torc
 
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
     """Selected rows once a query, queries and outputs once."""
-    row = {"fp8": FP8_TOKEN_BYTES, "v4": V4_TOKEN_BYTES}.get(form, 2 * (LATENT_DIM + ROPE_DIM))
+    row = {"fp8": FP8_TOKEN_BYTES, "v4": V4_TOKEN_BYTES}.get(form, 2 * _width(form))
     queries = dims["t"] * dims["heads"] * (2.0 * _width(form) + 2.0 * LATENT_DIM)
     return dims["t"] * _attended(dims) * (row + 4.0) + queries
 
 
 def _width(form: str) -> int:
     """Dims of a query and of a key."""
-    return LATENT_DIM if form == "v4" else LATENT_DIM + ROPE_DIM
+    return LATENT_DIM if form in ROPELESS else LATENT_DIM + ROPE_DIM
 
 
 def _attended(dims: Mapping[str, int]) -> int:
@@ -361,7 +372,10 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if grid == "serving":
         yield from (("fp8", {"t": t, "heads": h, "pages": 4096}) for h, t in product((16, 64, 128), queries))
         scopes = {"pages": 4096, "topk": 128, "extra_topk": 512}
-        yield from (("v4", {"t": t, "heads": h, **scopes}) for h, t in product((16, 8, 64, 128), queries))
+        yield from (("v4", {"t": t, "heads": h, **scopes}) for h, t in product((16, 8, 32, 64, 128), queries))
+        yield from (
+            ("nope", {"t": t, "heads": h, "pages": 2048}) for h, t in product((16, 64, 128), (16, 64, 1024))
+        )
         yield from (
             ("bf16", {"t": 64, "heads": 16, "pages": p, "ids": i})
             for p, i in ((32768, "random"), (4096, "sorted"), (4096, "holes"))
@@ -397,6 +411,9 @@ PROBLEM = Problem(
         _case("strided", "edge", t=3, topk=130, strided=True, sink=True),
         _case("fp8_strided", "edge", "fp8", t=3, topk=130, strided=True, lengths=True),
         _case("fp8_holes", "edge", "fp8", ids="holes", t=3),
+        _case("tiny_nope", "tiny", "nope"),
+        _case("nope_pages", "edge", "nope", t=3, n=510, page_size=51, ids="holes"),
+        _case("nope_strided", "edge", "nope", t=3, topk=130, strided=True, lengths=True),
         _case("tiny_v4", "tiny", "v4"),
         _case("v4_window_alone", "edge", "v4", t=3, topk=128, v4_extra_topk=0, ids="holes", sink=True),
         _case("v4_odd_pages", "edge", "v4", t=3, page_size=53, v4_extra_page_size=69, ids="holes"),
@@ -407,6 +424,7 @@ PROBLEM = Problem(
             _case(f"real_h{heads}", "real", heads=heads, t=16, topk=2048, n=131072)
             for heads in (8, 16, 32, 64, 128)
         ),
+        _case("real_nope", "real", "nope", t=16, topk=2048, n=131072),
         _case("real_pages_8462", "real", t=8, topk=2048, n=8462 * 64, ids="tail"),
         _case("real_fp8", "real", "fp8", t=16, topk=2048, n=131072),
         _case(
@@ -428,5 +446,5 @@ PROBLEM = Problem(
     flops=flops,
     forms_share_workloads=True,
     points=points,
-    names=dict.fromkeys(("bf16", "fp8"), (PointName("pages", "n", PAGE),)),
+    names=dict.fromkeys(("bf16", "nope", "fp8"), (PointName("pages", "n", PAGE),)),
 )

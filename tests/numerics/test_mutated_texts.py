@@ -225,7 +225,7 @@ STRUCTURES = (
     Structure("attention wide, Hopper", "sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", (*_attention("bf16", 64, 2, 1), *_dealt("bf16", 64))),
     Structure("attention of DeepSeek-V4, Hopper", "sparse_mla__cutedsl_sm90a__h16_v4_bt64_st2_cl2", _v4(16, 4, 2)),
     Structure("attention of slices of DeepSeek-V4, Hopper", "sparse_mla__cutedsl_sm90a__h8_v4_bt64_st2_cl2_sl2", _v4(8, 4, 2)),
-    Structure("attention exchanged of DeepSeek-V4, Hopper", "sparse_mla__cutedsl_sm90a__h128_v4_bt64_st2_cl1_hb64_ex2", (*_v4(128, 2, 1), *_dealt("v4", 128))),
+    Structure("attention exchanged of DeepSeek-V4, Hopper", "sparse_mla__cutedsl_sm90a__h128_v4_bt64_st2_cl1_hb64_ex2", (*_v4(128, 3, 1), *_dealt("v4", 128))),
     Structure("attention exchanged, Hopper", "sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2", (*_attention("fp8", 128, 2, 1), *_dealt("fp8", 128))),
     Structure("attention bf16, Blackwell", "sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", _attention("bf16", 16, 2, 1)),
     Structure("attention of DeepSeek-V4, Blackwell", "sparse_mla__cutedsl_sm100a__h16_v4_bt64_cl1_cp_async", _v4(16, 3, 1)),
@@ -544,6 +544,7 @@ ANY_SAMPLE = "whatever the sample was like: a list that will not do sends the ro
 PART = "a part lies at row * splits + part, a product of the two"
 ABOVE = "every key of that list lies above the range, and none is looked at further"
 NO_PAGES = "a sampled row has no entries of the page table at hand, which any two numbers say"
+FETCHED = "no bit depends on what the L2 holds"
 NARROWER = "the range of what the list holds saves rounds, and no result depends on it"
 OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
 RESAMPLING = (
@@ -574,7 +575,11 @@ EXPLAINED: dict[str, str | Only] = {
     "unpack: high and cached of vote": "who unpacks asks only whether there is a valid id",
     "gather_left: low and high of vote": "a gather asks only whether there is a valid id in either half",
     "gather_right: low and high of vote": "a gather asks only whether there is a valid id in either half",
-    "ids and n of fetch_half": "no bit depends on what the L2 holds",
+    "ids and n of fetch_half": FETCHED,
+    **{
+        f"{first} and {second} of fetch_v4_half": FETCHED
+        for first, second in itertools.pairwise(("ids", "cached", "page_inverse", "page_shift", "page_size"))
+    },
     "gather: high and cached of vote": "a gather asks only whether there is a valid id",
     "gather_left: high and cached of vote": "a gather asks only whether there is a valid id",
     "gather_right: high and cached of vote": "a gather asks only whether there is a valid id",

@@ -129,6 +129,15 @@ def test_flash_mla_prefill() -> None:
     }  # fmt: skip
     result = problem.compare("bf16", inputs, {"out": out, "lse": lse}, problem.reference("bf16", inputs))
     assert result.ok, result.failures
+    # DeepSeek-V4's rows: all of their dims are key and value.
+    rows = {"q_rows": q[..., :512], "ckv": kv[:, 0, :512]}
+    out, _, lse = flash_mla.flash_mla_sparse_fwd(
+        rows["q_rows"], kv[..., :512], ids, 0.07, executor="interpreter"
+    )
+    result = problem.compare(
+        "nope", {**inputs, **rows}, {"out": out, "lse": lse}, problem.reference("nope", {**inputs, **rows})
+    )
+    assert result.ok, result.failures
 
 
 @pytest.mark.parametrize(

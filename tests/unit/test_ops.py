@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -34,6 +35,7 @@ from dsl_kernels.ops import (
     sparse_mla,
     topk_selector,
 )
+from dsl_kernels.problems.layouts import pack_v4_pages
 from dsl_kernels.problems.topk_selector import draw
 from dsl_kernels.verification import trial
 
@@ -326,6 +328,19 @@ def test_compiles_as_one_graph() -> None:
     assert torch.equal(compiled(scores, ends), select(scores, ends))
 
 
+def test_splits_count_the_tiles_of_both_scopes() -> None:
+    pages = pack_v4_pages(torch.randn(3, 64, 512, generator=torch.Generator().manual_seed(0)))
+    ids = torch.arange(64, dtype=torch.int32).view(1, -1)
+    call = partial(
+        sparse_mla, torch.ones(1, 16, 512).bfloat16(), None, pages, ids, sm_scale=0.1, executor="interpreter",
+        arch="sm_90a", variant="sparse_mla__cutedsl_sm90a__h16_v4_bt64_st2_cl1",
+    )  # fmt: skip
+    one, two = (call(extra_kv=pages, extra_indices=ids + 64, splits=splits)[1] for splits in (1, 2))
+    torch.testing.assert_close(one, two, rtol=0, atol=1e-4)
+    with pytest.raises(InvalidArgumentError, match="splits"):
+        call(splits=5)
+
+
 def test_zero_rows_launch_nothing() -> None:
     out = topk_selector(torch.empty(0, 128), torch.empty(0, dtype=torch.int32), 16, **CPU)
     assert out.shape == (0, 16)
@@ -539,6 +554,7 @@ BAD_MLA = {
     "empty lse": (lambda a: a.update(empty_lse=0.0), InvalidArgumentError, "empty_lse.*-inf or inf"),
     "int64 ids": (lambda a: a.update(indices=a["indices"].long()), ArgumentTypeError, "indices.*int32.*int64"),
     "cache width": (lambda a: a.update(kv=a["kv"][:, :500].contiguous()), InvalidArgumentError, "kv.*512.*576.*656"),
+    "rope of queries alone": (lambda a: a.update(kpe=None), InvalidArgumentError, "q_pe.*None.*512 dims alone.*kpe"),
     "cache dtype": (lambda a: a.update(kv=a["kv"].float()), ArgumentTypeError, "kv.*bfloat16 rows or 656-byte"),
     "cache gaps": (
         lambda a: a.update(kv=torch.zeros(4 * 64 * 512 + 64).bfloat16().as_strided((3, 64, 512), (64 * 512 + 8, 512, 1))), InvalidArgumentError,

@@ -22,9 +22,13 @@ def fresh():
 
 
 def mla(t=4, heads=16, topk=2048, form="bf16", arch="sm_90a", **kwargs) -> registry.Call:
-    return registry.Call(
-        "sparse_mla", form, arch, {"t": t, "heads": heads, "topk": topk, "n": 8192, **_strides}, **kwargs
-    )
+    """Attention of `topk` ids; of DeepSeek-V4 128 of them are the window's."""
+    dims = {"t": t, "heads": heads, "topk": topk, "n": 8192, **_strides}
+    if form == "v4":
+        pages = {"pages": 128, "page_bytes": 64 * 584, "kv_pages_stride": 65 * 576}
+        dims = {"t": t, "heads": heads, "topk": 128, "extra_topk": topk - 128}
+        dims |= {f"{scope}{name}": value for scope in ("", "extra_") for name, value in pages.items()}
+    return registry.Call("sparse_mla", form, arch, dims, **kwargs)
 
 
 _strides = {"ckv_stride": 512, "kpe_stride": 64}

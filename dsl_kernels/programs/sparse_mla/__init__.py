@@ -25,12 +25,12 @@ from ...problems.base import OperandSpec
 from ...tile.lang import Body, Guard, Knob, Schedule, built_for
 from ...tile.program import TileProgram
 from . import blackwell, on_m, on_n
-from .common import LATENT_DIM, blocks_of, merged_rows, sliced_ctas_per_sm, tiles_of
+from .common import LATENT_DIM, blocks_of, merged_rows, sliced_ctas_per_sm, tiles_of, unpacked
 
 SLICES = (1, 2, 4)
 KNOBS = (
     Knob("heads", "h", ((8, 16, 32, 64, 128),), "query heads"),
-    Knob("kv", "", (("bf16", "fp8", "v4"),), "cache format: bf16 rows, or fp8 tokens of 656 bytes or of DeepSeek-V4 dequantised on the way in"),
+    Knob("kv", "", (("bf16", "nope", "fp8", "v4"),), "cache format: bf16 rows with rope dims beside them or without, or fp8 tokens of 656 bytes or of DeepSeek-V4 dequantised on the way in"),
     Knob("tile", "bt", ((64,),), "tokens a tile"),
     Knob("stages", "st", ((2, 3, 4),), "gathered tiles in flight", ("sm_90a",)),
     Knob("cluster", "cl", ((1, 2, 4, 8, 16),), "splits of a row that meet as a cluster and share out the merge"),
@@ -56,7 +56,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     # merge then has few loads in flight.
     resident = arch.smem_per_sm // (schedule.smem_bytes() + RESERVED_SMEM)
     # With a lone CTA's registers, though, it would unpack all of an fp8 tile before it stored any.
-    return schedule if k.kv != "bf16" and resident == 1 else replace(schedule, min_ctas_per_sm=resident)
+    return schedule if unpacked(k) and resident == 1 else replace(schedule, min_ctas_per_sm=resident)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:

@@ -26,8 +26,10 @@ from .common import (
     head_block,
     merge_splits,
     queries,
+    rope_dims,
     rope_rows,
     start,
+    unpacked,
 )
 
 # tcgen05 with M = 128 takes N in steps of 16: eight heads are padded.
@@ -55,8 +57,7 @@ def _row_map(operand: str, columns: int) -> TensorMap:
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     hb = head_block(k)
     n = max(hb, BLACKWELL_MIN_N)
-    # DeepSeek-V4's rope dims are the last of a row.
-    rope = Size(0, "ROPE") if k.kv == "v4" else ROPE_DIM
+    rope = rope_dims(k)
     shared, tensor = Space.SHARED, Space.TENSOR
     small = Size(2 if n <= 32 else 1, "TILE_STAGES")
     unit_bytes = k.tile * UNIT * 2
@@ -72,7 +73,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         "coming", "producer", 4 if k.kv == "v4" else 8, "uint32", doc="scales of the next tokens"
     )
     rope_reader = (Reader("mma", Engine.TCGEN05),)
-    fill = Engine.BULK if bulk else Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
+    fill = Engine.BULK if bulk else Engine.THREADS if unpacked(k) else Engine.CP_ASYNC
     return Schedule(
         roles=(
             Role("softmax", 4, doc="queries, online softmax, lazy rescale, epilogue, merge"),
@@ -93,7 +94,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer.own("sums", "softmax", n // 4, doc="of its tokens"),
             *(Buffer.own(text, "softmax", n // 4) for text in ("top", "peak")),
             Buffer.own("held", "softmax", 16, doc="columns of O^T that are rescaled or stored"),
-            *((rows,) if bulk else (words, coming) if k.kv != "bf16" else ()),
+            *((rows,) if bulk else (words, coming) if unpacked(k) else ()),
         ),
         pipelines=(
             Pipeline("q", ("q_s", "qpe_s") if rope else ("q_s",), "softmax", Engine.CP_ASYNC, (Reader("mma", Engine.TCGEN05),), rounds="once"),
@@ -119,7 +120,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         axes=("bx", "split"),
         named_barriers={"softmax": ("softmax",)},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "units": UNITS, "rope": rope},
-        maps=(_row_map("ckv", LATENT_DIM), _row_map("kpe", ROPE_DIM)) if bulk else (),
+        maps=(_row_map("ckv", LATENT_DIM), *((_row_map("kpe", rope),) if rope else ())) if bulk else (),
         min_ctas_per_sm=1,
         resident=dim("all_resident"),
     )  # fmt: skip
@@ -127,7 +128,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 @recorded
 def _gather_rows(m: Recorder, walk: Walk) -> None:
-    """bf16 rows: a tile is four units of 128 latent dims and one of rope dims.
+    """bf16 rows: a tile is four units of 128 latent dims and one of rope dims, if there are any.
 
     Threads copy 16 bytes each, or the copy engine copies rows by number.
     """
@@ -147,7 +148,8 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
                 leaf_sm100.spread_ids(m, walk.rows, low=walk.now_low, high=walk.now_high)
             for c in rolled(UNITS):
                 fill(walk.kv.producer.acquire(walk.it * UNITS + c), walk.ckv, c * UNIT, UNIT)
-            fill(walk.pe.producer.acquire(walk.it), walk.kpe, 0, ROPE_DIM)
+            if m.c.rope:
+                fill(walk.pe.producer.acquire(walk.it), walk.kpe, 0, ROPE_DIM)
             walk.it += 1
 
 
@@ -324,5 +326,5 @@ def _leave_output(walk: Walk) -> None:
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
-    producers: dict[str, Body] = {"bf16": _gather_rows, "fp8": _gather_tokens, "v4": _gather_v4_tokens}
-    return {START: start, "softmax": _softmax, "producer": producers[k.kv], "mma": _issue}
+    producers: dict[str, Body] = {"fp8": _gather_tokens, "v4": _gather_v4_tokens}
+    return {START: start, "softmax": _softmax, "producer": producers.get(k.kv, _gather_rows), "mma": _issue}

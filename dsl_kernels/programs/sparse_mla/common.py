@@ -86,6 +86,16 @@ class Kernel(Names):
     x_s: View
 
 
+def rope_dims(k: SimpleNamespace) -> Size:
+    """Dims of a row that are no values; of DeepSeek-V4's rows and of those without rope there are none."""
+    return ROPE_DIM if k.kv in ("bf16", "fp8") else Size(0, "ROPE")
+
+
+def unpacked(k: SimpleNamespace) -> bool:
+    """Whether rows are tokens that threads unpack to bf16."""
+    return k.kv in ("fp8", "v4")
+
+
 def head_block(k: SimpleNamespace) -> int:
     """Heads of one CTA: what its block says, or all. Tensor memory has room for 64, a warpgroup's registers for 32."""
     most = Size(32 if hasattr(k, "block") else 64, "HEAD_BLOCK")

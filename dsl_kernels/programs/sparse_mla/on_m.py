@@ -18,7 +18,7 @@ from ...tile.channel import Reading
 from ...tile.frontend import inline, recorded
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ...tile.text import Global, Recorder, Slot, Value, View, dim
-from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM, at_cache, queries, rope_rows
+from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM, at_cache, queries, rope_dims, rope_rows, unpacked
 from .shares import Pairs, Tiles, Units, each_query, parts_of_query, place_of_cta, start, units_of_query
 
 # The leaves that fetch, load and renew half a tile of tokens that are unpacked.
@@ -98,7 +98,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
     share of every half and sends it to the others.
     """
     hb, tokens, sides = k.block, k.tile // 2, _sides(k)
-    shared, rope = Space.SHARED, _rope(k)
+    shared, rope = Space.SHARED, rope_dims(k)
     readers = tuple(side.reader() for side, _ in sides)
 
     def of_side(side: _Side) -> tuple[Buffer, ...]:
@@ -168,13 +168,14 @@ def _wide(k: SimpleNamespace) -> Schedule:
 
 
 def _paired(k: SimpleNamespace) -> Schedule:
-    """Hopper, 64 heads on M, bf16: two warpgroups score every other tile, and each adds both tiles of a pair to its half of O.
+    """Hopper, 64 heads on M, rows as they are: two warpgroups score every other tile, and each adds both tiles of a pair to its half of O.
 
     A CTA takes `share` consecutive pairs of all there are, be they of one query or of several. A tile's columns lie in two
     parts, the near one in the dims of its own side: each goes back to the gatherer when its last product is done. P takes
-    the place of the tile's rope dims, which are dead once it is scored.
+    the place of the tile's rope dims, which are dead once it is scored; without rope dims it has a place of its own.
     """
     hb, tile, sides, shared = k.block, k.tile, _sides(k), Space.SHARED
+    rope, weights_s = rope_dims(k), "rope_s" if rope_dims(k) else "p_s"
     readers = tuple(side.reader() for side, _ in sides)
 
     def of_side(side: _Side) -> tuple[Buffer, ...]:
@@ -182,7 +183,9 @@ def _paired(k: SimpleNamespace) -> Schedule:
         return (
             side.rows("near_s", tile, HALF, near),
             side.rows("far_s", tile, HALF, "the other side's"),
-            side.rows("rope_s", tile, ROPE_DIM, "then P, heads by tokens"),
+            side.rows(weights_s, tile, ROPE_DIM, "then P, heads by tokens")
+            if rope
+            else side.rows(weights_s, hb, tile, "heads by tokens"),
             side.rows("out_s", hb, 32, "rows of O before they are stored", swizzle=64),
             *side.registers(tile, weights=True),
         )
@@ -191,14 +194,17 @@ def _paired(k: SimpleNamespace) -> Schedule:
         return (
             side.scores("qk_near", tile, HALF, "q_s", side.of("near_s"), "S = Q K^T"),
             side.scores("qk_far", tile, HALF, "q_s", side.of("far_s")),
-            side.scores("qk_rope", tile, ROPE_DIM, "qpe_s", side.of("rope_s")),
+            *(side.scores("qk_rope", tile, rope, "qpe_s", side.of(weights_s)) for _ in range(bool(rope))),
             side.values("pv", tile, side.of("weights"), side.of("near_s"), "its own", a_space=Space.REGISTER),
-            side.values("pv_other", tile, other.of("rope_s"), other.of("far_s"), "the other's"),
+            side.values("pv_other", tile, other.of(weights_s), other.of("far_s"), "the other's"),
         )
 
     def pipelines(side: _Side, other: _Side) -> tuple[Pipeline, ...]:
-        near, far, copies = (side.of("near_s"),), (side.of("far_s"), side.of("rope_s")), Engine.CP_ASYNC
-        peaks, threads = (side.of("peak_s"),), Engine.THREADS
+        near, copies, threads = (side.of("near_s"),), Engine.CP_ASYNC, Engine.THREADS
+        # P goes with the peaks that it is below, but where it lies in the slot of the rope dims.
+        weights = (side.of(weights_s),)
+        far = (side.of("far_s"), *(weights if rope else ()))
+        peaks = (*(() if rope else weights), side.of("peak_s"))
         return (
             Pipeline(side.of("near"), near, "gather", copies, (side.reader(),), doc="live pairs"),
             Pipeline(side.of("far"), far, "gather", copies, readers),
@@ -211,34 +217,29 @@ def _paired(k: SimpleNamespace) -> Schedule:
             Role("gather", 4, 88, "selected rows, a pair of tiles at a time"),
         ),
         buffers=(
-            *queries(hb, LATENT_DIM, ROPE_DIM),
+            *queries(hb, LATENT_DIM, rope),
             *(buffer for side, _ in sides for buffer in of_side(side)),
             *(side.peaks() for side, _ in sides),
             Buffer("red_s", shared, (2, hb), "float32", doc="sums of each side"),
         ),
         pipelines=(
-            Pipeline("q", ("q_s", "qpe_s"), "gather", Engine.CP_ASYNC, readers),
+            Pipeline("q", ("q_s", "qpe_s") if rope else ("q_s",), "gather", Engine.CP_ASYNC, readers),
             *(pipeline for both in sides for pipeline in pipelines(*both)),
         ),
         mmas=tuple(product for both in sides for product in products(*both)),
         grid=(dim("ctas") * (k.heads // hb),),
         axes=("cta",),
-        named_barriers={"attend": SIDES, **{side: (side,) for side in SIDES}},
+        named_barriers={"attend": SIDES, **{side: (side,) for side in SIDES if rope}},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "half": HALF, "unit": 2},
         resident=dim("splits") - 1,
     )  # fmt: skip
-
-
-def _rope(k: SimpleNamespace) -> Size:
-    """Rope dims that have a place of their own."""
-    return Size(0, "ROPE") if k.kv == "v4" else ROPE_DIM
 
 
 @recorded
 def _copy_queries(m: Recorder, walk: Units) -> None:
     q = walk.q.producer.acquire(walk.done)
     parts: tuple[tuple[View, Global, int], ...]
-    if _rope(m.k):
+    if rope_dims(m.k):
         parts = ((q.q_s, walk.q_nope, LATENT_DIM), (q.qpe_s, walk.q_pe, ROPE_DIM))
     else:
         parts = ((q.view(), walk.q_rows, LATENT_DIM),)
@@ -279,7 +280,7 @@ def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
                 fetch()
             kv = m.channel(f"kv_{own}").producer.acquire(walk.it)
             part = _rows_of(kv, side).columns(rank * (LATENT_DIM // shares), LATENT_DIM // shares)
-            parts = (part, getattr(kv, f"kpe_s_{own}")) if _rope(m.k) else (part,)
+            parts = (part, getattr(kv, f"kpe_s_{own}")) if rope_dims(m.k) else (part,)
             sent = (*parts, *(m.sender(rows, kv) for rows in parts))
             at_cache(
                 walk, lambda cache, *place: renew_half(m, words, *sent, cache, rank, shares, walk.now, *place)
@@ -295,7 +296,7 @@ def _gather_side(m: Recorder, walk: Tiles, side: int) -> None:
 
 @recorded
 def _gather_pairs(m: Recorder, walk: Pairs) -> None:
-    """bf16: the queries, and pairs of tiles. The first rows of a query are in flight before the query before it is done."""
+    """Rows as they are: the queries, and pairs of tiles. The first rows of a query are in flight before the query before it is done."""
     half = m.c.half
 
     def copy(side: int, low: Value, high: Value) -> None:
@@ -307,7 +308,8 @@ def _gather_pairs(m: Recorder, walk: Pairs) -> None:
         leaf_gather.copy_rows(
             m, getattr(far, f"far_s_{own}"), walk.ckv, (1 - side) * half, half, low, high, walk.n
         )
-        leaf_gather.copy_rows(m, getattr(far, f"rope_s_{own}"), walk.kpe, 0, ROPE_DIM, low, high, walk.n)
+        if rope_dims(m.k):
+            leaf_gather.copy_rows(m, getattr(far, f"rope_s_{own}"), walk.kpe, 0, ROPE_DIM, low, high, walk.n)
         far.commit()
 
     def gather() -> None:
@@ -398,7 +400,7 @@ def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
         kv = m.channel(f"kv_{own}").reader.wait(walk.it)
         ckv = _rows_of(kv, side)
         nope = m.multiply(f"qk_nope_{own}", scores, q.q_s, ckv)
-        if _rope(m.k):
+        if rope_dims(m.k):
             rope = getattr(kv, f"kpe_s_{own}")
             m.multiply(f"qk_pe_{own}", scores, q.qpe_s, rope, accumulate=True, before=nope)
         joined = () if first else join(walk.it - 1 if side == 0 else walk.it)
@@ -434,7 +436,7 @@ def _attend_half(m: Recorder, walk: Tiles, side: int) -> None:
 
 @recorded
 def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
-    """bf16: one tile of each pair is scored here and one by the other warpgroup, and each adds both to its half of the dims."""
+    """Rows as they are: one tile of each pair is scored here and one by the other warpgroup, and each adds both to its half of the dims."""
     own, other = SIDES[side], SIDES[1 - side]
     scores, weights, acc = _of_side(m, side, "scores", "weights", "acc")
     sums, peak, factor = _of_side(m, side, "sums", "peak", "factor")
@@ -445,8 +447,8 @@ def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
         """Add the other's tile."""
         p, far = m.channel(f"p_{other}").reader.wait(walk.it), m.channel(f"far_{other}").reader.wait(walk.it)
         leaf_softmax.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
-        rows = (getattr(far, f"rope_s_{other}"), getattr(far, f"far_s_{other}"))
-        m.multiply(f"pv_other_{own}", acc, *rows, accumulate=True)
+        others = getattr(far, f"rope_s_{other}") if rope_dims(m.k) else getattr(p, f"p_s_{other}")
+        m.multiply(f"pv_other_{own}", acc, others, getattr(far, f"far_s_{other}"), accumulate=True)
         return p, far
 
     def score(q: Reading) -> None:
@@ -456,9 +458,11 @@ def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
         near_q, far_q = (q.q_s.columns(which * HALF, HALF) for which in (side, 1 - side))
         m.multiply(f"qk_near_{own}", scores, near_q, rows)
         far = m.channel(f"far_{own}").reader.wait(walk.it)
-        far_rows, rope = getattr(far, f"far_s_{own}"), getattr(far, f"rope_s_{own}")
+        far_rows = getattr(far, f"far_s_{own}")
         farther = m.multiply(f"qk_far_{own}", scores, far_q, far_rows, accumulate=True)
-        m.multiply(f"qk_rope_{own}", scores, q.qpe_s, rope, accumulate=True, before=farther)
+        if rope_dims(m.k):
+            rope = getattr(far, f"rope_s_{own}")
+            m.multiply(f"qk_rope_{own}", scores, q.qpe_s, rope, accumulate=True, before=farther)
         joined = join() if side else ()
         m.await_products(side)
         leaf_softmax.mask_columns(m, scores, ids.in_low, ids.in_high, walk.sm_scale)
@@ -466,9 +470,12 @@ def _attend_pair(m: Recorder, walk: Pairs, side: int) -> None:
         fragment.pack_to(m, weights, scores)
         p = m.channel(f"p_{own}").producer.acquire(walk.it)
         leaf_softmax.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
-        m.comment("All of the tile's rope dims are read.")
-        m.meet(own)
-        fragment.stage_rows(m, rope, 0, m.c.head_block, weights, m.thread)
+        if rope_dims(m.k):
+            m.comment("All of the tile's rope dims are read.")
+            m.meet(own)
+            fragment.stage_rows(m, rope, 0, m.c.head_block, weights, m.thread)
+        else:
+            fragment.stage_rows(m, getattr(p, f"p_s_{own}"), 0, m.c.head_block, weights, m.thread)
         p.commit()
         _release(m, *joined)
         leaf_softmax.rescale_rows(m, acc, factor)
@@ -525,13 +532,13 @@ def _merge(m: Recorder, walk: Units, side: int) -> None:
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    return _paired(k) if k.kv == "bf16" else _wide(k)
+    return _wide(k) if unpacked(k) else _paired(k)
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
-    attend = _attend_pair if k.kv == "bf16" else _attend_half
+    attend = _attend_half if unpacked(k) else _attend_pair
     both = {role: partial(attend, side=side) for side, role in enumerate(SIDES)}
-    if k.kv == "bf16":
+    if not unpacked(k):
         return {START: start, **both, "gather": _gather_pairs}
     apart = {f"gather_{role}": partial(_gather_side, side=side) for side, role in enumerate(SIDES)}
     return {START: start, **both, **apart}

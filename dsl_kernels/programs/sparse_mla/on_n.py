@@ -29,9 +29,11 @@ from .common import (
     merge_splits,
     merged_rows,
     queries,
+    rope_dims,
     rope_rows,
     sliced_ctas_per_sm,
     start,
+    unpacked,
 )
 
 # The most half tiles of fp8 tokens in flight, and the bytes of barriers and small buffers beside the tiles.
@@ -57,15 +59,15 @@ def _roles(k: SimpleNamespace) -> tuple[Role, ...]:
 
 def _staged(k: SimpleNamespace) -> bool:
     """Whether tokens are staged in shared memory, and unpacked from there."""
-    return k.kv in ("fp8", "v4") and k.slices == 1
+    return unpacked(k) and k.slices == 1
 
 
 def _ring(k: SimpleNamespace) -> Pipeline:
     """Tiles of rows: copied asynchronously as they are, or written by the threads that unpack them."""
     producer = "unpack" if _staged(k) else "gather"
-    fill = Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
+    fill = Engine.THREADS if unpacked(k) else Engine.CP_ASYNC
     reader = Reader("attend", Engine.WGMMA)
-    rows = ("ckv_s",) if k.kv == "v4" else ("ckv_s", "kpe_s")
+    rows = ("ckv_s", "kpe_s") if rope_dims(k) else ("ckv_s",)
     return Pipeline("kv", rows, producer, fill, (reader,), k.stages, doc="live tiles of the split")
 
 
@@ -140,7 +142,7 @@ def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
     own = {"sums": columns, "top": columns, "peak": columns, **({"sinks": hb // 8} if k.slices > 1 else {})}
     for text, each in own.items():
         yield Buffer.own(text, "attend", each)
-    if k.kv != "bf16" and not _staged(k):
+    if unpacked(k) and not _staged(k):
         each = leaf_gather.v4_words(dims // 64, 2) if k.kv == "v4" else 8 + dims * 9 // 64
         yield Buffer.own("words", "gather", each, "uint32", doc="tokens in flight")
 
@@ -148,10 +150,7 @@ def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     """Heads on N; each CTA of a slice group with its part of the dims, so that no accumulator crosses between them."""
     hb, sliced, shared = head_block(k), k.slices > 1, Space.SHARED
-    dims, rope = Size(LATENT_DIM // k.slices, "DIMS"), Size(ROPE_DIM // k.slices, "ROPE")
-    if k.kv == "v4":
-        # The rope dims are the last of a row.
-        rope = Size(0, "ROPE")
+    dims, rope = Size(LATENT_DIM // k.slices, "DIMS"), Size(rope_dims(k) // k.slices, "ROPE")
     weights = (k.tile, hb) if hb > 8 else (hb, k.tile)
     tiles = (
         *queries(hb, dims, rope),
@@ -188,7 +187,10 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
         walk.enter(turn, keep_rows=True)
         if walk.live:
             kv = walk.kv.producer.acquire(walk.it)
-            for target, rows, columns in ((kv.ckv_s, walk.ckv, m.c.dims), (kv.kpe_s, walk.kpe, m.c.rope)):
+            parts = [(kv.ckv_s, walk.ckv, m.c.dims)]
+            if m.c.rope:
+                parts.append((kv.kpe_s, walk.kpe, m.c.rope))
+            for target, rows, columns in parts:
                 ids = (walk.now_low, walk.now_high)
                 leaf_gather.copy_rows(m, target, rows, walk.which * columns, columns, *ids, walk.n)
             kv.commit()
@@ -399,6 +401,6 @@ def _attend_slice(m: Recorder, walk: Walk) -> None:
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
     unpack: dict[str, Body] = {"unpack": _unpack} if _staged(k) else {}
     stage: Body = _stage_v4_tokens if k.kv == "v4" else _stage_tokens
-    gather = _gather_rows if k.kv == "bf16" else stage if _staged(k) else _gather_tokens
+    gather = stage if _staged(k) else _gather_tokens if unpacked(k) else _gather_rows
     attend = _attend_slice if k.slices > 1 else _attend_whole
     return {START: start, "gather": gather, **unpack, "attend": attend}

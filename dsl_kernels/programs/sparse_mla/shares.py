@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ...device.text import sparse_mla_gather as leaf_gather
 from ...tile.frontend import Boolean, Int32, State, inline, recorded
 from ...tile.text import Expr, Recorder, Value, ceildiv, minimum
-from .common import Ids, Kernel, ids_that_count
+from .common import Ids, Kernel, ids_that_count, unpacked
 
 
 class Units(State, Kernel):
@@ -226,7 +226,7 @@ class Pairs(Units):
 @recorded
 def start(m: Recorder) -> Units:
     """Find this CTA's block of heads and, while the kernel before this one ends, its share."""
-    walk: Units = {"bf16": Pairs, "fp8": Tiles, "v4": TilesOfTwoScopes}[m.k.kv](m)
+    walk: Units = Pairs(m) if m.c.unit == 2 else TilesOfTwoScopes(m) if m.k.kv == "v4" else Tiles(m)
     walk.head0 = place_of_cta(m)[1] * m.c.head_block if m.c.head_blocks > 1 else 0
     if not _found_late(m):
         _find_share(m, walk)
@@ -258,7 +258,7 @@ def place_of_cta(m: Recorder) -> tuple[Value, Value]:
 
 def _found_late(m: Recorder) -> bool:
     """Whether each role finds its share for itself: where tokens are unpacked, ptxas spills what the start hands on."""
-    return m.k.kv != "bf16"
+    return unpacked(m.k)
 
 
 @recorded
