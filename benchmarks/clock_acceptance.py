@@ -85,6 +85,9 @@ def call_of(entry: dict[str, Any], gpu: str) -> registry.Call:
     problem, sizes = problems.get(entry["op"]), dict(entry["bucket"])
     if "max_len" in sizes:
         sizes["len"] = sizes.pop("max_len")
+    if entry["form"] == "v4":
+        # A bucket counts the ids of both scopes; here all are of the first.
+        sizes["extra_topk"] = 0
     dims, _ = complete_dims(programs.get(entry["op"]), entry["form"], problem.dims_of(entry["form"], sizes))
     dims |= {name: 0 for name in ("skip_below",) if name in dims}
     return registry.Call(entry["op"], entry["form"], GPUS[gpu].arch.name, dims, GPUS[gpu].device)

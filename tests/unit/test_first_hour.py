@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from test_measure import POINTS, on_cpu  # noqa: F401
 
-from dsl_kernels import variants
+from dsl_kernels import measured, policies, variants
 from dsl_kernels.arch import GPUS, gpu_row
 from dsl_kernels.errors import InvalidArgumentError
 from dsl_kernels.timing import bench
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import b200_first_hour as script
+import clock_acceptance
 import clock_doubts
 
 TWO = (
@@ -28,6 +29,12 @@ TWO = (
 def no_doubts(monkeypatch):
     """The walks of a whole grid take half a minute."""
     monkeypatch.setattr(clock_doubts, "choices", lambda gpu, grids: iter(()))
+
+
+def test_every_point_of_the_table_is_a_call_that_the_clock_can_be_held_to():
+    for entry in measured.tuned_table("NVIDIA H200"):
+        call = clock_acceptance.call_of(entry, "H200")
+        assert policies.get(call.op).bucket(call.form, call.dims) == entry["bucket"], entry
 
 
 def test_the_plan_is_an_hour_of_every_step(capsys):
