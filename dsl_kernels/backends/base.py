@@ -20,6 +20,8 @@ from dsl_kernels.runtime import sources, toolkit
 from dsl_kernels.runtime.artifact import Artifact
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+# A copy of the package has a name of its own, whatever its folder is called.
+_ROOT = __name__.partition(".")[0]
 
 # Import statements, found without parsing: keys are computed on every first load.
 _FROM = re.compile(r"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n;]+)", re.MULTILINE)
@@ -92,7 +94,7 @@ def imported_helpers(path: Path, backend: str) -> list[Path]:
     A change to one helper then recompiles the variants that use it and no others.
     """
     folder = _PACKAGE / "device" / backend
-    package = f"{_PACKAGE.name}.device.{backend}"
+    package = f"{_ROOT}.device.{backend}"
     found: set[Path] = {p for p in folder.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
     pending = [path]
     while pending:
@@ -113,11 +115,17 @@ def _imports(path: Path, package: str) -> set[str]:
         text = re.sub(r"#[^\n]*", "", path.read_text())
     except OSError:
         return set()
+    folder = package.partition(".")[2]
     names = {
         name.split()[0] for match in _IMPORT.finditer(text) for name in match[1].split(",") if name.strip()
     }
     for module, imported in _FROM.findall(text):
-        base = f"{package}.{module.lstrip('.')}".rstrip(".") if module.startswith(".") else module
+        if module.startswith("."):
+            # Of a helper, or of a generated module that names the folder of helpers.
+            below = module.lstrip(".").removeprefix(folder).lstrip(".")
+            base = f"{package}.{below}".rstrip(".")
+        else:
+            base = module
         names.add(base)
         names.update(f"{base}.{name.split()[0]}" for name in imported.strip("()").split(",") if name.strip())
     return {name for name in names if name == package or name.startswith(package + ".")}
@@ -130,7 +138,7 @@ def load_module(path: Path) -> ModuleType:
             str(path), expected="a generated module", got="no such file", fix="run `make generate`"
         )
     with refused(path.stem, "importing the module"):
-        return sources.load(f"dsl_kernels_generated.{path.stem}", path)
+        return sources.load(f"{_ROOT}.generated.{path.stem}", path)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,9 @@ from .workspace import require_workspace, workspace_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+NAMESPACE = __name__.partition(".")[0]
+"""Of the custom ops: the package's name, so that copies of it under other names do not meet."""
+
 _TYPES = {
     "torch.Tensor": "Tensor", "torch.Tensor | None": "Tensor?", "int": "SymInt", "int | None": "SymInt?",
     "float": "float", "float | None": "float?", "bool": "bool", "str": "str", "str | None": "str?", "Workspace | None": "SymInt?",
@@ -164,13 +167,13 @@ class _TorchOp:
             return None if written else _one_or_all(self.new(named(args, others)))
 
         defined = torch.library.custom_op(
-            f"dsl_kernels::{name}",
+            f"{NAMESPACE}::{name}",
             run,
             mutates_args=written,
             schema=f"({', '.join(arguments)}) -> {returned}",
         )
         defined.register_fake(fake)
-        return getattr(torch.ops.dsl_kernels, name)
+        return getattr(getattr(torch.ops, NAMESPACE), name)
 
     def new(self, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Outputs of the sizes that follow from the arguments."""

@@ -25,8 +25,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-import dsl_kernels
-from dsl_kernels import env, manifest
+from dsl_kernels import __version__, env, manifest
 from dsl_kernels.arguments import checked, require_known
 from dsl_kernels.errors import BundleError, CacheError, InvalidArgumentError
 from dsl_kernels.manifest import MANIFEST, Variant
@@ -39,7 +38,7 @@ INDEX = "bundle.json"
 CUBIN = "kernel.cubin"
 PTX = "kernel.ptx"
 
-_PACKAGE = Path(dsl_kernels.__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 _REBUILD = "write the bundle again with this version of the library: `python -m dsl_kernels bundle write`"
 
 
@@ -232,10 +231,8 @@ def _open(root: Path, stamp: int, size: int) -> Bundle:
             raise _other_version(root, f"schema {SCHEMA}", f"schema {content.get('schema')!r}")
         if _digest(content) != digest:
             raise _damaged(path, f"SHA-256 {str(digest)[:16]} of its content", _digest(content)[:16])
-        if content["library"] != dsl_kernels.__version__:
-            raise _other_version(
-                root, f"version {dsl_kernels.__version__} of dsl_kernels", content["library"]
-            )
+        if content["library"] != __version__:
+            raise _other_version(root, f"version {__version__} of dsl_kernels", content["library"])
         entries = {name: Entry(**fields) for name, fields in content["variants"].items()}
         _require_confined(path, content["files"], entries)
         return Bundle(root, str(content["arch"]), content["library"], content["files"], entries)
@@ -320,7 +317,7 @@ def write(
             storage.write_flushed(made / MANIFEST, _manifest_of(chosen).encode())
             content = {
                 "schema": SCHEMA,
-                "library": dsl_kernels.__version__,
+                "library": __version__,
                 "arch": archs[0],
                 "files": {MANIFEST: sha256(made / MANIFEST)},
                 "variants": {name: asdict(entry) for name, entry in sorted(entries.items())},

@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import dsl_kernels
-from dsl_kernels import backends, env
+from dsl_kernels import __version__, backends, env
 from dsl_kernels.arguments import checked
 from dsl_kernels.env import cache_root
 from dsl_kernels.errors import ArtifactError, CacheError, CompileError, MissingArtifactError, ToolchainError
@@ -258,7 +257,7 @@ def entries() -> list[Entry]:
 
 
 def _folder(module: Module) -> Path:
-    return cache_root() / dsl_kernels.__version__ / module.arch
+    return cache_root() / __version__ / module.arch
 
 
 def _entry(module: Module, key: Key) -> Path:

@@ -17,10 +17,12 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-_HELPERS = "dsl_kernels.device"
+# A copy of the package has a name of its own.
+_ROOT = __name__.partition(".")[0]
+_HELPERS = f"{_ROOT}.device"
 # What leaves mean, and the texts that generated modules have by then, enter no kernel from there, and programs hold them.
 _MEANINGS = (f"{_HELPERS}.torch", f"{_HELPERS}.text")
-_WATCHED = (f"{_HELPERS}.", "dsl_kernels.backends.")
+_WATCHED = (f"{_HELPERS}.", f"{_ROOT}.backends.")
 # By real path: one file may be imported under a link to it.
 _loaded: dict[str, str] = {}
 
