@@ -1,0 +1,153 @@
+"""The library as a kernel in the layout of Hugging Face `kernels`: CuTe DSL alone, imports relative, operations under its own name.
+
+`kernels` loads `build/torch-cuda/__init__.py` under the id of `metadata.json` beside it, from wherever it lies, several
+versions in one process. So the library travels as it is, less what no operation of a GPU needs, and no module of the copy
+names the package (`docs/source/kernel-requirements.md` of huggingface/kernels 8ac69fc5).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+
+from .. import __version__, ops, variants
+from ..errors import InvalidArgumentError
+from ..manifest import MANIFEST, SCHEMA
+
+NAME, VARIANT, BACKEND = "dsl-kernels", "torch-cuda", "cutedsl"
+# A major version of the exported functions; by the convention of `kernels`, 0 may still change.
+VERSION = 0
+ARCHS = {"sm_90a": "9.0a", "sm_100a": "10.0a"}
+
+# Commands, tools, other libraries' interfaces, and the other DSL.
+_LEFT_OUT = (
+    "__main__.py", "backends/tilelang.py", "cases", "cli", "compat", "device/tilelang", "dsa", "emulator", "generated",
+    "integrations", "prepare.py", "profile", "runtime/pool.py", "runtime/prune.py", "runtime/worker.py", "timing", "verification",
+)  # fmt: skip
+_SUFFIXES = (".py", ".json")
+_PACKAGE = Path(__file__).resolve().parents[1]
+_ABSOLUTE = re.compile(rf"^(\s*)from {_PACKAGE.name}((?:\.\w+)*) import ", re.MULTILINE)
+
+_START = '''"""Sparse attention for Hopper and Blackwell: scoring, selection and attention, exact and deterministic.
+
+Kernels are CuTe DSL, which compiles each when it is first called and keeps it on disk.
+"""
+
+from __future__ import annotations
+
+__version__ = "{version}"
+
+from .ops import {names}
+
+__all__ = [{quoted}]
+'''
+# What releases of `kernels` that look into a folder of the kernel's name find there.
+_OLDER = '''"""The kernel in the folder above, for releases of `kernels` that look here."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+_file = Path(__file__).resolve().parents[1] / "__init__.py"
+_spec = importlib.util.spec_from_file_location("{id}", _file)
+_kernel = sys.modules.get("{id}")
+if _kernel is None:
+    _kernel = sys.modules["{id}"] = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(_kernel)
+__all__ = _kernel.__all__
+globals().update({{name: getattr(_kernel, name) for name in __all__}})
+'''
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written: the folder of the build variant, the id it is imported under, and how much it is."""
+
+    folder: Path
+    id: str
+    files: int
+    bytes: int
+
+
+def export(folder: Path) -> Exported:
+    """Write the kernel as `folder/build/torch-cuda`, which `kernels.get_local_kernel(folder)` loads.
+
+    Raises:
+        InvalidArgumentError: that folder exists.
+        ArtifactError: the library came without its generated modules.
+        OSError: the folder cannot be written.
+    """
+    target = folder / "build" / VARIANT
+    if target.exists():
+        raise InvalidArgumentError(
+            "folder", expected="one without this build variant", got=str(target), fix="remove it, or name another"
+        )  # fmt: skip
+    texts = {**_library(), **_generated(), "__init__.py": _start()}
+    identity = sha256(json.dumps({name: _hash(text) for name, text in sorted(texts.items())}).encode())
+    own = f"_{NAME.replace('-', '_')}_cuda_{identity.hexdigest()[:7]}"
+    texts[f"{NAME.replace('-', '_')}/__init__.py"] = _OLDER.format(id=own)
+    for name, text in texts.items():
+        file = target / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    metadata = {
+        "name": NAME,
+        "id": own,
+        "version": VERSION,
+        "license": "apache-2.0",
+        "python-depends": ["nvidia-cutlass-dsl"],
+        "backend": {"type": "cuda", "archs": list(ARCHS.values())},
+        "digest": {
+            "algorithm": "sha256",
+            "files": {name: _hash(text) for name, text in sorted(texts.items())},
+        },
+    }
+    (target / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n")
+    return Exported(target, own, len(texts) + 1, sum(file.stat().st_size for file in target.rglob("*.*")))
+
+
+def _library() -> dict[str, str]:
+    """Texts of the package's files that travel, by their place in it."""
+    found = {}
+    for file in sorted(_PACKAGE.rglob("*")):
+        place = PurePosixPath(file.relative_to(_PACKAGE).as_posix())
+        left_out = any(place.is_relative_to(each) for each in _LEFT_OUT)
+        if file.suffix in _SUFFIXES and not left_out:
+            text = file.read_text()
+            found[str(place)] = _relative(text, len(place.parts)) if file.suffix == ".py" else text
+    return found
+
+
+def _generated() -> dict[str, str]:
+    """Generated modules and their manifest: a module is imported as `<package>.generated.<id>`, wherever it lies."""
+    found: dict[str, str] = {}
+    records = []
+    for variant in variants.variants():
+        if variant.backend == BACKEND and variant.arch in ARCHS:
+            text = _relative(variant.source, 2)
+            record = {**variant.record(), "sha256": sha256(text.encode()).hexdigest()}
+            found[f"generated/{record['file']}"] = text
+            records.append(record)
+    return {
+        **found,
+        f"generated/{MANIFEST}": json.dumps({"schema": SCHEMA, "variants": records}, indent=1) + "\n",
+    }
+
+
+def _relative(text: str, up: int) -> str:
+    return _ABSOLUTE.sub(lambda match: f"{match[1]}from {'.' * up}{match[2].lstrip('.')} import ", text)
+
+
+def _start() -> str:
+    names = sorted(ops.__all__)
+    return _START.format(
+        version=__version__, names=", ".join(names), quoted=", ".join(f'"{name}"' for name in names)
+    )
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(sha256(text.encode()).digest()).decode()
