@@ -39,7 +39,7 @@ def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
         rows_a=own_m if mma.a_major == "k" else mma.k, rows_b=own_n if mma.b_major == "k" else mma.k,
         columns_a=mma.k if mma.a_major == "k" else own_m, columns_b=mma.k if mma.b_major == "k" else own_n,
         a_shared=mma.a_space is Space.SHARED, sums=sums_of(schedule, mma),
-        home=mma.unit + (f"_{mma.a_space.value}" if mma.a_space is not Space.SHARED else "_pair" if mma.cta_group == 2 else "_ws" if mma.ws else "_scaled" if mma.scales else ""),
+        home="_".join((mma.unit, *["pair"] * (mma.cta_group == 2), *[mma.a_space.value] * (mma.a_space is not Space.SHARED), *["ws"] * mma.ws, *["scaled"] * (mma.scales is not None))),
     )  # fmt: skip
 
 

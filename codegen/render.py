@@ -277,7 +277,7 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         "homes": {name: home(name, own or tuple(m for m in modules if m[0] not in (PROBE_LEAVES, *FUNCTIONS))) for name in getattr(spelling, "leaf_constants", ())},
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
         "padded": padded(schedule),
-        "described": [m for m in schedule.mmas if m.unit == "tcgen05" and (m.m == 64 or m.ws or m.scales or sums_of(schedule, m) == "float16")],
+        "described": [m for m in schedule.mmas if m.unit == "tcgen05" and (m.m == 64 or (m.m == 128 and m.cta_group == 2) or m.ws or m.scales or sums_of(schedule, m) == "float16")],
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,
         "min_ctas_per_sm": schedule.min_ctas_per_sm,

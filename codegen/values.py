@@ -204,7 +204,10 @@ class Values:
                 buffer.columns if tensor else buffer.stage_elements
             )
         if tensor:
-            return plus(plus(self._schedule.tensor_offset(buffer.name), stage), view.column)
+            # Of 16 bits two elements share a column.
+            packed = 4 // DTYPES[buffer.dtype].bytes if not buffer.unpacked else 1
+            column = _divided(view.column, packed)
+            return plus(plus(self._schedule.tensor_offset(buffer.name), stage), column)
         each = math.prod(buffer.shape[1:])
         if view.width is not None and buffer.swizzle:
             # Rows of a swizzled buffer are as wide as the swizzle, one such panel behind the other.

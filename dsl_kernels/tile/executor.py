@@ -37,6 +37,12 @@ def folded(result: torch.Tensor) -> torch.Tensor:
     return result.reshape(rows, parts, columns // parts).transpose(0, 1).reshape(128, columns // parts)
 
 
+def of_halves(result: torch.Tensor) -> torch.Tensor:
+    """The result of 128 lanes, which hold 64 rows twice: of the first the first half of the columns, of the last the other."""
+    first, last = result[:64].chunk(2, dim=1)[0], result[64:].chunk(2, dim=1)[1]
+    return torch.cat([first, last])
+
+
 class Executor:
     """One role (one of its replicas) of one CTA.
 
@@ -447,7 +453,10 @@ class Executor:
         parts = [tuple(self._view(x, cta) for x in (statement.a, statement.b, statement.acc)) for cta in pair]
         left = [a if mma.a_major == "k" else a.T for a, _, _ in parts]
         right = [b.T if mma.b_major == "k" else b for _, b, _ in parts]
-        a_shape = (left[0].shape[0] * len(pair), left[0].shape[1])
+        halves = mma.cta_group == 2 and mma.m == 128
+        # Tensor memory holds the 64 rows of a CTA twice, for either half of the columns.
+        each = 64 if halves else left[0].shape[0]
+        a_shape = (each * len(pair), left[0].shape[1])
         b_shape = (right[0].shape[0], right[0].shape[1] * len(pair))
         if a_shape != (mma.m, mma.k) or b_shape != (mma.k, mma.n):
             self.fail(
@@ -465,7 +474,9 @@ class Executor:
             # In float64, where neither the process's matmul precision nor the number of threads shows in the sum.
             whole = torch.cat([b.double() for b in right], dim=1)
             for a, (_, _, acc) in zip(left, parts, strict=True):
-                product = folded((a.double() @ whole).float()) if mma.ws else (a.double() @ whole).float()
+                product = (a.double() @ whole).float()
+                if mma.ws or halves:
+                    product = of_halves(product) if len(product) == 128 and halves else folded(product)
                 acc.copy_(acc + product if accumulate else product)
 
         operands = (view for view in (statement.a, statement.b) if view.pipeline is not None)
@@ -515,9 +526,9 @@ class Executor:
                     f"releases use {use} of {pipe.name} under a product that reads it",
                     f"leave fewer than {op.pending} groups in flight at that release",
                 )
-        gives_back = [p for p in self.schedule.pipelines if p.returned_by == pipe.name and not p.pair]
+        gives_back = [p for p in self.schedule.pipelines if p.returned_by == pipe.name]
         if op.kind == "acquire":
-            if pipe.returned_by is not None and not pipe.pair and ring.returned <= use - pipe.stages:
+            if pipe.returned_by is not None and ring.returned <= use - pipe.stages:
                 self.fail(
                     f"acquires use {use} of {pipe.name}, of which it knows {ring.returned} to be given back",
                     f"wait for the use of {pipe.returned_by} that gives the slot back before",
@@ -526,7 +537,8 @@ class Executor:
         elif op.kind == "wait":
             yield from transfer.waited(self, use, None if op.at is None else self._value(op.at), by)
             for other in gives_back:
-                self.cta.rings[other.name].returned = self.cta.rings[other.name].handed[use]
+                handed = [cta.rings[other.name].handed[use] for cta in transfer.filled_in(self)]
+                self.cta.rings[other.name].returned = min(handed)
         elif op.kind == "release":
             for cta in transfer.counted_in(self, by):
                 cta.rings[pipe.name].released[self.key] += 1

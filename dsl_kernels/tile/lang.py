@@ -155,7 +155,7 @@ class Pipeline:
     Into the slots of a `multicast` one every CTA of the cluster copies, with a copy that all of them receive: a slot is
     full when all bytes have come, from whichever CTA, and free when the readers of every CTA have let it go. Filled by
     threads, those of each CTA write an equal share of a slot and send it to the other CTAs.
-    A `pair` one is of products by two CTAs: each fills its own slot, the first CTA waits for both and gives both back; what
+    A `pair` one is of products by two CTAs: each fills its own slot, by copies or by threads, the first CTA waits for both and gives both back; what
     such products fill is full in both, and free when the readers of both have let it go.
     What CTAs of the grid send goes `through` an operand of 32-bit words, an image of the slot for each CTA; the threads of
     the reader learn at named barrier `meets` that all of it has come.
@@ -185,7 +185,8 @@ class Mma:
     `a`, `b` and `acc` name the buffers of its operands and of its result. Several warpgroups of a role share out its
     rows. A may come from registers (wgmma) or tensor memory (tcgen05) instead of shared memory:
     16-bit elements in the order of an accumulator. With `cta_group` 2 (tcgen05) the two CTAs of a cluster hold half of the
-    rows of A, of B and of the result each, and the first of them issues the product. Sums are float32, or float16 where
+    rows of A, of B and of the result each, and the first of them issues the product. Of 128 rows each has 64, which take all
+    lanes: the second half of the result's columns is below the first, and A in tensor memory has its rows twice. Sums are float32, or float16 where
     `acc` is an unpacked buffer of float16 (tcgen05). With `ws` (tcgen05) 32 or 64 rows take all 128 lanes: the columns of the
     result in four or two parts, below one another. `scales` name tensor-memory buffers of (128, 16) exponents, one for each 32 of
     K of a row of A and of B (mxf8f6f4): in lane r those of rows r, r + 32, r + 64 and r + 96, in each quarter of the lanes the same.

@@ -65,6 +65,7 @@ class Action(str, Enum):
     COMMIT_EMPTY_CLUSTER = "commit_empty_cluster", "commit -> empty in every CTA"
     EXPECT_TX_WARP = "arrive_expect_tx_warp", "arrive + expect a part of the bytes of other CTAs"
     EXPECT_TX_PAIR = "arrive_expect_tx_pair", "the first CTA arrives + expects the bytes of both"
+    ARRIVE_FULL_PAIR = "arrive_full_pair", "arrive full in the first CTA"
     COMMIT_FULL_PAIR = "commit_full_pair", "commit -> full in both CTAs"
     COMMIT_EMPTY_PAIR = "commit_empty_pair", "commit -> empty in both CTAs"
     ARRIVE_EMPTY_PAIR = "arrive_empty_pair", "arrive empty in the first CTA"
@@ -321,7 +322,7 @@ class Threads(Transfer):
     """Loads and stores of a role's threads."""
 
     engine = Engine.THREADS
-    MULTICAST_BY = "warp"
+    MULTICAST_BY, PAIRED_WITH = "warp", Engine.TCGEN05
 
     def commit(self, schedule: Schedule) -> tuple[Actions, int]:
         tensor = any(schedule.buffer(name).space is Space.TENSOR for name in self.pipe.buffers)
@@ -364,6 +365,7 @@ class TensorMemory(Transfer):
 
     engine = Engine.TMEM
     TENSOR = True
+    PAIRED_WITH = Engine.TCGEN05
     LETS_GO = (Action.WAIT_TMEM_LOAD, Action.FENCE_BEFORE)
     LAST_READ = (Action.WAIT_TMEM_LOAD,)
 
@@ -518,12 +520,13 @@ class Multicast(Transfer):
 class Pair(Transfer):
     """Wraps a kind where two CTAs share out products.
 
-    The full barrier of the first announces the bytes of both, commits arrive in both, and readers of an accumulator
-    arrive at the first CTA's empty barrier, which counts those of both.
+    The full barrier of the first announces the bytes of both or counts the threads of both, commits arrive in both, and
+    readers of an accumulator arrive at the first CTA's empty barrier, which counts those of both.
     """
 
     INSTEAD: ClassVar[Mapping[Action, Action | None]] = {
         Action.EXPECT_TX: Action.EXPECT_TX_PAIR,
+        Action.ARRIVE_FULL: Action.ARRIVE_FULL_PAIR,
         Action.COMMIT_FULL: Action.COMMIT_FULL_PAIR,
         Action.ARRIVE_EMPTY: Action.ARRIVE_EMPTY_PAIR,
         Action.COMMIT_EMPTY: Action.COMMIT_EMPTY_PAIR,
@@ -535,13 +538,14 @@ class Pair(Transfer):
         if engines != {self.PAIRED_WITH}:
             yield (
                 f"pipeline {self.pipe.name}",
-                "pair between bulk copies and tcgen05, or tcgen05 and readers of tensor memory",
+                "pair between bulk copies or threads and tcgen05, or tcgen05 and readers of tensor memory",
                 f"{self.engine.value} to {', '.join(sorted(engine.value for engine in engines))}",
             )
 
     def commit(self, schedule: Schedule) -> tuple[Actions, int]:
         actions, count = super().commit(schedule)
-        return _instead(Pair.INSTEAD, actions), count
+        each = schedule.cluster_ctas if Action.ARRIVE_FULL in actions else 1
+        return _instead(Pair.INSTEAD, actions), count * each
 
     def announced(self, schedule: Schedule) -> int:
         return 2 * super().announced(schedule)

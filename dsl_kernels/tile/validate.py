@@ -128,6 +128,7 @@ def _of_mma(mma: Mma, schedule: Schedule) -> Iterator[Fault]:
     if mma.cta_group == 2:
         if mma.unit != "tcgen05" or schedule.cluster_ctas != 2 or not schedule.group:
             yield who, "tcgen05 in clusters of two, the group", f"{mma.unit}, {schedule.cluster}"
+        yield from _of_pair(mma, schedule)
         for pipe in schedule.pipelines:
             if {mma.a, mma.b, mma.acc} & set(pipe.buffers) and not pipe.pair:
                 yield f"pipeline {pipe.name}", f"pair=True, as {mma.name} is of two CTAs", "pair=False"
@@ -147,6 +148,22 @@ def _of_mma(mma: Mma, schedule: Schedule) -> Iterator[Fault]:
         yield from _of_scales(mma, acc, schedule)
     if mma.a_space is not Space.SHARED and mma.a_major != "k":
         yield who, "a K-major A outside of shared memory", f"a_major={mma.a_major!r}"
+
+
+def _of_pair(mma: Mma, schedule: Schedule) -> Iterator[Fault]:
+    """A product of two CTAs: where they have 64 rows each, these take all lanes, half of the columns below the other half."""
+    lanes = {b.name: b.shape for b in schedule.buffers if b.space is Space.TENSOR}
+    columns = mma.n // 2 if mma.m == 128 else mma.n
+    if mma.m not in (128, 256):
+        yield f"mma {mma.name}", "m of 128 or 256 where cta_group=2", f"m={mma.m}"
+    elif mma.acc in lanes and (lanes[mma.acc][0] != 128 or lanes[mma.acc][1] % columns):
+        yield (
+            f"mma {mma.name}",
+            f"an acc of 128 lanes by {columns} columns, or by several times as many",
+            f"{mma.acc} of {lanes[mma.acc]}",
+        )
+    if mma.a in lanes and lanes[mma.a][0] != 128:
+        yield f"mma {mma.name}", "A on all 128 lanes", f"{mma.a} of {lanes[mma.a]}"
 
 
 def _of_ws(mma: Mma, acc: Buffer | None) -> Iterator[Fault]:

@@ -33,7 +33,8 @@ from dsl_kernels.problems.binding import bind
 from dsl_kernels.runtime import store
 from dsl_kernels.runtime.artifact import TensorMap
 from dsl_kernels.tile import text as t
-from dsl_kernels.tile.frontend import Int32, inline, recorded, rolled
+from dsl_kernels.tile.frontend import Int32, inline, recorded, rolled, unrolled
+from dsl_kernels.tile.kinds import Shared
 from dsl_kernels.tile.lang import (
     START,
     Body,
@@ -935,6 +936,123 @@ def write_own(m: Recorder) -> None:
     fragment.write_rows(m, m.operand("c"), 64, m.block(0) * 128, 0, sums, m.thread)
 
 
+# Threads of both CTAs fill what products of the pair read: C = round(A B^T) V, 64 rows of A a CTA, from tensor memory.
+
+
+def filled_pair(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    by_product, by_rows = (Reader("mma", Engine.TCGEN05),), (Reader("rows", Engine.TMEM, "warp"),)
+    return Schedule(
+        roles=(
+            Role("rows", 4, doc="64 rows of A, of P and of C a CTA, the half of the columns a thread"),
+            Role("load", 1, doc="half of the rows of B, and of the columns of V"),
+            Role("mma", 1, doc="the products of both CTAs"),
+        ),
+        buffers=(
+            Buffer("b_s", SHARED, (64, 64), "bfloat16", 2, swizzle=128),
+            Buffer("v_s", SHARED, (128, 64), "bfloat16", 2, swizzle=128),
+            Buffer("p_s", SHARED, (64, 128), "bfloat16", swizzle=128),
+            Buffer("a_t", TENSOR, (128, 64), "bfloat16", doc="64 rows, twice"),
+            Buffer("s_t", TENSOR, (128, 64), "float32"),
+            Buffer("c_t", TENSOR, (128, 64), "float32"),
+            Buffer.own("sums", "rows", 64),
+            Buffer.own("rounded", "rows", 64, "bfloat16"),
+        ),
+        pipelines=(
+            Pipeline("a", ("a_t",), "rows", Engine.TMEM, by_product, rounds="once", fill_arrive="warp", pair=True),
+            Pipeline("bv", ("b_s", "v_s"), "load", Engine.BULK, by_product, 2, pair=True),
+            Pipeline("s", ("s_t",), "mma", Engine.TCGEN05, by_rows, pair=True),
+            Pipeline("p", ("p_s",), "rows", Engine.THREADS, by_product, fill_arrive="warp", pair=True, doc="also returns c"),
+            Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, by_rows, returned_by="p", accumulates=True, pair=True),
+        ),
+        mmas=(
+            Mma("qk", "tcgen05", "mma", 128, 128, 64, "bfloat16", a_space=TENSOR, a="a_t", b="b_s", acc="s_t", cta_group=2, doc="S = A B^T"),
+            Mma("pv", "tcgen05", "mma", 128, 128, 128, "bfloat16", b_major="mn", a="p_s", b="v_s", acc="c_t", cta_group=2, doc="C += P V"),
+        ),
+        grid=("2",),
+        axes=("rank",),
+        cluster=(2, 1, 1),
+        group=(0,),
+        maps=(rows_map("b", 64, 128 * TILES, 64, "BFLOAT16"), rows_map("v", 128, 128 * TILES, 128, "BFLOAT16")),
+    )  # fmt: skip
+
+
+@by_text
+def take_row(m, held, a, first):
+    """A row of A in each half of the lanes."""
+    row = a.row("a_row", first + m.thread % 64, 64)
+    for i in unrolled(held.size // 8):
+        row.read(held.group(i * 8, 8), i)
+
+
+@by_text
+def leave_row(m, target: Shared, held):
+    """Half of a row of P a thread."""
+    for i in unrolled(held.size // 8):
+        target.write(held.group(i * 8, 8), (m.thread % 64, m.thread // 64 * 64 + i * 8))
+
+
+@by_text
+def write_half(m, c: t.Writes, sums, acc, first):
+    """Half of a row of C a thread."""
+    m.do(fragment.load_columns(sums, acc, 0, m.thread))
+    row = c.row("c_row", first + m.thread % 64, 128, m.thread // 64 * 64)
+    for i in range(sums.size):
+        row[i] = sums[i]
+
+
+@recorded
+def load_halves(m: Recorder) -> None:
+    for i in rolled(TILES):
+        bv = m.acquire("bv", i)
+        m.bulk(bv.b_s, Box("b_map", (i * 128 + m.block(0) * 64, 0)), bv)
+        m.bulk(bv.v_s, Box("v_map", (i * 128, m.block(0) * 64)), bv)
+        m.commit(bv)
+    m.drain("bv", TILES)
+
+
+@recorded
+def issue_both_of_pair(m: Recorder) -> None:
+    if m.block(0) == 0:
+        a = m.wait("a", 0)
+        for i in rolled(TILES):
+            bv, s = m.wait("bv", i), m.acquire("s", i)
+            m.multiply("qk", s.view(), a.view(), bv.b_s)
+            m.commit(s)
+            p, c = m.wait("p", i), m.acquire("c", i)
+            m.multiply("pv", c.view(), p.view(), bv.v_s, accumulate=i > 0)
+            m.release(p)
+            m.release(bv)
+            m.commit(c)
+
+
+@recorded
+def fill_for_both(m: Recorder) -> None:
+    sums, rounded = m.buffer("sums"), m.buffer("rounded")
+    a = m.acquire("a", 0)
+    take_row(m, rounded, m.operand("a"), m.block(0) * 64)
+    fragment.write_tensor(m, a.view(), rounded, m.thread)
+    m.commit(a)
+    for i in rolled(TILES):
+        s = m.wait("s", i)
+        fragment.read_tensor(m, sums, s.view(), m.thread)
+        m.release(s)
+        fragment.round_to(m, rounded, sums)
+        p = m.acquire("p", i)
+        leave_row(m, p.view(), rounded)
+        if i > 0:
+            m.release(m.wait("c", i - 1))
+        m.commit(p)
+    last = m.wait("c", TILES - 1)
+    write_half(m, m.operand("c"), sums, last.view(), m.block(0) * 64)
+    m.release(last)
+    m.drain("p", TILES)
+
+
+def rounded_product(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    weights = (inputs["a"].float() @ inputs["b"].float().T).bfloat16()
+    return {"c": (weights.double() @ inputs["v"].double()).float()}
+
+
 # Words through global memory: each CTA sends every one its share of a tile, and joins the parts of its own share.
 
 CTAS = 4
@@ -1334,6 +1452,22 @@ CASES = (
         arch="sm_100a",
     ),
     Case(
+        "filled_pair",
+        filled_pair,
+        {"rows": fill_for_both, "load": load_halves, "mma": issue_both_of_pair},
+        (
+            *matrices((128, 64), (128 * TILES, 64), dtype="bfloat16"),
+            OperandSpec("v", (128 * TILES, 128), "bfloat16"),
+            OperandSpec("c", (128, 128), "float32", "out"),
+        ),
+        rounded_product,
+        "rows",
+        too_early(lambda s: of(t.PipelineOp, kind="commit")(s) and s.slot.pipeline.name == "p"),
+        "interpreter: acquires use 1 of c, of which it knows 0 to be given back",
+        arch="sm_100a",
+        limit=2e-3,
+    ),
+    Case(
         "rows",
         rows,
         {"add": add_rows},
@@ -1621,6 +1755,19 @@ def test_a_pair_announces_the_bytes_of_both_ctas() -> None:
     assert (plan.full.count, plan.full.tx_bytes, plan.empty.count) == (1, 2 * (128 + 32) * 64 * 2, 1)
 
 
+def test_threads_of_both_ctas_arrive_at_the_first_one() -> None:
+    plan = barrier_plan(filled_pair(SimpleNamespace(), get_arch("sm_100a"))).pipelines
+    assert plan["a"].empty is None
+    assert plan["a"].commit == (
+        Action.WAIT_TMEM_STORE,
+        Action.FENCE_BEFORE,
+        Action.ELECT,
+        Action.ARRIVE_FULL_PAIR,
+    )
+    assert (plan["a"].full.count, plan["p"].full.count, plan["p"].empty.count) == (2 * 4, 2 * 4, 1)
+    assert plan["p"].release["mma"] == (Action.COMMIT_EMPTY_PAIR,)
+
+
 def test_members_of_a_turn_have_barriers_behind_the_named_ones() -> None:
     schedule = turns(SimpleNamespace(), get_arch("sm_90a"))
     schedule = dataclasses.replace(schedule, named_barriers={"own": ("multiply",)}, apart=("own",))
@@ -1662,6 +1809,9 @@ REFUSED = (
     ("A from registers along M", "registers", one_field("registers", "mmas", "pv", a_major="mn"), "K-major A"),
     ("a box across an axis of one", "strided", one_field("strided", "maps", "a_map", box=(64, 1, 64, 1)), "outer ones"),
     ("a pair whose operands are of one CTA", "pair", one_field("pair", "pipelines", "ab", pair=False), "pair=True"),
+    ("a pair of copies by threads", "filled_pair", one_field("filled_pair", "pipelines", "p", fill=Engine.CP_ASYNC), "bulk copies or threads and tcgen05"),
+    ("64 rows a CTA in as many columns", "filled_pair", one_field("filled_pair", "buffers", "c_t", shape=(128, 32)), "an acc of 128 lanes by 64 columns"),
+    ("64 rows a CTA on 64 lanes", "filled_pair", one_field("filled_pair", "buffers", "a_t", shape=(64, 64)), "A on all 128 lanes"),
     ("words that nobody meets about", "grid_parts", one_field("grid_parts", "pipelines", "parts", meets=""), "barrier of theirs"),
     ("words through nothing", "grid_parts", one_field("grid_parts", "pipelines", "parts", through=""), "barrier of theirs"),
     ("sums of 16 bits two in a column", "half_sums", one_field("half_sums", "buffers", "c_t", unpacked=False), "float16 in an unpacked buffer"),

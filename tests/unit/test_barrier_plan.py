@@ -310,7 +310,7 @@ def test_a_wrapper_takes_the_kinds_that_it_can_wrap(fill: Engine, wrapped: str) 
     )
     fits = {
         "multicast": {Engine.BULK, Engine.THREADS},
-        "pair": {Engine.BULK, Engine.TCGEN05},
+        "pair": {Engine.BULK, Engine.THREADS, Engine.TMEM, Engine.TCGEN05},
     }[wrapped]
     found = [expected for _, expected, _ in transfer_of(declared.pipelines[0]).faults(declared)]
     assert any(expected.startswith(wrapped) for expected in found) == (fill not in fits), found

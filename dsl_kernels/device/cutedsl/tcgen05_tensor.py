@@ -10,11 +10,12 @@ from . import tcgen05
 class Product(tcgen05.Product):
     """acc[m, n] (+)= A B^T over K, declared once: m lanes of A, n rows of B."""
 
+    OPERANDS = (nvgpu.CtaGroup.ONE, nvgpu.OperandSource.TMEM)
+
     def mma(self):
         """Made anew where it is issued, because it carries its accumulate flag."""
-        where = (nvgpu.CtaGroup.ONE, nvgpu.OperandSource.TMEM)
         majors = (tcgen05.MAJORS["k"], tcgen05.MAJORS[self.b_major])
-        op = nvgpu.MmaF16BF16Op(self.dtype, self.sums, (self.m, self.n, self.step), *where, *majors)
+        op = nvgpu.MmaF16BF16Op(self.dtype, self.sums, (self.m, self.n, self.step), *self.OPERANDS, *majors)
         return cute.make_tiled_mma(op)
 
     def multiply(self, a, b, tmem, accumulate):

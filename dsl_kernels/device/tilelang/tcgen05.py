@@ -115,6 +115,47 @@ def multiply_described(
 
 
 @T.macro
+def multiply_halves(
+    a, a_slot, a_column, b, b_slot, b_column, acc, acc_slot, acc_column, n, k, dtype, a_shared, b_major, clear
+):
+    """As `multiply_m64`, of 64 rows in each of two CTAs, which take all lanes: half of the `n` columns below the other half.
+
+    `a` may be in tensor memory, its rows twice. `b` has half of the columns in each CTA, `k` rows of them where it is MN-major.
+    """
+    b_desc = T.alloc_tcgen05_smem_desc()
+    panels = (1, GROUP_ROWS_16B) if b_major == "k" else (k * 128 // 16, GROUP_ROWS_16B)
+    T.initialize_tcgen05_descriptor(
+        b_desc, T.access_ptr(b[b_slot, 0, b_column], "r"), *panels, 0, False, SWIZZLE_128B
+    )
+    shape = (
+        1 << 4
+        | KINDS[dtype] << 7
+        | KINDS[dtype] << 10
+        | int(b_major == "mn") << 16
+        | (n >> 3) << 17
+        | (128 >> 4) << 24
+    )
+    if a_shared:
+        a_desc = T.alloc_tcgen05_smem_desc()
+        T.initialize_tcgen05_descriptor(
+            a_desc, T.access_ptr(a[a_slot, 0, a_column], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_128B
+        )
+    for step in T.unroll(k // 16):
+        adds = T.Select(step != 0, 1, T.Select(clear, 0, 1))
+        along = step // 4 * (n // 2 * 128) + step % 4 * 32 if b_major == "k" else step * (16 * 128)
+        if a_shared:
+            T.ptx_tcgen05_mma_ss(
+                dtype, a_desc.data, step // 4 * (64 * 128) + step % 4 * 32, b_desc.data, along,
+                acc.data, acc_slot * (n // 2) + acc_column, shape, adds, 0, 0, 0, 0, False, True,
+            )  # fmt: skip
+        else:
+            T.ptx_tcgen05_mma_ts(
+                dtype, a.data, (a_slot * k + a_column) // 2 + step * 8, b_desc.data, along,
+                acc.data, acc_slot * (n // 2) + acc_column, shape, adds, 0, 0, 0, 0, True,
+            )  # fmt: skip
+
+
+@T.macro
 def copy_columns(target, target_slot, source, source_slot, depth):
     """128 rows of `depth` 16-bit elements, in swizzled panels of 128 bytes, into a buffer of tensor memory, eight columns an instruction."""
     rows = T.alloc_tcgen05_smem_desc()
