@@ -88,7 +88,12 @@ def record(arch: str, progress: Callable[[str], None] = lambda variant: None, jo
     held = json.loads(path.read_text()) if path.exists() else {}
     known = held.get("variants", {}) if held.get("clock") == now else {}
     wanted = {v.id: v for op in cached.RANKED.get(arch, ()) for v in variants.variants(op, arch=arch)}
-    kept = {name: r for name, r in known.items() if name in wanted and r["sha256"] == wanted[name].sha256}
+    # A variant that no grid called is walked again: a grid may have got a point of it.
+    kept = {
+        name: r
+        for name, r in known.items()
+        if name in wanted and r["sha256"] == wanted[name].sha256 and r["walks"]
+    }
     missing = [variant for name, variant in wanted.items() if name not in kept]
     with ProcessPoolExecutor(jobs) as pool:
         for variant, rows in zip(missing, pool.map(walked, missing), strict=True):

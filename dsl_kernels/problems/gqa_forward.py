@@ -173,6 +173,7 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
     sizes = [(form, length, 128) for form in forms]
     if grid == "serving":
         sizes += [("bf16", length, dim) for dim in (128, 64) for length in (1024, 16384)]
+        sizes.append(("fp16", 4096, 64))
     for form, length, dim in sizes:
         sequences = {"b": 16384 // length if grid != "smoke" else 1, "sq": length, "skv": length}
         for causal in (0, 1):
