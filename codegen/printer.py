@@ -291,7 +291,7 @@ class Printer(Values):
             tensor_map = next(m for m in self._schedule.maps if m.name == s.source.map)
             yield from self._spell(
                 "copy_rows", map=tensor_map, rows=self._view(s.source.rows), column=self.value(s.source.column), target=target,
-                full=f"{s.slot.pipeline.name}_full", barrier=barrier,
+                full=f"{s.slot.pipeline.name}_full", barrier=barrier, pair=s.slot.pipeline.pair,
             )  # fmt: skip
         else:
             span = s.source

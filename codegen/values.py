@@ -191,7 +191,7 @@ class Values:
             buffer=buffer, name=buffer.name, slot=self._stage(view, buffer),
             first=self.value(first), end=self.value(first + rows), whole=view.rows in (None, buffer.shape[0]),
             column=self.value(view.column, 4), column_end=self.value(plus(view.column, view.width)) if view.width else None,
-            columns=self.spelled(buffer.shape[-1]), place=self.value(self._place(view, buffer), 5),
+            columns=self.spelled(buffer.shape[-1]), width=self.spelled(view.width or buffer.shape[-1]), place=self.value(self._place(view, buffer), 5),
             threads=self._schedule.role(buffer.role).warps * 32 if buffer.role else None,
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from .work import Work
 
 MOST_CTAS = 3
 """CTAs of an SM that are walked one after the other; further ones take as long as the last of these."""
-MOST_USES, WHOLE = 64, 128
+MOST_USES, WHOLE = 64, 160
 """Uses of a CTA's busiest ring that are walked; further ones come at the pace of the second half of these. A CTA of no more than
 `WHOLE` is walked to its end: what it does after its last use is then in its time, and that of those after it."""
 SUSTAINED = 200_000

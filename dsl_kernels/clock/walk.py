@@ -369,7 +369,8 @@ class Walker:
         groups = max(1, mma.m // 64) if mma.unit == "wgmma" else 1
         count = groups * max(1, mma.k * size // 32)
         rate = self.rates.tensor[mma.dtype]
-        if mma.unit == "tcgen05" and mma.m // mma.cta_group == 64 and not mma.ws:
+        # Of a pair 64 rows take all lanes of either CTA, and the whole rate: FlashMLA publishes 1450 TFLOP/s of such products.
+        if mma.unit == "tcgen05" and mma.m == 64 and not mma.ws:
             rate *= self.rates.tensor_half
         rows = mma.m if mma.a_space is Space.SHARED else 0
         shared = (rows + groups * mma.n) * mma.k * size / self.rates.shared_bytes

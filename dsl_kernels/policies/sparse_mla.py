@@ -55,10 +55,14 @@ def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     """Tokens are unpacked by threads, so TMA gather4 serves bf16 rows only; at level 0 for 16 and 128 heads.
 
+    Tiles of 128 are of a pair of CTAs with 128 heads.
+
     On Blackwell there are no clusters: all CTAs of a row merge.
     """
     if not arch.tmem_columns:
-        return _useful_hopper(k, level)
+        return k.tile == 64 and _useful_hopper(k, level)
+    if k.tile == 128:
+        return (k.heads, k.kv, k.gather, k.cluster) == (128, "bf16", "gather4", 1)
     if k.gather == "gather4" and (
         unpacked(k) or (level == 0 and (k.kv == "nope" or k.heads not in (16, 128)))
     ):
@@ -87,8 +91,10 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
         return LaunchPlan(splits=splits, inbox_words=blocks * splits * words if splits > slices else 1)
     clusters = max(1, min(tiles // cluster, gpu.sms // (blocks * cluster)))
     if gpu.arch.tmem_columns:
-        splits = dims.get("splits") or clusters
-        return LaunchPlan(splits=splits, counters=blocks, all_resident=1 < splits <= gpu.sms // blocks)
+        # Of a pair of CTAs both are of one cluster.
+        slots = gpu.slots_in_clusters(2) if k.tile == 128 else gpu.sms
+        splits = dims.get("splits") or max(1, min(tiles, slots // blocks))
+        return LaunchPlan(splits=splits, counters=blocks, all_resident=1 < splits <= slots // blocks)
     most = MOST_SPLITS if cluster == 1 else tiles
     clusters = max(1, min(clusters, gpu.slots_in_clusters(cluster) // (blocks * cluster), most))
     # Of those whose longest split has as few tiles, the fewest to merge.

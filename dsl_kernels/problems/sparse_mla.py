@@ -374,7 +374,8 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         scopes = {"pages": 4096, "topk": 128, "extra_topk": 512}
         yield from (("v4", {"t": t, "heads": h, **scopes}) for h, t in product((16, 8, 32, 64, 128), queries))
         yield from (
-            ("nope", {"t": t, "heads": h, "pages": 2048}) for h, t in product((8, 16, 32, 64, 128), (16, 64, 1024))
+            ("nope", {"t": t, "heads": h, "pages": 2048})
+            for h, t in product((8, 16, 32, 64, 128), (16, 64, 1024))
         )
         yield from (
             ("bf16", {"t": 64, "heads": 16, "pages": p, "ids": i})

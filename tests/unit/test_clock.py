@@ -27,6 +27,8 @@ DIMS = {
     "gqa": {"b": 1, "sq": 1024, "skv": 1024, "heads": 16, "kv_heads": 4, "dim": 0, "causal": 0},
 }  # fmt: skip
 H128 = "sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_cp_async"
+H16 = H128.replace("h128", "h16")
+PAIR = "sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4"
 DECODE = "lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1"
 
 
@@ -268,14 +270,14 @@ def test_a_leaf_is_counted_as_its_first_thread_goes_through_it():
 
 
 def test_the_command_says_what_roles_wait_for():
-    given = ["predict", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=128,topk=2048"]
+    given = ["predict", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=16,topk=2048"]
     said = CliRunner().invoke(app, given)
     assert said.exit_code == 0, said.output
     assert "acquire kv" in said.output and "A model, not a measurement, for B200" in said.output
     found = json.loads(CliRunner().invoke(app, [*given, "--json"]).output)
     times = [row["us"] for row in found["variants"]]
     assert (
-        found["model"] and times == sorted(times) and {row["variant"] for row in found["variants"]} >= {H128}
+        found["model"] and times == sorted(times) and {row["variant"] for row in found["variants"]} >= {H16}
     )
 
 
@@ -312,21 +314,21 @@ def test_later_ctas_are_on_the_path_of_a_launch_of_several_rounds():
 
 
 def test_a_rate_that_turns_a_choice_is_named_with_what_measures_it(monkeypatch):
-    """The copies of threads win, unless their latency were far longer: then the copy engine's gather does."""
-    plain, gather = variants.get(H128), variants.get(H128.replace("cp_async", "gather4"))
+    """The pair of CTAs wins, unless the copy engine's latency were far longer: then the copies of threads do."""
+    plain, pair = variants.get(H128), variants.get(PAIR)
     call = call_of(plain, t=64, topk=2048)
-    assert interval.doubts(call, [plain, gather]) == []
+    assert interval.doubts(call, [plain, pair]) == []
     known = rates.blackwell()
-    unsure = rates.Rate(known["copy_latency"].value, "somebody said so", 20.0, 9000.0, "^fetch_cp_async_l2$")
-    monkeypatch.setattr(rates, "blackwell", lambda: {**known, "copy_latency": unsure})
-    (found,) = interval.doubts(call, [plain, gather])
-    assert (found.rate, found.end, found.chosen) == ("copy_latency", 9000.0, gather.id)
-    assert (found.item, found.source) == (unsure.item, unsure.source) and found.faster > 2
+    unsure = rates.Rate(known["bulk_latency"].value, "somebody said so", 20.0, 9000.0, "^fetch_bulk_1k_l2$")
+    monkeypatch.setattr(rates, "blackwell", lambda: {**known, "bulk_latency": unsure})
+    (found,) = interval.doubts(call, [plain, pair])
+    assert (found.rate, found.end, found.chosen) == ("bulk_latency", 9000.0, plain.id)
+    assert (found.item, found.source) == (unsure.item, unsure.source) and found.faster > 1.5
     said = CliRunner().invoke(
         app, ["explain", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=128,topk=2048"]
     )
     text = " ".join(said.output.split())
-    assert "The choice hangs on copy_latency" in text and "--only '^fetch_cp_async_l2$'" in text
+    assert "The choice hangs on bulk_latency" in text and "--only '^fetch_bulk_1k_l2$'" in text
 
 
 def test_the_interval_of_a_prediction_encloses_it():
@@ -367,7 +369,7 @@ def test_a_product_of_64_rows_takes_what_the_rate_says():
 
 def test_the_command_writes_what_each_role_and_unit_did_when(tmp_path):
     path = tmp_path / "trace.json"
-    given = ["predict", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=128,topk=2048", "--json"]
+    given = ["predict", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=16,topk=2048", "--json"]
     said = CliRunner().invoke(app, [*given, "--timeline", str(path)])
     assert said.exit_code == 0, said.output
     first = json.loads(said.stdout)["variants"][0]

@@ -15,10 +15,13 @@ QUAD = 4
 """Rows of one copy by number."""
 
 GATHER = (
-    "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes"
+    "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes%s"
     " [{$r0}], [{$r1}, {{$r2}, {$r3}, {$r4}, {$r5}, {$r6}}], [{$r7}];"
 )
 """Four rows of a panel: to, tensor map, column, numbers of the rows, barrier."""
+
+FIRST_OF_PAIR = 0xFEFFFFFF
+"""What of an address in the shared memory of one of two CTAs is left for that place in the first of them."""
 
 EVICT_FIRST = 0x12F0000000000000
 """Cache policy of a copy: the line leaves the L2 first."""
@@ -70,26 +73,29 @@ def row_map(pointer, dtype, columns, panel):
 @cute.jit
 def load_rows(
     atom: cute.CopyAtom, rows: cute.Tensor, column: Int32, columns: cutlass.Constexpr, to: cute.Pointer, barrier: cute.Pointer,
+    pair: cutlass.Constexpr = False,
 ):  # fmt: skip
     """Copy `columns` elements from `column` on of the rows that `rows` numbers, alike in all lanes, of which one issues.
 
-    They lie in panels of 128 bytes a row, swizzled. A number outside the tensor gives zeros. The atom's own copies elect a lane
+    With `pair` they count at the barrier of the first of two CTAs. They lie in panels of 128 bytes a row, swizzled. A number outside the tensor gives zeros. The atom's own copies elect a lane
     each, 23 clocks of the warp a copy where these take 11, and a tile of attention has 144.
     """
     count = cutlass.const_expr(cute.size(rows))
     panel = cutlass.const_expr(128 * 8 // to.dtype.width)
+    copy = cutlass.const_expr(GATHER % (".cta_group::2" if pair else ""))
+    counts = barrier.toint() & FIRST_OF_PAIR if cutlass.const_expr(pair) else barrier.toint()
     with cute.arch.elect_one():
         # Written out whole, the copies would need more uniform registers than there are.
         for at in cutlass.range(columns // panel, unroll=1):
             for quad in cutlass.range_constexpr(count // QUAD):
                 cute.arch.inline_ptx(
-                    GATHER,
+                    copy,
                     read_only_args=[
                         (to + at * count * panel + QUAD * quad * panel).toint(),
                         _descriptor(atom).toint(),
                         column + at * panel,
                         *(rows[QUAD * quad + i] for i in range(QUAD)),
-                        barrier.toint(),
+                        counts,
                     ],
                 )
 

@@ -1,7 +1,8 @@
 """What TileLang is told of sparse attention on Hopper, whose leaves all have a text."""
 
-# TileLang has no store that completes on another CTA's barrier, which slices need; heads on M lack the functions on rows of a tile.
-UNSPELLED = ("send_scores", "copy_query_rows")
+# TileLang has no store that completes on another CTA's barrier, which slices need; heads on M lack the functions on rows of a tile,
+# and a pair of CTAs the copy of rows by number that counts at the first one's barrier.
+UNSPELLED = ("send_scores", "copy_query_rows", "take_last_queries")
 
 # On Hopper threads hold tiles of registers by themselves, as products leave them.
 OWN_REGISTERS = True

@@ -24,14 +24,14 @@ from ...arch import RESERVED_SMEM, ArchSpec
 from ...problems.base import OperandSpec
 from ...tile.lang import Body, Guard, Knob, Schedule, built_for
 from ...tile.program import TileProgram
-from . import blackwell, on_m, on_n
+from . import blackwell, on_m, on_n, pair
 from .common import LATENT_DIM, blocks_of, merged_rows, sliced_ctas_per_sm, tiles_of, unpacked
 
 SLICES = (1, 2, 4)
 KNOBS = (
     Knob("heads", "h", ((8, 16, 32, 64, 128),), "query heads"),
     Knob("kv", "", (("bf16", "nope", "fp8", "v4"),), "cache format: bf16 rows with rope dims beside them or without, or fp8 tokens of 656 bytes or of DeepSeek-V4 dequantised on the way in"),
-    Knob("tile", "bt", ((64,),), "tokens a tile"),
+    Knob("tile", "bt", ((64, 128),), "tokens a tile"),
     Knob("stages", "st", ((2, 3, 4),), "gathered tiles in flight", ("sm_90a",)),
     Knob("cluster", "cl", ((1, 2, 4, 8, 16),), "splits of a row that meet as a cluster and share out the merge"),
     Knob("slices", "sl", (SLICES,), "CTAs of a cluster that share out the dims and add their partial scores", ("sm_90a",), 1),
@@ -44,7 +44,7 @@ KNOBS = (
 def _structure(k: SimpleNamespace, arch: ArchSpec) -> Any:
     """The module of a kernel's structure."""
     if arch.tmem_columns:
-        return blackwell
+        return pair if k.tile == 128 else blackwell
     return on_m if k.block == 64 else on_n
 
 

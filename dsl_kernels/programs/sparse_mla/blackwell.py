@@ -39,7 +39,7 @@ UNIT = Size(128, "UNIT")
 UNITS = Size(LATENT_DIM // UNIT, "UNITS")
 
 
-def _row_map(operand: str, columns: int) -> TensorMap:
+def row_map(operand: str, columns: int) -> TensorMap:
     """Gathers rows: gather4 takes boxes of one row by one 128-byte panel."""
     return TensorMap(
         f"{operand}_map",
@@ -120,7 +120,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         axes=("bx", "split"),
         named_barriers={"softmax": ("softmax",)},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "units": UNITS, "rope": rope},
-        maps=(_row_map("ckv", LATENT_DIM), *((_row_map("kpe", rope),) if rope else ())) if bulk else (),
+        maps=(row_map("ckv", LATENT_DIM), *((row_map("kpe", rope),) if rope else ())) if bulk else (),
         min_ctas_per_sm=1,
         resident=dim("all_resident"),
     )  # fmt: skip

@@ -383,14 +383,17 @@ def end_of_cluster(m: Recorder) -> None:
 
 
 @recorded
-def merge_splits(walk: Walk, barrier: str, merge: Callable[[Value, Value], None]) -> None:
+def merge_splits(
+    walk: Walk, barrier: str, merge: Callable[[Value, Value], None], query: Value | None = None
+) -> None:
     """After the splits of a query have left their parts: `merge(share, shares)` joins this CTA's share of the result.
 
     Splits of a cluster meet by its barrier, all splits of a query by a counter. Where there are more clusters, or CTAs that do
-    not all run at once, nobody waits: the last CTA to come merges alone.
+    not all run at once, nobody waits: the last CTA to come merges alone. `query` numbers the query and block of heads; by default
+    the grid's first axis does.
     """
-    m, cluster = walk.m, walk.m.k.cluster
-    splits, query = walk.splits, m.block(0)
+    m, cluster, splits = walk.m, walk.m.k.cluster, walk.splits
+    query = inline(m.block(0) if query is None else query)
     merges: Boolean = True
     if cluster > 1:
         m.cluster_arrive()
