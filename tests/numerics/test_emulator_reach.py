@@ -22,16 +22,17 @@ pytestmark = [
 
 # Barriers that no workload can bring to a second phase, by the line that sets them up, with the reason.
 ONCE = {
-    r"\bq(ueries)?_full\b": "a CTA of this kernel loads its queries once",
+    r"\bq(ueries|t|s)?_full\b": "a CTA of this kernel loads its queries once",
 }
 
 
 def representatives():
-    """One variant of each structure that has rings: operation, architecture, DSL, form, block of heads, cluster."""
+    """One variant of each structure that has rings: operation, architecture, DSL, form, block of heads, cluster; of attention also its tile."""
     found = {}
     for variant in variants.variants():
         if variant.op in ("gqa_forward", "sparse_mla", "lightning_indexer"):
             key = (variant.op, variant.arch, variant.backend, *(variant.knobs.get(k) for k in ("mode", "block", "cluster")))  # fmt: skip
+            key += (variant.op == "sparse_mla" and variant.knobs["tile"],)
             found.setdefault(key, variant)
     return [pytest.param(v, id=v.id) for v in found.values()]
 

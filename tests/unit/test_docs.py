@@ -296,7 +296,7 @@ def test_named_commands_exist(path: Path) -> None:
         "codegen": set(get_command(generator).commands),
         "dsl_kernels": set(get_command(library).commands),
     }
-    for package, command in re.findall(r"python -m (codegen|dsl_kernels) ([a-z]\w*)", path.read_text()):
+    for package, command in re.findall(r"python -m (codegen|dsl_kernels) ([a-z][\w-]*)", path.read_text()):
         assert command in known[package], f"python -m {package} {command}"
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for target in re.findall(r"(?:`|^)make ([a-z][a-z-]*)", path.read_text(), re.MULTILINE):

@@ -12,6 +12,7 @@ from typing import Any
 from ...arch import ArchSpec
 from ...device.text import sparse_mla as leaf
 from ...device.text import sparse_mla_gather as leaf_gather
+from ...device.text import sparse_mla_gather_v4 as leaf_v4
 from ...device.text import sparse_mla_softmax as leaf_softmax
 from ...device.torch import fragment
 from ...tile.channel import Reading
@@ -24,7 +25,7 @@ from .shares import Pairs, Tiles, Units, each_query, parts_of_query, place_of_ct
 # The leaves that fetch, load and renew half a tile of tokens that are unpacked.
 HALF_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
     "fp8": (leaf_gather.fetch_half, leaf_gather.load_half, leaf_gather.renew_half),
-    "v4": (leaf_gather.fetch_v4_half, leaf_gather.load_v4_half, leaf_gather.renew_v4_half),
+    "v4": (leaf_v4.fetch_v4_half, leaf_v4.load_v4_half, leaf_v4.renew_v4_half),
 }
 # The two warpgroups that attend where heads lie on M, each with half of the dims of O.
 HALF = Size(LATENT_DIM // 2, "HALF")
@@ -104,7 +105,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
     def of_side(side: _Side) -> tuple[Buffer, ...]:
         gather, each = side.of("gather"), leaf_gather.SCALE_WORD // k.exchange + 1
         if k.kv == "v4":
-            each = leaf_gather.v4_words(leaf_gather.V4_PANELS // k.exchange, 1)
+            each = leaf_v4.v4_words(leaf_v4.V4_PANELS // k.exchange, 1)
         doc = "half a tile; read K-major for scores, MN-major for values"
         return (
             side.rows("ckv_s", tokens, LATENT_DIM, doc, stages=k.stages),

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from ...arch import ArchSpec
 from ...device.text import sparse_mla as leaf
 from ...device.text import sparse_mla_gather as leaf_gather
+from ...device.text import sparse_mla_gather_v4 as leaf_v4
 from ...device.text import sparse_mla_softmax as leaf_softmax
 from ...problems import layouts
 from ...tile.frontend import Boolean, recorded
@@ -41,7 +42,7 @@ MOST_STAGED, SMALL_BYTES = 4, 512
 # The leaves that load and renew a slice of tokens that are unpacked in registers.
 TOKEN_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
     "fp8": (leaf_gather.load_tokens, leaf_gather.renew_tokens),
-    "v4": (leaf_gather.load_v4_tokens, leaf_gather.renew_v4_tokens),
+    "v4": (leaf_v4.load_v4_tokens, leaf_v4.renew_v4_tokens),
 }
 
 
@@ -143,7 +144,7 @@ def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
     for text, each in own.items():
         yield Buffer.own(text, "attend", each)
     if unpacked(k) and not _staged(k):
-        each = leaf_gather.v4_words(dims // 64, 2) if k.kv == "v4" else 8 + dims * 9 // 64
+        each = leaf_v4.v4_words(dims // 64, 2) if k.kv == "v4" else 8 + dims * 9 // 64
         yield Buffer.own("words", "gather", each, "uint32", doc="tokens in flight")
 
 
@@ -245,9 +246,9 @@ def _stage_v4_tokens(m: Recorder, walk: TwoScopes) -> None:
                 raw = walk.raw.producer.acquire(walk.it * 2 + half)
                 target = (raw.raw_s, raw.raw_pe_s, raw.scale_s)
                 if walk.now_extra:
-                    leaf_gather.copy_v4_tokens(m, *target, walk.extra_kv_pages, ids, *pages)
+                    leaf_v4.copy_v4_tokens(m, *target, walk.extra_kv_pages, ids, *pages)
                 else:
-                    leaf_gather.copy_v4_tokens(m, *target, walk.kv_pages, ids, *pages)
+                    leaf_v4.copy_v4_tokens(m, *target, walk.kv_pages, ids, *pages)
                 raw.commit()
             walk.it += 1
     end_of_cluster(m)
@@ -264,7 +265,7 @@ def _unpack(m: Recorder, walk: Walk) -> None:
                 raw = walk.raw.reader.wait(walk.it * 2 + half)
                 staged = (raw.raw_s, raw.raw_pe_s, raw.scale_s)
                 if m.k.kv == "v4":
-                    leaf_gather.unpack_v4_tokens(m, kv.ckv_s, *staged, half)
+                    leaf_v4.unpack_v4_tokens(m, kv.ckv_s, *staged, half)
                 else:
                     leaf_gather.unpack_tokens(m, kv.ckv_s, kv.kpe_s, *staged, half)
                 raw.release()
