@@ -61,9 +61,9 @@ def wrapped(line: str) -> list[str]:
         text = textwrap.wrap(line.strip()[2:], WIDTH - len(margin) - 2, break_on_hyphens=False)
         return [f"{margin}# {part}" for part in text]
     if line.startswith("from ") and "(" not in line:
-        # Names that are imported are broken in a bracket alone.
+        # As ruff sorts imports: a name a line.
         module, names = line.split(" import ")
-        return wrapped(f"{module} import ({names})")
+        return [f"{module} import (", *(f"{INDENT}{name}," for name in names.split(", ")), ")"]
     groups = [(i, _split(line, i)) for i, c in enumerate(line[:WIDTH]) if c in "(["]
     closed = [(i, pieces, end) for i, (pieces, end) in groups if end is not None]
     ending = [group for group in closed if line[group[2] :] in CLOSED]

@@ -85,7 +85,13 @@ from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
 from dsl_kernels.device.cutedsl import (
-    bulk, fragment_sm100, grid, scalars, tcgen05_pair, tcgen05_pair_tensor, warps
+    bulk,
+    fragment_sm100,
+    grid,
+    scalars,
+    tcgen05_pair,
+    tcgen05_pair_tensor,
+    warps,
 )
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 

@@ -1,0 +1,45 @@
+"""What breaks scoring's texts: sizes, structures, and why some mutants are no bug."""
+
+from __future__ import annotations
+
+from body_mutants import Structure, workload
+
+# With few CTAs, each takes more than one share of the work.
+FEW = {"ctas": 3}
+# Sizes of which no two are equal, so that a swapped argument shows.
+DECODE = workload(
+    "distinct_decode",
+    "decode",
+    lens=[
+        [5, 640, 7, 30, 9],
+        [300, 1, 520, 8, 70],
+        [0, 1, 2, 0, 1],
+        [77, 2, 3, 4, 150],
+        [1000, 64, 128, 6, 65],
+        [4400, 4390, 4350, 90, 4300],
+    ],
+    heads=64,
+    pages=120,
+    spare_pages=2,
+    skip_below=2,
+)
+# One sequence: dealt tile by tile, which the first workload is not, with three fetches of the block table a CTA.
+ALONE = workload("alone_decode", "decode", lens=[[13500, 13000, 9]], heads=64, pages=220, spare_pages=2)
+PREFILL = workload("distinct_prefill", "prefill", s=13, skv=390, heads=64, windows="ragged", skip_below=2)
+
+STRUCTURES = (
+    Structure("scoring decode, Hopper", "lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
+    Structure("scoring prefill, Hopper", "lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0", ((PREFILL, {"splits": 2}),)),
+    Structure("scoring decode, Blackwell", "lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
+    Structure("scoring prefill, Blackwell", "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", ((PREFILL, {"splits": 2}),)),
+)  # fmt: skip
+
+FEW_SEQUENCES = "of at most 32 sequences, as here, the lanes have been given what each has to score"
+# What may survive, and why the kernel is still the same one.
+EXPLAINED: dict[str, str] = {
+    "mma: one more of i": "each product of a round is guarded",
+    "release scores behind load_weights": "the weights do not come from what the release waits for",
+    "b and next_n of find_share": FEW_SEQUENCES,
+    "next_n and skip_below of find_share": FEW_SEQUENCES,
+    "drop depend": "without it a launch waits for the whole kernel before it",
+}

@@ -1,0 +1,107 @@
+"""What breaks selection's texts: scores, structures, and why some mutants are no bug."""
+
+from __future__ import annotations
+
+from body_mutants import Only, Structure, workload
+
+# Rows that are taken whole, that fit in registers and that do not; ties, and more undecided keys than can be listed.
+TIES = workload(
+    "ties_paged",
+    "default",
+    lens=[6101, 40, 300],
+    k=70,
+    scores="ties",
+    starts=[3, 0, 17],
+    page_size=64,
+    pages=400,
+)
+BUCKET = workload(
+    "bucket_rows", "default", lens=[5003, 2100, 900], k=129, scores="bucket", starts=[1, 250, 6]
+)
+# Equal keys that are listed, and more than are ranked against each other.
+TIED = workload("tied_row", "default", lens=[2900], k=520, scores="ties")
+EQUAL = workload("equal_row", "default", lens=[4500], k=300, scores="outlier")
+# A row that the registers of a cluster do not hold.
+LONG = workload(
+    "long_row", "default", lens=[33001], k=260, scores="bucket", starts=[5], page_size=64, pages=600
+)
+# Scores close together in it: no column before the row's first, whose garbage would say otherwise.
+LONG_NEAR = workload("long_row_of_close_scores", "default", lens=[50003], k=300, scores="tight")
+# Equal keys below zero, few and many, and a row taken whole whose positions count from column 0.
+TIED_MANY = workload("many_ties_below_zero", "default", lens=[1500], k=1000, scores="outlier")
+TIED_LOW = workload("tied_row_below_zero", "default", lens=[2900], k=2300, scores="ties")
+# Short lists, and rounds over them that leave no key undecided.
+DECIDED = workload("decided_rows", "default", lens=[400, 370, 340, 310], k=20, scores="tight")
+COLUMNS = workload("columns_of_a_short_row", "default", lens=[40], k=70, starts=[17], absolute=1)
+SELECTION = tuple((each, {}) for each in (TIES, BUCKET, TIED, TIED_LOW, TIED_MANY, EQUAL, COLUMNS, DECIDED))
+# A row of which the list that a sample gives will do, and rows that overflow it.
+SAMPLED = workload(
+    "sampled_row", "default", lens=[20001, 4700], k=700, starts=[7, 2], page_size=64, pages=600
+)
+OVERFLOW = workload(
+    "overflowing_rows",
+    "default",
+    lens=[14011, 12203],
+    k=1300,
+    scores="levels",
+    starts=[5, 41],
+    page_size=64,
+    pages=600,
+)
+# Rows whose sample is larger than all else: its list will not do. All else is more than can be listed; the ties of the sample
+# are too few, or would do with what is listed beside them; a row that the registers hold is not listed at all.
+MISLED = workload("misled_rows", "default", lens=[14011, 9203], k=1300, scores="sampled_ties", starts=[5, 3])
+MISLED_FEW = workload("misled_row_of_few", "default", lens=[5003], k=130, scores="sampled_ties")
+MISLED_HELD = workload("misled_row_that_is_held", "default", lens=[3900], k=130, scores="sampled_ties")
+# Ties that are looked for: over several batches, below larger keys; zeros, as what is not read would be; among columns before
+# the row that hold the same score.
+SHELF = workload("ties_of_several_batches", "default", lens=[13007], k=2048, scores="shelf", starts=[9])
+STEPS = workload("ties_at_zero", "default", lens=[3400], k=2048, scores="steps", tail=1000)
+AMONG = workload(
+    "equal_row_among_equals", "default", lens=[4500], k=100, scores="equal", starts=[17], garbage=False
+)
+LISTED = tuple(
+    (each, {}) for each in (SAMPLED, OVERFLOW, MISLED, MISLED_FEW, MISLED_HELD, SHELF, STEPS, AMONG)
+)
+
+STRUCTURES = (
+    Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
+    Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, *LISTED)),
+    Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}), (LONG_NEAR, {}))),
+)  # fmt: skip
+
+ONE, CLUSTER = "selection, one CTA a row", "selection, a cluster a row"
+SAMPLED_ROW = "selection, a sample of a row"
+ANY_SAMPLE = "whatever the sample was like: a list that will not do sends the row through the histogram"
+ABOVE = "every key of that list lies above the range, and none is looked at further"
+NO_PAGES = "a sampled row has no entries of the page table at hand, which any two numbers say"
+NARROWER = "the range of what the list holds saves rounds, and no result depends on it"
+# What may survive, and why the kernel is still the same one.
+EXPLAINED: dict[str, str | Only] = {
+    "end and span of pick_bin": Only("the first round reads neither", {ONE: (1,), SAMPLED_ROW: (1, 3)}),
+    "end and span of pick_bin_of_group": "the first round reads neither",
+    "half and near of pick_bin_of_group": "both are nought in every round but the first",
+    "lower and end of pick_bin_of_group": "the first round reads neither",
+    "select: meet before clear": "what is cleared is used a round later, behind further barriers",
+    "start and last of load_sample": ANY_SAMPLE,
+    "last and every of load_sample": ANY_SAMPLE,
+    "column and lo of make_keys": Only(ANY_SAMPLE, {SAMPLED_ROW: (1,)}),
+    "lo and hi of make_keys": Only(f"{ANY_SAMPLE}; and where no tie is found, too", {SAMPLED_ROW: (1, 2)}),
+    "select: not (> inside 384)": NARROWER,
+    "select: end and span of bound_listed": Only(
+        "before the rounds, no key in the range costs a round, and the state of the one before holds",
+        {ONE: (1,), CLUSTER: (1,)},
+    ),
+    "dense and keep of place_marks": Only(
+        "a number that is known beforehand says that no bitmap is dense, and either way positions ascend",
+        {ONE: (1,), CLUSTER: (1,), SAMPLED_ROW: (1,)},
+    ),
+    "target and end of sift": Only(ABOVE, {SAMPLED_ROW: (1,)}),
+    "span and inside of sift": Only(ABOVE, {SAMPLED_ROW: (1,)}),
+    "inside and ranked of sift": Only(ABOVE, {SAMPLED_ROW: (1,)}),
+    "cta_warps and words of sift": Only(
+        "positions of a sampled row lie in one run of words", {SAMPLED_ROW: (1,)}
+    ),
+    "first_page and group of write_ids": Only(NO_PAGES, {SAMPLED_ROW: (1,)}),
+    "drop depend": "without it a launch waits for the whole kernel before it",
+}
