@@ -43,7 +43,8 @@ OWN_DIMS = Size(LATENT_DIM // 2, "OWN_DIMS")
 @recorded
 def _take_panel(m, held, q, row, head0, first):
     """A panel of dims of a thread's head; both threads of a head take it."""
-    of_head = q.row("of_head", (row, head0 + m.thread % HALF), first=first)
+    head = named("head", head0 + m.thread % HALF)
+    of_head = q.row("of_head", (row, head), first=first)
     for i in unrolled(held.size // 8):
         of_head.read(held.group(i * 8, 8), i)
 

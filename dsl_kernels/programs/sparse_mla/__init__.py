@@ -66,7 +66,7 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
 
 def _some_tile(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     dealt, k = knobs.get("block") == 64, SimpleNamespace(**knobs)
-    return "no ids leave no tile to deal out" if dealt and tiles_of(k, call) == 0 else None
+    return "topk = 0 leaves no tile to deal out" if dealt and tiles_of(k, call) == 0 else None
 
 
 def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:

@@ -197,19 +197,24 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
 @cute.jit
 def take_queries(panel, panel_1, panel_2, panel_3, panel_4, q, q_stride_0, q_stride_1, row, head0, thread):
     """The first panels of dims of a thread's head, all in flight together."""
-    of_head = q + Int64(row) * q_stride_0 + Int64(head0 + thread % HALF) * q_stride_1
+    head = head0 + thread % HALF
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1
     for i in cutlass.range_constexpr(HALF // 8):
         cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
-    of_head = q + Int64(row) * q_stride_0 + Int64(head0 + thread % HALF) * q_stride_1 + HALF
+    head = head0 + thread % HALF
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + HALF
     for i in cutlass.range_constexpr(PANEL // 8):
         cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel_1, i * 8, 8))
-    of_head = q + Int64(row) * q_stride_0 + Int64(head0 + thread % HALF) * q_stride_1 + 2 * HALF
+    head = head0 + thread % HALF
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 2 * HALF
     for i in cutlass.range_constexpr(PANEL // 8):
         cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel_2, i * 8, 8))
-    of_head = q + Int64(row) * q_stride_0 + Int64(head0 + thread % HALF) * q_stride_1 + 3 * HALF
+    head = head0 + thread % HALF
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 3 * HALF
     for i in cutlass.range_constexpr(PANEL // 8):
         cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel_3, i * 8, 8))
-    of_head = q + Int64(row) * q_stride_0 + Int64(head0 + thread % HALF) * q_stride_1 + 4 * HALF
+    head = head0 + thread % HALF
+    of_head = q + Int64(row) * q_stride_0 + Int64(head) * q_stride_1 + 4 * HALF
     for i in cutlass.range_constexpr(PANEL // 8):
         cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel_4, i * 8, 8))
 
@@ -222,7 +227,8 @@ def take_last_queries(
     """From dim `first` on the last panel of a thread's head, and behind it the other latent dims and the
     rope dims of all heads.
     """
-    of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(head0 + thread % HALF) * q_nope_stride_1 + 5 * PANEL
+    head = head0 + thread % HALF
+    of_head = q_nope + Int64(row) * q_nope_stride_0 + Int64(head) * q_nope_stride_1 + 5 * PANEL
     for i in cutlass.range_constexpr(HALF // 8):
         cute.autovec_copy(warps.group(of_head, 8, i), warps.few(panel, i * 8, 8))
     for i in cutlass.range_constexpr(PANEL // 8):
