@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import tempfile
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
@@ -90,10 +91,6 @@ def export(folder: Path) -> Exported:
     identity = sha256(json.dumps({name: _hash(text) for name, text in sorted(texts.items())}).encode())
     own = f"_{NAME.replace('-', '_')}_cuda_{identity.hexdigest()[:7]}"
     texts[f"{NAME.replace('-', '_')}/__init__.py"] = _OLDER.format(id=own)
-    for name, text in texts.items():
-        file = target / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
     metadata = {
         "name": NAME,
         "id": own,
@@ -106,8 +103,16 @@ def export(folder: Path) -> Exported:
             "files": {name: _hash(text) for name, text in sorted(texts.items())},
         },
     }
-    (target / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n")
-    return Exported(target, own, len(texts) + 1, sum(file.stat().st_size for file in target.rglob("*.*")))
+    texts["metadata.json"] = json.dumps(metadata, indent=2) + "\n"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Whole or not at all.
+    with tempfile.TemporaryDirectory(dir=target.parent, ignore_cleanup_errors=True) as half:
+        for name, text in texts.items():
+            file = Path(half, VARIANT, name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        Path(half, VARIANT).rename(target)
+    return Exported(target, own, len(texts), sum(len(text.encode()) for text in texts.values()))
 
 
 def _library() -> dict[str, str]:
