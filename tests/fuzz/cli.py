@@ -107,7 +107,8 @@ def line(name: str, command: Any, ids: Sequence[str], generator: random.Random) 
             if param.required or param.nargs == -1 or generator.random() < 0.7:
                 trailing.append(value)
         elif param.is_flag:
-            if generator.random() < 0.2:
+            # Records are the checkout's own.
+            if generator.random() < 0.2 and param.name != "record":
                 words.append(generator.choice([*param.opts, *param.secondary_opts]))
         elif generator.random() < wanted:
             words += [generator.choice(param.opts), value]
@@ -198,7 +199,7 @@ def fuzz_cli(count: int, seed: int, processes: int = 0) -> Counts:
             with mock.patch.dict(os.environ, settings):
                 result = counts.call(label, run, argv, expect=judge(argv), limit_s=LIMIT_S.get(name, 1.0))
                 if turn < processes:
-                    codes = {2 if result is None else result.exit_code, *([1] if name in MAKING else [])}
+                    codes = {2 if result is None else result.exit_code, *([2] if name in MAKING else [])}
                     counts.call(
                         f"process {label}",
                         _process,

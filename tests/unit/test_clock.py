@@ -8,7 +8,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from dsl_kernels import clock, registry, variants
+from dsl_kernels import clock, programs, registry, variants
 from dsl_kernels.arch import GPUS, get_arch
 from dsl_kernels.cli import app
 from dsl_kernels.clock import interval, rates, sm
@@ -20,6 +20,7 @@ from dsl_kernels.tile import text as t
 
 DIMS = {
     "bf16": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0, "ckv_stride": 512, "kpe_stride": 64},
+    "nope": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0, "ckv_stride": 512},
     "fp8": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0},
     "decode": {"b": 4, "next_n": 1, "heads": 0, "pages": 64, "max_pages": 64, "stride": 4096, "skip_below": 0},
     "prefill": {"s": 256, "skv": 4096, "heads": 0, "stride": 4096, "skip_below": 0},
@@ -34,14 +35,7 @@ DECODE = "lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1"
 
 def call_of(variant: variants.Variant, gpu: str = "", **sizes: int) -> registry.Call:
     knobs = variant.knobs
-    form = next(
-        (
-            str(value)
-            for value in knobs.values()
-            if value in ("bf16", "fp16", "fp8", "v4", "decode", "prefill")
-        ),
-        "default",
-    )
+    form = programs.get(variant.op).form(knobs)
     given = DIMS["gqa" if variant.op == "gqa_forward" else form]
     fixed = {name: knobs[name] for name in ("heads", "dim") if name in knobs}
     row = GPUS[gpu or get_arch(variant.arch).gpu]
