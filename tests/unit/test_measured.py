@@ -316,6 +316,8 @@ def call_of(held: dict[str, Any]) -> registry.Call:
         "skip_below": 0,
         "n": dims.get("n", 1 << 18),
     }
+    if held["form"] == "v4":
+        dims |= {"topk": 128, "extra_topk": dims["topk"] - 128, "extra_pages": 1 << 17}
     if held["op"] == "topk_selector":
         dims |= {"b": dims["rows"], "next_n": 1, "page_size": 64}
     return registry.Call(held["op"], held["form"], "sm_90a", dims, GPU)
