@@ -82,11 +82,4 @@ def deciding(call: Call) -> dict[str, int]:
 
 def assumed(call: Call, sizes: Mapping[str, int]) -> dict[str, int]:
     """Dims for a model: the bucket's sizes over the call's own, with derived ones that follow them."""
-    dims = {**call.dims, **sizes}
-    if "max_len" in sizes and "stride" in dims:
-        dims["stride"] = max(dims["stride"], sizes["max_len"])
-    if "topk" in sizes and "extra_topk" in dims:
-        # A bucket counts the ids of both scopes.
-        dims["extra_topk"] = min(dims["extra_topk"], sizes["topk"])
-        dims["topk"] = sizes["topk"] - dims["extra_topk"]
-    return dims
+    return policies.get(call.op).resized(call.dims, sizes)

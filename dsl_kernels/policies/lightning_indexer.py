@@ -9,6 +9,7 @@ from ..arch import ArchSpec, GpuSpec
 from ..problems.lightning_indexer import PAGE
 from ..programs.lightning_indexer.common import BLACKWELL_N, HOPPER_N, SPLITS, START_TILES, hopper_groups
 from ..tile.lang import LaunchPlan, Policy
+from ._rows import resized
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
@@ -70,4 +71,4 @@ def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-POLICY = Policy(bucket=bucket, launch=launch, overhead=overhead, useful=useful)
+POLICY = Policy(bucket=bucket, resized=resized, launch=launch, overhead=overhead, useful=useful)

@@ -110,4 +110,13 @@ def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     return {"t": dims["t"], "heads": dims["heads"], "topk": dims["topk"] + dims.get("extra_topk", 0)}
 
 
-POLICY = Policy(bucket=bucket, launch=launch, overhead=overhead, useful=useful)
+def resized(dims: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Selected tokens of all scopes are shared out as the call has them: those of the second scope first."""
+    found = {**dims, **sizes}
+    if "topk" in sizes and "extra_topk" in dims:
+        found["extra_topk"] = min(dims["extra_topk"], sizes["topk"])
+        found["topk"] = sizes["topk"] - found["extra_topk"]
+    return found
+
+
+POLICY = Policy(bucket=bucket, resized=resized, launch=launch, overhead=overhead, useful=useful)

@@ -10,6 +10,7 @@ from ..dtypes import DTYPES
 from ..problems.topk_selector import SCORES
 from ..programs.topk_selector.schedule import min_ctas_per_sm_of, sizes
 from ..tile.lang import Counts, Policy, Schedule
+from ._rows import resized
 
 # What a list weighs in the model, in keys of a pass.
 LISTED = 8192
@@ -90,4 +91,4 @@ def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     return {"rows": dims["rows"], "max_len": dims["stride"], "k": dims["k"]}
 
 
-POLICY = Policy(bucket=bucket, counts=counts, overhead=overhead, useful=useful)
+POLICY = Policy(bucket=bucket, resized=resized, counts=counts, overhead=overhead, useful=useful)

@@ -461,6 +461,7 @@ class Policy:
     Attributes:
         bucket: (form, call dims) -> the sizes that decide which variant is best; they name tuned entries, and rounded up to
             powers of two are the dims that the cost model assumes.
+        resized: (call dims, sizes of a bucket) -> the dims of a like call of these sizes, derived ones with them.
         counts: (knobs, schedule, dims) -> what the first CTA moves and computes, for operations whose data decide that or
             whose leaves do not say what they move; by default it is counted from the text (`tile.counting`).
         overhead: (knobs, dims, GPU) -> microseconds a CTA spends that the counts of its body do not show.
@@ -470,6 +471,10 @@ class Policy:
     """
 
     bucket: Callable[[str, Mapping[str, int]], dict[str, int]] = lambda form, dims: dict(dims)
+    resized: Callable[[Mapping[str, int], Mapping[str, int]], dict[str, int]] = lambda dims, sizes: {
+        **dims,
+        **sizes,
+    }
     counts: Callable[[SimpleNamespace, Schedule, Mapping[str, int]], Counts] | None = None
     overhead: Callable[[SimpleNamespace, Mapping[str, int], GpuSpec], float] = lambda k, dims, gpu: 0.0
     launch: Callable[[SimpleNamespace, Mapping[str, int], GpuSpec], LaunchPlan] = lambda k, dims, gpu: (

@@ -72,7 +72,8 @@ def _v4_tokens(
     Args:
         panels: 64 dims each, of the part.
         tokens: the ids and the lane that holds the thread's one, for each token of a thread.
-        write: gets the number of the token and of the panel, whether the panel is the bf16 one, its first word and scale's.
+        write: gets the numbers of the token and of the panel, whether the panel is the bf16 one, the panel's first word, and
+            the first word of the scales.
         send: called once all is written.
     """
     lane, parts, scale_words = m.thread & 3, V4_PANELS // panels, ceildiv(panels, 4)
@@ -117,11 +118,7 @@ def _write_v4_panel(m, target, words, row, column, rope, at, scales, panel, whic
         halves = (target.group_at(row, column + lane * 16 + e, 8) for e in (0, 8))
         m.do(store_fp8(*halves, words, at, factor))
 
-    if rope is True:
-        as_they_are()
-    elif rope is False:
-        times_scale()
-    elif rope:
+    if rope:
         as_they_are()
     else:
         times_scale()
