@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dsl_kernels import env, programs
 from dsl_kernels.errors import CacheError, InvalidArgumentError
 from dsl_kernels.runtime import storage
+from dsl_kernels.runtime.pool import usable_cores
 from dsl_kernels.tile.plan import barrier_plan
 
 from .render import render
@@ -23,6 +29,8 @@ from .sweep import ROOT, Filter, Instance
 GENERATED = ROOT / "generated"
 MANIFEST = "manifest.json"
 SCHEMA = 1
+# Starting a pool of processes takes as long as rendering this many modules.
+WORTH_A_POOL = 32
 # What the head of each generated module says, whatever the manifest of a run that was killed says.
 _MARK = "Generated from dsl_kernels/programs/"
 
@@ -68,15 +76,33 @@ def entry(instance: Instance, text: str) -> dict[str, Any]:
     }
 
 
+def _rendered(instance: Instance) -> tuple[str, dict[str, Any]]:
+    text = render(instance)
+    return text, entry(instance, text)
+
+
+@contextmanager
+def _renderer(instances: list[Instance]) -> Iterator[Callable[..., Iterable[Any]]]:
+    """A `map` over instances: on all cores where they are many, and where another process knows their programs."""
+    known = (programs.get(instance.program.op) is instance.program for instance in instances)
+    if len(instances) < WORTH_A_POOL or not all(known):
+        yield map
+        return
+    # A fork would copy the locks of the thread that draws the progress.
+    with ProcessPoolExecutor(env.JOBS.get() or usable_cores(), multiprocessing.get_context("spawn")) as pool:
+        yield partial(pool.map, chunksize=8)
+
+
 def _render_all(instances: Iterable[Instance], progress: Callable[[Instance], None] | None) -> dict[str, str]:
     texts: dict[str, str] = {}
     records = []
-    for instance in instances:
-        if progress is not None:
-            progress(instance)
-        text = render(instance)
-        texts[relative_path(instance)] = text
-        records.append(entry(instance, text))
+    listed = list(instances)
+    with _renderer(listed) as rendered:
+        for instance, (text, record) in zip(listed, rendered(_rendered, listed), strict=True):
+            if progress is not None:
+                progress(instance)
+            texts[relative_path(instance)] = text
+            records.append(record)
     texts[MANIFEST] = _manifest(records)
     return texts
 
@@ -98,7 +124,7 @@ def emit(
         only: the filter that `instances` passed; files and manifest records outside it are kept as they are, those
             inside it that no instance makes any more are removed.
         dry_run: compare only.
-        progress: called before each variant is rendered.
+        progress: called after each variant is rendered.
 
     Raises:
         InvalidArgumentError: `root` is no folder, holds files and no manifest of this project, or holds a file of

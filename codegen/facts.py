@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from types import SimpleNamespace
 
 from dsl_kernels.tile.lang import Mma, Role, Schedule, Space
@@ -60,6 +61,8 @@ _SILENT = re.compile(r"#.*|\"{3}.*?\"{3}|\"[^\"\n]*\"")
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!=(?!=))")
 
 
-def names_in_python(source: str) -> set[str]:
+# One function stands in many modules.
+@lru_cache(maxsize=4096)
+def names_in_python(source: str) -> frozenset[str]:
     """The names that generated Python text reads or assigns."""
-    return set(_NAME.findall(_SILENT.sub("", source)))
+    return frozenset(_NAME.findall(_SILENT.sub("", source)))

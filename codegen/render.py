@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -463,7 +463,7 @@ def _with_clones(body: str, names: dict[str, str]) -> str:
     return re.sub(rf"\b\w+{CLONE}\d+\b", lambda found: names[found.group()], body)
 
 
-def definitions(instance: Instance, sizes: dict[str, float], used: set[str]) -> str:
+def definitions(instance: Instance, sizes: dict[str, float], used: Set[str]) -> str:
     """The named sizes that a module uses, knobs first with what they mean."""
     knobs = {knob.name.upper(): knob.doc for knob in instance.program.knobs}
     order = [*(name for name in knobs if name in sizes), *(name for name in sizes if name not in knobs)]

@@ -51,6 +51,14 @@ class Instance:
     def id(self) -> str:
         return self.program.variant_id(self.backend, self.arch, self.knobs)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A program holds functions of its own: another process reads it from the programs' modules.
+        return _instance, (self.program.op, self.backend, self.arch.name, self.knobs, self.template)
+
+
+def _instance(op: str, backend: str, arch: str, knobs: dict[str, Any], template: Path) -> Instance:
+    return Instance(programs.get(op), backend, get_arch(arch), knobs, template)
+
 
 @dataclass
 class Sweep:

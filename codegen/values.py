@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,7 +71,10 @@ class Values:
 
     def value(self, value: t.Value, outer: float = 0) -> str:
         """An expression as source text; `outer` is how tightly what stands around it binds."""
-        value = t.fold(value, {})
+        return self._folded(t.fold(value, {}), outer)
+
+    def _folded(self, value: t.Value, outer: float = 0) -> str:
+        """An expression of which nothing more can be worked out, as source text."""
         if isinstance(value, float) and math.isinf(value):
             return self._phrase("infinity", sign="-" if value < 0 else "")
         if isinstance(value, float) and math.isnan(value):
@@ -105,7 +109,7 @@ class Values:
             text = self._phrase(
                 macro, a=self._beside(a, b, 5), b=self._beside(b, a, 6), coordinate=coordinate, **loose
             )
-            tightness: float = _ATOM if isinstance(ast.parse(text, mode="eval").body, ast.Call) else 5
+            tightness: float = _ATOM if _is_call(text) else 5
         else:
             tightness = _TIGHTNESS[value.op]
             left = tightness + (value.op in t.COMPARISONS)
@@ -117,19 +121,19 @@ class Values:
         dtype = other.dtype if isinstance(other, t.Expr) else "int32"
         if self._in_leaf and dtype in ("uint32", "int64") and not isinstance(value, t.Expr):
             return self._phrase("constant", dtype=dtype, number=int(value), value=self.spelled(value))
-        return self.value(value, outer)
+        return self._folded(value, outer)
 
     def _of_threads(self, value: t.Expr, outer: float) -> str:
         """What only the text of a leaf has."""
         if value.op == "~":
-            text = f"~{self.value(value.args[0], _UNARY)}"
+            text = f"~{self._folded(value.args[0], _UNARY)}"
             return f"({text})" if outer > _UNARY else text
         if value.op == "to":
-            return self._phrase("to", value=self.value(value.args[0], _ATOM), dtype=value.dtype)
+            return self._phrase("to", value=self._folded(value.args[0], _ATOM), dtype=value.dtype)
         if value.op == "select":
             condition, a, b = value.args
             return self._phrase(
-                "select", condition=self.value(condition), a=self._beside(a, b), b=self._beside(b, a)
+                "select", condition=self._folded(condition), a=self._beside(a, b), b=self._beside(b, a)
             )
         if value.op == "apply":
             function, *arguments = value.args
@@ -281,6 +285,11 @@ class Values:
         return self._phrase(
             "barrier", name=f"{slot.pipeline.name}_{side}", slot=self._ring(slot.use, slot.pipeline.stages)
         )
+
+
+@lru_cache(maxsize=4096)
+def _is_call(text: str) -> bool:
+    return isinstance(ast.parse(text, mode="eval").body, ast.Call)
 
 
 def _dtypes(*values: t.Value) -> set[str]:

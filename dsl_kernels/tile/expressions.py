@@ -263,11 +263,11 @@ def fold(value: Value, known: Mapping[str, int]) -> Value:
         return value
     if value.op == "name":
         return known.get(value.args[0], value)
-    parts = tuple(fold(arg, known) if isinstance(arg, Expr) else arg for arg in value.args)
+    parts = tuple([fold(arg, known) if isinstance(arg, Expr) else arg for arg in value.args])
     if value.op in OF_THREADS:
         return Expr(value.op, parts, value.dtype)
     a, b = parts
-    if _known(a, b):
+    if not isinstance(a, Expr) and not isinstance(b, Expr):
         result: Value = EVALUATE[value.op](a, b)
         return result
     if value.op == "*" and (_is(a, 0) or _is(b, 0)):

@@ -39,6 +39,9 @@ class Size(int):
         found.multiple = (found, 1) if multiple is None else multiple
         return found
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Size, (int(self), self.spelled), vars(self)
+
     def __add__(self, other: Any) -> Any:
         return _sized("+", self, other)
 
@@ -106,6 +109,9 @@ class Constant(float):
         found = super().__new__(cls, value)
         found.names = {name: float(value)}
         return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Constant, (float(self), *self.names)
 
 
 LOG2_E = Constant(math.log2(math.e), "LOG2_E")
