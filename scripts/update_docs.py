@@ -91,7 +91,7 @@ def variant_summary() -> str:
     rows = []
     for (op, backend, arch), group in sorted(groups.items()):
         knobs = "; ".join(
-            f"{name} {', '.join(map(str, sorted({v.knobs[name] for v in group})))}"
+            f"{name} {', '.join(map(str, sorted({v.knobs[name] for v in group}, key=lambda value: (str(type(value)), value))))}"
             for name in group[0].knobs
             if len({v.knobs[name] for v in group}) > 1
         )

@@ -34,7 +34,7 @@ def run(
     context: Annotated[
         int | None, typer.Option("--context", "-l", help="Tokens a sequence; keys of a prefill.")
     ] = None,
-    heads: Annotated[int | None, typer.Option(help="Attention heads: 8, 16, 32, 64 or 128.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Attention heads: 1 to 128.")] = None,
     index_heads: Annotated[int | None, typer.Option(help="Indexer heads: 32 or 64.")] = None,
     topk: Annotated[int | None, typer.Option(help="Tokens to select, 1 to 2048.")] = None,
     kv: Annotated[

@@ -3,8 +3,8 @@
 | FlashMLA | here |
 | --- | --- |
 | `get_mla_metadata(...)` | an empty record: nothing is planned |
-| `flash_mla_with_kvcache`, sparse, 656-byte rows, `head_dim` 576 | served, for 8, 16, 32, 64 and 128 heads without padding |
-| the same, DeepSeek-V4's 584-byte rows, `head_dim` 512, with or without `extra_k_cache` | served, for the same heads |
+| `flash_mla_with_kvcache`, sparse, 656-byte rows, `head_dim` 576 | served, for any number of heads without padding |
+| the same, DeepSeek-V4's 584-byte rows, `head_dim` 512, with or without `extra_k_cache` | served |
 | pages of any size, a whole number of rows apart | served in place |
 | `topk_length`, `attn_sink`, empty rows (out 0, lse +inf), lse in base e | as there |
 | queries whose first two axes cannot be one | copied, as are such ids |

@@ -30,7 +30,6 @@ from ..problems.sparse_mla import DATASET_SM_SCALE
 from .drawing import decode_caches, decode_queries, prefill_caches, prefill_queries
 
 KINDS = ("decode", "prefill")
-HEADS = (8, 16, 32, 64, 128)
 INDEX_HEADS = (32, 64)
 CACHES = ("bf16", "joined", "fp8")
 FORMAT = "dsl_kernels.step"
@@ -122,12 +121,13 @@ class StepSize:
         Raises:
             InvalidArgumentError: names the field.
         """
-        for name, known in (("kind", KINDS), ("heads", HEADS), ("index_heads", INDEX_HEADS), ("kv", CACHES)):
+        for name, known in (("kind", KINDS), ("index_heads", INDEX_HEADS), ("kv", CACHES)):
             value = getattr(self, name)
             if value not in known:
                 raise _bad(name, "one of " + ", ".join(map(str, known)), shown(value), "pass one of these")
         for name, low, high in (
             ("batch", 1, 1 << 16),
+            ("heads", 1, 128),
             ("rows", 1, 1 << 20),
             ("context", 1, MOST_KEYS),
             ("next_n", 1, 8),

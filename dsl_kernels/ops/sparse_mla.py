@@ -49,7 +49,8 @@ def sparse_mla(
     """Attention of each query over its own selected tokens; the latent row is key and value.
 
     Args:
-        q_nope, q_pe: [t, heads, 512] and [t, heads, 64] bfloat16, or [t, heads, 576] and None; heads 8, 16, 32, 64 or 128.
+        q_nope, q_pe: [t, heads, 512] and [t, heads, 64] bfloat16, or [t, heads, 576] and None. Any number of heads;
+            8, 16, 32, 64 and 128 have kernels of their own.
             Strides of tokens and of heads are any multiples of 8 elements. [t, heads, 512] and None with 584-byte tokens and
             with rows of 512 dims.
         kv: the cache, paged or flat: bfloat16 [..., 512] with `kpe` [..., 64]; bfloat16 [..., 576] alone; bfloat16

@@ -13,6 +13,7 @@ from ..programs.sparse_mla.common import (
     LATENT_DIM,
     blocks_of,
     head_block,
+    heads_on_m,
     sliced_ctas_per_sm,
     tiles_of,
     unpacked,
@@ -31,7 +32,7 @@ SPREAD_UNITS = 1.0
 
 def begins_early(k: SimpleNamespace, dims: Mapping[str, int], ctas: int, gpu: GpuSpec) -> bool:
     """Whether a launch of so many CTAs may begin before the kernel in front of it ends: not where that spreads the gather (`SPREAD`)."""
-    least, most = SPREAD[k.block == 64]
+    least, most = SPREAD[heads_on_m(k)]
     gathers = not unpacked(k) and blocks_of(k, dims) == dims["t"]
     tiles = dims["t"] * tiles_of(k, dims) / max(1, ctas)
     return not (gathers and tiles >= least and gpu.sms / 2 < ctas < most * gpu.sms)
@@ -100,7 +101,7 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
         if sliced_ctas_per_sm(k) == 1 and all_ctas > gpu.sms:
             # An SM begins its second CTA when it is done with the first: 1.1 us a tile at each of 8 to 64 queries.
             merge += 1.1 * tiles_of(k, dims) / partials / 2
-    if getattr(k, "block", 0) == 64 and unpacked(k) and k.exchange < k.heads // k.block:
+    if heads_on_m(k) and unpacked(k) and k.exchange < blocks_of(k, dims) // max(1, dims["t"]):
         # Measured: 0.25 us a tile are saved where each CTA of a query unpacks half of it.
         ctas = dims["ctas"]
         merge += 0.25 * dims["t"] * tiles_of(k, dims) / ctas

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 
 from ..arch import ArchSpec, GpuSpec
 from ..programs.sparse_mla.common import (
     blocks_of,
     head_block,
+    heads_on_m,
     merged_rows,
+    padded_heads,
     sliced_ctas_per_sm,
     tiles_of,
     unpacked,
 )
+from ..tile.expressions import size_at
 from ..tile.lang import LaunchPlan, Policy
 from ._sparse_mla_costs import begins_early, overhead, shares
 
@@ -52,6 +56,17 @@ def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
     return level > 0 or (k.slices == 2 and (k.block, k.stages) in SLICED[k.kv][k.heads])
 
 
+def _useful_blocks(k: SimpleNamespace, arch: ArchSpec) -> bool:
+    """Of kernels for any number of heads: blocks of 16, and of 64; on Hopper whole rows or two slices, or heads on M.
+
+    Blocks of 64 heads of DeepSeek-V4 on Blackwell would spill where TileLang spells them.
+    """
+    if arch.tmem_columns:
+        return k.block in ((16,) if k.kv == "v4" else (16, 64)) and (k.tile, k.cluster, k.gather) == (64, 1, "cp_async")
+    shape = k.tile, k.exchange, k.stages, k.cluster, k.slices, k.block
+    return shape in ((64, 1, 2, 1, 1, 16), (64, 1, 2, 2, 2, 16), (64, 1, 2, 1, 1, 64))
+
+
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     """Tokens are unpacked by threads, so TMA gather4 serves bf16 rows only; at level 0 for 16 and 128 heads.
 
@@ -59,6 +74,10 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
 
     On Blackwell there are no clusters: all CTAs of a row merge.
     """
+    if k.heads == "any":
+        return _useful_blocks(k, arch)
+    if arch.tmem_columns and k.block:
+        return False
     if not arch.tmem_columns:
         return k.tile == 64 and _useful_hopper(k, level)
     if k.tile == 128:
@@ -71,15 +90,21 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
+    """How the rows are dealt out; and where a call may have any heads, what their blocks have room for."""
+    plan = _dealt(k, dims, gpu)
+    return replace(plan, padded_heads=size_at(padded_heads(k), dims)) if k.heads == "any" else plan
+
+
+def _dealt(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
     """Enough splits of the id row to give every SM a CTA: whole clusters, at most one split a tile, and what the caller fixed."""
     cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
     blocks = max(1, blocks_of(k, dims))
     tiles = max(1, tiles_of(k, dims)) * slices
-    if getattr(k, "block", 0) == 64:
+    if heads_on_m(k):
         pairs = not unpacked(k)
         units, rows = -(-tiles // 2) if pairs else tiles, max(1, dims["t"])
-        ctas, splits = shares(rows, k.heads // k.block, units, dims.get("splits"), gpu, walk=pairs)
-        early = begins_early(k, dims, k.heads // k.block * ctas, gpu)
+        ctas, splits = shares(rows, blocks // rows, units, dims.get("splits"), gpu, walk=pairs)
+        early = begins_early(k, dims, blocks // rows * ctas, gpu)
         return LaunchPlan(ctas=ctas, splits=splits, counters=blocks, early=early)
     if slices > 1:
         slots = gpu.sms * sliced_ctas_per_sm(k)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -365,6 +366,10 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from (("bf16", {"t": t, "heads": h, "pages": 4096, "ids": i}) for h, t, i in patterns)
         prompts = product(("bf16", "fp8"), every, (1024, 2048, 4096, 8192), (512, 2048))
         yield from ((f, {"t": t, "heads": h, "pages": p}) for f, h, t, p in prompts)
+        others = product(("bf16", "fp8", "nope"), (4, 20, 96), (1, 64, 1024))
+        yield from ((f, {"t": t, "heads": h, "pages": 2048}) for f, h, t in others)
+        both = {"pages": 4096, "topk": 128, "extra_topk": 512}
+        yield from (("v4", {"t": t, "heads": h, **both}) for h, t in product((4, 20, 96), (1, 64, 1024)))
         return
     queries = (1, 16) if grid == "smoke" else (1, 4, 16, 64, 128)
     heads = (16, 8, 32, 64, 128) if grid == "serving" else (16,)
@@ -390,56 +395,70 @@ def _case(name: str, tier: str, form: str = "bf16", **params: Any) -> Workload:
     return Workload(name, tier, form, {"t": 2, "heads": 16, "topk": 256, "n": 512, **params})
 
 
+WORKLOADS = (
+    *(_case(f"tiny_h{heads}", "tiny", heads=heads) for heads in (8, 16, 32, 64, 128)),
+    _case("tiny_h4", "tiny", heads=4),
+    _case("tiny_h40", "tiny", heads=40),
+    _case("tiny_fp8", "tiny", "fp8"),
+    *(
+        _case(f"ids_{ids}", "edge", t=3, ids=ids)
+        for ids in ("sorted", "tail", "holes", "empty", "mixed", "repeats")
+    ),
+    _case("joined_cache", "edge", joined=True, ids="holes"),
+    _case("sink", "edge", sink=True, ids="mixed", t=3),
+    _case("natural_log", "edge", lse_scale=math.log(2)),
+    _case("heads_one", "edge", heads=1, t=3, ids="mixed", sink=True),
+    _case("heads_between", "edge", heads=100, t=3, topk=203, strided=True, sink=True, lengths=True),
+    _case("topk64", "edge", topk=64, n=100),
+    _case("topk_any", "edge", topk=203, t=3, ids="holes"),
+    _case("lengths", "edge", t=4, lengths=True, empty_lse=math.inf),
+    _case("pages", "edge", t=3, n=510, page_size=51, ids="holes"),
+    _case("fp8_pages", "edge", "fp8", t=3, n=510, page_size=51, ids="holes"),
+    _case("strided", "edge", t=3, topk=130, strided=True, sink=True),
+    _case("fp8_strided", "edge", "fp8", t=3, topk=130, strided=True, lengths=True),
+    _case("fp8_holes", "edge", "fp8", ids="holes", t=3),
+    _case("tiny_nope", "tiny", "nope"),
+    _case("nope_pages", "edge", "nope", t=3, n=510, page_size=51, ids="holes"),
+    _case("nope_strided", "edge", "nope", t=3, topk=130, strided=True, lengths=True),
+    _case("tiny_v4", "tiny", "v4"),
+    _case("v4_window_alone", "edge", "v4", t=3, topk=128, v4_extra_topk=0, ids="holes", sink=True),
+    _case("v4_odd_pages", "edge", "v4", t=3, page_size=53, v4_extra_page_size=69, ids="holes"),
+    _case("v4_lengths", "edge", "v4", t=4, lengths=True, empty_lse=math.inf, sink=True),
+    _case("v4_empty", "edge", "v4", t=3, ids="empty", lse_scale=math.log(2)),
+    _case("fp8_raw_scales", "edge", "fp8", ids="holes", t=3, fp8_scales="raw"),
+    *(
+        _case(f"real_h{heads}", "real", heads=heads, t=16, topk=2048, n=131072)
+        for heads in (8, 16, 32, 64, 128)
+    ),
+    *(_case(f"real_h{heads}", "real", heads=heads, t=16, topk=2048, n=131072) for heads in (4, 96)),
+    _case("real_nope", "real", "nope", t=16, topk=2048, n=131072),
+    _case("real_pages_8462", "real", t=8, topk=2048, n=8462 * 64, ids="tail"),
+    _case("real_fp8", "real", "fp8", t=16, topk=2048, n=131072),
+    _case(
+        "real_v4",
+        "real",
+        "v4",
+        t=16,
+        topk=128,
+        n=16384,
+        v4_extra_topk=512,
+        v4_extra_n=16384,
+        v4_extra_page_size=64,
+    ),
+)
+# Kernels for any heads are tried where those of a number of their own are, with a full block and one that is not.
+ODD_HEADS = tuple(
+    replace(each, name=f"{each.name}_h20", params={**each.params, "heads": 20})
+    for each in WORKLOADS
+    if each.tier != "real" and each.params["heads"] == 16
+)
+
+
 PROBLEM = Problem(
     op="sparse_mla",
     doc=__doc__,
     forms=FORMS,
-    workloads=(
-        *(_case(f"tiny_h{heads}", "tiny", heads=heads) for heads in (8, 16, 32, 64, 128)),
-        _case("tiny_fp8", "tiny", "fp8"),
-        *(
-            _case(f"ids_{ids}", "edge", t=3, ids=ids)
-            for ids in ("sorted", "tail", "holes", "empty", "mixed", "repeats")
-        ),
-        _case("joined_cache", "edge", joined=True, ids="holes"),
-        _case("sink", "edge", sink=True, ids="mixed", t=3),
-        _case("natural_log", "edge", lse_scale=math.log(2)),
-        _case("topk64", "edge", topk=64, n=100),
-        _case("topk_any", "edge", topk=203, t=3, ids="holes"),
-        _case("lengths", "edge", t=4, lengths=True, empty_lse=math.inf),
-        _case("pages", "edge", t=3, n=510, page_size=51, ids="holes"),
-        _case("fp8_pages", "edge", "fp8", t=3, n=510, page_size=51, ids="holes"),
-        _case("strided", "edge", t=3, topk=130, strided=True, sink=True),
-        _case("fp8_strided", "edge", "fp8", t=3, topk=130, strided=True, lengths=True),
-        _case("fp8_holes", "edge", "fp8", ids="holes", t=3),
-        _case("tiny_nope", "tiny", "nope"),
-        _case("nope_pages", "edge", "nope", t=3, n=510, page_size=51, ids="holes"),
-        _case("nope_strided", "edge", "nope", t=3, topk=130, strided=True, lengths=True),
-        _case("tiny_v4", "tiny", "v4"),
-        _case("v4_window_alone", "edge", "v4", t=3, topk=128, v4_extra_topk=0, ids="holes", sink=True),
-        _case("v4_odd_pages", "edge", "v4", t=3, page_size=53, v4_extra_page_size=69, ids="holes"),
-        _case("v4_lengths", "edge", "v4", t=4, lengths=True, empty_lse=math.inf, sink=True),
-        _case("v4_empty", "edge", "v4", t=3, ids="empty", lse_scale=math.log(2)),
-        _case("fp8_raw_scales", "edge", "fp8", ids="holes", t=3, fp8_scales="raw"),
-        *(
-            _case(f"real_h{heads}", "real", heads=heads, t=16, topk=2048, n=131072)
-            for heads in (8, 16, 32, 64, 128)
-        ),
-        _case("real_nope", "real", "nope", t=16, topk=2048, n=131072),
-        _case("real_pages_8462", "real", t=8, topk=2048, n=8462 * 64, ids="tail"),
-        _case("real_fp8", "real", "fp8", t=16, topk=2048, n=131072),
-        _case(
-            "real_v4",
-            "real",
-            "v4",
-            t=16,
-            topk=128,
-            n=16384,
-            v4_extra_topk=512,
-            v4_extra_n=16384,
-            v4_extra_page_size=64,
-        ),
-    ),
+    workloads=(*WORKLOADS, *ODD_HEADS),
     make=make,
     reference=reference,
     compare=compare,

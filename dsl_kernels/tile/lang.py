@@ -377,6 +377,7 @@ class LaunchPlan:
         ctas: CTAs that the work is dealt to; of a grid that has further axes the extent of the first.
         splits: parts that the work of one row is cut into.
         abreast: heads that are worked on side by side.
+        padded_heads: heads that the blocks of a row have room for, where the last one may have fewer.
         counters: counters by which CTAs learn who has come.
         inbox_words: 32-bit words through which CTAs of the grid send one another results.
         all_resident: whether all CTAs run at once, so that they may wait for one another.
@@ -386,6 +387,7 @@ class LaunchPlan:
     ctas: int | None = None
     splits: int | None = None
     abreast: int | None = None
+    padded_heads: int | None = None
     counters: int | None = None
     inbox_words: int | None = None
     all_resident: bool | None = None

@@ -33,7 +33,7 @@ class TileProgram:
         scratch: what the kernels take beside the problem's operands: workspaces, and integers that the launch plan gives
             (scalars); or a function of the knobs. Their extents are dims of the call or of the plan. Workspaces stand in
             front of the problem's last scalars in a call, integers behind these.
-        guards: conditions on the call, checked by the registry. A knob that is named like an extent of an operand fixes it:
+        guards: conditions on the call, checked by the registry. A number of a knob that is named like an extent of an operand fixes it:
             where no guard has that name, one that refuses calls of another value is added in front.
         constraints: extra (knobs, schedule, arch) rules of this program; each yields (code, figure, limit, fix).
     """
@@ -160,15 +160,16 @@ class TileProgram:
     def operands(self, knobs: Mapping[str, Any]) -> tuple[Operand, ...]:
         """The arguments of a variant's launch, in call order, with the extents that its knobs fix as numbers.
 
-        A knob that is named like an extent fixes it.
+        A knob that is named like an extent fixes it where its value is a number.
         """
+        fixed = {name: value for name, value in knobs.items() if isinstance(value, int)}
         return tuple(
             Operand.scalar(o.name, o.torch_name)
             if o.kind == "scalar"
             else Operand.tensor(
                 o.name,
                 o.torch_name,
-                *(knobs.get(extent, extent) if isinstance(extent, str) else extent for extent in o.shape),
+                *(fixed.get(extent, extent) if isinstance(extent, str) else extent for extent in o.shape),
                 strides=o.layout,
                 written=o.kind != "in",
             )

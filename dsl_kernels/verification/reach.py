@@ -84,17 +84,23 @@ def _gqa(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
         yield _workload(k.dtype, sizes), {"ctas": 1, "abreast": 1}
 
 
+def attended_heads(knobs: Mapping[str, Any]) -> int:
+    """Heads of a call to a variant of attention: where it takes any, a block that is full and one that is not."""
+    return int(knobs["block"] + 4 if knobs["heads"] == "any" else knobs["heads"])
+
+
 def _sparse_mla(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
     """Three queries, each of one CTA or cluster or shared by two, with more tiles than twice the slots of the ring."""
     stages, shares = getattr(k, "stages", 3), max(getattr(k, "cluster", 1), getattr(k, "slices", 1))
     topk, t = k.tile * (ROUNDS * stages + 1) * shares, 3
     launch, joined = {"splits": shares}, {"splits": 2 * shares}
-    if shares == 1 and getattr(k, "block", 0) != 64:
+    on_m = hasattr(k, "stages") and k.block == 64
+    if shares == 1 and not on_m:
         joined["all_resident"] = 0  # then the last to come merges
-    if getattr(k, "block", 0) == 64:  # these CTAs walk: one for all queries
+    if on_m:  # these CTAs walk: one for all queries
         launch["ctas"] = 1
     for ids in ("holes", "mixed"):
-        found = _workload(k.kv, {"t": t, "heads": k.heads, "topk": topk, "n": 2 * topk, "ids": ids})
+        found = _workload(k.kv, {"t": t, "heads": attended_heads(vars(k)), "topk": topk, "n": 2 * topk, "ids": ids})
         yield found, launch
         if ids == "holes":
             yield found, joined

@@ -64,7 +64,8 @@ def fitted(variant: Variant, workload: Workload) -> Workload:
     extents = {extent for spec in program.problem.operands(form) for extent in spec.shape}
     for knob in program.knobs:
         fixed = variant.knobs.get(knob.name)
-        if knob.name in extents & params.keys() and fixed not in (None, params[knob.name]):
+        # A word fixes none.
+        if knob.name in extents & params.keys() and isinstance(fixed, int) and fixed != params[knob.name]:
             params[knob.name] = fixed
             name += f"_{knob.spell(fixed)}"
     if form != workload.form:

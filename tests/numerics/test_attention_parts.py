@@ -18,6 +18,7 @@ from dsl_kernels.tile.expressions import size_at
 from dsl_kernels.tile.lang import LaunchPlan
 from dsl_kernels.tile.plan import words_of
 from dsl_kernels.verification import trial
+from dsl_kernels.verification.reach import attended_heads
 
 VARIANTS = [v for v in variants.variants("sparse_mla", arch="sm_90a") if v.knobs.get("slices", 1) > 1]
 BLACKWELL = variants.variants("sparse_mla", arch="sm_100a")
@@ -32,7 +33,7 @@ def test_ctas_that_wait_for_each_other_all_fit(variant: variants.Variant, gpu) -
     schedule = PROGRAM.schedule(variant.knobs, gpu.arch)
     words, _ = words_of(schedule, "inboxes")
     for t in (*range(1, 70), 128, 300):
-        sizes = {"t": t, "topk": 2048, "heads": variant.knobs["heads"]}
+        sizes = {"t": t, "topk": 2048, "heads": attended_heads(variant.knobs)}
         found = {**sizes, **launch(SimpleNamespace(**variant.knobs), sizes, gpu).dims}
         x, y, z = (size_at(extent, found) for extent in schedule.grid)
         if size_at(schedule.resident, found):
@@ -61,7 +62,7 @@ WHOLE = [
 def test_splits_of_whole_rows_merge_together_or_the_last_one_alone(
     variant: variants.Variant, executor, splits: int, crowd: bool
 ) -> None:
-    sizes = {"t": 2, "heads": variant.knobs["heads"], "topk": 320, "n": 700, "ids": "holes"}
+    sizes = {"t": 2, "heads": attended_heads(variant.knobs), "topk": 320, "n": 700, "ids": "holes"}
     told = {"splits": splits, "all_resident": int(not crowd)}
     work = Workload("splits", "edge", variant.knobs["kv"], sizes)
     found = trial.run(variant, work, executor, launch=told)
@@ -71,7 +72,7 @@ def test_splits_of_whole_rows_merge_together_or_the_last_one_alone(
 def test_splits_that_do_not_run_at_once_do_not_wait() -> None:
     knobs, gpu = SimpleNamespace(**WHOLE[0].knobs), GPUS["H200"]
     for t, splits, waits in ((33, 4, True), (34, 4, False), (44, 3, True), (100, 4, False)):
-        sizes = {"t": t, "topk": 2048, "heads": WHOLE[0].knobs["heads"], "splits": splits}
+        sizes = {"t": t, "topk": 2048, "heads": attended_heads(WHOLE[0].knobs), "splits": splits}
         found = launch(knobs, sizes, gpu)
         assert found.splits == splits and found.counters == t and found.all_resident is waits
         resident = PROGRAM.schedule(WHOLE[0].knobs, gpu.arch).resident
@@ -120,10 +121,10 @@ def test_parts_that_share_out_no_rows_evenly_are_refused() -> None:
 @pytest.mark.emulator
 @pytest.mark.compile
 @pytest.mark.parametrize(
-    "variant", [v for v in (*VARIANTS, *BLACKWELL) if v.knobs["heads"] <= 16], ids=lambda v: v.id
+    "variant", [v for v in (*VARIANTS, *BLACKWELL) if attended_heads(v.knobs) <= 20], ids=lambda v: v.id
 )
 def test_the_order_of_arrival_changes_no_bit(variant: variants.Variant) -> None:
-    sizes = {"t": 1, "heads": variant.knobs["heads"], "topk": 256, "n": 700, "ids": "holes"}
+    sizes = {"t": 1, "heads": attended_heads(variant.knobs), "topk": 256, "n": 700, "ids": "holes"}
     workload = Workload("parts", "edge", variant.knobs["kv"], sizes)
     first, second = (
         trial.run(variant, workload, executor, launch={"splits": 8})

@@ -15,6 +15,7 @@ from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.policies.sparse_mla import launch
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.verification import trial
+from dsl_kernels.verification.reach import attended_heads
 
 VARIANTS = [v for v in variants.variants("sparse_mla", arch="sm_90a") if v.knobs.get("block") == 64]
 # Tiles a query, and CTAs a block of heads: parts of queries, whole queries, and more CTAs than there is work for.
@@ -22,7 +23,7 @@ DEALS = ((5, 2), (5, 4), (3, 1), (2, 4), (9, 3), (2, 5))
 
 
 def _workload(variant: variants.Variant, tiles: int, ids: str) -> Workload:
-    sizes = {"t": 3, "heads": variant.knobs["heads"], "topk": 64 * tiles, "n": 700, "ids": ids}
+    sizes = {"t": 3, "heads": attended_heads(variant.knobs), "topk": 64 * tiles, "n": 700, "ids": ids}
     return Workload(f"shares_{tiles}_{ids}", "edge", variant.knobs["kv"], sizes)
 
 
@@ -62,7 +63,7 @@ def test_the_compiled_kernels_agree(variant: variants.Variant) -> None:
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
 def test_queries_without_ids_go_to_kernels_that_write_their_rows(variant: variants.Variant) -> None:
     """No tile is dealt to any CTA, so none would write a result."""
-    heads = variant.knobs["heads"]
+    heads = attended_heads(variant.knobs)
     call = registry.Call(
         "sparse_mla",
         "bf16",

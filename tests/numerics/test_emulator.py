@@ -13,6 +13,7 @@ from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.layouts import V4_ROW_BYTES, V4_SCALE_BYTES
 from dsl_kernels.verification import trial
+from dsl_kernels.verification.reach import attended_heads
 
 pytestmark = [
     pytest.mark.emulator,
@@ -113,7 +114,7 @@ def ways_to_gather():
 def test_rows_that_no_id_names_may_hold_anything(variant) -> None:
     """A tile with padding reads no row in its place: row 0 may be one that was never written."""
     kv = variant.knobs["kv"]
-    sizes = {"t": 3, "heads": variant.knobs["heads"], "topk": 256, "n": 512, "ids": "holes"}
+    sizes = {"t": 3, "heads": attended_heads(variant.knobs), "topk": 256, "n": 512, "ids": "holes"}
     workload = Workload("unnamed_rows", "edge", kv, sizes)
     inputs = trial.draw("sparse_mla", workload, 0)
     ids = inputs["indices"]

@@ -287,12 +287,12 @@ def test_explain_ranks_refuses_and_labels_the_model():
 
 
 def test_explain_names_the_refusal_of_each_candidate():
-    found = data("explain", "sparse_mla", "--dim", "t=4,heads=24,topk=2048", "--arch", "sm_90a", code=2)
-    assert found["selection"] is None
-    assert all(c["refusal"] for c in found["candidates"])
+    found = data("explain", "sparse_mla", "--dim", "t=4,heads=24,topk=2048", "--arch", "sm_90a")
+    assert "__any_" in found["selection"]["variant"]
+    assert all(c["refusal"] for c in found["candidates"] if "__any_" not in c["variant"])
     assert any(c["refusal"] == "heads = 24, built for 16" for c in found["candidates"])
     text = invoke("explain", "sparse_mla", "--dim", "t=4,heads=24,topk=2048", "--arch", "sm_90a").stdout
-    assert "heads = 24, built for 8, 16, 32, 64 or 128" in text and len(text.splitlines()) < 16
+    assert "heads = 24, built for 8, 16, 32, 64 or 128" in text and len(text.splitlines()) < 36
 
 
 def test_explain_says_which_tuned_entry_decided(tmp_path):
@@ -459,7 +459,7 @@ def test_run_fails_when_the_output_is_wrong(monkeypatch):
     [
         ((), "--size NAME"),
         (("-l", "300", "--topk", "4096"), "1 to 2048"),
-        (("-l", "300", "--heads", "12"), "8, 16, 32, 64, 128"),
+        (("-l", "300", "--heads", "129"), "1 to 128"),
         (("-l", "300", "--kv", "fp4"), "joined"),
         (("-l", "6400", "--pages", "3"), "100 pages"),
         (("-l", "300", "--next-n", "9"), "1 to 8"),

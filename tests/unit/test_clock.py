@@ -17,6 +17,7 @@ from dsl_kernels.clock.work import work_of
 from dsl_kernels.errors import InvalidArgumentError, ScheduleError
 from dsl_kernels.programs.lightning_indexer import decode
 from dsl_kernels.tile import text as t
+from dsl_kernels.verification.reach import attended_heads
 
 DIMS = {
     "bf16": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0, "ckv_stride": 512, "kpe_stride": 64},
@@ -38,6 +39,8 @@ def call_of(variant: variants.Variant, gpu: str = "", **sizes: int) -> registry.
     form = programs.get(variant.op).form(knobs)
     given = DIMS["gqa" if variant.op == "gqa_forward" else form]
     fixed = {name: knobs[name] for name in ("heads", "dim") if name in knobs}
+    if fixed.get("heads") == "any":
+        fixed |= {"heads": attended_heads(knobs)}
     row = GPUS[gpu or get_arch(variant.arch).gpu]
     return registry.Call(variant.op, form, variant.arch, {**given, **fixed, **sizes}, row.device)
 
@@ -54,7 +57,7 @@ def sm_of(
         "counters": 1,
         "inbox_words": 1,
     }
-    dims |= {"all_resident": 0, "abreast": 1}
+    dims |= {"all_resident": 0, "abreast": 1, "padded_heads": 64}
     changed = change(dataclasses.replace(kernel, works={}))
     given = given or rates.rates_of(call.row)
     share = sm.Share.of(changed.schedule, call.row, given, dims, counted(dims), 1e6)

@@ -233,7 +233,7 @@ def test_what_torch_does_in_place_of_an_op_is_the_op(monkeypatch: pytest.MonkeyP
         (("sdpa", "--dim", "m=3"), "UNKNOWN_NAME", "'m'"),
         (("sparse_mla", "--variant", "flash"), "UNKNOWN_NAME", "flash"),
         (("topk_selector", "--variant", "sparse_mla"), "INVALID_ARGUMENT", "it computes sparse_mla"),
-        (("sparse_mla", "--variant", "sparse_mla", "--dim", "heads=24"), "INVALID_ARGUMENT", "heads"),
+        (("sparse_mla", "--variant", "sparse_mla", "--dim", "heads=16"), "INVALID_ARGUMENT", "heads"),
         (("sparse_mla", "--form", "fp4"), "UNKNOWN_NAME", "fp4"),
         (("topk_selector", "--dim", "row=3"), "UNKNOWN_NAME", "rows"),
         (("topk_select",), "UNKNOWN_NAME", "topk_selector"),

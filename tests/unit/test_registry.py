@@ -102,14 +102,14 @@ def test_explain_lists_every_variant_once_with_a_reason_or_a_prediction() -> Non
 
 def test_no_match_groups_the_refusals_nearest_first() -> None:
     with pytest.raises(NoVariantError) as caught:
-        registry.select(mla(heads=24))
+        registry.select(replace(mla(heads=24), dims={**mla(heads=24).dims, "splits": 999}))
     first, *lines = str(caught.value).splitlines()
     assert (
         first.endswith(f"got {len(variants.variants('sparse_mla'))} refusals:")
         and len(lines) == 3
         and len(str(caught.value)) < 1000
     )
-    assert "heads = 24, built for 8, 16, 32, 64 or 128 (such as sparse_mla__" in lines[0]
+    assert "splits = 999 exceeds 32, one a tile and slice or is no multiple" in lines[0]
     assert "these and further conditions" in lines[1] and "built for sm_100a" in lines[2]
     total = sum(int(line.split(":")[0]) for line in lines)
     assert total == len(variants.variants("sparse_mla"))

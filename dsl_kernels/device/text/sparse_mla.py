@@ -27,10 +27,12 @@ from .sparse_mla_softmax import (
     columns_of,
     first_head,
     inverse_sum,
+    is_head,
     kept_beside,
     leave_heads,
     over_lanes,
     said_lse,
+    sink_of,
 )
 
 LATENT_DIM = Size(512, "LATENT_DIM")
@@ -55,21 +57,22 @@ def _result_bytes(acc):
 def write_outputs(
     m: LeafRecorder, acc: Registers[Float32], top: Registers[Float32], attn_sink: Global[Float32],
     out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], row: Int32, head0: Int32,
-    lse_scale: Float32, empty_lse: Float32,
+    lse_scale: Float32, empty_lse: Float32, heads: Int32 | None,
 ) -> None:  # fmt: skip
     """The result of a row that one CTA holds whole."""
     each = top.size * 2
     for group in unrolled(each // FOUR):
         for column, i in columns_of(group):
             head = head0 + column_head(column, m.thread)
-            to = out.row("to", (row, head))
-            kept = kept_beside(top[column], attn_sink[head])
-            for block in unrolled(acc.size // each):
-                for r in range(2):
-                    value = inline(acc[block * each + i + 2 * r] * kept)
-                    to[_own_dim(block, m.thread) + 8 * r] = value.to("bfloat16")
-            if m.thread < 4:
-                lse.row("of_row", row)[head] = said_lse(top[column], lse_scale, empty_lse)
+            if is_head(head, heads):
+                to = out.row("to", (row, head))
+                kept = kept_beside(top[column], attn_sink[head])
+                for block in unrolled(acc.size // each):
+                    for r in range(2):
+                        value = inline(acc[block * each + i + 2 * r] * kept)
+                        to[_own_dim(block, m.thread) + 8 * r] = value.to("bfloat16")
+                if m.thread < 4:
+                    lse.row("of_row", row)[head] = said_lse(top[column], lse_scale, empty_lse)
 
 
 # Heads on N: the CTAs that hold a slice of the dims trade rows of O^T, of 16 dims by 8 heads, with the lses of all heads
@@ -85,12 +88,15 @@ def _share_head(thread):
 
 
 @by_text
-def load_sinks(m: LeafRecorder, sinks: Registers[Float32], attn_sink: Global[Float32], head0: Int32) -> None:
+def load_sinks(
+    m: LeafRecorder, sinks: Registers[Float32], attn_sink: Global[Float32], head0: Int32, heads: Int32 | None,
+) -> None:  # fmt: skip
     """The sink logits of a thread's heads, one of each row's, read long before they are wanted."""
     head, _ = _share_head(m.thread)
-    mine = attn_sink.part("mine", head0 + head)
+    if heads is None:
+        mine = attn_sink.part("mine", head0 + head)
     for c in range(sinks.size):
-        sinks[c] = mine[c * COLUMN]
+        sinks[c] = mine[c * COLUMN] if heads is None else sink_of(attn_sink, head0 + head + c * COLUMN, heads)
 
 
 @recorded
@@ -151,7 +157,7 @@ def keep_parts(
 def merge_rows(
     m: LeafRecorder, out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], received: Shared[Float32],
     sinks: Registers[Float32], row: Int32, head0: Int32, part: Int32, parts: Int32, which: Int32,
-    dims: int, block: int, lse_scale: Float32, empty_lse: Float32,
+    dims: int, block: int, lse_scale: Float32, empty_lse: Float32, heads: Int32 | None,
 ) -> None:  # fmt: skip
     """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store it; and the lse.
 
@@ -167,7 +173,7 @@ def merge_rows(
         if parts == count:
             _merge_share(
                 m, out, lse, lses, values, sinks, count, rows // count, part, row, head, dim, ROW + block, lse_scale,
-                empty_lse,
+                empty_lse, heads,
             )  # fmt: skip
 
 
@@ -186,7 +192,7 @@ def _others(parts):
 
 @recorded
 def _merge_share(
-    m, out, lse, lses, values, sinks, parts, each, part, row, head0, dim, width, lse_scale, empty_lse
+    m, out, lse, lses, values, sinks, parts, each, part, row, head0, dim, width, lse_scale, empty_lse, heads
 ):
     """Merge `each` rows of so many parts. Four rows have the same heads, and again after all heads; and so the same weights."""
     span, four, weights = FOUR * sinks.size, min(each, FOUR), m.local("weights", parts, "float32")
@@ -198,8 +204,9 @@ def _merge_share(
         for p in unrolled(parts):
             weights[p] = lses[(p * each + c * four) * width + column * 2]
         scale, joined = _weigh(m, weights, _chosen(sinks, column))
-        if dim == 0 and (n & 3) == 0 and n < span:
-            lse.row("of_row", row)[mine] = said_lse(joined, lse_scale, empty_lse)
+        if dim == 0 and (n & 3) == 0 and n < span:  # noqa: SIM102 (the inner condition may be no value of the kernel)
+            if is_head(mine, heads):
+                lse.row("of_row", row)[mine] = said_lse(joined, lse_scale, empty_lse)
         to = out.row("to", (row, mine), first=dim)
         for again in unrolled(max(each // span, 1)):
             for i in unrolled(four):
@@ -211,7 +218,8 @@ def _merge_share(
                 beside = exchange(value, 1)
                 if (dim & 1) == 0:
                     own = n + i + again * span
-                    m.do(store_pair(to.at((own >> log2_span) * 64 + (own & 3) * 16), value, beside))
+                    if is_head(mine, heads):
+                        m.do(store_pair(to.at((own >> log2_span) * 64 + (own & 3) * 16), value, beside))
 
 
 @recorded
@@ -237,12 +245,14 @@ def _weigh(m, weights, sink):
 
 @by_text
 def load_row_sinks(
-    m: LeafRecorder, sinks: Registers[Float32], attn_sink: Global[Float32], head0: Int32,
+    m: LeafRecorder, sinks: Registers[Float32], attn_sink: Global[Float32], head0: Int32, heads: Int32 | None,
 ) -> None:  # fmt: skip
     """The sink logits of the heads, read long before they are wanted."""
-    mine = attn_sink.part("mine", head0 + first_head(m.thread))
+    if heads is None:
+        mine = attn_sink.part("mine", head0 + first_head(m.thread))
     for r in range(2):
-        sinks[r] = mine[HALF_ROWS * r]
+        head = inline(head0 + first_head(m.thread) + HALF_ROWS * r)
+        sinks[r] = mine[HALF_ROWS * r] if heads is None else sink_of(attn_sink, head, heads)
 
 
 @moves(stored=_result_bytes)
@@ -251,6 +261,7 @@ def store_result_rows(
     m: LeafRecorder, out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], acc: Registers[Float32],
     factor: Registers[Float32], lses: Registers[Float32], sinks: Registers[Float32], row: Int32, head0: Int32,
     scratch: Shared[BFloat16], width: int, lse_scale: Float32, empty_lse: Float32, side: int,
+    heads: Int32 | None,
 ) -> None:  # fmt: skip
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
 
@@ -275,11 +286,14 @@ def store_result_rows(
             head = own + i * (WARP // pieces) + lane // pieces
             scratch.read(held, (head, lane % pieces * 8))
             to = out.row("to", (row, head0 + head), first=side * (FOURS * 8) + block * width)
-            to.write(held, lane % pieces)
+            if is_head(head0 + head, heads):
+                to.write(held, lane % pieces)
     if side == 0:
         for r in range(2):
             joined[r] = said_lse(lses[r], lse_scale, empty_lse)
-        leave_heads(m, lse.row("of_heads", row, first=head0), joined)
+        leave_heads(
+            m, lse.row("of_heads", row, first=head0), joined, None if heads is None else heads - head0
+        )
 
 
 # Splits of a query that leave their parts of O in scratch memory, where their CTAs join them, a share of the dims each.
@@ -301,9 +315,9 @@ class _Part:
     thread: Value
     first: Value
 
-    def room(self, o_partial, place, splits, heads):
+    def room(self, o_partial, place, splits, padded):
         """Where a thread leaves its fours of the part of a row, a split and the first of its heads, THREADS of them apart."""
-        return o_partial.row("room", place, (splits, heads, LATENT_DIM), self.first * FOUR)
+        return o_partial.row("room", place, (splits, padded, LATENT_DIM), self.first * FOUR)
 
 
 @dataclass(frozen=True)
@@ -368,23 +382,23 @@ def _part(side, columns, thread):
 def leave_part(
     m: LeafRecorder, acc: Registers[Float32], lses: Registers[Float32], row: Int32, head0: Int32, side: int,
     split: Int32, o_partial: Writes[Global[Float32]], lse_partial: Writes[Global[Float32]], splits: Int32,
-    heads: int,
+    padded: int | Int32,
 ) -> None:  # fmt: skip
     """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
     part, four = _part(side, lses.size, m.thread), m.local("four", FOUR, "float32")
-    room = part.room(o_partial, (row, split, head0), splits, heads)
+    room = part.room(o_partial, (row, split, head0), splits, padded)
     for u in unrolled(acc.size // FOUR):
         for e in range(FOUR):
             four[e] = acc[u * FOUR + e]
         room.write(four, u * THREADS)
     if side != 1 and part.leaves:
-        of_split = lse_partial.row("of_split", (row, split), (splits, heads), head0)
+        of_split = lse_partial.row("of_split", (row, split), (splits, padded), head0)
         for column in unrolled(part.columns):
             of_split[part.head(column)] = lses[column]
 
 
 @recorded
-def _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, lse_scale, empty_lse):
+def _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, lse_scale, empty_lse, heads):
     """Of each head the base of all parts' lses, what the weighted sum is scaled by, and the lse of all of them."""
     columns = part.columns
     own_parts = rolled(part.lane, parts, 1 << len(part.alike), at_once=AT_ONCE)
@@ -406,7 +420,7 @@ def _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, l
         total = over_lanes(m, scale[column], add, part.alike)
         of_all = base2_lse(total, base[column])
         joined[column] = said_lse(of_all, lse_scale, empty_lse)
-        sink = inline(attn_sink[head0 + part.head(column)])
+        sink = inline(sink_of(attn_sink, head0 + part.head(column), heads))
         scale[column] = inverse_sum(total) * kept_beside(of_all, sink)
 
 
@@ -415,8 +429,8 @@ def _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, l
 def merge_parts(
     m: LeafRecorder, row: Int32, head0: Int32, parts: Int32, share: Int32, shares: Int32, columns: int,
     side: int, out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], o_partial: Global[Float32],
-    lse_partial: Global[Float32], attn_sink: Global[Float32], splits: Int32, heads: int, lse_scale: Float32,
-    empty_lse: Float32,
+    lse_partial: Global[Float32], attn_sink: Global[Float32], splits: Int32, padded: int | Int32,
+    lse_scale: Float32, empty_lse: Float32, heads: Int32 | None,
 ) -> None:  # fmt: skip
     """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep beside its sink, and store it; and the lse.
 
@@ -426,13 +440,15 @@ def merge_parts(
     base, scale, joined = (m.local(text, columns, "float32") for text in ("base", "scale", "joined"))
 
     def lses_of(p):
-        return lse_partial.row("lses", (row, p), (splits, heads), head0)
+        return lse_partial.row("lses", (row, p), (splits, padded), head0)
 
-    _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, lse_scale, empty_lse)
+    _weigh_all(m, part, parts, lses_of, base, scale, joined, attn_sink, head0, lse_scale, empty_lse, heads)
     if side != 1 and share == 0 and part.leaves:
         of_heads = lse.row("of_heads", row, first=head0)
         for column in unrolled(columns):
-            of_heads[part.head(column)] = joined[column]
+            head = inline(part.head(column))
+            if is_head(head0 + head, heads):
+                of_heads[head] = joined[column]
     few, fours = min(FEW, FEW_REGISTERS // size), size // FOUR
     end = (share + 1) * part.pieces // shares
     weight = m.local("weight", columns, "float32")
@@ -441,7 +457,7 @@ def merge_parts(
         for i in unrolled(merged.size):
             merged[i] = 0.0
         for p in rolled(parts, at_once=AT_ONCE):
-            lses, room = lses_of(p), part.room(o_partial, (row, p, head0), splits, heads)
+            lses, room = lses_of(p), part.room(o_partial, (row, p, head0), splits, padded)
             for column in unrolled(columns):
                 weight[column] = exp2(lses[part.head(column)] - base[column])
             for v in unrolled(few):
@@ -454,8 +470,11 @@ def merge_parts(
             if piece + v < end:
                 for i in unrolled(0, size, 1 if side == ON_N else 2):
                     column, at = part.column(i), v * size + i
-                    to = out.row("to", (row, head0 + part.head(column)), first=part.dim(piece + v, i))
-                    if side == ON_N:
-                        to[0] = (merged[at] * scale[column]).to("bfloat16")
-                    else:
-                        m.do(store_pair(to.at(0), merged[at] * scale[column], merged[at + 1] * scale[column]))
+                    head = inline(head0 + part.head(column))
+                    to = out.row("to", (row, head), first=part.dim(piece + v, i))
+                    if is_head(head, heads):
+                        if side == ON_N:
+                            to[0] = (merged[at] * scale[column]).to("bfloat16")
+                        else:
+                            factor = inline(scale[column])
+                            m.do(store_pair(to.at(0), merged[at] * factor, merged[at + 1] * factor))

@@ -23,7 +23,7 @@ from ...tile.kinds import (
 )
 from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import ceildiv, select
+from ...tile.text import ceildiv, minimum, select
 from ..torch.warps import (
     ballot,
     copy16,
@@ -122,11 +122,16 @@ def cache_row(m, ids, holder, n, which=""):
     return select(inside, token, 0), inside
 
 
+def heads_of_block(block, head0, heads):
+    """How many heads a block has from `head0` on: all that it has room for, or those that a query of `heads` has there."""
+    return block if heads is None else minimum(block, heads - head0)
+
+
 @moves(loaded=lambda target: target)
 @by_text
 def load_queries(
     m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32,
-    head_block: int, first: Int32, columns: int,
+    head_block: int, first: Int32, columns: int, heads: Int32 | None,
 ) -> None:  # fmt: skip
     """Columns `first` on of a block of heads of one query."""
     pieces, rounds = columns // 8, ceildiv(head_block * columns // 8, THREADS)
@@ -135,7 +140,8 @@ def load_queries(
     for i in unrolled(rounds):
         item = i * THREADS + m.thread
         of_head = q.row("of_head", (row, head0 + item // pieces), first=first)
-        m.do(load_vector(held, i * 4, 4, of_head.at(item % pieces * 8), item < most))
+        some = inline(item < heads_of_block(head_block, head0, heads) * pieces)
+        m.do(load_vector(held, i * 4, 4, of_head.at(item % pieces * 8), some))
     for i in unrolled(rounds):
         item = i * THREADS + m.thread
         if item < most:
@@ -146,13 +152,15 @@ def load_queries(
 @by_text
 def copy_query_rows(
     m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32, columns: int,
+    heads: Int32 | None,
 ) -> None:  # fmt: skip
     """Start the copies of a block of 64 heads of one query."""
     pieces = columns // 8
     for i in rolled(HEADS * pieces // THREADS, at_once=8):
         own, piece = m.thread // pieces + i * (THREADS // pieces), m.thread % pieces
         of_head = q.row("of_head", (row, head0 + own))
-        m.do(copy16(target.group_at(own, piece * 8, 8), of_head.at(piece * 8), True))
+        some = inline(True if heads is None else head0 + own < heads)
+        m.do(copy16(target.group_at(own, piece * 8, 8), of_head.at(piece * 8), some))
 
 
 @moves(loaded=lambda target: target)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...problems.layouts import LATENT_DIM, ROPE_DIM, V4_GROUP, V4_ROW_BYTES, V4_SCALE_BYTES
 from ...tile.counting import moves
-from ...tile.frontend import inline, recorded, rolled, unrolled
+from ...tile.frontend import inline, named, recorded, rolled, unrolled
 from ...tile.kinds import (
     BFloat16,
     Boolean,
@@ -34,12 +34,13 @@ from ...tile.text import ceildiv, maximum, select
 from ..torch.fragment import load_columns, store_columns
 from ..torch.fragment import read_accumulator as read_accumulator
 from ..torch.warps import any_lane, copy16, exp2, load_vector, shuffle, store_fp8, store_pair, store_vector
-from .sparse_mla_gather import SCALE_WORD, SCALES_AT, THREADS, TOKEN_WORDS, cache_row
+from .sparse_mla_gather import SCALE_WORD, SCALES_AT, THREADS, TOKEN_WORDS, cache_row, heads_of_block
 from .sparse_mla_gather_v4 import ue8m0, v4_token
 from .sparse_mla_softmax import (
     base2_lse,
     column_head,
     inverse_sum,
+    is_head,
     join_maxima,
     join_sums,
     kept_beside,
@@ -56,7 +57,7 @@ AT_ONCE = 8
 @by_text
 def copy_block(
     m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32,
-    head_block: int, columns: int,
+    head_block: int, columns: int, heads: Int32 | None,
 ) -> None:  # fmt: skip
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
     pieces = columns // 8
@@ -64,7 +65,8 @@ def copy_block(
         item = i * THREADS + m.thread
         to = inline(target.group_at(item // pieces, item % pieces * 8, 8))
         of_head = q.row("of_head", (row, head0 + item // pieces))
-        m.do(copy16(to, of_head.at(item % pieces * 8), item < head_block * pieces))
+        some = inline(item < heads_of_block(head_block, head0, heads) * pieces)
+        m.do(copy16(to, of_head.at(item % pieces * 8), some))
 
 
 @by_text
@@ -235,20 +237,20 @@ def weigh_tokens(
 def finish_columns(
     m: LeafRecorder, red: Shared[Float32], lses: Writes[Global[Float32]], row: Int32, head0: Int32,
     split: Int32 | None, top: Registers[Float32], peak: Registers[Float32], stat_s: Shared[Float32],
-    attn_sink: Global[Float32], heads: int, head_block: int, splits: Int32, lse_scale: Float32,
-    empty_lse: Float32,
+    attn_sink: Global[Float32], padded: int | Int32, head_block: int, splits: Int32, lse_scale: Float32,
+    empty_lse: Float32, heads: Int32 | None,
 ) -> None:  # fmt: skip
     """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a row has no split."""
     if split is None:
         of_heads = lses.row("of_heads", row, first=head0)
     else:
-        of_heads = lses.row("of_heads", (row, split), (splits, heads), head0)
+        of_heads = lses.row("of_heads", (row, split), (splits, padded), head0)
     join_sums(m, top, red)
     if m.thread < 4:
         for column in unrolled(peak.size):
             head = column_head(column, m.thread)
             lse2 = base2_lse(top[column], peak[column])
-            if head < head_block:
+            if head < heads_of_block(head_block, head0, heads):
                 kept = inline(kept_beside(lse2, attn_sink[head0 + head]) if split is None else 1.0)
                 stat_s[head] = inverse_sum(top[column]) * kept
                 of_heads[head] = lse2 if split is not None else said_lse(lse2, lse_scale, empty_lse)
@@ -287,8 +289,8 @@ def rescale_output(
 @by_text
 def write_output(
     m: LeafRecorder, to: Writes[Global[Any]], acc: Tensor[Float32], row: Int32, head0: Int32,
-    split: Int32 | None, some: Boolean, held: Registers[Float32], stat_s: Shared[Float32], heads: int,
-    head_block: int, splits: Int32,
+    split: Int32 | None, some: Boolean, held: Registers[Float32], stat_s: Shared[Float32],
+    padded: int | Int32, head_block: int, splits: Int32, heads: Int32 | None,
 ) -> None:  # fmt: skip
     """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
     parts = _parts(held, head_block)
@@ -297,13 +299,16 @@ def write_output(
         if some:
             m.do(load_columns(held, acc, step * held.size, m.thread))
         d = step // parts * UNIT + m.thread
+        left = None if heads is None else named("left", heads - head0 - first)
         for i in unrolled(factors.size):
             head = head0 + first + i
             if split is None:
                 of_head = to.row("of_head", (row, head))
             else:
-                of_head = to.row("of_head", (row, split, head), (splits, heads, LATENT_DIM))
-            of_head[d] = (factors[i] * select(some, held[i], 0.0)).to(to.dtype)
+                of_head = to.row("of_head", (row, split, head), (splits, padded, LATENT_DIM))
+            value = inline((factors[i] * select(some, held[i], 0.0)).to(to.dtype))
+            if is_head(i, left):
+                of_head[d] = value
 
 
 @moves(stored=lambda head_block, shares: -(-head_block // shares) * (LATENT_DIM * 2 + 4))
@@ -311,26 +316,26 @@ def write_output(
 def merge_heads(
     m: LeafRecorder, row: Int32, head0: Int32, share: Int32, shares: Int32, o_partial: Global[Float32],
     lse_partial: Global[Float32], attn_sink: Global[Float32], out: Writes[Global[BFloat16]],
-    lse: Writes[Global[Float32]], heads: int, head_block: int, splits: Int32, lse_scale: Float32,
-    empty_lse: Float32,
+    lse: Writes[Global[Float32]], padded: int | Int32, head_block: int, splits: Int32, lse_scale: Float32,
+    empty_lse: Float32, heads: Int32 | None,
 ) -> None:  # fmt: skip
     """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives 0 and `empty_lse`."""
     four, merged = m.local("four", 4, "float32"), m.local("merged", 4, "float32")
-    for turn in range((head_block - share + shares - 1) // shares):
+    for turn in range((heads_of_block(head_block, head0, heads) - share + shares - 1) // shares):
         head = head0 + share + turn * shares
         top: Float32 = -math.inf
         total: Float32 = 0.0
         for other in rolled(splits, at_once=AT_ONCE):
-            lses = lse_partial.row("lses", (row, other), (splits, heads))
+            lses = lse_partial.row("lses", (row, other), (splits, padded))
             top = maximum(top, lses[head])
         base = select(top > -math.inf, top, 0.0)
         for v in range(4):
             merged[v] = 0.0
         for other in rolled(splits, at_once=AT_ONCE):
-            lses = lse_partial.row("lses", (row, other), (splits, heads))
+            lses = lse_partial.row("lses", (row, other), (splits, padded))
             weight = exp2(lses[head] - base)
             total += weight
-            o_partial.row("partial", (row, other, head), (splits, heads, LATENT_DIM)).read(four, m.thread)
+            o_partial.row("partial", (row, other, head), (splits, padded, LATENT_DIM)).read(four, m.thread)
             for v in range(4):
                 merged[v] = merged[v] + weight * four[v]
         joined = base2_lse(total, base)

@@ -15,7 +15,7 @@ from ...tile.frontend import inline, named, recorded, unrolled
 from ...tile.kinds import BFloat16, Float32, Int32, LeafRecorder, Registers, Sender, Shared
 from ...tile.lang import LOG2_E
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import maximum, select
+from ...tile.text import maximum, minimum, select
 from ..torch.fragment import quad_most, quad_sum, row_most, row_sum
 from ..torch.warps import any_lane, exchange, exp2, log2, rcp_approx, send_fours, store_matrices
 from .rows import FOUR, HALF_ROWS, of_row, scale_row
@@ -68,6 +68,16 @@ def add_scores(m: LeafRecorder, scores: Registers[Float32], received: Shared[Flo
             got = [slots[(d * (scores.size // FOUR) + v) * (FOUR * THREADS) + e] for d in range(slices - 1)]
             own = inline(scores[v * FOUR + e] + got[0])
             scores[v * FOUR + e] = own + (got[1] + got[2]) if slices == 4 else own
+
+
+def is_head(head, heads):
+    """Whether a head is one of a query's `heads`; each is where all blocks are full."""
+    return True if heads is None else head < heads
+
+
+def sink_of(attn_sink, head, heads):
+    """The sink logit of a head; of one that the query has not, some head's."""
+    return attn_sink[head if heads is None else minimum(head, heads - 1)]
 
 
 # Heads on N: a warpgroup's columns of scores, S^T, and of O^T are heads. Of a group of eight a thread has two, alike in the eight
@@ -224,12 +234,13 @@ def normalise(
 
 
 @recorded
-def leave_heads(m, place, rows):
-    """Leave one value a head, by one lane of each quad."""
+def leave_heads(m, place, rows, heads=None):
+    """Leave one value a head, by one lane of each quad; of so many heads."""
     if m.thread % 4 == 0:
         mine = place.part("mine", first_head(m.thread))
         for r in range(2):
-            mine[HALF_ROWS * r] = rows[r]
+            if is_head(first_head(m.thread) + HALF_ROWS * r, heads):
+                mine[HALF_ROWS * r] = rows[r]
 
 
 @by_text

@@ -25,17 +25,29 @@ from ...problems.base import OperandSpec
 from ...tile.lang import Body, Guard, Knob, Schedule, built_for
 from ...tile.program import TileProgram
 from . import blackwell, on_m, on_n, pair
-from .common import LATENT_DIM, blocks_of, merged_rows, sliced_ctas_per_sm, tiles_of, unpacked
+from .common import (
+    LATENT_DIM,
+    blocks_of,
+    heads_on_m,
+    merged_rows,
+    sliced_ctas_per_sm,
+    tiles_of,
+    unpacked,
+)
 
 SLICES = (1, 2, 4)
+HEADS = (8, 16, 32, 64, 128)
+"""Numbers of heads that have kernels of their own."""
+# Kernels for any other number of heads have blocks, of which the last one may have fewer heads. On Blackwell a block of 0 is
+# at most 64 heads, and heads lie on N whatever it is.
 KNOBS = (
-    Knob("heads", "h", ((8, 16, 32, 64, 128),), "query heads"),
+    Knob("heads", "h", ((*HEADS, "any"),), "query heads"),
     Knob("kv", "", (("bf16", "nope", "fp8", "v4"),), "cache format: bf16 rows with rope dims beside them or without, or fp8 tokens of 656 bytes or of DeepSeek-V4 dequantised on the way in"),
     Knob("tile", "bt", ((64, 128),), "tokens a tile"),
     Knob("stages", "st", ((2, 3, 4),), "gathered tiles in flight", ("sm_90a",)),
     Knob("cluster", "cl", ((1, 2, 4, 8, 16),), "splits of a row that meet as a cluster and share out the merge"),
     Knob("slices", "sl", (SLICES,), "CTAs of a cluster that share out the dims and add their partial scores", ("sm_90a",), 1),
-    Knob("block", "hb", ((0, 16, 32, 64),), "heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N", ("sm_90a",), 0),
+    Knob("block", "hb", ((0, 16, 32, 64),), "heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N", plain=0),
     Knob("exchange", "ex", ((1, 2),), "CTAs of a query that unpack a share of its tokens each and send it on", ("sm_90a",), 1),
     Knob("gather", "", (("cp_async", "gather4"),), "row gather: 16-byte copies by a warpgroup, or TMA gather4", ("sm_100a",)),
 )  # fmt: skip
@@ -45,7 +57,7 @@ def _structure(k: SimpleNamespace, arch: ArchSpec) -> Any:
     """The module of a kernel's structure."""
     if arch.tmem_columns:
         return pair if k.tile == 128 else blackwell
-    return on_m if k.block == 64 else on_n
+    return on_m if heads_on_m(k) else on_n
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -65,8 +77,8 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
 
 
 def _some_tile(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    dealt, k = knobs.get("block") == 64, SimpleNamespace(**knobs)
-    return "topk = 0 leaves no tile to deal out" if dealt and tiles_of(k, call) == 0 else None
+    k = SimpleNamespace(**knobs)
+    return "topk = 0 leaves no tile to deal out" if heads_on_m(k) and tiles_of(k, call) == 0 else None
 
 
 def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
@@ -81,7 +93,7 @@ def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
         return f"splits = {splits} exceeds {most}, one a tile and slice"
     k = SimpleNamespace(**knobs)
     sliced = getattr(k, "slices", 1) > 1
-    if splits == cluster or not (sliced or getattr(k, "block", 0) == 64):
+    if splits == cluster or not (sliced or heads_on_m(k)):
         return None
     if sliced and merged_rows(k) % (splits // cluster):
         return f"splits = {splits} in clusters of {cluster} share out no {merged_rows(k)} rows evenly"
@@ -89,6 +101,16 @@ def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     if ctas > slots:
         return f"splits = {splits} of {call['t']} queries are {ctas} CTAs that wait for one another, where {slots} run at once"
     return None
+
+
+def _heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    """Blocks that may have fewer heads serve the calls that no kernel of whole blocks is built for."""
+    heads, built = call.get("heads"), knobs.get("heads")
+    if heads is None or built in (None, heads):
+        return None
+    if built != "any":
+        return f"heads = {heads}, built for {built}"
+    return f"heads = {heads} have kernels of their own" if heads in HEADS else None
 
 
 def scratch(k: SimpleNamespace) -> tuple[OperandSpec, ...]:
@@ -100,12 +122,13 @@ def scratch(k: SimpleNamespace) -> tuple[OperandSpec, ...]:
             ),
             OperandSpec("splits", (), "int32", "scalar", doc="CTAs of a query and block of heads"),
         )  # fmt: skip
+    heads = "padded_heads" if k.heads == "any" else "heads"
     found = (
-        OperandSpec("o_partial", ("t", "splits", "heads", LATENT_DIM), "float32", "workspace"),
-        OperandSpec("lse_partial", ("t", "splits", "heads"), "float32", "workspace", doc="base 2"),
+        OperandSpec("o_partial", ("t", "splits", heads, LATENT_DIM), "float32", "workspace"),
+        OperandSpec("lse_partial", ("t", "splits", heads), "float32", "workspace", doc="base 2"),
         OperandSpec("arrivals", ("counters",), "int32", "workspace", zeroed=True, doc="how many splits have come"),
     )  # fmt: skip
-    if getattr(k, "block", 0) == 64:
+    if heads_on_m(k):
         return (
             *found,
             OperandSpec("ctas", (), "int32", "scalar", doc="CTAs that share out the units, a block of heads"),
@@ -123,7 +146,7 @@ PROGRAM = TileProgram(
     bodies=bodies,
     scratch=scratch,
     guards=(
-        built_for("heads"),
+        Guard("heads", _heads),
         built_for("kv", "form"),
         Guard("topk", _some_tile),
         Guard("splits", _splits),

@@ -24,7 +24,10 @@ from .common import (
     TwoScopes,
     Walk,
     head_block,
+    head_blocks,
+    heads_of_call,
     merge_splits,
+    padded_heads,
     queries,
     rope_dims,
     rope_rows,
@@ -116,10 +119,10 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
                 doc="O^T += K^T P^T, a unit of the dims",
             ),
         ),
-        grid=(dim("t") * (k.heads // hb), dim("splits")),
+        grid=(dim("t") * head_blocks(k), dim("splits")),
         axes=("bx", "split"),
         named_barriers={"softmax": ("softmax",)},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "units": UNITS, "rope": rope},
+        constants={"head_block": hb, "n": n, "units": UNITS, "rope": rope},
         maps=(row_map("ckv", LATENT_DIM), *((row_map("kpe", rope),) if rope else ())) if bulk else (),
         min_ctas_per_sm=1,
         resident=dim("all_resident"),
@@ -253,7 +256,9 @@ def _softmax(m: Recorder, walk: Walk) -> None:
     else:
         parts = ((q.q_s, walk.q_rows, LATENT_DIM),)
     for target, q_of, width in parts:
-        leaf_sm100.copy_block(m, target, q_of, walk.row, walk.head0, m.c.head_block, columns=width)
+        leaf_sm100.copy_block(
+            m, target, q_of, walk.row, walk.head0, m.c.head_block, columns=width, heads=heads_of_call(m)
+        )
     q.commit()
     m.fill(walk.sums, 0.0)
     m.fill(walk.peak, -math.inf)
@@ -303,19 +308,21 @@ def _leave_output(walk: Walk) -> None:
 
     def write(to: Global, lses: Global, split: Value | None) -> None:
         leaf_sm100.finish_columns(
-            m, totals, lses, row, head0, split, walk.top, walk.peak, walk.stat_s, walk.attn_sink, m.k.heads,
-            m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse,
+            m, totals, lses, row, head0, split, walk.top, walk.peak, walk.stat_s, walk.attn_sink,
+            padded_heads(m.k), m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse, heads_of_call(m),
         )  # fmt: skip
         m.meet("softmax")
         leaf_sm100.write_output(
             m, to, last.o_t, row, head0, split, some=walk.it > 0, held=walk.held,
-            stat_s=walk.stat_s, heads=m.k.heads, head_block=m.c.head_block, splits=walk.splits,
+            stat_s=walk.stat_s, padded=padded_heads(m.k), head_block=m.c.head_block, splits=walk.splits,
+            heads=heads_of_call(m),
         )  # fmt: skip
 
     def merge(share: Value, shares: Value) -> None:
         leaf_sm100.merge_heads(
             m, row, head0, share, shares, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,
-            walk.lse, m.k.heads, m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse,
+            walk.lse, padded_heads(m.k), m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse,
+            heads_of_call(m),
         )  # fmt: skip
 
     if walk.splits == 1:

@@ -9,9 +9,10 @@ from typing import Any
 from ...device.text import sparse_mla_gather as leaf_gather
 from ...problems import layouts
 from ...tile.channel import Channel
+from ...tile.expressions import size_at
 from ...tile.frontend import Boolean, Float32, Int32, Names, State, inline, named, recorded
 from ...tile.lang import Buffer, Size, Space
-from ...tile.text import Global, Recorder, Value, View, ceildiv, maximum, minimum
+from ...tile.text import Global, Recorder, Value, View, ceildiv, dim, maximum, minimum
 
 LATENT_DIM, ROPE_DIM = Size(layouts.LATENT_DIM, "LATENT_DIM"), Size(layouts.ROPE_DIM, "ROPE_DIM")
 # The running maximum is raised only when it grew by this many powers of two, so most tiles need no rescaling.
@@ -56,6 +57,7 @@ class Kernel(Names):
     extra_topk: Int32
     has_extra_lengths: Int32
     has_lengths: Int32
+    heads: Int32
     n: Int32
     page_gap: Int32
     page_inverse: Int32
@@ -98,13 +100,35 @@ def unpacked(k: SimpleNamespace) -> bool:
 
 def head_block(k: SimpleNamespace) -> int:
     """Heads of one CTA: what its block says, or all. Tensor memory has room for 64, a warpgroup's registers for 32."""
-    most = Size(32 if hasattr(k, "block") else 64, "HEAD_BLOCK")
+    most = Size(32 if hasattr(k, "stages") else 64, "HEAD_BLOCK")
     return getattr(k, "block", 0) or min(k.heads, most)
+
+
+def heads_on_m(k: SimpleNamespace) -> bool:
+    """Whether heads lie on M instead of N: in Hopper's blocks of 64."""
+    return hasattr(k, "stages") and getattr(k, "block", 0) == 64
+
+
+def head_blocks(k: SimpleNamespace) -> Any:
+    """Blocks of heads of a query: so many, or what follows from the heads of a call that may have any number."""
+    if k.heads == "any":
+        return ceildiv(dim("heads"), head_block(k))
+    return k.heads // head_block(k)
+
+
+def one_block(k: SimpleNamespace) -> bool:
+    """Whether all heads of every call are one block."""
+    return bool(k.heads == head_block(k))
+
+
+def padded_heads(k: SimpleNamespace) -> Any:
+    """The heads that all blocks of a query have room for."""
+    return head_blocks(k) * head_block(k) if k.heads == "any" else k.heads
 
 
 def blocks_of(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
     """Pairs of a query and a block of heads."""
-    return dims["t"] * (k.heads // head_block(k))
+    return dims["t"] * size_at(head_blocks(k), dims)
 
 
 def sliced_ctas_per_sm(k: SimpleNamespace) -> int:
@@ -341,9 +365,9 @@ def at_cache(walk: Any, use: Callable[..., None], *, ahead: bool = False) -> Non
 def start(m: Recorder) -> Walk:
     """Find this CTA's place, and read its first ids. Nothing before that reads what the previous kernel wrote."""
     walk: Walk = TwoScopes(m) if m.k.kv == "v4" else Walk(m)
-    blocks, slices, splits = m.c.head_blocks, slices_of(m), walk.splits
-    walk.row = m.block(0) // blocks if blocks > 1 else m.block(0)
-    walk.head0 = m.block(0) % blocks * m.c.head_block if blocks > 1 else 0
+    blocks, slices, splits = head_blocks(m.k), slices_of(m), walk.splits
+    walk.row = m.block(0) if one_block(m.k) else m.block(0) // blocks
+    walk.head0 = 0 if one_block(m.k) else m.block(0) % blocks * m.c.head_block
     if slices > 1:
         m.comment("The CTAs of a slice group have consecutive ranks and walk the same tiles.")
     walk.which = m.block(1) % slices if slices > 1 else 0
@@ -418,6 +442,11 @@ def merge_splits(
             merge(share, shares)
         if together:
             m.count_out("arrivals", query, splits, barrier)
+
+
+def heads_of_call(m: Recorder) -> Any:
+    """The heads of the call, where its last block may have room for more; None where all blocks are full."""
+    return Kernel(m).heads if m.k.heads == "any" else None
 
 
 def slices_of(m: Recorder) -> int:

@@ -19,7 +19,19 @@ from ...tile.channel import Reading
 from ...tile.frontend import inline, recorded
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ...tile.text import Global, Recorder, Slot, Value, View, dim
-from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM, at_cache, queries, rope_dims, rope_rows, unpacked
+from .common import (
+    LATENT_DIM,
+    RESCALE_LOG2,
+    ROPE_DIM,
+    at_cache,
+    head_blocks,
+    heads_of_call,
+    padded_heads,
+    queries,
+    rope_dims,
+    rope_rows,
+    unpacked,
+)
 from .shares import Pairs, Tiles, Units, each_query, parts_of_query, place_of_cta, start, units_of_query
 
 # The leaves that fetch, load and renew half a tile of tokens that are unpacked.
@@ -158,12 +170,12 @@ def _wide(k: SimpleNamespace) -> Schedule:
             *(pipeline for side, _ in sides for pipeline in pipelines(side)),
         ),
         mmas=tuple(product for both in sides for product in products(*both)),
-        grid=(dim("ctas") * (k.heads // hb),) if k.exchange == 1 else (dim("ctas"), k.exchange),
+        grid=(dim("ctas") * head_blocks(k),) if k.exchange == 1 else (dim("ctas"), k.exchange),
         axes=("cta",) if k.exchange == 1 else ("cta", "rank"),
         cluster=(1, k.exchange, 1),
         group=(1,) if k.exchange > 1 else (),
         named_barriers={"attend": SIDES},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "half": HALF, "unit": 1},
+        constants={"head_block": hb, "half": HALF, "unit": 1},
         resident=dim("splits") - 1,
     )  # fmt: skip
 
@@ -228,10 +240,10 @@ def _paired(k: SimpleNamespace) -> Schedule:
             *(pipeline for both in sides for pipeline in pipelines(*both)),
         ),
         mmas=tuple(product for both in sides for product in products(*both)),
-        grid=(dim("ctas") * (k.heads // hb),),
+        grid=(dim("ctas") * head_blocks(k),),
         axes=("cta",),
         named_barriers={"attend": SIDES, **{side: (side,) for side in SIDES if rope}},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "half": HALF, "unit": 2},
+        constants={"head_block": hb, "half": HALF, "unit": 2},
         resident=dim("splits") - 1,
     )  # fmt: skip
 
@@ -245,7 +257,7 @@ def _copy_queries(m: Recorder, walk: Units) -> None:
     else:
         parts = ((q.view(), walk.q_rows, LATENT_DIM),)
     for target, q_of, columns in parts:
-        leaf_gather.copy_query_rows(m, target, q_of, walk.row, walk.head0, columns)
+        leaf_gather.copy_query_rows(m, target, q_of, walk.row, walk.head0, columns, heads_of_call(m))
     q.commit()
 
 
@@ -353,7 +365,7 @@ def _attend_queries(
 
     def at_query() -> None:
         if scratch is not None:
-            leaf.load_row_sinks(m, sinks, walk.attn_sink, walk.head0)
+            leaf.load_row_sinks(m, sinks, walk.attn_sink, walk.head0, heads_of_call(m))
             walk.turn = 0
         m.fill(acc, 0.0)
         m.fill(sums, 0.0)
@@ -365,7 +377,7 @@ def _attend_queries(
             q.release()
         else:
             m.comment("Not before: over the whole query they would be spilled.")
-            leaf.load_row_sinks(m, sinks, walk.attn_sink, walk.head0)
+            leaf.load_row_sinks(m, sinks, walk.attn_sink, walk.head0, heads_of_call(m))
         leaf_softmax.share_sums(m, sums, walk.red_s, side)
         m.meet("attend")
         leaf_softmax.total_rows(m, sums, peak, factor, walk.red_s, side)
@@ -503,7 +515,7 @@ def _end_of_query(m: Recorder, walk: Units, scratch: View, side: int) -> None:
         leaf_softmax.rescale_rows(m, acc, factor)
         leaf.leave_part(
             m, acc, sums, walk.row, walk.head0, side, split=part, o_partial=walk.o_partial,
-            lse_partial=walk.lse_partial, splits=walk.splits, heads=m.k.heads,
+            lse_partial=walk.lse_partial, splits=walk.splits, padded=padded_heads(m.k),
         )  # fmt: skip
         m.count_in("arrivals", counter, "attend")
     else:
@@ -511,6 +523,7 @@ def _end_of_query(m: Recorder, walk: Units, scratch: View, side: int) -> None:
         leaf.store_result_rows(
             m, walk.out, walk.lse, acc, factor, lses=sums, sinks=sinks, row=walk.row, head0=walk.head0,
             scratch=scratch, width=width, lse_scale=walk.lse_scale, empty_lse=walk.empty_lse, side=side,
+            heads=heads_of_call(m),
         )  # fmt: skip
 
 
@@ -526,7 +539,8 @@ def _merge(m: Recorder, walk: Units, side: int) -> None:
                 m.await_count("arrivals", counter, parts, "attend")
                 leaf.merge_parts(
                     m, row, walk.head0, parts, part, parts, 2, side, walk.out, walk.lse, walk.o_partial,
-                    walk.lse_partial, walk.attn_sink, walk.splits, m.k.heads, walk.lse_scale, walk.empty_lse,
+                    walk.lse_partial, walk.attn_sink, walk.splits, padded_heads(m.k), walk.lse_scale, walk.empty_lse,
+                    heads_of_call(m),
                 )  # fmt: skip
                 m.count_out("arrivals", counter, parts, "attend")
             walk.unit = row * walk.span + walk.span

@@ -27,8 +27,11 @@ from .common import (
     at_cache,
     end_of_cluster,
     head_block,
+    head_blocks,
+    heads_of_call,
     merge_splits,
     merged_rows,
+    padded_heads,
     queries,
     rope_dims,
     rope_rows,
@@ -162,7 +165,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
     staged, raw = _stage(k, arch, sum(buffer.bytes for buffer in tiles))
     sent, exchange = _exchange(k, hb, dims) if sliced else ((Buffer("last_s", shared, (1,), "int32"),), ())
-    blocks, splits = dim("t") * (k.heads // hb), dim("splits")
+    blocks, splits = dim("t") * head_blocks(k), dim("splits")
     return Schedule(
         roles=_roles(k),
         buffers=(*tiles, *staged, *sent, *_held(k, hb, dims)),
@@ -173,7 +176,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         cluster=(1, k.cluster, 1),
         group=(1,) if k.cluster > 1 else (),
         named_barriers={"attend": ("attend",)},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": dims, "rope": rope},
+        constants={"head_block": hb, "dims": dims, "rope": rope},
         ctas_per_sm=sliced_ctas_per_sm(k) if sliced else 1,
         # Without it ptxas may not know with how many registers a thread begins, and then gives none to those that need more.
         min_ctas_per_sm=int(_staged(k)),
@@ -285,7 +288,7 @@ def _attend_tiles(m: Recorder, walk: Walk) -> None:
         parts = ((walk.q_s, walk.q_rows, c.dims),)
     for target, q, columns in parts:
         leaf_gather.load_queries(
-            m, target, q, walk.row, walk.head0, c.head_block, walk.which * columns, columns
+            m, target, q, walk.row, walk.head0, c.head_block, walk.which * columns, columns, heads_of_call(m)
         )
     m.publish("attend", *(("q_s", "qpe_s") if c.rope else ("q_s",)))
     m.fill(walk.acc, 0.0)
@@ -357,18 +360,20 @@ def _attend_whole(m: Recorder, walk: Walk) -> None:
     def merge(share: Value, shares: Value) -> None:
         leaf.merge_parts(
             m, row, head0, splits, share, shares, columns, leaf.ON_N, walk.out, walk.lse, walk.o_partial,
-            walk.lse_partial, walk.attn_sink, walk.splits, m.k.heads, walk.lse_scale, walk.empty_lse,
+            walk.lse_partial, walk.attn_sink, walk.splits, padded_heads(m.k), walk.lse_scale, walk.empty_lse,
+            heads_of_call(m),
         )  # fmt: skip
 
     _attend_tiles(m, walk)
     if m.k.cluster == 1 and splits == 1:
         leaf.write_outputs(
             m, walk.acc, walk.top, walk.attn_sink, walk.out, walk.lse, row, head0, walk.lse_scale, walk.empty_lse,
+            heads_of_call(m),
         )  # fmt: skip
     else:
         leaf.leave_part(
             m, walk.acc, lses=walk.top, row=row, head0=head0, side=leaf.ON_N, split=walk.split,
-            o_partial=walk.o_partial, lse_partial=walk.lse_partial, splits=walk.splits, heads=m.k.heads,
+            o_partial=walk.o_partial, lse_partial=walk.lse_partial, splits=walk.splits, padded=padded_heads(m.k),
         )  # fmt: skip
         merge_splits(walk, "attend", merge)
 
@@ -377,7 +382,7 @@ def _attend_whole(m: Recorder, walk: Walk) -> None:
 def _attend_slice(m: Recorder, walk: Walk) -> None:
     """A slice of the dims: the CTAs of a slice group add their partial scores, and all that hold a slice merge its rows."""
     which, part, parts = walk.which, walk.split, walk.splits_of_row
-    leaf.load_sinks(m, walk.sinks, walk.attn_sink, walk.head0)
+    leaf.load_sinks(m, walk.sinks, walk.attn_sink, walk.head0, heads_of_call(m))
     _attend_tiles(m, walk)
     top, kept, rows = walk.top, walk.o_s, walk.o.reader.slot(0)
     first = m.block(0) * parts * m.k.slices + which
@@ -395,7 +400,7 @@ def _attend_slice(m: Recorder, walk: Walk) -> None:
     leaf.merge_rows(
         m, walk.out, walk.lse, received=kept, sinks=walk.sinks, row=walk.row, head0=walk.head0,
         part=part, parts=parts, which=which, dims=m.c.dims, block=m.c.head_block,
-        lse_scale=walk.lse_scale, empty_lse=walk.empty_lse,
+        lse_scale=walk.lse_scale, empty_lse=walk.empty_lse, heads=heads_of_call(m),
     )  # fmt: skip
 
 

@@ -102,7 +102,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         group=(1,),
         axes=("bx", "rank", "split"),
         named_barriers={"softmax": ("softmax",)},
-        constants={"head_block": HALF, "head_blocks": 2},
+        constants={"head_block": HALF},
         maps=(row_map("ckv", LATENT_DIM), row_map("kpe", ROPE_DIM)),
         min_ctas_per_sm=1,
         resident=dim("all_resident"),
@@ -342,7 +342,7 @@ def _leave_output(walk: Sides) -> None:
     def merge(share: Value, shares: Value) -> None:
         leaf_sm100.merge_heads(
             m, row, head0, share, shares, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,
-            walk.lse, m.k.heads, m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse,
+            walk.lse, m.k.heads, m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse, None,
         )  # fmt: skip
 
     if walk.splits == 1:

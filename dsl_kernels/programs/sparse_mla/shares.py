@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ...device.text import sparse_mla_gather as leaf_gather
 from ...tile.frontend import Boolean, Int32, State, inline, recorded
 from ...tile.text import Expr, Recorder, Value, ceildiv, minimum
-from .common import Ids, Kernel, ids_that_count, unpacked
+from .common import Ids, Kernel, head_blocks, ids_that_count, one_block, unpacked
 
 
 class Units(State, Kernel):
@@ -227,7 +227,7 @@ class Pairs(Units):
 def start(m: Recorder) -> Units:
     """Find this CTA's block of heads and, while the kernel before this one ends, its share."""
     walk: Units = Pairs(m) if m.c.unit == 2 else TilesOfTwoScopes(m) if m.k.kv == "v4" else Tiles(m)
-    walk.head0 = place_of_cta(m)[1] * m.c.head_block if m.c.head_blocks > 1 else 0
+    walk.head0 = 0 if one_block(m.k) else place_of_cta(m)[1] * m.c.head_block
     if not _found_late(m):
         _find_share(m, walk)
     walk.done = 0
@@ -250,10 +250,10 @@ def units_of_query(m: Recorder) -> Value:
 @recorded
 def place_of_cta(m: Recorder) -> tuple[Value, Value]:
     """The number of this CTA's share, and its block of heads. The CTAs of a cluster have one share and different blocks."""
-    blocks = m.c.head_blocks
+    blocks = head_blocks(m.k)
     if m.schedule.cluster_ctas > 1:
         return m.block(0), m.block(1)
-    return m.block(0) // blocks if blocks > 1 else m.block(0), m.block(0) % blocks
+    return m.block(0) if one_block(m.k) else m.block(0) // blocks, m.block(0) % blocks
 
 
 def _found_late(m: Recorder) -> bool:
@@ -299,4 +299,4 @@ def parts_of_query(walk: Units, row: Value) -> tuple[Value, Value, Value]:
     which, block = place_of_cta(walk.m)
     from_cta = row * walk.span // walk.share
     parts = (row * walk.span + units_of_query(walk.m) - 1) // walk.share - from_cta + 1
-    return which - from_cta, parts, row * walk.m.c.head_blocks + block
+    return which - from_cta, parts, row * head_blocks(walk.m.k) + block
