@@ -5,7 +5,7 @@
 What the registry selects for a point is compared with the reference, FlashMLA's result with the reference and with ours,
 before either is timed. Inputs rotate past the L2; no row of a turn is in another while the cache has enough. FlashMLA reads
 latent and rope dims from one row, ours from two tensors; its scheduling of fp8 is worked out once and not timed. DeepSeek-V4
-(form v4: 128 tokens of a window and 512 of the compressed cache a query) has 8 to 128 heads; FlashMLA decodes 64 or 128, so
+(form v4: 128 tokens of a window and 512 of the compressed cache a query) has 4 to 128 heads; FlashMLA decodes 64 or 128, so
 that its queries are padded, before the clock starts. Both take turns, a median of graph replays each; the median of the
 rounds is printed, and how far they lie apart. The floor is the bytes of the rows that a decode call has to fetch, and
 the time in which this GPU fetches these rows of these inputs by the fastest way found; shares are that time over a call's. Calls of
@@ -48,7 +48,7 @@ POINTS = [
         grids.Point(
             "sparse_mla", "v4", {"t": t, "heads": heads, "pages": 4096, "topk": 128, "extra_topk": 512}
         )
-        for heads in (8, 16, 32, 64, 128)
+        for heads in (4, 8, 16, 20, 32, 64, 96, 128)
         for t in (1, 4, 16, 64, 128)
     ),
 ]
