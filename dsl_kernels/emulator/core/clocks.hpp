@@ -97,8 +97,7 @@ class Shadows {
   Shadows() { reset(); }
   void reset() {
     events.assign(1, Event{0, 0, -1, 0, 0, -1});
-    sets.assign(1, {});
-    adds.clear();
+    forget_sets();
   }
   u32 event(int cluster, u32 actor, u32 clk, int pc, u8 flags) {
     events.push_back({actor, clk, pc, flags, cluster, -1});
@@ -125,75 +124,100 @@ class Shadows {
   }
   // The set of reads after adding one; reads that are ordered before the new one are subsumed by it.
   u32 add(u32 set, const Access& a) {
-    u64 key = u64(set) << 32 | a.event;
-    auto it = adds.find(key);
-    if (it != adds.end()) return it->second;
-    std::vector<u32> next;
-    for (u32 e : sets[set]) {
-      const Event &old = events[e], &me = events[a.event];
+    Added& known = added[set % std::size(added)];
+    if (known.set == set && known.event == a.event) return known.result;
+    const Event me = events[a.event];
+    for (u32 i = first[set], end = first[set + 1]; i < end; i++) {
+      const u32 e = members[i];
+      const Event& old = events[e];
       bool subsumed = old.actor == me.actor || a.clock->hb[old.actor] >= old.clk;
       // A read by the asynchronous proxy or by tcgen05 is only replaced by one of the same kind.
-      if (!subsumed || ((old.flags ^ me.flags) & (EV_ASYNC | EV_TCGEN | EV_ATOMIC))) next.push_back(e);
+      if (!subsumed || ((old.flags ^ me.flags) & (EV_ASYNC | EV_TCGEN | EV_ATOMIC))) members.push_back(e);
     }
-    next.push_back(a.event);
-    sets.push_back(std::move(next));
-    u32 id = u32(sets.size() - 1);
-    adds.emplace(key, id);
-    return id;
+    members.push_back(a.event);
+    first.push_back(u32(members.size()));
+    known = {set, a.event, u32(first.size() - 2)};
+    return known.result;
   }
-  // Record a read of n shadow words; returns the first conflict and where it was.
-  Conflict read(Shadow* s, size_t n, const Access& a, size_t& where, u32& other, bool check_init = true) {
+  // How many of n shadow words are like the first of them.
+  static size_t alike(const Shadow* s, size_t n) {
+    auto word = [](const Shadow& x) { return u64(x.r) << 32 | x.w; };
+    const u64 like = word(*s);
+    size_t i = 1;
+    for (; i + 8 <= n; i += 8) {
+      u64 differ = 0;
+      for (size_t k = 0; k < 8; k++) differ |= word(s[i + k]) ^ like;
+      if (differ) break;
+    }
+    while (i < n && word(s[i]) == like) i++;
+    return i;
+  }
+  // Record a read of n shadow words; returns the first conflict and where it was. A read that its own write follows at
+  // once need not be kept: the write takes its place.
+  Conflict read(Shadow* s, size_t n, const Access& a, size_t& where, u32& other, bool check_init = true, bool keep = true) {
     Conflict bad = Conflict::none;
     u32 lw = ~0u, lr = ~0u, nr = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0, end; i < n; i = end) {
+      end = i + alike(s + i, n - i);
       if (s[i].w != lw) {
         lw = s[i].w;
         Conflict c = lw ? order(lw, a) : (check_init ? Conflict::uninit : Conflict::none);
         if (c != Conflict::none && bad == Conflict::none) bad = c, where = i, other = lw;
       }
+      if (!keep) continue;
       if (s[i].r != lr) lr = s[i].r, nr = add(lr, a);
-      s[i].r = nr;
+      std::fill(s + i, s + end, Shadow{lw, nr});
     }
     return bad;
   }
   Conflict write(Shadow* s, size_t n, const Access& a, size_t& where, u32& other) {
-    Conflict bad = Conflict::none;
+    Conflict bad = Conflict::none, c = Conflict::none;
     u32 lw = ~0u, lr = ~0u;
-    Conflict c = Conflict::none;
-    for (size_t i = 0; i < n; i++) {
+    auto overwrite = [&](size_t i) {
+      if (c == Conflict::none || (bad != Conflict::none && bad != Conflict::same)) return;
+      // Of asynchronous writes only stores to global memory know what they write here, and both have landed.
+      bool landed = !(events[lw].flags & (a.async ? EV_CPASYNC : EV_ASYNC | EV_CPASYNC));
+      bool same = c == Conflict::race && a.value && a.value[i] == a.held[i] && landed;
+      if (!same || bad == Conflict::none) bad = same ? Conflict::same : c, where = i, other = lw;
+    };
+    for (size_t i = 0, end; i < n; i = end) {
+      end = i + alike(s + i, n - i);
       if (s[i].w != lw) {
         lw = s[i].w;
         c = lw ? order(lw, a) : Conflict::none;
       }
-      if (c != Conflict::none && (bad == Conflict::none || bad == Conflict::same)) {
-        // Of asynchronous writes only stores to global memory know what they write here, and both have landed.
-        bool landed = !(events[lw].flags & (a.async ? EV_CPASYNC : EV_ASYNC | EV_CPASYNC));
-        bool same = c == Conflict::race && a.value && a.value[i] == a.held[i] && landed;
-        if (!same || bad == Conflict::none) bad = same ? Conflict::same : c, where = i, other = lw;
-      }
+      overwrite(i);
       if (s[i].r != lr) {
         lr = s[i].r;
-        for (u32 e : sets[lr]) {
+        for (u32 k = first[lr]; k < first[lr + 1]; k++) {
+          const u32 e = members[k];
           Conflict c = order(e, a);  // of a read
           // Reading through one proxy before writing through the other needs no proxy fence.
           if (c == Conflict::proxy) c = Conflict::none;
           if (c != Conflict::none && (bad == Conflict::none || bad == Conflict::same)) bad = c, where = i, other = e;
         }
       }
-      s[i] = {a.event, 0};
+      if (c != Conflict::none)
+        for (size_t k = i + 1; k < end; k++) overwrite(k);
+      std::fill(s + i, s + end, Shadow{a.event, 0});
     }
     return bad;
   }
   // Forget the sets of reads: only once nothing that is alive refers to them.
   void forget_sets() {
-    sets.assign(1, {});
-    adds.clear();
+    members.clear();
+    first.assign(2, 0);
+    std::fill(std::begin(added), std::end(added), Added{});
   }
   std::vector<Event> events;
 
  private:
-  std::vector<std::vector<u32>> sets;
-  std::unordered_map<u64, u32> adds;
+  // Sets of reads by number: from members[first[set]] to before members[first[set + 1]]; set 0 is empty.
+  std::vector<u32> members, first;
+  struct Added {
+    u32 set = 0, event = 0, result = 0;
+  };
+  Added added[64];  // what add() gave last, of sets that share a place
 };
 
 }  // namespace emu

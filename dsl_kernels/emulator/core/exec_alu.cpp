@@ -116,6 +116,22 @@ void Exec::floats() {
   u64* d = dst(0, valid);
   if (!d) return;
   bool minmax = in.op == OP_min || in.op == OP_max, sat = !minmax && in.m[2], ftz = in.m[1], relu = in.m[3];
+  // What kernels do most, without a choice for each lane.
+  if (ty == TY_f32 && in.ty2 == TY_none && in.m[0] == RN && !relu && n > 1 && !minmax && in.op != OP_div && in.op != OP_copysign) {
+    const u64 *x = a[0].v, *y = a[1].v, *z = a[n - 1].v;
+    auto each = [&](auto fn) {
+      each_lane(mask, [&](u32 l) {
+        float p = as_f32(x[l]), q = as_f32(y[l]), s = as_f32(z[l]);
+        float r = canonical(ftz ? flush(fn(flush(p), flush(q), flush(s))) : fn(p, q, s));
+        d[l] = bits(sat ? clamp01(r) : r);
+      });
+    };
+    if (in.op == OP_add) each([](float p, float q, float) { return p + q; });
+    else if (in.op == OP_sub) each([](float p, float q, float) { return p - q; });
+    else if (in.op == OP_mul) each([](float p, float q, float) { return p * q; });
+    else each([](float p, float q, float s) { return std::fma(p, q, s); });
+    return;
+  }
   LANES(mask, l) {
     if (ty == TY_f64) {
       double x[3] = {};
@@ -280,7 +296,7 @@ void Exec::ints() {
   bool parts_known = false;
   auto each = [&](auto fn) {
     u64* d = dst(0, valid);
-    if (d) LANES(mask, l) d[l] = fn(l);
+    if (d) each_lane(mask, [&](u32 l) { d[l] = fn(l); });
     if (d && parts_known) mark(0, bits_known);
   };
   if ((mask & ~valid) && in.op != OP_unpack && in.op != OP_move_pair) {
@@ -288,9 +304,10 @@ void Exec::ints() {
     LANES(mask, l) bits_known[l] = valid >> l & 1 ? ~u64(0) : known_result(l, vals, sources);
   }
   auto sx = [&](u64 v) { return sign_extend(v, n); };
+  const u64 all = ty == TY_pred && in.op == OP_mov ? 1 : low(~u64(0), n);  // bits of a value
   switch (in.op) {
     case OP_mov:
-      each([&](u32 l) { return ty == TY_pred ? a[l] & 1 : low(a[l], n); });
+      each([&](u32 l) { return a[l] & all; });
       // Compilers move constants and copies past wgmma.fence: a copy is as old as what it copies, a constant is older.
       if (o[0].kind == K_REG && (o[1].kind == K_REG || o[1].kind == K_IMM)) w.written[o[0].a] = o[1].kind == K_REG ? w.written[o[1].a] : 0;
       return;
@@ -336,10 +353,10 @@ void Exec::ints() {
       return;
     }
     case OP_clock: each([&](u32) { return low(M.clock_now() * 4, n); }); return;
-    case OP_add: each([&](u32 l) { return low(a[l] + b[l], n); }); return;
-    case OP_sub: each([&](u32 l) { return low(a[l] - b[l], n); }); return;
-    case OP_mul: each([&](u32 l) { return low(a[l] * b[l], n); }); return;
-    case OP_mad: each([&](u32 l) { return low(a[l] * b[l] + e[l], n); }); return;
+    case OP_add: each([&](u32 l) { return (a[l] + b[l]) & all; }); return;
+    case OP_sub: each([&](u32 l) { return (a[l] - b[l]) & all; }); return;
+    case OP_mul: each([&](u32 l) { return (a[l] * b[l]) & all; }); return;
+    case OP_mad: each([&](u32 l) { return (a[l] * b[l] + e[l]) & all; }); return;
     case OP_mul_hi: each([&](u32 l) { return mul_high(a[l], b[l], n, sgn); }); return;
     case OP_mad_hi: each([&](u32 l) { return low(mul_high(a[l], b[l], n, sgn) + e[l], n); }); return;
     case OP_mul_wide: case OP_mad_wide:
@@ -378,20 +395,21 @@ void Exec::ints() {
         return in.m[3] && sx(r) < 0 ? u64(0) : r;
       });
       return;
-    case OP_band: each([&](u32 l) { return low(a[l] & b[l], n); }); return;
-    case OP_bor: each([&](u32 l) { return low(a[l] | b[l], n); }); return;
-    case OP_bxor: each([&](u32 l) { return low(a[l] ^ b[l], n); }); return;
-    case OP_bnot: each([&](u32 l) { return low(~a[l], n); }); return;
+    case OP_band: each([&](u32 l) { return a[l] & b[l] & all; }); return;
+    case OP_bor: each([&](u32 l) { return (a[l] | b[l]) & all; }); return;
+    case OP_bxor: each([&](u32 l) { return (a[l] ^ b[l]) & all; }); return;
+    case OP_bnot: each([&](u32 l) { return ~a[l] & all; }); return;
     case OP_cnot: each([&](u32 l) { return u64(low(a[l], n) == 0); }); return;
     case OP_lop3: {
       Val t;
       get(4, t);
       u64 lut = t[0];
+      u64 take[8];  // all ones for the combinations of bits that give a one
+      for (int k = 0; k < 8; k++) take[k] = lut >> k & 1 ? 0xFFFFFFFF : 0;
       each([&](u32 l) {
         u64 r = 0;
-        for (int k = 0; k < 8; k++)
-          if (lut >> k & 1) r |= (k & 4 ? a[l] : ~a[l]) & (k & 2 ? b[l] : ~b[l]) & (k & 1 ? e[l] : ~e[l]);
-        return low(r, 32);
+        for (int k = 0; k < 8; k++) r |= (k & 4 ? a[l] : ~a[l]) & (k & 2 ? b[l] : ~b[l]) & (k & 1 ? e[l] : ~e[l]) & take[k];
+        return r;
       });
       return;
     }
@@ -569,7 +587,21 @@ void Exec::setp() {
   u32 valid = known_low(a, n) & known_low(b, n);
   if (in.m[1]) get(4, e), valid &= e.valid;
   bool p[32], q[32];
-  LANES(mask, l) {
+  const bool whole = !is_float(ty) && !in.m[1];
+  if (whole) {
+    // Signed numbers compare like unsigned ones whose upper bit is the other way round.
+    const u64 all = low(~u64(0), n), upper = is_signed(ty) ? u64(1) << (n - 1) : 0;
+    auto each = [&](auto fn) { each_lane(mask, [&](u32 l) { p[l] = fn((a[l] ^ upper) & all, (b[l] ^ upper) & all), q[l] = !p[l]; }); };
+    switch (in.m[0]) {
+      case 0: case 10: each([](u64 x, u64 y) { return x == y; }); break;
+      case 1: case 11: each([](u64 x, u64 y) { return x != y; }); break;
+      case 2: case 6: case 12: each([](u64 x, u64 y) { return x < y; }); break;
+      case 3: case 7: case 13: each([](u64 x, u64 y) { return x <= y; }); break;
+      case 4: case 8: case 14: each([](u64 x, u64 y) { return x > y; }); break;
+      default: each([](u64 x, u64 y) { return x >= y; }); break;
+    }
+  }
+  LANES(whole ? 0 : mask, l) {
     bool r;
     if (is_float(ty)) {
       double x = ty == TY_f64 ? as_f64(a[l]) : to_f32(a[l], ty), y = ty == TY_f64 ? as_f64(b[l]) : to_f32(b[l], ty);

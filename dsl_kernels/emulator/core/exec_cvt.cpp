@@ -34,7 +34,7 @@ void Exec::cvt() {
   if (in.m[7]) get(1 + values, random), valid &= random.valid;
   int sn = TYPE_BITS[st], dn = TYPE_BITS[dt], fr = rnd < 0 ? RN : rnd;
   u64 bits_known[32];
-  LANES(mask, l) bits_known[l] = valid >> l & 1 ? ~u64(0) : known_conversion(l, source, values, random);
+  if (mask & ~valid) LANES(mask, l) bits_known[l] = valid >> l & 1 ? ~u64(0) : known_conversion(l, source, values, random);
   u64* d = dst(0, valid);
   if (!d) return;
   if (mask & ~valid) mark(0, bits_known);
@@ -50,6 +50,7 @@ void Exec::cvt() {
       if (rnd == RP && m && !(e == 0 && m <= 0x400000)) e++;
       return std::min(e, 254u);
     }
+    if (dt == TY_bf16x2 && fr == RN && !satfinite) return f32_bf16(prep(x));
     bool fs = satfinite || dt == TY_e4m3x2 || dt == TY_e5m2x2;
     return encode(prep(x), format_of(dt), fs, fr, drawn);
   };

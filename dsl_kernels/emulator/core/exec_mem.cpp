@@ -13,21 +13,34 @@ u64 read_le(const u8* p, int n) {
 }
 }  // namespace
 
+// Numbers of the words or sectors that a warp's access touches, each once, in order. Lanes mostly come in order.
+struct Touched {
+  u64 at[32 * 64];
+  int count = 0;
+  Touched(const u64* addr, u32 mask, int bytes, int shift) {
+    bool sorted = true;
+    LANES(mask, l)
+      for (u64 x = addr[l] >> shift; x <= (addr[l] + u64(bytes) - 1) >> shift && count < int(std::size(at)); x++) {
+        if (count && at[count - 1] == x) continue;
+        sorted &= !count || at[count - 1] < x;
+        at[count++] = x;
+      }
+    if (sorted) return;
+    std::sort(at, at + count);
+    count = int(std::unique(at, at + count) - at);
+  }
+};
+
 // Extra passes that the banks of shared memory need for a warp's access, beyond the least possible.
 static u64 bank_conflicts(const u64* addr, u32 mask, int bytes) {
-  std::set<u64> words;
+  Touched words(addr, mask, bytes, 2);
   int per_bank[32] = {}, worst = 0;
-  LANES(mask, l) for (int i = 0; i < bytes; i += 4) words.insert((addr[l] + i) >> 2);
-  for (u64 x : words) worst = std::max(worst, ++per_bank[x & 31]);
-  u64 least = (words.size() + 31) / 32;
-  return worst > int(least) ? u64(worst) - least : 0;
+  for (int i = 0; i < words.count; i++) worst = std::max(worst, ++per_bank[words.at[i] & 31]);
+  int least = (words.count + 31) / 32;
+  return worst > least ? u64(worst - least) : 0;
 }
 
-static u64 sectors(const u64* addr, u32 mask, int bytes) {
-  std::set<u64> s;
-  LANES(mask, l) for (u64 x = addr[l] >> 5; x <= (addr[l] + bytes - 1) >> 5; x++) s.insert(x);
-  return s.size();
-}
+static u64 sectors(const u64* addr, u32 mask, int bytes) { return u64(Touched(addr, mask, bytes, 5).count); }
 
 static bool local_access(int space, u64& addr) {
   if (space == 4) return true;

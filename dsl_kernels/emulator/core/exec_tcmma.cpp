@@ -62,7 +62,7 @@ void multiply_scaled(const Tile& a, const Tile& b, const Scales& fa, const Scale
       float& out = acc[size_t(m * n_rows + n)];
       for (int f = 0; f < depth / block; f++) {
         float sum = 0;
-        for (int k = f * block; k < (f + 1) * block; k++) sum += a.v[size_t(m * depth + k)] * b.v[size_t(n * depth + k)];
+        for (int k = f * block; k < (f + 1) * block; k++) sum += a.v[size_t(m * depth + k)] * b.v[size_t(k * n_rows + n)];
         // The product of the factors may leave the range of f32 where the sum brings it back.
         out += float(double(sum) * double(fa.v[size_t(m * fa.factors + f)]) * double(fb.v[size_t(n * fb.factors + f)]));
       }
@@ -135,62 +135,48 @@ void Exec::tc_mma() {
     Access tm = m->async_access(*wp, actor, clk, p, *at, EV_ASYNC | EV_TCGEN);
     tm.async = false, tm.ta = ta_at.get();
     Cluster& cl = *cp->cluster;
-    Tile b;
+    Tile b(N, K, true);
     SmemDesc bd = smem_desc(*m, *wp, p, bdesc, true);
-    for (int r = 0; r < group; r++) {
-      Tile part = load_smem_tile(*m, *wp, p, bd, first_rank + r, 0, brows, K, tb, mn_b, smem, "tcgen05.mma B operand", wide);
-      if (!r) b = part;
-      else {
-        b.rows += part.rows;
-        b.v.insert(b.v.end(), part.v.begin(), part.v.end());
-        b.bad.insert(b.bad.end(), part.bad.begin(), part.bad.end());
-      }
-    }
+    for (int r = 0; r < group; r++)
+      load_smem_tile(*m, *wp, p, bd, first_rank + r, 0, b, r * brows, brows, tb, mn_b, smem, "tcgen05.mma B operand", wide);
     if (neg_b) for (float& x : b.v) x = -x;
     for (int r = 0; r < group; r++) {
       Cta& cta = *cl.ctas[size_t(first_rank + r)];
       check_columns(*m, *wp, p, cta, dcol, dcols, "tcgen05.mma accumulator");
       Tmem& t = tmem_of(cta);
-      Tile a;
+      Tile a(rows, K);
       if (a_tmem) {
-        int acol = int(adesc & 0xFFFF), es = TYPE_BITS[ta], per = 32 / es, cells = K / per;
+        int acol = int(adesc & 0xFFFF), es = TYPE_BITS[ta], cells = K * es / 32, per = 128 / es;
         check_columns(*m, *wp, p, cta, acol, cells, "tcgen05.mma A operand");
-        a.rows = rows, a.depth = K;
-        a.v.resize(size_t(rows * K));
-        a.bad.assign(size_t(rows), 0);
         for (int i = 0; i < rows; i++) {
           int lane = accumulator(rows, N, i, 0, ws, group).lane + int(adesc >> 16);
+          size_t at_cell = size_t(lane * TMEM_COLS + acol);
           for (int q = 0; q < cells; q++)
-            if (m->cfg.allow_uninit_mma && !t.shadow[size_t(lane * TMEM_COLS + acol + q)].w) a.bad[size_t(i)] = 1;
+            if (m->cfg.allow_uninit_mma && !t.shadow[at_cell + size_t(q)].w) a.bad[size_t(i)] = 1;
           note_tmem(*m, *wp, p, cta, lane, acol, cells, tm, false, "tcgen05.mma A operand", !m->cfg.allow_uninit_mma);
-          for (int k = 0; k < K; k++)
-            a.v[size_t(i * K + k)] = element(u32(low(t.data[size_t(lane * TMEM_COLS + acol + k / per)] >> (es * (k % per)), es)), ta);
+          for (int k = 0; k < K; k += per)
+            convert_unit(reinterpret_cast<const u8*>(&t.data[at_cell + size_t(k * es / 32)]), &a.v[size_t(i * K + k)], ta, per);
         }
       } else {
-        a = load_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, adesc, true), first_rank + r, 0, rows, K, ta, mn_a, smem, "tcgen05.mma A operand", wide);
+        load_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, adesc, true), first_rank + r, 0, a, 0, rows, ta, mn_a, smem, "tcgen05.mma A operand", wide);
       }
       if (neg_a) for (float& x : a.v) x = -x;
       std::vector<float> acc(size_t(rows * N), 0.0f);
       std::vector<u8> bad_d(size_t(rows * N), 0), scale_bad(size_t(N), 0);
-      // Reads and writes of D are noted once per lane over the columns that it holds.
-      std::map<int, std::pair<int, int>> span;  // lane -> first column, last column
-      for (int i = 0; i < rows; i++)
-        for (int n = 0; n < N; n++) {
-          Cell k = accumulator(rows, N, i, n, ws, group);
-          k.lane += dlane;
-          auto it = span.find(k.lane);
-          if (it == span.end()) span[k.lane] = {k.col, k.col};
-          else it->second = {std::min(it->second.first, k.col), std::max(it->second.second, k.col)};
-          size_t at_cell = size_t(k.lane * TMEM_COLS + dcol + k.col);
-          if (accumulate) {
-            acc[size_t(i * N + n)] = cf == 1 ? as_f32(t.data[at_cell]) : f16_f32(t.data[at_cell]);
-            if (m->cfg.allow_uninit_mma && !t.shadow[at_cell].w) bad_d[size_t(i * N + n)] = 1;
-          }
+      std::vector<Run> runs = accumulator_runs(rows, N, ws, group, dlane, dcol);
+      if (accumulate)
+        for (const Run& run : runs) {
+          const u32* from = &t.data[run.cell];
+          float* to = &acc[size_t(run.m * N + run.n)];
+          if (cf == 1) std::memcpy(to, from, 4 * size_t(run.count));
+          else
+            for (int n = 0; n < run.count; n++) to[n] = f16_f32(from[n]);
+          for (int n = 0; n < run.count && m->cfg.allow_uninit_mma; n++) bad_d[size_t(run.m * N + run.n + n)] = !t.shadow[run.cell + size_t(n)].w;
         }
-      for (auto& [lane, cols] : span) {
-        int n = cols.second - cols.first + 1;
-        if (accumulate) note_tmem(*m, *wp, p, cta, lane, dcol + cols.first, n, tm, false, "tcgen05.mma accumulator (read)", !m->cfg.allow_uninit_mma);
-        note_tmem(*m, *wp, p, cta, lane, dcol + cols.first, n, tm, true, "tcgen05.mma accumulator (write)");
+      for (const Run& run : runs) {
+        int lane = int(run.cell) / TMEM_COLS, col = int(run.cell) % TMEM_COLS;
+        if (accumulate) note_tmem(*m, *wp, p, cta, lane, col, run.count, tm, false, "tcgen05.mma accumulator (read)", !m->cfg.allow_uninit_mma, false);
+        note_tmem(*m, *wp, p, cta, lane, col, run.count, tm, true, "tcgen05.mma accumulator (write)");
       }
       if (!scaled) {
         multiply(a, b, acc);
@@ -203,14 +189,15 @@ void Exec::tc_mma() {
         for (int i = 0; i < rows; i++) a.bad[size_t(i)] |= fa.bad[size_t(i)];
         for (int n = 0; n < N; n++) scale_bad[size_t(n)] = fb.bad[size_t(n)];
       }
-      for (int i = 0; i < rows; i++)
-        for (int n = 0; n < N; n++) {
-          Cell k = accumulator(rows, N, i, n, ws, group);
-          size_t at_cell = size_t((k.lane + dlane) * TMEM_COLS + dcol + k.col);
-          float v = acc[size_t(i * N + n)];
-          t.data[at_cell] = cf == 1 ? u32(bits(v)) : encode(v, F16);
-          if (bad_d[size_t(i * N + n)] || a.bad[size_t(i)] || b.bad[size_t(n)] || scale_bad[size_t(n)]) t.shadow[at_cell].w = 0;
-        }
+      for (const Run& run : runs) {
+        const float* from = &acc[size_t(run.m * N + run.n)];
+        u32* to = &t.data[run.cell];
+        if (cf == 1) std::memcpy(to, from, 4 * size_t(run.count));
+        else
+          for (int n = 0; n < run.count; n++) to[n] = encode(from[n], F16);
+        for (int n = 0; n < run.count; n++)
+          if (bad_d[size_t(run.m * N + run.n + n)] | a.bad[size_t(run.m)] | b.bad[size_t(run.n + n)] | scale_bad[size_t(run.n + n)]) t.shadow[run.cell + size_t(n)].w = 0;
+      }
     }
     return true;
   }}));

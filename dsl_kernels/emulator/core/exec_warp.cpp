@@ -24,7 +24,11 @@ void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char*
   };
   bool found = false, reads = !value;
   // Bytes that were accessed together have the same mark.
-  auto like = [](const LaneMark& x, const LaneMark& y) { return !std::memcmp(&x, &y, sizeof x); };
+  auto like = [](const LaneMark& x, const LaneMark& y) {
+    u64 one[2] = {}, other[2] = {};
+    std::memcpy(one, &x, sizeof x), std::memcpy(other, &y, sizeof y);
+    return one[0] == other[0] && one[1] == other[1];
+  };
   for (u64 i = 0; i < n && !found; i++) {
     LaneMark& m = marks[i];
     if (m.stored_at <= w.all_met && m.read_at <= w.all_met) continue;
@@ -37,17 +41,19 @@ void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char*
     M.find("lane-race", M.cfg.strict_races != 0, &w, pc,
            std::string(what) + " of shared byte " + std::to_string(l.offset) + " by lane " + std::to_string(lane) +
                " is not ordered after an earlier " + (reads ? "store" : "access") + " by another lane of the warp: no bar.warp.sync lies between");
-  for (u64 i = 0; i < n; i++) {
+  if (!reads) std::fill(marks, marks + n, LaneMark{w.icount, 0, self, 0, u8(lane), 0});
+  for (u64 i = 0; i < n && reads; i++) {
     LaneMark& m = marks[i];
-    if (!reads) {
-      m = {w.icount, 0, self, 0, u8(lane), 0};
-    } else if (m.read_at <= w.all_met) {
+    const LaneMark before = m;
+    if (m.read_at <= w.all_met) {
       m.read_at = w.icount, m.read_warp = self, m.read_lane = u8(lane);
     } else if (m.read_warp != self || m.read_lane == lane || !apart(m.read_lane, m.read_at)) {
       m.read_at = w.icount, m.read_warp = self, m.read_lane = u8(lane);
     } else {
       m.read_at = w.icount, m.read_lane = 32;
     }
+    const LaneMark after = m;
+    while (i + 1 < n && like(marks[i + 1], before)) marks[++i] = after;
   }
 }
 

@@ -72,20 +72,17 @@ Flow Exec::wgmma() {
   M.launch_async(w.wgmma_queue, std::make_shared<AsyncOp>(AsyncOp{"wgmma", &w, pc, at, [=] {
     Access acc = m->async_access(*wp, actor, u32(group), p, *at);
     int row0 = 16 * (wp->index % 4), width = TYPE_BITS[ta], E = 32 / width;
-    Tile a;
+    Tile a(16, K), b(N, K, true);
     if (a_regs) {
-      a.rows = 16, a.depth = K;
-      a.v.resize(size_t(16 * K));
-      a.bad.assign(16, 0);
       for (int t = 0; t < 32; t++)
         for (int r = 0; r < 4; r++)
           for (int e = 0; e < E; e++)
             a.v[size_t((t / 4 + 8 * (r & 1)) * K + E * (t % 4) + e + 4 * E * (r >> 1))] =
                 element(u32(low(a_copy[size_t(r * 32 + t)] >> (width * e), width)), ta);
     } else {
-      a = load_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, adesc, false), wp->cta->rank, row0, 16, K, ta, trans_a, acc, "wgmma A operand");
+      load_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, adesc, false), wp->cta->rank, row0, a, 0, 16, ta, trans_a, acc, "wgmma A operand");
     }
-    Tile b = load_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, bdesc, false), wp->cta->rank, 0, N, K, tb, trans_b, acc, "wgmma B operand");
+    load_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, bdesc, false), wp->cta->rank, 0, b, 0, N, tb, trans_b, acc, "wgmma B operand");
     if (neg_a) for (float& x : a.v) x = -x;
     if (neg_b) for (float& x : b.v) x = -x;
     std::vector<float> c(size_t(16 * N), 0.0f);
@@ -99,10 +96,7 @@ Flow Exec::wgmma() {
             c[size_t(r * N + n)] = half ? f16_f32(u32(old >> (16 * h))) : as_f32(old);
           }
         }
-    std::vector<float> bt(size_t(K * N));
-    for (int n = 0; n < N; n++)
-      for (int k = 0; k < K; k++) bt[size_t(k * N + n)] = b.v[size_t(n * K + k)];
-    hopper_multiply(a.v.data(), ta, bt.data(), tb, c.data(), 16, N, K, hopper_sums(ta, half));
+    hopper_multiply(a.v.data(), ta, b.v.data(), tb, c.data(), 16, N, K, hopper_sums(ta, half));
     for (int i = 0; i < nd; i++) {
       u32 valid = ~0u;
       for (int t = 0; t < 32; t++) {

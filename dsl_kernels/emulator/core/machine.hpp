@@ -463,8 +463,6 @@ struct Exec {
 // Does [at, at + size) lie below end? Addresses come from the program: the sum may wrap around.
 inline bool within(u64 at, u64 size, u64 end) { return at <= end && size <= end - at; }
 
-#define LANES(mask, l) for (u32 m_ = (mask), l = 0; m_ && (l = u32(__builtin_ctz(m_)), true); m_ &= m_ - 1)
-
 std::string json_escape(const std::string& s);
 std::string hex(u64 v);
 

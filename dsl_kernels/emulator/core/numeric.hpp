@@ -99,7 +99,7 @@ inline float decode(u32 v, const Format& f) {
   else if (!e)
     r = std::ldexp(float(m), 1 - bias - f.mbits);
   else
-    r = std::ldexp(float(m | 1u << f.mbits), int(e) - bias - f.mbits);
+    r = as_f32(u64(int(e) - bias + 127) << 23 | u64(m) << (23 - f.mbits));
   return sign ? -r : r;
 }
 
@@ -165,7 +165,7 @@ T clamp01(T x) { return x > T(0) ? (x > T(1) ? T(1) : x) : T(0); }  // NaN and -
 inline float canonical(float x) { return std::isnan(x) ? as_f32(0x7FFFFFFF) : x; }
 inline double canonical(double x) { return x; }
 
-inline float flush(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+inline float flush(float x) { return bits(x) & 0x7F800000 ? x : as_f32(bits(x) & 0x80000000); }
 
 // Flush what is subnormal in f16.
 inline float flush_f16(float x) { return std::fabs(x) < 0x1p-14f ? std::copysign(0.0f, x) : x; }
@@ -192,6 +192,16 @@ T with_rounding(int rnd, F f) {
 }
 
 inline s64 sign_extend(u64 v, int n) { return n >= 64 ? s64(v) : s64(v << (64 - n)) >> (64 - n); }
+// The lanes of a mask, one after the other; all 32 as a loop that the compiler can work on side by side.
+#define LANES(mask, l) for (u32 m_ = (mask), l = 0; m_ && (l = u32(__builtin_ctz(m_)), true); m_ &= m_ - 1)
+template <class F>
+void each_lane(u32 mask, F f) {
+  if (mask == ~0u)
+    for (u32 l = 0; l < 32; l++) f(l);
+  else
+    LANES(mask, l) f(l);
+}
+
 inline u64 low(u64 v, int n) { return n >= 64 ? v : v & ((u64(1) << n) - 1); }
 
 }  // namespace emu

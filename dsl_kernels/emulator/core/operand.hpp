@@ -18,18 +18,24 @@ SmemDesc smem_desc(Machine& m, Warp& w, int pc, u64 d, bool sm100);
 // Address of the 16-byte unit k16 of row r of a K-major operand, swizzled, relative to the CTA's shared memory.
 u64 k_major_unit(const SmemDesc& d, u64 r, u64 k16);
 
-// Rows x depth elements as floats, checked like any other read of the asynchronous proxy. bad[row] is set when part of
-// a row was never written (only with allow_uninit_mma, otherwise that is a finding). Elements of less than a byte come
-// either packed, or (wide) sixteen of them packed at the start of every 16 bytes, as tensor copies of kinds
-// b4x16_p64 and b6x16_p32 place them.
+// A matrix operand as floats: row-major, v[row * depth + k], or by_k, v[k * rows + row]. bad[row] is set when part of a
+// row was never written (only with allow_uninit_mma, otherwise that is a finding).
 struct Tile {
-  int rows = 0, depth = 0;
-  std::vector<float> v;  // row-major: v[row * depth + k]
+  int rows, depth;
+  bool by_k;
+  std::vector<float> v;
   std::vector<u8> bad;
-  float at(int r, int k) const { return v[size_t(r * depth + k)]; }
+  Tile(int rows_, int depth_, bool by_k_ = false) : rows(rows_), depth(depth_), by_k(by_k_), v(size_t(rows_) * size_t(depth_)), bad(size_t(rows_)) {}
 };
-Tile load_smem_tile(Machine& m, Warp& w, int pc, const SmemDesc& d, int rank, int row0, int rows, int depth, int ty, bool mn_major,
+
+// Fill rows of a tile, from its row `first` on, with what a descriptor says of rows from row0 on; checked like any other
+// read of the asynchronous proxy. Elements of less than a byte come either packed, or (wide) sixteen of them packed at the
+// start of every 16 bytes, as tensor copies of kinds b4x16_p64 and b6x16_p32 place them.
+void load_smem_tile(Machine& m, Warp& w, int pc, const SmemDesc& d, int rank, int row0, Tile& t, int first, int rows, int ty, bool mn_major,
                     const Access& acc, const char* what, bool wide = false);
+
+// The elements of 16 bytes as floats, `per` of them.
+void convert_unit(const u8* from, float* to, int ty, int per);
 
 // How Hopper's tensor cores add: every product and the accumulator are cut off `bits` below the largest exponent among
 // them (of the factors, not of the product), the sum of what is left is exact, and its fraction is cut to `keep` bits.
@@ -42,10 +48,11 @@ inline Summation hopper_sums(int ty, bool f16) {
   return {fp8 ? 13 : 25, f16 ? 0 : fp8 ? 13 : 23};
 }
 
-// c[m][n] = c[m][n] + sum over k of a[m][k] * b[k][n], for M x K and K x N matrices of numbers of types ta and tb.
+// c[m][n] = c[m][n] + sum over k of a[m][k] * b[k][n], for M x K and K x N matrices of numbers of types ta and
+// tb. N is a multiple of 8.
 void hopper_multiply(const float* a, int ta, const float* b, int tb, float* c, int M, int N, int K, Summation how);
 
-// acc[m][n] += sum over k of a[m][k] * b[n][k], in the order of k, in fp32.
+// acc[m][n] += sum over k of a[m][k] * b[k][n], in the order of k, in fp32, for a row-major A and a B by_k.
 void multiply(const Tile& a, const Tile& b, std::vector<float>& acc);
 
 }  // namespace emu

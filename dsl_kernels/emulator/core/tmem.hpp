@@ -23,6 +23,24 @@ inline Cell accumulator(int rows, int n_total, int m, int n, bool ws, int group)
   return {m % 16 + 32 * (m / 16), n};  // M = 64: 16 lanes of every warp's quarter
 }
 
+// Accumulator elements (m, n) to (m, n + count - 1) in neighbouring cells of one lane, from `cell` on.
+struct Run {
+  int m, n, count;
+  size_t cell;
+};
+
+// All elements of one CTA's part of D at a lane and a column, a run for each lane, by lane.
+inline std::vector<Run> accumulator_runs(int rows, int n_total, bool ws, int group, int lane, int col) {
+  int parts = rows < 128 && (ws || group == 2) ? 128 / rows : 1, count = n_total / parts;
+  std::vector<Run> runs;
+  for (int part = 0; part < parts; part++)
+    for (int m = 0; m < rows; m++) {
+      Cell k = accumulator(rows, n_total, m, part * count, ws, group);
+      runs.push_back({m, part * count, count, size_t((k.lane + lane) * TMEM_COLS + col + k.col)});
+    }
+  return runs;
+}
+
 inline void check_columns(Machine& m, Warp& w, int pc, Cta& c, int col, int count, const char* what) {
   if (col < 0 || col + count > TMEM_COLS)
     m.fatal("tmem-out-of-bounds", &w, pc, std::string(what) + " reaches TMEM columns " + std::to_string(col) + " to " + std::to_string(col + count - 1) + " of 512");
@@ -37,12 +55,12 @@ inline void check_columns(Machine& m, Warp& w, int pc, Cta& c, int col, int coun
 }
 
 inline void note_tmem(Machine& m, Warp& w, int pc, Cta& c, int lane, int col, int count, const Access& a, bool write, const char* what,
-                      bool check_init = true) {
+                      bool check_init = true, bool keep = true) {
   Tmem& t = tmem_of(c);
   Shadow* s = t.shadow.data() + lane * TMEM_COLS + col;
   size_t at = 0;
   u32 other = 0;
-  Conflict k = write ? m.shadows.write(s, size_t(count), a, at, other) : m.shadows.read(s, size_t(count), a, at, other, check_init);
+  Conflict k = write ? m.shadows.write(s, size_t(count), a, at, other) : m.shadows.read(s, size_t(count), a, at, other, check_init, keep);
   if (k != Conflict::none)
     m.conflict(k, w, pc, std::string(what) + " of TMEM lane " + std::to_string(lane) + " column " + std::to_string(col + int(at)), other, write);
 }

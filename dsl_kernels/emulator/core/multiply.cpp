@@ -1,0 +1,193 @@
+// Products of matrices as the tensor cores sum them, and the numbers that their operands are. Which sum an element is and
+// in which order it is summed is fixed; elements are worked on side by side.
+#include "operand.hpp"
+
+// The loops below are compiled twice, and the processor chooses. Results are the same: nothing is fused or reassociated.
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__)
+#define WIDE __attribute__((target_clones("avx2", "default")))
+#else
+#define WIDE
+#endif
+
+namespace emu {
+
+namespace {
+
+using Eight = float __attribute__((vector_size(32), aligned(4), may_alias));
+
+const Eight& eight(const float* p) { return *reinterpret_cast<const Eight*>(p); }
+Eight& eight(float* p) { return *reinterpret_cast<Eight*>(p); }
+
+// f16 to float as decode() does, without a branch: every NaN becomes the quiet one.
+inline u32 f16_bits(u32 h) {
+  u32 magnitude = h & 0x7FFF, sign = (h & 0x8000) << 16;
+  u32 finite = u32(bits(as_f32(u64(magnitude) << 13) * 0x1p112f));
+  u32 special = magnitude == 0x7C00 ? 0x7F800000 : 0x7FC00000;
+  return sign | (magnitude < 0x7C00 ? finite : special);
+}
+
+struct Table {
+  float v[256];
+  explicit Table(int ty) {
+    for (u32 i = 0; i < 256; i++) v[i] = element(i, ty);
+  }
+};
+
+}  // namespace
+
+// The elements of 16 bytes as floats, `per` of them.
+void convert_unit(const u8* from, float* to, int ty, int per) {
+  int width = TYPE_BITS[ty];
+  if (width == 16) {
+    u16 raw[8];
+    std::memcpy(raw, from, 16);
+    u32 out[8];
+    if (ty == TY_bf16)
+      for (int e = 0; e < 8; e++) out[e] = u32(raw[e]) << 16;
+    else
+      for (int e = 0; e < 8; e++) out[e] = f16_bits(raw[e]);
+    std::memcpy(to, out, 32);
+    return;
+  }
+  static const Table e4m3(TY_e4m3), e5m2(TY_e5m2);
+  if (ty == TY_e4m3 || ty == TY_e5m2) {
+    const Table& table = ty == TY_e4m3 ? e4m3 : e5m2;
+    for (int e = 0; e < 16; e++) to[e] = table.v[from[e]];
+    return;
+  }
+  for (int e = 0; e < per; e++) {
+    u32 raw = 0;
+    if (width >= 8) {
+      std::memcpy(&raw, from + e * (width / 8), size_t(width / 8));
+    } else {
+      u16 two = 0;  // an element may lie across two bytes
+      std::memcpy(&two, from + e * width / 8, e * width / 8 < 15 ? 2 : 1);
+      raw = u32(low(two >> (e * width % 8), width));
+    }
+    to[e] = element(raw, ty);
+  }
+}
+
+// c[m][n] += a[m][k] * b[k][n] in the order of k, four rows of sixteen columns at a time.
+WIDE void multiply(const float* a, const float* b, float* c, size_t M, size_t N, size_t K) {
+  size_t m = 0, wide = N / 16 * 16;
+  for (; m + 4 <= M; m += 4) {
+    const float* a0 = a + m * K;
+    for (size_t n = 0; n < wide; n += 16) {
+      float* c0 = c + m * N + n;
+      Eight s00 = eight(c0), s01 = eight(c0 + 8), s10 = eight(c0 + N), s11 = eight(c0 + N + 8);
+      Eight s20 = eight(c0 + 2 * N), s21 = eight(c0 + 2 * N + 8), s30 = eight(c0 + 3 * N), s31 = eight(c0 + 3 * N + 8);
+      const float* row = b + n;
+      for (size_t k = 0; k < K; k++, row += N) {
+        Eight b0 = eight(row), b1 = eight(row + 8);
+        float x0 = a0[k], x1 = a0[K + k], x2 = a0[2 * K + k], x3 = a0[3 * K + k];
+        s00 += x0 * b0, s01 += x0 * b1;
+        s10 += x1 * b0, s11 += x1 * b1;
+        s20 += x2 * b0, s21 += x2 * b1;
+        s30 += x3 * b0, s31 += x3 * b1;
+      }
+      eight(c0) = s00, eight(c0 + 8) = s01, eight(c0 + N) = s10, eight(c0 + N + 8) = s11;
+      eight(c0 + 2 * N) = s20, eight(c0 + 2 * N + 8) = s21, eight(c0 + 3 * N) = s30, eight(c0 + 3 * N + 8) = s31;
+    }
+    for (size_t i = 0; i < 4; i++)
+      for (size_t k = 0; k < K; k++)
+        for (size_t n = wide; n < N; n++) c[(m + i) * N + n] += a0[i * K + k] * b[k * N + n];
+  }
+  for (; m < M; m++)
+    for (size_t k = 0; k < K; k++)
+      for (size_t n = 0; n < N; n++) c[m * N + n] += a[m * K + k] * b[k * N + n];
+}
+
+void multiply(const Tile& a, const Tile& b, std::vector<float>& acc) {
+  multiply(a.v.data(), b.v.data(), acc.data(), size_t(a.rows), size_t(b.rows), size_t(a.depth));
+}
+
+namespace {
+
+constexpr int NOTHING = -10000;  // exponent of zero
+constexpr int MAX_N = 256, MAX_K = 32;
+
+int least_exponent(int ty) { return ty == TY_f16 || ty == TY_e5m2 ? -14 : ty == TY_e4m3 ? -6 : -126; }
+
+using Ints = int __attribute__((vector_size(32), aligned(4), may_alias));
+
+const Ints& ints(const int* p) { return *reinterpret_cast<const Ints*>(p); }
+
+// Numbers as mantissa times two to the exponent that their format writes down: subnormal numbers keep the least one.
+// Those that are not finite count as zero.
+inline void split(const float* x, int count, int least, float* m, int* e) {
+  float up = as_f32(u64(127 - least) << 23);
+  for (int i = 0; i < count; i++) {
+    u32 u = u32(bits(x[i])), magnitude = u & 0x7FFFFFFF;
+    int stored = int(magnitude >> 23) - 127;
+    bool nothing = magnitude == 0 || stored == 128, normal = stored >= least && stored > -127;
+    float small = x[i] * up;
+    m[i] = nothing ? 0.0f : normal ? as_f32((u & 0x807FFFFF) | 127u << 23) : small;
+    e[i] = nothing ? NOTHING : normal ? stored : least;
+  }
+}
+
+// What is left of eight products of mantissas, of exponents e below the largest one.
+inline Ints kept(Eight product, Ints e) {
+  Ints bottom = Ints{} - 100, scale = ((e > bottom ? e : bottom) + 127) << 23;
+  return __builtin_convertvector(product * reinterpret_cast<Eight&>(scale), Ints);
+}
+
+}  // namespace
+
+WIDE void hopper_multiply(const float* a, int ta, const float* b, int tb, float* c, int M, int N, int K, Summation how) {
+  static thread_local float bm[MAX_K * MAX_N];
+  static thread_local int be[MAX_K * MAX_N];
+  bool odd_b[MAX_N] = {};  // columns with a NaN or an infinity
+  split(b, K * N, least_exponent(tb), bm, be);
+  for (int k = 0; k < K; k++)
+    for (int n = 0; n < N; n++) odd_b[n] |= !std::isfinite(b[k * N + n]);
+  u64 fraction = how.keep ? ~u64(0) << (52 - how.keep) : ~u64(0);
+  for (int m = 0; m < M; m++) {
+    float am[MAX_K];
+    int ae[MAX_K];
+    bool odd_a = false;
+    split(a + m * K, K, least_exponent(ta), am, ae);
+    for (int k = 0; k < K; k++) odd_a |= !std::isfinite(a[m * K + k]);
+    for (int n0 = 0; n0 < N; n0 += 8) {
+      float *out = c + m * N + n0, cm[8];
+      int ce[8], top[8], products[8], added[8];
+      split(out, 8, -126, cm, ce);
+      Ints most = ints(ce), sum = {};
+      for (int k = 0; k < K; k++) {
+        Ints e = ints(be + k * N + n0) + ae[k];
+        most = e > most ? e : most;
+      }
+      // The product of two mantissas fits a float, and so does what is left of it; the sum of all fits 32 bits.
+      for (int k = 0; k < K; k++) sum += kept(am[k] * eight(bm + k * N + n0), ints(be + k * N + n0) + (ae[k] + how.bits) - most);
+      Ints own = kept(eight(cm), ints(ce) + how.bits - most);
+      std::memcpy(top, &most, 32), std::memcpy(products, &sum, 32), std::memcpy(added, &own, 32);
+      double x[8];
+      bool odd = odd_a;
+      for (int i = 0; i < 8; i++) {
+        double exact = double(products[i]) + double(added[i]);
+        int scale = std::max(top[i] - how.bits, -1000);
+        x[i] = as_f64(bits(exact) & fraction) * as_f64(u64(1023 + scale) << 52);
+        odd |= odd_b[n0 + i] | !std::isfinite(out[i]) | (scale < -126);
+      }
+      if (!odd && how.keep) {
+        for (int i = 0; i < 8; i++) out[i] = float(x[i]);
+        continue;
+      }
+      for (int i = 0; i < 8; i++) {
+        if (odd_a || odd_b[n0 + i] || !std::isfinite(out[i])) {
+          double s = out[i];  // products of floats are finite in double: only infinities give one
+          for (int k = 0; k < K; k++) s += double(a[m * K + k]) * double(b[k * N + n0 + i]);
+          out[i] = canonical(float(s));
+        } else if (!how.keep) {
+          out[i] = f16_f32(encode_double(x[i], F16));
+        } else {
+          double s = std::fabs(x[i]) < 0x1p-126 ? std::trunc(x[i] * 0x1p149) * 0x1p-149 : x[i];
+          out[i] = s == 0 ? 0.0f : float(s);  // never minus zero
+        }
+      }
+    }
+  }
+}
+
+}  // namespace emu
