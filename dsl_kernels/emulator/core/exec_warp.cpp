@@ -25,9 +25,9 @@ void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char*
   bool found = false, reads = !value;
   // Bytes that were accessed together have the same mark.
   auto like = [](const LaneMark& x, const LaneMark& y) {
-    u64 one[2] = {}, other[2] = {};
-    std::memcpy(one, &x, sizeof x), std::memcpy(other, &y, sizeof y);
-    return one[0] == other[0] && one[1] == other[1];
+    u32 who, other;
+    std::memcpy(&who, &x.stored_warp, 4), std::memcpy(&other, &y.stored_warp, 4);
+    return x.stored_at == y.stored_at && x.read_at == y.read_at && who == other;
   };
   for (u64 i = 0; i < n && !found; i++) {
     LaneMark& m = marks[i];

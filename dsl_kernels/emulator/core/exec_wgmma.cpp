@@ -86,29 +86,27 @@ Flow Exec::wgmma() {
     if (neg_a) for (float& x : a.v) x = -x;
     if (neg_b) for (float& x : b.v) x = -x;
     std::vector<float> c(size_t(16 * N), 0.0f);
-    auto slot = [&](int i, int t) { return std::pair<int, int>(t / 4 + 8 * (i >> 1 & 1), 2 * (t % 4) + (i & 1) + 8 * (i >> 2)); };
-    if (accumulate)
-      for (int i = 0; i < nd; i++)
-        for (int t = 0; t < 32; t++) {
-          u64 old = wp->regs[size_t(d[size_t(i)]) * 32 + size_t(t)];
-          for (int h = 0; h <= int(half); h++) {  // an f16 register holds two neighbouring columns
-            auto [r, n] = half ? slot(2 * i + h, t) : slot(i, t);
-            c[size_t(r * N + n)] = half ? f16_f32(u32(old >> (16 * h))) : as_f32(old);
-          }
-        }
+    // Value i of every thread t = 4g + q, which lies in row g + 8 (i / 2 % 2) and column 2q + i % 2 + 8 (i / 4) of C; an f16
+    // register holds two values, of neighbouring columns.
+    int values = half ? 2 : 1;
+    auto each = [&](auto f) {
+      for (int i = 0; i < nd * values; i++) {
+        u64* reg = wp->regs + size_t(d[size_t(i / values)]) * 32;
+        size_t at = size_t(8 * (i >> 1 & 1) * N + (i & 1) + 8 * (i >> 2));
+        for (int g = 0; g < 8; g++)
+          for (int q = 0; q < 4; q++) f(i, reg[4 * g + q], c[at + size_t(g * N + 2 * q)]);
+      }
+    };
+    if (accumulate && half) each([](int i, u64& reg, float& x) { x = f16_f32(u32(reg >> (16 * (i & 1)))); });
+    else if (accumulate) each([](int, u64& reg, float& x) { x = as_f32(reg); });
     hopper_multiply(a.v.data(), ta, b.v.data(), tb, c.data(), 16, N, K, hopper_sums(ta, half));
+    if (half) each([](int i, u64& reg, float& x) { reg = i & 1 ? reg | u64(encode(x, F16)) << 16 : encode(x, F16); });
+    else each([](int, u64& reg, float& x) { reg = bits(x); });
     for (int i = 0; i < nd; i++) {
       u32 valid = ~0u;
-      for (int t = 0; t < 32; t++) {
-        u64 now = 0;
-        for (int h = 0; h <= int(half); h++) {
-          auto [r, n] = half ? slot(2 * i + h, t) : slot(i, t);
-          float x = c[size_t(r * N + n)];
-          now |= half ? u64(encode(x, F16)) << (16 * h) : bits(x);
-          if (a.bad[size_t(r)] || b.bad[size_t(n)]) valid &= ~(1u << t);
-        }
-        wp->regs[size_t(d[size_t(i)]) * 32 + size_t(t)] = now;
-      }
+      for (int t = 0; t < 32 && m->cfg.allow_uninit_mma; t++)
+        for (int v = i * values; v < (i + 1) * values; v++)
+          if (a.bad[size_t(t / 4 + 8 * (v >> 1 & 1))] || b.bad[size_t(2 * (t % 4) + (v & 1) + 8 * (v >> 2))]) valid &= ~(1u << t);
       u32& init = wp->init[size_t(d[size_t(i)])];
       init = accumulate ? init & valid : valid;
     }

@@ -105,84 +105,104 @@ void multiply(const Tile& a, const Tile& b, std::vector<float>& acc) {
 namespace {
 
 constexpr int NOTHING = -10000;  // exponent of zero
-constexpr int MAX_N = 256, MAX_K = 32;
+constexpr int MAX_M = 16, MAX_N = 256, MAX_K = 32;
 
 int least_exponent(int ty) { return ty == TY_f16 || ty == TY_e5m2 ? -14 : ty == TY_e4m3 ? -6 : -126; }
 
 using Ints = int __attribute__((vector_size(32), aligned(4), may_alias));
+using FourInts = int __attribute__((vector_size(16), aligned(4), may_alias));
+using FourLongs = s64 __attribute__((vector_size(32), may_alias));
+using FourDoubles = double __attribute__((vector_size(32), may_alias));
+using FourFloats = float __attribute__((vector_size(16), aligned(4), may_alias));
 
-const Ints& ints(const int* p) { return *reinterpret_cast<const Ints*>(p); }
+Ints& ints(int* p) { return *reinterpret_cast<Ints*>(p); }
+Ints as_ints(Eight x) { return reinterpret_cast<Ints&>(x); }
+Eight as_floats(Ints x) { return reinterpret_cast<Eight&>(x); }
+
+inline bool any(Ints x) {
+  u64 word[4];
+  std::memcpy(word, &x, 32);
+  return word[0] | word[1] | word[2] | word[3];
+}
+
+inline Ints not_finite(Eight x) { return (as_ints(x) & 0x7F800000) == 0x7F800000; }
 
 // Numbers as mantissa times two to the exponent that their format writes down: subnormal numbers keep the least one.
 // Those that are not finite count as zero.
-inline void split(const float* x, int count, int least, float* m, int* e) {
-  float up = as_f32(u64(127 - least) << 23);
-  for (int i = 0; i < count; i++) {
-    u32 u = u32(bits(x[i])), magnitude = u & 0x7FFFFFFF;
-    int stored = int(magnitude >> 23) - 127;
-    bool nothing = magnitude == 0 || stored == 128, normal = stored >= least && stored > -127;
-    float small = x[i] * up;
-    m[i] = nothing ? 0.0f : normal ? as_f32((u & 0x807FFFFF) | 127u << 23) : small;
-    e[i] = nothing ? NOTHING : normal ? stored : least;
-  }
+inline void split(Eight x, int least, Eight& m, Ints& e) {
+  Ints u = as_ints(x), magnitude = u & 0x7FFFFFFF, stored = (magnitude >> 23) - 127;
+  Ints nothing = (magnitude == 0) | (stored == 128), normal = (stored >= least) & (stored > -127);
+  Eight small = x * as_f32(u64(127 - least) << 23);
+  Ints mantissa = normal ? (u & int(0x807FFFFF)) | 0x3F800000 : as_ints(small);
+  m = as_floats(nothing ? Ints{} : mantissa);
+  e = nothing ? Ints{} + NOTHING : normal ? stored : Ints{} + least;
 }
 
 // What is left of eight products of mantissas, of exponents e below the largest one.
 inline Ints kept(Eight product, Ints e) {
   Ints bottom = Ints{} - 100, scale = ((e > bottom ? e : bottom) + 127) << 23;
-  return __builtin_convertvector(product * reinterpret_cast<Eight&>(scale), Ints);
+  return __builtin_convertvector(product * as_floats(scale), Ints);
+}
+
+// The exact sums of four products and accumulators, cut to the fraction that is kept, times two to the exponent.
+inline FourDoubles sums(const int* products, const int* added, const int* exponents, s64 fraction) {
+  auto four = [](const int* p) { return *reinterpret_cast<const FourInts*>(p); };
+  FourDoubles exact = __builtin_convertvector(four(products), FourDoubles) + __builtin_convertvector(four(added), FourDoubles);
+  FourLongs cut = reinterpret_cast<FourLongs&>(exact) & fraction;
+  FourLongs scale = (__builtin_convertvector(four(exponents), FourLongs) + 1023) << 52;
+  return reinterpret_cast<FourDoubles&>(cut) * reinterpret_cast<FourDoubles&>(scale);
 }
 
 }  // namespace
 
 WIDE void hopper_multiply(const float* a, int ta, const float* b, int tb, float* c, int M, int N, int K, Summation how) {
-  static thread_local float bm[MAX_K * MAX_N];
-  static thread_local int be[MAX_K * MAX_N];
-  bool odd_b[MAX_N] = {};  // columns with a NaN or an infinity
-  split(b, K * N, least_exponent(tb), bm, be);
+  float am[MAX_M * MAX_K], bm[MAX_K * MAX_N];
+  int ae[MAX_M * MAX_K], be[MAX_K * MAX_N], odd_b[MAX_N] = {};  // columns with a NaN or an infinity
+  for (int i = 0; i < M * K; i += 8) split(eight(a + i), least_exponent(ta), eight(am + i), ints(ae + i));
   for (int k = 0; k < K; k++)
-    for (int n = 0; n < N; n++) odd_b[n] |= !std::isfinite(b[k * N + n]);
-  u64 fraction = how.keep ? ~u64(0) << (52 - how.keep) : ~u64(0);
+    for (int n = 0; n < N; n += 8) {
+      split(eight(b + k * N + n), least_exponent(tb), eight(bm + k * N + n), ints(be + k * N + n));
+      ints(odd_b + n) |= not_finite(eight(b + k * N + n));
+    }
+  const s64 fraction = how.keep ? s64(~u64(0) << (52 - how.keep)) : -1;
   for (int m = 0; m < M; m++) {
-    float am[MAX_K];
-    int ae[MAX_K];
+    const float* factor = am + m * K;
+    const int* exponent = ae + m * K;
     bool odd_a = false;
-    split(a + m * K, K, least_exponent(ta), am, ae);
     for (int k = 0; k < K; k++) odd_a |= !std::isfinite(a[m * K + k]);
-    for (int n0 = 0; n0 < N; n0 += 8) {
-      float *out = c + m * N + n0, cm[8];
-      int ce[8], top[8], products[8], added[8];
-      split(out, 8, -126, cm, ce);
-      Ints most = ints(ce), sum = {};
+    for (int n = 0; n < N; n += 8) {
+      float* out = c + m * N + n;
+      Eight mantissa;
+      Ints own, sum = {};
+      split(eight(out), -126, mantissa, own);
+      Ints most = own;
       for (int k = 0; k < K; k++) {
-        Ints e = ints(be + k * N + n0) + ae[k];
+        Ints e = ints(be + k * N + n) + exponent[k];
         most = e > most ? e : most;
       }
       // The product of two mantissas fits a float, and so does what is left of it; the sum of all fits 32 bits.
-      for (int k = 0; k < K; k++) sum += kept(am[k] * eight(bm + k * N + n0), ints(be + k * N + n0) + (ae[k] + how.bits) - most);
-      Ints own = kept(eight(cm), ints(ce) + how.bits - most);
-      std::memcpy(top, &most, 32), std::memcpy(products, &sum, 32), std::memcpy(added, &own, 32);
-      double x[8];
-      bool odd = odd_a;
-      for (int i = 0; i < 8; i++) {
-        double exact = double(products[i]) + double(added[i]);
-        int scale = std::max(top[i] - how.bits, -1000);
-        x[i] = as_f64(bits(exact) & fraction) * as_f64(u64(1023 + scale) << 52);
-        odd |= odd_b[n0 + i] | !std::isfinite(out[i]) | (scale < -126);
-      }
-      if (!odd && how.keep) {
-        for (int i = 0; i < 8; i++) out[i] = float(x[i]);
+      for (int k = 0; k < K; k++) sum += kept(factor[k] * eight(bm + k * N + n), ints(be + k * N + n) + (exponent[k] + how.bits) - most);
+      own = kept(mantissa, own + how.bits - most);
+      Ints scale = most - how.bits;
+      scale = scale > -1000 ? scale : Ints{} - 1000;
+      int products[8], added[8], scales[8];
+      ints(products) = sum, ints(added) = own, ints(scales) = scale;
+      FourDoubles x[2];
+      for (int h = 0; h < 2; h++) x[h] = sums(products + 4 * h, added + 4 * h, scales + 4 * h, fraction);
+      if (how.keep && !odd_a && !any(ints(odd_b + n) | not_finite(eight(out)) | (scale < -126))) {
+        for (int h = 0; h < 2; h++) *reinterpret_cast<FourFloats*>(out + 4 * h) = __builtin_convertvector(x[h], FourFloats);
         continue;
       }
       for (int i = 0; i < 8; i++) {
-        if (odd_a || odd_b[n0 + i] || !std::isfinite(out[i])) {
-          double s = out[i];  // products of floats are finite in double: only infinities give one
-          for (int k = 0; k < K; k++) s += double(a[m * K + k]) * double(b[k * N + n0 + i]);
+        double s = x[i / 4][i % 4];
+        if (odd_a || odd_b[n + i] || !std::isfinite(out[i])) {
+          s = out[i];  // products of floats are finite in double: only infinities give one
+          for (int k = 0; k < K; k++) s += double(a[m * K + k]) * double(b[k * N + n + i]);
           out[i] = canonical(float(s));
         } else if (!how.keep) {
-          out[i] = f16_f32(encode_double(x[i], F16));
+          out[i] = f16_f32(encode_double(s, F16));
         } else {
-          double s = std::fabs(x[i]) < 0x1p-126 ? std::trunc(x[i] * 0x1p149) * 0x1p-149 : x[i];
+          if (std::fabs(s) < 0x1p-126) s = std::trunc(s * 0x1p149) * 0x1p-149;
           out[i] = s == 0 ? 0.0f : float(s);  // never minus zero
         }
       }

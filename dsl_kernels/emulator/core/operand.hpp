@@ -49,7 +49,7 @@ inline Summation hopper_sums(int ty, bool f16) {
 }
 
 // c[m][n] = c[m][n] + sum over k of a[m][k] * b[k][n], for M x K and K x N matrices of numbers of types ta and
-// tb. N is a multiple of 8.
+// tb. M is at most 16, K 32 and N 256; N and M * K are multiples of 8.
 void hopper_multiply(const float* a, int ta, const float* b, int tb, float* c, int M, int N, int K, Summation how);
 
 // acc[m][n] += sum over k of a[m][k] * b[k][n], in the order of k, in fp32, for a row-major A and a B by_k.
