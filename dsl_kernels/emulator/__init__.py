@@ -31,7 +31,7 @@ from .errors import (
 )
 from .explain import Explanation, explain
 from .interleaving import Interleaving, interleavings
-from .launch import explore, launch
+from .launch import explore, launch, launch_each
 from .raw import RawArguments, Region
 from .report import Event, Finding, Report
 
@@ -58,4 +58,5 @@ __all__ = [
     "explore",
     "interleavings",
     "launch",
+    "launch_each",
 ]

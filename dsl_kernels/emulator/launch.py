@@ -6,9 +6,15 @@ import ctypes
 import functools
 import json
 import math
+import os
 import re
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
 from operator import index
 from typing import Any
 
@@ -44,6 +50,24 @@ def _parse(ptx: str) -> Module:
 @functools.lru_cache(maxsize=64)
 def _decode(ptx: str, entry: str | None) -> Program:
     return decode(_parse(ptx), entry, _MODULE_BASE)
+
+
+_decoding = threading.Lock()
+
+
+def _program(ptx: str, entry: str | None) -> Program:
+    """The decoded kernel; of several threads that ask for one, the first decodes it."""
+    with _decoding:
+        return _decode(ptx, entry)
+
+
+def _after_fork() -> None:
+    """Another thread of the parent may have held the lock; it is not in the child."""
+    global _decoding
+    _decoding = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _three(name: str, v: Sequence[int] | int, most: tuple[int, int, int] = MAX_GRID) -> tuple[int, int, int]:
@@ -147,12 +171,147 @@ def launch(
         BuildError: the compiled core cannot be built.
         CacheError: others may write to the folder of the compiled core.
     """
+    prepared = _prepare(
+        ptx, grid, block, args, cluster=cluster, dynamic_smem=dynamic_smem, entry=entry, check=check, roles=roles, names=names,
+        registers_per_thread=registers_per_thread, allow_uninit_mma=allow_uninit_mma, strict_fences=strict_fences, strict_lapping=strict_lapping,
+        strict_exits=strict_exits, strict_races=strict_races, instruction_limit=instruction_limit, max_findings=max_findings, trace=trace,
+    )  # fmt: skip
+    return prepared.settle(prepared.run(interleaving or Interleaving()))
+
+
+@checked
+def launch_each(
+    ptx: str,
+    grid: Sequence[int] | int,
+    block: Sequence[int] | int | None = None,
+    args: Sequence[Any] | RawArguments = (),
+    *,
+    interleavings: Iterable[Interleaving],
+    jobs: int | None = None,
+    **options: Any,
+) -> Iterator[Report]:
+    """:func:`launch` under one interleaving after the other, several of them at once.
+
+    Each begins with the memory as it is now and runs on a copy of its own, in one of ``jobs`` threads (default: one a
+    core). Reports come in the order of the interleavings, whichever ends first; when one comes, the memory of ``args``
+    holds what that interleaving wrote. ``options`` are those of :func:`launch`.
+
+    Raises:
+        EmulatorError: as :func:`launch` does, at the first interleaving in order that fails a check; LaunchError too
+            where ``jobs`` is no positive integer.
+    """
+    if jobs is not None and _count("jobs", jobs, 1 << 16) < 1:
+        raise LaunchError("jobs 0 must be at least 1")
+    return _each(_prepare(ptx, grid, block, args, **options), interleavings, jobs or os.cpu_count() or 1)
+
+
+def _each(prepared: _Prepared, interleavings: Iterable[Interleaving], jobs: int) -> Iterator[Report]:
+    first = [
+        np.frombuffer(ctypes.string_at(host, size), np.uint8) if writable else None
+        for _, size, host, writable in prepared.regions
+    ]
+
+    def attempt(interleaving: Interleaving) -> tuple[Report, list[np.ndarray | None]]:
+        own = [None if data is None else data.copy() for data in first]
+        hosts = [
+            row[2] if data is None else data.ctypes.data
+            for row, data in zip(prepared.regions, own, strict=True)
+        ]
+        return prepared.run(interleaving, hosts), own
+
+    left = iter(interleavings)
+    each = prepared.footprint + sum(data.size for data in first if data is not None)
+    jobs = max(1, min(jobs, MEMORY // max(each, 1)))
+    with ThreadPoolExecutor(jobs) as pool:
+        running = deque(pool.submit(attempt, item) for item in islice(left, jobs))
+        try:
+            while running:
+                report, own = running.popleft().result()
+                running.extend(pool.submit(attempt, item) for item in islice(left, 1))
+                for row, data in zip(prepared.regions, own, strict=True):
+                    if data is not None:
+                        ctypes.memmove(row[2], data.ctypes.data, row[1])
+                yield prepared.settle(report)
+        finally:
+            for future in running:
+                future.cancel()
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A launch that is ready to run, as often as one likes."""
+
+    program: Program
+    packed: Arguments | RawPacked
+    regions: list[list[int]]  # emulated base, bytes, host address, whether it may be written
+    region_names: list[str]
+    keep: list[np.ndarray]  # variables of the module
+    before: list[int]  # fields of the core's configuration before and after those of the interleaving
+    after: list[int]
+    footprint: int  # bytes that the state of a cluster takes
+    check: str
+    roles: Mapping[str, Sequence[int]]
+
+    def run(self, interleaving: Interleaving, hosts: Sequence[int] | None = None) -> Report:
+        """Execute it, on memory at other host addresses where these are given."""
+        most = max(interleaving.resident, min(interleaving.max_resident, MEMORY // max(self.footprint, 1)))
+        if self.footprint * interleaving.resident > MEMORY:
+            raise LaunchError(
+                f"{interleaving.resident} clusters that run at once need {self.footprint * interleaving.resident >> 20} MiB for "
+                f"{self.program.entry.registers} registers a thread, {self.program.local_bytes} bytes of local memory and shared "
+                f"memory, more than {MEMORY >> 20}"
+            )
+        slow = -1 if interleaving.slow_warp is None else interleaving.slow_warp
+        chosen = [KINDS.index(interleaving.kind), interleaving.seed, POLICIES.index(interleaving.async_policy), slow,
+                  interleaving.resident, most]  # fmt: skip
+        config = np.array([*self.before, *chosen, *self.after], np.int64)
+        regions = self.regions
+        if hosts is not None:
+            regions = [[row[0], row[1], host, row[3]] for row, host in zip(regions, hosts, strict=True)]
+        raw, seconds = _call(self.program, config, self.packed, regions, interleaving)
+        return _report(self.program, raw, interleaving, seconds, self.roles, self.region_names)
+
+    def settle(self, report: Report) -> Report:
+        """Raise what the report holds, where the launch was asked to."""
+        if report.status == "internal":
+            raise InternalError(report.findings[-1].message, report.findings[-1], report)
+        if self.check == "raise" and not report.ok:
+            first = report.errors[0]
+            message = f"{first}\n  under {report.interleaving}"
+            if first.code == "unsupported":
+                raise UnsupportedInstruction(message, first, report)
+            raise EmulatorError(message, first, report)
+        return report
+
+
+@checked
+def _prepare(
+    ptx: str,
+    grid: Sequence[int] | int,
+    block: Sequence[int] | int | None = None,
+    args: Sequence[Any] | RawArguments = (),
+    *,
+    cluster: Sequence[int] | int | None = None,
+    dynamic_smem: int = 0,
+    entry: str | None = None,
+    check: str = "raise",
+    roles: Mapping[str, Sequence[int]] | None = None,
+    names: Sequence[str] | None = None,
+    registers_per_thread: int = 0,
+    allow_uninit_mma: bool = False,
+    strict_fences: bool = False,
+    strict_lapping: bool = False,
+    strict_exits: bool = False,
+    strict_races: bool = False,
+    instruction_limit: int | None = None,
+    max_findings: int = 50,
+    trace: int = 0,
+) -> _Prepared:
     if check not in ("raise", "report"):
         raise LaunchError(f"check {shown(check)} is neither 'raise' nor 'report'")
     if not isinstance(ptx, str):
         raise LaunchError(f"ptx is a {type(ptx).__name__}, and not the text of a module")
-    interleaving = interleaving or Interleaving()
-    program = _decode(ptx, entry)
+    program = _program(ptx, entry)
     e = program.entry
     grid3, block3, cluster3 = _geometry(e, grid, block, cluster)
     threads = math.prod(block3)
@@ -178,12 +337,6 @@ def launch(
     footprint = math.prod(cluster3) * (
         warps * (e.registers * (32 * 8 + 9) + 32 * program.local_bytes) + 21 * end
     )
-    if footprint * interleaving.resident > MEMORY:
-        raise LaunchError(
-            f"{interleaving.resident} clusters of {math.prod(cluster3)} CTAs need {footprint * interleaving.resident >> 20} MiB "
-            f"for {e.registers} registers a thread and {program.local_bytes} bytes of local memory, more than {MEMORY >> 20}"
-        )
-
     packed = RawPacked(e, args) if isinstance(args, RawArguments) else Arguments(e, args, names)
     regions, region_names, keep = list(packed.regions), list(packed.region_names), []
     variables = [
@@ -200,27 +353,12 @@ def launch(
         region_names.append(v.name)
 
     sm100 = int(program.module.target.startswith(("sm_10", "sm_11", "sm_12")))
-    config = np.array(
-        [e.registers, *block3, *grid3, *cluster3, end, dynamic_smem, program.local_bytes,
-         KINDS.index(interleaving.kind), interleaving.seed, POLICIES.index(interleaving.async_policy),
-         -1 if interleaving.slow_warp is None else interleaving.slow_warp, interleaving.resident,
-         max(interleaving.resident, min(interleaving.max_resident, MEMORY // max(footprint, 1))),
-         int(check == "raise"), limit, 200_000, int(bool(allow_uninit_mma)), max_findings, sm100,
-         registers_per_thread, int(bool(strict_fences)), int(bool(strict_lapping)), int(bool(strict_exits)),
-         int(bool(strict_races)), cta_limit, trace],
-        np.int64,
-    )  # fmt: skip
-    raw, seconds = _call(program, config, packed, regions, interleaving)
-    report = _report(program, raw, interleaving, seconds, roles or {}, region_names)
-    if report.status == "internal":
-        raise InternalError(report.findings[-1].message, report.findings[-1], report)
-    if check == "raise" and not report.ok:
-        first = report.errors[0]
-        message = f"{first}\n  under {interleaving}"
-        if first.code == "unsupported":
-            raise UnsupportedInstruction(message, first, report)
-        raise EmulatorError(message, first, report)
-    return report
+    before = [e.registers, *block3, *grid3, *cluster3, end, dynamic_smem, program.local_bytes]
+    after = [int(check == "raise"), limit, 200_000, int(bool(allow_uninit_mma)), max_findings, sm100, registers_per_thread,
+             *(int(bool(strict)) for strict in (strict_fences, strict_lapping, strict_exits, strict_races)), cta_limit, trace]  # fmt: skip
+    return _Prepared(
+        program, packed, regions, region_names, keep, before, after, footprint, check, roles or {}
+    )
 
 
 def _call(

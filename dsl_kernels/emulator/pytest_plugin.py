@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .arguments import Struct, TensorMap, as_array
 from .interleaving import Interleaving, interleavings
-from .launch import launch
+from .launch import launch_each
 from .raw import RawArguments
 from .report import Report
 
@@ -114,21 +113,9 @@ def emulated_device(request: pytest.FixtureRequest) -> Iterator[Session]:
         yield session
 
 
-def _arrays(args: Sequence[Any] | RawArguments) -> Iterator[Any]:
-    if isinstance(args, RawArguments):
-        args = [region.memory for region in args.memory if not isinstance(region.memory, tuple)]
-    for a in args:
-        if isinstance(a, TensorMap):
-            yield from _arrays([a.array])
-        elif isinstance(a, Struct):
-            yield from _arrays(a.fields)
-        elif as_array(a, "") is not None:
-            yield a
-
-
 @pytest.fixture
 def emulate(request: pytest.FixtureRequest) -> Callable[..., list[Report]]:
-    """Run a launch under several interleavings; inputs are restored before each, ``verify`` is called after each."""
+    """Run a launch under several interleavings; each begins with the inputs as they are, ``verify`` is called after each."""
     count = request.config.getoption("--emulator-interleavings")
     seed = request.config.getoption("--emulator-seed")
 
@@ -142,18 +129,15 @@ def emulate(request: pytest.FixtureRequest) -> Callable[..., list[Report]]:
         interleaving: Interleaving | None = None,
         **options: Any,
     ) -> list[Report]:
-        arrays = list(_arrays(args))
-        saved = [a.copy() if hasattr(a, "copy") else a.clone() for a in arrays]
+        chosen = [interleaving] if interleaving else interleavings(count, seed)
         reports = []
-        for s in [interleaving] if interleaving else interleavings(count, seed):
-            for a, before in zip(arrays, saved, strict=True):
-                a[...] = before
-            reports.append(launch(ptx, grid, block, args, interleaving=s, **options))
+        for report in launch_each(ptx, grid, block, args, interleavings=chosen, **options):
+            reports.append(report)
             if verify:
                 try:
                     verify()
                 except Exception as e:
-                    e.add_note(f"under {s}")
+                    e.add_note(f"under {report.interleaving}")
                     raise
         return reports
 

@@ -12,6 +12,7 @@ from dsl_kernels.emulator import (
     explore,
     interleavings,
     launch,
+    launch_each,
 )
 
 from .kernels import REDUCE, elementwise, run_pipeline, simple
@@ -55,6 +56,57 @@ st.relaxed.gpu.global.u32 [%d1], %r3;
 DONE:
 """
 )
+
+
+# Every warp stores its first thread to one word: which one lasts depends on the order.
+LAST = simple(
+    """
+mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 31; setp.ne.u32 %p1, %r2, 0; @%p1 bra DONE;
+ld.param.u64 %d1, [p0];
+st.relaxed.gpu.global.u32 [%d1], %r1;
+DONE:
+"""
+)
+
+
+def told(report):
+    return str(report.interleaving), report.instructions, report.pipes, list(map(str, report.findings))
+
+
+@pytest.mark.parametrize("jobs", [1, 3, None])
+def test_interleavings_at_once_give_what_they_give_one_after_the_other(jobs):
+    chosen = list(interleavings(24))
+    alone, together = [], []
+    for each in chosen:
+        x = np.zeros(1, np.uint32)
+        report = launch(LAST, 1, 128, [x], check="report", interleaving=each)
+        alone.append((told(report), int(x[0])))
+    x = np.zeros(1, np.uint32)
+    for report in launch_each(LAST, 1, 128, [x], interleavings=iter(chosen), jobs=jobs, check="report"):
+        together.append((told(report), int(x[0])))
+    assert together == alone
+    assert len({value for _, value in alone}) > 1
+
+
+def test_of_interleavings_at_once_the_first_in_order_that_fails_is_raised():
+    kernel = simple("ld.param.u64 %d1, [p0]; ld.global.u32 %r1, [%d1]; st.global.u32 [%d1+4], %r1;")
+    x = np.array([7, 0], np.uint32)
+    seen = []
+    chosen = [Interleaving.random(k) for k in range(3)]
+    with pytest.raises(EmulatorError, match=r"out-of-bounds-global") as error:
+        for report in launch_each(kernel, 1, 1, [x[:1]], interleavings=chosen, jobs=3):
+            seen.append(report)
+    assert not seen and error.value.report.interleaving == chosen[0]
+    assert list(x) == [7, 0]
+    reports = launch_each(kernel, 1, 1, [x], interleavings=chosen, jobs=2)
+    assert next(reports).interleaving == chosen[0] and list(x) == [7, 7]
+    reports.close()
+
+
+@pytest.mark.parametrize("jobs", [0, -1, 1.5])
+def test_jobs_that_are_no_count_are_refused(jobs):
+    with pytest.raises(LaunchError, match="jobs"):
+        launch_each(LOST_UPDATE, 1, 32, [np.zeros(1, np.uint32)], interleavings=[], jobs=jobs)
 
 
 def test_exploration_finds_every_outcome():

@@ -13,7 +13,7 @@ from ...arguments import shown
 from ..coverage import Coverage
 from ..errors import EmulatorError, LaunchError, UnsupportedInstruction
 from ..interleaving import Interleaving, interleavings
-from ..launch import _parse, launch
+from ..launch import _parse, launch, launch_each
 from ..raw import RawArguments
 from ..report import Finding, Report
 from .errors import UnsupportedCall
@@ -231,20 +231,16 @@ class Session:
         warps = -(-record.block[0] * record.block[1] * record.block[2] // 32)
         started = time.perf_counter()
 
-        def run(interleaving: Interleaving, **more: Any) -> Report:
-            return launch(
-                record.kernel.ptx, record.grid, record.block, arguments, cluster=record.cluster,
-                dynamic_smem=record.dynamic_smem, entry=record.kernel.entry, interleaving=interleaving,
-                **{"check": "report", **settings.options, **more},
-            )  # fmt: skip
-
+        given: dict[str, Any] = {
+            "cluster": record.cluster, "dynamic_smem": record.dynamic_smem, "entry": record.kernel.entry, "check": "report",
+            **settings.options,
+        }  # fmt: skip
+        chosen = interleavings(settings.interleavings, settings.seed, min(warps, 4))
         try:
-            for i, interleaving in enumerate(
-                interleavings(settings.interleavings, settings.seed, min(warps, 4))
+            for report in launch_each(
+                record.kernel.ptx, record.grid, record.block, arguments, interleavings=chosen, **given
             ):
-                if i:
-                    before.restore()
-                record.reports.append(run(interleaving))
+                record.reports.append(report)
                 self._supported(record)
                 results.add(before.digest())
         except EmulatorError as error:
@@ -261,7 +257,9 @@ class Session:
 
             def again(interleaving: Interleaving, **more: Any) -> Report:
                 before.restore()
-                return run(interleaving, **more)
+                return launch(
+                    record.kernel.ptx, record.grid, record.block, arguments, interleaving=interleaving, **{**given, **more}
+                )  # fmt: skip
 
             settings.explain(record, again)
             after.restore()
