@@ -1,36 +1,38 @@
-"""Building the compiled core once per source and compiler, into the project's cache."""
+"""The compiled core: the one that came with the package, else built once per source and compiler, into the project's cache."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-import filelock
-
 from ..errors import CacheError
-from ..runtime.cache import cache_root
-from ..runtime.storage import distrust, make_folder, require_trusted
 from .errors import BuildError
 
+log = logging.getLogger(__name__)
+
 SOURCES = Path(__file__).parent / "core"
+PREBUILT = Path(__file__).parent / "_core.so"  # of a distribution of the emulator alone, which has no sources
 # -ffp-contract=off and -frounding-math: results must not depend on what the host compiler fuses or folds.
 FLAGS = (
     "-O2",
     "-ftree-vectorize",
     "-std=c++17",
     "-fPIC",
-    "-shared",
     "-ffp-contract=off",
     "-frounding-math",
     "-w",
 )
 COMPILE_SECONDS = 600  # a compile that takes longer hangs
+TELL_SECONDS = 5  # between two messages on how far the build is
 
 
 def compiler() -> str:
@@ -74,6 +76,12 @@ def library_path() -> Path:
         BuildError: no compiler, a compile that failed, or a cache folder that cannot be written.
         CacheError: a cache folder that others may write to.
     """
+    # What only a build needs: the emulator alone, with its core, depends on numpy and nothing else.
+    import filelock
+
+    from ..runtime.cache import cache_root
+    from ..runtime.storage import make_folder, require_trusted
+
     cxx = compiler()
     root = cache_root()
     folder = root / "emulator"
@@ -102,6 +110,8 @@ def library_path() -> Path:
 
 
 def _usable(target: Path) -> bool:
+    from ..runtime.storage import distrust
+
     return target.is_file() and distrust(target) is None
 
 
@@ -109,14 +119,43 @@ def _build(cxx: str, target: Path) -> None:
     fd, name = tempfile.mkstemp(suffix=".so", dir=target.parent)  # for the user alone
     os.close(fd)
     try:
-        done = _run([cxx, *FLAGS, "-o", name, *map(str, sorted(SOURCES.glob("*.cpp")))])
-        if done.returncode:
-            raise BuildError(f"{cxx} failed:\n{done.stderr[-4000:]}")
+        with tempfile.TemporaryDirectory(dir=target.parent) as objects:
+            compiled = _compile(cxx, sorted(SOURCES.glob("*.cpp")), Path(objects))
+            _succeeded(cxx, _run([cxx, *FLAGS, "-shared", "-o", name, *compiled]))
         os.chmod(name, 0o700)
         os.replace(name, target)
     finally:
         if os.path.exists(name):
             os.unlink(name)
+
+
+def _succeeded(cxx: str, done: subprocess.CompletedProcess[str]) -> None:
+    if done.returncode:
+        raise BuildError(f"{cxx} failed:\n{done.stderr[-4000:]}")
+
+
+def _compile(cxx: str, sources: list[Path], objects: Path) -> list[str]:
+    """One object file for each source, several compilers at once; says now and then how far it is."""
+    log.warning(
+        "building the emulator's core, once for this version: %d files with %s", len(sources), Path(cxx).name
+    )
+    made = [objects / f"{source.stem}.o" for source in sources]
+    told = time.monotonic()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        running = [
+            pool.submit(_run, [cxx, *FLAGS, "-c", "-o", str(to), str(source)])
+            for source, to in zip(sources, made, strict=True)
+        ]
+        try:
+            for count, done in enumerate(as_completed(running), 1):
+                _succeeded(cxx, done.result())
+                if time.monotonic() - told >= TELL_SECONDS:
+                    told = time.monotonic()
+                    log.warning("the emulator's core: %d of %d files compiled", count, len(sources))
+        finally:
+            for future in running:
+                future.cancel()
+    return [str(to) for to in made]
 
 
 @functools.cache
@@ -127,7 +166,7 @@ def load() -> ctypes.CDLL:
         BuildError: no compiler, a compile that failed, or a core that does not load.
         CacheError: a cache folder that others may write to.
     """
-    path = library_path()
+    path = PREBUILT if PREBUILT.is_file() else library_path()
     try:
         lib = ctypes.CDLL(str(path))
     except OSError as e:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from dsl_kernels.arch import RESERVED_SMEM
-from dsl_kernels.errors import CacheError, CompileError, ToolchainError
+from ..arch import RESERVED_SMEM
+from ..errors import CacheError, CompileError, ToolchainError
 
 INSTALL_NVCC = "install the CUDA toolkit and set CUDA_HOME, or `pip install 'dsl-kernels[toolkit]'`"
 INSTALL_INSPECT = "`pip install 'dsl-kernels[inspect]'`, or put the CUDA toolkit's bin folder on PATH"

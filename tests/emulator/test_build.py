@@ -11,11 +11,12 @@ import pytest
 from dsl_kernels.emulator import BuildError, build
 from dsl_kernels.errors import CacheError
 
-# A compiler that hands out a file instead of compiling: it notes that it was called, and takes a while.
+# A compiler that hands out files instead of compiling: it notes that it was called to link, and takes a while then.
 STUB = """#!/bin/sh
 if [ "$1" = --version ]; then echo stub; exit 0; fi
-echo called >> "{log}"
-sleep {seconds}
+case "$*" in
+*-shared*) echo called >> "{log}"; sleep {seconds};;
+esac
 while [ "$1" != -o ]; do shift; done
 printf core > "$2"
 exit {status}
