@@ -1,29 +1,9 @@
-// Integer, float and packed arithmetic, conversions, comparisons.
+// Integer, float and packed arithmetic.
 #include "machine.hpp"
 
 namespace emu {
 
 namespace {
-
-template <class T>
-bool compare(int cmp, T a, T b, bool nan) {
-  switch (cmp) {
-    case 0: return !nan && a == b;
-    case 1: return !nan && a != b;
-    case 2: case 6: return !nan && a < b;
-    case 3: case 7: return !nan && a <= b;
-    case 4: case 8: return !nan && a > b;
-    case 5: case 9: return !nan && a >= b;
-    case 10: return nan || a == b;
-    case 11: return nan || a != b;
-    case 12: return nan || a < b;
-    case 13: return nan || a <= b;
-    case 14: return nan || a > b;
-    case 15: return nan || a >= b;
-    case 16: return !nan;
-    default: return nan;
-  }
-}
 
 u64 from_f32(float x, int ty, int rnd = RN) {
   return ty == TY_f32 ? bits(x) : ty == TY_bf16 && rnd == RN ? f32_bf16(x) : encode(x, format_of(ty), false, rnd);
@@ -577,51 +557,6 @@ void Exec::carry() {
   if (u64* d = dst(0, valid)) LANES(mask, l) d[l] = out[l];
   if (in.m[2])
     if (u64* d = dst(last, valid)) LANES(mask, l) d[l] = carries[l];
-}
-
-void Exec::setp() {
-  int ty = int(in.ty), n = TYPE_BITS[ty];
-  Val a, b, e;
-  get(2, a);
-  get(3, b);
-  u32 valid = known_low(a, n) & known_low(b, n);
-  if (in.m[1]) get(4, e), valid &= e.valid;
-  bool p[32], q[32];
-  const bool whole = !is_float(ty) && !in.m[1];
-  if (whole) {
-    // Signed numbers compare like unsigned ones whose upper bit is the other way round.
-    const u64 all = low(~u64(0), n), upper = is_signed(ty) ? u64(1) << (n - 1) : 0;
-    auto each = [&](auto fn) { each_lane(mask, [&](u32 l) { p[l] = fn((a[l] ^ upper) & all, (b[l] ^ upper) & all), q[l] = !p[l]; }); };
-    switch (in.m[0]) {
-      case 0: case 10: each([](u64 x, u64 y) { return x == y; }); break;
-      case 1: case 11: each([](u64 x, u64 y) { return x != y; }); break;
-      case 2: case 6: case 12: each([](u64 x, u64 y) { return x < y; }); break;
-      case 3: case 7: case 13: each([](u64 x, u64 y) { return x <= y; }); break;
-      case 4: case 8: case 14: each([](u64 x, u64 y) { return x > y; }); break;
-      default: each([](u64 x, u64 y) { return x >= y; }); break;
-    }
-  }
-  LANES(whole ? 0 : mask, l) {
-    bool r;
-    if (is_float(ty)) {
-      double x = ty == TY_f64 ? as_f64(a[l]) : to_f32(a[l], ty), y = ty == TY_f64 ? as_f64(b[l]) : to_f32(b[l], ty);
-      if (in.m[2]) x = flush(float(x)), y = flush(float(y));
-      r = compare(int(in.m[0]), x, y, std::isnan(x) || std::isnan(y));
-    } else if (is_signed(ty)) {
-      r = compare(int(in.m[0]), sign_extend(a[l], n), sign_extend(b[l], n), false);
-    } else {
-      r = compare(int(in.m[0]), low(a[l], n), low(b[l], n), false);
-    }
-    p[l] = r, q[l] = !r;
-    if (in.m[1]) {
-      bool k = e[l] & 1;
-      auto mix = [&](bool x) { return in.m[1] == 1 ? x && k : in.m[1] == 2 ? x || k : x != k; };
-      p[l] = mix(p[l]), q[l] = mix(q[l]);
-    }
-  }
-  u64 one = in.op == OP_setp ? 1 : in.ty2 == TY_f32 ? bits(1.0f) : 0xFFFFFFFF;
-  if (u64* d = dst(0, valid)) LANES(mask, l) d[l] = p[l] ? one : 0;
-  if (u64* d = dst(1, valid)) LANES(mask, l) d[l] = q[l] ? one : 0;
 }
 
 }  // namespace emu
