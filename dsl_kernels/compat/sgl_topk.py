@@ -4,9 +4,9 @@
 | --- | --- |
 | `fast_topk_v2` | served: positions count from `row_starts`, -1 after them |
 | `fast_topk_transform_fused`, one row a sequence | served within the kernel, also of a page table that is expanded from one row |
-| `fast_topk_transform_fused` with `row_starts`, or of several rows a sequence | selection, then the page table by torch, through `cu_seqlens_q` |
-| `fast_topk_transform_ragged_fused` | selection, then the offsets by torch |
-| `deepseek_v4_topk_transform_512` | served; `raw_indices` by a second selection |
+| `fast_topk_transform_fused` with `row_starts`, or of several rows a sequence | served; torch works out each row's sequence from `cu_seqlens_q` |
+| `fast_topk_transform_ragged_fused` | served within the kernel |
+| `deepseek_v4_topk_transform_512` | served within the kernel, with `raw_indices` |
 | `sort_output` without `raw_indices` (by physical slot) | refused; entries are in the order of their positions |
 | `topk` | what `ops.topk_selector` takes, not only 2048 |
 | order, ties | ascending positions, ties to the lower one, the same ones every time; SGLang's are in any order |
@@ -78,19 +78,23 @@ def fast_topk_transform_fused(
     require_dense("score", score)
     require_dense("page_table_size_1", table)
     require("page_table_size_1", table.dim() == 2, "[sequences, columns]", str(tuple(table.shape)), "pass two dimensions")  # fmt: skip
-    rows = score.shape[0]
-    if row_starts is None and rows == table.shape[0]:
+    require_dense("lengths", lengths)
+    rows, next_n, sequences = score.shape[0], 1, None
+    if table.shape[0] > 1 and table.stride(0) == 0:
         # A table that is expanded from one row is that row's, for all rows of scores.
-        shared = rows > 1 and table.stride(0) == 0
-        with their_names(logits="score", row_ends="lengths", k="topk", block_table="page_table_size_1"):
-            return topk_selector(
-                score, lengths, topk, block_table=table[:1] if shared else table, page_size=1,
-                next_n=rows if shared else 1, executor=executor,
-            )  # fmt: skip
-    positions = fast_topk_v2(score, lengths, topk, row_starts, executor=executor)
-    row = torch.arange(rows, dtype=cu_seqlens_q.dtype, device=score.device)
-    sequence = torch.searchsorted(cu_seqlens_q, row, right=True) - 1
-    return torch.where(positions < 0, -1, table[sequence[:, None], positions.clamp(min=0)])
+        table, next_n = table[:1], max(rows, 1)
+    elif row_starts is not None or rows != table.shape[0]:
+        require_dense("cu_seqlens_q", cu_seqlens_q)
+        row = torch.arange(rows, dtype=cu_seqlens_q.dtype, device=score.device)
+        sequences = torch.searchsorted(cu_seqlens_q, row, right=True, out_int32=True) - 1
+    with their_names(
+        logits="score", row_ends="lengths", k="topk", block_table="page_table_size_1", row_to_sequence="cu_seqlens_q"
+    ):  # fmt: skip
+        ends = lengths if row_starts is None else row_starts + lengths
+        return topk_selector(
+            score, ends, topk, row_starts=row_starts, block_table=table, page_size=1, next_n=next_n,
+            row_to_sequence=sequences, executor=executor,
+        )  # fmt: skip
 
 
 def fast_topk_transform_ragged_fused(
@@ -113,8 +117,12 @@ def fast_topk_transform_ragged_fused(
     Raises:
         As `ops.topk_selector`.
     """
-    positions = fast_topk_v2(score, lengths, topk, row_starts, executor=executor)
-    return torch.where(positions < 0, -1, positions + topk_indices_offset[:, None])
+    require_dense("lengths", lengths)
+    with their_names(logits="score", row_ends="lengths", k="topk", offsets="topk_indices_offset"):
+        ends = lengths if row_starts is None else row_starts + lengths
+        return topk_selector(
+            score, ends, topk, row_starts=row_starts, offsets=topk_indices_offset, executor=executor
+        )
 
 
 def deepseek_v4_topk_transform_512(
@@ -151,10 +159,11 @@ def deepseek_v4_topk_transform_512(
     require_dense("page_indices", page_indices)
     require("page_indices", page_indices.dim() == 2, "[b, topk]", str(tuple(page_indices.shape)), "pass two dimensions")  # fmt: skip
     k = page_indices.shape[1]
-    with their_names(logits="scores", row_ends="seq_lens", block_table="page_table", out="page_indices", k="page_indices"):  # fmt: skip
+    with their_names(
+        logits="scores", row_ends="seq_lens", block_table="page_table", out="page_indices", k="page_indices",
+        positions="raw_indices",
+    ):  # fmt: skip
         topk_selector(
-            scores, seq_lens, k, block_table=page_table, page_size=page_size, out=page_indices, executor=executor
+            scores, seq_lens, k, block_table=page_table, page_size=page_size, out=page_indices, positions=raw_indices,
+            executor=executor,
         )  # fmt: skip
-    if raw_indices is not None:
-        with their_names(out="raw_indices"):
-            topk_selector(scores, seq_lens, k, out=raw_indices, executor=executor)

@@ -43,7 +43,8 @@ class _Prepared:
     Attributes:
         bound: what the caller's operands say; `dims` has the launch's own beside theirs.
         sms: SMs that the launch was sized for.
-        fixed: scalars of the launch, and constants for inputs that the caller left out.
+        fixed: scalars of the launch, and constants for inputs, and for outputs of which nobody makes one, that the caller
+            left out.
         outputs: templates of the outputs that the caller left out: memory of their shape without any of its own.
     """
 
@@ -239,17 +240,18 @@ def _prepare(
     outputs = tuple(
         (spec.name, filled(spec.label, (1,), None, spec.torch_dtype, device).expand(_extents(spec, dims)))
         for spec in bound.missing
-        if spec.kind == "out"
+        if spec.default is None
     )
     fixed: dict[str, Any] = {spec.name: dims[spec.name] for spec in own if spec.kind == "scalar"}
-    fixed |= {s.name: _constant(s, _extents(s, dims), device) for s in bound.missing if s.kind == "in"}
+    fixed |= {s.name: _constant(s, _extents(s, dims), device) for s in bound.missing if s.default is not None}
     workspace = Buffers(device, buffers) if buffers else None
     return _Prepared(launcher, bound, dims, workspace, call.row.sms, fixed, outputs, selection)
 
 
 def _without_kernel(bound: Bound) -> executors.Launcher | None:
     """What serves a call in which no element is written, or in which an input that is given has none to read."""
-    outputs = [spec for spec in bound.specs if spec.kind == "out"]
+    unwanted = [spec for spec in bound.missing if spec.default is not None]
+    outputs = [spec for spec in bound.specs if spec.kind == "out" and spec not in unwanted]
     if all(0 in _extents(spec, bound.dims) for spec in outputs):
         return executors.NOTHING
     values = {spec.name: spec.of_nothing for spec in outputs if spec.of_nothing is not None}

@@ -101,8 +101,10 @@ class _TorchOp:
         self.outputs = {
             spec.label: None if self._follows(spec, problem) else spec.torch_dtype
             for spec in specs
-            if spec.kind == "out"
+            if spec.kind == "out" and spec.default is None
         }
+        # Outputs that are written only where a caller gives them.
+        self.wanted = tuple(s.label for s in specs if s.kind == "out" and s.default is not None)
         # Where a dim is read: an axis of a tensor that is handed on as it comes, or a number.
         places: dict[str, tuple[str, int | None]] = {
             n: (n, None) for n, p in parameters.items() if p.annotation == "int"
@@ -114,7 +116,7 @@ class _TorchOp:
         shapes = {
             spec.label: [spec.sizes.get(str(extent), str(extent)) for extent in spec.shape]
             for spec in specs
-            if spec.kind == "out"
+            if spec.label in self.outputs
         }
         dims = sorted(names_in_all(extent for shape in shapes.values() for extent in shape))
         if unknown := [dim for dim in dims if dim not in places]:
@@ -127,7 +129,7 @@ class _TorchOp:
         self.places = tuple(places[dim] for dim in dims)
         self.shapes = {name: compile_expressions(tuple(shape), dims) for name, shape in shapes.items()}
         self.functional = self._define(function.__name__, ())
-        self.writing = self._define(f"{function.__name__}_out", tuple(self.outputs))
+        self.writing = self._define(f"{function.__name__}_out", (*self.outputs, *self.wanted))
 
     def _follows(self, output: OperandSpec, problem: Problem) -> bool:
         """Whether an output has the first argument's dtype in every form, and not the same in all."""
@@ -137,14 +139,18 @@ class _TorchOp:
 
     def _define(self, name: str, written: tuple[str, ...]) -> Any:
         """Register the op that returns its outputs, or the one that writes into those named."""
-        taken = [p for p in self.signature.parameters.values() if p.name not in self.outputs]
+        asked = (*self.outputs, *self.wanted)
+        taken = [p for p in self.signature.parameters.values() if p.name not in asked]
         # torch takes no tensor by keyword alone.
         placed = [p for p in taken if p.kind is not p.KEYWORD_ONLY or "Tensor" in p.annotation]
         required = [p for p in placed if p.default is p.empty]
         optional = [p for p in placed if p.default is not p.empty]
         arguments = [
             *map(_spelled, required),
-            *(f"Tensor({chr(ord('a') + i)}!) {output}" for i, output in enumerate(written)),
+            *(
+                f"Tensor({chr(ord('a') + i)}!){'?' * (output in self.wanted)} {output}"
+                for i, output in enumerate(written)
+            ),
             *map(_spelled, optional),
             "*",
             *(_spelled(p) for p in taken if p not in placed),
@@ -188,18 +194,18 @@ class _TorchOp:
 
     def traced(self, **arguments: Any) -> Any:
         """The call inside of a graph."""
-        given = {name: arguments.pop(name) for name in self.outputs}
+        given = {name: arguments.pop(name) for name in (*self.outputs, *self.wanted)}
         workspace = arguments.get("workspace")
         if workspace is not None:
             require_workspace(workspace)
             arguments["workspace"] = workspace.handle
         if all(tensor is None for tensor in given.values()):
             return self.functional(**arguments)
-        if any(tensor is None for tensor in given.values()):
+        if any(given[name] is None for name in self.outputs):
             new = self.new(arguments)
-            given = {name: new[name] if tensor is None else tensor for name, tensor in given.items()}
+            given |= {name: new[name] for name in self.outputs if given[name] is None}
         self.writing(**arguments, **given)
-        return _one_or_all(given)
+        return _one_or_all({name: given[name] for name in self.outputs})
 
     def foreign(self, **arguments: Any) -> Any:
         """The call on a subclass of tensors, which says itself what an op on it does.

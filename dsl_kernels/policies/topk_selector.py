@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from ..arch import ArchSpec, GpuSpec
 from ..dtypes import DTYPES
-from ..problems.topk_selector import SCORES
+from ..problems.topk_selector import OPTIONS, SCORES
 from ..programs.topk_selector.schedule import min_ctas_per_sm_of, sizes
 from ..tile.lang import Counts, Policy, Schedule
 from ._rows import resized
@@ -24,8 +24,9 @@ COMMITTED = (
     (1, 1024, 16, 1, 16),
     (1, 512, 8, 1, 16),
 )
-# Of those, which scores of 16 bits have.
+# Of those, which scores of 16 bits have, and which have options.
 COMMITTED_OF_HALVES = ((1, 512, 8, 1, 0), (16, 512, 16, 1, 0), (1, 512, 8, 1, 16))
+COMMITTED_WITH_OPTIONS = ((1, 512, 8, 1, 0), (16, 512, 16, 1, 0))
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
@@ -77,10 +78,15 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """A sample is for one CTA a row; at level 0 only the combinations that the tuned tables use, of 16 bits no others."""
+    """A sample is for one CTA a row; at level 0 only the combinations that the tuned tables use, of 16 bits no others.
+
+    Options are for few of them, none with a sample.
+    """
     if k.sample and k.group > 1:
         return False
     shape = (k.group, k.threads, k.keep, k.resident, k.sample)
+    if k.options:
+        return k.dtype in OPTIONS and shape in COMMITTED_WITH_OPTIONS
     if k.dtype != "default":
         return shape in COMMITTED_OF_HALVES
     return level > 0 or shape in COMMITTED

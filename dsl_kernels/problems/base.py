@@ -55,7 +55,9 @@ class OperandSpec:
         zeroed: a workspace that is zero on entry and that the kernel leaves zero, or an output that is added to.
         align: bytes that the address, and the row stride, are multiples of: the widest access of any variant. 16 is
             what vector loads, bulk copies and tensor maps need; operands that are read one element at a time need 4.
-        default: the value that fills an input which the caller leaves out; None where it is required.
+        default: the value that fills an input which the caller leaves out; None where it is required. An output with one is
+            made for nobody: where the caller leaves it out, memory of that value, of its `sizes`, stands for it, and a
+            scalar tells the kernel to write nothing there.
         argument: what the torch op calls it, where that is another name.
         sizes: extents of an operand that the caller leaves out and that no other operand gives, as expressions over
             the other dims.
@@ -217,7 +219,8 @@ class Problem:
         compare: (form, inputs, outputs, expected) -> Comparison against the tolerances of this problem.
         bytes: (form, dims) -> the bytes that must move through device memory at least.
         flops: (form, dims) -> floating-point operations by dtype of the unit that runs them.
-        forms_share_workloads: a workload of one form can be drawn in any other, as its sizes mean the same there.
+        forms_share_workloads: (form, another one) -> whether a workload of the one can be drawn in the other, as its sizes mean
+            the same there; by default none can.
         points: name of a measuring grid -> the forms and sizes that `bench` times; by default the workloads of tier
             "real", on every grid.
         names: form -> the sizes that its points call otherwise than its operands do, of two for one name the finer first.
@@ -232,7 +235,7 @@ class Problem:
     compare: Callable[[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Comparison]
     bytes: Callable[[str, Mapping[str, int]], float]
     flops: Callable[[str, Mapping[str, int]], dict[str, float]]
-    forms_share_workloads: bool = False
+    forms_share_workloads: Callable[[str, str], bool] = lambda form, other: False
     points: Callable[[str], Iterable[tuple[str, dict[str, Any]]]] | None = None
     names: Mapping[str, tuple[PointName, ...]] = field(default_factory=dict)
 

@@ -464,7 +464,7 @@ PROBLEM = Problem(
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
-    forms_share_workloads=True,
+    forms_share_workloads=lambda form, other: True,
     points=points,
     names=dict.fromkeys(("bf16", "nope", "fp8"), (PointName("pages", "n", PAGE),)),
 )

@@ -1,5 +1,8 @@
 """Exact top-k of scores in fp32, bf16 or fp16: ascending positions of the k largest of each row, ties to the lower position.
 
+Forms with options write the scores and, beside ids, the positions; add an offset to the positions of a row; take any row of
+the block table; or give ties to the higher position.
+
 Rows are ragged ([row_starts, row_ends)); a row with at most k scores is taken whole without reading them. Positions
 count from row_starts, with `absolute` from column 0; with page_size > 0 they become global token ids through the block
 table. NaN counts as larger than +inf, and -0.0 equals +0.0, as in torch.topk.
@@ -28,6 +31,19 @@ def _lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
     return o["row_ends"].long().clamp(max=dims["stride"]) - o["row_starts"].long().clamp(min=0)
 
 
+def _lines(o: Mapping[str, Any], rows: int) -> torch.Tensor:
+    """The row of the block table that each row of scores has."""
+    if o.get("has_sequences"):
+        lines: torch.Tensor = o["row_to_sequence"].long()
+        return lines
+    return torch.arange(rows, device=o["logits"].device) // int(o["next_n"])
+
+
+def _no_sequence(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    wrong: torch.Tensor = (o["row_to_sequence"] < 0) | (o["row_to_sequence"] >= dims["b"])
+    return wrong & (dims["has_sequences"] == 1)
+
+
 def _outside_row(name: str) -> Callable[[Mapping[str, Any], Mapping[str, int]], torch.Tensor]:
     return lambda o, dims: (o[name] < 0) | (o[name] > dims["stride"])
 
@@ -41,14 +57,18 @@ def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
     table, page = o["block_table"], dims["page_size"]
     if page == 0:
         return torch.zeros_like(table, dtype=torch.bool)
-    rows = torch.arange(dims["rows"], device=table.device)
     pages = -(-_lengths(o, dims).clamp(min=0) // page)
-    used = pages.new_zeros(dims["b"]).scatter_reduce(0, rows // dims["next_n"], pages, "amax")
+    lines = _lines(o, dims["rows"]).clamp(0, dims["b"] - 1)
+    used = pages.new_zeros(dims["b"]).scatter_reduce(0, lines, pages, "amax")
     live = torch.arange(dims["max_pages"], device=table.device) < used[:, None]
     return live & ((table < 0) | (table > (1 << 31) // page - 1))
 
 
 SCORES = {"default": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""Dtype of the scores by form without options."""
+OPTIONS = {"default": "options", "bf16": "bf16_options"}
+"""The form with options by that of the same scores without."""
+FORMS = {**SCORES, **{OPTIONS[form]: SCORES[form] for form in OPTIONS}}
 """Dtype of the scores by form."""
 
 
@@ -56,9 +76,9 @@ def _scores(form: str) -> OperandSpec:
     return OperandSpec(
         "logits",
         ("rows", "stride"),
-        SCORES[form],
+        FORMS[form],
         row_stride="logits_stride",
-        align=4 if form == "default" else 2,
+        align=4 if FORMS[form] == "float32" else 2,
         doc="scores; columns outside a row's range are garbage",
     )
 
@@ -116,6 +136,50 @@ OPERANDS = (
         of_nothing=-1,
     ),
 )
+
+
+def _flag(name: str, doc: str) -> OperandSpec:
+    return OperandSpec(name, (), "int32", "scalar", doc=f"1: {doc}")
+
+
+def _of_rows(name: str, flag: str, rows: str, doc: str, values: tuple[Values, ...] = ()) -> OperandSpec:
+    """An integer a row, which is read where `flag` is 1."""
+    return OperandSpec(
+        name, (rows,), "int32", align=4, default=0, sizes={rows: "1"}, requires=(f"{rows} == rows or {flag} == 0",),
+        doc=doc, values=values,
+    )  # fmt: skip
+
+
+def _beside(name: str, one: str, dtype: str, empty: float, doc: str) -> OperandSpec:
+    """An output in the order of the ids, which is written where the caller gives it."""
+    rows, columns = f"{one}_rows", f"{one}_columns"
+    return OperandSpec(
+        name, (rows, columns), dtype, "out", doc=doc, row_stride=f"{name}_stride", align=DTYPES[dtype].bytes, default=empty,
+        sizes={rows: "1", columns: "1"}, requires=(f"{rows} == rows and {columns} == k or has_{name} == 0",),
+        of_nothing=empty,
+    )  # fmt: skip
+
+
+def _operands(form: str) -> tuple[OperandSpec, ...]:
+    """The operands of a form; options come behind those of the form without."""
+    if form not in OPTIONS.values():
+        return (_scores(form), *OPERANDS)
+    return (
+        _scores(form),
+        *OPERANDS,
+        _of_rows(
+            "row_to_sequence", "has_sequences", "mapped_rows", "the row of the block table that each row uses, in place of r // next_n",
+            (Values("rows of the block table", _no_sequence),),
+        ),
+        _of_rows("offsets", "has_offsets", "offset_rows", "added to the positions of each row, without pages"),
+        _flag("ties_higher", "of equal scores the higher position goes first; 0: the lower one"),
+        _flag("has_sequences", "row_to_sequence is read"),
+        _flag("has_offsets", "offsets are read"),
+        _flag("has_values", "values are written"),
+        _flag("has_positions", "positions are written"),
+        _beside("values", "value", FORMS[form], -math.inf, "the scores of the ids, and -inf where there is none"),
+        _beside("positions", "position", "int32", -1, "the positions that the block table maps to ids, and -1 where there is none"),
+    )  # fmt: skip
 
 
 def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
@@ -186,7 +250,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     if not p.get("strided"):
         stride = -(-stride // 4) * 4
     logits = draw(p.get("scores", "normal"), rows, stride, generator)
-    logits = logits.to(DTYPES[SCORES[workload.form]].torch)
+    logits = logits.to(DTYPES[FORMS[workload.form]].torch)
     columns = torch.arange(stride, device=device)
     outside = (columns >= ends[:, None]) | (columns < starts[:, None])
     if p.get("garbage", True):
@@ -195,14 +259,15 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     # torch's vectorised loop rounds a NaN to other 16-bit patterns than its scalar one: drawn bits would depend on layout.
     logits.masked_fill_(logits.isnan(), float("nan"))
     page, next_n = p.get("page_size", 0), p.get("next_n", 1)
-    sequences = -(-rows // next_n)
+    lines = torch.tensor(p["mapped"]) if p.get("mapped") else torch.arange(rows) // next_n
+    sequences = int(lines.max()) + 1 if rows else 0
     max_pages = -(-int(lens.max()) // page) + 1 if page else 1
     table = torch.randint(
         -(2**31), 2**31 - 1, (sequences, max_pages), generator=generator, dtype=torch.int64, device=device
     ).to(torch.int32)
     if page:
         for sequence in range(sequences):
-            used = -(-int(lens[sequence * next_n : (sequence + 1) * next_n].max()) // page)
+            used = -(-max(lens[(lines == sequence).to(device)].tolist(), default=0) // page)
             order = torch.randperm(p.get("pages", 4096), generator=generator, device=device)
             table[sequence, :used] = order[:used].to(torch.int32)
     drawn = {
@@ -210,12 +275,34 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         "row_starts": starts,
         "row_ends": ends,
         "block_table": table,
-        "next_n": next_n,
+        "next_n": max(rows, 1) if p.get("mapped") else next_n,
         "page_size": page,
         "absolute": p.get("absolute", 0),
         "k": p["k"],
     }
+    if workload.form in OPTIONS.values():
+        drawn |= options_of(p, rows, lines.to(device))
     return {**drawn, **_spread(drawn)} if p.get("strided") else drawn
+
+
+def options_of(p: Mapping[str, Any], rows: int, lines: torch.Tensor) -> dict[str, Any]:
+    """The operands of options, and the extents of outputs that are written on demand."""
+    given = {"sequences": "mapped" in p, "offsets": "offsets" in p}
+    given |= {name: bool(p.get(name)) for name in ("values", "positions")}
+    extents: dict[str, int] = {}
+    for one in ("value", "position"):
+        extents |= dict(
+            zip(
+                (f"{one}_rows", f"{one}_columns"), (rows, p["k"]) if given[f"{one}s"] else (1, 1), strict=True
+            )
+        )
+    return {
+        "row_to_sequence": (lines if given["sequences"] else lines.new_zeros(1)).int(),
+        "offsets": torch.tensor(p.get("offsets", [0]), dtype=torch.int32, device=lines.device),
+        "ties_higher": p.get("ties_higher", 0),
+        **{f"has_{name}": int(there) for name, there in given.items()},
+        **extents,
+    }  # fmt: skip
 
 
 def _spread(drawn: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -229,10 +316,14 @@ def _spread(drawn: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Positions by a stable descending sort, in ascending order, mapped through the block table."""
+    """Positions by a stable descending sort, in ascending order, mapped through the block table; with options what is asked for
+    beside them.
+    """
     logits, k = inputs["logits"], int(inputs["k"])
     rows, page = logits.shape[0], int(inputs["page_size"])
     out = torch.full((rows, k), -1, dtype=torch.int32, device=logits.device)
+    raw, values = out.clone(), torch.full((rows, k), -math.inf, dtype=logits.dtype, device=logits.device)
+    lines = _lines(inputs, rows)
     for row in range(rows):
         start, end = (
             max(0, int(inputs["row_starts"][row])),
@@ -241,13 +332,23 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         count = min(k, end - start)
         if count <= 0:
             continue
-        order = torch.sort(logits[row, start:end].float() + 0.0, descending=True, stable=True).indices
-        positions = order[:count].sort().values + start * int(inputs["absolute"])
+        scores = logits[row, start:end].float() + 0.0
+        if inputs.get("ties_higher"):
+            order = end - start - 1 - torch.sort(scores.flip(0), descending=True, stable=True).indices
+        else:
+            order = torch.sort(scores, descending=True, stable=True).indices
+        positions = order[:count].sort().values
+        values[row, :count] = logits[row, start + positions]
+        positions = positions + start * int(inputs["absolute"])
+        if inputs.get("has_offsets"):
+            positions = positions + int(inputs["offsets"][row])
+        raw[row, :count] = positions.to(torch.int32)
         if page:
-            table = inputs["block_table"][row // int(inputs["next_n"])]
+            table = inputs["block_table"][lines[row]]
             positions = table[positions // page].long() * page + positions % page
         out[row, :count] = positions.to(torch.int32)
-    return {"indices": out}
+    beside = {"values": values, "positions": raw}
+    return {"indices": out, **{name: beside[name] for name in beside if inputs.get(f"has_{name}")}}
 
 
 def compare(
@@ -255,20 +356,22 @@ def compare(
 ) -> Comparison:
     """Equality with the reference at every slot; no tolerance."""
     result = Comparison()
-    got, wanted = outputs["indices"], expected["indices"]
-    wrong = (got != wanted).any(dim=1).nonzero().flatten().tolist()
-    detail = ""
-    if wrong:
-        row = wrong[0]
-        slot = int((got[row] != wanted[row]).nonzero()[0])
-        detail = f"{len(wrong)} of {len(wanted)} rows differ; row {row} slot {slot} is {int(got[row, slot])}, expected {int(wanted[row, slot])}"
-    result.demand("indices equal the stable reference", not wrong, detail)
+    for name, wanted in expected.items():
+        got = outputs[name]
+        unlike = (got != wanted) & ~(got.isnan() & wanted.isnan())
+        wrong = unlike.any(dim=1).nonzero().flatten().tolist()
+        detail = ""
+        if wrong:
+            row = wrong[0]
+            slot = int(unlike[row].nonzero()[0])
+            detail = f"{len(wrong)} of {len(wanted)} rows differ; row {row} slot {slot} is {got[row, slot].item()}, expected {wanted[row, slot].item()}"
+        result.demand(f"{name} equal the stable reference", not wrong, detail)
     return result
 
 
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
     """Every score once, every index once."""
-    return dims["rows"] * (float(DTYPES[SCORES[form]].bytes) * dims["max_len"] + 4.0 * dims["k"])
+    return dims["rows"] * (float(DTYPES[FORMS[form]].bytes) * dims["max_len"] + 4.0 * dims["k"])
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
@@ -289,8 +392,8 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from (("default", {"rows": b, "len": n, "k": k}) for b, n, k in fewer)
         prompts = product((1024, 2048, 4096, 8192), (32768, 131072))
         yield from (("default", {"rows": s, "len": n, "k": 2048}) for s, n in prompts)
-        halves = product(("bf16", "fp16"), (1, 64), (32768, 131072))
-        yield from ((form, {"rows": b, "len": n, "k": 2048}) for form, b, n in halves)
+        others = product(("bf16", "fp16", *OPTIONS.values()), (1, 64), (32768, 131072))
+        yield from ((form, {"rows": b, "len": n, "k": 2048}) for form, b, n in others)
         return
     yield from (("default", {"rows": b, "len": n, "k": 2048}) for b, n in product(batches, lengths))
     if grid == "serving":
@@ -350,6 +453,25 @@ _WORKLOADS = (
     _rows("real_64x128k", "real", [131072] * 64, 2048, page_size=64, pages=11923),
     _rows("real_1m", "real", [1 << 20], 2048, scores="ties"),
 )
+# With options, which plain variants have no part in.
+_WITH_OPTIONS = (
+    _rows("offsets", "edge", [700, 5, 0, 900], 128, starts=[3, 0, 17, 250], offsets=[0, -3, 9, 100000]),
+    _rows("offsets_columns", "edge", [40, 900], 64, starts=[3, 5], absolute=1, offsets=[7, 70], values=1),
+    _rows(
+        "mapped_paged", "edge", [998, 5001, 70, 0, 1], 256, page_size=64, mapped=[2, 0, 2, 1, 0], positions=1
+    ),
+    _rows("values", "edge", [700, 5, 0, 3000], 128, starts=[3, 0, 17, 250], scores="specials", values=1),
+    _rows("values_paged", "edge", [998, 5001, 70], 256, page_size=64, scores="zeros", values=1, positions=1),
+    *(
+        _rows(f"higher_{kind}", "edge", [5000, 2500, 300], k, starts=[3, 0, 7], scores=kind, ties_higher=1)
+        for kind, k in (("ties", 512), ("zeros", 512), ("equal", 512), ("steps", 512), ("specials", 20))
+    ),
+    _rows(
+        "real_options", "real", [32768, 131072, 4096, 2049], 2048, scores="ties", page_size=64, pages=2048,
+        mapped=[3, 0, 1, 2], values=1, positions=1, ties_higher=1,
+    ),
+    _rows("real_offsets", "real", [32768, 70000], 2048, starts=[100, 7], offsets=[5, 70000], values=1),
+)  # fmt: skip
 # Of these, which are drawn in 16 bits too; any is, for a variant that takes them.
 _OF_HALVES = (
     "tiny_paged",
@@ -364,7 +486,7 @@ _OF_HALVES = (
 PROBLEM = Problem(
     op="topk_selector",
     doc=__doc__,
-    forms={form: (_scores(form), *OPERANDS) for form in SCORES},
+    forms={form: _operands(form) for form in FORMS},
     workloads=(
         *_WORKLOADS,
         *(
@@ -373,6 +495,7 @@ PROBLEM = Problem(
             for w in _WORKLOADS
             if w.name in _OF_HALVES
         ),
+        *(replace(w, form=OPTIONS["default"]) for w in _WITH_OPTIONS),
     ),
     make=make,
     reference=reference,
@@ -380,6 +503,6 @@ PROBLEM = Problem(
     bytes=moved_bytes,
     flops=flops,
     points=points,
-    names={form: (PointName("len", "stride"),) for form in SCORES},
-    forms_share_workloads=True,
+    names={form: (PointName("len", "stride"),) for form in FORMS},
+    forms_share_workloads=lambda form, other: form in SCORES or other in OPTIONS.values(),
 )

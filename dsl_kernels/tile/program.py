@@ -35,6 +35,8 @@ class TileProgram:
             front of the problem's last scalars in a call, integers behind these.
         guards: conditions on the call, checked by the registry. A number of a knob that is named like an extent of an operand fixes it:
             where no guard has that name, one that refuses calls of another value is added in front.
+        form_of: knobs as a namespace -> the form of the problem that a variant takes; by default the one that a knob's value
+            names.
         constraints: extra (knobs, schedule, arch) rules of this program; each yields (code, figure, limit, fix).
     """
 
@@ -45,6 +47,7 @@ class TileProgram:
     bodies: Callable[[SimpleNamespace, ArchSpec], Mapping[str, Body]]
     scratch: tuple[OperandSpec, ...] | Callable[[SimpleNamespace], tuple[OperandSpec, ...]] = ()
     guards: tuple[Guard, ...] = ()
+    form_of: Callable[[SimpleNamespace], str] | None = None
     constraints: (
         Callable[[SimpleNamespace, Schedule, ArchSpec], Iterator[tuple[str, str, str, str]]] | None
     ) = None
@@ -151,7 +154,11 @@ class TileProgram:
         return self.probes(knobs, arch).dims(dims) if knobs.get(PROBE.name) else {}
 
     def form(self, knobs: Mapping[str, Any], otherwise: str = "") -> str:
-        """The form of the problem that a variant takes: the one that a knob's value names, else `otherwise`, else the first."""
+        """The form of the problem that a variant takes: that of `form_of`, or the one that a knob's value names, else
+        `otherwise`, else the first.
+        """
+        if self.form_of is not None:
+            return self.form_of(SimpleNamespace(**knobs))
         forms = self.problem.forms
         return next(
             (str(value) for value in knobs.values() if value in forms), otherwise or next(iter(forms))

@@ -54,8 +54,9 @@ def fitted(variant: Variant, workload: Workload) -> Workload:
     """A workload with the form and the extents that a variant's knobs fix, which its name then carries."""
     program = programs.get(variant.op)
     params, form, name = dict(workload.params), workload.form, workload.name
-    if program.problem.forms_share_workloads:
-        form = program.form(variant.knobs, form)
+    wanted = program.form(variant.knobs, form)
+    if program.problem.forms_share_workloads(form, wanted):
+        form = wanted
     # A parameter named after a form says something of that form only.
     others = [name for name in program.problem.forms if name != form]
     params = {

@@ -378,8 +378,8 @@ def sift(p: Probe, inside: int) -> None:
     )
 
 
-@case(lists.rank_entries, count=(20, 64))
-def rank_entries(p: Probe, count: int) -> None:
+@case(lists.rank_entries, count=(20, 64), higher=(None, 0, 1))
+def rank_entries(p: Probe, count: int, higher: int | None) -> None:
     p.threads = THREADS
     words = 20
     p.call(
@@ -392,6 +392,7 @@ def rank_entries(p: Probe, count: int) -> None:
         p.dim("rank", 1),
         WARPS,
         p.dim("words", words),
+        None if higher is None else p.dim("ties_higher", higher),
     )
 
 
@@ -423,6 +424,16 @@ def take_ties(p: Probe, words: int, take: int) -> None:
     equal, before, sums = _counted(p, "equal", words)
     above = _bitmap(p, "above", words, out=True)
     p.call(before, above, equal, sums, p.dim("take", take), _first(words), p.dim("words", words))
+
+
+@case(lists.take_last_ties, words=(20, 40), take=(30, 600))
+def take_last_ties(p: Probe, words: int, take: int) -> None:
+    p.threads = THREADS
+    equal, before, sums = _counted(p, "equal", words)
+    above = _bitmap(p, "above", words, out=True)
+    p.call(
+        before, above, equal, sums, p.dim("take", take), p.dim("rest", 700), _first(words), p.dim("words", words)
+    )  # fmt: skip
 
 
 def _pages(p: Probe, near: bool) -> tuple[Any, ...]:
@@ -534,3 +545,45 @@ def write_ids(p: Probe, pages: str, group: int) -> None:
         group,
         WARPS,
     )
+
+
+def _chosen(p: Probe, group: int) -> tuple[Any, ...]:
+    return (
+        p.dim("skip", 17 if group > 1 else 0),
+        p.shared("sums", (32,), p.integers(100, 140, 32), dtype="int32"),
+        p.shared("placed", (1024,), p.integers(128, 700, 1024), dtype="int32"),
+    )
+
+
+@case(lists.write_positions, group=(1, 4))
+def write_positions(p: Probe, group: int) -> None:
+    p.threads = THREADS
+    p.call(*_ids_out(p, 600), *_chosen(p, group), group, WARPS)
+
+
+def _values_out(p: Probe, dtype: torch.dtype) -> tuple[Any, ...]:
+    return (
+        spread(p, "values", torch.full((2, 900), -77.0).to(dtype), out=True, gap=5),
+        spread(p, "logits", p.normal(2, 900).to(dtype), gap=7),
+        p.dim("row", 1),
+        p.dim("k", 600),
+    )
+
+
+@case(lists.write_values, dtype=SCORES, group=(1, 4))
+def write_values(p: Probe, dtype: torch.dtype, group: int) -> None:
+    p.threads = THREADS
+    p.call(*_values_out(p, dtype), *_chosen(p, group), p.dim("first", -100), group, WARPS)
+
+
+@case(row.keep_row)
+def keep_row(p: Probe) -> None:
+    p.threads = THREADS
+    state = p.shared("state", (8,), p.integers(0, 9, 8), dtype="int32", out=True)
+    p.call(state, p.dim("line", 70), p.dim("shift", -41))
+
+
+@case(row.copy_all, dtype=SCORES)
+def copy_all(p: Probe, dtype: torch.dtype) -> None:
+    p.threads = THREADS
+    p.call(*_values_out(p, dtype), p.dim("start", 70), p.dim("last", 481), p.dim("rank", 1), 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from body_mutants import Only, Structure, workload
 
 # Rows that are taken whole, that fit in registers and that do not; ties, and more undecided keys than can be listed.
@@ -34,6 +36,23 @@ TIED_LOW = workload("tied_row_below_zero", "default", lens=[2900], k=2300, score
 DECIDED = workload("decided_rows", "default", lens=[400, 370, 340, 310], k=20, scores="tight")
 COLUMNS = workload("columns_of_a_short_row", "default", lens=[40], k=70, starts=[17], absolute=1)
 SELECTION = tuple((each, {}) for each in (TIES, BUCKET, TIED, TIED_LOW, TIED_MANY, EQUAL, COLUMNS, DECIDED))
+# With options, what is asked for beside ids and in their place, of rows taken whole and of others; ties to the higher position,
+# which are marked, ranked, and more than can be listed.
+BESIDE = workload(
+    "values_and_positions_beside_ids", "options", lens=[2900, 40], k=520, scores="ties", starts=[7, 3], page_size=64,
+    pages=400, mapped=[0, 2], values=1, positions=1, ties_higher=1,
+)  # fmt: skip
+OFFSET = workload(
+    "offset_positions", "options", lens=[1500, 40], k=70, scores="ties", starts=[17, 5], absolute=1, offsets=[700, 9000],
+    values=1, ties_higher=1,
+)  # fmt: skip
+EQUAL_HIGHER = workload(
+    "equal_row_from_its_end", "options", lens=[4500], k=300, scores="outlier", ties_higher=1
+)
+WITH_OPTIONS = (
+    *((replace(each, name=f"{each.name}_options", form="options"), launch) for each, launch in SELECTION),
+    *((each, {}) for each in (BESIDE, OFFSET, EQUAL_HIGHER)),
+)
 # A row of which the list that a sample gives will do, and rows that overflow it.
 SAMPLED = workload(
     "sampled_row", "default", lens=[20001, 4700], k=700, starts=[7, 2], page_size=64, pages=600
@@ -68,17 +87,26 @@ STRUCTURES = (
     Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
     Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, *LISTED)),
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}), (LONG_NEAR, {}))),
+    Structure("selection with options, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_opt1", WITH_OPTIONS),
 )  # fmt: skip
 
 ONE, CLUSTER = "selection, one CTA a row", "selection, a cluster a row"
 SAMPLED_ROW = "selection, a sample of a row"
+ONE_WITH_OPTIONS = "selection with options, one CTA a row"
 ANY_SAMPLE = "whatever the sample was like: a list that will not do sends the row through the histogram"
 ABOVE = "every key of that list lies above the range, and none is looked at further"
 NO_PAGES = "a sampled row has no entries of the page table at hand, which any two numbers say"
 NARROWER = "the range of what the list holds saves rounds, and no result depends on it"
 # What may survive, and why the kernel is still the same one.
 EXPLAINED: dict[str, str | Only] = {
-    "end and span of pick_bin": Only("the first round reads neither", {ONE: (1,), SAMPLED_ROW: (1, 3)}),
+    "select: first and rank of take_all": Only(
+        "positions are written beside ids of pages: the first one is nought, as the rank of a lone CTA is",
+        {ONE_WITH_OPTIONS: (2,)},
+    ),
+    "select: meet behind let": "the row's line was written before the first round",
+    "end and span of pick_bin": Only(
+        "the first round reads neither", {ONE: (1,), ONE_WITH_OPTIONS: (1,), SAMPLED_ROW: (1, 3)}
+    ),
     "end and span of pick_bin_of_group": "the first round reads neither",
     "half and near of pick_bin_of_group": "both are nought in every round but the first",
     "lower and end of pick_bin_of_group": "the first round reads neither",
@@ -90,11 +118,11 @@ EXPLAINED: dict[str, str | Only] = {
     "select: not (> inside 384)": NARROWER,
     "select: end and span of bound_listed": Only(
         "before the rounds, no key in the range costs a round, and the state of the one before holds",
-        {ONE: (1,), CLUSTER: (1,)},
+        {ONE: (1,), ONE_WITH_OPTIONS: (1,), CLUSTER: (1,)},
     ),
     "dense and keep of place_marks": Only(
         "a number that is known beforehand says that no bitmap is dense, and either way positions ascend",
-        {ONE: (1,), CLUSTER: (1,), SAMPLED_ROW: (1,)},
+        {ONE: (1,), ONE_WITH_OPTIONS: (1,), CLUSTER: (1,), SAMPLED_ROW: (1,)},
     ),
     "target and end of sift": Only(ABOVE, {SAMPLED_ROW: (1,)}),
     "span and inside of sift": Only(ABOVE, {SAMPLED_ROW: (1,)}),

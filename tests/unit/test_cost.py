@@ -110,7 +110,8 @@ def counted(program, knobs, arch, form, dims) -> tuple[dict[str, float], int]:
         if spec.kind == "scalar":
             operands[spec.name] = int(dims.get(spec.name, 0)) if spec.dtype == "int32" else 1.0
             continue
-        shape = [extent if isinstance(extent, int) else dims[extent] for extent in spec.shape]
+        sizes = {**spec.sizes, **dims}
+        shape = [extent if isinstance(extent, int) else int(sizes[extent]) for extent in spec.shape]
         row = torch.zeros(
             shape[-1:], dtype=torch.uint8 if spec.dtype.startswith("float8") else spec.torch_dtype
         )

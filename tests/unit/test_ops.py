@@ -35,6 +35,7 @@ from dsl_kernels.ops import (
     sparse_mla,
     topk_selector,
 )
+from dsl_kernels.problems.binding import Bound
 from dsl_kernels.problems.layouts import pack_v4_pages
 from dsl_kernels.problems.topk_selector import draw
 from dsl_kernels.verification import trial
@@ -597,6 +598,7 @@ def test_a_non_tensor_is_named() -> None:
         )
 
 
+BEYOND = torch.zeros(2, 16, dtype=torch.int32)
 BAD_TOPK = {
     "k zero": ({"k": 0}, InvalidArgumentError, "k.*1 to 4096"),
     "k large": ({"k": 4097}, InvalidArgumentError, "k.*1 to 4096"),
@@ -645,6 +647,68 @@ BAD_TOPK = {
         InvalidArgumentError,
         "absolute.*block table",
     ),
+    "offsets pages": (
+        {"offsets": torch.zeros(2, dtype=torch.int32), "block_table": torch.zeros(2, 2, dtype=torch.int32)},
+        InvalidArgumentError,
+        "offsets.*block table",
+    ),
+    "offsets rows": (
+        {"offsets": torch.zeros(3, dtype=torch.int32)},
+        InvalidArgumentError,
+        "offsets.*offset_rows == rows",
+    ),
+    "sequences": (
+        {"row_to_sequence": torch.zeros(2, dtype=torch.int32)},
+        InvalidArgumentError,
+        "row_to_sequence.*a block table beside it",
+    ),
+    "sequences and next_n": (
+        {
+            "row_to_sequence": torch.zeros(2, dtype=torch.int32),
+            "block_table": torch.zeros(1, 2, dtype=torch.int32),
+            "next_n": 2,
+        },
+        InvalidArgumentError,
+        "next_n.*1 with row_to_sequence",
+    ),
+    "no such sequence": (
+        {
+            "row_to_sequence": torch.tensor([0, 1], dtype=torch.int32),
+            "block_table": torch.zeros(1, 2, dtype=torch.int32),
+        },
+        InvalidArgumentError,
+        "row_to_sequence.*rows of the block table",
+    ),
+    "positions": (
+        {"positions": torch.zeros(2, 16, dtype=torch.int32)},
+        InvalidArgumentError,
+        "positions.*a block table beside it",
+    ),
+    "ties": ({"ties": "none"}, InvalidArgumentError, "ties.*'lower' or 'higher'"),
+    "ties type": ({"ties": True}, InvalidArgumentError, "ties.*'lower' or 'higher'.*bool"),
+    "sequences dtype": (
+        {"row_to_sequence": torch.zeros(2), "block_table": torch.zeros(1, 2, dtype=torch.int32)},
+        ArgumentTypeError,
+        "row_to_sequence.*int32",
+    ),
+    "offsets dtype": ({"offsets": torch.zeros(2).long()}, ArgumentTypeError, "offsets.*int32"),
+    "values over out": (
+        {"values": BEYOND.view(torch.float32), "out": BEYOND},
+        InvalidArgumentError,
+        "overlap with",
+    ),
+    "values dtype": ({"values": torch.zeros(2, 16).half()}, ArgumentTypeError, "values.*float32"),
+    "values of fp16": (
+        {"logits": torch.zeros(2, 128).half(), "values": torch.zeros(2, 16).half()},
+        ArgumentTypeError,
+        "logits.*torch.float32 or torch.bfloat16 with values.*float16",
+    ),
+    "ties of fp16": (
+        {"logits": torch.zeros(2, 128).half(), "ties": "higher"},
+        ArgumentTypeError,
+        "logits.*torch.float32 or torch.bfloat16 with ties",
+    ),
+    "values columns": ({"values": torch.zeros(2, 8)}, InvalidArgumentError, "values.*value_columns == k"),
 }
 
 
@@ -671,6 +735,105 @@ def test_scores_of_16_bits_rank_as_the_same_numbers_in_fp32(dtype: torch.dtype, 
     held = torch.full((3, 1210), math.inf, dtype=dtype)[:, 3:1206].copy_(drawn)
     wanted = topk_selector(drawn.float(), ends, 200, **CPU)
     assert torch.equal(topk_selector(held, ends, 200, **CPU), wanted)
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
+def test_values_and_positions_beside_the_ids(dtype: torch.dtype) -> None:
+    """In the order of the ids, into any rows, with nothing written beside them, and nowhere where they are not asked for."""
+    scores = torch.randn(3, 400, generator=torch.Generator().manual_seed(6)).to(dtype)
+    starts, ends = (torch.tensor(x, dtype=torch.int32) for x in ([0, 7, 3], [400, 300, 20]))
+    table = torch.randperm(21, generator=torch.Generator().manual_seed(7)).int().view(3, 7)
+    kept = within(torch.zeros(3, 50, dtype=dtype), 3, 2)
+    where = within(torch.zeros(3, 50, dtype=torch.int32), 1, 4)
+    rows = {"row_starts": starts, **CPU}
+    ids = topk_selector(scores, ends, 50, block_table=table, values=kept, positions=where, **rows)
+    assert torch.equal(ids, topk_selector(scores, ends, 50, block_table=table, **rows))
+    assert torch.equal(where, topk_selector(scores, ends, 50, **rows))
+    columns = (where + starts[:, None]).clamp(max=399).long()
+    assert torch.equal(kept, torch.where(where >= 0, scores.gather(1, columns), -math.inf))
+    assert (kept._base[..., :3] == 1).all() and (kept._base[..., -2:] == 1).all()
+    assert (where._base[..., :1] == 1).all() and (where._base[..., -4:] == 1).all()
+
+
+@pytest.mark.parametrize("kind", ("ties", "zeros", "equal", "steps"))
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
+def test_ties_go_to_the_higher_position_as_in_a_row_from_its_end(dtype: torch.dtype, kind: str) -> None:
+    scores = draw(kind, 3, 300, torch.Generator().manual_seed(4)).to(dtype)
+    starts, ends = (torch.tensor(x, dtype=torch.int32) for x in ([0, 7, 3], [300, 290, 20]))
+    found = topk_selector(scores, ends, 100, row_starts=starts, absolute=True, ties="higher", **CPU)
+    turned = topk_selector(scores.flip(1), 300 - starts, 100, row_starts=300 - ends, absolute=True, **CPU)
+    taken = turned >= 0
+    assert torch.equal(found >= 0, taken)
+    wanted = torch.where(taken, 299 - turned, 1000).sort(dim=1).values
+    assert torch.equal(torch.where(taken, found, 1000), wanted)
+    assert not torch.equal(found, topk_selector(scores, ends, 100, row_starts=starts, absolute=True, **CPU))
+
+
+SELECTION_OPTIONS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "ties": {"ties": "higher"},
+    "offsets": {"offsets": torch.zeros(2, dtype=torch.int32), "values": torch.zeros(2, 16)},
+    "pages": {
+        "block_table": torch.zeros(1, 2, dtype=torch.int32),
+        "row_to_sequence": torch.zeros(2, dtype=torch.int32),
+        "positions": torch.zeros(2, 16, dtype=torch.int32),
+    },
+}
+
+
+@pytest.mark.parametrize("options", SELECTION_OPTIONS)
+def test_an_option_of_selection_is_one_launch_and_makes_no_tensor(monkeypatch, options: str) -> None:
+    launched, taken = [], []
+
+    class Launch:
+        def __call__(self, operands: dict, dims: dict, stream: int = 0) -> None:
+            launched.append(operands)
+
+        def check(self, operands: dict, dims: dict) -> None: ...
+
+    def launcher(executor: str, selection: registry.Selection, device: torch.device) -> Launch:
+        taken.append(selection.variant)
+        return Launch()
+
+    def call() -> None:
+        topk_selector(scores, ends, 16, out=out, **SELECTION_OPTIONS[options], **CPU)
+
+    scores, ends, out = torch.zeros(2, 100), torch.full((2,), 100).int(), torch.zeros(2, 16).int()
+    monkeypatch.setattr(_base, "_launcher", launcher)
+    # Off the GPU values are compared, by operations of torch.
+    monkeypatch.setattr(Bound, "hold", lambda *_: None)
+    _base.clear()
+    try:
+        call()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            call()
+    finally:
+        _base.clear()
+    assert len(launched) == 2
+    assert {bool(variant.knobs["options"]) for variant in taken} == {options != "none"}
+    assert not [event.name for event in profile.events() if event.name.startswith("aten::")]
+
+
+@pytest.mark.parametrize("absolute", (False, True))
+def test_offsets_are_added_to_positions(absolute: bool) -> None:
+    starts, ends = (torch.tensor(x, dtype=torch.int32) for x in ([7, 0, 90], [100, 40, 80]))
+    scores = torch.randn(3, 128, generator=torch.Generator().manual_seed(5))
+    offsets = torch.tensor([1000, -5, 3], dtype=torch.int32)
+    given = {"row_starts": starts, "absolute": absolute, "values": torch.zeros(3, 60), **CPU}
+    plain = topk_selector(scores, ends, 60, **given)
+    values = given["values"].clone()
+    found = topk_selector(scores, ends, 60, offsets=offsets, **given)
+    assert torch.equal(found, torch.where(plain == -1, -1, plain + offsets[:, None]))
+    assert torch.equal(given["values"], values)
+
+
+def test_rows_map_to_sequences_in_any_order() -> None:
+    scores = torch.randn(5, 200, generator=torch.Generator().manual_seed(8))
+    ends = torch.tensor([200, 150, 30, 0, 190], dtype=torch.int32)
+    table = torch.randperm(12, generator=torch.Generator().manual_seed(9)).int().view(3, 4)
+    sequences = torch.tensor([2, 0, 2, 1, 0], dtype=torch.int32)
+    found = topk_selector(scores, ends, 40, block_table=table, row_to_sequence=sequences, **CPU)
+    assert torch.equal(found, topk_selector(scores, ends, 40, block_table=table[sequences.long()], **CPU))
 
 
 @pytest.mark.parametrize("k", (16, 128))

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from dsl_kernels import measured, models, policies, programs, registry, variants
+from dsl_kernels import measured, models, policies, problems, programs, registry, variants
 from dsl_kernels.errors import ArtifactError, NoVariantError, UnknownNameError
 
 ARCHS = ("sm_90a", "sm_100a")
@@ -34,7 +34,7 @@ def mla(t=4, heads=16, topk=2048, form="bf16", arch="sm_90a", **kwargs) -> regis
 _strides = {"ckv_stride": 512, "kpe_stride": 64}
 
 
-def topk(rows=4, stride=32768, k=2048, arch="sm_90a", **kwargs) -> registry.Call:
+def topk(rows=4, stride=32768, k=2048, form="default", arch="sm_90a", **kwargs) -> registry.Call:
     dims = {
         "rows": rows,
         "stride": stride,
@@ -44,7 +44,7 @@ def topk(rows=4, stride=32768, k=2048, arch="sm_90a", **kwargs) -> registry.Call
         "next_n": 1,
         "page_size": 64,
     }
-    return registry.Call("topk_selector", "default", arch, dims, **kwargs)
+    return registry.Call("topk_selector", form, arch, dims, **kwargs)
 
 
 def decode(b=4, next_n=1, max_pages=512, heads=64, arch="sm_90a", **kwargs) -> registry.Call:
@@ -98,6 +98,19 @@ def test_explain_lists_every_variant_once_with_a_reason_or_a_prediction() -> Non
     assert sum(c.chosen for c in explanation.candidates) == 1
     reasons = " ".join(c.refusal or "" for c in explanation.candidates)
     assert "built for sm_100a" in reasons and "heads = 16, built for 128" in reasons
+
+
+@pytest.mark.parametrize("form", problems.get("topk_selector").forms)
+@pytest.mark.parametrize("arch", ARCHS)
+def test_only_a_call_with_options_gets_variants_of_them(form: str, arch: str) -> None:
+    for rows, stride in product((1, 16, 500), (128, 4096, 131072, 1 << 20)):
+        call = topk(rows, stride, k=2048, form=form, arch=arch)
+        served = [c for c in registry.explain(call).candidates if c.refusal is None]
+        assert served and {c.variant.knobs["options"] for c in served} == {int("options" in form)}
+        plain = {spec.name for spec in problems.get(call.op).operands("default")}
+        for candidate in served:
+            own = programs.get(call.op).declared_operands(candidate.variant.knobs)
+            assert ({spec.name for spec in own} == plain) == ("options" not in form)
 
 
 def test_no_match_groups_the_refusals_nearest_first() -> None:
@@ -240,7 +253,8 @@ def test_the_tuned_entry_of_the_sizes_decides_and_sets_launch_dims(monkeypatch, 
 
 def test_a_winner_that_cannot_serve_leaves_the_fastest_that_can(monkeypatch, tmp_path) -> None:
     """A call for one DSL takes the fastest of that DSL, without launch dims that were found for another variant."""
-    names = [v.id for v in variants.variants("topk_selector", arch="sm_90a") if v.knobs["dtype"] == "default"]
+    known = variants.variants("topk_selector", arch="sm_90a")
+    names = [v.id for v in known if programs.get(v.op).form(v.knobs) == "default"]
     other, slow, fast = (
         *(n for n in names if "cutedsl" in n and n.endswith("g1_t512_r8_c1")),
         *[n for n in names if "tilelang" in n][:2],

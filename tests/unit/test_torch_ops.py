@@ -92,7 +92,7 @@ def test_opcheck(name: str, written: bool) -> None:
 def test_a_schema_has_every_argument_of_the_function(name: str) -> None:
     parameters = inspect.signature(getattr(ops, name)).parameters
     returning, writing = (getattr(torch.ops.dsl_kernels, n).default._schema for n in (name, f"{name}_out"))
-    outputs = {"out", "lse"} & set(parameters)
+    outputs = {"out", "lse", "values", "positions"} & set(parameters)
     assert {argument.name for argument in writing.arguments} == set(parameters)
     assert {argument.name for argument in returning.arguments} == set(parameters) - outputs
     assert {a.name for a in writing.arguments if a.alias_info and a.alias_info.is_write} == outputs
@@ -147,12 +147,30 @@ def test_a_graph_hands_on_every_argument(name: str, given: int, backend: str, la
     assert (workspace.bytes > 0) == (name == "sparse_mla")
 
 
+@pytest.mark.parametrize("given", (("values",), ("out", "values", "positions")))
+def test_outputs_that_are_written_on_demand_are_written_in_a_graph(given: tuple[str, ...]) -> None:
+    args, options, _ = arguments_of("topk_selector")
+    rows, k = len(args[0]), args[2]
+    made = {"values": torch.float32}
+
+    def tensors() -> dict[str, torch.Tensor]:
+        return {name: torch.zeros(rows, k, dtype=made.get(name, torch.int32)) for name in given}
+
+    eager, traced = tensors(), tensors()
+    wanted = ops.topk_selector(*args, **{**options, **eager}, **SETTINGS)
+    torch._dynamo.reset()
+    call = torch.compile(ops.topk_selector, fullgraph=True, backend="aot_eager")
+    assert torch.equal(call(*args, **{**options, **traced}, **SETTINGS), wanted)
+    assert all(torch.equal(traced[name], eager[name]) for name in given)
+    assert not torch.equal(eager["values"], torch.zeros(rows, k))
+
+
 def test_a_variant_is_handed_on(launches: list[dict]) -> None:
-    from dsl_kernels import variants
+    from dsl_kernels import programs, variants
 
     args, options, _ = arguments_of("topk_selector")
     known = variants.variants("topk_selector", arch="sm_100a")
-    ids = [v.id for v in known if v.knobs["dtype"] == "default"][:2]
+    ids = [v.id for v in known if programs.get(v.op).form(v.knobs) == "default"][:2]
     torch._dynamo.reset()
     for variant in ids:
         call = torch.compile(ops.topk_selector, fullgraph=True, backend="eager")

@@ -150,18 +150,26 @@ def sift(
 @by_text
 def rank_entries(
     m: LeafRecorder, entries: Shared[Int64], first: Int32, count: Int32, need: Int32, above: Shared[Int32],
-    counters: Shared[Int32], rank: Int32, cta_warps: int, words: Int32,
+    counters: Shared[Int32], rank: Int32, cta_warps: int, words: Int32, ties_higher: Int32 | None,
 ) -> None:  # fmt: skip
     """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it with."""
     low: Int64 = 0
     high: Int64 = 0
+
+    def ordered(entry):
+        """The entry as its rank has it: of equal keys the higher position first where `ties_higher` is 1."""
+        if ties_higher is None:
+            return entry
+        return warps.make_pair(key_of(entry), warps.pair_low(entry) ^ -ties_higher)
+
     if m.lane < count:
-        low = entries[first + m.lane]
+        low = ordered(entries[first + m.lane])
     if m.lane + WORD < count:
-        high = entries[first + (m.lane + WORD)]
+        high = ordered(entries[first + (m.lane + WORD)])
     for i in range(m.warp, count, cta_warps):
         entry = entries[first + i]
-        ahead = sum(warps.popc(warps.ballot(warps.unsigned_above(other, entry))) for other in (low, high))
+        own = inline(ordered(entry))
+        ahead = sum(warps.popc(warps.ballot(warps.unsigned_above(other, own))) for other in (low, high))
         if ahead < need and m.lane == 0:
             _mark(m, entry, above, counters, Counter.LOWER_ABOVE, rank, cta_warps, words)
 
@@ -207,6 +215,24 @@ def take_ties(
             for bit in range(left, found):
                 word ^= 1 << (LAST_LANE - warps.clz(word))
             above[first + i] |= word
+        left -= found
+
+
+@by_text
+def take_last_ties(
+    m: LeafRecorder, before: Int32, above: Shared[Int32], equal: Shared[Int32], sums: Shared[Int32],
+    take: Int32, rest: Int32, first: Int32, words: Int32,
+) -> None:  # fmt: skip
+    """Select the last `take` columns marked as equal, of the `rest` that this CTA and those of higher rank have."""
+    begin, end = _own_words(m, words)
+    left: Int32 = rest - take - lower_warps(m, sums, m.warp) - before
+    for i in range(begin, end):
+        word: Int32 = equal[first + i]
+        found = warps.popc(word)
+        # Drop the lowest bits of the word as long as columns are left to pass over.
+        for _ in range(minimum(left, found)):
+            word &= word - 1
+        above[first + i] |= word
         left -= found
 
 
@@ -260,6 +286,32 @@ def write_ids(
         id: Int32 = 0
         set_token(m, id, placed[slot], table, page_size, inverse, pages, first_page)
         out[slot] = id
+
+
+@by_text
+def write_positions(
+    m: LeafRecorder, positions: Writes[Global[Int32]], row: Int32, k: Int32, skip: Int32, sums: Shared[Int32],
+    placed: Shared[Int32], group: int, cta_warps: int,
+) -> None:  # fmt: skip
+    """Write this CTA's positions as `write_ids` does their ids."""
+    out = positions.row("out", scalars.anew(row), first=skip)
+    total = lower_warps(m, sums, cta_warps) if group > 1 else k
+    for slot in range(m.thread, total, m.threads):
+        out[slot] = placed[slot]
+
+
+@by_text
+def write_values(
+    m: LeafRecorder, values: Writes[Scores], logits: Scores, row: Int32, k: Int32, skip: Int32, sums: Shared[Int32],
+    placed: Shared[Int32], first: Int32, group: int, cta_warps: int,
+) -> None:  # fmt: skip
+    """Write the scores of this CTA's positions as `write_ids` does their ids; position 0 is that of column `first`."""
+    own: Int32 = scalars.anew(row)
+    out, scores = values.row("out", own, first=skip), logits.row("scores", own)
+    total = lower_warps(m, sums, cta_warps) if group > 1 else k
+    for slot in range(m.thread, total, m.threads):
+        score: Float32 = scores[first + placed[slot]].to("float32")
+        out[slot] = score
 
 
 @recorded

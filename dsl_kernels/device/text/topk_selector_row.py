@@ -47,9 +47,12 @@ class Counter:
 
 
 class StateWord:
-    """Words of the buffer `state`: what a round found. LOWER and WITHIN are written in a cluster only."""
+    """Words of the buffer `state`: what a round found. LOWER and WITHIN are written in a cluster only.
 
-    END, SPAN, NEED, INSIDE, LOWER, WITHIN = range(6)
+    With options also the row's LINE of the page table, and the SHIFT that makes its columns positions.
+    """
+
+    END, SPAN, NEED, INSIDE, LOWER, WITHIN, LINE, SHIFT = range(8)
 
 
 QUAD = Size(4, "QUAD")
@@ -188,6 +191,14 @@ def fetch_pages(
 
 
 @by_text
+def keep_row(m: LeafRecorder, state: Shared[Int32], line: Int32, shift: Int32) -> None:
+    """The row's line of the page table, and what makes columns positions: they take no register until ids are written."""
+    if m.thread == 0:
+        state[StateWord.LINE] = line
+        state[StateWord.SHIFT] = shift
+
+
+@by_text
 def keep_entry(m: LeafRecorder, pages: Shared[Int32], entry: Int32) -> None:
     """The threads' page-table entries, for all threads."""
     pages[m.thread] = entry
@@ -206,6 +217,22 @@ def take_all(
         if slot < length:
             set_token(m, id, first + slot, table, page_size, inverse)
         out[slot] = id
+
+
+@by_text
+def copy_all(
+    m: LeafRecorder, values: Writes[Scores], logits: Scores, row: Int32, k: Int32, start: Int32, last: Int32, rank: Int32,
+    group: int,
+) -> None:  # fmt: skip
+    """The scores of a row of at most `k`, then -inf; the CTAs take slots in turn."""
+    own: Int32 = scalars.anew(row)
+    nothing: Uint32 = MINUS_INFINITY
+    out, scores = values.row("out", own), logits.row("scores", own, first=start)
+    for slot in range(rank * m.threads + m.thread, k, group * m.threads):
+        score: Float32 = scalars.float_of(nothing)
+        if slot < last - start:
+            score = scores[slot].to("float32")
+        out[slot] = score
 
 
 @recorded

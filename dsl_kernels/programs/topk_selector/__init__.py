@@ -18,6 +18,8 @@ is listed. If the list holds at least k keys and did not overflow, the k largest
 whatever the sample was like, and the rounds over the list do the rest. If the keys of the sample are equal,
 the larger keys are listed, and the first columns that equal the sample's key are taken until there are k.
 Otherwise the row goes through the histogram after all.
+
+What `options` adds, a plain variant has nothing of: no operand, register or branch.
 """
 
 from __future__ import annotations
@@ -27,11 +29,16 @@ from types import SimpleNamespace
 from typing import Any
 
 from ... import problems
-from ...tile.lang import Guard, built_for
+from ...tile.lang import Guard
 from ...tile.program import TileProgram
 from ...tile.text import ceildiv
-from .schedule import KNOBS, MAX_K, declare, sizes
+from .schedule import KNOBS, MAX_K, declare, form_of, sizes
 from .select import bodies
+
+
+def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    built, asked = form_of(SimpleNamespace(**knobs)), call.get("form")
+    return None if asked in (None, built) else f"form = {asked}, built for {built}"
 
 
 def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
@@ -55,5 +62,6 @@ PROGRAM = TileProgram(
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
-    guards=(built_for("dtype", "form"), Guard("k", _small_k), Guard("span", _bitmaps_hold_row)),
+    form_of=form_of,
+    guards=(Guard("form", _same_form), Guard("k", _small_k), Guard("span", _bitmaps_hold_row)),
 )

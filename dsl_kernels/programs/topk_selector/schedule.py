@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from ...arch import ArchSpec
 from ...device.text.topk_selector_row import BINS, COARSE, WORD
-from ...problems.topk_selector import SCORES
+from ...problems.topk_selector import OPTIONS, SCORES
 from ...tile.frontend import Int32, Names
 from ...tile.lang import Buffer, Knob, Role, Schedule, Size, Space
 from ...tile.text import Global, View, dim
@@ -28,22 +28,46 @@ KNOBS = (
     Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
     Knob("sample", "s", ((0, 16),), "words of 32 columns for each one sampled; 0: no sample", plain=0),
     Knob("dtype", "", ((*SCORES,),), "dtype of the scores; default: fp32", plain="default"),
+    Knob(
+        "options",
+        "opt",
+        ((0, 1),),
+        "1: values, positions, offsets, a map of rows to sequences, ties to the higher position",
+        plain=0,
+    ),
 )
 
 
+def form_of(knobs: SimpleNamespace) -> str:
+    """The problem's form that a variant takes."""
+    return OPTIONS[knobs.dtype] if knobs.options else str(knobs.dtype)
+
+
 class Kernel(Names):
-    """Operands, sizes, scalars and buffers of selection; which buffers there are depends on the schedule."""
+    """Operands, sizes, scalars and buffers of selection; which buffers there are depends on the schedule.
+
+    Some operands are there with options only.
+    """
 
     block_table: Global
     indices: Global
     logits: Global
+    offsets: Global
+    positions: Global
     row_ends: Global
     row_starts: Global
+    row_to_sequence: Global
+    values: Global
     absolute: Int32
+    has_offsets: Int32
+    has_positions: Int32
+    has_sequences: Int32
+    has_values: Int32
     k: Int32
     next_n: Int32
     page_size: Int32
     stride: Int32
+    ties_higher: Int32
     above: View
     ahead: View
     coarse: View
@@ -87,15 +111,13 @@ def min_ctas_per_sm_of(knobs: SimpleNamespace, arch: ArchSpec) -> int:
     """CTAs that the registers of an SM are divided among.
 
     64 registers suffice a thread with 8 keys, and 40 where a CTA has a row of fp32 for itself: with thousands of rows
-    in line, a third CTA of 512 threads then runs while the others wait. Of scores of 16 bits TileLang spills with 40.
+    in line, a third CTA of 512 threads then runs while the others wait. Of scores of 16 bits TileLang spills with 40; so
+    do options.
     """
     if knobs.keep > 8:
         return int(knobs.resident)
-    return max(
-        knobs.resident,
-        arch.registers_per_sm
-        // (knobs.threads * (40 if knobs.group == 1 and knobs.dtype == "default" else 64)),
-    )
+    few = knobs.group == 1 and knobs.dtype == "default" and not knobs.options
+    return max(knobs.resident, arch.registers_per_sm // (knobs.threads * (40 if few else 64)))
 
 
 def declare(knobs: SimpleNamespace, arch: ArchSpec) -> Schedule:

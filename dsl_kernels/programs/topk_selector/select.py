@@ -11,7 +11,7 @@ from ...device.text import topk_selector_row as leaf_row
 from ...device.text.topk_selector_row import BINS, COARSE, INFINITE, LOWEST, WORD
 from ...tile.frontend import Boolean, Int32, State, Uint32, inline, named, recorded
 from ...tile.lang import START, Body, Size
-from ...tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum
+from ...tile.text import Expr, Global, Recorder, Value, ceildiv, maximum, minimum
 from .schedule import RANKED, Kernel
 
 # If a row has at most DENSE scores per selected one, marks are placed a word at a time; otherwise one by one.
@@ -47,6 +47,8 @@ class Selection(State, Kernel):
     start: Expr
     last: Expr
     """The row has the columns [start, last)."""
+    number: Int32
+    """With options: the position of its first column."""
     origin: Int32
     """Column of the first word of the bitmaps."""
     batches: Expr
@@ -66,6 +68,8 @@ class Selection(State, Kernel):
     """Keys above the range in CTAs of lower rank."""
     within: Int32
     """Undecided keys in CTAs of lower rank."""
+    rest: Int32
+    """With options: keys that are equal to the last selected one, in this CTA and those of higher rank."""
     rounds: Int32
     through: Int32
     """Of a round: keys in the bins of this thread and those of lower lanes."""
@@ -135,14 +139,12 @@ def _select(m: Recorder, s: Selection) -> None:
         leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, fits)
     s.start = maximum(m.word(s.row_starts, m.block(0)), 0)
     s.last = minimum(m.word(s.row_ends, m.block(0)), s.stride)
+    if m.k.options:
+        _number(m, s)
     m.launch_dependents()
     m.meet()
     if s.last - s.start <= s.k:
-        leaf_row.take_all(
-            m, s.indices, row=m.block(0), k=s.k, length=s.last - s.start,
-            first=s.start * s.absolute, rank=s.rank, group=m.k.group, block_table=s.block_table, line=s.line,
-            page_size=s.page_size, inverse=s.inverse,
-        )  # fmt: skip
+        _take_all(m, s)
         if together:
             m.cluster_wait()
     else:
@@ -150,8 +152,42 @@ def _select(m: Recorder, s: Selection) -> None:
 
 
 @recorded
+def _number(m: Recorder, s: Selection) -> None:
+    """With options: the row's line of the page table where a map says it, and the position of its first column."""
+    if s.has_sequences != 0:
+        s.line = m.word(s.row_to_sequence, m.block(0))
+    s.number = s.start * s.absolute
+    if s.has_offsets != 0:
+        s.number += m.word(s.offsets, m.block(0))
+
+
+@recorded
+def _take_all(m: Recorder, s: Selection) -> None:
+    """A row of at most `k` scores."""
+
+    def take(out: Global, page_size: int | Value) -> None:
+        leaf_row.take_all(
+            m, out, row=m.block(0), k=s.k, length=s.last - s.start,
+            first=s.number if m.k.options else s.start * s.absolute, rank=s.rank, group=m.k.group,
+            block_table=s.block_table, line=s.line, page_size=page_size, inverse=s.inverse,
+        )  # fmt: skip
+
+    take(s.indices, s.page_size)
+    if m.k.options:
+        if s.has_positions != 0:
+            take(s.positions, 0)
+        if s.has_values != 0:
+            leaf_row.copy_all(
+                m, s.values, s.logits, row=m.block(0), k=s.k, start=s.start, last=s.last, rank=s.rank,
+                group=m.k.group,
+            )  # fmt: skip
+
+
+@recorded
 def _select_some(m: Recorder, s: Selection) -> None:
     """A row of more than k scores."""
+    if m.k.options:
+        leaf_row.keep_row(m, s.state, s.line, s.number - s.start)
     _share(m, s)
     s.end = 0
     s.span = 0
@@ -404,25 +440,55 @@ def _collect(m: Recorder, s: Selection) -> None:
         m.cluster_wait()
     # The warp's first word of the bitmaps; how many columns of `equal` to select; the first output slot.
     first = m.warp * s.words
-    ties: Int32 = maximum(s.need - s.within, 0)
-    skip: Int32 = s.lower + minimum(s.within, s.need)
+    ties: Int32 = _ties_left(m, s, s.within)
+    skip: Int32 = s.lower + _ties_of_lower(m, s, s.within)
+    if m.k.options:
+        s.rest = s.inside - s.within
     if listing:
         _rank_list(m, s)
         m.comment("Lower ranks select of the list as well, and take equal ones.")
         lower_equal = _counter(m, leaf_row.Counter.LOWER_EQUAL)
         ties = 0
         if s.inside > RANKED:
-            ties = maximum(s.need - lower_equal, 0)
-        skip = s.lower + _counter(m, leaf_row.Counter.LOWER_ABOVE) + minimum(lower_equal, s.need)
+            ties = _ties_left(m, s, lower_equal)
+            if m.k.options:
+                s.rest = s.inside - lower_equal
+        skip = s.lower + _counter(m, leaf_row.Counter.LOWER_ABOVE) + _ties_of_lower(m, s, lower_equal)
     before: Int32 = 0
     if ties > 0:
         leaf_list.count_marks(m, before, bitmap=s.equal, sums=s.sums, first=first, words=s.words)
         m.meet()
-        leaf_list.take_ties(m, before, s.above, s.equal, s.sums, take=ties, first=first, words=s.words)
+        _take_ties(m, s, before, ties, first)
         m.meet()
     leaf_list.count_marks(m, before, bitmap=s.above, sums=s.sums, first=first, words=s.words)
     m.meet()
     _write(m, s, before, skip, first)
+
+
+def _ties_left(m: Recorder, s: Selection, within: Value) -> Expr:
+    """How many equal keys are to be selected from this CTA on, in the order that ties have; lower ranks have `within` of them."""
+    return maximum(s.need - (within * (1 - s.ties_higher) if m.k.options else within), 0)
+
+
+@recorded
+def _ties_of_lower(m: Recorder, s: Selection, within: Value) -> Expr:
+    """How many of their `within` equal keys CTAs of lower rank select."""
+    if not m.k.options:
+        return minimum(within, s.need)
+    taken: Int32 = minimum(within, s.need)
+    if s.ties_higher != 0:
+        taken = maximum(within - (s.inside - s.need), 0)
+    return taken
+
+
+@recorded
+def _take_ties(m: Recorder, s: Selection, before: Expr, ties: Expr, first: Value) -> None:
+    """Select of the columns marked as equal."""
+    where = {"above": s.above, "equal": s.equal, "sums": s.sums, "first": first, "words": s.words}
+    if m.k.options and s.ties_higher != 0:
+        leaf_list.take_last_ties(m, before, take=ties, rest=s.rest, **where)
+    else:
+        leaf_list.take_ties(m, before, take=ties, **where)
 
 
 @recorded
@@ -451,6 +517,7 @@ def _rank_list(m: Recorder, s: Selection) -> None:
         leaf_list.rank_entries(
             m, s.entries, first=ranked, count=s.inside, need=s.need, above=s.above,
             counters=s.counters, rank=s.rank, cta_warps=m.c.cta_warps, words=s.words,
+            ties_higher=s.ties_higher if m.k.options else None,
         )  # fmt: skip
     m.meet()
 
@@ -477,16 +544,29 @@ def _write(m: Recorder, s: Selection, before: Expr, skip: Expr, first: Value) ->
     """Place the positions of the marked columns in ascending order over all warps, and write their ids."""
     # The histogram is not needed any more.
     placed = s.hist
-    position = s.base + s.start * (s.absolute - 1)
+    shift = inline(m.word(s.state, leaf_row.StateWord.SHIFT) if m.k.options else s.start * (s.absolute - 1))
+    position = s.base + shift
     # Only a long row is sampled.
     dense = 0 if m.k.sample else s.last - s.start <= s.k * DENSE and s.words <= WORD
     leaf_list.place_marks(m, placed, before, s.sums, s.above, first, s.words, position, dense, m.k.keep)
     m.meet()
     first_page, pages = (-1, None) if m.k.sample else (s.first_page, s.pages)
+    line = inline(m.word(s.state, leaf_row.StateWord.LINE) if m.k.options else s.line)
     leaf_list.write_ids(
         m, s.indices, row=m.block(0), k=s.k, skip=skip, sums=s.sums, placed=placed,
-        block_table=s.block_table, line=s.line, page_size=s.page_size, inverse=s.inverse, pages=pages, first_page=first_page, group=m.k.group, cta_warps=m.c.cta_warps,
+        block_table=s.block_table, line=line, page_size=s.page_size, inverse=s.inverse, pages=pages, first_page=first_page, group=m.k.group, cta_warps=m.c.cta_warps,
     )  # fmt: skip
+    if m.k.options:
+        if s.has_positions != 0:
+            leaf_list.write_positions(
+                m, s.positions, row=m.block(0), k=s.k, skip=skip, sums=s.sums, placed=placed, group=m.k.group,
+                cta_warps=m.c.cta_warps,
+            )  # fmt: skip
+        if s.has_values != 0:
+            leaf_list.write_values(
+                m, s.values, s.logits, row=m.block(0), k=s.k, skip=skip, sums=s.sums, placed=placed,
+                first=-shift, group=m.k.group, cta_warps=m.c.cta_warps,
+            )  # fmt: skip
 
 
 def bodies(knobs: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:

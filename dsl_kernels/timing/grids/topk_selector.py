@@ -1,6 +1,7 @@
 """Selection on the GPU: rows of scores, of which a few are drawn and the others are shifted copies.
 
-As the two steps call it: by way of a block table for the rows of a decode step, positions from column 0 for more.
+As the two steps call it: by way of a block table for the rows of a decode step, positions from column 0 for more. Of forms with
+options the scores of the ids are written beside them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ...dsa import check as sampling
 from ...dsa.drawing import part_of
 from ...dtypes import DTYPES, DType
 from ...problems.lightning_indexer import PAGE
-from ...problems.topk_selector import SCORES, draw
+from ...problems.topk_selector import FORMS, OPTIONS, draw, options_of
 from .. import bench, calibrate, measure
 from . import Fixture, Grid, Point, Sample, facts
 
@@ -27,7 +28,7 @@ SAMPLED = 4
 
 
 def _score(point: Point) -> DType:
-    return DTYPES[SCORES[point.form]]
+    return DTYPES[FORMS[point.form]]
 
 
 def _prepare(point: Point, seed: int) -> Fixture:
@@ -44,6 +45,11 @@ def _prepare(point: Point, seed: int) -> Fixture:
         logits.append(few[picked].roll(turn * 977 + 1, dims=1).contiguous())
     ends = torch.full((rows,), length, dtype=torch.int32, device=measure.DEVICE)
     out = torch.empty(rows, k, dtype=torch.int32, device=measure.DEVICE)
+    options: dict[str, Any] = {}
+    beside: dict[str, Any] = {}
+    if point.form in OPTIONS.values():
+        options = options_of({"k": k, "values": True}, rows, ends[:1])
+        beside["values"] = torch.empty(rows, k, dtype=few.dtype, device=measure.DEVICE)
     paged = rows <= DECODE_ROWS
     pages = -(-length // PAGE) if paged else 1
     dims = {
@@ -55,12 +61,13 @@ def _prepare(point: Point, seed: int) -> Fixture:
         "next_n": 1,
         "page_size": PAGE if paged else 0,
         "max_len": length,
+        **{name: size for name, size in options.items() if isinstance(size, int)},
     }
     order = torch.randperm(sets * rows * pages, device=measure.DEVICE, dtype=torch.int32)
     tables = [part_of(order, turn, rows * pages).view(rows, pages) for turn in range(sets)]
 
     def calls(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
-        call = partial(ops.topk_selector, row_ends=ends, k=k, out=out, variant=variant)
+        call = partial(ops.topk_selector, row_ends=ends, k=k, out=out, variant=variant, **beside)
         if not paged:
             return [partial(call, scores, absolute=True) for scores in logits]
         return [
@@ -81,8 +88,12 @@ def _prepare(point: Point, seed: int) -> Fixture:
             "page_size": PAGE if paged else 0,
             "absolute": int(not paged),
             "k": k,
+            **options,
         }
-        return Sample(given, (out,), lambda: {"indices": out[picked]})
+        outputs = {"indices": out, **beside}
+        return Sample(
+            given, (*outputs.values(),), lambda: {name: held[picked] for name, held in outputs.items()}
+        )
 
     fixture.sample = sample
     return fixture
@@ -93,4 +104,4 @@ def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
     return {"read_bytes": read, "unique_bytes": read}
 
 
-GRID = Grid(_prepare, usual={form: {"rows": 16, "len": 32768, "k": 2048} for form in SCORES}, reads=_reads)
+GRID = Grid(_prepare, usual={form: {"rows": 16, "len": 32768, "k": 2048} for form in FORMS}, reads=_reads)
