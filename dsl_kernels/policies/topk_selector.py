@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from ..arch import ArchSpec, GpuSpec
 from ..dtypes import DTYPES
-from ..problems.topk_selector import OPTIONS, SCORES
+from ..problems.topk_selector import SCORES
 from ..programs.topk_selector.schedule import min_ctas_per_sm_of, sizes
 from ..tile.lang import Counts, Policy, Schedule
 from ._rows import resized
@@ -26,7 +26,10 @@ COMMITTED = (
 )
 # Of those, which scores of 16 bits have, and which have options.
 COMMITTED_OF_HALVES = ((1, 512, 8, 1, 0), (16, 512, 16, 1, 0), (1, 512, 8, 1, 16))
-COMMITTED_WITH_OPTIONS = ((1, 512, 8, 1, 0), (16, 512, 16, 1, 0))
+COMMITTED_WITH_OPTIONS = {
+    "default": ((1, 512, 8, 1, 0), (8, 512, 8, 1, 0), (16, 512, 16, 1, 0)),
+    "bf16": ((1, 512, 8, 1, 0), (16, 512, 16, 1, 0)),
+}
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
@@ -86,7 +89,7 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
         return False
     shape = (k.group, k.threads, k.keep, k.resident, k.sample)
     if k.options:
-        return k.dtype in OPTIONS and shape in COMMITTED_WITH_OPTIONS
+        return shape in COMMITTED_WITH_OPTIONS.get(k.dtype, ())
     if k.dtype != "default":
         return shape in COMMITTED_OF_HALVES
     return level > 0 or shape in COMMITTED
