@@ -3,11 +3,11 @@
 | DeepGEMM | here |
 | --- | --- |
 | `get_paged_mqa_logits_metadata(...)` | zeros of its shape: nothing is planned |
-| `fp8_paged_mqa_logits`, `fp8_fp4_paged_mqa_logits` with `q` fp8 | what `ops.lightning_indexer` takes; `context_lens` as there |
+| `fp8_paged_mqa_logits`, `fp8_fp4_paged_mqa_logits` with `q` fp8 | what `ops.lightning_indexer` takes, 8, 16, 24, 32 or 64 heads among it; `context_lens` as there |
 | `indices` (several rows of one sequence) | not read: each row has its own length and row of `block_table` |
 | `schedule_meta` | not read |
 | `clean_logits` of paged scores | served, which DeepGEMM refuses; the scores are filled before the kernel |
-| `fp8_mqa_logits`, `fp8_fp4_mqa_logits` with `q` fp8 | what `ops.lightning_indexer_prefill` takes |
+| `fp8_mqa_logits`, `fp8_fp4_mqa_logits` with `q` fp8 | what `ops.lightning_indexer_prefill` takes, of the same heads |
 | `clean_logits` | -inf outside of a row's keys, filled before the kernel |
 | `max_seqlen_k` other than 0 (compressed scores) | refused |
 | `q` with scales (MXFP4) | refused |

@@ -32,7 +32,7 @@ def lightning_indexer(
     """Score every cached key of each sequence: scale * sum_h w_h * relu(q_h . k).
 
     Args:
-        q: [b, next_n, heads, 128] float8_e4m3fn, heads 32 or 64, next_n 1 to 8; strides are any multiples of 16 elements.
+        q: [b, next_n, heads, 128] float8_e4m3fn, heads 8, 16, 24, 32 or 64, next_n 1 to 8; strides are any multiples of 16 elements.
         k_cache: [pages, 64, 1, 132] bytes, block-planar (see `problems.layouts.pack_index_keys`), pages at any stride of
             whole 128 bytes.
         weights: [b, next_n, heads] or [b * next_n, heads] float32, of any sign; strides are any multiples of 4 elements.
@@ -100,7 +100,7 @@ def lightning_indexer_prefill(
     """Score flat keys with a window of keys per query row.
 
     Args:
-        q: [s, heads, 128] float8_e4m3fn; strides are any multiples of 16 elements.
+        q: [s, heads, 128] float8_e4m3fn, heads as `lightning_indexer`; strides are any multiples of 16 elements.
         k, k_scales: [skv, 128] float8_e4m3fn, rows at any stride of whole 16 bytes, and [skv] float32.
         weights: [s, heads] float32, rows at any stride of whole 16 bytes.
         k_start, k_end: [s] int32, half-open window of each row. Keys before 0 and past skv do not count, and a window

@@ -7,24 +7,40 @@ from types import SimpleNamespace
 
 from ..arch import ArchSpec, GpuSpec
 from ..problems.lightning_indexer import PAGE
-from ..programs.lightning_indexer.common import BLACKWELL_N, HOPPER_N, SPLITS, START_TILES, hopper_groups
+from ..programs.lightning_indexer.common import (
+    BLACKWELL_N,
+    HOPPER_N,
+    SPLITS,
+    START_TILES,
+    hopper_groups,
+    rows_of_product,
+)
 from ..tile.lang import LaunchPlan, Policy
 from ._rows import resized
+
+# Heads that models have had so far: decode has a kernel of its own for one query.
+USUAL_HEADS = (32, 64)
+# Rows of a prefill that a CTA of Blackwell scores at most, four of each of its groups.
+BLACKWELL_ROWS = 16
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     """Prefill fills its N; on Blackwell a tile is 128 keys; level 0 keeps one shape a kernel."""
+    usual = k.heads in USUAL_HEADS
     if arch.tmem_columns:
         if k.tile != 128 or k.resident != 1:
             return False
         if k.mode == "prefill":
-            return not k.evict and k.queries * k.heads == BLACKWELL_N and (level > 0 or k.stages == 6)
-        return level > 0 or (k.queries, k.stages, k.evict) in ((1, 8, 0), (8, 6, 0))
+            most = min(BLACKWELL_ROWS, BLACKWELL_N // k.heads)
+            return not k.evict and k.queries <= most < 2 * k.queries and (level > 0 or k.stages == 6)
+        return level > 0 or (k.queries, k.stages, k.evict) in (
+            ((1, 8, 0), (8, 6, 0)) if usual else ((8, 6, 0),)
+        )
     if k.mode == "prefill":
         groups, block = hopper_groups(k)
         fits = (
             k.tile % block == 0
-            and k.queries * k.heads == HOPPER_N * groups
+            and k.queries == rows_of_product(k, HOPPER_N) * groups
             and k.resident == 1
             and not k.evict
         )
@@ -35,9 +51,9 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     if k.queries == 16:
         return False
     # Keys of a decode of one query are read once: they may leave the L2 first without a loss at any size.
+    one, several = (1, 64, 3, 4, 1), (8, 256, 4, 1, 0)
     return level > 0 or (k.queries, k.tile, k.stages, k.resident, k.evict) in (
-        (1, 64, 3, 4, 1),
-        (8, 256, 4, 1, 0),
+        (one, several) if usual else (several,)
     )
 
 

@@ -37,6 +37,8 @@ else:
 
 PAGE = 64
 PAGE_BYTES = PAGE * (INDEX_DIM + 4)
+# Index heads of which a product has several queries.
+FEW_HEADS = (8, 16, 24)
 
 
 def _wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
@@ -359,7 +361,7 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Batches over lengths; serving adds fewer heads, several queries a sequence, and prompts; wide more of all of them."""
+    """Batches over lengths; serving adds 32 heads, several queries a sequence, and prompts; wide more of all of them, and fewer heads."""
     batches, lengths = ROW_GRIDS[grid]
     if grid == "wide":
         spread = [(b, n) for b, n in product(batches, lengths) if b * n <= WIDE_SCORES]
@@ -367,6 +369,12 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         more = product((1, 16, 48), (32768, 131072), range(2, 9))
         yield from (("decode", {"b": b, "len": n, "heads": 64, "next_n": q}) for b, n, q in more)
         prompts = product((1024, 2048, 4096, 8192), (32768, 131072), (64, 32))
+        yield from (("prefill", {"s": s, "skv": n, "heads": h}) for s, n, h in prompts)
+        few = product((1, 16, 64), (4096, 32768, 131072), FEW_HEADS)
+        yield from (("decode", {"b": b, "len": n, "heads": h}) for b, n, h in few)
+        more = product((1, 16), (2, 4, 8), FEW_HEADS)
+        yield from (("decode", {"b": b, "len": 32768, "heads": h, "next_n": q}) for b, q, h in more)
+        prompts = product((1024, 4096), (32768, 131072), FEW_HEADS)
         yield from (("prefill", {"s": s, "skv": n, "heads": h}) for s, n, h in prompts)
         return
     yield from (("decode", {"b": b, "len": n, "heads": 64}) for b, n in product(batches, lengths))
@@ -394,6 +402,17 @@ PROBLEM = Problem(
         _decode("decode_mtp8_h32", "edge", [[121, 122, 123, 124, 125, 126, 127, 128]], heads=32),
         _decode("decode_strided", "edge", [[98, 99], [0, 1], [190, 64]], strided=True),
         _decode("decode_one_strided", "edge", [[98], [0], [190]], strided=True),
+        *(_decode(f"decode_tiny_h{h}", "tiny", [[130]], heads=h) for h in FEW_HEADS),
+        *(
+            _decode(
+                f"decode_ragged_h{h}",
+                "edge",
+                [[98, 99, 100, 101, 102], [0, 0, 1, 0, 0], [190, 64, 7, 300, 1]],
+                heads=h,
+            )
+            for h in FEW_HEADS
+        ),
+        _decode("decode_mtp8_h16", "edge", [[121, 122, 123, 124, 125, 126, 127, 128]], heads=16),
         _decode("decode_skip", "edge", [[128], [129]], skip_below=128),
         _decode("decode_long", "real", [[4096], [2049], [2047], [0]], pages=11923),
         _decode("decode_64x4k", "real", [[4096]] * 64, pages=11923),
@@ -406,6 +425,19 @@ PROBLEM = Problem(
             {"s": 9, "skv": 131, "heads": 64, "windows": "ragged", "strided": True},
         ),
         Workload("prefill_h32", "edge", "prefill", {"s": 5, "skv": 129, "heads": 32}),
+        *(
+            Workload(f"prefill_tiny_h{h}", "tiny", "prefill", {"s": 3, "skv": 130, "heads": h})
+            for h in FEW_HEADS
+        ),
+        *(
+            Workload(
+                f"prefill_ragged_h{h}",
+                "edge",
+                "prefill",
+                {"s": 21, "skv": 300, "heads": h, "windows": "ragged"},
+            )
+            for h in FEW_HEADS
+        ),
         Workload("prefill_4k", "real", "prefill", {"s": 512, "skv": 4096, "heads": 64}),
     ),
     make=make,

@@ -54,17 +54,19 @@ def load_windows(p: Probe) -> None:
     p.call(*held, *_windows(p), *sizes)
 
 
-@case(indexer.read_scores)
-def read_scores(p: Probe) -> None:
-    dots = _own(p, "dots", None, 32)
-    p.call(dots, p.tensor("scores", (128, 64), p.normal(128, 64)), 32, 16, p.thread)
+@case(indexer.read_scores, count=(24, 32))
+def read_scores(p: Probe, count: int) -> None:
+    dots = _own(p, "dots", None, count)
+    p.call(
+        dots, p.tensor("scores", (128, 64), p.normal(128, 64)), count, min(count, 16 + count % 16), p.thread
+    )
 
 
-@case(indexer.weigh_one, fresh=(True, False))
-def weigh_one(p: Probe, fresh: bool) -> None:
+@case(indexer.weigh_one, fresh=(True, False), heads=(8, 24, 32))
+def weigh_one(p: Probe, fresh: bool, heads: int) -> None:
     p.relative, p.absolute = 1e-5, 1e-5
     logit = _own(p, "logit", p.normal(128, 1))
-    p.call(logit, _given(p, "dots", 64), 1, _given(p, "weight", 32), fresh)
+    p.call(logit, _given(p, "dots", 2 * heads), 1, _given(p, "weight", heads), fresh)
 
 
 def _logits(p: Probe, *shape: int) -> Any:

@@ -12,7 +12,7 @@ from dsl_kernels.device.text import lightning_indexer_sm90 as text
 
 EACH = (1, 2, 4)
 """Queries of a product."""
-HEADS = 32
+HEADS = (32, 24, 8)
 
 
 def _held(each: int) -> int:
@@ -20,11 +20,11 @@ def _held(each: int) -> int:
     return max(1, each // 2)
 
 
-@case(text.read_weights, each=EACH)
-def read_weights(p: Probe, each: int) -> None:
-    p.threads, first = 128, HEADS * each
+@case(text.read_weights, each=EACH, heads=HEADS)
+def read_weights(p: Probe, each: int, heads: int) -> None:
+    p.threads, first, pitch = 128, 32 * each, 32
     weights = p.shared("head_weights", (2 * first,), p.normal(2 * first), slot=True)
-    p.call(_own(p, "weight", None, HEADS * each // 4), weights, first, each, HEADS)
+    p.call(_own(p, "weight", None, heads * each // 4), weights, first, each, heads, pitch)
 
 
 @case(text.read_scales, each=EACH)
@@ -34,11 +34,11 @@ def read_scales(p: Probe, each: int) -> None:
     p.call(_own(p, "scale", None, _held(each)), scales, 128, each)
 
 
-@case(text.weigh, each=EACH)
-def weigh(p: Probe, each: int) -> None:
+@case(text.weigh, each=EACH, heads=HEADS)
+def weigh(p: Probe, each: int, heads: int) -> None:
     p.relative, p.absolute = 1e-5, 1e-5
-    acc, weight = _given(p, "acc", HEADS * each // 2), _given(p, "weight", HEADS * each // 4)
-    p.call(_own(p, "logit", None, _held(each)), acc, weight, each, HEADS)
+    acc, weight = _given(p, "acc", heads * each // 2), _given(p, "weight", heads * each // 4)
+    p.call(_own(p, "logit", None, _held(each)), acc, weight, each, heads)
 
 
 @case(text.one_length)

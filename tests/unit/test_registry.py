@@ -133,7 +133,7 @@ def test_no_match_groups_the_refusals_nearest_first() -> None:
     [
         (mla(backend="nothing"), "backend cutedsl or tilelang, asked for nothing"),
         (topk(k=5000), "k = 5000 exceeds "),
-        (prefill(heads=48), "heads = 48, built for 32 or 64"),
+        (prefill(heads=48), "heads = 48, built for 8, 16, 24, 32 or 64"),
         (decode(next_n=9), "next_n = 9, built for at most "),
     ],
 )

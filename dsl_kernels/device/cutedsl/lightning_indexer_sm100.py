@@ -17,9 +17,10 @@ ON_FMA_PIPE = 3
 
 
 def read_scores(dots, tmem, first, heads, thread):
-    """The accumulators of this thread's key from column `first` on, `heads` at a time. Not yet waited for."""
-    for column in range(0, cute.size(dots), heads):
-        own = cute.make_tensor(dots.iterator + column, cute.make_layout(heads))
+    """The accumulators of this thread's key from column `first` on, `heads` at a time, or a power of two that divides them."""
+    step = heads & -heads
+    for column in range(0, cute.size(dots), step):
+        own = cute.make_tensor(dots.iterator + column, cute.make_layout(step))
         read_tensor(own, tmem + (first + column), thread)
     cute.arch.fence_view_async_tmem_load()
 

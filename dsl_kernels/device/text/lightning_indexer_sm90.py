@@ -40,13 +40,14 @@ def _query(thread, each):
 @by_text
 def read_weights(
     m: LeafRecorder, weight: Registers[Float32], head_weights: Shared[Float32], first: Int32, each: int,
-    heads: int,
+    heads: int, pitch: int,
 ) -> None:  # fmt: skip
     """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at a time."""
+    # Those of the next query lie `pitch` on.
     own = head_weights.part("own", first)
     for query in range(each):
         for pair in unrolled(heads // 8):
-            place = inline(query * (heads // 2) + pair * 4 + m.thread % 4)
+            place = inline(query * (pitch // 2) + pair * 4 + m.thread % 4)
             own.read(weight.group(query * (heads // 4) + pair * 2, 2), place)
 
 

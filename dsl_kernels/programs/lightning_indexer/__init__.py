@@ -28,7 +28,7 @@ KNOBS = (
         (("decode", "prefill"),),
         "paged decode; flat keys with a window per row",
     ),
-    Knob("heads", "h", ((64, 32),), "index heads"),
+    Knob("heads", "h", ((64, 32, 24, 16, 8),), "index heads"),
     Knob("queries", "q", ((1, 4, 8, 16), (2,)), "decode: most queries a sequence; prefill: query rows a CTA"),
     Knob("tile", "t", ((64, 128, 256),), "keys a tile"),
     Knob("stages", "st", ((2, 3, 4, 5, 6, 8), (11,)), "key tiles in flight"),

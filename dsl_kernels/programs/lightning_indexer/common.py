@@ -30,12 +30,16 @@ SCALE_WORD = Size(PAGE * INDEX_DIM // 4, "SCALE_WORD")
 
 SHARED, TENSOR, REGISTER = Space.SHARED, Space.TENSOR, Space.REGISTER
 FP8 = "float8_e4m3"
-# N of one product. Hopper: 128, 2 query rows of 64 heads or 4 of 32, and four consumer warpgroups in all.
+# N of one product at most. Hopper: 128, 2 query rows of 64 heads or 4 of 32 or fewer, and four consumer warpgroups in all.
 # Blackwell prefill: 256, half of it a scoring group. Blackwell decode of several queries: 128. A product of 128 keys
 # reads (128 + N) * 128 bytes of shared memory at 128 bytes a cycle and multiplies for 2 N cycles: below N = 128 the
 # reads take longer. Four accumulators of 128 columns fill the tensor memory.
 HOPPER_N = 128
 HOPPER_WARPGROUPS = 4
+# Queries of one product at most: the four lanes of a quad take one each.
+MOST_ROWS = 4
+# Floats of 128 bytes.
+LEAST_PITCH = 32
 BLACKWELL_N = 256
 BLACKWELL_DECODE_N = 128
 
@@ -78,9 +82,29 @@ class Kernel(Names):
     weight: View
 
 
+def rows_of_product(k: SimpleNamespace, most_columns: int) -> Size:
+    """Queries of a product of at most so many columns."""
+    return Size(min(k.queries, MOST_ROWS, most_columns // k.heads), "ROWS_PER_PRODUCT")
+
+
+def few(k: SimpleNamespace) -> bool:
+    """Whether a product's scores and weights leave a thread registers enough that no warp has to hand any over."""
+    return bool(k.heads < LEAST_PITCH)
+
+
+def weight_pitch(k: SimpleNamespace) -> Size:
+    """Weights from one query's to the next one's, of which copies by a tensor map begin on a multiple of 128 bytes."""
+    return Size(LEAST_PITCH, "WEIGHT_PITCH") if few(k) else k.heads
+
+
 def columns(k: SimpleNamespace, rows: int) -> Size:
     """Columns of a product: the heads of so many query rows."""
     return Size(rows * k.heads, "COLUMNS")
+
+
+def weights_of(k: SimpleNamespace, rows: int) -> Size:
+    """Weights from one product's first one to the next product's, of so many query rows each."""
+    return Size(rows * LEAST_PITCH, "WEIGHT_COLUMNS") if few(k) else columns(k, rows)
 
 
 def input_buffers(k: SimpleNamespace, query_stages: int) -> tuple[Buffer, ...]:
@@ -88,7 +112,7 @@ def input_buffers(k: SimpleNamespace, query_stages: int) -> tuple[Buffer, ...]:
         Buffer("keys", SHARED, (k.tile, INDEX_DIM), FP8, k.stages, swizzle=128),
         Buffer("key_scales", SHARED, (k.tile,), "float32", k.stages),
         Buffer("queries", SHARED, (k.queries * k.heads, INDEX_DIM), FP8, query_stages, swizzle=128),
-        Buffer("head_weights", SHARED, (k.queries * k.heads,), "float32", query_stages),
+        Buffer("head_weights", SHARED, (k.queries * weight_pitch(k),), "float32", query_stages),
     )
 
 
@@ -151,7 +175,7 @@ def hopper_registers(k: SimpleNamespace, keys: int, each: int, *more: str) -> tu
 
 def hopper_groups(k: SimpleNamespace) -> tuple[int, int]:
     """Prefill's scoring groups, each with its own query rows, all reading the same key tile; keys of one product."""
-    groups = min(HOPPER_WARPGROUPS, max(1, k.queries * k.heads // HOPPER_N))
+    groups = min(HOPPER_WARPGROUPS, max(1, k.queries // rows_of_product(k, HOPPER_N)))
     return groups, Size(HOPPER_WARPGROUPS // groups * 64, "BLOCK")
 
 
@@ -160,7 +184,7 @@ def blackwell_groups(k: SimpleNamespace) -> tuple[int, int, int]:
 
     One ring where one product holds all queries. Two groups share a product of several queries, half of these each.
     """
-    each = Size(min(k.queries, BLACKWELL_DECODE_N // k.heads), "ROWS_PER_PRODUCT")
+    each = rows_of_product(k, BLACKWELL_DECODE_N)
     return 1 if each == k.queries else 2, min(each, 2), each
 
 
@@ -178,6 +202,7 @@ def blackwell_registers(role: str, columns: int, weights: int, **more: int) -> t
 @recorded
 def weigh_row(m: Recorder, logit: View, dots: View, weight: View, head_weights: View, first: Value) -> None:
     """Blackwell: the logit of each thread's key and one row, whose weights are in shared memory from the `first` on."""
-    for part in range(m.k.heads // WEIGHTS):
-        sm100.load_weights(m, weight, head_weights, first + part * WEIGHTS)
+    held = min(WEIGHTS, m.k.heads)
+    for part in range(m.k.heads // held):
+        sm100.load_weights(m, weight, head_weights, first + part * held)
         leaf.weigh_one(m, logit, dots, part, weight, fresh=part == 0)

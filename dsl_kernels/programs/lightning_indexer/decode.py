@@ -39,12 +39,16 @@ from .common import (
     blackwell_groups,
     blackwell_registers,
     columns,
+    few,
     hopper_registers,
     input_buffers,
     inputs,
     rows_map,
+    rows_of_product,
     score_product,
     weigh_row,
+    weight_pitch,
+    weights_of,
 )
 
 
@@ -66,10 +70,12 @@ def _maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
 
 def hopper(k: SimpleNamespace) -> Schedule:
     query_stages = 2 if k.queries == 1 else 1
-    each = Size(min(k.queries, HOPPER_N // k.heads), "ROWS_PER_PRODUCT")
+    each = rows_of_product(k, HOPPER_N)
     # 64 accumulators and 32 weights a thread need registers that idle copy warps hand over; one product does not. The
     # copying warp keeps what that leaves: with 24 the walk and the pages ahead of it spill, in the other role too.
-    score_registers, load_warps, load_registers = (None, 1, None) if k.queries == 1 else (104, 4, 64)
+    score_registers, load_warps, load_registers = (
+        (None, 1, None) if k.queries == 1 or few(k) else (104, 4, 64)
+    )
     score = (Reader("score", Engine.WGMMA, "warp"),)
     return Schedule(
         roles=(
@@ -97,7 +103,7 @@ def blackwell(k: SimpleNamespace) -> Schedule:
     query_stages = 2 if k.queries == 1 else 1
     scorers = tuple(f"score_{g}" for g in range(rings * sharing))
     readers = (Reader("mma", Engine.TCGEN05), *(Reader(role, Engine.THREADS, "warp") for role in scorers))
-    weights = k.heads if k.queries == 1 else WEIGHTS
+    weights = k.heads if k.queries == 1 else min(WEIGHTS, k.heads)
     return Schedule(
         roles=(
             *(
@@ -279,7 +285,7 @@ def _load_queries(m: Recorder, s: Share) -> None:
             query = minimum(i, s.next_n - 1)
         m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (s.seq, query, 0, 0)), queries)
         weights = s.weights.span((s.seq, query), heads)
-        m.bulk(queries.head_weights.part(i * heads, heads), weights, queries)
+        m.bulk(queries.head_weights.part(i * weight_pitch(m.k), heads), weights, queries)
     queries.commit()
 
 
@@ -303,7 +309,9 @@ def _score(m: Recorder, s: Share) -> None:
         if s.fresh:
             _next_queries(m, s, it)
             if one:
-                sm90.read_weights(m, s.weight, queries.head_weights, first=0, each=1, heads=m.k.heads)
+                sm90.read_weights(
+                    m, s.weight, queries.head_weights, first=0, each=1, heads=m.k.heads, pitch=weight_pitch(m.k),
+                )  # fmt: skip
         keys = s.keys.reader.wait(it)
         key = inline(s.tile * m.k.tile)
         if one:
@@ -325,7 +333,8 @@ def _score(m: Recorder, s: Share) -> None:
                 )  # fmt: skip
                 m.await_products()
                 sm90.read_weights(
-                    m, s.weight, queries.head_weights, first=product * n, each=each, heads=m.k.heads,
+                    m, s.weight, queries.head_weights, first=product * weights_of(m.k, each), each=each,
+                    heads=m.k.heads, pitch=weight_pitch(m.k),
                 )  # fmt: skip
                 sm90.weigh(m, s.logit, s.acc, s.weight, each, m.k.heads)
                 sm90.store_logits(
@@ -403,7 +412,7 @@ def _epilogue(m: Recorder, s: Share, g: int) -> None:
                 if one:
                     leaf.weigh_one(m, logit, dots, 0, weight, fresh=True)
                 else:
-                    weigh_row(m, logit, dots, weight, queries.head_weights, query * heads)
+                    weigh_row(m, logit, dots, weight, queries.head_weights, query * weight_pitch(m.k))
                 sm100.store_query(
                     m, s.logits, logit, scale, length, s.seq, query, s.next_n, key=s.tile * m.k.tile,
                 )  # fmt: skip

@@ -25,11 +25,13 @@ from ...tile.lang import (
 )
 from ...tile.text import Box, Recorder, ceildiv, dim, minimum
 from .common import (
+    INDEX_DIM,
     TENSOR,
     WEIGHTS,
     Kernel,
     blackwell_registers,
     columns,
+    few,
     hopper_groups,
     hopper_registers,
     input_buffers,
@@ -38,6 +40,8 @@ from .common import (
     score_product,
     vector_map,
     weigh_row,
+    weight_pitch,
+    weights_of,
 )
 
 # Blackwell's scoring groups: four warps a scheduler, so that some weigh while others wait for scores.
@@ -56,16 +60,18 @@ def hopper(k: SimpleNamespace) -> Schedule:
     groups, block = hopper_groups(k)
     each = Size(k.queries // groups, "ROWS_PER_PRODUCT")
     readers = (Reader("score", Engine.WGMMA, "warp"),)
+    # Idle copy warps hand registers over, but for few heads, where there are enough.
+    score_registers, load_warps, load_registers = (None, 1, None) if few(k) else (112, 4, 24)
     return Schedule(
         roles=(
             Role(
                 "score",
                 block // 16,
-                112,
+                score_registers,
                 f"products and epilogue, {each} query rows a replica",
                 replicas=groups,
             ),
-            Role("load", 4, 24, "key tiles, queries", active=1),
+            Role("load", load_warps, load_registers, "key tiles, queries", active=1),
         ),
         buffers=(
             *input_buffers(k, 1),
@@ -97,7 +103,7 @@ def blackwell(k: SimpleNamespace) -> Schedule:
             *(
                 b
                 for role in scorers
-                for b in blackwell_registers(role, k.heads, WEIGHTS, begin=rows, size=rows)
+                for b in blackwell_registers(role, k.heads, min(WEIGHTS, k.heads), begin=rows, size=rows)
             ),
         ),
         pipelines=(
@@ -144,12 +150,15 @@ def _start(m: Recorder) -> Block:
 def _load(m: Recorder, s: Block) -> None:
     k, heads = m.k, m.k.heads
     if s.turns > 0:
-        queries = s.queries.producer.acquire(0)
+        # The weights of few heads do not fill what lies between them.
+        copied = {"bytes": k.queries * (heads * (INDEX_DIM + 4))} if few(k) else {}
+        queries = s.queries.producer.acquire(0, **copied)
         m.bulk(queries.queries, Box("query_map", (s.row, 0, 0)), queries)
         for i in rolled(k.queries):
             m.comment("Nothing is stored of a row past the last one.")
             query = minimum(s.row + i, s.s - 1)
-            m.bulk(queries.head_weights.part(i * heads, heads), s.weights.span((query,), heads), queries)
+            weights = s.weights.span((query,), heads)
+            m.bulk(queries.head_weights.part(i * weight_pitch(k), heads), weights, queries)
         queries.commit()
     for it in range(s.turns):
         keys = s.keys.producer.acquire(it)
@@ -170,7 +179,10 @@ def _score(m: Recorder, s: Block) -> None:
     )  # fmt: skip
     if s.turns > 0:
         s.queries.reader.wait(0)
-        sm90.read_weights(m, s.weight, queries.head_weights, first=m.replica * n, each=each, heads=m.k.heads)
+        sm90.read_weights(
+            m, s.weight, queries.head_weights, first=m.replica * weights_of(m.k, each), each=each,
+            heads=m.k.heads, pitch=weight_pitch(m.k),
+        )  # fmt: skip
     for it in range(s.turns):
         keys = s.keys.reader.wait(it)
         for at in range(0, m.k.tile, block):
@@ -225,7 +237,7 @@ def _epilogue(m: Recorder, s: Block, g: int) -> None:
             leaf.read_scores(m, dots, scores.view(), first, m.k.heads, m.thread)
             if j + 1 == each:
                 scores.release()
-            weigh_row(m, logit, dots, weight, queries.head_weights, first)
+            weigh_row(m, logit, dots, weight, queries.head_weights, (g * each + j) * weight_pitch(m.k))
             sm100.store_row(
                 m, s.logits, logit, scale, begin, size, j, row=own + j, key=(s.first + it) * m.k.tile,
             )  # fmt: skip
