@@ -32,7 +32,7 @@ def lightning_indexer(
     """Score every cached key of each sequence: scale * sum_h w_h * relu(q_h . k).
 
     Args:
-        q: [b, next_n, heads, 128] float8_e4m3fn, heads 8, 16, 24, 32 or 64, next_n 1 to 8; strides are any multiples of 16 elements.
+        q: [b, next_n, heads, 128] float8_e4m3fn, heads 8, 16, 24, 32 or 64, next_n 1 to 8, and to 16 with 32 or 64 heads; strides are any multiples of 16 elements.
         k_cache: [pages, 64, 1, 132] bytes, block-planar (see `problems.layouts.pack_index_keys`), pages at any stride of
             whole 128 bytes.
         weights: [b, next_n, heads] or [b * next_n, heads] float32, of any sign; strides are any multiples of 4 elements.

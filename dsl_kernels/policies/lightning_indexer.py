@@ -34,7 +34,7 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
             most = min(BLACKWELL_ROWS, BLACKWELL_N // k.heads)
             return not k.evict and k.queries <= most < 2 * k.queries and (level > 0 or k.stages == 6)
         return level > 0 or (k.queries, k.stages, k.evict) in (
-            ((1, 8, 0), (8, 6, 0)) if usual else ((8, 6, 0),)
+            ((1, 8, 0), (8, 6, 0), (16, 4, 0)) if usual else ((8, 6, 0),)
         )
     if k.mode == "prefill":
         groups, block = hopper_groups(k)
@@ -48,12 +48,12 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
         return fits and (
             level > 0 or (groups, k.tile, k.stages) == ((4, 128, 4) if k.heads == 64 else (4, 64, 6))
         )
-    if k.queries == 16:
-        return False
     # Keys of a decode of one query are read once: they may leave the L2 first without a loss at any size.
     one, several = (1, 64, 3, 4, 1), (8, 256, 4, 1, 0)
+    # Sixteen queries of 64 heads leave room for two tiles.
+    most = (16, 256, 2 if k.heads == 64 else 4, 1, 0)
     return level > 0 or (k.queries, k.tile, k.stages, k.resident, k.evict) in (
-        (one, several) if usual else (several,)
+        (one, several, most) if usual else (several,)
     )
 
 

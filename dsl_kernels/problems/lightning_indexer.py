@@ -370,6 +370,8 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from (("decode", {"b": b, "len": n, "heads": 64, "next_n": q}) for b, n, q in more)
         prompts = product((1024, 2048, 4096, 8192), (32768, 131072), (64, 32))
         yield from (("prefill", {"s": s, "skv": n, "heads": h}) for s, n, h in prompts)
+        many = product((1, 16), (12, 16), (64, 32))
+        yield from (("decode", {"b": b, "len": 32768, "heads": h, "next_n": q}) for b, q, h in many)
         few = product((1, 16, 64), (4096, 32768, 131072), FEW_HEADS)
         yield from (("decode", {"b": b, "len": n, "heads": h}) for b, n, h in few)
         more = product((1, 16), (2, 4, 8), FEW_HEADS)
@@ -412,6 +414,8 @@ PROBLEM = Problem(
             )
             for h in FEW_HEADS
         ),
+        _decode("decode_tiny_n16", "tiny", [[*range(185, 201)], [*range(16)]]),
+        _decode("decode_tiny_n13_h32", "tiny", [[*range(188, 201)], [*range(13)]], heads=32),
         _decode("decode_mtp8_h16", "edge", [[121, 122, 123, 124, 125, 126, 127, 128]], heads=16),
         _decode("decode_skip", "edge", [[128], [129]], skip_below=128),
         _decode("decode_long", "real", [[4096], [2049], [2047], [0]], pages=11923),

@@ -134,7 +134,7 @@ def test_no_match_groups_the_refusals_nearest_first() -> None:
         (mla(backend="nothing"), "backend cutedsl or tilelang, asked for nothing"),
         (topk(k=5000), "k = 5000 exceeds "),
         (prefill(heads=48), "heads = 48, built for 8, 16, 24, 32 or 64"),
-        (decode(next_n=9), "next_n = 9, built for at most "),
+        (decode(next_n=17), "next_n = 17, built for at most "),
     ],
 )
 def test_the_nearest_refusal_is_one_condition_alone(call, nearest) -> None:
@@ -168,8 +168,8 @@ def test_nothing_generated_says_so(monkeypatch) -> None:
 
 
 def test_more_queries_than_any_variant_takes() -> None:
-    with pytest.raises(NoVariantError, match="next_n = 9, built for at most 1 or 8 queries a sequence"):
-        registry.select(decode(next_n=9))
+    with pytest.raises(NoVariantError, match="next_n = 17, built for at most 1, 8 or 16 queries a sequence"):
+        registry.select(decode(next_n=17))
 
 
 def test_equal_predictions_go_to_the_first_name_and_say_so(monkeypatch) -> None:

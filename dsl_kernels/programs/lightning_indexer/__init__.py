@@ -37,6 +37,10 @@ KNOBS = (
 )
 
 
+# Queries of a sequence up to which kernels for more, whose slots take from the key ring, are not for.
+USUAL_QUERIES = 8
+
+
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     mode = prefill if k.mode == "prefill" else decode
     return (mode.blackwell if arch.tmem_columns else mode.hopper)(k)
@@ -47,7 +51,11 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
 
 
 def _queries(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    if knobs["mode"] == "prefill" or call["next_n"] <= knobs["queries"]:
+    if knobs["mode"] == "prefill":
+        return None
+    if knobs["queries"] > USUAL_QUERIES >= call["next_n"]:
+        return f"next_n = {call['next_n']}, built for more than {USUAL_QUERIES} queries a sequence"
+    if call["next_n"] <= knobs["queries"]:
         return None
     return f"next_n = {call['next_n']}, built for at most {knobs['queries']} queries a sequence"
 
