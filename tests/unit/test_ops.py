@@ -898,12 +898,12 @@ def test_indexer_refuses() -> None:
         lightning_indexer(**{**args, "k_cache": torch.zeros(3, 128, 1, 132, dtype=torch.uint8)}, **CPU)
     with pytest.raises(ArgumentTypeError, match="k_cache.*one byte"):
         lightning_indexer(**{**args, "k_cache": torch.zeros(3, 64, 1, 132)}, **CPU)
-    with pytest.raises(NoVariantError, match="heads = 16"):
+    with pytest.raises(NoVariantError, match="heads = 12"):
         lightning_indexer(
             **{
                 **args,
-                "q": args["q"][:, :, :16].contiguous(),
-                "weights": args["weights"][..., :16].contiguous(),
+                "q": args["q"][:, :, :12].contiguous(),
+                "weights": args["weights"][..., :12].contiguous(),
             },
             **CPU,
         )
