@@ -30,7 +30,7 @@ from ..problems.sparse_mla import DATASET_SM_SCALE
 from .drawing import decode_caches, decode_queries, prefill_caches, prefill_queries
 
 KINDS = ("decode", "prefill")
-INDEX_HEADS = (32, 64)
+INDEX_HEADS = (8, 16, 24, 32, 64)
 CACHES = ("bf16", "joined", "fp8")
 FORMAT = "dsl_kernels.step"
 MOST_KEYS = 1 << 24

@@ -100,7 +100,9 @@ def _sparse_mla(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]
     if on_m:  # these CTAs walk: one for all queries
         launch["ctas"] = 1
     for ids in ("holes", "mixed"):
-        found = _workload(k.kv, {"t": t, "heads": attended_heads(vars(k)), "topk": topk, "n": 2 * topk, "ids": ids})
+        found = _workload(
+            k.kv, {"t": t, "heads": attended_heads(vars(k)), "topk": topk, "n": 2 * topk, "ids": ids}
+        )
         yield found, launch
         if ids == "holes":
             yield found, joined

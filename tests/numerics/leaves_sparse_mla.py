@@ -95,8 +95,13 @@ def vote(p: Probe, live: bool) -> None:
     )
 
 
-@case(gather.load_queries, heads=(8, 16), columns=(32, 128))
-def load_queries(p: Probe, heads: int, columns: int) -> None:
+def of_call(p: Probe, few: bool, heads: int) -> Any:
+    """The heads of a call, of which the last block has room for more; nothing where all blocks are full."""
+    return p.dim("heads", heads) if few else None
+
+
+@case(gather.load_queries, heads=(8, 16), columns=(32, 128), few=(False, True))
+def load_queries(p: Probe, heads: int, columns: int, few: bool) -> None:
     p.threads = 128
     columns = columns if p.cute else max(columns, 64)
     p.call(
@@ -107,13 +112,14 @@ def load_queries(p: Probe, heads: int, columns: int) -> None:
         heads,
         128,
         columns,
+        of_call(p, few, 16 + heads - 3),
     )
 
 
-@case(said.load_sinks)
-def load_sinks(p: Probe) -> None:
+@case(said.load_sinks, few=(False, True))
+def load_sinks(p: Probe, few: bool) -> None:
     p.threads = 128
-    p.call(_sinks(p), p.operand("attn_sink", p.normal(40)), p.dim("head0", 16))
+    p.call(_sinks(p), p.operand("attn_sink", p.normal(40)), p.dim("head0", 16), of_call(p, few, 21))
 
 
 @case(gather.copy_rows, columns=(32, 64, 128))
@@ -501,8 +507,8 @@ def keep_parts(p: Probe, heads: int) -> None:
 BF16 = 2.0**-7
 
 
-@case(said.merge_rows, which=(0, 1), parts=(1, 4, 16))
-def merge_rows(p: Probe, which: int, parts: int) -> None:
+@case(said.merge_rows, which=(0, 1), parts=(1, 4, 16), few=(False, True))
+def merge_rows(p: Probe, which: int, parts: int, few: bool) -> None:
     """The second share; one part of one head is empty, and all parts of another."""
     p.threads, p.relative, p.absolute, dims = 128, BF16, 1e-6, 128
     rows = dims * HEADS // 128
@@ -523,11 +529,12 @@ def merge_rows(p: Probe, which: int, parts: int) -> None:
         dims,
         HEADS,
         *lse_scalars(p),
+        of_call(p, few, 27),
     )
 
 
-@case(said.write_outputs)
-def write_outputs(p: Probe) -> None:
+@case(said.write_outputs, few=(False, True))
+def write_outputs(p: Probe, few: bool) -> None:
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
     lses = p.normal(HEADS)
     lses[3] = -INF
@@ -539,6 +546,7 @@ def write_outputs(p: Probe) -> None:
         p.dim("row", 1),
         p.dim("head0", 16),
         *lse_scalars(p),
+        of_call(p, few, 27),
     )
 
 
@@ -556,14 +564,14 @@ def _call_leave_part(p: Probe, acc: Any, lses: Any, head0: int, heads: int, side
     )  # fmt: skip
 
 
-@case(said.merge_parts, parts=(3, 19), shares=(1, 3, 8), block=(8, 16, 32))
-def merge_parts_on_n(p: Probe, parts: int, shares: int, block: int) -> None:
+@case(said.merge_parts, parts=(3, 19), shares=(1, 3, 8), block=(8, 16, 32), few=(False, True))
+def merge_parts_on_n(p: Probe, parts: int, shares: int, block: int, few: bool) -> None:
     """All of the row, and shares of it that are no whole pairs of pieces; of one head each part is empty, and so is one part."""
-    _call_merge_parts(p, parts, shares // 3, shares, block // 4, 16, 64, said.ON_N)
+    _call_merge_parts(p, parts, shares // 3, shares, block // 4, 16, 64, said.ON_N, few)
 
 
 def _call_merge_parts(
-    p: Probe, parts: int, share: int, shares: int, columns: int, head0: int, heads: int, side: int
+    p: Probe, parts: int, share: int, shares: int, columns: int, head0: int, heads: int, side: int, few: bool
 ) -> None:
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
     lses = p.normal(2, parts + 1, heads)
@@ -573,6 +581,7 @@ def _call_merge_parts(
         *outputs(p, heads),
         p.operand("o_partial", p.normal(2, parts + 1, heads, 512)), p.operand("lse_partial", lses),
         p.operand("attn_sink", p.normal(heads)), p.dim("splits", parts + 1), heads, *lse_scalars(p),
+        of_call(p, few, head0 + 7),
     )  # fmt: skip
 
 
@@ -591,8 +600,8 @@ def _of_thread(p: Probe, title: str, value: torch.Tensor, **kind: Any) -> Any:
     return p.registers(title, (128, 2), value, places=straight(128, 2), private=True, **kind)
 
 
-@case(gather.copy_query_rows, columns=(64, 512))
-def copy_query_rows(p: Probe, columns: int) -> None:
+@case(gather.copy_query_rows, columns=(64, 512), few=(False, True))
+def copy_query_rows(p: Probe, columns: int, few: bool) -> None:
     p.threads, p.lands = 128, "cp_async"
     p.call(
         p.shared("target", (64, columns), dtype="bfloat16", swizzle=128, out=True),
@@ -600,6 +609,7 @@ def copy_query_rows(p: Probe, columns: int) -> None:
         p.dim("row", 1),
         p.dim("head0", 64),
         columns,
+        of_call(p, few, 101),
     )
 
 
@@ -690,14 +700,14 @@ def leave_part_on_m(p: Probe, side: int) -> None:
     _call_leave_part(p, acc, lses, 64, 128, side)
 
 
-@case(said.merge_parts, side=(0, 1), parts=(2, 7, 40))
-def merge_parts_on_m(p: Probe, side: int, parts: int) -> None:
+@case(said.merge_parts, side=(0, 1), parts=(2, 7, 40), few=(False, True))
+def merge_parts_on_m(p: Probe, side: int, parts: int, few: bool) -> None:
     """Shares of half of the dims, of an odd number of eights, and of one eight; the first stores the lse."""
-    _call_merge_parts(p, parts, 0 if side == 0 and parts == 2 else 1, parts, 2, 64, 128, side)
+    _call_merge_parts(p, parts, 0 if side == 0 and parts == 2 else 1, parts, 2, 64, 128, side, few)
 
 
-@case(said.store_result_rows, side=(0, 1), width=(32, 256))
-def store_result_rows(p: Probe, side: int, width: int) -> None:
+@case(said.store_result_rows, side=(0, 1), width=(32, 256), few=(False, True))
+def store_result_rows(p: Probe, side: int, width: int, few: bool) -> None:
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
     lses = p.normal(64)
     lses[9] = -INF
@@ -713,10 +723,12 @@ def store_result_rows(p: Probe, side: int, width: int) -> None:
         width,
         *lse_scalars(p),
         side,
+        of_call(p, few, 101),
     )
 
 
-@case(said.load_row_sinks)
-def load_row_sinks(p: Probe) -> None:
+@case(said.load_row_sinks, few=(False, True))
+def load_row_sinks(p: Probe, few: bool) -> None:
     p.threads = 128
-    p.call(_of_heads(p, "sinks", None), p.operand("attn_sink", p.normal(128)), p.dim("head0", 64))
+    sinks = p.operand("attn_sink", p.normal(128))
+    p.call(_of_heads(p, "sinks", None), sinks, p.dim("head0", 64), of_call(p, few, 101))

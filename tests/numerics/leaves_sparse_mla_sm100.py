@@ -14,6 +14,7 @@ from leaves_sparse_mla import (
     low_high,
     lse_scalars,
     neighbours,
+    of_call,
     outputs,
     tile_ids,
 )
@@ -39,8 +40,8 @@ def _red(p: Probe, value: torch.Tensor | None = None, **kind: Any) -> Any:
     return p.shared("red", (HEADS, 4), value, slot=True, **kind)
 
 
-@case(text.copy_block, block=(8, 16))
-def copy_block(p: Probe, block: int) -> None:
+@case(text.copy_block, block=(8, 16), few=(False, True))
+def copy_block(p: Probe, block: int, few: bool) -> None:
     p.threads, p.lands = 128, "cp_async"
     p.call(
         p.shared("target", (HEADS, 128), dtype="bfloat16", swizzle=128, out=True, slot=True),
@@ -49,6 +50,7 @@ def copy_block(p: Probe, block: int) -> None:
         p.dim("head0", 16),
         block,
         128,
+        of_call(p, few, 21),
     )
 
 
@@ -195,8 +197,8 @@ def _operand_of(
     return p.operand(title, torch.full((2, 3, *shape), -77.0).to(dtype), out=True)
 
 
-@case(text.finish_columns, split=(None, 2), block=(8, 16))
-def finish_columns(p: Probe, split: int | None, block: int) -> None:
+@case(text.finish_columns, split=(None, 2), block=(8, 16), few=(False, True))
+def finish_columns(p: Probe, split: int | None, block: int, few: bool) -> None:
     p.threads, p.relative, p.absolute = 128, 1e-5, 1e-6
     sums = p.uniform(HEADS, 4)
     sums[5] = 0
@@ -214,6 +216,7 @@ def finish_columns(p: Probe, split: int | None, block: int) -> None:
         block,
         p.dim("splits", 3),
         *lse_scalars(p),
+        of_call(p, few, 21),
     )
 
 
@@ -245,8 +248,8 @@ def rescale_output(p: Probe, heads: int) -> None:
     )
 
 
-@case(text.write_output, split=(None, 2), some=(False, True), block=(8, 16))
-def write_output(p: Probe, split: int | None, some: bool, block: int) -> None:
+@case(text.write_output, split=(None, 2), some=(False, True), block=(8, 16), few=(False, True))
+def write_output(p: Probe, split: int | None, some: bool, block: int, few: bool) -> None:
     p.threads = 128
     p.call(
         _operand_of(p, "to", split, 32, 512, dtype=torch.bfloat16 if split is None else torch.float32),
@@ -260,11 +263,12 @@ def write_output(p: Probe, split: int | None, some: bool, block: int) -> None:
         32,
         block,
         p.dim("splits", 3),
+        of_call(p, few, 21),
     )
 
 
-@case(text.merge_heads, splits=(3, 11), alone=(False, True))
-def merge_heads(p: Probe, splits: int, alone: bool) -> None:
+@case(text.merge_heads, splits=(3, 11), alone=(False, True), few=(False, True))
+def merge_heads(p: Probe, splits: int, alone: bool, few: bool) -> None:
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
     lses = p.normal(2, splits, 32)
     lses[:, 1], lses[:, :, 20] = -INF, -INF
@@ -281,4 +285,5 @@ def merge_heads(p: Probe, splits: int, alone: bool) -> None:
         HEADS,
         p.dim("splits", splits),
         *lse_scalars(p),
+        of_call(p, few, 21),
     )

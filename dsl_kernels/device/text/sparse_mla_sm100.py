@@ -45,6 +45,7 @@ from .sparse_mla_softmax import (
     join_sums,
     kept_beside,
     said_lse,
+    sink_of,
 )
 
 UNIT = 128
@@ -250,10 +251,12 @@ def finish_columns(
         for column in unrolled(peak.size):
             head = column_head(column, m.thread)
             lse2 = base2_lse(top[column], peak[column])
-            if head < heads_of_block(head_block, head0, heads):
-                kept = inline(kept_beside(lse2, attn_sink[head0 + head]) if split is None else 1.0)
+            if head < head_block:
+                sink = inline(sink_of(attn_sink, head0 + head, heads) if split is None else 0.0)
+                kept = inline(kept_beside(lse2, sink) if split is None else 1.0)
                 stat_s[head] = inverse_sum(top[column]) * kept
-                of_heads[head] = lse2 if split is not None else said_lse(lse2, lse_scale, empty_lse)
+                if is_head(head0 + head, heads):
+                    of_heads[head] = lse2 if split is not None else said_lse(lse2, lse_scale, empty_lse)
 
 
 def _parts(held, heads):

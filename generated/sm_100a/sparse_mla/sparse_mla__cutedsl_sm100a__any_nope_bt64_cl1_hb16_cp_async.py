@@ -314,14 +314,18 @@ def finish_columns(
         for column in cutlass.range_constexpr(BLOCK // 4):
             head = column // 2 * 8 + thread % 4 * 2 + column % 2
             lse2 = cutlass.select_(top[column] > 0.0, warps.log2(top[column]) + peak[column], -Float32.inf)
-            if head < cutlass.min(BLOCK, heads - head0):
+            if head < BLOCK:
                 stat_s[head] = cutlass.select_(
                     top[column] > 0.0, warps.rcp_approx(top[column]), 0.0
                 ) * cutlass.select_(
                     lse2 > -Float32.inf,
-                    warps.rcp_approx(warps.exp2(attn_sink[head0 + head] * LOG2_E - lse2) + 1.0), 0.0
+                    warps.rcp_approx(
+                        warps.exp2(attn_sink[cutlass.min(head0 + head, heads - 1)] * LOG2_E - lse2) + 1.0
+                    ),
+                    0.0
                 )
-                of_heads[head] = cutlass.select_(lse2 > -Float32.inf, lse2 * lse_scale, empty_lse)
+                if head0 + head < heads:
+                    of_heads[head] = cutlass.select_(lse2 > -Float32.inf, lse2 * lse_scale, empty_lse)
 
 
 @cute.jit
@@ -353,9 +357,10 @@ def finish_columns_split(red, lses, row, head0, split, top, peak, stat_s, padded
         for column in cutlass.range_constexpr(BLOCK // 4):
             head = column // 2 * 8 + thread % 4 * 2 + column % 2
             lse2 = cutlass.select_(top[column] > 0.0, warps.log2(top[column]) + peak[column], -Float32.inf)
-            if head < cutlass.min(BLOCK, heads - head0):
+            if head < BLOCK:
                 stat_s[head] = cutlass.select_(top[column] > 0.0, warps.rcp_approx(top[column]), 0.0)
-                of_heads[head] = lse2
+                if head0 + head < heads:
+                    of_heads[head] = lse2
 
 
 @cute.jit

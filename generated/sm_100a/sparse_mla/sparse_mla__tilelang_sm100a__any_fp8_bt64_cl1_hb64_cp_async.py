@@ -295,16 +295,20 @@ def finish_columns(
             lse2 = T.if_then_else(
                 top[column] > 0.0, warps.log2(top[column]) + peak[column], -T.infinity("float32")
             )
-            if head < T.min(BLOCK, heads - head0):
+            if head < BLOCK:
                 stat_s[head] = T.if_then_else(
                     top[column] > 0.0, warps.rcp_approx(top[column]), 0.0
                 ) * T.if_then_else(
                     lse2 > -T.infinity("float32"),
-                    warps.rcp_approx(warps.exp2(attn_sink[head0 + head] * LOG2_E - lse2) + 1.0), 0.0
+                    warps.rcp_approx(
+                        warps.exp2(attn_sink[T.min(head0 + head, heads - 1)] * LOG2_E - lse2) + 1.0
+                    ),
+                    0.0
                 )
-                lses[row, head0 + head] = T.if_then_else(
-                    lse2 > -T.infinity("float32"), lse2 * lse_scale, empty_lse
-                )
+                if head0 + head < heads:
+                    lses[row, head0 + head] = T.if_then_else(
+                        lse2 > -T.infinity("float32"), lse2 * lse_scale, empty_lse
+                    )
 
 
 @T.macro
@@ -338,9 +342,10 @@ def finish_columns_split(red, red_slot, lses, row, head0, split, top, peak, stat
             lse2 = T.if_then_else(
                 top[column] > 0.0, warps.log2(top[column]) + peak[column], -T.infinity("float32")
             )
-            if head < T.min(BLOCK, heads - head0):
+            if head < BLOCK:
                 stat_s[head] = T.if_then_else(top[column] > 0.0, warps.rcp_approx(top[column]), 0.0)
-                lses[row, split, head0 + head] = lse2
+                if head0 + head < heads:
+                    lses[row, split, head0 + head] = lse2
 
 
 @T.macro
