@@ -28,7 +28,7 @@ def of_entry(entry: dict[str, Any]) -> registry.Call:
     if entry["op"] == "sparse_mla":
         return calls.mla(sizes["t"], sizes["heads"], sizes["topk"], form)
     if entry["op"] == "topk_selector":
-        return calls.topk(sizes["rows"], sizes["max_len"], sizes["k"])
+        return calls.topk(sizes["rows"], sizes["max_len"], sizes["k"], form)
     if entry["op"] == "lightning_indexer" and form == "decode":
         return calls.decode(sizes["b"], sizes["next_n"], sizes["max_len"] // 64, sizes["heads"])
     if entry["op"] == "lightning_indexer":
