@@ -10,7 +10,7 @@ import torch
 
 from ..arguments import integer, require_dense, shown
 from ..errors import InvalidArgumentError
-from ..problems._sparse_mla_forms import EXTRA, ROPELESS, split_cache, split_queries, split_v4_cache
+from ..problems._sparse_mla_forms import EXTRA, FORMS, ROPELESS, split_cache, split_queries, split_v4_cache
 from ..problems.layouts import LATENT_DIM, V4_TOKEN_BYTES
 from ..programs.sparse_mla import SLICES
 from ._base import run
@@ -38,6 +38,7 @@ def sparse_mla(
     attn_sink: torch.Tensor | None = None,
     lse_base: str = "2",
     empty_lse: float | None = None,
+    row_format: str | None = None,
     out: torch.Tensor | None = None,
     lse: torch.Tensor | None = None,
     splits: int | None = None,
@@ -69,6 +70,8 @@ def sparse_mla(
         attn_sink: [heads] float32 natural-log logit that joins the denominator of `out`, not of `lse`.
         lse_base: "2" or "e".
         empty_lse: lse of a query without tokens: -inf, the identity of a merge, by default; or inf, as FlashMLA has it.
+        row_format: what the rows of `kv` have to be: "bf16" (512 and 64 dims), "nope" (512 dims), "fp8" (656 bytes) or "v4" (584
+            bytes); rows of another format are refused. By default dtype and width say which they are.
         out, lse: [t, heads, 512] bfloat16 and [t, heads] float32 to write into, strided as queries are, and rows of lse at
             any stride; must not overlap an input.
         splits: CTAs that share a query's head block; chosen by default. At most one per 64 ids, times the slices of a
@@ -124,9 +127,24 @@ def sparse_mla(
             operands |= kept_views("q_nope", split_queries, q_nope, None)[1]
         else:
             operands |= {"q_nope": q_nope, "q_pe": q_pe}
+    if row_format is not None:
+        _require_format(row_format, form)
     launch = None if splits is None else {"splits": splits}
     run("sparse_mla", form, operands, executor, variant, arch, workspace, launch=launch)
     return operands["out"], operands["lse"]
+
+
+def _require_format(asked: str, found: str) -> None:
+    """That rows are in the format that a caller says."""
+    if not isinstance(asked, str) or asked not in FORMS:
+        raise InvalidArgumentError(
+            "row_format", expected=" or ".join(map(repr, FORMS)), got=shown(asked), fix="name the format of kv's rows"
+        )  # fmt: skip
+    if asked != found:
+        raise InvalidArgumentError(
+            "row_format", expected=f"{found!r}, which kv is by its dtype and width", got=repr(asked),
+            fix="pass a cache in that format, or name the format that this one has",
+        )  # fmt: skip
 
 
 def _tiles(indices: torch.Tensor, extra_indices: torch.Tensor | None) -> int:

@@ -81,7 +81,9 @@ def whole_rows():
     for variant in variants.variants("sparse_mla"):
         if variant.knobs["cluster"] > 1:
             continue
-        workload = next(w for w in trial.workloads(variant, "tiny") if w.name.startswith(("tiny_h8", "tiny_h4")))
+        workload = next(
+            w for w in trial.workloads(variant, "tiny") if w.name.startswith(("tiny_h8", "tiny_h4"))
+        )
         found.append(pytest.param(variant, workload, id=variant.id))
     return found
 

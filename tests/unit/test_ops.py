@@ -566,6 +566,8 @@ BAD_MLA = {
         lambda a: a.update(kv=torch.zeros(513, 516).bfloat16()[:512, :512]), InvalidArgumentError, "16 bytes",
     ),
     "lse base": (lambda a: a.update(lse_base="10"), InvalidArgumentError, "lse_base"),
+    "rows of no format": (lambda a: a.update(row_format="fp4"), InvalidArgumentError, "row_format.*'bf16' or 'nope'"),
+    "rows of another format": (lambda a: a.update(row_format="fp8"), InvalidArgumentError, "row_format.*'bf16', which kv is"),
     "splits": (lambda a: a.update(splits=99), InvalidArgumentError, "splits.*1 to 16"),
     "sink shape": (lambda a: a.update(attn_sink=torch.zeros(8)), InvalidArgumentError, "attn_sink.*heads = 16"),
     "no executor": (lambda a: a.update(executor=None), ExecutorUnavailableError, "interpreter"),
