@@ -1118,7 +1118,7 @@ def trade(m: Recorder) -> None:
     sparse_mla.send_parts(m, acc, lses, m.sender(parts.parts_s, parts), words, 0, 1, cta, ctas)
     m.wait("parts", 0, at=cta)
     sparse_mla.merge_rows(
-        m, m.operand("out"), m.operand("lse"), m.buffer("parts_s"), sinks, 0, 0, cta, ctas, 0, 64, 8, 1.0, -math.inf,
+        m, m.operand("out"), m.operand("lse"), m.buffer("parts_s"), sinks, 0, 0, cta, ctas, 0, 64, 8, 1.0, -math.inf, None,
     )  # fmt: skip
 
 
