@@ -17,6 +17,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from .._discover import later
+from ..arguments import INT32_MAX
 from ..dtypes import DTYPES
 from .base import ROW_GRIDS, WIDE_SCORES, Comparison, OperandSpec, PointName, Problem, Values, Workload
 
@@ -42,6 +43,11 @@ def _lines(o: Mapping[str, Any], rows: int) -> torch.Tensor:
 def _no_sequence(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
     wrong: torch.Tensor = (o["row_to_sequence"] < 0) | (o["row_to_sequence"] >= dims["b"])
     return wrong & (dims["has_sequences"] == 1)
+
+
+def _offset_too_far(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    wrong: torch.Tensor = o["offsets"].long() + dims["stride"] > INT32_MAX
+    return wrong & (dims["has_offsets"] == 1)
 
 
 def _outside_row(name: str) -> Callable[[Mapping[str, Any], Mapping[str, int]], torch.Tensor]:
@@ -171,7 +177,10 @@ def _operands(form: str) -> tuple[OperandSpec, ...]:
             "row_to_sequence", "has_sequences", "mapped_rows", "the row of the block table that each row uses, in place of r // next_n",
             (Values("rows of the block table", _no_sequence),),
         ),
-        _of_rows("offsets", "has_offsets", "offset_rows", "added to the positions of each row, without pages"),
+        _of_rows(
+            "offsets", "has_offsets", "offset_rows", "added to the positions of each row, without pages",
+            (Values("at most 2^31 - 1 - stride", _offset_too_far),),
+        ),
         _flag("ties_higher", "of equal scores the higher position goes first; 0: the lower one"),
         _flag("has_sequences", "row_to_sequence is read"),
         _flag("has_offsets", "offsets are read"),
