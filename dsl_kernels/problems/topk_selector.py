@@ -268,7 +268,8 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     # torch's vectorised loop rounds a NaN to other 16-bit patterns than its scalar one: drawn bits would depend on layout.
     logits.masked_fill_(logits.isnan(), float("nan"))
     page, next_n = p.get("page_size", 0), p.get("next_n", 1)
-    lines = torch.tensor(p["mapped"]) if p.get("mapped") else torch.arange(rows) // next_n
+    mapped = p.get("mapped")
+    lines = torch.tensor(mapped, device=device) if mapped else torch.arange(rows, device=device) // next_n
     sequences = int(lines.max()) + 1 if rows else 0
     max_pages = -(-int(lens.max()) // page) + 1 if page else 1
     table = torch.randint(
@@ -276,7 +277,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     ).to(torch.int32)
     if page:
         for sequence in range(sequences):
-            used = -(-max(lens[(lines == sequence).to(device)].tolist(), default=0) // page)
+            used = -(-max(lens[lines == sequence].tolist(), default=0) // page)
             order = torch.randperm(p.get("pages", 4096), generator=generator, device=device)
             table[sequence, :used] = order[:used].to(torch.int32)
     drawn = {
@@ -284,13 +285,13 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         "row_starts": starts,
         "row_ends": ends,
         "block_table": table,
-        "next_n": max(rows, 1) if p.get("mapped") else next_n,
+        "next_n": max(rows, 1) if mapped else next_n,
         "page_size": page,
         "absolute": p.get("absolute", 0),
         "k": p["k"],
     }
     if workload.form in OPTIONS.values():
-        drawn |= options_of(p, rows, lines.to(device))
+        drawn |= options_of(p, rows, lines)
     return {**drawn, **_spread(drawn)} if p.get("strided") else drawn
 
 

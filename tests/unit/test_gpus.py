@@ -112,7 +112,8 @@ def test_launches_follow_the_sms_of_the_gpu() -> None:
     for variant in variants.variants("lightning_indexer"):
         if variant.knobs["mode"] == "decode":
             for gpu in (g for g in GPUS.values() if g.arch.name == variant.arch):
-                found = launched(gpu, variant, {**DECODE, "heads": variant.knobs["heads"]})
+                sizes = {"heads": variant.knobs["heads"], "next_n": variant.knobs["queries"]}
+                found = launched(gpu, variant, {**DECODE, **sizes})
                 assert found == {"ctas": gpu.sms * variant.knobs["resident"]}
     attend = next(v for v in variants.variants("gqa_forward", arch="sm_90a") if v.knobs["dim"] == 128)
     dims = {"b": 4, "sq": 4096, "skv": 4096, "heads": 64, "kv_heads": 8, "dim": 128, "causal": 0}
