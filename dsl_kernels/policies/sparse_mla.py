@@ -62,11 +62,8 @@ def _useful_blocks(k: SimpleNamespace, arch: ArchSpec) -> bool:
     Blocks of 64 heads of DeepSeek-V4 on Blackwell would spill where TileLang spells them.
     """
     if arch.tmem_columns:
-        return k.block in ((16,) if k.kv == "v4" else (16, 64)) and (k.tile, k.cluster, k.gather) == (
-            64,
-            1,
-            "cp_async",
-        )
+        blocks = (16,) if k.kv == "v4" else (16, 64)
+        return k.block in blocks and (k.tile, k.cluster, k.gather) == (64, 1, "cp_async")
     shape = k.tile, k.exchange, k.stages, k.cluster, k.slices, k.block
     return shape in ((64, 1, 2, 1, 1, 16), (64, 1, 2, 2, 2, 16), (64, 1, 2, 1, 1, 64))
 

@@ -428,9 +428,8 @@ WORKLOADS = (
     _case("fp8_raw_scales", "edge", "fp8", ids="holes", t=3, fp8_scales="raw"),
     *(
         _case(f"real_h{heads}", "real", heads=heads, t=16, topk=2048, n=131072)
-        for heads in (8, 16, 32, 64, 128)
+        for heads in (4, 8, 16, 32, 64, 96, 128)
     ),
-    *(_case(f"real_h{heads}", "real", heads=heads, t=16, topk=2048, n=131072) for heads in (4, 96)),
     _case("real_nope", "real", "nope", t=16, topk=2048, n=131072),
     _case("real_pages_8462", "real", t=8, topk=2048, n=8462 * 64, ids="tail"),
     _case("real_fp8", "real", "fp8", t=16, topk=2048, n=131072),

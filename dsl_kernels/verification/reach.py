@@ -91,10 +91,12 @@ def attended_heads(knobs: Mapping[str, Any]) -> int:
 
 def _sparse_mla(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
     """Three queries, each of one CTA or cluster or shared by two, with more tiles than twice the slots of the ring."""
+    from ..programs.sparse_mla.common import heads_on_m
+
     stages, shares = getattr(k, "stages", 3), max(getattr(k, "cluster", 1), getattr(k, "slices", 1))
     topk, t = k.tile * (ROUNDS * stages + 1) * shares, 3
     launch, joined = {"splits": shares}, {"splits": 2 * shares}
-    on_m = hasattr(k, "stages") and k.block == 64
+    on_m = heads_on_m(k)
     if shares == 1 and not on_m:
         joined["all_resident"] = 0  # then the last to come merges
     if on_m:  # these CTAs walk: one for all queries

@@ -16,7 +16,7 @@ from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Value, ceildiv, maximum, minimum, select
 from ..torch.warps import clz, exchange, exp2, push, store_matrices, store_pair, sync_warp
-from .sparse_mla_gather import THREADS
+from .sparse_mla_gather import THREADS, is_head
 from .sparse_mla_softmax import (
     EVERY_FOURTH,
     FOUR,
@@ -27,7 +27,6 @@ from .sparse_mla_softmax import (
     columns_of,
     first_head,
     inverse_sum,
-    is_head,
     kept_beside,
     leave_heads,
     over_lanes,

@@ -127,6 +127,11 @@ def heads_of_block(block, head0, heads):
     return block if heads is None else minimum(block, heads - head0)
 
 
+def is_head(head, heads):
+    """Whether a head is one of a query's `heads`; each is where all blocks are full."""
+    return True if heads is None else head < heads
+
+
 @moves(loaded=lambda target: target)
 @by_text
 def load_queries(
@@ -159,7 +164,7 @@ def copy_query_rows(
     for i in rolled(HEADS * pieces // THREADS, at_once=8):
         own, piece = m.thread // pieces + i * (THREADS // pieces), m.thread % pieces
         of_head = q.row("of_head", (row, head0 + own))
-        some = inline(True if heads is None else head0 + own < heads)
+        some = inline(is_head(head0 + own, heads))
         m.do(copy16(target.group_at(own, piece * 8, 8), of_head.at(piece * 8), some))
 
 

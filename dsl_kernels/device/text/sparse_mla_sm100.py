@@ -34,13 +34,12 @@ from ...tile.text import ceildiv, maximum, select
 from ..torch.fragment import load_columns, store_columns
 from ..torch.fragment import read_accumulator as read_accumulator
 from ..torch.warps import any_lane, copy16, exp2, load_vector, shuffle, store_fp8, store_pair, store_vector
-from .sparse_mla_gather import SCALE_WORD, SCALES_AT, THREADS, TOKEN_WORDS, cache_row, heads_of_block
+from .sparse_mla_gather import SCALE_WORD, SCALES_AT, THREADS, TOKEN_WORDS, cache_row, heads_of_block, is_head
 from .sparse_mla_gather_v4 import ue8m0, v4_token
 from .sparse_mla_softmax import (
     base2_lse,
     column_head,
     inverse_sum,
-    is_head,
     join_maxima,
     join_sums,
     kept_beside,

@@ -21,7 +21,7 @@ from ..torch.warps import any_lane, exchange, exp2, log2, rcp_approx, send_fours
 from .rows import FOUR, HALF_ROWS, of_row, scale_row
 from .rows import first_row as first_head
 from .rows import rescale_rows as rescale_rows
-from .sparse_mla_gather import HEADS, THREADS
+from .sparse_mla_gather import HEADS, THREADS, is_head
 
 INF = math.inf
 WORD_REGISTERS = 16
@@ -68,11 +68,6 @@ def add_scores(m: LeafRecorder, scores: Registers[Float32], received: Shared[Flo
             got = [slots[(d * (scores.size // FOUR) + v) * (FOUR * THREADS) + e] for d in range(slices - 1)]
             own = inline(scores[v * FOUR + e] + got[0])
             scores[v * FOUR + e] = own + (got[1] + got[2]) if slices == 4 else own
-
-
-def is_head(head, heads):
-    """Whether a head is one of a query's `heads`; each is where all blocks are full."""
-    return True if heads is None else head < heads
 
 
 def sink_of(attn_sink, head, heads):
