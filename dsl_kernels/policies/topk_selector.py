@@ -23,12 +23,21 @@ COMMITTED = (
     (2, 1024, 16, 1, 0),
     (1, 1024, 16, 1, 16),
     (1, 512, 8, 1, 16),
+    (2, 1024, 16, 1, 64),
+    (4, 1024, 16, 1, 64),
+    (8, 1024, 16, 1, 64),
 )
 # Of those, which scores of 16 bits have, and which have options.
-COMMITTED_OF_HALVES = ((1, 512, 8, 1, 0), (16, 512, 16, 1, 0), (1, 512, 8, 1, 16))
+COMMITTED_OF_HALVES = (
+    (1, 512, 8, 1, 0),
+    (16, 512, 16, 1, 0),
+    (1, 512, 8, 1, 16),
+    (1, 1024, 16, 1, 16),
+    (2, 1024, 16, 1, 64),
+)
 COMMITTED_WITH_OPTIONS = {
-    "default": ((1, 512, 8, 1, 0), (8, 512, 8, 1, 0), (16, 512, 16, 1, 0)),
-    "bf16": ((1, 512, 8, 1, 0), (16, 512, 16, 1, 0)),
+    "default": ((1, 512, 8, 1, 0), (8, 512, 8, 1, 0), (16, 512, 16, 1, 0), (1, 1024, 8, 1, 32)),
+    "bf16": ((1, 512, 8, 1, 0), (16, 512, 16, 1, 0), (1, 1024, 16, 1, 16)),
 }
 
 
@@ -81,11 +90,11 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """A sample is for one CTA a row; at level 0 only the combinations that the tuned tables use, of 16 bits no others.
+    """A sample of 1/64 is for several CTAs a row, others for one; at level 0 only the combinations that the tuned tables use, of 16 bits no others.
 
-    Options are for few of them, none with a sample.
+    Options are for few of them.
     """
-    if k.sample and k.group > 1:
+    if k.sample and (k.group > 1) != (k.sample == 64):
         return False
     shape = (k.group, k.threads, k.keep, k.resident, k.sample)
     if k.options:

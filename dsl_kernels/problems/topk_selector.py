@@ -460,7 +460,7 @@ _WORKLOADS = (
         _rows(f"real_{kind}", "real", [32768, 131072, 4096, 2049], 2048, scores=kind)
         for kind in _DISTRIBUTIONS
     ),
-    _rows("real_64x128k", "real", [131072] * 64, 2048, page_size=64, pages=11923),
+    _rows("real_64x128k", "real", [131072] * 64, 2048, page_size=64, pages=11923, tail=0),
     _rows("real_1m", "real", [1 << 20], 2048, scores="ties"),
 )
 # With options, which plain variants have no part in.

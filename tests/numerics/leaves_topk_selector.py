@@ -356,6 +356,29 @@ def send_entries(p: Probe) -> None:
     p.call(entries, own, lambda m: m.block(1) * 70, counters, 2, p.rank, WARPS)
 
 
+def _lists_of_four(p: Probe) -> tuple[Any, Any]:
+    """The lists of four CTAs, of which one is empty, and their lengths beside how many ties each has marked."""
+    p.threads, p.cluster = THREADS, 4
+    held = [p.integers(0, 1 << 62, 600, dtype=torch.int64) for _ in range(4)]
+    entries = p.shared("entries", (600,), held, dtype="int64", out=True, cluster=True)
+    counted = [torch.tensor([n, 7 * n + 1, 0, 0], dtype=torch.int32) for n in (70, 0, 201, 150)]
+    return entries, p.shared("counters", (4,), counted, dtype="int32", cluster=True)
+
+
+@case(lists.share_lists, room=(421, 420))
+def share_lists(p: Probe, room: int) -> None:
+    """Four lists have 421 entries: with less room, none is shared."""
+    entries, counts = _lists_of_four(p)
+    own = lambda m: m.buffer("entries")  # noqa: E731
+    p.call(p.var("total", None, out=True), own, entries, counts, room, 4, p.rank, WARPS)
+
+
+@case(lists.count_ties)
+def count_ties(p: Probe) -> None:
+    _, counts = _lists_of_four(p)
+    p.call(p.var("found", None, out=True), p.var("within", None, out=True), counts, 4, p.rank)
+
+
 @case(lists.sift, inside=(0, 50, 300))
 def sift(p: Probe, inside: int) -> None:
     p.threads = THREADS
@@ -496,6 +519,7 @@ def list_row(p: Probe, past: int, score: float, room: int) -> None:
         p.dim("last", stride - 70 if past == 0 else stride - 1),
         p.dim("batches", batches),
         room,
+        p.dim("owner", 2 * WARPS),
         WARPS,
     )  # fmt: skip
 

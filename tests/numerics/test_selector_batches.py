@@ -48,23 +48,29 @@ KINDS = (
 )  # fmt: skip
 
 
-def sampled_rows(kind: str) -> Workload:
+def long_row(variant: Variant) -> int:
+    """Columns of a row of which a variant takes a sample: the last of its CTAs has few of them, or none."""
+    held = int(variant.knobs["group"] * variant.knobs["threads"] * variant.knobs["keep"])
+    return 21011 if held < 21011 else held + 4627
+
+
+def sampled_rows(kind: str, variant: Variant) -> Workload:
     """Rows of which a sample is taken: long, short of what it stands for, shorter than a batch, and not sampled at all."""
     params = {
-        "lens": [21011, 17003, 2310, 40],
+        "lens": [long_row(variant), 17003, 2310, 40],
         "starts": [5, 0, 331, 7],
         "k": 1500,
         "page_size": 64,
-        "pages": 1500,
+        "pages": 4096,
     }
-    return Workload(f"sampled_{kind}", "edge", "default", {**params, "scores": kind})
+    return Workload(f"sampled_{kind}_{long_row(variant)}", "edge", "default", {**params, "scores": kind})
 
 
 @pytest.mark.sample(24)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("variant", SAMPLED, ids=lambda v: v.id)
 def test_whatever_the_sample_the_ids_are_those_of_a_stable_sort(variant: Variant, kind: str) -> None:
-    rows = trial.fitted(variant, sampled_rows(kind))
+    rows = trial.fitted(variant, sampled_rows(kind, variant))
     example = trial.cached_example(variant.op, rows)
     for executor in (
         Interpreter(seed=3),
@@ -92,7 +98,8 @@ def passes() -> Iterator[list[int]]:
 @pytest.mark.parametrize("variant", [v for v in SAMPLED if v.backend == "cutedsl"], ids=lambda v: v.id)
 @pytest.mark.parametrize("kind", ["normal", "tight", "ties", "equal", "steps", "zeros", "masked"])
 def test_a_row_needs_no_histogram_whatever_its_scores(variant: Variant, kind: str, passes: list[int]) -> None:
-    row = Workload(f"lone_{kind}", "edge", "default", {"lens": [31001], "k": 2048, "scores": kind})
+    length = long_row(variant) + 9990
+    row = Workload(f"lone_{kind}", "edge", "default", {"lens": [length], "k": 2048, "scores": kind})
     assert trial.run(variant, trial.fitted(variant, row), Interpreter()).comparison.ok
     assert not passes
 
@@ -103,15 +110,14 @@ def test_a_row_that_its_sample_misleads_goes_through_the_histogram(
     variant: Variant, others: float, passes: list[int]
 ) -> None:
     """The sample is all twos. Other scores are larger and overflow the list, or smaller, and there are too few twos."""
-    row = trial.fitted(
-        variant,
-        Workload("misled", "edge", "default", {"lens": [31000], "k": 2048, "scores": "normal", "tail": 0}),
-    )
+    length = long_row(variant) // 1000 * 1000 + 10000
+    params = {"lens": [length], "k": 2600, "scores": "normal", "tail": 0}
+    row = trial.fitted(variant, Workload("misled", "edge", "default", params))
     inputs = dict(trial.draw(variant.op, row, 0))
-    words, every, warps = 31000 // 32, variant.knobs["sample"], variant.knobs["threads"] // 32
+    words, every, warps = length // 32, variant.knobs["sample"], variant.knobs["threads"] // 32
     run = torch.arange(words) // every
     sampled = torch.arange(words) % every == (run % warps + 5 * (run // warps)) % every
-    logits = torch.full((1, 31000), others)
+    logits = torch.full((1, length), others)
     logits[0, : 32 * words] = torch.where(sampled, 2.0, others).repeat_interleave(32)
     inputs["logits"] = logits.to(inputs["logits"].dtype)
     example = trial.Example(inputs, problems.get(variant.op).reference(row.form, inputs))

@@ -114,6 +114,46 @@ def send_entries(
 
 
 @recorded
+def _counted_by(m, counts, group, half):
+    """LISTED or KEPT of the CTA whose rank is the lane's, by which `half` of a pair it is; and the sum up to that CTA."""
+    held: Int32 = 0
+    if m.lane < group:
+        held = half(warps.load_peer_pair(counts.at(Counter.LISTED), m.lane))
+    through = warps.scan(held)
+    return held, through
+
+
+@by_text
+def count_ties(
+    m: LeafRecorder, found: Sets[Int32], within: Sets[Int32], counts: Peers[Int32], group: int, rank: Int32,
+) -> None:  # fmt: skip
+    """How many ties the CTAs of a row have marked, and how many of these those of lower rank have."""
+    held, through = _counted_by(m, counts, group, warps.pair_high)
+    found = warps.shuffle(through, group - 1)
+    within = warps.shuffle(through - held, rank)
+
+
+@by_text
+def share_lists(
+    m: LeafRecorder, total: Sets[Int32], entries: Shared[Int64], peers: Peers[Int64], counts: Peers[Int32],
+    room: int, group: int, rank: Int32, cta_warps: int,
+) -> None:  # fmt: skip
+    """Append this CTA's list to that of every peer, if `room` suffices for the lists of all, which have `total` entries."""
+    held, through = _counted_by(m, counts, group, warps.pair_low)
+    total = warps.shuffle(through, group - 1)
+    own = warps.shuffle(held, rank)
+    before = warps.shuffle(through, rank) - own
+    if total <= room:
+        for i in range(m.warp, ceildiv(own, WORD) * group, cta_warps):
+            at = i // group * WORD + m.lane
+            to = i % group
+            # A peer's own list comes first.
+            first = before + select(to > rank, warps.shuffle(held, to), 0)
+            if at < own and to != rank:
+                m.do(warps.store_peer(peers.at(first + at), to, entries[at]))
+
+
+@recorded
 def _mark(m, entry, bitmap, counters, which, rank, cta_warps, words):
     """Set a list entry's bit if this CTA owns it; count it in counter `which` if a CTA of lower rank does."""
     place = ~warps.pair_low(entry)
@@ -323,11 +363,16 @@ def _bits_of(m, score, dtype):
     return scalars.bits_of(widened)
 
 
+def _place(column, origin, owner):
+    """What an entry has of a column: its position from `origin` on, and `owner`, the first warp of the CTA."""
+    return ~(column - origin) - (owner << OFFSET_BITS)
+
+
 @by_text
 def list_row(
     m: LeafRecorder, keys: Registers[Uint32], ahead: Registers[Uint32], logits: Scores, row: Int32,
     stride: Int32, entries: Shared[Int64], counters: Shared[Int32], bottom: Uint32, origin: Int32,
-    start: Int32, last: Int32, batches: Int32, room: int, cta_warps: int,
+    start: Int32, last: Int32, batches: Int32, room: int, owner: Int32, cta_warps: int,
 ) -> None:  # fmt: skip
     """List the bit patterns of scores that reach that of `bottom`; a warp stops when there is no room for `room`.
 
@@ -390,7 +435,7 @@ def list_row(
                     number = LAST_LANE - warps.clz(lowest)
                     key: Uint32 = _pick(list(bits), number)
                     slot -= 1
-                    entries[slot] = warps.make_pair(key, ~(own - origin) - _step(number))
+                    entries[slot] = warps.make_pair(key, _place(own, origin, owner) - _step(number))
                     left ^= lowest
 
     def pick_edges():
@@ -405,7 +450,7 @@ def list_row(
         through = warps.scan(wanted)
         slot = _take_room(m, counters, through) + through
         if wanted != 0 and slot <= room:
-            entries[slot - 1] = warps.make_pair(edge, ~(at - origin))
+            entries[slot - 1] = warps.make_pair(edge, _place(at, origin, owner))
 
     if m.warp == 0 and (ahead_of_all | behind_all) != 0:
         pick_edges()

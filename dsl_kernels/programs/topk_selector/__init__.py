@@ -19,6 +19,9 @@ whatever the sample was like, and the rounds over the list do the rest. If the k
 the larger keys are listed, and the first columns that equal the sample's key are taken until there are k.
 Otherwise the row goes through the histogram after all.
 
+With a sample several CTAs may share a long row too. All of them take the same sample, so the threshold needs no
+round of the cluster. Each lists its own columns and gives its list to the others, and each goes on with all lists.
+
 What `options` adds, a plain variant has nothing of: no operand, register or branch.
 """
 

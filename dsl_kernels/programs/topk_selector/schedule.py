@@ -26,7 +26,9 @@ KNOBS = (
         "keys a thread keeps in registers; longer rows are read again in every pass",
     ),
     Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
-    Knob("sample", "s", ((0, 16),), "words of 32 columns for each one sampled; 0: no sample", plain=0),
+    Knob(
+        "sample", "s", ((0, 16, 32, 64),), "words of 32 columns for each one sampled; 0: no sample", plain=0
+    ),
     Knob("dtype", "", ((*SCORES,),), "dtype of the scores; default: fp32", plain="default"),
     Knob(
         "options",
@@ -89,21 +91,26 @@ class Kernel(Names):
 def sizes(knobs: SimpleNamespace) -> dict[str, int]:
     """Numbers that follow from the knobs."""
     long = knobs.threads * knobs.keep == 16384 and knobs.resident == 1 and knobs.group <= 4
-    listed, few = Size(11 * knobs.threads if knobs.sample else 2048, "LISTED"), Size(knobs.keep // 2, "FEW")
+    listed = Size((11 if knobs.group == 1 else 8) * knobs.threads if knobs.sample else 2048, "LISTED")
+    few = Size(knobs.keep if knobs.sample > 16 else knobs.keep // 2, "FEW")
+    reach = 81920
+    if knobs.sample:
+        spare = 0 if knobs.group == 1 else knobs.threads * knobs.keep
+        reach = knobs.sample * knobs.threads * few // knobs.group + spare
     return {
         # Batches of keys that stay in shared memory between passes: where a CTA has an SM and a long share.
         "stashed": Size(2 if long and not knobs.sample else 0, "STASHED"),
         # Keys that a list holds: the undecided ones of a histogram, or those that reach a sample's threshold.
         "listed": listed,
-        # Keys of the sample that a thread has: half as many as it holds of a row.
+        # Keys of the sample that a thread has: half as many as it holds of a row, or of a thin sample as many.
         "few": few,
         # Undecided keys of the sample at which its rounds end: they stand for a quarter of the list.
         "between": Size(listed // (4 * knobs.sample) if knobs.sample else 0, "BETWEEN"),
         "cta_warps": Size(knobs.threads // 32, "WARPS"),
         "batch": Size(WORD * knobs.keep, "BATCH"),
-        # Columns that a CTA can mark in its bitmaps: as many as its sample stands for, or enough for a cluster
-        # of 16 to serve a million.
-        "reach": Size(knobs.sample * knobs.threads * few if knobs.sample else 81920, "SPAN"),
+        # Columns that a CTA can mark in its bitmaps: what the sample stands for, in a cluster a share of it and a batch
+        # for what a row has beside a million; without a sample enough for a cluster of 16 to serve a million.
+        "reach": Size(reach, "SPAN"),
     }
 
 

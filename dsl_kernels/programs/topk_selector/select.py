@@ -6,85 +6,29 @@ from types import SimpleNamespace
 
 from ...arch import ArchSpec
 from ...device.text import topk_selector as leaf_list
-from ...device.text import topk_selector_rounds as leaf_rounds
 from ...device.text import topk_selector_row as leaf_row
-from ...device.text.topk_selector_row import BINS, COARSE, INFINITE, LOWEST, WORD
-from ...tile.frontend import Boolean, Int32, State, Uint32, inline, named, recorded
+from ...device.text.topk_selector_row import BINS, WORD
+from ...tile.frontend import Int32, inline, named, recorded
 from ...tile.lang import START, Body, Size
 from ...tile.text import Expr, Global, Recorder, Value, ceildiv, maximum, minimum
-from .schedule import RANKED, Kernel
+from .rounds import (
+    Selection,
+    bound,
+    close_round,
+    close_round_of_group,
+    counter,
+    first_bin,
+    glances,
+    held,
+    sift,
+)
+from .sample import list_row
+from .schedule import RANKED
 
 # If a row has at most DENSE scores per selected one, marks are placed a word at a time; otherwise one by one.
 DENSE = Size(8, "DENSE")
 # Above MANY listed keys the range is narrowed first: they are probably ties, not different keys of one bin.
 MANY = Size(384, "MANY")
-# Extra keys of the sample to take beyond its share of k. With 28 and a sample of 1/16, the list falls short
-# of k about as often as a four-sigma event.
-SPARE = Size(28, "SPARE")
-
-
-class Selection(State, Kernel):
-    """What the threads of a CTA know of their row.
-
-    The undecided keys are those at most `span` below `end`. Keys above `end` are selected; of the undecided
-    ones `need` are still to be selected.
-    """
-
-    rank: Value
-    """Rank of this CTA among those of the row. A lone CTA need not read a register for it: it is 0."""
-    owner: Expr
-    """Number of this warp among those of the row's CTAs."""
-
-    inverse: Uint32
-    """(2**32 - 1) // page_size"""
-    line: Int32
-    """The row's line of the page table."""
-    first_page: Int32
-    """The page table's entry that thread 0 has fetched, or -1."""
-    entry: Int32
-    """The page table's entry that this thread has fetched."""
-
-    start: Expr
-    last: Expr
-    """The row has the columns [start, last)."""
-    number: Int32
-    """With options: the position of its first column."""
-    origin: Int32
-    """Column of the first word of the bitmaps."""
-    batches: Expr
-    """Batches of keys that a warp has."""
-    words: Expr
-    """Words of the bitmaps that a warp has."""
-    base: Expr
-    hi: Expr
-    """This warp has the columns [base, hi)."""
-
-    end: Uint32
-    span: Uint32
-    need: Int32
-    inside: Int32
-    """Undecided keys."""
-    lower: Int32
-    """Keys above the range in CTAs of lower rank."""
-    within: Int32
-    """Undecided keys in CTAs of lower rank."""
-    rest: Int32
-    """With options: keys that are equal to the last selected one, in this CTA and those of higher rank."""
-    rounds: Int32
-    through: Int32
-    """Of a round: keys in the bins of this thread and those of lower lanes."""
-
-    glance: Uint32
-    """In a cluster: one of the 32 scores that are looked at first."""
-    near_key: Uint32
-    """In a cluster: the key from which the first digits count down, or 0."""
-    grain: Uint32
-    """In a cluster: the lowest bit of the first digit, if `near_key` is not 0."""
-
-    unlisted: Boolean
-    """With a sample: whether the row has to go through the histogram."""
-    tied: Uint32
-    """With a sample: the key that is not listed because it is equal too often, or 0."""
 
 
 @recorded
@@ -99,20 +43,6 @@ def _start(m: Recorder) -> Selection:
     return s
 
 
-def _held(m: Recorder) -> int:
-    """Columns that the registers of a row's CTAs hold."""
-    return Size(m.k.group * m.k.threads * m.k.keep, "HELD")
-
-
-def _bins(s: Selection, ahead: int = 0) -> Expr:
-    """First bin of this round; of the next one with `ahead=1`, which has the other half of the histogram."""
-    return ((s.rounds + ahead) & 1) * BINS
-
-
-def _counter(m: Recorder, which: int, dtype: str = "int32") -> Expr:
-    return m.word(Kernel(m).counters, which, dtype)
-
-
 @recorded
 def _select(m: Recorder, s: Selection) -> None:
     together = m.k.group > 1
@@ -125,16 +55,17 @@ def _select(m: Recorder, s: Selection) -> None:
     leaf_row.page_row(m, s.inverse, s.line, m.block(0), s.next_n, s.page_size)
     m.depend(launch=False)
     column = inline(s.owner * m.c.batch)
-    if together:
+    if glances(m):
         s.glance = named("few", 0)
         leaf_row.load_few(m, s.glance, s.logits, m.block(0), s.stride)
-        if s.stride <= _held(m):
+    if together:
+        if s.stride <= held(m):
             leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, s.stride)
     else:
         # Bound the loads with `fits` rather than branch around them, so that they need not wait for the
         # branch. In a cluster this makes TileLang spill.
         fits: Int32 = 0
-        if s.stride <= _held(m):
+        if s.stride <= held(m):
             fits = s.stride
         leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, fits)
     s.start = maximum(m.word(s.row_starts, m.block(0)), 0)
@@ -197,14 +128,14 @@ def _select_some(m: Recorder, s: Selection) -> None:
     s.within = 0
     s.rounds = 0
     s.through = 0
-    if m.k.group > 1:
+    if glances(m):
         s.near_key = 0
         s.grain = 0
     if m.k.sample:
         s.unlisted = True
         s.tied = 0
-        if s.stride > _held(m):
-            _list_row(m, s)
+        if s.stride > held(m):
+            list_row(m, s)
     if not m.k.sample or s.unlisted:
         _count_row(m, s)
     _collect(m, s)
@@ -215,7 +146,7 @@ def _share(m: Recorder, s: Selection) -> None:
     """Which columns of the row each warp has."""
     s.origin = 0
     run: Int32 = m.k.keep
-    if s.stride > _held(m):
+    if s.stride > held(m):
         s.origin = s.start >> 5 << 5
         run = ceildiv(s.last - s.origin, WORD * m.c.cta_warps * m.k.group)
     s.batches = ceildiv(run, m.k.keep)
@@ -243,15 +174,15 @@ def _share(m: Recorder, s: Selection) -> None:
 def _count_row(m: Recorder, s: Selection) -> None:
     """Count digits of the row until the undecided keys fit the list; the last batch stays in registers."""
     c, together = m.c, m.k.group > 1
-    close_round = _close_round_of_group if together else _close_round
+    close = close_round_of_group if together else close_round
     for step in range(s.batches):
         column = s.base + step * c.batch
-        if step > 0 or s.stride > _held(m):
+        if step > 0 or s.stride > held(m):
             leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, s.hi)
-        if together and step == 0:
+        if glances(m) and step == 0:
             # Another round costs several barriers: a few scores decide how the first digits are counted.
             leaf_row.guess_digits(m, s.near_key, s.grain, s.glance)
-        if not together or s.near_key == 0:
+        if not glances(m) or s.near_key == 0:
             leaf_row.make_keys(m, s.keys, s.digits, column, s.start, s.hi)
             leaf_row.count_first(m, s.hist, s.digits, column, s.start, s.hi)
         else:
@@ -259,7 +190,7 @@ def _count_row(m: Recorder, s: Selection) -> None:
             leaf_row.count_near(m, s.hist, s.keys, s.near_key, s.grain, column, s.start, s.hi)
         if c.stashed and step < minimum(c.stashed, s.batches - 1):
             leaf_row.stash_keys(m, bits=s.keys, stash=s.stash, number=step, back=False)
-    close_round(m, s, first=True)
+    close(m, s, first=True)
     s.rounds += 1
     if not m.k.sample:
         m.comment("By now the entries have come.")
@@ -271,8 +202,8 @@ def _count_row(m: Recorder, s: Selection) -> None:
         for step in range(s.batches):
             if s.batches > 1:
                 _load_again(m, s, step)
-            leaf_row.count_keys(m, s.hist, _bins(s), s.keys, s.end, s.span)
-        close_round(m, s)
+            leaf_row.count_keys(m, s.hist, first_bin(s), s.keys, s.end, s.span)
+        close(m, s)
         s.rounds += 1
 
 
@@ -285,132 +216,6 @@ def _load_again(m: Recorder, s: Selection, batch: Value) -> None:
     else:
         leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, s.hi)
         leaf_row.make_keys(m, s.keys, None, column, s.start, s.hi)
-
-
-@recorded
-def _close_round(m: Recorder, s: Selection, first: bool = False) -> None:
-    """Close a round within a CTA: keep the bin that holds the `need`-th largest undecided key."""
-    bins = inline(0 if first else _bins(s))
-    if not first:
-        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS)
-    m.meet()
-    leaf_rounds.sum_bins(m, s.mine, s.through, s.hist, first=bins, sums=s.sums)
-    m.meet()
-    leaf_rounds.pick_bin(m, s.state, s.mine, s.through, s.sums, s.need, s.end, s.span, half=first)
-    m.meet()
-    leaf_rounds.read_state(m, s.end, s.span, s.need, s.inside, s.state)
-
-
-@recorded
-def _close_round_of_group(m: Recorder, s: Selection, first: bool = False) -> None:
-    """Close a round of a cluster: its CTAs send each other coarse counts, and read the fine counts of one coarse bin."""
-    bins = inline(0 if first else _bins(s))
-    sums = inline(0 if first else (s.rounds & 1) * (m.k.group * COARSE))
-    m.meet()
-    if first:
-        m.comment("A peer's shared memory may be written only once the peer runs.")
-        m.cluster_wait()
-    leaf_rounds.send_sums(
-        m, peers=m.cluster("coarse"), at=sums, hist=s.hist, first=bins, group=m.k.group, rank=m.block(1),
-        cta_warps=m.c.cta_warps,
-    )  # fmt: skip
-    m.cluster_arrive()
-    m.cluster_wait()
-    if not first:
-        m.comment("Now every peer has read the counts of the round before.")
-        leaf_row.clear(m, s.hist, _bins(s, ahead=1), BINS)
-    leaf_rounds.pick_bin_of_group(
-        m, s.state, peers=m.cluster("hist"), bins=bins, coarse=s.coarse, at=sums, need=s.need,
-        lower=s.lower, end=s.end, span=s.span, half=first, near=s.near_key if first else 0,
-        grain=s.grain if first else 0, group=m.k.group, rank=m.block(1),
-    )  # fmt: skip
-    m.meet()
-    leaf_rounds.read_state(m, s.end, s.span, s.need, s.inside, s.state)
-    s.lower = m.word(s.state, leaf_row.StateWord.LOWER)
-    s.within = m.word(s.state, leaf_row.StateWord.WITHIN)
-
-
-@recorded
-def _list_row(m: Recorder, s: Selection) -> None:
-    """List the keys that reach a threshold from a sample; the list will do if it holds k keys and all of these."""
-    c, sample, digits = m.c, s.few, s.few_digits
-    sampled = m.k.threads * c.few
-    leaf_row.load_sample(
-        m, bits=sample, logits=s.logits, row=m.block(0), start=s.start, last=s.last, every=m.k.sample,
-        cta_warps=m.c.cta_warps,
-    )  # fmt: skip
-    leaf_row.clear(m, s.above, 0, c.reach // WORD)
-    own = inline(m.warp * (c.few * WORD))
-    leaf_row.make_keys(m, sample, digits, own, 0, sampled)
-    leaf_row.count_first(m, s.hist, digits, own, 0, sampled)
-    share = inline(s.k // m.k.sample)
-    s.need = share + share // 4 + SPARE
-    _close_round(m, s, first=True)
-    s.rounds += 1
-    while s.inside > c.between and s.span != 0:
-        leaf_row.count_keys(m, s.hist, _bins(s), sample, s.end, s.span)
-        _close_round(m, s)
-        s.rounds += 1
-    m.comment("More equal keys than are listed: what lies above them is, and the first of them are taken.")
-    if s.inside > c.between and s.span == 0 and s.end < INFINITE:
-        s.tied = s.end
-        s.end += 1
-    bottom: Uint32 = minimum(maximum(s.end - s.span, LOWEST), INFINITE)
-    leaf_list.list_row(
-        m, s.keys, s.ahead, s.logits, row=m.block(0), stride=s.stride,
-        entries=s.entries, counters=s.counters, bottom=bottom, origin=s.origin, start=s.start,
-        last=s.last, batches=s.batches, room=c.listed, cta_warps=m.c.cta_warps,
-    )  # fmt: skip
-    s.need = s.k
-    if s.tied != 0:
-        leaf_row.clear(m, s.equal, 0, c.reach // WORD)
-    m.meet()
-    s.inside = _counter(m, leaf_row.Counter.LISTED)
-    s.unlisted = s.inside < s.need or s.inside > c.listed
-    if s.tied != 0:
-        _mark_ties(m, s)
-    if s.unlisted:
-        m.meet()
-        s.rounds = 0
-        leaf_row.clear(m, s.hist, 0, 2 * BINS)
-        leaf_row.clear(m, s.counters, 0, 8)
-        m.meet()
-    else:
-        leaf_list.key_entries(m, s.entries, total=s.inside, counters=s.counters)
-        m.meet()
-        if s.tied == 0:
-            m.comment("From the threshold on: to look for the smallest key as well takes 0.9 us.")
-            s.end = _counter(m, leaf_row.Counter.LARGEST, "uint32")
-            s.span = s.end - bottom
-        else:
-            s.end = s.tied
-            s.span = 0
-            s.need -= s.inside
-            _sift(m, s, s.inside)
-            s.inside = 0
-
-
-@recorded
-def _mark_ties(m: Recorder, s: Selection) -> None:
-    """Mark keys that equal `tied`, from the row's first on, until the marked and the listed ones are k.
-
-    `tied` becomes 0 if they are fewer than k, or if the list holds k keys by itself.
-    """
-    found: Int32 = 0
-    turn: Int32 = 0
-    while turn < s.batches and s.inside + found < s.need:
-        word = (turn * m.c.cta_warps + m.warp) * m.k.keep
-        column = s.origin + word * WORD
-        leaf_row.load_words(m, s.keys, s.logits, m.block(0), column, s.stride)
-        leaf_row.make_keys(m, s.keys, None, column, s.start, s.last)
-        leaf_list.mark_equal(m, s.keys, s.equal, word, s.counters, s.tied)
-        m.meet()
-        found = _counter(m, leaf_row.Counter.KEPT)
-        m.meet()
-        turn += 1
-    s.unlisted = s.inside + found < s.need or s.inside > m.c.listed
-    if s.unlisted or s.inside >= s.need:
-        s.tied = 0
 
 
 @recorded
@@ -430,14 +235,15 @@ def _collect(m: Recorder, s: Selection) -> None:
                 listing=listing, owner=s.owner, offset=batch * c.batch,
             )  # fmt: skip
     m.meet()
-    if m.k.group > 1:
-        m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")
-        leaf_list.send_entries(
-            m, peers=m.cluster("entries"), entries=s.entries, first=s.within, counters=s.counters,
-            group=m.k.group, rank=m.block(1), cta_warps=m.c.cta_warps,
-        )  # fmt: skip
-        m.cluster_arrive()
-        m.cluster_wait()
+    if m.k.group > 1:  # noqa: SIM102 (the inner condition may be one of the kernel)
+        if not m.k.sample or s.unlisted:
+            m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")
+            leaf_list.send_entries(
+                m, peers=m.cluster("entries"), entries=s.entries, first=s.within, counters=s.counters,
+                group=m.k.group, rank=m.block(1), cta_warps=m.c.cta_warps,
+            )  # fmt: skip
+            m.cluster_arrive()
+            m.cluster_wait()
     # The warp's first word of the bitmaps; how many columns of `equal` to select; the first output slot.
     first = m.warp * s.words
     ties: Int32 = _ties_left(m, s, s.within)
@@ -447,13 +253,13 @@ def _collect(m: Recorder, s: Selection) -> None:
     if listing:
         _rank_list(m, s)
         m.comment("Lower ranks select of the list as well, and take equal ones.")
-        lower_equal = _counter(m, leaf_row.Counter.LOWER_EQUAL)
+        lower_equal = counter(m, leaf_row.Counter.LOWER_EQUAL)
         ties = 0
         if s.inside > RANKED:
             ties = _ties_left(m, s, lower_equal)
             if m.k.options:
                 s.rest = s.inside - lower_equal
-        skip = s.lower + _counter(m, leaf_row.Counter.LOWER_ABOVE) + _ties_of_lower(m, s, lower_equal)
+        skip = s.lower + counter(m, leaf_row.Counter.LOWER_ABOVE) + _ties_of_lower(m, s, lower_equal)
     before: Int32 = 0
     if ties > 0:
         leaf_list.count_marks(m, before, bitmap=s.equal, sums=s.sums, first=first, words=s.words)
@@ -498,19 +304,19 @@ def _rank_list(m: Recorder, s: Selection) -> None:
     if s.inside > RANKED:
         total: Int32 = s.inside
         if not m.k.sample and s.inside > MANY:
-            _bound(m, s, total)
+            bound(m, s, total)
         while s.inside > RANKED and s.span != 0:
             leaf_row.count_listed(
-                m, s.hist, first=_bins(s), entries=s.entries, total=total, end=s.end, span=s.span,
+                m, s.hist, first=first_bin(s), entries=s.entries, total=total, end=s.end, span=s.span,
             )  # fmt: skip
-            _close_round(m, s)
+            close_round(m, s)
             if s.inside > RANKED:
-                _bound(m, s, total)
+                bound(m, s, total)
             s.rounds += 1
         if s.inside > RANKED:
             leaf_row.clear(m, s.equal, 0, m.c.reach // WORD)
             m.meet()
-        _sift(m, s, total)
+        sift(m, s, total)
         ranked = m.c.listed
         m.meet()
     if s.inside <= RANKED:
@@ -520,23 +326,6 @@ def _rank_list(m: Recorder, s: Selection) -> None:
             ties_higher=s.ties_higher if m.k.options else None,
         )  # fmt: skip
     m.meet()
-
-
-@recorded
-def _bound(m: Recorder, s: Selection, total: Expr) -> None:
-    """Narrow the range to the undecided keys of the list: ties are then known to be ties."""
-    leaf_rounds.bound_listed(m, s.entries, total, s.counters, s.end, s.span)
-    m.meet()
-    leaf_rounds.read_bounded(m, s.end, s.span, s.counters)
-
-
-@recorded
-def _sift(m: Recorder, s: Selection, total: Expr) -> None:
-    """Mark the list's keys above the range; keep those in it apart to be ranked, or mark them as equal."""
-    leaf_list.sift(
-        m, s.entries, total, target=m.c.listed, above=s.above, equal=s.equal, counters=s.counters, end=s.end,
-        span=s.span, inside=s.inside, ranked=RANKED, rank=s.rank, cta_warps=m.c.cta_warps, words=s.words,
-    )  # fmt: skip
 
 
 @recorded
