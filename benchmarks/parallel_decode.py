@@ -5,8 +5,8 @@
 
 Microseconds of a step under CUDA-graph replay, the slower rank's: over the whole context on one GPU; shared, through NCCL
 and through symmetric memory; shared with the logits gathered; shared with topk / ranks selected on each rank, which is
-not exact and whose wrong rows are counted. `no link` is the shared step with nothing exchanged, `kernels` a rank's
-kernels without the torch operations between them. Every point is checked first: the ranks hold the same bits, and rows
+not exact and whose wrong rows are counted. `no link` is the shared step with nothing exchanged, `kernels` scoring,
+both selections and attention alone. Every point is checked first: the ranks hold the same bits, and rows
 whose ids differ from one GPU's are counted. Sequences that together pass 16M tokens share pages. A model of 4 and 8
 ranks follows, labelled as one.
 """
@@ -343,8 +343,7 @@ def decode_point(bench: Bench, point: Point) -> dict[str, Any]:
 
 
 def kernels(bench: Bench, shared: Shared, ids: torch.Tensor, ends: torch.Tensor) -> Call:
-    """The kernels of a shared step without the torch operations between them: what forms of selection that read and
-    write entries could come to, besides the exchanges."""
+    """Scoring, both selections and attention of a shared step: what merging and exchanges are added to."""
     part, rows = shared.part, len(ids)
     scores = torch.randn(rows, bench.ranks * bench.topk, dtype=torch.float32, device=bench.device)
     counts = torch.full((rows,), scores.shape[1], dtype=torch.int32, device=bench.device)

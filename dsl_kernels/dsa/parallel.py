@@ -11,18 +11,26 @@ from __future__ import annotations
 import math
 import zlib
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 import torch
 
 from .. import env
-from ..arguments import finite, integer, require_dense, shown
+from ..arguments import INT32_MAX, finite, integer, require_dense, shown
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from ..ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
+from ..ops import (
+    Workspace,
+    lightning_indexer,
+    lightning_indexer_prefill,
+    merge_entries,
+    merge_outputs,
+    sparse_mla,
+    topk_selector,
+)
 from ..ops.sparse_mla import LSE_SCALE
 from ..problems.layouts import LATENT_DIM, ROPE_DIM
 from ..problems.lightning_indexer import PAGE
+from ..problems.merge_entries import ID, SCORE, TOKEN
 from . import (
     BLOCK,
     LOGITS_BYTES,
@@ -35,14 +43,9 @@ from . import (
     _scratch,
     _topk,
 )
-from .sharding import ENTRIES, NO_ENTRY, PARTIALS, QUERIES, Lengths, Sharding
+from .sharding import ENTRIES, PARTIALS, QUERIES, Lengths, Sharding
 
 __all__ = ["Lengths", "Sharding", "decode", "prefill"]
-
-
-# Planes of entries: the score's bits, what is given of a selected one, and last its position, which may be what is given.
-SCORE, NAME, POSITION = 0, 1, -1
-LOWEST = torch.finfo(torch.float32).min
 
 
 @torch.no_grad()
@@ -128,12 +131,13 @@ def decode(
                 **options,
             )
             logits = logits.view(rows, width)
-            tokens = topk_selector(logits, lengths.ends, topk, **options)
-            given, entries, places = _entries(sharding, 3, logits, tokens, ENTRIES[0], kept)
-            # Ids of entries that are none are worked out as well, from whatever page is there, and never selected.
-            pages = block_table.gather(1, (places // PAGE).view(b, next_n * topk)).view(rows, topk)
-            torch.add(places % PAGE + base, pages, alpha=PAGE, out=entries[NAME])
-            ids = _selected(sharding, given, lengths.entries, topk, 3, ENTRIES[0], kept, options)
+            given, entries = _entries(sharding, 3, rows, topk, q_index.device, ENTRIES[0], kept)
+            topk_selector(
+                logits, lengths.ends, topk, block_table=block_table, page_size=PAGE, next_n=next_n, out=entries[ID],
+                values=entries[SCORE].view(torch.float32), positions=entries[TOKEN], **options,
+            )  # fmt: skip
+            tokens = k_index_cache.shape[0] * PAGE
+            ids = _selected(sharding, given, entries, lengths.entries, tokens, ENTRIES[0], kept, options)
             own = ids - base
             if env.CHECK_VALUES.get():
                 # Attention takes ids of no token for padding, and refuses them where values are checked.
@@ -222,9 +226,12 @@ def prefill(
                     out=logits,
                     **options,
                 )
-                tokens = topk_selector(logits, ends[part], topk, row_starts=starts, absolute=True, **options)
-                given, _, _ = _entries(sharding, 2, logits, tokens, slot, kept)
-                ids[part] = _selected(sharding, given, lengths.entries[part], topk, 2, slot, kept, options)
+                given, entries = _entries(sharding, 2, part.stop - first, topk, q_index.device, slot, kept)
+                topk_selector(
+                    logits, ends[part], topk, row_starts=starts, absolute=True, out=entries[TOKEN],
+                    values=entries[SCORE].view(torch.float32), **options,
+                )  # fmt: skip
+                ids[part] = _selected(sharding, given, entries, lengths.entries[part], 0, slot, kept, options)
             return _attend(
                 sharding, q_nope, q_pe, kv, sharding.tokens(ids), ids, kept, output, sm_scale=sm_scale, kpe=kpe,
                 attn_sink=attn_sink, lse_base=lse_base, split_heads=split_heads, options=options,
@@ -232,47 +239,33 @@ def prefill(
 
 
 def _entries(
-    sharding: Sharding, planes: int, logits: torch.Tensor, tokens: torch.Tensor, slot: int, kept: Workspace
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What a rank gives of its best tokens.
-
-    Returns:
-        The bytes, the same as [planes, rows, topk] int32 with scores and positions filled in, and the tokens as indices.
-    """
-    given = sharding.buffer(slot, 4 * planes * tokens.numel(), tokens.device, kept)
-    entries = given.view(torch.int32).view(planes, *tokens.shape)
-    wide = tokens.long()
-    torch.take(sharding.every_position(logits.shape[1], tokens.device), wide, out=entries[POSITION])
-    places = wide.clamp_(min=0)
-    torch.gather(logits, 1, places, out=entries[SCORE].view(torch.float32))
-    return given, entries, places
+    sharding: Sharding, planes: int, rows: int, topk: int, device: torch.device, slot: int, kept: Workspace
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Room for what a rank gives of its best tokens: the bytes, and the same as [planes, rows, topk] int32."""
+    given = sharding.buffer(slot, 4 * planes * rows * topk, device, kept)
+    return given, given.view(torch.int32).view(planes, rows, topk)
 
 
 def _selected(
     sharding: Sharding,
     given: torch.Tensor,
+    entries: torch.Tensor,
     counts: torch.Tensor,
-    topk: int,
-    planes: int,
+    tokens: int,
     slot: int,
     kept: Workspace,
     options: dict[str, Any],
 ) -> torch.Tensor:
-    """Names of the topk best among the entries of all ranks, [rows, topk] int32, by ascending position.
+    """Ids of the topk best among the entries of all ranks, [rows, topk] int32, by ascending position.
 
-    Each entry's place among all is the number of entries before it in each rank's list, which ascends. In that order
-    selection breaks ties by position as it does on one GPU. Entries that are none come after the last one that counts.
+    In the order of their positions, entries that tie are selected as on one GPU. Ids are those of the ranks' caches of
+    `tokens` tokens each, end to end, or positions where entries have no ids.
     """
-    rows, ranks = counts.shape[0], sharding.ranks
     received = sharding.gather("entries", slot, given, kept)
-    each = received.view(torch.int32).view(ranks, planes, rows, topk).permute(1, 2, 0, 3).contiguous()
-    entries = each.view(planes, rows, ranks * topk)
-    among = entries[POSITION].unsqueeze(1).expand(-1, ranks, -1).contiguous()
-    places = torch.searchsorted(each[POSITION], among).sum(1)
-    ordered = torch.empty_like(entries[: NAME + 1])
-    ordered.scatter_(2, places.expand(NAME + 1, -1, -1), entries[: NAME + 1])
+    every = received.view(torch.int32).view(sharding.ranks, *entries.shape)
+    scores, ids = merge_entries(every, interleave=sharding.interleave, rank_stride=tokens, **options)
     return topk_selector(
-        ordered[SCORE].view(torch.float32), counts, topk, block_table=ordered[NAME], page_size=1, **options
+        scores.view(torch.float32), counts, entries.shape[2], block_table=ids, page_size=1, **options
     )
 
 
@@ -301,15 +294,16 @@ def _attend(
         q_nope, q_pe = _every_head(sharding, q_nope, q_pe, kept)
     rows, heads, _ = q_nope.shape
     size = rows * heads * LATENT_DIM * 2
-    given = sharding.buffer(PARTIALS, size + rows * heads * 4, q_nope.device, kept)
-    out = given[:size].view(torch.bfloat16).view(rows, heads, LATENT_DIM)
-    lse = given[size:].view(torch.float32).view(rows, heads)
-    sparse_mla(q_nope, q_pe, kv, own, sm_scale=sm_scale, kpe=kpe, lse_base="e", out=out, lse=lse, **options)
-    received = sharding.gather("partial outputs", PARTIALS, given, kept)
-    outs = received[:, :size].view(torch.bfloat16).view(sharding.ranks, rows, heads, LATENT_DIM)
-    lses = received[:, size:].view(torch.float32).view(sharding.ranks, rows, heads)
-    total = merge(outs[:, :, mine], lses[:, :, mine], attn_sink, result.out)
-    torch.mul(total, LSE_SCALE[lse_base] / math.log(2), out=result.lse)
+    # The parts of all ranks begin where 16 bytes do.
+    given = sharding.buffer(PARTIALS, size + -(-rows * heads // 4) * 16, q_nope.device, kept)
+    outs, lses = _partials(given[None], rows, heads)
+    sparse_mla(
+        q_nope, q_pe, kv, own, sm_scale=sm_scale, kpe=kpe, lse_base="2", out=outs[0], lse=lses[0], **options
+    )
+    outs, lses = _partials(sharding.gather("partial outputs", PARTIALS, given, kept), rows, heads)
+    merge_outputs(
+        outs[:, :, mine], lses[:, :, mine], attn_sink, lse_scale=LSE_SCALE[lse_base], out=result.out, lse=result.lse, **options,
+    )  # fmt: skip
     if output is not None:
         output.indices.copy_(ids)
     return result
@@ -342,37 +336,18 @@ def _every_head(
     return nope, rope
 
 
-def merge(
-    outs: torch.Tensor, lses: torch.Tensor, attn_sink: torch.Tensor | None, into: torch.Tensor
-) -> torch.Tensor:
-    """Partial outputs of attention in one, in the order of the ranks.
-
-    Args:
-        outs, lses: [ranks, rows, heads, 512] and [ranks, rows, heads], lse in base e; a rank without tokens has -inf.
-        attn_sink: [heads] float32, counted once.
-        into: [rows, heads, 512], written in one rounding from float32.
-
-    Returns:
-        lse [rows, heads] float32 in base e, without the sink.
-    """
-    total = reduce(torch.logaddexp, lses.unbind())
-    below = total if attn_sink is None else torch.logaddexp(total, attn_sink)
-    # A row without tokens on any rank would weigh by -inf less -inf.
-    shares = (lses - below.clamp(min=LOWEST)).exp_().unsqueeze(-1)
-    if len(outs) == 1:
-        torch.mul(outs[0], shares[0], out=into)
-        return total
-    out = outs[0] * shares[0]
-    for rank in range(1, len(outs) - 1):
-        out = torch.addcmul(out, outs[rank], shares[rank])
-    torch.addcmul(out, outs[-1], shares[-1], out=into)
-    return total
+def _partials(given: torch.Tensor, rows: int, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Outputs [ranks, rows, heads, 512] and lse [ranks, rows, heads] in the bytes [ranks, size] of an exchange."""
+    size = rows * heads * LATENT_DIM * 2
+    outs = given[:, :size].view(torch.bfloat16).view(len(given), rows, heads, LATENT_DIM)
+    lses = given[:, size : size + 4 * rows * heads].view(torch.float32).view(len(given), rows, heads)
+    return outs, lses
 
 
 def _rows_at_once(sharding: Sharding, stride: int, topk: int) -> int:
-    """Rows of a chunk: its logits, and the places of its entries among each rank's, within the bytes for logits."""
-    places = 12 * (sharding.ranks + 1) * sharding.ranks * topk
-    blocks = LOGITS_BYTES // (BLOCK * max(4 * stride, places))
+    """Rows of a chunk: its logits, and the entries of all ranks and the same in order, within the bytes for logits."""
+    entries = 8 * (2 * sharding.ranks + 1) * topk
+    blocks = LOGITS_BYTES // (BLOCK * max(4 * stride, entries))
     return max(1, blocks) * BLOCK
 
 
@@ -396,9 +371,9 @@ def _first_id(sharding: Sharding, k_index_cache: torch.Tensor, kv: torch.Tensor)
             "kv", expected=f"the {pages * PAGE} tokens of the index cache's {pages} pages", got=f"{tokens} tokens",
             fix="pass caches of the same pages",
         )  # fmt: skip
-    if sharding.ranks * pages * PAGE > NO_ENTRY:
+    if sharding.ranks * pages * PAGE > INT32_MAX:
         raise InvalidArgumentError(
-            "k_index_cache", expected=f"at most {NO_ENTRY} tokens on all ranks", got=f"{sharding.ranks} times {tokens}",
+            "k_index_cache", expected=f"at most {INT32_MAX} tokens on all ranks", got=f"{sharding.ranks} times {tokens}",
             fix="use smaller caches: ids are int32",
         )  # fmt: skip
     return sharding.rank * pages * PAGE

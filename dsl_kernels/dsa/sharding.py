@@ -26,11 +26,9 @@ from ..errors import ExchangeError, ExecutorUnavailableError, InvalidArgumentErr
 from ..ops._dispatch import of_its_own
 from ..ops.workspace import Workspace, capturing
 from ..problems.lightning_indexer import PAGE
+from ..problems.merge_entries import MOST_INTERLEAVE
 
 TRANSPORTS = ("collectives", "symmetric")
-MOST_INTERLEAVE = 1 << 24
-NO_ENTRY = 2**31 - 1
-"""Position of an entry that a rank with fewer tokens of a row than are selected leaves: after all others."""
 # Symmetric buffers: an exchange writes its own only when every rank has read what the exchange before last left there.
 ENTRIES, PARTIALS, QUERIES = (0, 1), 2, 3
 
@@ -101,7 +99,6 @@ class Sharding:
         self._prefix = f"dsl_kernels/{name}/{_made[name]}"
         _made[name] += 1
         self._calls, self._meetings = 0, 0
-        self._positions: dict[tuple[int, torch.device], torch.Tensor] = {}
         self._symmetric: dict[int, tuple[torch.Tensor, Any]] = {}
         self._replaced: list[torch.Tensor] = []
 
@@ -130,22 +127,6 @@ class Sharding:
         before = torch.zeros_like(after) if starts is None else self.held(starts.clamp(min=0))
         entries = (after - before).clamp(0, topk).sum(-1, dtype=torch.int32)
         return Lengths(before[..., self.rank].contiguous(), after[..., self.rank].contiguous(), entries)
-
-    def positions(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The positions of this rank's tokens, numbered from 0."""
-        runs = tokens.div(self.interleave, rounding_mode="floor")
-        return tokens + (runs * (self.ranks - 1) + self.rank) * self.interleave
-
-    def every_position(self, count: int, device: torch.device) -> torch.Tensor:
-        """[count + 1] int32: the positions of this rank's tokens, then NO_ENTRY, which the index -1 takes."""
-        held = self._positions.get((count, device))
-        if held is None:
-            with of_its_own():
-                held = self.positions(torch.arange(count + 1, dtype=torch.int32, device=device))
-                held[-1] = NO_ENTRY
-            if not capturing(device):
-                self._positions[count, device] = held
-        return held
 
     def tokens(self, positions: torch.Tensor) -> torch.Tensor:
         """This rank's tokens at these positions; -1 where another rank holds it, and for negative positions."""

@@ -10,6 +10,8 @@ Arguments they share:
 from ._base import clear, preload, selections
 from .gqa_forward import gqa_forward
 from .lightning_indexer import lightning_indexer, lightning_indexer_prefill
+from .merge_entries import merge_entries
+from .merge_outputs import merge_outputs
 from .resample_trajectories import resample_trajectories
 from .sparse_mla import sparse_mla
 from .topk_selector import topk_selector
@@ -21,6 +23,8 @@ __all__ = [
     "gqa_forward",
     "lightning_indexer",
     "lightning_indexer_prefill",
+    "merge_entries",
+    "merge_outputs",
     "preload",
     "resample_trajectories",
     "selections",

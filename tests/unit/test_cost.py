@@ -140,6 +140,8 @@ CASES = [
     *(topk(r, s, k, arch=a) for (r, s, k), a in product(((1, 320, 64), (4, 2048, 2048), (3, 4096, 512), (2, 40000, 2048), (1, 131072, 2048)), ARCHS)),
     *(mla(t, h, topk=k, form=f, arch=a) for (t, k), h, f, a in product(((1, 2048), (40, 192), (500, 128)), (8, 16, 32, 64, 128), ("bf16", "fp8"), ARCHS)),
     *(resample(b, n, m, d, a) for (b, n, m, d), a in product(((1, 2, 5, 8), (2, 300, 131, 5), (3, 20000, 70, 16)), ARCHS)),
+    *(registry.Call("merge_entries", "default", a, {"ranks": r, "planes": p, "rows": n, "k": k, "columns": r * k}) for r, p, (n, k), a in product((1, 2, 5), (2, 3), ((1, 64), (3, 300)), ARCHS)),
+    *(registry.Call("merge_outputs", "default", a, {"ranks": r, "rows": n, "heads": h}) for r, (n, h), a in product((1, 2, 5), ((1, 5), (2, 8), (3, 1), (4, 128)), ARCHS)),
     *(
         gqa(b, sq, skv, 8, 4, dim, causal, form, a)
         for (b, sq, skv), dim, causal, form, a in product(((1, 1, 129), (2, 700, 700), (40, 300, 513)), (128, 64), (0, 1), ("fp16", "bf16"), ARCHS)

@@ -1,0 +1,31 @@
+"""Cases of the leaves that put ranks' entries in order."""
+
+from __future__ import annotations
+
+from leaf_probes import Probe, case
+
+from dsl_kernels import problems
+from dsl_kernels.device.text import merge_entries as leaf
+from dsl_kernels.verification import trial
+
+THREADS = 64
+
+
+@case(leaf.place_entry, workload=("tiny", "tiny_positions"), first=(0, 2 * THREADS))
+def place_entry(p: Probe, workload: str, first: int) -> None:
+    """The first entries of a row, and those where one rank's end and another's begin or no more are."""
+    p.threads = THREADS
+    drawn = trial.draw("merge_entries", problems.get("merge_entries").workload(workload), 0)
+    ranks, planes, rows, k = drawn["rank_entries"].shape
+    ordered = [
+        p.operand(name, p.integers(0, 9, rows, ranks * k), out=True)
+        for name in ("ordered_scores", "ordered_ids")
+    ]
+    sizes = {"row": 0, "first": first, "ranks": ranks, "planes": planes, "rows": rows, "k": k}
+    sizes |= {"interleave": drawn["interleave"], "stride": drawn["rank_stride"]}
+    p.call(
+        *ordered,
+        p.operand("rank_entries", drawn["rank_entries"]),
+        *(p.dim(*size) for size in sizes.items()),
+        THREADS,
+    )

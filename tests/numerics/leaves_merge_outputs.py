@@ -1,0 +1,28 @@
+"""Cases of the leaves that merge ranks' partial outputs."""
+
+from __future__ import annotations
+
+import torch
+from leaf_probes import Probe, case
+
+from dsl_kernels import problems
+from dsl_kernels.device.text import merge_outputs as leaf
+from dsl_kernels.verification import trial
+
+WARPS = 2
+
+
+@case(leaf.merge_head, first=(0, 6))
+def merge_head(p: Probe, first: int) -> None:
+    """Heads with and without keys; at the end, a warp without a head."""
+    p.threads, p.relative = 32 * WARPS, 2**-7
+    drawn = trial.draw("merge_outputs", problems.get("merge_outputs").workload("tiny"), 0)
+    ranks, rows, heads, _ = drawn["outs"].shape
+    out = p.operand("out", torch.zeros(rows, heads, 512).bfloat16(), out=True)
+    lse = p.operand("lse", torch.zeros(rows, heads), out=True)
+    outs, lses = (p.operand(name, drawn[name], strided=True) for name in ("outs", "lses"))
+    sizes = {"first": first, "ranks": ranks, "rows": rows, "heads": heads}
+    p.call(
+        out, lse, outs, lses, p.operand("attn_sink", drawn["attn_sink"]), *(p.dim(*size) for size in sizes.items()),
+        p.scalar("lse_scale", 1.0), WARPS,
+    )  # fmt: skip
