@@ -178,7 +178,7 @@ GPUS: dict[str, GpuSpec] = {
             hbm_gbps=4667.0,
             l2_gbps=8900.0,
             tensor_tflops={"bfloat16": 814.0, "float16": 782.0, "float8_e4m3": 1357.0},
-            rates_from="measured on one H200 (docs/performance.md)",
+            rates_from="measured on one H200 (docs/log)",
         ),
         GpuSpec(
             name="H100",

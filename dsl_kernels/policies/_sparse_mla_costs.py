@@ -1,6 +1,6 @@
 """What was measured of sparse MLA: costs that the counts of a CTA do not show, and those by which a launch deals out work.
 
-docs/performance.md has the measurements.
+docs/log/attention.md has the measurements.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..programs.sparse_mla.common import (
 )
 
 # What a query costs a CTA beside its units, what a second one of which it has a part does where its rows are on their way by
-# then, and what joining parts costs at least, in units (docs/performance.md).
+# then, and what joining parts costs at least, in units (docs/log/attention.md).
 SEGMENT_UNITS, NEXT_UNITS, MERGE_UNITS = 3.5, 2.0, 2.1
 # CTAs of a launch that begins early take SMs as these fall free: where there are fewer than SMs, some pairs of SMs (TPCs) have
 # two and others none, and the two share a way to the L2. Behind the kernel in front they are spread over the pairs. From so many
-# tiles a CTA that outweighs the early start, while at most this much of the SMs is taken: heads on N, on M (docs/performance.md).
+# tiles a CTA that outweighs the early start, while at most this much of the SMs is taken: heads on N, on M (docs/log/attention.md).
 # With 64 heads on M that is worth so many units to a query of one CTA.
 SPREAD = {False: (8, 0.95), True: (16, 0.85)}
 SPREAD_UNITS = 1.0

@@ -220,7 +220,7 @@ def test_one_lane_issues_all_copies_of_gathered_rows(artifact, sass) -> None:
 
 
 # ptxas says of them (C7520) that products are serialised by a WG.AR of its own in a path that it takes for divergent. They are
-# right, and faster than the other variants of their sizes; docs/performance.md has what was tried. To be taken out when mended.
+# right, and faster than the other variants of their sizes; docs/log/attention.md has what was tried. To be taken out when mended.
 SERIALISED = {f"sparse_mla__cutedsl_sm90a__h{heads}_v4_bt64_st2_cl1_hb64" for heads in (64, 128)}
 
 
