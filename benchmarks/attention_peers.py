@@ -21,7 +21,6 @@ import re
 import statistics
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dsl_kernels.errors import DslKernelError, WrongResultError
-from dsl_kernels.problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM
-from dsl_kernels.problems.lightning_indexer import PAGE
+from dsl_kernels.problems.layouts import LATENT_DIM
 from dsl_kernels.timing import bench, grids, measure
+from dsl_kernels.timing.peers import MOST_APART
+from dsl_kernels.timing.peers import apart as _apart
+from dsl_kernels.timing.peers.sparse_mla import flash_mla_calls
 
 SHAPES = {("bf16", 64): (64, 96, 128), ("bf16", 128): (1, 4, 16, 64, 96, 128)}
 SHAPES |= {("fp8", heads): (64, 128) for heads in (64, 128)}
@@ -52,70 +53,9 @@ POINTS = [
         for t in (1, 4, 16, 64, 128)
     ),
 ]
-# Both round their weights and results to bf16, on their own ways.
-MOST_APART = 1e-2
 SUSTAINED_US, SUSTAINED_SECONDS = 300.0, 0.6
 # Queries from which on a call is a prompt's, for which fetching rows is no floor: they stay in the L2.
 PROMPT = 1024
-# Heads that FlashMLA's decode kernels are built for.
-PADDED_HEADS = (64, 128)
-
-
-def theirs(form: str, calls: Sequence[Any]) -> list[bench.Call]:
-    """FlashMLA's calls over the tensors of ours, each giving out first and lse last, in the heads that it was asked for."""
-    import flash_mla
-
-    rows: dict[int, torch.Tensor] = {}
-    found: list[bench.Call] = []
-    for call in calls:
-        if form == "v4":
-            found.append(_their_v4(flash_mla, call.keywords))
-            continue
-        q_nope, q_pe, cache, ids = call.args
-        given, parts = call.keywords, [cache]
-        q = q_nope if q_pe is None else torch.cat([q_nope, q_pe], -1)
-        if form in ("bf16", "nope"):
-            if cache.data_ptr() not in rows:
-                parts += [] if q_pe is None else [given["kpe"]]
-                rows[cache.data_ptr()] = torch.cat(parts, -1).flatten(0, 1).unsqueeze(1)
-            kv = rows[cache.data_ptr()]
-            found.append(partial(flash_mla.flash_mla_sparse_fwd, q, kv, ids.unsqueeze(1), given["sm_scale"]))
-            continue
-        found.append(
-            partial(
-                flash_mla.flash_mla_with_kvcache,
-                q.unsqueeze(1),
-                cache.view(-1, PAGE, 1, FP8_TOKEN_BYTES),
-                None,
-                None,
-                LATENT_DIM,
-                flash_mla.get_mla_metadata()[0],
-                softmax_scale=given["sm_scale"],
-                is_fp8_kvcache=True,
-                indices=ids.unsqueeze(1),
-            )
-        )
-    return found
-
-
-def _their_v4(flash_mla: Any, given: dict[str, Any]) -> bench.Call:
-    q = given["q_nope"]
-    heads = next(each for each in PADDED_HEADS if each >= q.shape[1])
-    padded = torch.nn.functional.pad(q, (0, 0, 0, heads - q.shape[1]))
-    return partial(
-        flash_mla.flash_mla_with_kvcache,
-        padded.unsqueeze(1),
-        given["kv"],
-        None,
-        None,
-        LATENT_DIM,
-        flash_mla.get_mla_metadata()[0],
-        softmax_scale=given["sm_scale"],
-        is_fp8_kvcache=True,
-        indices=given["indices"].unsqueeze(1),
-        extra_k_cache=given["extra_kv"],
-        extra_indices_in_kvcache=given["extra_indices"].unsqueeze(1),
-    )
 
 
 def checked(
@@ -151,11 +91,6 @@ def checked(
     return apart
 
 
-def _apart(found: torch.Tensor, expected: torch.Tensor) -> float:
-    wanted = expected.to(found.device).double()
-    return float((found.double() - wanted).norm() / wanted.norm())
-
-
 def floor(
     point: grids.Point, fixture: grids.Fixture, known: dict[Any, dict[str, Any]]
 ) -> dict[str, Any] | None:
@@ -179,7 +114,7 @@ def floor(
 def timed(point: grids.Point, rounds: int, floors: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     fixture = grids.prepare(point)
     ours = fixture.calls(None, None)
-    peer = theirs(point.form, ours)
+    peer = flash_mla_calls(point.form, ours)
     both = {"FlashMLA": peer, "ours": ours}
     row: dict[str, Any] = {"op": point.op, "form": point.form, "params": dict(point.params)}
     row["apart"] = checked(point, fixture, ours, peer[0])

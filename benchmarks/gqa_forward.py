@@ -1,4 +1,4 @@
-"""Grouped-query attention on this GPU: every variant checked and timed, beside torch's attention and flash-attn-4.
+"""Grouped-query attention on this GPU: every variant checked and timed, beside torch's attention, FlashAttention 3 and flash-attn-4.
 
     python benchmarks/gqa_forward.py [--out gqa.jsonl] [--dtypes fp16,bf16] [--dims 128] [--filter REGEX] [--rounds 2]
         [--launches rule|best|all]
@@ -28,6 +28,7 @@ from dsl_kernels.arch import arch_for_capability
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.timing import bench
+from dsl_kernels.timing.peers.gqa_forward import BUILDERS
 from dsl_kernels.verification import trial
 
 OP = "gqa_forward"
@@ -85,53 +86,15 @@ def ours(
 
 
 def peers(case: Workload, inputs: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """torch's attention by backend and flash-attn-4, where they take the call."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    q, k, v = (inputs[name] for name in "qkv")
-    causal = bool(inputs["causal"])
-    repeat = q.shape[2] // k.shape[2]
-    heads_first = [x.transpose(1, 2) for x in (q, k, v)]
-    expanded = [
-        heads_first[0],
-        *(x.repeat_interleave(repeat, 2).transpose(1, 2) for x in (k, v)),
-    ]
-
-    def sdpa(backend: Any, operands: list[torch.Tensor], grouped: bool) -> Callable[[], torch.Tensor]:
-        def call() -> torch.Tensor:
-            with sdpa_kernel(backend):
-                found = torch.nn.functional.scaled_dot_product_attention(
-                    *operands, is_causal=causal, enable_gqa=grouped
-                )
-            return found.transpose(1, 2)
-
-        return call
-
-    for name, backend in (("cuDNN", SDPBackend.CUDNN_ATTENTION), ("flash", SDPBackend.FLASH_ATTENTION)):
-        for operands, grouped in ((heads_first, True), (expanded, False)):
-            call = sdpa(backend, operands, grouped)
-            try:
-                call()
-            except RuntimeError:
-                continue
-            yield f"torch {name}{'' if grouped else ', heads repeated'}", call, lambda c=call: {"out": c()}
-            break
-    try:
-        from flash_attn.cute import flash_attn_func
-    except ImportError as error:
-        print(f"flash-attn-4 is left out: {error}", file=sys.stderr)
-        return
-
-    def flash4() -> torch.Tensor:
-        found = flash_attn_func(q, k, v, causal=causal)
-        return found[0] if isinstance(found, tuple) else found
-
-    try:
-        flash4()
-    except Exception as error:
-        print(f"flash-attn-4: {type(error).__name__}: {error}", file=sys.stderr)
-        return
-    yield "flash-attn-4", flash4, lambda: {"out": flash4()}
+    """torch's attention by backend, FlashAttention 3 and flash-attn-4, where they are installed and take the call."""
+    for name, (build, _) in BUILDERS.items():
+        try:
+            call = build(*(inputs[x] for x in "qkv"), bool(inputs["causal"]))
+            call()
+        except Exception as error:
+            print(f"{name} is left out: {type(error).__name__}: {error}", file=sys.stderr)
+            continue
+        yield name, call, lambda c=call: {"out": c()}
 
 
 def poison(outputs: dict[str, Any]) -> None:

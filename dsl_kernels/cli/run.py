@@ -13,6 +13,7 @@ from ..arch import get_arch
 from ..arguments import require_known
 from ..errors import DslKernelError, InvalidArgumentError
 from . import _output as out
+from . import _record
 from ._machine import compile_missing, device_name, executor_of, tile_threads
 
 if TYPE_CHECKING:
@@ -269,6 +270,10 @@ def bench(
             "--sibling", help="With --regret: as on a card without a table, whose points are a sibling's."
         ),
     ] = False,
+    to_record: Annotated[
+        bool,
+        typer.Option("--record", help="Beside the installed peers, into results/<gpu>.json; again to go on."),
+    ] = False,
     report: Annotated[
         bool,
         typer.Option("--report", help="A page from records instead of timing; --out page.html or page.md."),
@@ -299,6 +304,10 @@ def bench(
     """Time each op over a measuring grid on this GPU: microseconds, rates, and ratios to its ceilings."""
     if report:
         _report([Path(name) for name in what or []], output)
+        return
+    if to_record:
+        _refuse_beside_record(what, grid, dim, form, tune, regret, step)
+        _record.record(what[0] if what else None, point, limit or 0.0, output, again, as_json)
         return
     if sibling and not regret:
         raise InvalidArgumentError(
@@ -414,6 +423,20 @@ class _Asked:
     baseline: bool
     check: bool
     seed: int
+
+
+def _refuse_beside_record(what: list[str] | None, *others: object) -> None:
+    """Refuse what would ask something else about the points of a record.
+
+    Raises:
+        InvalidArgumentError: more than one operation, or an option that --record does not take.
+    """
+    if len(what or []) > 1 or any(others):
+        raise InvalidArgumentError(
+            "--record", expected="at most one operation, --point, --limit, --out, --again and --json",
+            got="more operations, or --grid, --dim, --form, --tune, --regret or --step",
+            fix="leave them out: the rows of a record are always the same",
+        )  # fmt: skip
 
 
 def _report(files: list[Path], page: Path | None) -> None:

@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib import metadata
@@ -154,6 +154,49 @@ def compared(a: Sequence[float], b: Sequence[float], again: Sequence[float]) -> 
     noise = abs(statistics.median(null) - 1) + _half_width(ratios) + _half_width(null)
     verdict = "differs" if abs(ratio - 1) > noise else "within noise"
     return Paired(statistics.median(a), statistics.median(b), ratio, noise, verdict, len(ratios))
+
+
+ROUNDS, ROUND_REPLAYS = 3, 10
+
+
+@checked
+def in_turns(
+    contenders: Mapping[str, Sequence[Call]], *, rounds: int = ROUNDS, failed: dict[str, str] | None = None
+) -> dict[str, list[float]]:
+    """Microseconds of one call of each contender, given as the turns of a rotation: a median a round, in which all take turns.
+
+    Each round begins with another contender, so that none always finds the chip that the same one left warm.
+
+    Args:
+        failed: takes the error of each contender that cannot be captured, which is then left out; without it one raises.
+
+    Raises:
+        InvalidArgumentError: a contender without calls, or no rounds.
+        ExecutorUnavailableError: there is no GPU.
+    """
+    import torch
+
+    require_range("rounds", rounds, 1, 1000)
+    if not contenders or not all(contenders.values()):
+        raise InvalidArgumentError(
+            "contenders", expected="at least one call each", got="none", fix="pass the turns of a rotation"
+        )
+    require_gpu()
+    stream, graphs = _stream(torch.cuda.current_device()), {}
+    for name, calls in contenders.items():
+        try:
+            graphs[name] = _fitting_graph(calls, stream)
+        except Exception as error:
+            if failed is None:
+                raise
+            failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    names, times = list(graphs), {name: list[float]() for name in graphs}
+    for turn in range(rounds):
+        for place in range(len(names)):
+            name = names[(place + turn) % len(names)]
+            graph, count = graphs[name]
+            times[name].append(statistics.median(_replayed(graph, stream, ROUND_REPLAYS)) / count)
+    return times
 
 
 def _half_width(ordered: Sequence[float]) -> float:

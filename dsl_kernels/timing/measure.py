@@ -278,14 +278,14 @@ def _parts(
     return parts
 
 
-@lru_cache(maxsize=1)
-def baseline_module() -> ModuleType | None:
-    """benchmarks/triton_sparse_mla.py of the checkout; None where it or Triton is missing."""
+@lru_cache(maxsize=8)
+def of_benchmarks(name: str) -> ModuleType | None:
+    """A module of the checkout's folder benchmarks; None where there is none."""
     root = bench.checkout()
-    path = root / "benchmarks" / "triton_sparse_mla.py" if root else None
-    if path is None or not path.is_file() or importlib.util.find_spec("triton") is None:
+    path = root / "benchmarks" / f"{name}.py" if root else None
+    if path is None or not path.is_file():
         return None
-    spec = importlib.util.spec_from_file_location("dsl_kernels_baseline", path)
+    spec = importlib.util.spec_from_file_location(f"dsl_kernels_{name}", path)
     if spec is None or spec.loader is None:
         return None
     module = importlib.util.module_from_spec(spec)
@@ -295,6 +295,11 @@ def baseline_module() -> ModuleType | None:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def baseline_module() -> ModuleType | None:
+    """benchmarks/triton_sparse_mla.py of the checkout; None where it or Triton is missing."""
+    return of_benchmarks("triton_sparse_mla") if importlib.util.find_spec("triton") else None
 
 
 def _baseline(
@@ -328,24 +333,11 @@ def time_baseline(given: list[dict[str, Any]], sm_scale: float, notes: list[str]
         return None
     t, heads, _ = given[0]["q_nope"].shape
     topk = given[0]["indices"].shape[1]
-    out, lse = torch.empty_like(given[0]["q_nope"]), torch.empty(t, heads, dtype=torch.float32, device=DEVICE)
-    scratch = module.workspace(t, heads, DEVICE, splits=max(4, min(128, 512 // t)))
+    calls = _baseline_calls(module, given, sm_scale)
 
     def run(setting: Any, splits: int) -> None:
-        for c in given:
-            module.sparse_mla(
-                c["q_nope"],
-                c["q_pe"],
-                c["ckv"],
-                c["kpe"],
-                c["indices"],
-                sm_scale,
-                out,
-                lse,
-                scratch,
-                setting,
-                splits,
-            )
+        for call in calls:
+            call(setting, splits)
 
     def timed(call: bench.Call) -> float:
         return bench.graph_time([call], replays=10).us
@@ -362,3 +354,28 @@ def time_baseline(given: list[dict[str, Any]], sm_scale: float, notes: list[str]
         return None
     setting, splits = known
     return {"us": us / len(given), "setting": str(setting), "splits": splits}
+
+
+def _baseline_calls(module: ModuleType, given: list[dict[str, Any]], sm_scale: float) -> list[partial[None]]:
+    """Calls of (setting, splits), one a turn, into the same outputs."""
+    t, heads, _ = given[0]["q_nope"].shape
+    out, lse = torch.empty_like(given[0]["q_nope"]), torch.empty(t, heads, dtype=torch.float32, device=DEVICE)
+    scratch = module.workspace(t, heads, DEVICE, splits=max(4, min(128, 512 // t)))
+    names = ("q_nope", "q_pe", "ckv", "kpe", "indices")
+    return [
+        partial(module.sparse_mla, *(c[name] for name in names), sm_scale, out, lse, scratch) for c in given
+    ]
+
+
+@checked
+def baseline_turns(
+    given: list[dict[str, Any]], sm_scale: float, notes: list[str]
+) -> tuple[list[bench.Call], torch.Tensor] | None:
+    """The project's Triton attention at its best setting, a call a turn, and its output; None with a note where it cannot run."""
+    module = baseline_module()
+    if module is None or time_baseline(given, sm_scale, notes) is None:
+        return None
+    t, heads, _ = given[0]["q_nope"].shape
+    calls = _baseline_calls(module, given, sm_scale)
+    setting = _settings[(t, heads, given[0]["indices"].shape[1])]
+    return [partial(call, *setting) for call in calls], calls[0].args[6]

@@ -31,7 +31,7 @@ def _prepare(point: Point, seed: int) -> Fixture:
         dims = {"s": p["s"], "heads": p["heads"], "skv": p["skv"], "stride": out.shape[1]}
 
         def flat(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
-            return [lambda: ops.lightning_indexer_prefill(*args, out=out, variant=variant)]
+            return [partial(ops.lightning_indexer_prefill, *args, out=out, variant=variant)]
 
         fixture = facts(point, flat, dims)
         fixture.sample = partial(_rows, tensors, out)

@@ -1,0 +1,76 @@
+"""Dense attention: torch's by cuDNN and by its flash kernels, FlashAttention 3, and flash-attn-4."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..grids import Fixture, Point
+from . import Contender, Offer, apart, version
+
+Attend = Callable[[], torch.Tensor]
+
+
+def _sdpa(backend: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Attend:
+    """torch's attention by a backend, with keys repeated where it does not take heads that share them."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    kind = getattr(SDPBackend, backend)
+    repeat = q.shape[2] // k.shape[2]
+    shared = [x.transpose(1, 2) for x in (q, k, v)]
+
+    def call(operands: list[torch.Tensor], grouped: bool) -> torch.Tensor:
+        with sdpa_kernel(kind):
+            query, keys, values = operands
+            found = torch.nn.functional.scaled_dot_product_attention(
+                query, keys, values, is_causal=causal, enable_gqa=grouped
+            )
+        return found.transpose(1, 2)
+
+    try:
+        call(shared, True)
+        return partial(call, shared, True)
+    except RuntimeError:
+        repeated = [shared[0], *(x.repeat_interleave(repeat, 2).transpose(1, 2) for x in (k, v))]
+        call(repeated, False)
+        return partial(call, repeated, False)
+
+
+def _flash3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Attend:
+    from flash_attn_interface import flash_attn_func
+
+    return partial(_first, partial(flash_attn_func, q, k, v, causal=causal))
+
+
+def _flash4(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Attend:
+    from flash_attn.cute import flash_attn_func
+
+    return partial(_first, partial(flash_attn_func, q, k, v, causal=causal))
+
+
+def _first(call: Callable[[], Any]) -> torch.Tensor:
+    found: Any = call()
+    made: torch.Tensor = found[0] if isinstance(found, tuple) else found
+    return made
+
+
+BUILDERS: dict[str, tuple[Callable[..., Attend], tuple[str, ...]]] = {
+    "torch cuDNN": (partial(_sdpa, "CUDNN_ATTENTION"), ("torch",)),
+    "torch flash": (partial(_sdpa, "FLASH_ATTENTION"), ("torch",)),
+    "FlashAttention 3": (_flash3, ("flash_attn_3", "flash-attn-3")),
+    "flash-attn-4": (_flash4, ("flash-attn-4", "flash_attn")),
+}
+"""How a call of each peer is made of (q, k, v, causal), and the packages that have its version."""
+
+
+def _peer(name: str, point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender:
+    build, packages = BUILDERS[name]
+    causal, sets = bool(point.params["causal"]), [call.args[0] for call in ours]
+    calls = [build(*(each[x] for x in "qkv"), causal) for each in sets]
+    return Contender(version(*packages), calls, lambda: apart(calls[0](), sets[0]["out"]))
+
+
+PEERS: dict[str, Offer] = {name: partial(_peer, name) for name in BUILDERS}

@@ -1,0 +1,124 @@
+"""Attention: FlashMLA's sparse kernels, FlashInfer's MLA over pages of one token, this project's own Triton kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
+from ...problems.lightning_indexer import PAGE
+from .. import bench, measure
+from ..grids import Fixture, Point
+from . import Contender, Offer, apart, version
+
+# Heads that FlashMLA's kernels are built for.
+PADDED_HEADS = (64, 128)
+# Queries up to which FlashInfer's calls are planned: one plan a turn.
+MOST_PLANNED = 256
+# Queries times heads up to which the Triton kernel is tried at all its settings.
+MOST_TRITON = 4096 * 16
+
+
+def flash_mla_calls(form: str, calls: Sequence[Any]) -> list[bench.Call]:
+    """FlashMLA's calls over the tensors of ours, each giving out first and lse last, in the heads that it was asked for.
+
+    Queries of other heads than 64 and 128 are padded before the clock starts. Its scheduling is worked out once and not timed.
+
+    Raises:
+        ImportError: `flash_mla` is not installed.
+    """
+    import flash_mla
+
+    rows: dict[int, torch.Tensor] = {}
+    found: list[bench.Call] = []
+    for call in calls:
+        if form == "v4":
+            found.append(_v4(flash_mla, call.keywords))
+            continue
+        q_nope, q_pe, cache, ids = call.args
+        given, parts = call.keywords, [cache]
+        q = _padded(q_nope if q_pe is None else torch.cat([q_nope, q_pe], -1))
+        if form in ("bf16", "nope"):
+            if cache.data_ptr() not in rows:
+                parts += [] if q_pe is None else [given["kpe"]]
+                rows[cache.data_ptr()] = torch.cat(parts, -1).flatten(0, 1).unsqueeze(1)
+            kv = rows[cache.data_ptr()]
+            found.append(partial(flash_mla.flash_mla_sparse_fwd, q, kv, ids.unsqueeze(1), given["sm_scale"]))
+            continue
+        found.append(
+            partial(
+                flash_mla.flash_mla_with_kvcache, q.unsqueeze(1), cache.view(-1, PAGE, 1, FP8_TOKEN_BYTES), None, None,
+                LATENT_DIM, flash_mla.get_mla_metadata()[0], softmax_scale=given["sm_scale"], is_fp8_kvcache=True,
+                indices=ids.unsqueeze(1),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _padded(q: torch.Tensor) -> torch.Tensor:
+    heads = next(each for each in PADDED_HEADS if each >= q.shape[1])
+    return torch.nn.functional.pad(q, (0, 0, 0, heads - q.shape[1])) if heads > q.shape[1] else q
+
+
+def _v4(flash_mla: Any, given: dict[str, Any]) -> bench.Call:
+    return partial(
+        flash_mla.flash_mla_with_kvcache, _padded(given["q_nope"]).unsqueeze(1), given["kv"], None, None, LATENT_DIM,
+        flash_mla.get_mla_metadata()[0], softmax_scale=given["sm_scale"], is_fp8_kvcache=True,
+        indices=given["indices"].unsqueeze(1), extra_k_cache=given["extra_kv"],
+        extra_indices_in_kvcache=given["extra_indices"].unsqueeze(1),
+    )  # fmt: skip
+
+
+def _flash_mla(point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender:
+    calls, out = flash_mla_calls(point.form, ours), ours[0].keywords["out"]
+    t, heads, _ = out.shape
+    first = partial(lambda call: call()[0].reshape(t, -1, LATENT_DIM)[:, :heads], calls[0])
+    return Contender(version("flash_mla", "flash-mla"), calls, lambda: apart(first(), out))
+
+
+def _flashinfer(point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender | None:
+    t, heads = point.params["t"], point.params["heads"]
+    if point.form != "bf16" or t > MOST_PLANNED:
+        return None
+    from flashinfer.mla import BatchMLAPagedAttentionWrapper
+
+    space = torch.empty(128 << 20, dtype=torch.uint8, device=measure.DEVICE)
+    calls = []
+    for call in ours:
+        q_nope, q_pe, cache, ids = call.args
+        k = ids.shape[1]
+        starts = torch.arange(t + 1, dtype=torch.int32, device=measure.DEVICE)
+        wrapper = BatchMLAPagedAttentionWrapper(space, backend="fa3")
+        wrapper.plan(
+            starts, starts * k, ids.flatten(), torch.full_like(starts[1:], k), heads, LATENT_DIM, ROPE_DIM, 1, False,
+            call.keywords["sm_scale"], torch.bfloat16, torch.bfloat16,
+        )  # fmt: skip
+        kv, kpe = cache.view(-1, 1, LATENT_DIM), call.keywords["kpe"].view(-1, 1, ROPE_DIM)
+        calls.append(partial(wrapper.run, q_nope, q_pe, kv, kpe))
+    return Contender(version("flashinfer-python"), calls, lambda: apart(calls[0](), ours[0].keywords["out"]))
+
+
+def _triton(point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender | None:
+    if not fixture.baseline or point.params["t"] * point.params["heads"] > MOST_TRITON:
+        return None
+    notes: list[str] = []
+    found = measure.baseline_turns(fixture.baseline, ours[0].keywords["sm_scale"], notes)
+    if found is None:
+        raise RuntimeError("; ".join(notes) or "it cannot run")
+    calls, out = found
+
+    def far() -> float:
+        calls[0]()
+        return apart(out, ours[0].keywords["out"])
+
+    return Contender(version("triton"), calls, far)
+
+
+PEERS: dict[str, Offer] = {
+    "FlashMLA": _flash_mla,
+    "FlashInfer MLA (fa3)": _flashinfer,
+    "Triton split-K": _triton,
+}

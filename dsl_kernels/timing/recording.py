@@ -1,0 +1,368 @@
+"""`bench --record`: every operation, the steps and the prompts beside the peers that are installed, into one file of one commit.
+
+A run goes point by point and writes the file after each, so that it may end at any time; the same command goes on from
+there. A point at which runs ended twice without a row, as where a peer ends the process, is timed without peers.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import ops, registry
+from ..arguments import checked
+from ..dsa import check, steps
+from ..errors import DslKernelError, ExecutorUnavailableError, WrongResultError
+from . import bench, grids, measure, peers, results
+from .results import PeerTime, Results, Row, Run
+
+# Runs that end at a point without a row before it is timed without peers.
+MOST_ENDED = 2
+# From this time of a call on, each contender also runs on end for so long.
+SUSTAINED_FROM_US, SUSTAINED_SECONDS = 300.0, 0.4
+STEP_BATCHES, STEP_CONTEXTS = (1, 4, 16, 64), (32768, 131072)
+PROMPT_ROWS, PROMPT_CONTEXTS = 4096, (32768, 131072)
+STEP_HEADS = 16
+V4 = {"topk": 128, "extra_topk": 512}
+
+
+@dataclass(frozen=True)
+class Item:
+    """What one row is of: a point of an operation, or the sizes of a step."""
+
+    section: str
+    op: str
+    form: str
+    params: Mapping[str, Any]
+
+    @property
+    def point(self) -> str:
+        """Form and sizes, as `bench` spells them."""
+        return grids.Point(self.op, self.form, self.params).name
+
+    @property
+    def key(self) -> str:
+        return f"{self.section} {self.op} {self.point}"
+
+
+def _attention() -> Iterator[tuple[str, dict[str, Any]]]:
+    few: tuple[int, ...] = (1, 16, 64, 128)
+    many: tuple[int, ...] = (1, 4, 16, 64, 96, 128)
+    for heads, counts in ((16, few), (64, many), (128, many)):
+        yield from (("bf16", {"t": t, "heads": heads, "pages": 4096}) for t in counts)
+    many = (1, 4, 5, 64, 128)
+    for heads, counts in ((16, few), (64, many), (128, many)):
+        yield from (("fp8", {"t": t, "heads": heads, "pages": 4096}) for t in counts)
+    for heads, t in product((16, 64, 128), (1, 16, 64)):
+        yield "v4", {"t": t, "heads": heads, "pages": 4096, **V4}
+    yield from (
+        ("nope", {"t": t, "heads": heads, "pages": 4096}) for heads, t in product((64, 128), (64, 128))
+    )
+    for form, heads, pages in (("bf16", 16, 2048), ("bf16", 128, 512), ("bf16", 128, 2048), ("fp8", 64, 512)):
+        yield form, {"t": 4096, "heads": heads, "pages": pages}
+
+
+def _scoring() -> Iterator[tuple[str, dict[str, Any]]]:
+    for b, length in product((1, 16, 64), (4096, 32768, 131072)):
+        yield "decode", {"b": b, "len": length, "heads": 64, "next_n": 1}
+    yield from (("prefill", {"s": PROMPT_ROWS, "skv": skv, "heads": 64}) for skv in PROMPT_CONTEXTS)
+
+
+def _selection() -> Iterator[tuple[str, dict[str, Any]]]:
+    sizes = (*product((1, 16, 64), (4096, 32768, 131072)), (128, 131072), (64, 1 << 20), (4096, 32768))
+    yield from (("default", {"rows": rows, "len": length, "k": 2048}) for rows, length in sizes)
+
+
+def _dense() -> Iterator[tuple[str, dict[str, Any]]]:
+    for form, causal in product(("fp16", "bf16"), (0, 1)):
+        yield form, _heads(4, 4096, 64, causal)
+    yield from (("bf16", _heads(*sizes, 1)) for sizes in ((2, 3000, 24), (1, 20000, 40)))
+
+
+def _heads(b: int, n: int, heads: int, causal: int) -> dict[str, Any]:
+    return {"b": b, "sq": n, "skv": n, "heads": heads, "kv_heads": 8, "dim": 128, "causal": causal}
+
+
+def _resampling() -> Iterator[tuple[str, dict[str, Any]]]:
+    for b, n, m, d in ((64, 4096, 1024, 32), (512, 4096, 1024, 32), (1, 100_000, 4096, 64)):
+        yield "default", {"b": b, "n": n, "m": m, "d": d}
+
+
+POINTS: dict[str, tuple[str, Callable[[], Iterator[tuple[str, dict[str, Any]]]]]] = {
+    "attention": ("sparse_mla", _attention),
+    "scoring": ("lightning_indexer", _scoring),
+    "selection": ("topk_selector", _selection),
+    "dense": ("gqa_forward", _dense),
+    "resampling": ("resample_trajectories", _resampling),
+}
+
+
+@checked
+def items(op: str | None = None, pattern: str = "") -> list[Item]:
+    """The rows of a whole run in their order, or those of an operation, whose section and point match a regular expression."""
+    found = [
+        Item(section, name, form, params)
+        for section, (name, drawn) in POINTS.items()
+        for form, params in drawn()
+    ]
+    found += [
+        Item("step", "decode", "bf16", {"batch": batch, "context": context, "heads": STEP_HEADS})
+        for context, batch in product(STEP_CONTEXTS, STEP_BATCHES)
+    ]
+    found += [
+        Item("prompt", "prefill", "bf16", {"rows": PROMPT_ROWS, "context": context})
+        for context in PROMPT_CONTEXTS
+    ]
+    return [
+        item for item in found
+        if op in (None, item.op) and re.search(pattern, f"{item.section} {item.point}")
+    ]  # fmt: skip
+
+
+@dataclass
+class Session:
+    """What the points of a run share: reasons why peers are absent, and ceilings, which heads of one shape have in common."""
+
+    absent: dict[str, str] = field(default_factory=dict)
+    ceilings: dict[Any, float | None] = field(default_factory=dict)
+    with_peers: bool = True
+
+
+def measured(item: Item, session: Session, run: int = 0) -> Row:
+    """The row of an item.
+
+    Raises:
+        WrongResultError: ours is not what the reference gives.
+        DslKernelError: it cannot be run.
+    """
+    if item.section == "step":
+        return _step(item, run)
+    if item.section == "prompt":
+        return _prompt(item, run)
+    point = grids.Point(item.op, item.form, item.params)
+    fixture = grids.prepare(point)
+    selection = registry.select(grids.call_of(point, fixture))
+    ours = fixture.calls(None, None)
+    notes: list[str] = []
+    # The first turn's outputs are those that peers are compared with.
+    grids.check_variant(point, fixture)
+    ours[0]()
+    found = {}
+    if session.with_peers:
+        found = {
+            name: (contender, far)
+            for name, contender, far in peers.standing(point, fixture, ours, session.absent, notes)
+        }
+    else:
+        notes.append("no peers: runs ended here with them")
+    lost: dict[str, str] = {}
+    times = bench.in_turns(
+        {"": ours, **{name: contender.calls for name, (contender, _) in found.items()}}, failed=lost
+    )
+    if "" not in times:
+        raise ExecutorUnavailableError(
+            item.key,
+            expected="a call that a CUDA graph holds",
+            got=lost[""],
+            fix="run `verify` for its variant",
+        )
+    notes += [f"{name}: {reason}" for name, reason in lost.items()]
+    sides = tuple(
+        PeerTime(name, contender.version, statistics.median(times[name]), tuple(times[name]), far)
+        for name, (contender, far) in found.items()
+        if name in times
+    )
+    row = Row(
+        item.section, item.op, item.form, item.point, _kernels([selection]), statistics.median(times[""]), tuple(times[""]),
+        sides, clocks=bench.clocks(), run=run,
+    )  # fmt: skip
+    if row.us >= SUSTAINED_FROM_US:
+        calls = {name: contender.calls for name, (contender, _) in found.items()}
+        row = _on_end(row, ours, calls)
+    return replace(row, ceiling_us=_ceiling(point, fixture, session, notes), notes=tuple(notes))
+
+
+def _on_end(row: Row, ours: Sequence[bench.Call], calls: Mapping[str, Sequence[bench.Call]]) -> Row:
+    """The row with times on end of ours and of its fastest peer, twice each: what comes second finds a warmer chip."""
+    peer = row.fastest
+    order = [(None, ours)] if peer is None else [(peer, calls[peer.name]), (None, ours), (None, ours), (peer, calls[peer.name])]  # fmt: skip
+    seen = [(who, bench.sustained(turns, seconds=SUSTAINED_SECONDS)) for who, turns in order]
+    mine = [found for who, found in seen if who is None]
+    theirs = [found["us"] for who, found in seen if who is not None]
+    clocks = {name: mine[0][name] for name in bench.CLOCKS if name in mine[0]} or row.clocks
+    sides = tuple(
+        replace(side, sustained_us=statistics.mean(theirs)) if theirs and peer and side.name == peer.name else side
+        for side in row.peers
+    )  # fmt: skip
+    return replace(
+        row, peers=sides, clocks=clocks, sustained_us=statistics.mean(found["us"] for found in mine)
+    )
+
+
+def _kernels(selections: Sequence[registry.Selection]) -> dict[str, str]:
+    return {chosen.variant.id: results.fingerprint(chosen.variant.id) for chosen in selections}
+
+
+# Queries from which on fetching rows is no ceiling of a call: they stay in the L2.
+PROMPT = 1024
+
+
+def _ceiling(point: grids.Point, fixture: grids.Fixture, session: Session, notes: list[str]) -> float | None:
+    """The time of the bytes of a point; of resampling that of a plain copy, which reads half of them and writes the other."""
+    if point.op == "resample_trajectories":
+        half, turns = max(1, int(fixture.bytes) // 2), bench.turns(fixture.bytes)
+        pairs = [torch.zeros(2, half, dtype=torch.uint8, device=measure.DEVICE) for _ in range(turns)]
+        return bench.graph_time([partial(to.copy_, source) for source, to in pairs]).us
+    if fixture.ceiling is None or point.params.get("t", 0) >= PROMPT:
+        return None
+    heads = ("heads",) if point.op == "sparse_mla" else ()
+    key = (point.op, point.form, *(value for name, value in point.params.items() if name not in heads))
+    if key not in session.ceilings:
+        figures: dict[str, Any] = {"notes": notes}
+        session.ceilings[key] = measure.time_ceiling(fixture.ceiling, figures)
+    return session.ceilings[key]
+
+
+def _step(item: Item, run: int) -> Row:
+    p = item.params
+    sets = measure.step_sets(steps.StepSize(batch=p["batch"], context=p["context"], heads=p["heads"]))
+    kernels = _checked_step(item, sets[0])
+    found = measure.time_step(sets, baseline=False)
+    parts, limits = found["ops"], found["ceilings"]
+    said = {
+        "scoring": parts["lightning_indexer"], "selection": parts["topk_selector"], "attention": parts["sparse_mla"],
+        "attention adds": found["marginal"], "page read": limits["read"], "gather": limits["gather"],
+    }  # fmt: skip
+    us = found["step"]["us"]
+    return Row(
+        item.section, item.op, item.form, item.point, kernels, us, (us,), parts=said, clocks=bench.clocks(), run=run,
+        notes=tuple(found["notes"]),
+    )  # fmt: skip
+
+
+def _prompt(item: Item, run: int) -> Row:
+    size = steps.StepSize("prefill", rows=item.params["rows"], context=item.params["context"])
+    (inputs,) = measure.step_sets(size)
+    kernels = _checked_step(item, inputs)
+    found = measure.time_prompt(inputs)
+    parts = {
+        "scoring": found["scoring"],
+        "selection": found["selection"],
+        "one after the other": found["apart"],
+    }
+    us = found["together"]
+    return Row(
+        item.section,
+        item.op,
+        item.form,
+        item.point,
+        kernels,
+        us,
+        (us,),
+        parts=parts,
+        clocks=bench.clocks(),
+        run=run,
+    )
+
+
+def _checked_step(item: Item, inputs: steps.StepInputs) -> dict[str, str]:
+    """The kernels of a step that matches the references.
+
+    Raises:
+        WrongResultError: it does not.
+    """
+    ops.clear()
+    _, comparisons = check.run_checked(inputs)
+    failures = [f"{op}: {text}" for op, found in comparisons.items() for text in found.failures]
+    if failures:
+        raise WrongResultError(
+            item.key, expected="the references' results", got="; ".join(failures), fix="report it: no time of it is recorded"
+        )  # fmt: skip
+    return _kernels(steps.used())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run left: the file's results, how many rows of those asked for are missing, and what failed, a line each."""
+
+    path: Path
+    results: Results
+    left: int
+    failed: Sequence[str]
+
+
+@checked
+def record(
+    path: Path,
+    chosen: Sequence[Item],
+    *,
+    limit: float = 0.0,
+    again: bool = False,
+    said: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Measure what the file at `path` lacks of the chosen items, and write it after each.
+
+    Args:
+        limit: begins no item after so many seconds; 0 for none.
+        again: begins the file anew.
+        said: told the key of each item before it is measured.
+
+    Raises:
+        InvalidArgumentError: the file is of another commit, kind of GPU or of kernels that changed; says what to do.
+        ArtifactError: the file is damaged.
+        CacheError: it cannot be written.
+        ExecutorUnavailableError: there is no GPU.
+    """
+    bench.require_gpu()
+    begun = time.monotonic()
+    held = results.begin(None if again else results.read(path), _fresh(), path)
+    run, session = len(held.runs) - 1, Session()
+    failed: list[str] = []
+    done = {row.key for row in held.rows}
+    left = [item for item in chosen if item.key not in done]
+    for number, item in enumerate(left):
+        if limit and time.monotonic() - begun >= limit:
+            return Outcome(path, held, len(left) - number + len(failed), failed)
+        if said is not None:
+            said(item.key)
+        ended = held.ended.get(item.key, 0)
+        # Written ahead: a process that ends in the middle leaves the count.
+        results.write(path, replace(held, ended={**held.ended, item.key: ended + 1}))
+        session.with_peers = ended < MOST_ENDED
+        try:
+            with torch.inference_mode():
+                row = measured(item, session, run)
+            held = replace(held.with_row(row), absent=dict(session.absent))
+        except (DslKernelError, torch.OutOfMemoryError) as error:
+            failed.append(f"{item.key}: {error}")
+        results.write(path, held)
+        torch.cuda.empty_cache()
+    return Outcome(path, held, len(failed), failed)
+
+
+def _fresh() -> Results:
+    """Results without rows, of the commit, card and versions at hand.
+
+    Raises:
+        ExecutorUnavailableError: the library runs from no checkout, so that no commit says what is timed.
+    """
+    facts = bench.environment()
+    if not facts["commit"]:
+        raise ExecutorUnavailableError(
+            "--record", expected="a checkout in git, whose commit the rows are of", got="none",
+            fix="run it in a clone of the repository",
+        )  # fmt: skip
+    card = results.card_mark(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
+    run = Run(facts["date"], bench.command(sys.argv), facts.get("driver"), card)
+    versions = {"torch": facts["torch"], "CUDA": facts["torch_cuda"], **facts["versions"]}
+    return Results(facts["gpu"], facts["commit"], facts["dsl_kernels"], versions, (run,))
