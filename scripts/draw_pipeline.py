@@ -10,6 +10,7 @@ compare them.
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from itertools import pairwise, permutations
 from pathlib import Path
 from textwrap import wrap
@@ -27,7 +28,7 @@ from dsl_kernels.tile.describe import in_words  # noqa: E402
 from dsl_kernels.tile.lang import Engine, Schedule, Space  # noqa: E402
 from dsl_kernels.tile.plan import PipelinePlan, barrier_plan  # noqa: E402
 from dsl_kernels.tile.transfers import Action, transfer_of  # noqa: E402
-from dsl_kernels.timing import report  # noqa: E402
+from dsl_kernels.timing import report, results  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 # The variant whose pipeline README.md shows.
@@ -334,13 +335,54 @@ GROUPS = {
     ("topk_selector", "default"): "selection",
     ("sparse_mla", "bf16"): "attention, bf16",
     ("sparse_mla", "fp8"): "attention, fp8",
+    ("sparse_mla", "v4"): "attention, v4",
+    ("sparse_mla", "nope"): "nope",
+    ("gqa_forward", "fp16"): "GQA",
+    ("gqa_forward", "bf16"): "GQA",
+    ("resample_trajectories", "default"): "resampling",
 }
 
 
-def beside_peers() -> dict[str, list[tuple[float, str]]]:
-    """By group, the time of each tuned point over the fastest peer's that is recorded there, and the point's sizes."""
+@dataclass(frozen=True)
+class Beside:
+    """Points by group, each as its time over the fastest peer's and its sizes; which peers, and how the times were taken."""
+
+    groups: dict[str, list[tuple[float, str]]]
+    peers: list[str]
+    taken: str
+
+    @property
+    def slower(self) -> list[tuple[float, str]]:
+        """What is slower than a peer, the worst first, with its group."""
+        found = [
+            (r, f"{title}, {sizes}") for title, points in self.groups.items() for r, sizes in points if r > 1
+        ]
+        return sorted(found, key=lambda point: -point[0])
+
+
+def beside_peers(folder: Path = ROOT) -> Beside:
+    """What `bench --record` wrote for the GPU of the picture; until then the tuned times beside the peers' that are recorded."""
+    held = results.read(results.path_of(RESULTS_GPU, folder))
+    return _recorded() if held is None else _of_one_run(held)
+
+
+def _of_one_run(held: results.Results) -> Beside:
+    found: dict[str, list[tuple[float, str]]] = {title: [] for title in GROUPS.values()}
+    for row in held.rows:
+        if row.ratio is not None and (title := GROUPS.get((row.op, row.form))):
+            sizes = ", ".join(row.point.split()[1:])
+            found[title].append(
+                (row.ratio, sizes + (" (kernel changed since)" if results.changed(row) else ""))
+            )
+    names = sorted({peer.name for row in held.rows for peer in row.peers})
+    groups = {title: sorted(points) for title, points in found.items() if points}
+    return Beside(groups, names, f"one run of commit {held.commit}, in turns")
+
+
+def _recorded() -> Beside:
     peers = report.peers_of(RESULTS_GPU)
     found: dict[str, list[tuple[float, str]]] = {title: [] for title in GROUPS.values()}
+    named = set()
     for row in report.read([]):
         peer, title = peers.of(row), GROUPS.get((row["op"], row["form"]))
         if row["environment"]["gpu"] == RESULTS_GPU and peer is not None and title is not None:
@@ -348,18 +390,22 @@ def beside_peers() -> dict[str, list[tuple[float, str]]]:
                 name: row[name] for name in ("heads", "t", "b", "rows", "s", "len", "skv") if name in row
             }
             found[title].append((row["us"] / peer.us, ", ".join(f"{k}={v}" for k, v in sizes.items())))
-    return {title: sorted(points) for title, points in found.items() if points}
+            named.add(peer.peer)
+    groups = {title: sorted(points) for title, points in found.items() if points}
+    return Beside(groups, sorted(named), "peers as recorded, ours as tuned: not one run")
 
 
-def results_picture() -> str:
+def results_picture(folder: Path = ROOT) -> str:
     """A stroke a point, as high as its time over the peer's; what is slower than the peer is named."""
-    drawing, groups = Drawing(), beside_peers()
+    drawing, beside = Drawing(), beside_peers(folder)
+    groups = beside.groups
+    most = max(1.1, *(ratio for points in groups.values() for ratio, _ in points))
     step, gap, left, top, height = 11, 26, 52, 62, 200
     count = sum(map(len, groups.values()))
     width = left + count * step + gap * len(groups) + 12
 
     def at(ratio: float) -> float:
-        return top + height * (1 - ratio / 1.1)
+        return top + height * (1 - ratio / most)
 
     slower = sum(ratio > 1 for points in groups.values() for ratio, _ in points)
     drawing.text(
@@ -371,7 +417,7 @@ def results_picture() -> str:
         bold=True,
     )
     drawing.text(
-        left, 44, f"{count - slower} faster, {slower} slower; peers as recorded, ours as tuned: not one run", size=11, fill=SOFT, anchor="start"
+        left, 44, f"{count - slower} faster, {slower} slower; {beside.taken}", size=11, fill=SOFT, anchor="start"
     )  # fmt: skip
     for tick in (0.25, 0.5, 0.75, 1.0):
         drawing.line(

@@ -42,6 +42,7 @@ from dsl_kernels.profile import recorded  # noqa: E402
 from dsl_kernels.tile.describe import describe, in_words  # noqa: E402
 from dsl_kernels.tile.leaf_text import Function  # noqa: E402
 from dsl_kernels.tile.plan import barrier_plan  # noqa: E402
+from dsl_kernels.timing import results  # noqa: E402
 from dsl_kernels.variants import Variant  # noqa: E402
 from dsl_kernels.verification import runs  # noqa: E402
 from tests.fuzz.attacks import ATTACKS  # noqa: E402
@@ -628,6 +629,35 @@ def sizes() -> str:
     )
 
 
+def beside_peers() -> str:
+    """How many sizes are beside the fastest peer, which peers, and where ours is slower."""
+    held = draw_pipeline.beside_peers()
+    count = sum(map(len, held.groups.values()))
+    slower = [f"{where} ({ratio:.2f})" for ratio, where in held.slower]
+    said = (
+        f"Slower at {len(slower)} of {count} sizes: {'; '.join(slower)}."
+        if slower
+        else f"Slower at none of {count} sizes."
+    )
+    return f"Each size beside the fastest of {', '.join(held.peers)}: {held.taken}. {said}"
+
+
+def results_list() -> str:
+    """The pages of results, or how the first one is made."""
+    found = [f"[{path.stem.removeprefix('results_')}]({path.name})" for path in results_pages()]
+    return f"Results by card: {', '.join(found)}." if found else "No run of `bench --record` is kept yet."
+
+
+def results_pages(root: Path = ROOT) -> dict[Path, str]:
+    """The page of every file that `bench --record` wrote, by its path."""
+    found = {}
+    for path in sorted((root / results.FOLDER).glob("*.json")):
+        held = results.read(path)
+        if held is not None:
+            found[root / "docs" / f"results_{results.short_name(held.gpu)}.md"] = results.page(held)
+    return found
+
+
 def attack() -> str:
     """What random input ended in: the recorded counts of scripts/attack.py, and those from before the checks."""
     held = json.loads((ROOT / "docs" / "attack.json").read_text())
@@ -693,6 +723,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "ceilings_words": ceilings_words,
     "example": example,
     "attack": attack,
+    "beside_peers": beside_peers,
+    "results_list": results_list,
     "sizes": sizes,
 }
 
@@ -707,6 +739,8 @@ def outdated() -> dict[Path, str]:
     wanted = {
         path: updated(path.read_text()) for path in DOCUMENTS if path.exists()
     } | draw_pipeline.pictures()
+    # A page of results is generated as a whole.
+    wanted |= results_pages()
     return {path: text for path, text in wanted.items() if not path.exists() or path.read_text() != text}
 
 

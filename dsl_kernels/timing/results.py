@@ -253,7 +253,7 @@ METHOD = (
 
 
 @checked
-def page(results: Results, command: str = "python -m dsl_kernels bench --record") -> str:
+def page(results: Results) -> str:
     """The page of results, in Markdown: what is behind a peer first, the worst first of all."""
     stale = {row.key for row in results.rows if changed(row)}
     behind = sorted((row for row in results.rows if (row.ratio or 0) > 1), key=lambda row: -(row.ratio or 0))
@@ -261,9 +261,10 @@ def page(results: Results, command: str = "python -m dsl_kernels bench --record"
     cards, dates = {run.card for run in results.runs}, sorted({run.date for run in results.runs})
     drivers = ", ".join(sorted({run.driver or "not known" for run in results.runs}))
     versions = ", ".join(f"{name} {value}" for name, value in sorted(results.versions.items()) if value)
+    commands = " and ".join(dict.fromkeys(f"`{run.command}`" for run in results.runs))
     parts = [
         f"# {results.gpu}: ours and the peers",
-        f"`{command}`, commit {results.commit}, {' and '.join(dates[:: max(1, len(dates) - 1)])}, driver {drivers}, {versions}; "
+        f"{commands}, commit {results.commit}, {' and '.join(dates[:: max(1, len(dates) - 1)])}, driver {drivers}, {versions}; "
         f"runs: {len(results.runs)}, cards: {len(cards)}. Peers: {_peers(results)}.",
         METHOD,
         f"Of {len(results.rows)} rows {len(compared)} have a peer, {len(compared) - len(behind)} are ahead of it or level; "

@@ -18,6 +18,7 @@ from dsl_kernels import backends, env, errors, measured, variants
 from dsl_kernels.cases import gqa_regions
 from dsl_kernels.tile import kinds
 from dsl_kernels.tile.text import Recorder, View
+from dsl_kernels.timing import results
 from dsl_kernels.verification import runs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,6 +101,46 @@ def test_pictures_are_small() -> None:
 def test_links_lead_somewhere(path: Path) -> None:
     targets = [link for link in LINK.findall(path.read_text()) if "://" not in link]
     assert [link for link in targets if not (path.parent / link).exists()] == []
+
+
+def kept_results(folder: Path) -> results.Results:
+    """A file of results in a checkout at `folder`: a row ahead of its peer, one behind, and one of a kernel that is gone."""
+    known = variants.variants("sparse_mla", arch="sm_90a")[0].id
+    made = {known: results.fingerprint(known)}
+
+    def row(op: str, form: str, point: str, us: float, kernels: dict[str, str]) -> results.Row:
+        peer = results.PeerTime("FlashMLA", "1.0", 10.0, (10.0,))
+        return results.Row("attention", op, form, f"{form} {point}", kernels, us, (us,), (peer,))
+
+    rows = (
+        row("sparse_mla", "bf16", "t=1 heads=16", 5.0, made),
+        row("sparse_mla", "v4", "t=2 heads=16", 13.0, made),
+        row("topk_selector", "default", "rows=1", 12.0, {"topk_selector__cutedsl_sm90a__gone": "0"}),
+    )
+    run = results.Run("2026-12-01", "python -m dsl_kernels bench --record", "580", "ab")
+    held = results.Results("NVIDIA H200", "abc", "0.1.0", {"torch": "2"}, (run,), rows)
+    results.write(results.path_of(held.gpu, folder), held)
+    return held
+
+
+def test_pages_picture_and_figures_come_from_the_file_of_results(tmp_path: Path) -> None:
+    held = kept_results(tmp_path)
+    assert update_docs.results_pages(tmp_path) == {tmp_path / "docs" / "results_h200.md": results.page(held)}
+    beside = draw_pipeline.beside_peers(tmp_path)
+    assert beside.peers == ["FlashMLA"] and "commit abc" in beside.taken
+    assert beside.groups["attention, bf16"] == [(0.5, "t=1, heads=16")]
+    assert beside.slower == [
+        (1.3, "attention, v4, t=2, heads=16"), (1.2, "selection, rows=1 (kernel changed since)"),
+    ]  # fmt: skip
+    picture = draw_pipeline.results_picture(tmp_path)
+    assert "1 faster, 2 slower; one run of commit abc" in picture and "t=2, heads=16: 1.30" in picture
+    assert ElementTree.fromstring(picture).tag.endswith("svg")
+
+
+def test_without_results_the_picture_says_that_its_times_are_not_of_one_run(tmp_path: Path) -> None:
+    assert update_docs.results_pages(tmp_path) == {}
+    beside = draw_pipeline.beside_peers(tmp_path)
+    assert "not one run" in beside.taken and sum(map(len, beside.groups.values())) > 50
 
 
 WORDS = """one two three four five six seven eight nine ten eleven twelve
