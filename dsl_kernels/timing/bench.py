@@ -398,7 +398,7 @@ def checkout() -> Path | None:
 
 
 def commit() -> str | None:
-    """Commit of the source tree, with a + where files differ from it."""
+    """Commit of the source tree, with a + where files differ from it; what runs write into `results` counts as none of them."""
     root = checkout()
     if root is None:
         return None
@@ -406,8 +406,12 @@ def commit() -> str | None:
     if head is None:
         return None
     return head + (
-        "+" if _output("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no") else ""
-    )
+        "+"
+        if _output(
+            "git", "-C", str(root), "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results"
+        )
+        else ""
+    )  # fmt: skip
 
 
 def driver_version() -> str | None:

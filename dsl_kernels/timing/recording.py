@@ -262,17 +262,8 @@ def _prompt(item: Item, run: int) -> Row:
     }
     us = found["together"]
     return Row(
-        item.section,
-        item.op,
-        item.form,
-        item.point,
-        kernels,
-        us,
-        (us,),
-        parts=parts,
-        clocks=bench.clocks(),
-        run=run,
-    )
+        item.section, item.op, item.form, item.point, kernels, us, (us,), parts=parts, clocks=bench.clocks(), run=run
+    )  # fmt: skip
 
 
 def _checked_step(item: Item, inputs: steps.StepInputs) -> dict[str, str]:
@@ -342,7 +333,7 @@ def record(
         try:
             with torch.inference_mode():
                 row = measured(item, session, run)
-            held = replace(held.with_row(row), absent=dict(session.absent))
+            held = replace(held.with_row(row), absent={**held.absent, **session.absent})
         except (DslKernelError, torch.OutOfMemoryError) as error:
             failed.append(f"{item.key}: {error}")
         results.write(path, held)

@@ -107,7 +107,7 @@ class Results:
 
     Attributes:
         versions: of what stands below the kernels, by name.
-        absent: why a peer is not in the rows, by its name.
+        absent: why a peer is not in the rows, or not in those of a run, by its name.
         ended: points at which a run ended without a row, and how often.
     """
 
@@ -205,7 +205,7 @@ def begin(held: Results | None, fresh: Results, path: Path) -> Results:
         said = ", ".join(f"{name} {fresh.versions.get(name)}" for name in sorted(other))
         wanted = ", ".join(f"{name} {held.versions[name]}" for name in sorted(other))
         raise _mixed(path, wanted, said)
-    return replace(held, runs=(*held.runs, *fresh.runs), absent=fresh.absent)
+    return replace(held, runs=(*held.runs, *fresh.runs))
 
 
 def _mixed(path: Path, expected: str, got: str) -> InvalidArgumentError:
@@ -270,7 +270,7 @@ def page(results: Results) -> str:
         f"Of {len(results.rows)} rows {len(compared)} have a peer, {len(compared) - len(behind)} are ahead of it or level; "
         f"{len(stale)} are of kernels that changed since.",
     ]
-    parts += [f"Not in these rows: {_absent(results)}."] if results.absent else []
+    parts += [f"Not installed, in one run at least: {_absent(results)}."] if results.absent else []
     parts.append("## Behind a peer")
     parts.append(_table(behind, stale, section=True) if behind else "None.")
     for section, title in SECTIONS.items():

@@ -381,9 +381,15 @@ def test_the_baseline_keeps_its_best_setting_for_the_same_sizes(on_cpu, monkeypa
     assert ran == [("small", 1)] * 3 + [("small", 2)] * 3
     assert measure.time_baseline(given, 0.1, notes) == {"us": 1.0, "setting": "small", "splits": 2}
     assert ran[6:] == [("small", 2)] * 3 and notes == []
+    calls, out = measure.baseline_turns(given, 0.1, notes)
+    assert len(calls) == 3 and out.shape == given[0]["q_nope"].shape
+    del ran[:]
+    calls[1]()
+    assert ran == [("small", 2)]
     module.best_setting = None
     measure._settings.clear()
     assert measure.time_baseline(given, 0.1, notes) is None and "no Triton baseline" in notes[0]
+    assert measure.baseline_turns(given, 0.1, notes) is None
 
 
 def series(level: float, spread: float, count: int = 21) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 from dataclasses import asdict, replace
 from types import SimpleNamespace
@@ -40,11 +41,12 @@ def made(*rows: Row, **given) -> Results:
 @pytest.fixture
 def stub(monkeypatch):
     """A card that is not there, and a row for each item that is asked for: what was measured, and what the next item does."""
-    state = SimpleNamespace(asked=[], peers=[], fails={}, fresh=made())
+    state = SimpleNamespace(asked=[], peers=[], fails={}, fresh=made(), absent={})
 
     def measured(item, session, run):
         state.asked.append(item.key)
         state.peers.append(session.with_peers)
+        session.absent |= state.absent
         if item.key in state.fails:
             raise state.fails[item.key]
         return replace(row(item.point, 10.0), section=item.section, op=item.op, run=run)
@@ -274,6 +276,23 @@ def test_steps_and_prompts_have_parts(timed, monkeypatch) -> None:
     assert {"scoring", "selection", "attention", "page read"} <= set(step.parts) and len(step.kernels) == 3
 
 
+def flash_mla() -> SimpleNamespace:
+    """Our own functions in the place of FlashMLA's, in the heads that it has."""
+    ours = importlib.import_module("dsl_kernels.compat.flash_mla")
+
+    def of_its_heads(name: str):
+        def call(q, *args, **options):
+            assert q.shape[-2] in (64, 128), q.shape
+            return getattr(ours, name)(q, *args, **options)
+
+        return call
+
+    named = ("flash_mla_sparse_fwd", "flash_mla_with_kvcache")
+    return SimpleNamespace(
+        get_mla_metadata=ours.get_mla_metadata, **{name: of_its_heads(name) for name in named}
+    )
+
+
 @pytest.mark.parametrize(
     ("op", "form", "params", "name"),
     [
@@ -295,7 +314,7 @@ def test_steps_and_prompts_have_parts(timed, monkeypatch) -> None:
 )
 def test_peers_are_called_as_their_libraries_say(timed, monkeypatch, op, form, params, name) -> None:
     """Our own functions under the libraries' names stand in for them: they take what the libraries take and refuse the rest."""
-    monkeypatch.setitem(sys.modules, "flash_mla", importlib.import_module("dsl_kernels.compat.flash_mla"))
+    monkeypatch.setitem(sys.modules, "flash_mla", flash_mla())
     theirs = importlib.import_module("dsl_kernels.compat.deep_gemm")
     monkeypatch.setattr(theirs, "get_num_sms", lambda: 132, raising=False)
     monkeypatch.setitem(sys.modules, "deep_gemm", theirs)
@@ -361,3 +380,31 @@ def test_results_need_pydantic_to_be_read(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pydantic", None)
     with pytest.raises(ToolchainError, match="pydantic"):
         results.read(path)
+
+
+def test_why_a_peer_is_missing_is_kept_from_run_to_run(tmp_path, stub) -> None:
+    path = tmp_path / "gpu.json"
+    stub.absent = {"FlashMLA": "No module named 'flash_mla'"}
+    recording.record(path, CHOSEN[:1])
+    stub.absent = {"DeepGEMM": "No module named 'deep_gemm'"}
+    assert set(recording.record(path, CHOSEN).results.absent) == {"FlashMLA", "DeepGEMM"}
+
+
+def test_what_a_run_writes_does_not_change_its_commit(tmp_path, monkeypatch) -> None:
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
+
+    (tmp_path / "results").mkdir()
+    kept, source = tmp_path / "results" / "gpu.json", tmp_path / "kernel.py"
+    for path in (kept, source):
+        path.write_text("one")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "one")
+    monkeypatch.setattr(bench, "checkout", lambda: tmp_path)
+    clean = bench.commit()
+    kept.write_text("two")
+    assert clean and not clean.endswith("+") and bench.commit() == clean
+    source.write_text("two")
+    assert bench.commit() == f"{clean}+"
