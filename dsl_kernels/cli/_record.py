@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,11 +31,19 @@ def record(op: str | None, point: str, limit: float, output: Path | None, again:
     chosen = recording.items(op, point)
     if not chosen:
         raise out.no_points("record", point)
+    begun = time.monotonic()
     with out.progress(as_json) as bar:
         task = bar.add_task("record", total=None)
-        found = recording.record(
-            path, chosen, limit=limit, again=again, said=lambda key: bar.update(task, description=key)
-        )
+
+        def said(key: str) -> None:
+            bar.update(task, description=key)
+            if not out.error_console().is_terminal:
+                # A log that ends with the process says where.
+                out.error_console().print(
+                    f"{time.monotonic() - begun:.0f} s {key}", markup=False, soft_wrap=True
+                )
+
+        found = recording.record(path, chosen, limit=limit, again=again, said=said)
     if as_json:
         out.print_json({**asdict(found.results), "left": found.left, "failed": list(found.failed)})
     else:

@@ -30,6 +30,7 @@ from .results import PeerTime, Results, Row, Run
 MOST_ENDED = 2
 # From this time of a call on, each contender also runs on end for so long.
 SUSTAINED_FROM_US, SUSTAINED_SECONDS = 300.0, 0.4
+# Steps and prompts consist of points above: what the peers take for these is added up on the page.
 STEP_BATCHES, STEP_CONTEXTS = (1, 4, 16, 64), (32768, 131072)
 PROMPT_ROWS, PROMPT_CONTEXTS = 4096, (32768, 131072)
 STEP_HEADS = 16
@@ -58,7 +59,7 @@ class Item:
 def _attention() -> Iterator[tuple[str, dict[str, Any]]]:
     few: tuple[int, ...] = (1, 16, 64, 128)
     many: tuple[int, ...] = (1, 4, 16, 64, 96, 128)
-    for heads, counts in ((16, few), (64, many), (128, many)):
+    for heads, counts in ((16, (1, 4, 16, 64, 128)), (64, many), (128, many)):
         yield from (("bf16", {"t": t, "heads": heads, "pages": 4096}) for t in counts)
     many = (1, 4, 5, 64, 128)
     for heads, counts in ((16, few), (64, many), (128, many)):
@@ -73,13 +74,16 @@ def _attention() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _scoring() -> Iterator[tuple[str, dict[str, Any]]]:
-    for b, length in product((1, 16, 64), (4096, 32768, 131072)):
+    for b, length in (*product((1, 16, 64), (4096, 32768, 131072)), (4, 32768), (4, 131072)):
         yield "decode", {"b": b, "len": length, "heads": 64, "next_n": 1}
     yield from (("prefill", {"s": PROMPT_ROWS, "skv": skv, "heads": 64}) for skv in PROMPT_CONTEXTS)
 
 
 def _selection() -> Iterator[tuple[str, dict[str, Any]]]:
-    sizes = (*product((1, 16, 64), (4096, 32768, 131072)), (128, 131072), (64, 1 << 20), (4096, 32768))
+    sizes = (
+        *product((1, 16, 64), (4096, 32768, 131072)), (4, 32768), (4, 131072), (128, 131072), (64, 1 << 20),
+        (4096, 32768), (4096, 131072),
+    )  # fmt: skip
     yield from (("default", {"rows": rows, "len": length, "k": 2048}) for rows, length in sizes)
 
 

@@ -276,7 +276,8 @@ def page(results: Results) -> str:
     for section, title in SECTIONS.items():
         rest = [row for row in results.rows if row.section == section and row not in behind]
         if rest:
-            parts += [f"## {title}", _parts_table(rest, stale) if rest[0].parts else _table(rest, stale)]
+            table = _parts_table(rest, stale, results) if rest[0].parts else _table(rest, stale)
+            parts += [f"## {title}", table]
     return "\n\n".join(parts) + "\n"
 
 
@@ -323,13 +324,35 @@ def _table(rows: Sequence[Row], stale: set[str], section: bool = False) -> str:
     return _markdown(columns, cells)
 
 
-def _parts_table(rows: Sequence[Row], stale: set[str]) -> str:
+def peers_added(row: Row, results: Results) -> float | None:
+    """The fastest peers' times of what a step or a prompt consists of, added up; None where one has no row with a peer."""
+    sizes = dict(word.split("=") for word in row.point.split()[1:])
+    if row.section == "step":
+        b, length, heads = sizes["batch"], sizes["context"], sizes["heads"]
+        wanted: tuple[str, ...] = (
+            f"scoring decode b={b} len={length} heads=64 next_n=1", f"selection default rows={b} len={length} k=2048",
+            f"attention bf16 t={b} heads={heads} pages=4096",
+        )  # fmt: skip
+    else:
+        s, length = sizes["rows"], sizes["context"]
+        wanted = (
+            f"scoring prefill s={s} skv={length} heads=64", f"selection default rows={s} len={length} k=2048",
+        )  # fmt: skip
+    held = {f"{each.section} {each.point}": each.fastest for each in results.rows}
+    found = [held.get(name) for name in wanted]
+    return sum(peer.us for peer in found if peer) if all(found) else None
+
+
+def _parts_table(rows: Sequence[Row], stale: set[str], results: Results) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row.parts))
     cells = [
-        [_mark(row, stale), _number(row.us), *(_number(row.parts.get(name)) for name in names), *_clocks(row)]
+        [
+            _mark(row, stale), _number(row.us), *(_number(row.parts.get(name)) for name in names),
+            _number(peers_added(row, results)), *_clocks(row),
+        ]
         for row in rows
-    ]
-    return _markdown(["point", "ours, µs", *names, "MHz", "W"], cells)
+    ]  # fmt: skip
+    return _markdown(["point", "ours, µs", *names, "fastest peers of its parts, added", "MHz", "W"], cells)
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -160,7 +160,7 @@ def test_the_page_begins_with_what_is_behind_a_peer_and_marks_kernels_that_chang
         row("t=2", 15.0, ("FlashMLA", 10.0)),
         Row(**{**stale, "peers": tuple(PeerTime(**peer) for peer in stale["peers"])}),
         gone,
-        row("t=3", 3.0, section="step", parts={"scoring": 1.0}),
+        row("bf16 batch=1 context=4096 heads=16", 3.0, section="step", parts={"scoring": 1.0}),
         absent={"DeepGEMM": "No module named 'deep_gemm'"},
     )
     text = results.page(held)
@@ -170,8 +170,41 @@ def test_the_page_begins_with_what_is_behind_a_peer_and_marks_kernels_that_chang
     assert "| Triton split-K | 10 | 1.20 |" in lines[3] and "| 1.50 |" in lines[2]
     assert "| t=1 | 10 | FlashMLA | 20 | 0.50 | - | 0.50 | 1980 | 300 |" in lines and "| t=5 ✗ |" in text
     assert "Of 5 rows 4 have a peer, 2 are ahead of it or level; 2 are of kernels that changed since." in text
-    assert "DeepGEMM (No module" in text and "| t=3 | 3 | 1 |" in text
+    assert "DeepGEMM (No module" in text and "heads=16 | 3 | 1 | - |" in text
     assert text.count("t=2") == 1 and "commit abc" in text and "FlashMLA 1" in text
+
+
+def test_a_step_stands_beside_the_fastest_peers_of_its_parts_added_up() -> None:
+    step = row("bf16 batch=16 context=4096 heads=16", 9.0, section="step", parts={"scoring": 4.0})
+    parts = [
+        row("decode b=16 len=4096 heads=64 next_n=1", 4.0, ("DeepGEMM", 5.0), section="scoring"),
+        row("default rows=16 len=4096 k=2048", 3.0, ("a", 4.0), ("b", 3.5), section="selection"),
+        row("bf16 t=16 heads=16 pages=4096", 2.0, ("FlashMLA", 6.0)),
+    ]
+    assert results.peers_added(step, made(step, *parts)) == 14.5
+    assert results.peers_added(step, made(step, *parts[:2])) is None
+    assert "| 9 | 4 | 14.5 |" in results.page(made(step, *parts))
+    prompt = row("bf16 rows=4096 context=32768", 9.0, section="prompt", parts={"scoring": 4.0})
+    halves = [
+        row("prefill s=4096 skv=32768 heads=64", 1.0, ("DeepGEMM", 5.0), section="scoring"),
+        row("default rows=4096 len=32768 k=2048", 1.0, ("a", 4.0), section="selection"),
+    ]
+    assert results.peers_added(prompt, made(prompt, *halves)) == 9.0
+
+
+def test_the_parts_of_steps_are_points_of_the_record() -> None:
+    rows = [
+        row(
+            item.point,
+            2.0,
+            ("peer", 1.0),
+            section=item.section,
+            parts={"scoring": 1.0} if item.section in ("step", "prompt") else {},
+        )
+        for item in recording.items()
+    ]
+    held = made(*rows)
+    assert [r.point for r in rows if r.parts and results.peers_added(r, held) is None] == []
 
 
 def test_times_on_end_are_compared_where_both_have_them() -> None:
