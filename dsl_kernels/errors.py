@@ -7,40 +7,16 @@ and tools never match on prose.
 
 from __future__ import annotations
 
-
-class DslKernelError(Exception):
-    """Base of every error the library raises on purpose.
-
-    Args:
-        subject: The argument, variant or file that is at fault.
-        expected: What would have been accepted.
-        got: What came instead.
-        fix: What the caller can do about it.
-        code: Stable identifier; defaults to the class's `default_code`.
-        where: The line of a kernel's declaration that says it, as `file:line: text`.
-    """
-
-    default_code = "ERROR"
-
-    def __init__(
-        self, subject: str, *, expected: str, got: str, fix: str, code: str | None = None, where: str = ""
-    ) -> None:
-        self.subject, self.expected, self.got, self.fix, self.where = subject, expected, got, fix, where
-        self.code = code or self.default_code
-        place = f"{where}: " if where else ""
-        super().__init__(f"{place}error[{self.code}] {subject}: expected {expected}; got {got}. Fix: {fix}")
-
-    def at(self, where: str) -> DslKernelError:
-        """The same error at a line of a declaration."""
-        return _rebuild(type(self), self.subject, self.expected, self.got, self.fix, self.code, where)
-
-    def __reduce__(self):
-        """Survive the trip back from a compile worker, where keyword-only arguments would be lost."""
-        return _rebuild, (type(self), self.subject, self.expected, self.got, self.fix, self.code, self.where)
+from .typed_error import TypedError
+from .typed_error import did_you_mean as did_you_mean
 
 
-def _rebuild(cls, subject, expected, got, fix, code, where):
-    return cls(subject, expected=expected, got=got, fix=fix, code=code, where=where)
+class DslKernelError(TypedError):
+    """Base of every error the library raises on purpose; its parts are those of `TypedError`."""
+
+
+BaseError = DslKernelError
+"""The same class, under the name that it has for modules that are also in the emulator's own distribution."""
 
 
 class InvalidArgumentError(DslKernelError, ValueError):
@@ -161,13 +137,3 @@ class WrongResultError(DslKernelError, RuntimeError):
     """A variant whose outputs differ from the reference by more than the problem's tolerances."""
 
     default_code = "WRONG_RESULT"
-
-
-def did_you_mean(name: str, known: list[str]) -> str:
-    """A short hint with the closest of the known names, or all of them when few."""
-    import difflib
-
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    if close:
-        return "did you mean " + ", ".join(close) + "?"
-    return "known: " + ", ".join(sorted(known)[:20])

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import runpy
-import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 import typer.core
 
-from ..errors import DslKernelError, InvalidArgumentError
+from ..errors import InvalidArgumentError
 from . import _output as out
 
 if TYPE_CHECKING:
@@ -44,52 +39,35 @@ def run(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Run a program with every launch checked; status 1 when a check fails or the program does."""
-    from ..emulator.script import emulated, summary
-    from ..emulator.script.text import PURPOSE, reached, row
+    from ..emulator.script import summary
+    from ..emulator.script.program import check_program
 
     if not script.is_file():
         raise InvalidArgumentError(
             OPTION, expected="a Python file", got=str(script), fix="give the path of the program"
         )
-    failure, status = "", 0
-    argv, path = sys.argv, list(sys.path)
-    with emulated(
-        arch, interleavings=interleavings, seed=seed, check="report", sms=sms, explain=explain
-    ) as session:
-        sys.argv = [str(script), *ctx.meta["script_args"]]
-        sys.path.insert(0, os.fspath(script.resolve().parent))
-        try:
-            # With --json standard output is the JSON's alone.
-            with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-                runpy.run_path(str(script), run_name="__main__")
-        except SystemExit as stop:
-            failure = "" if stop.code in (0, None) else f"the program ended with {stop.code!r}"
-        except DslKernelError as error:
-            failure = str(error)
-        except Exception:  # the program's own
-            failure = traceback.format_exc()
-        finally:
-            sys.argv, sys.path[:] = argv, path
-    if failure or not session.ok:
-        status = 1
+    # With --json standard output is the JSON's alone.
+    outcome = check_program(
+        script, ctx.meta["script_args"], arch=arch, interleavings=interleavings, seed=seed, sms=sms, explain=explain,
+        quiet=as_json,
+    )  # fmt: skip
     if as_json:
-        rows = [row(record) for record in session.launches]
-        record = {
-            "script": str(script), "arch": arch, "purpose": PURPOSE, "launches": rows, "notes": dict(session.notes),
-            "failure": failure, "ok": not status,
-        }  # fmt: skip
-        out.print_json({**record, "coverage": reached(session)} if coverage else record)
+        out.print_json(outcome.as_dict(coverage))
     else:
-        out.console().print(summary(session), markup=False, highlight=False, soft_wrap=True)
+        out.console().print(summary(outcome.session), markup=False, highlight=False, soft_wrap=True)
         if coverage:
-            for kernel, found in session.coverage().items():
+            for kernel, found in outcome.session.coverage().items():
                 typer.echo(f"What all launches of {kernel.entry} reached together: {found}")
-        if failure:
+        if outcome.failure:
             out.error_console().print(
-                f"the program failed: {failure}", style="red", markup=False, highlight=False, soft_wrap=True
+                f"the program failed: {outcome.failure}",
+                style="red",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
             )
-    if status:
-        raise typer.Exit(status)
+    if not outcome.ok:
+        raise typer.Exit(1)
 
 
 def explain_variant(

@@ -76,6 +76,10 @@ def library_path() -> Path:
         BuildError: no compiler, a compile that failed, or a cache folder that cannot be written.
         CacheError: a cache folder that others may write to.
     """
+    if not any(SOURCES.glob("*.cpp")):
+        raise BuildError(
+            f"{PREBUILT} is missing, which came with the package", fix="install the package again"
+        )
     # What only a build needs: the emulator alone, with its core, depends on numpy and nothing else.
     import filelock
 

@@ -6,13 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import arguments
-from ..errors import DslKernelError
+from ..errors import BaseError
 
 if TYPE_CHECKING:
     from .report import Finding, Report
 
 
-class EmulatorError(DslKernelError, RuntimeError):
+class EmulatorError(BaseError, RuntimeError):
     """A kernel failed a check while it was executed.
 
     ``finding`` is the first error found, ``report`` everything known when execution stopped.

@@ -1,6 +1,8 @@
 """The emulator as a distribution of its own: what it is made of imports numpy alone, and its wheel runs by itself."""
 
+import ast
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -9,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dsl_kernels.emulator import build
+from dsl_kernels import errors
+from dsl_kernels.emulator import EmulatorError, build
 
 from .kernels import simple
 
@@ -34,9 +37,12 @@ try:
     ptx_emulator.launch(sys.argv[1], 1, 64, [x])
 except EmulatorError as error:
     assert error.finding.code == "out-of-bounds-global", error
+    assert isinstance(error, ptx_emulator.PtxEmulatorError)
 else:
     raise SystemExit("an access out of bounds was not seen")
 import ptx_emulator.emulator.script  # what it checks programs with is imported where they use it
+from ptx_emulator.emulator.command import main
+assert main(["run", sys.argv[2], "zeros:float32:32", "--block", "32", "--interleavings", "1"]) == 0
 print(ptx_emulator.emulator.build.PREBUILT.is_file(), "dsl_kernels" in sys.modules, "torch" in sys.modules)
 """
 
@@ -46,21 +52,70 @@ def test_its_core_has_the_flags_of_the_librarys():
     assert tuple(options.split()) == build.FLAGS
 
 
+def taken() -> list[str]:
+    """Files of the library that the distribution has, beside those of the emulator."""
+    return re.findall(r'"\$\{LIBRARY\}/([\w/]+\.(?:py|h|typed))"', LIST)
+
+
+def test_its_sdist_holds_what_the_wheel_is_made_of():
+    (listed,) = (
+        node.value
+        for node in ast.parse((SOURCE / "backend.py").read_text()).body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "TAKEN"
+    )
+    version = "__init__.py"  # which the version is read from
+    wanted = {name for name in taken() if not name.startswith("emulator/")} | {"emulator", version}
+    assert set(ast.literal_eval(listed)) == wanted
+
+
+def test_its_errors_have_what_its_modules_import():
+    own = {node.name for node in ast.parse((SOURCE / "errors.py").read_text()).body if hasattr(node, "name")}
+    own |= {"BaseError", "did_you_mean"}
+    files = [
+        ROOT / "dsl_kernels" / name for name in taken() if name.endswith(".py") and name != "typed_error.py"
+    ]
+    emulator = ROOT / "dsl_kernels" / "emulator"
+    wanted = set()
+    for path in [*files, *emulator.rglob("*.py")]:
+        # As many dots as lead out of the file's folder to the package, where the distribution's `errors` is.
+        dots = len(path.relative_to(ROOT / "dsl_kernels").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.level, node.module) == (dots, "errors"):
+                wanted |= {alias.name for alias in node.names}
+    assert "UnsupportedArchError" in wanted and wanted <= own
+
+
+def test_its_base_error_is_the_librarys_there():
+    assert errors.BaseError is errors.DslKernelError and issubclass(EmulatorError, errors.DslKernelError)
+    with pytest.raises(EmulatorError) as raised:
+        raise pickle.loads(pickle.dumps(EmulatorError("a message")))
+    assert raised.value.code == "EMULATOR"
+
+
 def test_what_it_is_made_of_imports_numpy_alone(tmp_path):
+    (tmp_path / "k.ptx").write_text(SCALE)
     package = tmp_path / "ptx_emulator"
     ignore = shutil.ignore_patterns("*.cpp", "*.hpp", "*.h", "__pycache__")
     shutil.copytree(ROOT / "dsl_kernels" / "emulator", package / "emulator", ignore=ignore)
-    for name in re.findall(r'"\$\{LIBRARY\}/([\w/]+\.(?:py|h))"', LIST):
+    for name in taken():
         (package / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / "dsl_kernels" / name, package / name)
-    shutil.copy(SOURCE / "__init__.py", package)
+    for name in ("__init__.py", "__main__.py", "errors.py"):
+        shutil.copy(SOURCE / name, package)
     shutil.copy(build.library_path(), package / "emulator" / build.PREBUILT.name)
     absent = "import sys\nsys.modules.update(dict.fromkeys(('dsl_kernels', 'torch', 'filelock', 'platformdirs')))\n"
     program = absent + PROGRAM.replace('"dsl_kernels" in sys.modules, "torch" in sys.modules', "")
     done = subprocess.run(
-        [sys.executable, "-c", program, SCALE], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, SCALE, "k.ptx"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode == 0 and done.stdout.split() == ["True"], done.stderr
+    assert done.returncode == 0 and done.stdout.splitlines()[-1].strip() == "True", done.stderr
+    help_ = [sys.executable, "-m", "ptx_emulator", "run", "--help"]
+    done = subprocess.run(help_, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "usage: ptx-emulator run" in done.stdout, done.stderr
 
 
 @pytest.mark.slow
@@ -75,18 +130,25 @@ def test_its_wheel_runs_where_there_is_numpy_alone(tmp_path):
     wanted = ["scikit-build-core>=0.10", "numpy>=2"]
     if pip("download", "--no-deps", "-d", str(tmp_path / "there"), *wanted).returncode:
         pytest.skip("pip finds no scikit-build-core or no numpy: there is no network, or no pip")
-    built = pip("wheel", "--no-deps", "-w", str(tmp_path), str(SOURCE))
+    # The sdist is made where the checkout is, the wheel from the sdist alone.
+    assert not pip("install", "--target", str(tmp_path / "backend"), wanted[0]).returncode
+    made = "import sys; sys.path[:0] = sys.argv[1:3]; import backend; print(backend.build_sdist(sys.argv[3]))"
+    command = [sys.executable, "-c", made, SOURCE, tmp_path / "backend", tmp_path]
+    subprocess.run(command, cwd=SOURCE, check=True, capture_output=True)
+    (sdist,) = tmp_path.glob("ptx_emulator-*.tar.gz")
+    built = pip("wheel", "--no-deps", "-w", str(tmp_path), str(sdist))
     assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("ptx_emulator-*-py3-none-*.whl")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     installed = pip("--python", str(python), "install", "--find-links", str(tmp_path / "there"), str(wheel))
     assert installed.returncode == 0, installed.stderr
+    (tmp_path / "k.ptx").write_text(SCALE)
     # No compiler, no cache and nothing of this environment.
     env = {"PATH": "", "HOME": str(tmp_path / "nowhere"), "LANG": os.environ.get("LANG", "C")}
     listed = "from importlib.metadata import distributions\nprint(*sorted(d.name for d in distributions()))\n"
     done = subprocess.run(
-        [python, "-c", listed + PROGRAM, SCALE],
+        [python, "-c", listed + PROGRAM, SCALE, "k.ptx"],
         cwd=tmp_path,
         env=env,
         capture_output=True,
@@ -94,4 +156,16 @@ def test_its_wheel_runs_where_there_is_numpy_alone(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["numpy ptx-emulator", "True False False"]
+    first, *_, last = done.stdout.splitlines()
+    assert (first, last) == ("numpy ptx-emulator", "True False False")
+    command = [
+        tmp_path / "venv" / "bin" / "ptx-emulator",
+        "run",
+        "k.ptx",
+        "zeros:float32:32",
+        "--block",
+        "64",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "out-of-bounds-global" in done.stdout, done.stderr
+    subprocess.run([python, SOURCE / "smoke.py"], cwd=tmp_path, env=env, check=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from ...errors import DslKernelError
+from ...errors import BaseError
 from .driver import INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, SUCCESS, VERSION, Driver, encode_tiled
 from .errors import UnsupportedCall
 from .hooks import Patches
@@ -72,7 +72,7 @@ class CApi:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.session = driver.session
-        self.errors: list[DslKernelError] = []
+        self.errors: list[BaseError] = []
         self._made: dict[str, Any] = {}
         self._texts: dict[int, Any] = {}
         self._next = itertools.count()
@@ -96,7 +96,7 @@ class CApi:
         def run(*args: Any) -> int:
             try:
                 return call(*[0 if a is None else a for a in args])
-            except DslKernelError as error:
+            except BaseError as error:
                 self.errors.append(error)
                 return 999
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...errors import DslKernelError
+from ...errors import BaseError
 
 
-class UnsupportedCall(DslKernelError, NotImplementedError):
+class UnsupportedCall(BaseError, NotImplementedError):
     """A call of the driver, of the runtime or of a DSL that the emulator does not record. It never guesses."""
 
     default_code = "SCRIPT_UNSUPPORTED"

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...errors import DslKernelError
+from ...errors import BaseError
 from ...runtime import toolkit
 from ..descriptors import SIZE, Descriptor
 from ..errors import LaunchError
@@ -85,7 +85,7 @@ class _Compiled:
 
     def __init__(self, session: Session, device_mod: Any, ptx: str) -> None:
         self.launches: dict[str, Callable[..., None]] = {}
-        self.error: DslKernelError | None = None  # what a launch raised, which TVM gives on as another type
+        self.error: BaseError | None = None  # what a launch raised, which TVM gives on as another type
         self._functions: dict[str, Any] = {}
         for function in device_mod.functions.values():
             if "global_symbol" in function.attrs:
@@ -107,7 +107,7 @@ class _Compiled:
                     )
                 try:
                     compiled.launches[name](*args)
-                except DslKernelError as error:
+                except BaseError as error:
                     compiled.error = error
                     raise
 
