@@ -318,9 +318,118 @@ def test_lanes_race_with_what_they_overwrite():
     assert codes(matrix.replace("@", ""), block=32)[1] == {"lane-race"}
 
 
+# Warp 0 hands a word to warp 1: each lane of one stores, one lane of it arrives; one lane of the other waits, each loads.
+HANDED = """
+setp.ne.u32 %p1, %r1, 0; @%p1 bra SET; mbarrier.init.shared.b64 [%r3], 1; mbarrier.init.shared.b64 [%r3+8], 1; SET: bar.sync 0;
+and.b32 %r4, %r1, 31; setp.ne.u32 %p3, %r4, 0; shl.b32 %r5, %r4, 2; add.u32 %r5, %r2, %r5;
+setp.gt.u32 %p2, %r1, 31; @%p2 bra TAKE;
+st.shared.u32 [%r5], %r1;
+GIVEN
+@!%p3 mbarrier.arrive.shared.b64 _, [%r3];
+bar.warp.sync -1;
+BACK: mbarrier.try_wait.parity.shared.b64 %p4, [%r3+8], 0; @!%p4 bra BACK;
+st.shared.u32 [%r5], %r3;
+bra DONE;
+TAKE: @%p3 bra TAKEN;
+AGAIN: mbarrier.try_wait.parity.shared.b64 %p4, [%r3], 0; @!%p4 bra AGAIN;
+TAKEN: WAITED
+ld.shared.u32 %r7, [%r5];
+READ
+@!%p3 mbarrier.arrive.shared.b64 _, [%r3+8];
+DONE:
+"""
+SYNC = "bar.warp.sync -1;"
+ORDERED = {"GIVEN": SYNC, "WAITED": SYNC, "READ": SYNC}
+
+
+def handed(**changed: str) -> str:
+    body = HANDED
+    for place, text in {**ORDERED, **changed}.items():
+        body = body.replace(place, text, 1)
+    return body
+
+
+def test_a_lane_that_arrives_or_waits_for_its_warp_has_met_the_others():
+    assert codes(handed(), block=64, n=8, strict_races=True) == (set(), set())
+    # The lane that arrives hands on what it stored itself.
+    own = handed(GIVEN="").replace("st.shared.u32 [%r5], %r1;", "@!%p3 st.shared.u32 [%r2], %r1;")
+    own = own.replace("ld.shared.u32 %r7, [%r5]", "ld.shared.u32 %r7, [%r2]")
+    assert codes(own, block=64, n=8, strict_races=True) == (set(), set())
+
+
+@pytest.mark.parametrize(
+    "place, said",
+    [
+        ("GIVEN", "store by lane 1 of warp 0: another lane of that warp arrived for it"),
+        ("WAITED", "other lanes of the warp waited for it"),
+        ("READ", "load by lane 1 of warp 1: another lane of that warp arrived for it"),
+    ],
+)
+def test_a_lane_that_arrives_or_waits_for_its_warp_needs_a_barrier_of_the_warp(place, said):
+    body = handed(
+        **{place: "shfl.sync.idx.b32 %r8, %r1, 0, 31, -1;"}
+    )  # waits for the lanes, and orders no memory
+    assert codes(body, block=64, n=4) == (set(), {"lane-race"})
+    for s in interleavings(8):
+        report = launch(
+            simple(BEGIN + body), 1, 64, [None], interleaving=s, check="report", strict_races=True
+        )
+        assert {f.code for f in report.errors} == {"lane-race"} and said in str(report.errors[0]), (s, report)
+
+
 def test_a_warp_barrier_has_its_own_lanes_in_its_mask():
     """PTX ISA, bar.warp.sync: undefined if the executing thread is not in the mask."""
     assert codes("bar.warp.sync 0xFFFFFFFE;", block=32)[0] == {"member-mask"}
+
+
+BULK = """
+shl.b32 %r4, %r1, 2; add.u32 %r5, %r2, %r4; setp.ne.u32 %p3, %r1, 0; @%p3 bra SET; mbarrier.init.shared.b64 [%r3], 1; SET: bar.warp.sync -1;
+FIRST fence.proxy.async.shared::cta; MET
+@%p3 bra JOIN;
+COPY
+JOIN: bar.warp.sync -1;
+"""
+COPIES = {
+    "store": ("st.shared.u32 [%r5], %r1;", "cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r2], 128; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"),
+    "load": ("st.shared.u32 [%r5], %r1; bar.warp.sync -1; ld.shared.u32 %r7, [%r5];", """
+        mbarrier.arrive.expect_tx.shared.b64 _, [%r3], 128;
+        cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%d1], 128, [%r3];
+        AGAIN: mbarrier.try_wait.parity.shared.b64 %p4, [%r3], 0; @!%p4 bra AGAIN;"""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_a_lane_that_issues_a_copy_for_its_warp_has_met_the_others(copy):
+    first, issued = COPIES[copy]
+    body = BULK.replace("FIRST", first).replace("COPY", issued)
+    ordered, missing = body.replace("MET", "bar.warp.sync -1;"), body.replace("MET", "")
+    assert codes(ordered, block=32, n=6, strict_races=True, strict_exits=True) == (set(), set())
+    assert "lane-race" in codes(missing, block=32, n=6)[1]
+    # A later copy of the same lane is as unordered, however often it has waited for its own.
+    assert codes(missing, block=32, strict_races=True)[0] == {"lane-race"}
+
+
+STAGES = """
+setp.ne.u32 %p1, %r1, 0; @%p1 bra SET; mbarrier.init.shared.b64 [%r3], 32; mbarrier.init.shared.b64 [%r3+8], 32; SET: bar.sync 0;
+setp.gt.u32 %p2, %r1, 31; and.b32 %r4, %r1, 31; shl.b32 %r4, %r4, 2; add.u32 %r5, %r2, %r4; cvt.u64.u32 %d2, %r4; add.u64 %d2, %d1, %d2;
+@%p2 bra TAKE;
+cp.async.ca.shared.global [%r5], [%d2], 4; cp.async.mbarrier.arrive.noinc.shared.b64 [%r3];
+cp.async.ca.shared.global [%r5+128], [%d2], 4; cp.async.mbarrier.arrive.noinc.shared.b64 [%r3+8];
+bra DONE;
+TAKE: mbarrier.try_wait.parity.shared.b64 %p4, [%r3], 0; @!%p4 bra TAKE;
+AGAIN: mbarrier.try_wait.parity.shared.b64 %p4, [%r3+WHICH], 0; @!%p4 bra AGAIN;
+ld.shared.u32 %r7, [%r5]; ld.shared.u32 %r8, [%r5+128];
+DONE:
+"""
+
+
+def test_an_arrival_of_cp_async_says_nothing_of_later_copies():
+    """Though no group is committed between them, and the copies are done by then."""
+    assert codes(STAGES.replace("WHICH", "8"), block=64, n=6) == (set(), set())
+    for s in interleavings(6):
+        ptx = simple(BEGIN + STAGES.replace("WHICH", "0"))
+        report = launch(ptx, 1, 64, [np.zeros(64, np.uint32)], interleaving=s, check="report")
+        assert {f.code for f in report.errors} & {"race", "uninit-memory"}, s
 
 
 # ------------------------------------------------------------------------------------------ everything together

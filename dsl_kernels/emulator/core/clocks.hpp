@@ -203,6 +203,13 @@ class Shadows {
     }
     return bad;
   }
+  // Does one of the reads of a set satisfy it?
+  template <class F>
+  bool any_read(u32 set, F&& is) const {
+    for (u32 k = first[set]; k < first[set + 1]; k++)
+      if (is(members[k])) return true;
+    return false;
+  }
   // Forget the sets of reads: only once nothing that is alive refers to them.
   void forget_sets() {
     members.clear();

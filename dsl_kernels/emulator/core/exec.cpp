@@ -241,6 +241,7 @@ Flow Exec::control() {
       LANES(want, l) {
         for (u32 k = 0; k < 32; k++) joined[k] = std::max(joined[k], w.met[l][k]);
       }
+      if (want & ~w.lagging) w.lagging &= ~want;
       LANES(want, l) joined[l] = w.icount;
       LANES(want, l) std::copy(joined, joined + 32, w.met[l]);
       return Flow::next;

@@ -103,8 +103,8 @@ Flow Exec::bulk() {
     }
     g.wait = {};
     u32& seen = w.clock.hb[w.actor + P_CPASYNC];
-    seen = std::max(seen, u32(target));
-    if (in.m[0]) w.cp_open++;
+    if (in.m[0]) w.cp_open++, w.cp_ended.push_back(w.cp_clk++);
+    if (target) seen = std::max(seen, w.cp_ended[target - 1]);
     w.snapshot.reset();
     return Flow::next;
   }
@@ -117,6 +117,7 @@ Flow Exec::bulk() {
       }
     g.wait = {};
     std::vector<std::shared_ptr<BulkOp>> left;
+    acquires(mask);
     for (auto& b : w.bulk) {
       if (b->group <= target) w.clock.hb[b->slot] = std::max(w.clock.hb[b->slot], b->clk), b->awaited = true;
       if (b->group > target || !b->done) left.push_back(b);
@@ -154,6 +155,10 @@ Flow Exec::bulk() {
       }
       for (auto& x : to) M.use_mbar(w, pc, x.second, "bulk copy");
       Loc src = load ? M.resolve(w, pc, s[l], n, 1, 16, "bulk copy") : M.shared_at(w, pc, generic_shared(s[l]), n, 16, "bulk copy");
+      if (!met_others(l)) {
+        if (!load) check_issue(src, n, l, true, "bulk copy read");
+        for (auto& x : to) check_issue(x.first, n, l, false, "bulk copy write");
+      }
       M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"bulk copy to shared memory", &w, pc, at, [=] {
         Access acc = m->async_access(*wp, slot, clk, p, *at);
         m->note_read(src, n, acc, *wp, p, "bulk copy read");
@@ -181,6 +186,7 @@ Flow Exec::bulk() {
     } else {
       Loc src = M.shared_at(w, pc, generic_shared(s[l]), n, 16, "bulk store"), dst = M.resolve(w, pc, d[l], n, 1, 16, "bulk store");
       if (!dst.region->r.writable) M.fatal("write-to-read-only", &w, pc, "bulk store to '" + dst.region->name + "', which is read-only");
+      if (!met_others(l)) check_issue(src, n, l, true, "bulk store read");
       auto op = std::make_shared<BulkOp>(BulkOp{w.bulk_open, false, false, slot, clk, pc});
       w.bulk.push_back(op);
       auto data = std::make_shared<std::vector<u8>>();
@@ -287,7 +293,8 @@ void Exec::tma() {
         to.push_back({sa, ba});
       }
       for (auto& x : to) {
-        M.shared_at(w, pc, x.first, extent, 128, "tensor copy");
+        Loc put = M.shared_at(w, pc, x.first, extent, 128, "tensor copy");
+        if (!met_others(l)) check_issue(put, extent, l, false, "tensor copy write");
         M.use_mbar(w, pc, x.second, "tensor copy");
       }
       M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"tensor copy to shared memory", &w, pc, at, [=] {
@@ -319,7 +326,8 @@ void Exec::tma() {
         return true;
       }}));
     } else {
-      M.shared_at(w, pc, sa, extent, 128, "tensor store");
+      Loc from = M.shared_at(w, pc, sa, extent, 128, "tensor store");
+      if (!met_others(l)) check_issue(from, extent, l, true, "tensor store read");
       auto op = std::make_shared<BulkOp>(BulkOp{w.bulk_open, false, false, slot, clk, pc});
       w.bulk.push_back(op);
       auto data = std::make_shared<std::vector<u8>>(extent);

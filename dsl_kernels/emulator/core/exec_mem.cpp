@@ -176,8 +176,8 @@ void Exec::store() {
     shared |= loc.shadow != nullptr;
     if (!loc.shadow && !loc.region) M.fatal("write-to-param", &w, pc, "store to a kernel parameter");
     acc.value = remote_async ? nullptr : raw, acc.held = loc.p;
-    M.note_write(loc, u64(total), acc, w, pc, "store");
     if (loc.shadow && !in.m[2] && !remote_async) note_lane(loc, u64(total), l, raw, "store");
+    M.note_write(loc, u64(total), acc, w, pc, "store");
     // A value that was never written leaves the memory uninitialised as well.
     if (loc.shadow)
       for (int i = 0; i < total; i++)
@@ -193,6 +193,7 @@ void Exec::store() {
       M.mbar_tx(b, -s64(total), &w.clock);
     }
   }
+  if (in.m[2] >= 3) released(mask);
   if (in.m[2] >= 3 || remote_async) M.tick(w);
   if (in.m[2]) lanes_met(mask);
   if (shared) {
@@ -273,7 +274,7 @@ void Exec::atomic() {
       std::memcpy(loc.p + i * bytes, &r, bytes);
     }
   }
-  if (sem >= 3) M.tick(w);
+  if (sem >= 3) released(mask), M.tick(w);
   lanes_met(mask);
   for (int i = 0; i < n; i++)
     if (u64* d = dst(i, ~0u)) LANES(mask, l) d[l] = out[i * 32 + l];
@@ -284,9 +285,10 @@ void Exec::atomic() {
 void Exec::cp_async() {
   if (in.op == OP_cp_async_commit) {
     w.cp_open++;
+    w.cp_ended.push_back(w.cp_clk++);
     return;
   }
-  u32 actor = w.actor + P_CPASYNC, clk = u32(w.cp_open);
+  u32 actor = w.actor + P_CPASYNC, clk = w.cp_clk;
   if (in.op == OP_cp_async_mbar) {
     Val a;
     get(0, a, true, "mbarrier address");
@@ -307,7 +309,8 @@ void Exec::cp_async() {
       k.hb[actor] = std::max(k.hb[actor], clk);
       for (u64 x : bars) m->mbar_arrive(m->mbar(*wp, p, x, "cp.async.mbarrier.arrive"), *wp, p, 1, &k);
       return true;
-    }, clk}));
+    }, w.cp_open}));
+    w.cp_clk++;  // it says nothing of later copies
     M.tick(w);
     return;
   }
@@ -334,7 +337,7 @@ void Exec::cp_async() {
   Warp* wp = &w;
   int p = pc;
   M.launch_async(w.cp_queue, std::make_shared<AsyncOp>(AsyncOp{"cp.async", &w, pc, at, [=] {
-    // Non-bulk cp.async works through the generic proxy; its group is its actor's clock.
+    // Non-bulk cp.async works through the generic proxy; its pipe has a clock of its own.
     Access acc = m->async_access(*wp, actor, clk, p, *at, EV_CPASYNC);
     for (auto& x : all) {
       u8 raw[16] = {};
@@ -346,7 +349,7 @@ void Exec::cp_async() {
       std::memcpy(x.dst.p, raw, n);
     }
     return true;
-  }, clk}));
+  }, w.cp_open}));
 }
 
 // ldmatrix and stmatrix: lane 8i+j holds the address of row j of matrix i; lane t owns elements 2(t%4), 2(t%4)+1 of

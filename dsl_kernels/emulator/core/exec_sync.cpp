@@ -42,6 +42,7 @@ Flow Exec::barrier() {
     if (w.cluster_arrived & mask) M.find("cluster-barrier-twice", true, &w, pc, "barrier.cluster.arrive twice with no wait between");
     w.cluster_arrived |= mask;
     w.cluster_gen = cl.generation;
+    if (!in.m[0]) released(mask);
     cl.cur.join(in.m[0] ? relaxed(w) : w.clock);
     M.tick(w);
     cl.arrived += u32(__builtin_popcount(mask));
@@ -91,6 +92,7 @@ Flow Exec::barrier() {
     LANES(mask, l) b.red_count += p[l] & 1, b.red_and &= u32(p[l] & 1), b.red_or |= u32(p[l] & 1);
   }
   b.cur.join(w.clock);
+  released(mask);
   M.tick(w);
   b.arrived += u32(__builtin_popcount(mask));
   b.who.push_back({w.index, pc});
@@ -242,6 +244,7 @@ Flow Exec::mbarrier() {
         Clock carried = in.m[2] ? relaxed(w) : Clock();
         M.mbar_arrive(b, w, pc, count, in.m[2] ? &carried : &w.clock, check);
       }
+      if (!in.m[2]) released(mask);
       M.tick(w);
       if (u64* d = dst(0, ~0u)) LANES(mask, l) d[l] = state[l];
       return Flow::next;
@@ -315,6 +318,7 @@ Flow Exec::mbarrier() {
       if (blocker >= 0) w.count.spins++;
       lanes_met(done);
       last_addr = ~u64(0);
+      bool acquired = false;
       LANES(done, l) {
         if (a[l] == last_addr) continue;
         last_addr = a[l];
@@ -323,8 +327,10 @@ Flow Exec::mbarrier() {
         MBar& b = M.use_mbar(w, pc, a[l], "mbarrier wait", &off, &owner);
         // What a fresh barrier answers to the parity of the phase before its first is no wait.
         if (b.phase) b.awaited = std::max(b.awaited, parity ? b.phase : std::min(b.phase, s[l] + 1));
-        if (!in.m[2]) M.acquire(w, b.done);
-        else {
+        if (!in.m[2]) {
+          if (!acquired && b.phase) acquires(done), acquired = true;
+          M.acquire(w, b.done);
+        } else {
           w.pending_acquire[{u64(1) << 62 | u64(owner->rank) << 32 | off, c.cluster->index}].join(b.done);
           if (!b.done.empty()) join(w.clock.tc, b.done.tc);  // for a tcgen05.fence::after_thread_sync behind it
           w.snapshot.reset();

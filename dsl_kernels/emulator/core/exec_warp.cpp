@@ -3,66 +3,6 @@
 
 namespace emu {
 
-// Lanes of a warp are threads: PTX orders what one does before what another does by synchronisation alone, of which
-// bar.warp.sync is one and shfl, vote or elect are none: of these the PTX ISA says of bar.warp.sync alone that it orders
-// memory among the threads that take part. Lane 32: every lane.
-void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char* what) {
-  if (l.cta != &c) return;
-  LaneMark* marks = c.lane_marks.get() + l.offset;
-  u8 self = u8(w.index + 1);
-  auto apart = [&](u32 other, u32 at) {  // not ordered after what the other lane did
-    if (at <= w.all_met) return false;
-    LANES(lane < 32 ? 1u << lane : mask, mine) {
-      if (other < 32) {
-        if (other != mine && w.met[mine][other] < at) return true;
-      } else {
-        for (u32 k = 0; k < 32; k++)
-          if (k != mine && (w.present >> k & 1) && w.met[mine][k] < at) return true;
-      }
-    }
-    return false;
-  };
-  bool found = false, reads = !value;
-  // Bytes that were accessed together have the same mark.
-  auto like = [](const LaneMark& x, const LaneMark& y) {
-    u32 who, other;
-    std::memcpy(&who, &x.stored_warp, 4), std::memcpy(&other, &y.stored_warp, 4);
-    return x.stored_at == y.stored_at && x.read_at == y.read_at && who == other;
-  };
-  for (u64 i = 0; i < n && !found; i++) {
-    LaneMark& m = marks[i];
-    if (m.stored_at <= w.all_met && m.read_at <= w.all_met) continue;
-    if (reads && i && like(m, marks[i - 1])) continue;
-    bool clash = m.stored_warp == self && m.stored_at < w.icount && apart(m.stored_lane, m.stored_at) && (reads || value[i] != l.p[i]);
-    bool late = !reads && m.read_warp == self && m.read_at < w.icount && apart(m.read_lane, m.read_at) && value[i] != l.p[i];
-    found = clash || late;
-  }
-  if (found)
-    M.find("lane-race", M.cfg.strict_races != 0, &w, pc,
-           std::string(what) + " of shared byte " + std::to_string(l.offset) + " by lane " + std::to_string(lane) +
-               " is not ordered after an earlier " + (reads ? "store" : "access") + " by another lane of the warp: no bar.warp.sync lies between");
-  if (!reads) std::fill(marks, marks + n, LaneMark{w.icount, 0, self, 0, u8(lane), 0});
-  for (u64 i = 0; i < n && reads; i++) {
-    LaneMark& m = marks[i];
-    const LaneMark before = m;
-    if (m.read_at <= w.all_met) {
-      m.read_at = w.icount, m.read_warp = self, m.read_lane = u8(lane);
-    } else if (m.read_warp != self || m.read_lane == lane || !apart(m.read_lane, m.read_at)) {
-      m.read_at = w.icount, m.read_warp = self, m.read_lane = u8(lane);
-    } else {
-      m.read_at = w.icount, m.read_lane = 32;
-    }
-    const LaneMark after = m;
-    while (i + 1 < n && like(marks[i + 1], before)) marks[++i] = after;
-  }
-}
-
-// The lanes have synchronised with all others, by whatever means.
-void Exec::lanes_met(u32 lanes) {
-  if (lanes == (w.present & ~w.exited)) w.all_met = w.icount;
-  else LANES(lanes, l) std::fill(w.met[l], w.met[l] + 32, w.icount);
-}
-
 Flow Exec::warp_op() {
   u32 live = w.present & ~w.exited;
   if (in.op == OP_activemask) {

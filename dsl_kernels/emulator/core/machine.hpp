@@ -78,6 +78,13 @@ struct Counters {
   u64 instructions = 0, by_op[OP_COUNT] = {}, barrier_waits = 0, spins = 0;
 };
 
+// A release by lanes that were not ordered after all that the other lanes of their warp had done.
+struct Handover {
+  u32 at, clk;  // the warp's instruction, and its clock, of which a reader learns
+  bool whole;   // everything after all
+  u32 upto[32];  // of each lane, the last instruction that it covers
+};
+
 struct Warp {
   Cta* cta = nullptr;
   int index = 0;
@@ -98,6 +105,8 @@ struct Warp {
 
   std::deque<AsyncRef> cp_queue, wgmma_queue, tc_queue[3];
   u64 cp_open = 1, wgmma_open = 1;  // numbers of the groups that are still open
+  u32 cp_clk = 1;              // clock of the pipe of cp.async: a step for every group and every arrival that covers copies
+  std::vector<u32> cp_ended;   // of the groups that were committed, the clock of their end
   u64 bulk_open = 1;
   std::vector<std::shared_ptr<BulkOp>> bulk;
   u32 tc_clk = 1, tld_clk = 1, tst_clk = 1;
@@ -108,6 +117,11 @@ struct Warp {
   int maxnreg = 0;
   u32 met[32][32] = {};  // [lane][other]: the last instruction of the other that the lane's own are ordered after
   u32 all_met = 0;       // the last instruction that all lanes' are ordered after
+  u32 touched[32] = {};  // of each lane, the last instruction that accessed shared memory
+  std::vector<Handover> handovers;  // the releases by some lanes, and the first by all after each
+  u32 handed_from = 0;              // what was before this instruction is no longer in them
+  u32 lagging = 0;                  // lanes that have not met those which waited for the warp, and what they know
+  VC lag;
   std::map<u64, Clock> maps_seen;  // tensor map in memory -> what was ordered before the last acquire fence on it
   std::map<u64, s64> seen_phase;  // mbarrier -> last phase that this warp saw complete
   std::map<int, u64> looked;      // strong load of global memory -> hash of what it found last
@@ -170,6 +184,7 @@ struct Cta {
   std::vector<u8> smem;
   std::vector<Shadow> shadow;
   std::unique_ptr<LaneMark, void (*)(void*)> lane_marks{nullptr, std::free};  // calloc, of smem's size
+  bool handed = false;  // does any warp have handovers
   std::map<u32, MBar> mbars;
   Named bars[16];
   std::unique_ptr<Tmem> tmem;
@@ -432,6 +447,18 @@ struct Exec {
   u8* local_at(u32 lane, u64 addr, u64 size);
   void note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char* what);  // value: of a store
   void lanes_met(u32 lanes);
+  bool apart(u32 lane, u32 other, u32 at) const;
+  bool know_others(u32 lanes, u32* upto) const;
+  void released(u32 lanes, u32 clk);
+  void released(u32 lanes) { released(lanes, w.clock.hb[w.actor]); }
+  void acquires(u32 lanes);
+  void check_handover(const Loc& l, u64 n, u32 lane, const u8* value, const char* what);
+  void check_issue(Loc l, u64 n, u32 lane, bool reads, const char* what);
+  bool met_others(u32 lane) const {
+    u32 upto[32];
+    return know_others(1u << lane, upto);
+  }
+  void check_lag(const Loc& l, u64 n, u32 lane, bool reads, const char* what);
   void lanes_agree(const u64* addr, const std::vector<Val>& v, int space);
   void atomic();
   void cp_async();

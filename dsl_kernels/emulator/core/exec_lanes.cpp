@@ -1,0 +1,195 @@
+// Lanes of one warp: what each is ordered after, and what a lane that arrives or waits for its warp hands on.
+#include "machine.hpp"
+
+namespace emu {
+
+// Lanes of a warp are threads: PTX orders what one does before what another does by synchronisation alone, of which
+// bar.warp.sync is one and shfl, vote or elect are none: of these the PTX ISA says of bar.warp.sync alone that it orders
+// memory among the threads that take part.
+
+// Are the lane's accesses not ordered after what the other lane did? Lane 32: every lane that executes, or every other lane.
+bool Exec::apart(u32 lane, u32 other, u32 at) const {
+  if (at <= w.all_met) return false;
+  LANES(lane < 32 ? 1u << lane : mask, mine) {
+    if (other < 32) {
+      if (other != mine && w.met[mine][other] < at) return true;
+    } else {
+      for (u32 k = 0; k < 32; k++)
+        if (k != mine && (w.present >> k & 1) && w.met[mine][k] < at) return true;
+    }
+  }
+  return false;
+}
+
+// Lane 32: every lane that executes.
+void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char* what) {
+  if (l.cta != &c) return;
+  if (c.handed) check_handover(l, n, lane, value, what);
+  if (lane < 32 ? w.lagging >> lane & 1 : w.lagging & mask) check_lag(l, n, lane, !value, what);
+  LANES(lane < 32 ? 1u << lane : mask, mine) w.touched[mine] = w.icount;
+  LaneMark* marks = c.lane_marks.get() + l.offset;
+  u8 self = u8(w.index + 1);
+  bool found = false, reads = !value;
+  // Bytes that were accessed together have the same mark.
+  auto like = [](const LaneMark& x, const LaneMark& y) {
+    u32 who, other;
+    std::memcpy(&who, &x.stored_warp, 4), std::memcpy(&other, &y.stored_warp, 4);
+    return x.stored_at == y.stored_at && x.read_at == y.read_at && who == other;
+  };
+  for (u64 i = 0; i < n && !found; i++) {
+    LaneMark& m = marks[i];
+    if (m.stored_at <= w.all_met && m.read_at <= w.all_met) continue;
+    if (reads && i && like(m, marks[i - 1])) continue;
+    bool clash = m.stored_warp == self && m.stored_at < w.icount && apart(lane, m.stored_lane, m.stored_at) && (reads || value[i] != l.p[i]);
+    bool late = !reads && m.read_warp == self && m.read_at < w.icount && apart(lane, m.read_lane, m.read_at) && value[i] != l.p[i];
+    found = clash || late;
+  }
+  if (found)
+    M.find("lane-race", M.cfg.strict_races != 0, &w, pc,
+           std::string(what) + " of shared byte " + std::to_string(l.offset) + " by lane " + std::to_string(lane) +
+               " is not ordered after an earlier " + (reads ? "store" : "access") + " by another lane of the warp: no bar.warp.sync lies between");
+  // Of lanes that store one value by one instruction the first stands for all.
+  bool first_of_all = marks->stored_at != w.icount || marks->stored_warp != self;
+  if (!reads && first_of_all) std::fill(marks, marks + n, LaneMark{w.icount, 0, self, 0, u8(lane), 0});
+  for (u64 i = 0; i < n && reads; i++) {
+    LaneMark& m = marks[i];
+    const LaneMark before = m;
+    if (m.read_at <= w.all_met) {
+      m.read_at = w.icount, m.read_warp = self, m.read_lane = u8(lane);
+    } else if (m.read_warp != self || m.read_lane == lane || !apart(lane, m.read_lane, m.read_at)) {
+      m.read_at = w.icount, m.read_warp = self, m.read_lane = u8(lane);
+    } else {
+      m.read_at = w.icount, m.read_lane = 32;
+    }
+    const LaneMark after = m;
+    while (i + 1 < n && like(marks[i + 1], before)) marks[++i] = after;
+  }
+}
+
+// The lanes have synchronised with all others, by whatever means.
+void Exec::lanes_met(u32 lanes) {
+  w.lagging &= ~lanes;
+  if (lanes == (w.present & ~w.exited)) w.all_met = w.icount;
+  else LANES(lanes, l) std::fill(w.met[l], w.met[l] + 32, w.icount);
+}
+
+// How far the lanes are ordered after what each lane of their warp did; whether that is all that these did in shared memory.
+bool Exec::know_others(u32 lanes, u32* upto) const {
+  bool all = true;
+  for (u32 k = 0; k < 32; k++) {
+    upto[k] = w.icount;
+    if ((lanes | w.exited) >> k & 1 || !(w.present >> k & 1)) continue;
+    upto[k] = w.all_met;
+    LANES(lanes, l) upto[k] = std::max(upto[k], w.met[l][k]);
+    all &= w.touched[k] <= upto[k];
+  }
+  return all;
+}
+
+// The lanes release what the warp's clock says it did up to clk. Of what other lanes did they release what they are ordered
+// after themselves: a lane that arrives for its warp needs a barrier of the warp before.
+void Exec::released(u32 lanes, u32 clk) {
+  u32 live = w.present & ~w.exited;
+  bool whole = (lanes & live) == live;
+  if (whole && (w.handovers.empty() || w.handovers.back().whole)) return;
+  Handover h{w.icount, clk, whole, {}};
+  h.whole |= know_others(lanes, h.upto);
+  if (h.whole && (w.handovers.empty() || w.handovers.back().whole)) return;
+  if (w.handovers.size() >= 64) {  // of what was before, nothing is said any more
+    w.handed_from = w.handovers[w.handovers.size() / 2].at + 1;
+    w.handovers.erase(w.handovers.begin(), w.handovers.begin() + s64(w.handovers.size() / 2 + 1));
+  }
+  w.handovers.push_back(h);
+  c.handed = true;
+}
+
+// A lane issues a copy of, or to, what other lanes of its warp stored or read: it needs a barrier of the warp before.
+void Exec::check_issue(Loc l, u64 n, u32 lane, bool reads, const char* what) {
+  if (l.cta != &c) return;
+  const LaneMark* marks = c.lane_marks.get() + l.offset;
+  u8 self = u8(w.index + 1);
+  for (u64 i = 0; i < n; i++) {
+    const LaneMark& m = marks[i];
+    if (i && !std::memcmp(&m, &marks[i - 1], sizeof m)) continue;
+    bool stored = m.stored_warp == self && apart(lane, m.stored_lane, m.stored_at);
+    if (!stored && !(!reads && m.read_warp == self && apart(lane, m.read_lane, m.read_at))) continue;
+    M.find("lane-race", M.cfg.strict_races != 0, &w, pc,
+           std::string(what) + " of shared byte " + std::to_string(l.offset + i) + ", issued by lane " + std::to_string(lane) + ", is not ordered after an earlier " +
+               (stored ? "store" : "load") + " by another lane of the warp: no bar.warp.sync lies between");
+    return;
+  }
+}
+
+// Does what this warp has learned of another cover what one of its lanes did, or only what others of its lanes did?
+void Exec::check_handover(const Loc& l, u64 n, u32 lane, const u8* value, const char* what) {
+  const LaneMark* marks = c.lane_marks.get() + l.offset;
+  auto left_out = [&](u8 number, u32 by, u32 at) {
+    if (!number || number == w.index + 1) return false;
+    const Warp& other = c.warps[size_t(number - 1)];
+    if (other.handovers.empty() || at < other.handed_from || other.handovers.back().at < at) return false;
+    u32 known = w.clock.hb[other.actor];
+    bool part = false;
+    for (size_t i = other.handovers.size(); i-- > 0 && other.handovers[i].at >= at;) {
+      const Handover& h = other.handovers[i];
+      if (h.clk > known) continue;
+      bool covers = h.whole;
+      if (!covers && by < 32) covers = h.upto[by] >= at;
+      if (!covers && by == 32) covers = *std::min_element(h.upto, h.upto + 32) >= at;
+      if (covers) return false;
+      part = true;
+    }
+    return part;
+  };
+  for (u64 i = 0; i < n; i++) {
+    const LaneMark& m = marks[i];
+    if (i && !std::memcmp(&m, &marks[i - 1], sizeof m)) continue;
+    if (value && value[i] == l.p[i]) continue;
+    bool stored = left_out(m.stored_warp, m.stored_lane, m.stored_at);
+    if (!stored && !(value && left_out(m.read_warp, m.read_lane, m.read_at))) continue;
+    u32 by = stored ? m.stored_lane : m.read_lane;
+    M.find("lane-race", M.cfg.strict_races != 0, &w, pc,
+           std::string(what) + " of shared byte " + std::to_string(l.offset + i) + " by lane " + std::to_string(lane) + " is not ordered after an earlier " +
+               (stored ? "store" : "load") + " by " + (by < 32 ? "lane " + std::to_string(by) : "several lanes") + " of warp " +
+               std::to_string((stored ? m.stored_warp : m.read_warp) - 1) +
+               ": another lane of that warp arrived for it, and no bar.warp.sync lies before the arrival");
+    return;
+  }
+}
+
+// Lanes acquire something: what the others know stays behind until they meet. Of lanes that lag already, and of those that
+// do from now on, the former are kept.
+void Exec::acquires(u32 lanes) {
+  u32 live = w.present & ~w.exited;
+  if ((lanes & live) == live) {
+    w.lagging = 0;
+  } else if (w.lagging) {
+    w.lagging &= ~lanes;
+  } else {
+    w.lagging = live & ~lanes;
+    w.lag = w.clock.hb;
+  }
+}
+
+// Did only other lanes of the warp wait for what was done here?
+void Exec::check_lag(const Loc& l, u64 n, u32 lane, bool reads, const char* what) {
+  u32 found = 0;
+  auto late = [&](u32 event) {
+    const Event& e = M.shadows.events[event];
+    bool own = e.actor - w.actor < P_COUNT || e.cluster != c.cluster->index || (e.flags & EV_INIT);
+    if (!own && w.clock.hb[e.actor] >= e.clk && w.lag[e.actor] < e.clk) found = event;
+    return found != 0;
+  };
+  u32 last_w = 0, last_r = 0;
+  for (u64 i = 0; i < n && !found; i++) {
+    const Shadow& s = l.shadow[i];
+    if (s.w && s.w != last_w) late(last_w = s.w);
+    if (!reads && !found && s.r != last_r) M.shadows.any_read(last_r = s.r, late);
+  }
+  if (!found) return;
+  const Event e = M.shadows.events[found];
+  M.find("lane-race", M.cfg.strict_races != 0, &w, pc,
+         std::string(what) + " of shared byte " + std::to_string(l.offset) + " by lane " + std::to_string(lane < 32 ? lane : u32(first())) +
+             " is not ordered after an earlier access: other lanes of the warp waited for it, and no bar.warp.sync lies after their wait", &e);
+}
+
+}  // namespace emu
