@@ -25,7 +25,43 @@ bool compare(int cmp, T a, T b, bool nan) {
   }
 }
 
+// The f16 of every number of 8 bits.
+struct Halves {
+  u16 of[256];
+  explicit Halves(const Format& f) {
+    for (u32 i = 0; i < 256; i++) of[i] = u16(encode(decode(i, f), F16));
+  }
+};
+
+// f16 to f32, without branches: a shift puts the fields in their places, and a factor mends the exponent.
+u32 half_to_float(u32 h) {
+  u32 magnitude = h & 0x7FFF, sign = (h & 0x8000) << 16;
+  u32 number = u32(bits(as_f32(magnitude << 13) * 0x1p112f)) | sign;
+  return magnitude < 0x7C00 ? number : magnitude == 0x7C00 ? sign | 0x7F800000 : 0x7FFFFFFF;
+}
+
 }  // namespace
+
+// The conversions of which kernels of attention are full, one after the other what cvt() does.
+bool Exec::usual_conversion(const Val* v, int values, u64* d) {
+  int dt = int(in.ty), st = int(in.ty2), rnd = int(in.m[0]);
+  if (in.m[1] || in.m[2] || in.m[3] || in.m[4] || in.m[7]) return false;
+  const u64 *x = v[0].v, *y = v[1].v;
+  if (values == 1 && st == TY_f16 && dt == TY_f32 && rnd < RNI) {
+    each_lane(mask, [&](u32 l) { d[l] = half_to_float(u32(x[l])); });
+  } else if (values == 2 && dt == TY_bf16x2 && rnd == RN) {
+    each_lane(mask, [&](u32 l) { d[l] = f32_bf16(as_f32(x[l])) << 16 | f32_bf16(as_f32(y[l])); });
+  } else if (values == 1 && st == TY_f32 && dt == TY_bf16 && rnd == RN) {
+    each_lane(mask, [&](u32 l) { d[l] = f32_bf16(as_f32(x[l])); });
+  } else if (values == 1 && dt == TY_f16x2 && (st == TY_e4m3x2 || st == TY_e5m2x2)) {
+    static const Halves e4m3(E4M3), e5m2(E5M2);
+    const u16* of = (st == TY_e4m3x2 ? e4m3 : e5m2).of;
+    each_lane(mask, [&](u32 l) { d[l] = u32(of[x[l] >> 8 & 255]) << 16 | of[x[l] & 255]; });
+  } else {
+    return false;
+  }
+  return true;
+}
 
 // Bits of a conversion's result.
 u64 Exec::known_conversion(u32 l, const Val* v, int values, const Val& random) const {
@@ -62,6 +98,7 @@ void Exec::cvt() {
   u64* d = dst(0, valid);
   if (!d) return;
   if (mask & ~valid) mark(0, bits_known);
+  if (usual_conversion(source, values, d)) return;
   auto prep = [&](float x) {
     if (ftz) x = flush(x);
     if (relu) x = x > 0 ? x : std::isnan(x) ? x : 0.0f;

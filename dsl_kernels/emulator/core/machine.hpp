@@ -435,6 +435,7 @@ struct Exec {
 
   void alu();
   void cvt();
+  bool usual_conversion(const Val* v, int values, u64* d);
   void setp();
   void carry();
   void ints();
