@@ -144,6 +144,25 @@ inline Ints kept(Eight product, Ints e) {
   return __builtin_convertvector(product * as_floats(scale), Ints);
 }
 
+// The least and the largest exponent of numbers; those that are zero or not finite do not count.
+struct Range {
+  Ints low = Ints{} + 1000, high = Ints{} - 1000;
+  void add(Ints e) {
+    Ints counted = e == NOTHING ? Ints{} + 1000 : e;
+    low = counted < low ? counted : low, high = e > high ? e : high;
+  }
+  int least() const {
+    int found = low[0];
+    for (int i = 1; i < 8; i++) found = std::min(found, low[i]);
+    return found;
+  }
+  int most() const {
+    int found = high[0];
+    for (int i = 1; i < 8; i++) found = std::max(found, high[i]);
+    return found;
+  }
+};
+
 // The exact sums of four products and accumulators, cut to the fraction that is kept, times two to the exponent.
 inline FourDoubles sums(const int* products, const int* added, const int* exponents, s64 fraction) {
   auto four = [](const int* p) { return *reinterpret_cast<const FourInts*>(p); };
@@ -158,12 +177,19 @@ inline FourDoubles sums(const int* products, const int* added, const int* expone
 WIDE void hopper_multiply(const float* a, int ta, const float* b, int tb, float* c, int M, int N, int K, Summation how) {
   float am[MAX_M * MAX_K], bm[MAX_K * MAX_N];
   int ae[MAX_M * MAX_K], be[MAX_K * MAX_N], odd_b[MAX_N] = {};  // columns with a NaN or an infinity
-  for (int i = 0; i < M * K; i += 8) split(eight(a + i), least_exponent(ta), eight(am + i), ints(ae + i));
+  Range of_a, of_b;
+  for (int i = 0; i < M * K; i += 8) {
+    split(eight(a + i), least_exponent(ta), eight(am + i), ints(ae + i));
+    of_a.add(ints(ae + i));
+  }
   for (int k = 0; k < K; k++)
     for (int n = 0; n < N; n += 8) {
       split(eight(b + k * N + n), least_exponent(tb), eight(bm + k * N + n), ints(be + k * N + n));
+      of_b.add(ints(be + k * N + n));
       ints(odd_b + n) |= not_finite(eight(b + k * N + n));
     }
+  // Is every product of two numbers a normal one, or zero?
+  const bool plain = of_a.least() + of_b.least() >= -126 && of_a.most() + of_b.most() <= 125;
   const s64 fraction = how.keep ? s64(~u64(0) << (52 - how.keep)) : -1;
   for (int m = 0; m < M; m++) {
     const float* factor = am + m * K;
@@ -180,8 +206,14 @@ WIDE void hopper_multiply(const float* a, int ta, const float* b, int tb, float*
         Ints e = ints(be + k * N + n) + exponent[k];
         most = e > most ? e : most;
       }
-      // The product of two mantissas fits a float, and so does what is left of it; the sum of all fits 32 bits.
-      for (int k = 0; k < K; k++) sum += kept(factor[k] * eight(bm + k * N + n), ints(be + k * N + n) + (exponent[k] + how.bits) - most);
+      // The product of two mantissas fits a float, and so does what is left of it; the sum of all fits 32 bits. Where no
+      // product leaves the normal numbers, nor the scale, the numbers themselves do as well, with one scale for all.
+      const Ints power = how.bits - most;
+      if (plain && !any((power < -126) | (power > 127))) {
+        const Eight scaled = as_floats((power + 127) << 23);
+        for (int k = 0; k < K; k++) sum += __builtin_convertvector(a[m * K + k] * eight(b + k * N + n) * scaled, Ints);
+      } else
+        for (int k = 0; k < K; k++) sum += kept(factor[k] * eight(bm + k * N + n), ints(be + k * N + n) + (exponent[k] + how.bits) - most);
       own = kept(mantissa, own + how.bits - most);
       Ints scale = most - how.bits;
       scale = scale > -1000 ? scale : Ints{} - 1000;
