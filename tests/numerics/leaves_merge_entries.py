@@ -22,7 +22,7 @@ def place_entry(p: Probe, workload: str, first: int) -> None:
         for name in ("ordered_scores", "ordered_ids")
     ]
     sizes = {"row": 0, "first": first, "ranks": ranks, "planes": planes, "rows": rows, "k": k}
-    sizes |= {"interleave": drawn["interleave"], "stride": drawn["rank_stride"]}
+    sizes |= {name: drawn[name] for name in ("interleave", "rank_stride")}
     p.call(
         *ordered,
         p.operand("rank_entries", drawn["rank_entries"]),

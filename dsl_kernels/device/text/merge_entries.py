@@ -30,7 +30,7 @@ def _tokens_before(m, tokens, count, token):
 def place_entry(
     m: LeafRecorder, scores: Writes[Global[Int32]], ids: Writes[Global[Int32]], entries: Global[Int32],
     row: Int32, first: Int32, ranks: Int32, planes: Int32, rows: Int32, k: Int32, interleave: Int32,
-    stride: Int32, threads: int,
+    rank_stride: Int32, threads: int,
 ) -> None:  # fmt: skip
     """Copy the entry of number `first` + thread, of those of all ranks in turn, to its place among them.
 
@@ -54,7 +54,7 @@ def place_entry(
                     place += _tokens_before(m, tokens, k, runs * interleave)
             named: Int32 = run * (ranks - 1) * interleave + rank * interleave + token
             if planes > 2:
-                named = entries.row("names", (rank, ID, row), (planes, rows, k))[at] + rank * stride
+                named = entries.row("names", (rank, ID, row), (planes, rows, k))[at] + rank * rank_stride
             scores.row("ordered", row, ranks * k)[place] = entries.row(
                 "own_scores", (rank, SCORE, row), (planes, rows, k)
             )[at]

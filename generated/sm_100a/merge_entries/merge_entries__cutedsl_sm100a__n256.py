@@ -33,7 +33,7 @@ LAUNCH = Launch(
 
 
 @cute.jit
-def place_entry(scores, ids, entries, row, first, ranks, planes, rows, k, interleave, stride, thread):
+def place_entry(scores, ids, entries, row, first, ranks, planes, rows, k, interleave, rank_stride, thread):
     """Copy the entry of number `first` + thread, of those of all ranks in turn, to its place among them.
 
     Before an entry of rank r, token t, another rank has the tokens of as many whole runs as rank r, and
@@ -67,7 +67,7 @@ def place_entry(scores, ids, entries, row, first, ranks, planes, rows, k, interl
             named = Int32(run * (ranks - 1) * interleave + rank * interleave + token)
             if planes > 2:
                 names = entries + Int64((rank * planes + 1) * rows + row) * k
-                named = names[at] + rank * stride
+                named = names[at] + rank * rank_stride
             own_scores = entries + Int64(rank * planes * rows + row) * k
             ordered = scores + Int64(row) * (ranks * k)
             ordered[place] = own_scores[at]

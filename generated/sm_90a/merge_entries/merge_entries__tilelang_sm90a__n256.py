@@ -19,7 +19,7 @@ THREADS = 256  # entries a CTA, one a thread
 
 
 @T.macro
-def place_entry(scores, ids, entries, row, first, ranks, planes, k, interleave, stride, thread):
+def place_entry(scores, ids, entries, row, first, ranks, planes, k, interleave, rank_stride, thread):
     """Copy the entry of number `first` + thread, of those of all ranks in turn, to its place among them.
 
     Before an entry of rank r, token t, another rank has the tokens of as many whole runs as rank r, and
@@ -51,7 +51,7 @@ def place_entry(scores, ids, entries, row, first, ranks, planes, k, interleave, 
                     place = place + found
             named = T.alloc_var("int32", init=run * (ranks - 1) * interleave + rank * interleave + token)
             if planes > 2:
-                named = entries[rank, 1, row, at] + rank * stride
+                named = entries[rank, 1, row, at] + rank * rank_stride
             scores[row, place] = entries[rank, 0, row, at]
             ids[row, place] = named
 
