@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 
 from dsl_kernels import programs
+from dsl_kernels.abi import Operand
 from dsl_kernels.arch import RESERVED_SMEM, ArchSpec
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import DeclarationError, TemplateError
@@ -79,14 +80,14 @@ def wrapped(line: str) -> list[str]:
 
 
 def _packed(pieces: list[str], margin: str) -> list[str]:
-    """Arguments in lines, as many as fit, all but the last line with a comma at its end."""
+    """Arguments in lines, as many as fit, all but the last line with a comma at its end; a tuple of one keeps its own."""
     lines, row = [], margin
     for piece in pieces:
         if row.strip() and len(row) + len(piece) + 1 > WIDTH:
             lines.append(row.rstrip())
             row = margin
         row += piece + ", "
-    return [*lines, row.rstrip(" ,")]
+    return [*lines, row.rstrip(" ,") + "," * (len(pieces) == 2 and not pieces[1])]
 
 
 def _split(line: str, begin: int) -> tuple[list[str], int | None]:
@@ -408,11 +409,21 @@ def operand_views(instance: Instance, schedule: Schedule, statements: list[Any])
     return [
         SimpleNamespace(
             name=name, operand=operand, shape=f"({', '.join(shape)})", dtype=dtype, strides=strides,
-            # What lies between the operand's rows is seen, too.
-            wider=any(names_in(extent) & set(operands[operand].strides or ()) for extent in shape),
+            wider=_seen_otherwise(operands[operand], shape),
         )
         for name, (operand, shape, dtype, strides) in found.items()
     ]  # fmt: skip
+
+
+def _seen_otherwise(operand: Operand, shape: tuple[str, ...]) -> bool:
+    """Whether a view has other extents than its operand, or what lies between the operand's rows."""
+    names = {name for extent in operand.shape for name in names_in(extent)}
+    return any(
+        bool(names_in(extent) & set(operand.strides or ()))
+        or not names_in(extent) <= names
+        or ("//" in extent and bool(names_in(extent)))
+        for extent in shape
+    )
 
 
 def _in_elements(stride: str, size: int) -> str:

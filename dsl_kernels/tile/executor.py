@@ -414,7 +414,9 @@ class Executor:
             first = sum(row * pitch for row, pitch in steps) + source.column
             return words[first : first + source.count].view(target.shape)
         tensor_map = next(m for m in self.schedule.maps if m.name == source.map)
-        strided = len(tensor_map.box) > 2 or not self._run.operands[tensor_map.operand].is_contiguous()
+        rank = len(tensor_map.box)
+        folded = rank > 2 or rank != target.dim()
+        strided = folded or not self._run.operands[tensor_map.operand].is_contiguous()
         if strided and isinstance(source, t.Box):
             box = torch.zeros(tuple(reversed(tensor_map.box)), dtype=target.dtype, device=target.device)
             part = self._mapped(tensor_map, target.dtype)[self._inside(source, tensor_map)]

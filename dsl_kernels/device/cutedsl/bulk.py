@@ -36,15 +36,16 @@ def box_map(pointer, dtype, box, swizzled):
     )
 
 
-def load_box(atom, coords, at, box, to, barrier, evict_first=False):
+def load_box(atom, coords, at, box, to, barrier, evict_first=False, swizzled=True):
     """Copy the box at coordinates `at` (outermost first) to shared memory at `to`; completes on `barrier` by bytes.
 
     The atom elects a lane by itself: a whole warp calls this. Rows of 128 bytes carry the 128-byte swizzle that the
-    tensor cores read; vectors lie as they are.
+    tensor cores read; vectors, and other rows, lie as they are.
     """
     rank = len(at)
-    layout = _box_layout(box, rank > 1)
-    if rank > 1:
+    swizzled = swizzled and rank > 1
+    layout = _box_layout(box, swizzled)
+    if swizzled:
         slot = cute.make_tensor(cute.recast_ptr(to, layout.inner), layout.outer)
     else:
         slot = cute.make_tensor(to, layout)
