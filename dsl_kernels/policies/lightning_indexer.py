@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from ..arch import ArchSpec, GpuSpec
-from ..problems.lightning_indexer import PAGE
+from ..problems.lightning_indexer import PAGE, parts_of
 from ..programs.lightning_indexer.common import (
     BLACKWELL_N,
     HOPPER_N,
@@ -27,15 +27,16 @@ BLACKWELL_ROWS = 16
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     """Prefill fills its N; on Blackwell a tile is 128 keys; level 0 keeps one shape a kernel."""
     usual = k.heads in USUAL_HEADS
+    if k.kind != "plain" and not usual:
+        return False
     if arch.tmem_columns:
         if k.tile != 128 or k.resident != 1:
             return False
         if k.mode == "prefill":
             most = min(BLACKWELL_ROWS, BLACKWELL_N // k.heads)
             return not k.evict and k.queries <= most < 2 * k.queries and (level > 0 or k.stages == 6)
-        return level > 0 or (k.queries, k.stages, k.evict) in (
-            ((1, 8, 0), (8, 6, 0), (16, 4, 0)) if usual else ((8, 6, 0),)
-        )
+        shapes = ((1, 8, 0), (8, 6, 0), (16, 4, 0)) if usual else ((8, 6, 0),)
+        return level > 0 or (k.queries, k.stages, k.evict) in (shapes if k.kind == "plain" else shapes[-1:])
     if k.mode == "prefill":
         groups, block = hopper_groups(k)
         fits = (
@@ -52,8 +53,9 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     one, several = (1, 64, 3, 4, 1), (8, 256, 4, 1, 0)
     # Sixteen queries of 64 heads leave room for two tiles.
     most = (16, 256, 2 if k.heads == 64 else 4, 1, 0)
+    kept = (one, several, most) if usual else (several,)
     return level > 0 or (k.queries, k.tile, k.stages, k.resident, k.evict) in (
-        (one, several, most) if usual else (several,)
+        kept if k.kind == "plain" else kept[-1:]
     )
 
 
@@ -77,14 +79,13 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     """Decode: sequences, queries each and the longest there can be; prefill: rows and keys."""
-    if form == "prefill":
-        return {"s": dims["s"], "skv": dims["skv"], "heads": dims["heads"]}
-    return {
-        "b": dims["b"],
-        "next_n": dims["next_n"],
-        "max_len": dims["max_pages"] * PAGE,
-        "heads": dims["heads"],
-    }
+    mode, kind = parts_of(form)
+    own = ("heads",) if kind == "plain" else ("index_heads", "index_dim")
+    heads = {name: dims[name] for name in own}
+    if mode == "prefill":
+        return {"s": dims["s"], "skv": dims["skv"], **heads}
+    longest = dims["max_pages"] * dims.get("page_size", PAGE)
+    return {"b": dims["b"], "next_n": dims["next_n"], "max_len": longest, **heads}
 
 
 POLICY = Policy(bucket=bucket, resized=resized, launch=launch, overhead=overhead, useful=useful)

@@ -37,41 +37,44 @@ def pack_index_keys(keys: torch.Tensor) -> torch.Tensor:
     """Quantise index keys into the paged cache.
 
     Args:
-        keys: [pages, page_size, 128] floating point.
+        keys: [pages, page_size, dim] floating point, dim 128 or another one.
 
     Returns:
-        [pages, page_size, 1, 132] uint8, block-planar: scale = max(|k|, 1e-4) / 448 per token.
+        [pages, page_size, 1, dim + 4] uint8, block-planar: scale = max(|k|, 1e-4) / 448 per token.
     """
-    _require("keys", keys, ("pages", "page_size", INDEX_DIM), _FLOATS)
-    pages, page_size, _ = keys.shape
+    _require("keys", keys, ("pages", "page_size", "dim"), _FLOATS)
+    pages, page_size, dim = keys.shape
     keys = keys.contiguous()
     scale = keys.float().abs().amax(dim=2).clamp(min=1e-4) / E4M3_MAX
     quantised = (keys.float() * (1.0 / scale)[..., None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
-    cache = torch.empty(pages, page_size * (INDEX_DIM + 4), dtype=torch.uint8, device=keys.device)
-    split = page_size * INDEX_DIM
+    cache = torch.empty(pages, page_size * (dim + 4), dtype=torch.uint8, device=keys.device)
+    split = page_size * dim
     cache[:, :split] = quantised.view(torch.uint8).view(pages, split)
     cache[:, split:] = scale.contiguous().view(torch.uint8).view(pages, page_size * 4)
-    return cache.view(pages, page_size, 1, INDEX_DIM + 4)
+    return cache.view(pages, page_size, 1, dim + 4)
 
 
 @checked
-def unpack_index_keys(cache: torch.Tensor, page_size: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
-    """The fp8 values [pages, page_size, 128] and the fp32 scales [pages, page_size] of a paged cache.
+def unpack_index_keys(
+    cache: torch.Tensor, page_size: int = 64, dim: int = INDEX_DIM
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The fp8 values [pages, page_size, dim] and the fp32 scales [pages, page_size] of a paged cache.
 
     Args:
-        cache: bytes, [pages, page_size, 1, 132] or [pages, page_size * 132].
+        cache: bytes, [pages, page_size, 1, dim + 4] or [pages, page_size * (dim + 4)].
     """
     require_range("page_size", page_size, 1, 1 << 20)
-    width = page_size * (INDEX_DIM + 4)
+    require_range("dim", dim, 1, 1 << 10)
+    width = page_size * (dim + 4)
     if cache.dim() == 4:
-        _require("cache", cache, ("pages", page_size, 1, INDEX_DIM + 4), BYTE_DTYPES)
+        _require("cache", cache, ("pages", page_size, 1, dim + 4), BYTE_DTYPES)
     else:
         _require("cache", cache, ("pages", width), BYTE_DTYPES)
-    pages, split = cache.shape[0], page_size * INDEX_DIM
+    pages, split = cache.shape[0], page_size * dim
     flat = cache.view(torch.uint8).reshape(pages, width)
     values = flat[:, :split].contiguous().view(torch.float8_e4m3fn)
     scales = flat[:, split:].contiguous().view(torch.float32)
-    return values.view(pages, page_size, INDEX_DIM), scales.view(pages, page_size)
+    return values.view(pages, page_size, dim), scales.view(pages, page_size)
 
 
 @checked

@@ -1,13 +1,13 @@
 """FP8 lightning indexer scoring: logits[r, j] = scale[j] * sum_h w[r, h] * max(0, q[r, h] . k[j]).
 
 Decode reads the 132-byte block-planar paged cache through a block table; prefill reads flat keys with a window of
-keys per row. Columns outside a row's valid range are not written.
+keys per row. Columns outside a row's valid range are not written. The forms "any" take pages of any whole 16 tokens, keys
+of 16 to 128 dims and 1 to 64 heads, and their prefill can write a row's scores from column 0 on; scores are fp32 or bf16.
 Source: DeepSeek-V3.2 and the flashinfer-bench definition dsa_topk_indexer_fp8_h64_d128_topk2048_ps64.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from functools import partial
@@ -15,19 +15,11 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from .._discover import later
-from ..arguments import INT32_MAX, require_dense
+from ..arguments import require_dense
+from ..dtypes import DTYPES
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from .base import (
-    ROW_GRIDS,
-    WIDE_SCORES,
-    Comparison,
-    OperandSpec,
-    PointName,
-    Problem,
-    Values,
-    Workload,
-    axis_strides,
-)
+from ._lightning_indexer_forms import FORMS, GRAIN, MOST_HEADS, PAGE, PAGE_BYTES, SCORES, form_of, parts_of
+from .base import ROW_GRIDS, WIDE_SCORES, Comparison, PointName, Problem, Workload
 from .layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
 
 if TYPE_CHECKING:
@@ -35,147 +27,39 @@ if TYPE_CHECKING:
 else:
     torch = later("torch", globals())
 
-PAGE = 64
-PAGE_BYTES = PAGE * (INDEX_DIM + 4)
+__all__ = [
+    "FEW_HEADS",
+    "FORMS",
+    "GRAIN",
+    "MOST_HEADS",
+    "PAGE",
+    "PAGE_BYTES",
+    "PROBLEM",
+    "SCORES",
+    "form_of",
+    "pages_of",
+    "parts_of",
+]
+
 # Index heads of which a product has several queries.
 FEW_HEADS = (8, 16, 24)
 
 
-def _wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    return (o["seq_lens"] < 0) | (o["seq_lens"] > min(dims["max_pages"] * PAGE, dims["stride"]))
-
-
-def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
-    lens, table = o["seq_lens"], o["block_table"]
-    scored = torch.where(lens > int(o.get("skip_below", 0)), lens, 0)
-    used = -(-scored.amax(dim=1) // PAGE) if scored.numel() else scored.sum(dim=1)
-    live = torch.arange(dims["max_pages"], device=table.device) < used[:, None]
-    return live & ((table < 0) | (table >= dims["pages"]))
-
-
-def _outside_keys(name: str) -> Callable[[Mapping[str, Any], Mapping[str, int]], torch.Tensor]:
-    return lambda o, dims: (o[name] < 0) | (o[name] > dims["skv"])
-
-
-_SKIP = OperandSpec(
-    "skip_below",
-    (),
-    "int32",
-    "scalar",
-    doc="rows with at most this many keys are not scored",
-    limits=(0, INT32_MAX),
-)
-
-DECODE = (
-    OperandSpec(
-        "q",
-        ("b", "next_n", "heads", INDEX_DIM),
-        "float8_e4m3",
-        strides=axis_strides("q", "bnh"),
-        doc="queries; any q scale is folded into weights",
-    ),
-    OperandSpec(
-        "k_cache",
-        ("pages", PAGE_BYTES),
-        "uint8",
-        row_stride="k_cache_stride",
-        requires=(f"k_cache_stride % {INDEX_DIM} == 0",),
-        doc="paged keys: 64 x 128 e4m3, then 64 fp32 scales",
-    ),
-    OperandSpec(
-        "weights",
-        ("b", "next_n", "heads"),
-        "float32",
-        strides=axis_strides("weights", "bn"),
-        doc="per-head weights, may be negative",
-    ),
-    OperandSpec(
-        "seq_lens",
-        ("b", "next_n"),
-        "int32",
-        doc="keys visible to each query; 0 for a padded row",
-        row_stride="seq_lens_stride",
-        align=4,
-        values=(Values("0 to min(64 * max_pages, stride)", _wrong_lengths),),
-        longest="max_len",
-    ),
-    OperandSpec(
-        "block_table",
-        ("b", "max_pages"),
-        "int32",
-        doc="page ids; entries past ceil(len / 64) are never followed",
-        row_stride="block_table_stride",
-        align=4,
-        values=(Values("page ids from 0 to pages - 1 in the first ceil(len / 64) entries", _wrong_pages),),
-    ),
-    OperandSpec(
-        "logits",
-        ("b", "next_n", "stride"),
-        "float32",
-        "out",
-        doc="scores; columns at and beyond the length stay as they were",
-        strides=axis_strides("logits", "bn"),
-        align=4,
-        argument="out",
-        sizes={"stride": f"max_pages * {PAGE}"},
-        of_nothing=-math.inf,
-    ),
-    _SKIP,
-)
-PREFILL = (
-    OperandSpec("q", ("s", "heads", INDEX_DIM), "float8_e4m3", strides=axis_strides("q", "sh")),
-    OperandSpec("k", ("skv", INDEX_DIM), "float8_e4m3", row_stride="k_stride"),
-    OperandSpec("k_scales", ("skv",), "float32"),
-    OperandSpec("weights", ("s", "heads"), "float32", row_stride="weights_stride"),
-    OperandSpec(
-        "k_start",
-        ("s",),
-        "int32",
-        doc="first key of each row",
-        align=4,
-        values=(Values("0 to skv", _outside_keys("k_start"), "the nearest key"),),
-    ),
-    OperandSpec(
-        "k_end",
-        ("s",),
-        "int32",
-        doc="one past the last key of each row",
-        align=4,
-        values=(
-            Values("0 to skv", _outside_keys("k_end"), "the nearest key"),
-            Values("at least k_start", lambda o, dims: o["k_end"] < o["k_start"], "an empty window"),
-        ),
-        longest="skv",
-    ),
-    OperandSpec(
-        "logits",
-        ("s", "stride"),
-        "float32",
-        "out",
-        doc="column j is key j; columns outside the window stay as they were",
-        row_stride="logits_stride",
-        align=4,
-        argument="out",
-        sizes={"stride": "ceildiv(skv, 4) * 4"},
-        requires=("stride >= skv",),
-        of_nothing=-math.inf,
-    ),
-    _SKIP,
-)
-
-
-def pages_of(k_cache: torch.Tensor) -> torch.Tensor:
-    """The cache as [pages, 8448] bytes, from [pages, 64, 1, 132] or [pages, 64, 132] or already flat.
+def pages_of(
+    k_cache: torch.Tensor, page_size: int = PAGE, dim: int = INDEX_DIM, step: int = INDEX_DIM
+) -> torch.Tensor:
+    """The cache as [pages, bytes of a page], from [pages, page_size, 1, dim + 4] or [pages, page_size, dim + 4] or already flat.
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: another dtype or shape, or pages that lie apart by no multiple of 128 bytes.
+        ArgumentTypeError, InvalidArgumentError: another dtype or shape, or pages that lie apart by no multiple of `step` bytes.
     """
+    each = page_size * (dim + 4)
     try:
         shape = k_cache.shape
-        if k_cache.element_size() == 1 and len(shape) > 1 and shape[1:].numel() == PAGE_BYTES:
-            flat = k_cache if len(shape) == 2 else k_cache.view(shape[0], PAGE_BYTES)
+        if k_cache.element_size() == 1 and len(shape) > 1 and shape[1:].numel() == each:
+            flat = k_cache if len(shape) == 2 else k_cache.view(shape[0], each)
             apart = flat.stride(0)
-            if apart % INDEX_DIM == 0 or shape[0] < 2:
+            if apart % step == 0 or shape[0] < 2:
                 return flat if flat.dtype == torch.uint8 else flat.view(torch.uint8)
     except Exception:
         require_dense("k_cache", k_cache)
@@ -186,20 +70,20 @@ def pages_of(k_cache: torch.Tensor) -> torch.Tensor:
             fix="call .contiguous()",
         ) from None
     require_dense("k_cache", k_cache)
-    if k_cache.element_size() == 1 and len(shape) > 1 and shape[1:].numel() == PAGE_BYTES:
+    if k_cache.element_size() == 1 and len(shape) > 1 and shape[1:].numel() == each:
         raise InvalidArgumentError(
             "k_cache",
-            expected=f"pages that begin a multiple of {INDEX_DIM} bytes apart",
+            expected=f"pages that begin a multiple of {step} bytes apart",
             got=f"pages {apart} bytes apart",
-            fix=f"pad the pages of the cache to whole {INDEX_DIM} bytes",
+            fix=f"pad the pages of the cache to whole {step} bytes",
         )
     if k_cache.element_size() != 1:
         raise ArgumentTypeError(
             "k_cache", expected="a dtype of one byte", got=str(k_cache.dtype), fix="view it as uint8"
         )
     raise InvalidArgumentError(
-        "k_cache", expected=f"[pages, {PAGE}, 1, {INDEX_DIM + 4}] (pages of {PAGE} tokens)", got=str(tuple(shape)),
-        fix="use the 64-token block-planar index cache",
+        "k_cache", expected=f"[pages, {page_size}, 1, {dim + 4}] (pages of {page_size} tokens)", got=str(tuple(shape)),
+        fix="use the block-planar index cache, and say its page_size",
     )  # fmt: skip
 
 
@@ -208,10 +92,10 @@ def _normal(generator: torch.Generator) -> Callable[..., torch.Tensor]:
 
 
 def _queries(
-    rows: tuple[int, ...], heads: int, generator: torch.Generator
+    rows: tuple[int, ...], heads: int, generator: torch.Generator, dim: int = INDEX_DIM
 ) -> tuple[torch.Tensor, torch.Tensor]:
     normal = _normal(generator)
-    q = normal(*rows, heads, INDEX_DIM).clamp(-2, 2).to(torch.float8_e4m3fn)
+    q = normal(*rows, heads, dim).clamp(-2, 2).to(torch.float8_e4m3fn)
     return q, normal(*rows, heads)
 
 
@@ -225,36 +109,45 @@ def _lens(p: Mapping[str, Any]) -> list[list[int]]:
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
-    p, device = workload.params, generator.device
-    if workload.form == "prefill":
-        s, skv = p["s"], p["skv"]
-        q, weights = _queries((s,), p["heads"], generator)
-        keys, scales = unpack_index_keys(
-            pack_index_keys(_normal(generator)(-(-skv // PAGE), PAGE, INDEX_DIM))
-        )
-        first = skv - s + 1
-        ends = torch.arange(first, first + s, dtype=torch.int32, device=device).clamp(min=0)
-        starts = torch.zeros(s, dtype=torch.int32, device=device)
-        if p.get("windows") == "ragged":
-            share = torch.rand(s, generator=generator, dtype=torch.float32, device=device)
-            starts = (share * ends).to(torch.int32)
-            ends[s // 2] = starts[s // 2]
-        drawn = {
-            "q": q, "k": keys.reshape(-1, INDEX_DIM)[:skv].contiguous(), "k_scales": scales.reshape(-1)[:skv].contiguous(),
-            "weights": weights, "k_start": starts, "k_end": ends, "skip_below": p.get("skip_below", 0),
-        }  # fmt: skip
-        return {**drawn, **_spread(drawn)} if p.get("strided") else drawn
+    p = dict(workload.params)
+    mode, kind = parts_of(workload.form)
+    if kind != "plain":
+        p["heads"] = p["index_heads"] if "index_heads" in p else p["heads"]
+    drawn = (_make_prefill if mode == "prefill" else _make_decode)(p, kind, generator)
+    return {**drawn, **_spread(drawn, kind)} if p.get("strided") else drawn
+
+
+def _make_prefill(p: Mapping[str, Any], kind: str, generator: torch.Generator) -> dict[str, Any]:
+    s, skv, dim, device = p["s"], p["skv"], p.get("index_dim", INDEX_DIM), generator.device
+    q, weights = _queries((s,), p["heads"], generator, dim)
+    keys, scales = unpack_index_keys(pack_index_keys(_normal(generator)(-(-skv // PAGE), PAGE, dim)), dim=dim)
+    first = skv - s + 1
+    ends = torch.arange(first, first + s, dtype=torch.int32, device=device).clamp(min=0)
+    starts = torch.zeros(s, dtype=torch.int32, device=device)
+    if p.get("windows") == "ragged":
+        share = torch.rand(s, generator=generator, dtype=torch.float32, device=device)
+        starts = (share * ends).to(torch.int32)
+        ends[s // 2] = starts[s // 2]
+    drawn = {
+        "q": q, "k": keys.reshape(-1, dim)[:skv].contiguous(), "k_scales": scales.reshape(-1)[:skv].contiguous(),
+        "weights": weights, "k_start": starts, "k_end": ends, "skip_below": p.get("skip_below", 0),
+    }  # fmt: skip
+    return drawn if kind == "plain" else {**drawn, "compressed": p.get("compressed", 0)}
+
+
+def _make_decode(p: Mapping[str, Any], kind: str, generator: torch.Generator) -> dict[str, Any]:
+    device, dim, page = generator.device, p.get("index_dim", INDEX_DIM), p.get("page_size", PAGE)
     lens = torch.tensor(_lens(p), dtype=torch.int32, device=device)
     b, next_n = lens.shape
-    q, weights = _queries((b, next_n), p["heads"], generator)
-    pages = max(p["pages"], -(-int(lens.max()) // PAGE))
-    cache = pack_index_keys(_normal(generator)(pages, PAGE, INDEX_DIM)).view(pages, -1)
-    max_pages = max(1, -(-int(lens.max()) // PAGE)) + p.get("spare_pages", 1)
+    q, weights = _queries((b, next_n), p["heads"], generator, dim)
+    pages = max(p["pages"], -(-int(lens.max()) // page))
+    cache = pack_index_keys(_normal(generator)(pages, page, dim)).view(pages, -1)
+    max_pages = max(1, -(-int(lens.max()) // page)) + p.get("spare_pages", 1)
     table = torch.randint(
         -(2**31), 2**31 - 1, (b, max_pages), generator=generator, dtype=torch.int64, device=device
     ).to(torch.int32)
     for row in range(b):
-        used = -(-int(lens[row].max()) // PAGE)
+        used = -(-int(lens[row].max()) // page)
         order = torch.randperm(pages, generator=generator, device=device)[:used]
         table[row, :used] = order.to(torch.int32)
     drawn = {
@@ -265,17 +158,17 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         "block_table": table,
         "skip_below": p.get("skip_below", 0),
     }
-    return {**drawn, **_spread(drawn)} if p.get("strided") else drawn
+    return drawn if kind == "plain" else {**drawn, "weights": weights.flatten(0, 1), "page_size": page}
 
 
 # Bytes between rows, by operand: what their strides may be multiples of.
 _GAPS = {"q": 16, "k": 16, "weights": 16, "k_cache": 384, "seq_lens": 4, "block_table": 12}
 
 
-def _spread(drawn: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def _spread(drawn: Mapping[str, Any], kind: str) -> dict[str, torch.Tensor]:
     """The inputs whose axes may lie anyhow, with gaps of NaN and of ids that name no page; queries before heads and sequences."""
     found = {}
-    for name, gap in _GAPS.items():
+    for name, gap in {**_GAPS, **({} if kind == "plain" else {"k_cache": 48})}.items():
         if name not in drawn:
             continue
         value = drawn[name]
@@ -295,69 +188,93 @@ def _score(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, scales: t
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Float64 logits, NaN where the kernel writes nothing."""
-    skip = inputs.get("skip_below", 0)
-    if form == "prefill":
-        rows, columns = inputs["q"].shape[0], inputs["k"].shape[0]
-        logits = torch.full((rows, columns), float("nan"), dtype=torch.float64, device=inputs["q"].device)
-        for row in range(rows):
-            start, end = max(0, int(inputs["k_start"][row])), min(columns, int(inputs["k_end"][row]))
-            if end - start > skip:
-                logits[row, start:end] = _score(
-                    inputs["q"][row],
-                    inputs["weights"][row],
-                    inputs["k"][start:end],
-                    inputs["k_scales"][start:end],
-                )
-        return {"logits": logits}
-    values, scales = unpack_index_keys(inputs["k_cache"], PAGE)
+    mode, _ = parts_of(form)
+    return {"logits": (_prefill_logits if mode == "prefill" else _decode_logits)(inputs)}
+
+
+def _prefill_logits(inputs: Mapping[str, Any]) -> torch.Tensor:
+    rows, columns = inputs["q"].shape[0], inputs["k"].shape[0]
+    logits = torch.full((rows, columns), float("nan"), dtype=torch.float64, device=inputs["q"].device)
+    for row in range(rows):
+        start, end = max(0, int(inputs["k_start"][row])), min(columns, int(inputs["k_end"][row]))
+        if end - start > inputs.get("skip_below", 0):
+            first = 0 if inputs.get("compressed") else start
+            logits[row, first : first + end - start] = _score(
+                inputs["q"][row],
+                inputs["weights"][row],
+                inputs["k"][start:end],
+                inputs["k_scales"][start:end],
+            )
+    return logits
+
+
+def _decode_logits(inputs: Mapping[str, Any]) -> torch.Tensor:
+    page, dim = inputs.get("page_size", PAGE), inputs["q"].shape[-1]
+    values, scales = unpack_index_keys(inputs["k_cache"], page, dim)
     lens = inputs["seq_lens"]
     b, next_n = lens.shape
+    weights = inputs["weights"].reshape(b, next_n, -1)
     shape = (b, next_n, max(1, int(lens.max())))
     logits = torch.full(shape, float("nan"), dtype=torch.float64, device=lens.device)
     for row in range(b):
         for query in range(next_n):
             length = int(lens[row, query])
-            if length <= skip or length == 0:
+            if length <= inputs.get("skip_below", 0) or length == 0:
                 continue
-            ids = inputs["block_table"][row, : -(-length // PAGE)].long()
-            keys, key_scales = values[ids].reshape(-1, INDEX_DIM)[:length], scales[ids].reshape(-1)[:length]
+            ids = inputs["block_table"][row, : -(-length // page)].long()
+            keys, key_scales = values[ids].reshape(-1, dim)[:length], scales[ids].reshape(-1)[:length]
             logits[row, query, :length] = _score(
-                inputs["q"][row, query], inputs["weights"][row, query], keys, key_scales
+                inputs["q"][row, query], weights[row, query], keys, key_scales
             )
-    return {"logits": logits}
+    return logits
+
+
+# Of scores in fp32, and in bf16, which rounding alone moves by up to 2^-9.
+LIMITS = {"float32": 1e-3, "bfloat16": 3e-3}
 
 
 def compare(
     form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Comparison:
-    """Relative error over the valid columns <= 1e-3; columns outside them are ignored."""
+    """Relative error over the valid columns <= 1e-3, of scores in bf16 <= 3e-3; columns outside them are ignored."""
     result = Comparison()
     wanted = expected["logits"]
     got = outputs["logits"][..., : wanted.shape[-1]].double()
     valid = ~wanted.isnan()
     error, norm = (got[valid] - wanted[valid]).norm(), wanted[valid].norm()
-    result.require("logits relative error", float(error / norm) if norm > 0 else float(error), 1e-3)
+    figure = float(error / norm) if norm > 0 else float(error)
+    result.require("logits relative error", figure, LIMITS[SCORES[parts_of(form)[1]]])
     return result
+
+
+def _of_a_row(form: str, dims: Mapping[str, int]) -> tuple[int, float, float]:
+    """Heads of a form, bytes of a key with its scale, and bytes of a score."""
+    kind = parts_of(form)[1]
+    if kind == "plain":
+        return dims["heads"], INDEX_DIM + 4.0, 4.0
+    return dims["index_heads"], dims["index_dim"] + 4.0, float(DTYPES[SCORES[kind]].bytes)
 
 
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
     """Keys and scales once a sequence, logits once a query, queries and weights once."""
-    if form == "prefill":
+    heads, key, score = _of_a_row(form, dims)
+    if parts_of(form)[0] == "prefill":
         rows, keys = dims["s"], dims["skv"]
-        return keys * 132.0 + rows * dims["heads"] * 132.0 + rows * (keys - rows / 2) * 4.0
+        return keys * key + rows * heads * key + rows * (keys - rows / 2) * score
     length = dims["max_len"]
     rows = dims["b"] * dims["next_n"]
-    return dims["b"] * length * 132.0 + rows * length * 4.0 + rows * dims["heads"] * 132.0
+    return dims["b"] * length * key + rows * length * score + rows * heads * key
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
-    """Tensor-core and fp32 operations: 2 * heads * 128 and about 3 * heads a (query, key) pair."""
+    """Tensor-core and fp32 operations: 2 * heads * dim and about 3 * heads a (query, key) pair."""
+    heads, key, _ = _of_a_row(form, dims)
     pairs = (
         dims["s"] * (dims["skv"] - dims["s"] / 2)
-        if form == "prefill"
+        if parts_of(form)[0] == "prefill"
         else float(dims["b"] * dims["next_n"] * dims["max_len"])
     )
-    return {"float8_e4m3": 2.0 * dims["heads"] * INDEX_DIM * pairs, "float32": 3.0 * dims["heads"] * pairs}
+    return {"float8_e4m3": 2.0 * heads * (key - 4) * pairs, "float32": 3.0 * heads * pairs}
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -378,6 +295,7 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from (("decode", {"b": b, "len": 32768, "heads": h, "next_n": q}) for b, q, h in more)
         prompts = product((1024, 4096), (32768, 131072), FEW_HEADS)
         yield from (("prefill", {"s": s, "skv": n, "heads": h}) for s, n, h in prompts)
+        yield from _points_of_any()
         return
     yield from (("decode", {"b": b, "len": n, "heads": 64}) for b, n in product(batches, lengths))
     if grid == "serving":
@@ -386,16 +304,44 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from (("prefill", {"s": 4096, "skv": n, "heads": 64}) for n in (32768, 131072))
 
 
+def _points_of_any() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of the forms "any": fewer dims, and scores in bf16."""
+    for kind in ("any", "any_bf16"):
+        for heads, dim in product((64, 32), (INDEX_DIM, 64)):
+            step = {"b": 16, "len": 32768, "index_heads": heads, "index_dim": dim, "page_size": PAGE}
+            yield form_of("decode", kind), step
+        for heads, dim in product((64, 32), (INDEX_DIM, 64)):
+            yield form_of("prefill", kind), {"s": 1024, "skv": 32768, "index_heads": heads, "index_dim": dim}
+
+
 def _decode(
     name: str, tier: str, lens: list[list[int]], heads: int = 64, pages: int = 12, **extra: Any
 ) -> Workload:
     return Workload(name, tier, "decode", {"lens": lens, "heads": heads, "pages": pages, **extra})
 
 
+def _decode_any(
+    name: str, tier: str, lens: list[list[int]], heads: int, dim: int, page: int, **extra: Any
+) -> Workload:
+    sizes = {"lens": lens, "index_heads": heads, "index_dim": dim, "page_size": page, "pages": 24}
+    return Workload(name, tier, "decode_any", {**sizes, **extra})
+
+
+def _prefill_any(name: str, tier: str, s: int, skv: int, heads: int, dim: int, **extra: Any) -> Workload:
+    sizes = {"s": s, "skv": skv, "index_heads": heads, "index_dim": dim}
+    return Workload(name, tier, "prefill_any", {**sizes, **extra})
+
+
+def _share_workloads(form: str, other: str) -> bool:
+    """A plain form's workloads can be drawn in the others of its mode, and those of fp32 scores with bf16 ones."""
+    (mode, kind), (wanted, as_kind) = parts_of(form), parts_of(other)
+    return mode == wanted and as_kind != "plain" and kind in ("plain", "any", as_kind)
+
+
 PROBLEM = Problem(
     op="lightning_indexer",
     doc=__doc__,
-    forms={"decode": DECODE, "prefill": PREFILL},
+    forms=FORMS,
     workloads=(
         _decode("decode_tiny", "tiny", [[100]]),
         _decode("decode_tiny_h32", "tiny", [[130]], heads=32),
@@ -442,6 +388,22 @@ PROBLEM = Problem(
             )
             for h in FEW_HEADS
         ),
+        _decode_any("decode_any_page16", "tiny", [[130], [0], [17]], 12, 32, 16),
+        _decode_any("decode_any_page256", "tiny", [[300, 1, 257]], 64, 64, 256),
+        _decode_any("decode_any_page48", "edge", [[98, 320, 15], [0, 49, 1], [190, 48, 700]], 32, 128, 48),
+        _decode_any("decode_any_page128", "edge", [[129, 128, 1], [700, 64, 7]], 40, 96, 128),
+        _decode_any("decode_any_n16", "edge", [[*range(185, 201)], [*range(16)]], 16, 128, 64),
+        _decode_any("decode_any_strided", "edge", [[98, 99], [0, 1], [190, 64]], 64, 32, 32, strided=True),
+        _decode_any("decode_any_strided_h8", "edge", [[98, 99], [0, 1], [190, 64]], 8, 64, 16, strided=True),
+        _decode_any("decode_any_skip", "edge", [[128], [129]], 4, 16, 32, skip_below=128),
+        _prefill_any("prefill_any_tiny", "tiny", 3, 130, 64, 32),
+        _prefill_any("prefill_any_tiny_h8", "tiny", 3, 130, 8, 64, compressed=1, windows="ragged"),
+        _prefill_any("prefill_any_ragged", "edge", 21, 300, 40, 128, compressed=1, windows="ragged"),
+        _prefill_any("prefill_any_ragged_h16", "edge", 21, 300, 16, 96, compressed=1, windows="ragged"),
+        _prefill_any("prefill_any_strided", "edge", 9, 131, 64, 64, windows="ragged", strided=True),
+        _prefill_any(
+            "prefill_any_strided_h32", "edge", 9, 131, 32, 32, compressed=1, windows="ragged", strided=True
+        ),
         Workload("prefill_4k", "real", "prefill", {"s": 512, "skv": 4096, "heads": 64}),
     ),
     make=make,
@@ -450,5 +412,10 @@ PROBLEM = Problem(
     bytes=moved_bytes,
     flops=flops,
     points=points,
-    names={"decode": (PointName("len", "stride"), PointName("len", "max_pages", Fraction(1, PAGE)))},
+    names={
+        form: (PointName("len", "stride"), PointName("len", "max_pages", Fraction(1, PAGE)))
+        for form in FORMS
+        if parts_of(form)[0] == "decode"
+    },
+    forms_share_workloads=_share_workloads,
 )

@@ -112,18 +112,23 @@ def _sparse_mla(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]
 
 def _lightning_indexer(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
     """Decode: 34 sequences, one of many tiles, to one CTA and to three. Prefill: all tiles of a block to one CTA."""
-    tiles = ROUNDS * k.stages + 1
+    from ..problems.lightning_indexer import form_of
+
+    tiles, form = ROUNDS * k.stages + 1, form_of(k.mode, k.kind)
+    heads: dict[str, Any] = {"heads": k.heads}
+    if k.kind != "plain":
+        heads = {"index_heads": k.heads - 4, "index_dim": 64}
     if k.mode == "prefill":
-        sizes = {"s": k.queries + 1, "skv": tiles * k.tile - 5, "heads": k.heads}
-        yield _workload("prefill", {**sizes, "windows": "ragged"}), {"splits": 1}
-        yield _workload("prefill", sizes), {"splits": 1}
+        sizes = {"s": k.queries + 1, "skv": tiles * k.tile - 5, **heads}
+        yield _workload(form, {**sizes, "windows": "ragged"}), {"splits": 1}
+        yield _workload(form, sizes), {"splits": 1}
         return
     longest = tiles * k.tile - 5
     ends = [longest, *((7 + 37 * i) % 300 for i in range(33))]
     lens = [[max(end - q, 0) for q in reversed(range(k.queries))] for end in ends]
-    decode = {"lens": lens, "heads": k.heads, "pages": sum(-(-end // 64) for end in ends) + 4}
+    decode = {"lens": lens, **heads, "pages": sum(-(-end // 64) for end in ends) + 4}
     for ctas in (1, 3):
-        yield _workload("decode", decode), {"ctas": ctas}
+        yield _workload(form, decode), {"ctas": ctas}
 
 
 def _none(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:

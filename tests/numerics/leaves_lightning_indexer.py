@@ -90,6 +90,21 @@ def table_entries(p: Probe) -> None:
     )
 
 
+@case(walk.grain_entries, page_size=(16, 48, 256))
+def grain_entries(p: Probe, page_size: int) -> None:
+    table = spread(p, "block_table", p.integers(0, 999, 5, 100))
+    sizes = [p.dim(text, value) for text, value in (("row", 3), ("first", 7), ("step", 3))]
+    p.call(
+        p.var("entry", None, out=True, each="lane"),
+        p.var("place", None, out=True, each="lane"),
+        table,
+        *sizes,
+        8,
+        p.dim("last", 90),
+        p.dim("page_size", page_size),
+    )
+
+
 @case(walk.entry_of)
 def entry_of(p: Probe) -> None:
     entry = p.var("entry", p.integers(0, 999, 32), each="lane")

@@ -35,9 +35,10 @@ def load_weights(p: Probe) -> None:
     p.call(_own(p, "weight", None, 32), p.shared("head_weights", (128,), p.normal(128), slot=True), 64)
 
 
-@case(text.load_scale)
-def load_scale(p: Probe) -> None:
-    p.call(_own(p, "scale", None), p.shared("key_scales", (128,), p.normal(128), slot=True))
+@case(text.load_scale, apart=(None, 32))
+def load_scale(p: Probe, apart: int | None) -> None:
+    held = 128 if apart is None else 8 * apart
+    p.call(_own(p, "scale", None), p.shared("key_scales", (held,), p.normal(held), slot=True), apart)
 
 
 @case(text.load_lengths)
@@ -69,12 +70,15 @@ def weigh_one(p: Probe, fresh: bool, heads: int) -> None:
     p.call(logit, _given(p, "dots", 2 * heads), 1, _given(p, "weight", heads), fresh)
 
 
-def _logits(p: Probe, *shape: int) -> Any:
-    return spread(p, "logits", torch.full((*shape, 260), -77.0), out=True)
+SCORES = (torch.float32, torch.bfloat16)
 
 
-@case(text.store_query, query=(1, 3))
-def store_query(p: Probe, query: int) -> None:
+def _logits(p: Probe, *shape: int, dtype: torch.dtype = torch.float32) -> Any:
+    return spread(p, "logits", torch.full((*shape, 260), -77.0, dtype=dtype), out=True)
+
+
+@case(text.store_query, query=(1, 3), dtype=SCORES)
+def store_query(p: Probe, query: int, dtype: torch.dtype) -> None:
     lengths = _integers(p, "length", [0, 170, 300, 0] * 8, out=False)
     sizes = (
         p.dim("seq", 2),
@@ -82,13 +86,15 @@ def store_query(p: Probe, query: int) -> None:
         p.dim("next_n", 3),
         p.dim("key", 128),
     )
-    p.call(_logits(p, 3, 3), _given(p, "logit"), _given(p, "scale"), lengths, *sizes)
+    p.call(_logits(p, 3, 3, dtype=dtype), _given(p, "logit"), _given(p, "scale"), lengths, *sizes)
 
 
-@case(text.store_row)
-def store_row(p: Probe) -> None:
+@case(text.store_row, compressed=(None, 0, 1))
+def store_row(p: Probe, compressed: int | None) -> None:
     windows = (
         _integers(p, text, value, 2, out=False) for text, value in (("begin", [0, 140]), ("size", [260, 70]))
     )
     sizes = (p.dim("row", 5), p.dim("key", 128))
-    p.call(_logits(p, 9), _given(p, "logit"), _given(p, "scale"), *windows, 1, *sizes)
+    column = None if compressed is None else p.dim("compressed", compressed)
+    dtype = SCORES[compressed is not None]
+    p.call(_logits(p, 9, dtype=dtype), _given(p, "logit"), _given(p, "scale"), *windows, 1, *sizes, column)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from leaf_probes import Probe, case, spread
 from leaves_lightning_indexer import _windows
-from leaves_lightning_indexer_sm100 import _given, _integers, _logits, _own
+from leaves_lightning_indexer_sm100 import SCORES, _given, _integers, _logits, _own
 
 from dsl_kernels.device.text import lightning_indexer_sm90 as text
 
@@ -27,11 +28,11 @@ def read_weights(p: Probe, each: int, heads: int) -> None:
     p.call(_own(p, "weight", None, heads * each // 4), weights, first, each, heads, pitch)
 
 
-@case(text.read_scales, each=EACH)
-def read_scales(p: Probe, each: int) -> None:
+@case(text.read_scales, each=EACH, apart=(None, 32))
+def read_scales(p: Probe, each: int, apart: int | None) -> None:
     p.threads = 128
     scales = p.shared("key_scales", (256,), p.normal(256), slot=True)
-    p.call(_own(p, "scale", None, _held(each)), scales, 128, each)
+    p.call(_own(p, "scale", None, _held(each)), scales, 128 if apart is None else 0, each, apart)
 
 
 @case(text.weigh, each=EACH, heads=HEADS)
@@ -59,8 +60,8 @@ def _stored(p: Probe, each: int) -> tuple[Any, Any]:
     return _given(p, "logit", _held(each)), _given(p, "scale", _held(each))
 
 
-@case(text.store_logits, each=EACH)
-def store_logits(p: Probe, each: int) -> None:
+@case(text.store_logits, each=EACH, dtype=SCORES)
+def store_logits(p: Probe, each: int, dtype: torch.dtype) -> None:
     lengths = _integers(p, "length", [150, 300, 0, 131], out=False)
     sizes = (
         p.dim("seq", 2),
@@ -69,7 +70,7 @@ def store_logits(p: Probe, each: int) -> None:
         p.dim("next_n", 5),
         p.dim("key", 128),
     )
-    p.call(_logits(p, 3, 5), *_stored(p, each), lengths, *sizes)
+    p.call(_logits(p, 3, 5, dtype=dtype), *_stored(p, each), lengths, *sizes)
 
 
 @case(text.read_windows, each=(2, 4))
@@ -79,11 +80,13 @@ def read_windows(p: Probe, each: int) -> None:
     p.call(*held, *_windows(p), p.dim("row", 20 - each // 2), each, *sizes)
 
 
-@case(text.store_window, each=(2, 4))
-def store_window(p: Probe, each: int) -> None:
+@case(text.store_window, each=(2, 4), compressed=(None, 0, 1))
+def store_window(p: Probe, each: int, compressed: int | None) -> None:
     begin, size = (
         _integers(p, text, value, out=False)
         for text, value in (("begin", [130, 100, 150, 0]), ("size", [40, 60, 100, 0]))
     )
     sizes = (p.dim("row", 3), each, p.dim("key", 128))
-    p.call(_logits(p, 9), *_stored(p, each), begin, size, *sizes)
+    column = None if compressed is None else p.dim("compressed", compressed)
+    dtype = SCORES[compressed is not None]
+    p.call(_logits(p, 9, dtype=dtype), *_stored(p, each), begin, size, *sizes, column)

@@ -25,6 +25,8 @@ DIMS = {
     "fp8": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0},
     "decode": {"b": 4, "next_n": 1, "heads": 0, "pages": 64, "max_pages": 64, "stride": 4096, "skip_below": 0},
     "prefill": {"s": 256, "skv": 4096, "heads": 0, "stride": 4096, "skip_below": 0},
+    "decode_any": {"b": 4, "next_n": 1, "index_heads": 0, "index_dim": 128, "pages": 64, "page_bytes": 8448, "page_size": 64, "max_pages": 64, "rows": 4, "stride": 4096, "skip_below": 0},
+    "prefill_any": {"s": 256, "skv": 4096, "index_heads": 0, "index_dim": 128, "stride": 4096, "skip_below": 0, "compressed": 0},
     "v4": {"t": 16, "heads": 0, "topk": 128, "pages": 512, "extra_topk": 512, "extra_pages": 512, "page_bytes": 37376, "extra_page_bytes": 37376},
     "gqa": {"b": 1, "sq": 1024, "skv": 1024, "heads": 16, "kv_heads": 4, "dim": 0, "causal": 0},
 }  # fmt: skip
@@ -37,10 +39,12 @@ DECODE = "lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1"
 def call_of(variant: variants.Variant, gpu: str = "", **sizes: int) -> registry.Call:
     knobs = variant.knobs
     form = programs.get(variant.op).form(knobs)
-    given = DIMS["gqa" if variant.op == "gqa_forward" else form]
+    given = DIMS["gqa" if variant.op == "gqa_forward" else form.removesuffix("_bf16")]
     fixed = {name: knobs[name] for name in ("heads", "dim") if name in knobs}
     if fixed.get("heads") == "any":
         fixed |= {"heads": attended_heads(knobs)}
+    if "index_heads" in given:
+        fixed = {"index_heads": knobs["heads"]}
     row = GPUS[gpu or get_arch(variant.arch).gpu]
     return registry.Call(variant.op, form, variant.arch, {**given, **fixed, **sizes}, row.device)
 

@@ -112,7 +112,13 @@ def test_launches_follow_the_sms_of_the_gpu() -> None:
     for variant in variants.variants("lightning_indexer"):
         if variant.knobs["mode"] == "decode":
             for gpu in (g for g in GPUS.values() if g.arch.name == variant.arch):
-                sizes = {"heads": variant.knobs["heads"], "next_n": variant.knobs["queries"]}
+                heads = variant.knobs["heads"]
+                sizes = {
+                    "heads": heads,
+                    "index_heads": heads,
+                    "index_dim": 128,
+                    "next_n": variant.knobs["queries"],
+                }
                 found = launched(gpu, variant, {**DECODE, **sizes})
                 assert found == {"ctas": gpu.sms * variant.knobs["resident"]}
     attend = next(v for v in variants.variants("gqa_forward", arch="sm_90a") if v.knobs["dim"] == 128)

@@ -22,7 +22,6 @@ from dsl_kernels.errors import (
     ExecutorUnavailableError,
     InvalidArgumentError,
     LaunchError,
-    NoVariantError,
     ResidencyError,
     UnknownNameError,
     UnsupportedArchError,
@@ -900,12 +899,12 @@ def test_indexer_refuses() -> None:
         lightning_indexer(**{**args, "k_cache": torch.zeros(3, 128, 1, 132, dtype=torch.uint8)}, **CPU)
     with pytest.raises(ArgumentTypeError, match="k_cache.*one byte"):
         lightning_indexer(**{**args, "k_cache": torch.zeros(3, 64, 1, 132)}, **CPU)
-    with pytest.raises(NoVariantError, match="heads = 12"):
+    with pytest.raises(InvalidArgumentError, match="q: expected index_heads <= 64; got index_heads = 128"):
         lightning_indexer(
             **{
                 **args,
-                "q": args["q"][:, :, :12].contiguous(),
-                "weights": args["weights"][..., :12].contiguous(),
+                "q": args["q"].repeat(1, 1, 2, 1),
+                "weights": args["weights"].repeat(1, 1, 2),
             },
             **CPU,
         )

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from ...tile.counting import longest
 from ...tile.frontend import recorded, rolled
-from ...tile.kinds import Boolean, Changes, Global, Int32, LeafRecorder, Sets
+from ...tile.kinds import BFloat16, Boolean, Changes, Float32, Global, Int32, LeafRecorder, Sets
+from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import ceildiv, maximum, minimum, select
 from ..torch.lightning_indexer import quotient, share_begin, share_size, shuffle_length
 from ..torch.warps import ballot, clz, scan, shuffle, warp_max, warp_sum
 
 LAST_KEY = 2**31 - 1
+# Keys of one copy where a page may have any whole number of these.
+GRAIN = Size(16, "GRAIN")
+
+Scores = Global[Float32] | Global[BFloat16]
+"""Rows of scores."""
 
 
 # Where all sequences and windows are as long as they may be.
@@ -183,6 +189,22 @@ def table_entries(
     """
     line = block_table.row("line", row, wide=False)
     entry = line[minimum((first + m.lane // pages * step) * pages + m.lane % pages, last)]
+
+
+@by_text
+def grain_entries(
+    m: LeafRecorder, entry: Sets[Int32], place: Sets[Int32], block_table: Global[Int32], row: Int32, first: Int32,
+    step: Int32, grains: int, last: Int32, page_size: Int32,
+) -> None:  # fmt: skip
+    """As `table_entries`, the lanes' entries of row `row` for 16 keys each, and the place of these in the page.
+
+    Those are of 32 / grains tiles from `first` on, `step` apart. Keys past the 16 of number `last` have their entry.
+    """
+    line = block_table.row("line", row, wide=False)
+    token: Int32 = minimum((first + m.lane // grains * step) * grains + m.lane % grains, last) * GRAIN
+    page: Int32 = (token.to("uint32") // page_size.to("uint32")).to("int32")
+    entry = line[page]
+    place = token - page * page_size
 
 
 @by_text

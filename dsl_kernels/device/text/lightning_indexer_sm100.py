@@ -8,7 +8,7 @@ from ...tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Share
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import maximum
 from ..torch.warps import shuffle
-from .lightning_indexer import window_of
+from .lightning_indexer import GRAIN, Scores, window_of
 
 
 @by_text
@@ -21,9 +21,12 @@ def load_weights(
 
 
 @by_text
-def load_scale(m: LeafRecorder, scale: Registers[Float32], key_scales: Shared[Float32]) -> None:
+def load_scale(
+    m: LeafRecorder, scale: Registers[Float32], key_scales: Shared[Float32], apart: int | None,
+) -> None:  # fmt: skip
     """The scale of this thread's key."""
-    scale[0] = key_scales[m.thread]
+    # Copies of `GRAIN` keys lie `apart`.
+    scale[0] = key_scales[m.thread if apart is None else m.thread // GRAIN * apart + m.thread % GRAIN]
 
 
 @by_text
@@ -55,7 +58,7 @@ def load_windows(
 @moves(stored=lambda logit, query, next_n: logit if query < next_n else 0)
 @by_text
 def store_query(
-    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
+    m: LeafRecorder, logits: Writes[Scores], logit: Registers[Float32], scale: Registers[Float32],
     length: Registers[Int32], seq: Int32, query: Int32, next_n: Int32, key: Int32,
 ) -> None:  # fmt: skip
     """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
@@ -67,11 +70,12 @@ def store_query(
 @moves(stored=lambda logit: logit)
 @by_text
 def store_row(
-    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
-    begin: Registers[Int32], size: Registers[Int32], j: int, row: Int32, key: Int32,
+    m: LeafRecorder, logits: Writes[Scores], logit: Registers[Float32], scale: Registers[Float32],
+    begin: Registers[Int32], size: Registers[Int32], j: int, row: Int32, key: Int32, compressed: Int32 | None,
 ) -> None:  # fmt: skip
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its window has that key."""
     at = key + m.thread
     m.comment("One comparison: a key before the window is far behind it, too.")
     if (at - begin[j]).to("uint32") < size[j].to("uint32"):
-        logits.row("row_of_key", row)[at] = logit[0] * scale[0]
+        column = at if compressed is None else at - begin[j] * compressed
+        logits.row("row_of_key", row)[column] = logit[0] * scale[0]

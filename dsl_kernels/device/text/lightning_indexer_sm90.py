@@ -17,17 +17,17 @@ from ...tile.leaf_text import WARP, by_text
 from ...tile.text import maximum, select
 from ..torch.lightning_indexer import store_where
 from ..torch.warps import exchange
-from .lightning_indexer import window_of
+from .lightning_indexer import Scores, window_of
 
 ROWS = 8
 """How far apart a thread's two keys are."""
 
 
-def _key(thread, each):
+def _key(thread, each, warp_keys=16):
     """The first key of the tile whose logit `weigh` leaves in a thread; with four queries a product, `ROWS` on is another."""
     lane = thread % WARP
     within = lane // 4 if each == 4 else lane // 4 + ROWS * (lane % 2)
-    return thread // WARP * 16 + within
+    return thread // WARP * warp_keys + within
 
 
 def _query(thread, each):
@@ -35,6 +35,11 @@ def _query(thread, each):
     if each == 1:
         return 0
     return thread % 4 if each == 4 else thread // 2 % 2
+
+
+def _column(key, begin, compressed):
+    """The column of a key in a row of scores, which may begin with the row's first key."""
+    return key if compressed is None else key - begin[0] * compressed
 
 
 @by_text
@@ -54,9 +59,12 @@ def read_weights(
 @by_text
 def read_scales(
     m: LeafRecorder, scale: Registers[Float32], key_scales: Shared[Float32], first: Int32, each: int,
+    apart: int | None,
 ) -> None:  # fmt: skip
     """Scales of this thread's keys of one product, from key `first` of the tile on."""
-    own = key_scales.part("own", first + _key(m.thread, each))
+    # Where copies are of 16 keys, a warp's, they lie `apart`.
+    keys = 16 if apart is None else apart
+    own = key_scales.part("own", first + _key(m.thread, each, keys))
     for i in range(scale.size):
         scale[i] = own[ROWS * i]
 
@@ -121,10 +129,19 @@ def read_query_lengths(
     length[0] = found
 
 
+@recorded
+def _store(m, to, at, value, wanted):
+    """Store a score where a condition holds; of fp32 without a branch."""
+    if to.dtype == "float32":
+        m.do(store_where(to.at(at), value, wanted))
+    elif wanted:
+        to[at] = value
+
+
 @moves(stored=lambda logit, query, each, next_n: logit // 2 * min(each, next_n - query))
 @by_text
 def store_logits(
-    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
+    m: LeafRecorder, logits: Writes[Scores], logit: Registers[Float32], scale: Registers[Float32],
     length: Registers[Int32], seq: Int32, query: Int32, each: int, next_n: Int32, key: Int32,
 ) -> None:  # fmt: skip
     """Store this thread's logits of a product, times the scales: those of keys that its query has."""
@@ -132,7 +149,7 @@ def store_logits(
     for i in range(logit.size):
         to = logits.row("to", (seq, query + _query(m.thread, each)), first=at + ROWS * i)
         wanted = inline((each > 1 or m.thread % 4 < 2) and at + ROWS * i < length[0])
-        m.do(store_where(to.at(0), logit[i] * scale[i], wanted))
+        _store(m, to, 0, logit[i] * scale[i], wanted)
 
 
 @by_text
@@ -149,13 +166,15 @@ def read_windows(
 @moves(stored=lambda logit, each: logit // 2 * each)
 @by_text
 def store_window(
-    m: LeafRecorder, logits: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
-    begin: Registers[Int32], size: Registers[Int32], row: Int32, each: int, key: Int32,
+    m: LeafRecorder, logits: Writes[Scores], logit: Registers[Float32], scale: Registers[Float32],
+    begin: Registers[Int32], size: Registers[Int32], row: Int32, each: int, key: Int32, compressed: Int32 | None,
 ) -> None:  # fmt: skip
     """Store this thread's logits of a product, times the scales: those of keys in its row's window."""
     m.comment("What does not change from product to product comes first, so that it is found once.")
-    to = logits.row("to", row + _query(m.thread, each), first=_key(m.thread, each)).part("there", key)
+    to = logits.row(
+        "to", row + _query(m.thread, each), first=_column(_key(m.thread, each), begin, compressed)
+    ).part("there", key)
     place = key - (begin[0] - _key(m.thread, each))
     for i in range(logit.size):
         inside = inline((place + ROWS * i).to("uint32") < size[0].to("uint32"))
-        m.do(store_where(to.at(ROWS * i), logit[i] * scale[i], inside))
+        _store(m, to, ROWS * i, logit[i] * scale[i], inside)

@@ -16,6 +16,7 @@ from typing import Any
 
 from ... import problems
 from ...arch import ArchSpec
+from ...problems import lightning_indexer as problem
 from ...problems.base import OperandSpec
 from ...tile.lang import Body, Guard, Knob, Schedule, built_for
 from ...tile.program import TileProgram
@@ -34,11 +35,20 @@ KNOBS = (
     Knob("stages", "st", ((2, 3, 4, 5, 6, 8), (11,)), "key tiles in flight"),
     Knob("resident", "c", ((1, 2, 4), (3,)), "CTAs an SM"),
     Knob("evict", "e", ((0, 1),), "keys leave the L2 first"),
+    Knob(
+        "kind",
+        "",
+        ((*problem.SCORES,),),
+        "any: pages of any size, fewer dims and heads, scores in fp32 or bf16; plain: pages of 64, 128 dims, all heads",
+        plain="plain",
+    ),
 )
 
 
 # Queries of a sequence up to which kernels for more, whose slots take from the key ring, are not for.
 USUAL_QUERIES = 8
+# Heads that kernels which take fewer are built for.
+ANY_HEADS = (32, 64)
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -50,10 +60,29 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return (prefill if k.mode == "prefill" else decode).bodies(k, arch)
 
 
+def form_of(knobs: SimpleNamespace) -> str:
+    """The problem's form that a variant takes."""
+    return problem.form_of(knobs.mode, knobs.kind)
+
+
+def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    built, asked = form_of(SimpleNamespace(**knobs)), call.get("form")
+    return None if asked in (None, built) else f"form = {asked}, built for {built}"
+
+
+def _index_heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    """Of kernels that take fewer heads those serve a call that have the fewest left."""
+    heads, most = call.get("index_heads"), knobs["heads"]
+    least = most // 2 + 1 if most > min(ANY_HEADS) else 1
+    if heads is None or knobs["kind"] == "plain" or least <= heads <= most:
+        return None
+    return f"index_heads = {heads}, built for {least} to {most}"
+
+
 def _queries(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     if knobs["mode"] == "prefill":
         return None
-    if knobs["queries"] > USUAL_QUERIES >= call["next_n"]:
+    if knobs["kind"] == "plain" and knobs["queries"] > USUAL_QUERIES >= call["next_n"]:
         return f"next_n = {call['next_n']}, built for more than {USUAL_QUERIES} queries a sequence"
     if call["next_n"] <= knobs["queries"]:
         return None
@@ -76,5 +105,11 @@ PROGRAM = TileProgram(
     declare=declare,
     bodies=bodies,
     scratch=_launched,
-    guards=(built_for("mode", "form"), built_for("heads"), Guard("next_n", _queries)),
+    form_of=form_of,
+    guards=(
+        Guard("form", _same_form),
+        built_for("heads"),
+        Guard("index_heads", _index_heads),
+        Guard("next_n", _queries),
+    ),
 )

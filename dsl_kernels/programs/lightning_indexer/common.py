@@ -27,6 +27,8 @@ INDEX_DIM, PAGE = Size(layouts.INDEX_DIM, "INDEX_DIM"), Size(problem.PAGE, "PAGE
 PAGE_ROWS = Size(PAGE + 2, "PAGE_ROWS")
 PAGE_WORDS = Size(PAGE_ROWS * INDEX_DIM // 4, "PAGE_WORDS")
 SCALE_WORD = Size(PAGE * INDEX_DIM // 4, "SCALE_WORD")
+# Of pages of any size, keys are copied so many at a time.
+GRAIN = Size(problem.GRAIN, "GRAIN")
 
 SHARED, TENSOR, REGISTER = Space.SHARED, Space.TENSOR, Space.REGISTER
 FP8 = "float8_e4m3"
@@ -65,10 +67,13 @@ class Kernel(Names):
     seq_lens: Global
     weights: Global
     b: Int32
+    compressed: Int32
     ctas: Int32
+    index_dim: Int32
     k_cache_stride: Int32
     max_pages: Int32
     next_n: Int32
+    page_size: Int32
     s: Int32
     skip_below: Int32
     skv: Int32
@@ -87,9 +92,25 @@ def rows_of_product(k: SimpleNamespace, most_columns: int) -> Size:
     return Size(min(k.queries, MOST_ROWS, most_columns // k.heads), "ROWS_PER_PRODUCT")
 
 
+def of_any(k: SimpleNamespace) -> bool:
+    """Whether a kernel takes pages of any size, and fewer dims and heads than it is built for: zeros stand for what is left."""
+    return bool(k.kind != "plain")
+
+
 def few(k: SimpleNamespace) -> bool:
     """Whether a product's scores and weights leave a thread registers enough that no warp has to hand any over."""
     return bool(k.heads < LEAST_PITCH)
+
+
+def scales_apart(k: SimpleNamespace) -> int | None:
+    """Scales from those of one copy of keys to the next one's, which begin on a multiple of 128 bytes; None: they are dense."""
+    return LEAST_PITCH if of_any(k) and k.mode == "decode" else None
+
+
+def _scales(k: SimpleNamespace) -> Size:
+    """Scales of a tile of keys, with what lies between them."""
+    apart = scales_apart(k)
+    return k.tile if apart is None else Size(k.tile // GRAIN * apart, "TILE_SCALES")
 
 
 def weight_pitch(k: SimpleNamespace) -> Size:
@@ -110,7 +131,7 @@ def weights_of(k: SimpleNamespace, rows: int) -> Size:
 def input_buffers(k: SimpleNamespace, query_stages: int) -> tuple[Buffer, ...]:
     return (
         Buffer("keys", SHARED, (k.tile, INDEX_DIM), FP8, k.stages, swizzle=128),
-        Buffer("key_scales", SHARED, (k.tile,), "float32", k.stages),
+        Buffer("key_scales", SHARED, (_scales(k),), "float32", k.stages),
         Buffer("queries", SHARED, (k.queries * k.heads, INDEX_DIM), FP8, query_stages, swizzle=128),
         Buffer("head_weights", SHARED, (k.queries * weight_pitch(k),), "float32", query_stages),
     )
@@ -127,11 +148,19 @@ def inputs(
 
 
 def rows_map(
-    name: str, operand: str, extents: tuple[str, ...], strides: tuple[str, ...], box: tuple[int, ...]
+    name: str,
+    operand: str,
+    extents: tuple[str, ...],
+    strides: tuple[str, ...],
+    box: tuple[int, ...],
+    dim: str = "128",
 ) -> TensorMap:
-    """Boxes of rows of 128 bytes, of which there are `extents` along axes that are `strides` bytes apart, innermost first."""
+    """Boxes of rows of 128 bytes, of which there are `extents` along axes that are `strides` bytes apart, innermost first.
+
+    Rows of `dim` bytes come with zeros behind them.
+    """
     return TensorMap(
-        name, operand, "UINT8", ("128", *extents), strides, (INDEX_DIM, *box), (1, *(1 for _ in box)),
+        name, operand, "UINT8", (dim, *extents), strides, (INDEX_DIM, *box), (1, *(1 for _ in box)),
         swizzle="128B", l2_promotion="L2_128B",
     )  # fmt: skip
 
@@ -139,6 +168,13 @@ def rows_map(
 def vector_map(name: str, operand: str, count: str, box: int) -> TensorMap:
     """Boxes of `box` floats; zeros past the end."""
     return TensorMap(name, operand, "FLOAT32", (count,), (), (box,), (1,))
+
+
+def weights_map(rows: str, k: SimpleNamespace) -> TensorMap:
+    """Boxes of the weights of a query; zeros for heads, or queries, that there are not."""
+    return TensorMap(
+        "weight_map", "weights", "FLOAT32", ("index_heads", rows), ("weights_stride * 4",), (k.heads, 1), (1, 1)
+    )  # fmt: skip
 
 
 def score_product(unit: str, role: str, m: int, n: int, acc: str) -> Mma:

@@ -12,7 +12,7 @@ from ...device.text import lightning_indexer as walk
 from ...device.text import lightning_indexer_sm90 as sm90
 from ...device.text import lightning_indexer_sm100 as sm100
 from ...device.torch import lightning_indexer as leaf
-from ...tile.channel import Reading
+from ...tile.channel import Filling, Reading
 from ...tile.frontend import Boolean, Int32, State, inline, named, recorded, rolled, unrolled
 from ...tile.lang import (
     START,
@@ -25,10 +25,12 @@ from ...tile.lang import (
     Schedule,
     Size,
 )
-from ...tile.text import Box, Changes, Recorder, Value, ceildiv, dim, minimum
+from ...tile.text import Box, Changes, Recorder, Span, Value, ceildiv, dim, minimum
 from .common import (
+    GRAIN,
     HOPPER_N,
     INDEX_DIM,
+    LEAST_PITCH,
     PAGE,
     PAGE_ROWS,
     PAGE_WORDS,
@@ -43,16 +45,21 @@ from .common import (
     hopper_registers,
     input_buffers,
     inputs,
+    of_any,
     rows_map,
     rows_of_product,
+    scales_apart,
     score_product,
     weigh_row,
     weight_pitch,
+    weights_map,
     weights_of,
 )
 
 
 def _maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
+    if of_any(k):
+        return _maps_of_any(k)
     return (
         rows_map(
             "query_map",
@@ -66,6 +73,28 @@ def _maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
             "key_map", "k_cache", (f"(pages - 1) * (k_cache_stride // 128) + {PAGE_ROWS}",), ("128",), (PAGE,)
         ),
     )
+
+
+def _maps_of_any(k: SimpleNamespace) -> tuple[TensorMap, ...]:
+    return (
+        rows_map(
+            "query_map", "q", ("index_heads", "next_n", "b"), ("q_stride_h", "q_stride_n", "q_stride_b"), (k.heads, 1, 1),
+            dim="index_dim",
+        ),
+        weights_map("rows", k),
+        rows_map(
+            "key_map", "k_cache", ("page_size", "pages"), ("index_dim", "k_cache_stride"), (GRAIN, 1), dim="index_dim"
+        ),
+        # The words of a page, of which the last ones are its scales.
+        TensorMap(
+            "scale_map", "k_cache", "FLOAT32", ("page_bytes // 4", "pages"), ("k_cache_stride",), (GRAIN, 1), (1, 1)
+        ),
+    )  # fmt: skip
+
+
+def _copied(k: SimpleNamespace) -> Size:
+    """Copies of a key tile: one a page, or a part of a page."""
+    return Size(k.tile // GRAIN, "TILE_GRAINS") if of_any(k) else Size(k.tile // PAGE, "TILE_PAGES")
 
 
 def hopper(k: SimpleNamespace) -> Schedule:
@@ -90,7 +119,7 @@ def hopper(k: SimpleNamespace) -> Schedule:
         mmas=(score_product("wgmma", "score", k.tile, columns(k, each), "acc"),),
         grid=(dim("ctas"),),
         axes=("cta",),
-        constants={"pages": Size(k.tile // PAGE, "TILE_PAGES"), "rows_per_product": each},
+        constants={"pages": _copied(k), "rows_per_product": each},
         ctas_per_sm=k.resident,
         max_ctas_per_sm=k.resident,
         maps=_maps(k),
@@ -133,7 +162,7 @@ def blackwell(k: SimpleNamespace) -> Schedule:
         grid=(dim("ctas"),),
         axes=("cta",),
         constants={
-            "pages": Size(k.tile // PAGE, "TILE_PAGES"), "rings": rings, "sharing": sharing, "rows_per_product": each,
+            "pages": _copied(k), "rings": rings, "sharing": sharing, "rows_per_product": each,
         },
         maps=_maps(k),
     )  # fmt: skip
@@ -145,7 +174,8 @@ class Share(State, Kernel):
     Tile `tile` of sequence `seq` is the current one, `fresh` where it is the share's first one of the sequence; the
     next one is `step` further. `need` keys of the sequence have to be scored. There are `turns` tiles in all, and
     sequence number `turn` of the share is the current one. The copying role holds page-table entries, one a lane:
-    `entry` of the tiles now, `ahead` of those after them.
+    `entry` of the tiles now, `ahead` of those after them. Of pages of any size a lane holds the entry of some keys, and
+    their `place` in the page, or `place_ahead`.
     """
 
     seq: Int32
@@ -157,6 +187,8 @@ class Share(State, Kernel):
     fresh: Boolean
     entry: Int32
     ahead: Int32
+    place: Int32
+    place_ahead: Int32
 
 
 def _next_n(m: Recorder) -> Value:
@@ -189,10 +221,13 @@ def _start(m: Recorder) -> Share:
         early_length: Int32 = 0
         walk.read_lengths(m, early_length, s.seq_lens, s.b)
     s.entry = s.ahead = 0
+    if of_any(m.k):
+        s.place = s.place_ahead = 0
     if m.in_role("load"):
         m.comment("Garbage past a length: nothing follows an entry before the length is known.")
         row = minimum(s.seq, s.b - 1)
-        _read_entries(m, s, row, s.step, last=s.max_pages - 1)
+        reach = inline(s.max_pages * s.page_size // GRAIN if of_any(m.k) else s.max_pages)
+        _read_entries(m, s, row, s.step, last=reach - 1)
     m.launch_dependents()
     if m.k.queries == 1:
         walk.lengths_to_score(m, s.need, early_length, s.b, s.skip_below)
@@ -208,13 +243,37 @@ def _start(m: Recorder) -> Share:
 @recorded
 def _read_entries(m: Recorder, s: Share, row: Value, step: Value, last: Value) -> None:
     """The page-table entries of the current tile and those after it, `step` apart, up to entry `last` of a row."""
+    _read_first(m, s, row, s.tile, step, last)
+    _read_ahead(m, s, row, step, last)
+
+
+@recorded
+def _read_first(m: Recorder, s: Share, row: Value, first: Value, step: Value, last: Value) -> None:
+    """The page-table entries of the tiles from `first` on."""
+    if of_any(m.k):
+        walk.grain_entries(
+            m, s.entry, s.place, s.block_table, row, first=first, step=step, grains=m.c.pages, last=last,
+            page_size=s.page_size,
+        )  # fmt: skip
+    else:
+        walk.table_entries(
+            m, s.entry, s.block_table, row, first=first, step=step, pages=m.c.pages, last=last,
+        )  # fmt: skip
+
+
+@recorded
+def _read_ahead(m: Recorder, s: Share, row: Value, step: Value, last: Value) -> None:
+    """The page-table entries of the tiles after those that a warp holds."""
     ahead = inline(s.tile + _tiles_of_entries(m) * step)
-    walk.table_entries(
-        m, s.entry, s.block_table, row, first=s.tile, step=step, pages=m.c.pages, last=last,
-    )  # fmt: skip
-    walk.table_entries(
-        m, s.ahead, s.block_table, row, first=ahead, step=step, pages=m.c.pages, last=last,
-    )  # fmt: skip
+    if of_any(m.k):
+        walk.grain_entries(
+            m, s.ahead, s.place_ahead, s.block_table, row, first=ahead, step=step, grains=m.c.pages, last=last,
+            page_size=s.page_size,
+        )  # fmt: skip
+    else:
+        walk.table_entries(
+            m, s.ahead, s.block_table, row, first=ahead, step=step, pages=m.c.pages, last=last,
+        )  # fmt: skip
 
 
 @recorded
@@ -229,13 +288,13 @@ def _begin_tile(m: Recorder, s: Share, it: Value) -> None:
 @recorded
 def _load(m: Recorder, s: Share) -> None:
     """Copies every key tile of the share, and the queries of a sequence before its first one."""
-    pages = m.c.pages
-    page_rows = inline(s.k_cache_stride // INDEX_DIM)
     held: Int32 = 0
     page: Int32 = 0
+    if of_any(m.k):
+        within: Int32 = 0
     for it in range(s.turns):
         _begin_tile(m, s, it)
-        last = ceildiv(s.need, PAGE) - 1
+        last = ceildiv(s.need, GRAIN if of_any(m.k) else PAGE) - 1
         if s.fresh:
             s.turn += 1
             held = 0
@@ -245,27 +304,48 @@ def _load(m: Recorder, s: Share) -> None:
         if held == _tiles_of_entries(m):
             held = 0
             s.entry = s.ahead
-            ahead = inline(s.tile + _tiles_of_entries(m) * s.step)
-            walk.table_entries(
-                m, s.ahead, s.block_table, row=s.seq, first=ahead, step=s.step, pages=pages, last=last,
-            )  # fmt: skip
-        keys = s.keys.producer.acquire(it)
-        for p in unrolled(pages):
-            walk.entry_of(m, page, s.entry, held * pages + minimum(p, last - s.tile * pages))
-            m.bulk(
-                keys.keys.part(p * PAGE, PAGE),
-                Box("key_map", (page * page_rows, 0)),
-                keys,
-                evict_first=bool(m.k.evict),
-            )
-            m.bulk(
-                keys.key_scales.part(p * PAGE, PAGE),
-                s.k_cache.span((page,), PAGE_WORDS, SCALE_WORD, PAGE, "float32"),
-                keys,
-            )
+            if of_any(m.k):
+                s.place = s.place_ahead
+            _read_ahead(m, s, s.seq, s.step, last)
+        # The scales do not fill what lies between them.
+        copied = {"bytes": m.k.tile * (INDEX_DIM + 4)} if of_any(m.k) else {}
+        keys = s.keys.producer.acquire(it, **copied)
+        for p in unrolled(m.c.pages):
+            own = inline(held * m.c.pages + minimum(p, last - s.tile * m.c.pages))
+            walk.entry_of(m, page, s.entry, own)
+            if of_any(m.k):
+                walk.entry_of(m, within, s.place, own)
+                _copy_grain(m, s, keys, p, page, within)
+            else:
+                _copy_page(m, s, keys, p, page)
         keys.commit()
         held += 1
         s.tile += s.step
+
+
+@recorded
+def _copy_page(m: Recorder, s: Share, keys: Filling, p: Value, page: Value) -> None:
+    """A page of keys, and their scales."""
+    page_rows = inline(s.k_cache_stride // INDEX_DIM)
+    m.bulk(
+        keys.keys.part(p * PAGE, PAGE),
+        Box("key_map", (page * page_rows, 0)),
+        keys,
+        evict_first=bool(m.k.evict),
+    )
+    m.bulk(
+        keys.key_scales.part(p * PAGE, PAGE),
+        s.k_cache.span((page,), PAGE_WORDS, SCALE_WORD, PAGE, "float32"),
+        keys,
+    )
+
+
+@recorded
+def _copy_grain(m: Recorder, s: Share, keys: Filling, p: Value, page: Value, within: Value) -> None:
+    """Keys of a page from key `within` on, and their scales, which follow all keys of the page."""
+    m.bulk(keys.keys.part(p * GRAIN, GRAIN), Box("key_map", (page, within, 0)), keys)
+    scale = inline(s.page_size * s.index_dim // 4 + within)
+    m.bulk(keys.key_scales.part(p * LEAST_PITCH, GRAIN), Box("scale_map", (page, scale)), keys)
 
 
 @recorded
@@ -284,9 +364,15 @@ def _load_queries(m: Recorder, s: Share) -> None:
         else:
             query = minimum(i, s.next_n - 1)
         m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (s.seq, query, 0, 0)), queries)
-        weights = s.weights.span((s.seq, query), heads)
-        m.bulk(queries.head_weights.part(i * weight_pitch(m.k), heads), weights, queries)
+        m.bulk(queries.head_weights.part(i * weight_pitch(m.k), heads), _weights_at(m, s, query), queries)
     queries.commit()
+
+
+def _weights_at(m: Recorder, s: Share, query: Value) -> Box | Span:
+    """Where the weights of a query of the current sequence lie."""
+    if of_any(m.k):
+        return Box("weight_map", (s.seq * s.next_n + query, 0))
+    return s.weights.span((s.seq, query), m.k.heads)
 
 
 @recorded
@@ -316,7 +402,7 @@ def _score(m: Recorder, s: Share) -> None:
         key = inline(s.tile * m.k.tile)
         if one:
             m.multiply("score", acc, keys.keys, queries.queries)
-            sm90.read_scales(m, s.scale, keys.key_scales, first=0, each=each)
+            sm90.read_scales(m, s.scale, keys.key_scales, first=0, each=each, apart=scales_apart(m.k))
             keys.release()
             sm90.weigh(m, s.logit, s.acc, s.weight, each, m.k.heads)
             sm90.one_length(m, s.length, s.need)
@@ -324,7 +410,7 @@ def _score(m: Recorder, s: Share) -> None:
                 m, s.logits, s.logit, s.scale, s.length, s.seq, query=0, each=1, next_n=1, key=key,
             )  # fmt: skip
         else:
-            sm90.read_scales(m, s.scale, keys.key_scales, first=0, each=each)
+            sm90.read_scales(m, s.scale, keys.key_scales, first=0, each=each, apart=scales_apart(m.k))
             for product in range(_products(m)):
                 m.multiply("score", acc, keys.keys, queries.queries.part(product * n, n))
                 sm90.read_query_lengths(
@@ -399,7 +485,7 @@ def _epilogue(m: Recorder, s: Share, g: int) -> None:
                 sm100.load_weights(m, weight, queries.head_weights, 0)
             sm100.load_lengths(m, length, s.seq_lens, s.seq, s.next_n, s.skip_below)
         keys = s.keys.reader.wait(it)
-        sm100.load_scale(m, scale, keys.key_scales)
+        sm100.load_scale(m, scale, keys.key_scales, apart=scales_apart(m.k))
         keys.release()
         for product in rolled(ring, _products(m), m.c.rings):
             scores = m.channel(f"scores_{ring}").reader.wait(use)

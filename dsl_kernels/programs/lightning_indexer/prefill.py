@@ -36,11 +36,13 @@ from .common import (
     hopper_registers,
     input_buffers,
     inputs,
+    of_any,
     rows_map,
     score_product,
     vector_map,
     weigh_row,
     weight_pitch,
+    weights_map,
     weights_of,
 )
 
@@ -49,10 +51,12 @@ GROUPS = 4
 
 
 def _maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
+    heads, dim = ("index_heads", "index_dim") if of_any(k) else (str(k.heads), "128")
     return (
-        rows_map("query_map", "q", (str(k.heads), "s"), ("q_stride_h", "q_stride_s"), (k.heads, k.queries)),
-        rows_map("key_map", "k", ("skv",), ("k_stride",), (k.tile,)),
+        rows_map("query_map", "q", (heads, "s"), ("q_stride_h", "q_stride_s"), (k.heads, k.queries), dim),
+        rows_map("key_map", "k", ("skv",), ("k_stride",), (k.tile,), dim),
         vector_map("scale_map", "k_scales", "skv", k.tile),
+        *((weights_map("s", k),) if of_any(k) else ()),
     )
 
 
@@ -155,10 +159,14 @@ def _load(m: Recorder, s: Block) -> None:
         queries = s.queries.producer.acquire(0, **copied)
         m.bulk(queries.queries, Box("query_map", (s.row, 0, 0)), queries)
         for i in rolled(k.queries):
-            m.comment("Nothing is stored of a row past the last one.")
-            query = minimum(s.row + i, s.s - 1)
-            weights = s.weights.span((query,), heads)
-            m.bulk(queries.head_weights.part(i * weight_pitch(k), heads), weights, queries)
+            slot = queries.head_weights.part(i * weight_pitch(k), heads)
+            if of_any(k):
+                m.bulk(slot, Box("weight_map", (s.row + i, 0)), queries)
+            else:
+                m.comment("Nothing is stored of a row past the last one.")
+                query = minimum(s.row + i, s.s - 1)
+                weights = s.weights.span((query,), heads)
+                m.bulk(slot, weights, queries)
         queries.commit()
     for it in range(s.turns):
         keys = s.keys.producer.acquire(it)
@@ -190,7 +198,7 @@ def _score(m: Recorder, s: Block) -> None:
             if each > 2:
                 m.comment("Two scales a lane are two registers too many while the product runs.")
                 m.await_products()
-            sm90.read_scales(m, s.scale, keys.key_scales, first=at, each=each)
+            sm90.read_scales(m, s.scale, keys.key_scales, first=at, each=each, apart=None)
             if at + block < m.k.tile:
                 m.await_products()
             else:
@@ -198,6 +206,7 @@ def _score(m: Recorder, s: Block) -> None:
             sm90.weigh(m, s.logit, s.acc, s.weight, each, m.k.heads)
             sm90.store_window(
                 m, s.logits, s.logit, s.scale, s.begin, s.size, row=own, each=each, key=(s.first + it) * m.k.tile + at,
+                compressed=s.compressed if of_any(m.k) else None,
             )  # fmt: skip
 
 
@@ -229,7 +238,7 @@ def _epilogue(m: Recorder, s: Block, g: int) -> None:
         s.queries.reader.wait(0)
     for it in range(s.turns):
         keys = s.keys.reader.wait(it)
-        sm100.load_scale(m, scale, keys.key_scales)
+        sm100.load_scale(m, scale, keys.key_scales, apart=None)
         keys.release()
         scores = s.scores.reader.wait(it)
         for j in range(each):
@@ -240,6 +249,7 @@ def _epilogue(m: Recorder, s: Block, g: int) -> None:
             weigh_row(m, logit, dots, weight, queries.head_weights, (g * each + j) * weight_pitch(m.k))
             sm100.store_row(
                 m, s.logits, logit, scale, begin, size, j, row=own + j, key=(s.first + it) * m.k.tile,
+                compressed=s.compressed if of_any(m.k) else None,
             )  # fmt: skip
 
 

@@ -11,7 +11,10 @@ import torch
 from ... import ops
 from ...dsa import check as sampling
 from ...dsa.steps import StepSize, draw
-from ...problems.lightning_indexer import PAGE
+from ...problems import lightning_indexer as problem
+from ...problems.base import Workload
+from ...problems.binding import bind
+from ...problems.lightning_indexer import PAGE, parts_of
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts
 
@@ -21,6 +24,8 @@ SAMPLED = 2
 
 def _prepare(point: Point, seed: int) -> Fixture:
     p = point.params
+    if parts_of(point.form)[1] != "plain":
+        return _prepare_any(point, seed)
     if point.form == "prefill":
         size = StepSize("prefill", rows=p["s"], context=p["skv"], index_heads=p["heads"])
         tensors = draw(size, device=measure.DEVICE, seed=seed)[0].tensors
@@ -66,6 +71,61 @@ def _prepare(point: Point, seed: int) -> Fixture:
     return fixture
 
 
+def _prepare_any(point: Point, seed: int) -> Fixture:
+    """Inputs as the problem draws them, each turn its own."""
+    p, (mode, kind) = dict(point.params), parts_of(point.form)
+    generator = torch.Generator(measure.DEVICE).manual_seed(seed)
+    score = torch.bfloat16 if kind == "any_bf16" else torch.float32
+    keys = p["skv"] if mode == "prefill" else p["b"] * p["len"]
+    turns = 1 if mode == "prefill" else bench.turns(keys * (p["index_dim"] + 4.0))
+    if mode == "decode":
+        p["pages"] = p["b"] * -(-p["len"] // p["page_size"])
+    sets = [problem.PROBLEM.make(Workload("point", "real", point.form, p), generator) for _ in range(turns)]
+    shape: tuple[int, ...]
+    if mode == "prefill":
+        shape = (p["s"], -(-p["skv"] // 4) * 4)
+    else:
+        shape = (p["b"], p.get("next_n", 1), sets[0]["block_table"].shape[1] * p["page_size"])
+    outs = [torch.empty(shape, dtype=score, device=measure.DEVICE) for _ in sets]
+    op = ops.lightning_indexer_prefill if mode == "prefill" else ops.lightning_indexer
+    bound = bind(problem.FORMS[point.form], sets[0] | {"logits": outs[0]}, _scalars(sets[0]))
+    dims = {name: size for name, size in bound.dims.items() if not name.endswith("_stride")}
+    if mode == "decode":
+        dims["max_len"] = p["len"]
+
+    def calls(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
+        return [partial(op, **_as_called(s), out=o, variant=variant) for s, o in zip(sets, outs, strict=True)]
+
+    ceiling = None
+    if mode == "decode":
+        pages = [{"pages": s["k_cache"]} for s in sets]
+        live = [s["block_table"][:, : -(-p["len"] // p["page_size"])].contiguous() for s in sets]
+        ceiling = measure.gathers(pages, live)
+    fixture = facts(point, calls, dims, ceiling)
+    fixture.sample = partial(_few, mode, sets[0], outs[0])
+    return fixture
+
+
+def _scalars(drawn: Mapping[str, Any]) -> dict[str, int]:
+    return {name: value for name, value in drawn.items() if isinstance(value, int)}
+
+
+def _as_called(drawn: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs of a form as the op's arguments."""
+    return {name: bool(value) if name == "compressed" else value for name, value in drawn.items()}
+
+
+def _few(mode: str, drawn: Mapping[str, Any], out: torch.Tensor) -> Sample:
+    picked = sampling._spread(len(out), SAMPLED).to(out.device)
+    of_rows = {"prefill": ("q", "weights", "k_start", "k_end"), "decode": ("q", "seq_lens", "block_table")}[
+        mode
+    ]
+    given = {name: value[picked] if name in of_rows else value for name, value in drawn.items()}
+    if mode == "decode":
+        given["weights"] = drawn["weights"].unflatten(0, drawn["seq_lens"].shape)[picked].flatten(0, 1)
+    return Sample(given, (out,), lambda: {"logits": out[picked]})
+
+
 def _rows(t: Mapping[str, torch.Tensor], out: torch.Tensor) -> Sample:
     rows = sampling._spread(len(out), SAMPLED).to(out.device)
     given = {
@@ -93,17 +153,33 @@ def _no_attention_cache() -> dict[str, torch.Tensor]:
 USUAL = {
     "decode": {"b": 16, "len": 32768, "heads": 64, "next_n": 1},
     "prefill": {"s": 4096, "skv": 32768, "heads": 64},
-}
+    **{
+        problem.form_of("decode", kind): {"b": 16, "len": 32768, "index_heads": 64, "index_dim": 128, "page_size": PAGE}
+        for kind in ("any", "any_bf16")
+    },
+    **{
+        problem.form_of("prefill", kind): {"s": 4096, "skv": 32768, "index_heads": 64, "index_dim": 128}
+        for kind in ("any", "any_bf16")
+    },
+}  # fmt: skip
 # Bytes of a key of the index, and its scale.
 TOKEN = 132
 
 
 def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
-    p = point.params
-    if point.form == "prefill":
+    p, (mode, kind) = point.params, parts_of(point.form)
+    token = TOKEN if kind == "plain" else p["index_dim"] + 4
+    if mode == "prefill":
         # Keys are read again for every few rows; what must come from the DRAM is queries and keys once.
-        return {"unique_bytes": float(p["skv"] * TOKEN + p["s"] * p["heads"] * 128)}
-    read = float(p["b"] * p["len"] * TOKEN)
+        heads = p["heads" if kind == "plain" else "index_heads"]
+        return {"unique_bytes": float(p["skv"] * token + p["s"] * heads * (token - 4))}
+    read = float(p["b"] * p["len"] * token)
+    if kind != "plain":
+        pages = p["b"] * -(-p["len"] // p["page_size"])
+        return {
+            "read_bytes": read, "unique_bytes": read, "row_bytes": p["page_size"] * token,
+            "footprint_bytes": float(pages * p["page_size"] * token), "order": "random",
+        }  # fmt: skip
     size = StepSize(batch=p["b"], context=p["len"], index_heads=p["heads"])
     return {
         "read_bytes": read, "unique_bytes": read, "row_bytes": PAGE * TOKEN,
