@@ -3,15 +3,16 @@
 | DeepGEMM | here |
 | --- | --- |
 | `get_paged_mqa_logits_metadata(...)` | zeros of its shape: nothing is planned |
-| `fp8_paged_mqa_logits`, `fp8_fp4_paged_mqa_logits` with `q` fp8 | what `ops.lightning_indexer` takes, 8, 16, 24, 32 or 64 heads among it; `context_lens` as there |
+| `fp8_paged_mqa_logits`, `fp8_fp4_paged_mqa_logits` with `q` fp8 | what `ops.lightning_indexer` takes: 1 to 64 heads, dims and pages of any whole 16; `context_lens` as there |
 | `indices` (several rows of one sequence) | not read: each row has its own length and row of `block_table` |
 | `schedule_meta` | not read |
 | `clean_logits` of paged scores | served, which DeepGEMM refuses; the scores are filled before the kernel |
-| `fp8_mqa_logits`, `fp8_fp4_mqa_logits` with `q` fp8 | what `ops.lightning_indexer_prefill` takes, of the same heads |
+| `fp8_mqa_logits`, `fp8_fp4_mqa_logits` with `q` fp8 | what `ops.lightning_indexer_prefill` takes, of the same heads and dims |
 | `clean_logits` | -inf outside of a row's keys, filled before the kernel |
-| `max_seqlen_k` other than 0 (compressed scores) | refused |
+| `max_seqlen_k` other than 0 (compressed scores) | served; with `clean_logits`, which DeepGEMM refuses, too |
 | `q` with scales (MXFP4) | refused |
-| `logits_dtype` | float32, and what else `out` of the ops takes |
+| `logits_dtype` | float32 or bfloat16 |
+| `weights` in bfloat16 | served; torch converts them to float32 before the kernel |
 
 Rows of scores are 1,024 bytes or a multiple of it apart, as there. Columns that are not scored hold whatever the memory held.
 """
@@ -91,9 +92,9 @@ def fp8_fp4_paged_mqa_logits(
     """Scores of a decode step over a paged cache of index keys.
 
     Args:
-        q: ([b, next_n, heads, 128] float8_e4m3fn, None).
-        kv_cache: [pages, 64, 1, 132] bytes.
-        weights: [b * next_n, heads] float32.
+        q: ([b, next_n, heads, dim] float8_e4m3fn, None).
+        kv_cache: [pages, page_size, 1, dim + 4] bytes.
+        weights: [b * next_n, heads] float32 or bfloat16.
         context_lens: [b, next_n] int32, at most `max_context_len` and what `block_table` reaches.
         block_table: [b, max_pages] int32.
         schedule_meta, indices: not read.
@@ -111,16 +112,19 @@ def fp8_fp4_paged_mqa_logits(
     """
     values = _values(q)
     require(
-        "q", values.dim() == 4, "[b, next_n, heads, 128]", str(tuple(values.shape)), "pass four dimensions"
+        "q", values.dim() == 4, "[b, next_n, heads, dim]", str(tuple(values.shape)), "pass four dimensions"
     )
     b, next_n, heads, _ = values.shape
     columns = integer("max_context_len", max_context_len, 1)
     fits = weights.dim() == 2 and weights.shape == (b * next_n, heads)
     require("weights", fits, f"[b * next_n, heads] = [{b * next_n}, {heads}]", str(tuple(weights.shape)), "pass one weight a row and head")  # fmt: skip
+    require_dense("kv_cache", kv_cache)
+    require("kv_cache", kv_cache.dim() == 4, "[pages, page_size, 1, dim + 4]", str(tuple(kv_cache.shape)), "pass four dimensions")  # fmt: skip
     logits = _rows((b, next_n), columns, values, logits_dtype, clean_logits)
-    with their_names(k_cache="kv_cache", seq_lens="context_lens", out="logits_dtype"):
+    with their_names(k_cache="kv_cache", seq_lens="context_lens", out="logits_dtype", page_size="kv_cache"):
         lightning_indexer(
-            values, kv_cache, weights.unflatten(0, (b, next_n)), context_lens, block_table, out=logits, executor=executor
+            values, kv_cache, _weights(weights), context_lens, block_table, page_size=kv_cache.shape[1], out=logits,
+            executor=executor,
         )  # fmt: skip
     return logits.flatten(0, 1)[:, :columns]
 
@@ -157,39 +161,45 @@ def fp8_fp4_mqa_logits(
     """Scores of a prompt over flat index keys, each row over a window of them.
 
     Args:
-        q: ([s, heads, 128] float8_e4m3fn, None).
-        kv: ([skv, 128] float8_e4m3fn, [skv] float32 scales).
-        weights: [s, heads] float32.
+        q: ([s, heads, dim] float8_e4m3fn, None).
+        kv: ([skv, dim] float8_e4m3fn, [skv] float32 scales).
+        weights: [s, heads] float32 or bfloat16.
         cu_seq_len_k_start, cu_seq_len_k_end: [s] int32, the half-open window of each row.
         clean_logits: whether columns outside of a row's window are -inf.
-        max_seqlen_k: 0: column j is key j.
+        max_seqlen_k: 0: column j is key j. Else columns of the result, at least the keys of the widest window: column j of a
+            row is the j-th key of its window.
         logits_dtype: of the result.
         executor: as `ops.lightning_indexer_prefill`.
 
     Returns:
-        [s, skv] of `logits_dtype`, rows a multiple of 1,024 bytes apart.
+        [s, skv] of `logits_dtype`, or [s, max_seqlen_k], rows a multiple of 1,024 bytes apart.
 
     Raises:
         InvalidArgumentError: what the table above refuses; names the argument.
         As `ops.lightning_indexer_prefill`.
     """
     values = _values(q)
-    require(
-        "max_seqlen_k", max_seqlen_k == 0, "0, scores in the columns of their keys", str(max_seqlen_k),
-        "pass 0, and cu_seq_len_k_start on to the selection (ops.topk_selector, row_starts)",
-    )  # fmt: skip
-    require("q", values.dim() == 3, "[s, heads, 128]", str(tuple(values.shape)), "pass three dimensions")
+    compressed = integer("max_seqlen_k", max_seqlen_k, 0) > 0
+    require("q", values.dim() == 3, "[s, heads, dim]", str(tuple(values.shape)), "pass three dimensions")
     keys, scales = kv
     require_dense("kv", keys)
-    require("kv", keys.dim() == 2, "([skv, 128], [skv])", str(tuple(keys.shape)), "pass flat keys")
-    logits = _rows((values.shape[0],), keys.shape[0], values, logits_dtype, clean_logits)
+    require("kv", keys.dim() == 2, "([skv, dim], [skv])", str(tuple(keys.shape)), "pass flat keys")
+    columns = max_seqlen_k if compressed else keys.shape[0]
+    logits = _rows((values.shape[0],), columns, values, logits_dtype, clean_logits)[:, :columns]
+    require_dense("weights", weights)
     with their_names(
         k="kv", k_scales="kv", k_start="cu_seq_len_k_start", k_end="cu_seq_len_k_end", out="logits_dtype"
     ):
         lightning_indexer_prefill(
-            values, keys, scales, weights, cu_seq_len_k_start, cu_seq_len_k_end, out=logits, executor=executor
+            values, keys, scales, _weights(weights), cu_seq_len_k_start, cu_seq_len_k_end, compressed=compressed, out=logits,
+            executor=executor,
         )  # fmt: skip
-    return logits[:, : keys.shape[0]]
+    return logits
+
+
+def _weights(weights: torch.Tensor) -> torch.Tensor:
+    """Weights as the ops take them."""
+    return weights.float() if weights.dtype == torch.bfloat16 else weights
 
 
 def _values(q: Scaled) -> torch.Tensor:

@@ -217,6 +217,58 @@ def test_deep_gemm_prefill(clean: bool) -> None:
     assert torch.equal(logits == -math.inf, expected["logits"].isnan()) or not clean
 
 
+SCORES = {"any": torch.float32, "any_bf16": torch.bfloat16}
+
+
+@pytest.mark.parametrize("kind", SCORES)
+@pytest.mark.parametrize(
+    "name", ["decode_any_page48", "decode_any_page128", "decode_any_n16", "decode_any_page16"]
+)
+def test_deep_gemm_decode_of_any_page_dims_and_heads(name: str, kind: str) -> None:
+    inputs, expected = scored("decode_any", name)
+    b, next_n, _, dim = inputs["q"].shape
+    page, columns = inputs["page_size"], 720
+    logits = deep_gemm.fp8_fp4_paged_mqa_logits(
+        (inputs["q"], None), inputs["k_cache"].view(-1, page, 1, dim + 4), inputs["weights"], inputs["seq_lens"],
+        inputs["block_table"], None, columns, True, SCORES[kind], executor="interpreter",
+    )  # fmt: skip
+    assert logits.dtype == SCORES[kind] and logits.shape == (b * next_n, columns)
+    assert logits.stride(0) * logits.element_size() % 1024 == 0
+    require_scores(f"decode_{kind}", inputs, expected, logits.unflatten(0, (b, next_n)))
+    assert (logits[torch.arange(columns) >= inputs["seq_lens"].view(-1, 1)] == -math.inf).all()
+
+
+@pytest.mark.parametrize("kind", SCORES)
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("name", ["prefill_any_ragged", "prefill_any_ragged_h16", "prefill_any_strided"])
+def test_deep_gemm_prefill_of_any_dims_and_compressed(name: str, clean: bool, kind: str) -> None:
+    inputs, expected = scored("prefill_any", name)
+    s, skv = inputs["q"].shape[0], inputs["k"].shape[0]
+    widest = int((inputs["k_end"] - inputs["k_start"]).max()) if inputs["compressed"] else 0
+    logits = deep_gemm.fp8_fp4_mqa_logits(
+        (inputs["q"], None), (inputs["k"], inputs["k_scales"]), inputs["weights"], inputs["k_start"], inputs["k_end"],
+        clean, widest, SCORES[kind], executor="interpreter",
+    )  # fmt: skip
+    assert logits.dtype == SCORES[kind] and logits.shape == (s, widest or skv)
+    # The reference is as wide as all keys.
+    wanted = {"logits": expected["logits"][:, : widest or skv]}
+    assert wanted["logits"].isfinite().sum() == expected["logits"].isfinite().sum()
+    require_scores(f"prefill_{kind}", inputs, wanted, logits)
+    assert torch.equal(logits == -math.inf, wanted["logits"].isnan()) or not clean
+
+
+def test_deep_gemm_takes_weights_in_bf16() -> None:
+    inputs, _ = scored("prefill_any", "prefill_any_tiny")
+    weights = inputs["weights"].bfloat16()
+    logits = deep_gemm.fp8_fp4_mqa_logits(
+        (inputs["q"], None), (inputs["k"], inputs["k_scales"]), weights, inputs["k_start"], inputs["k_end"],
+        logits_dtype=torch.bfloat16, executor="interpreter",
+    )  # fmt: skip
+    rounded = {**inputs, "weights": weights.float()}
+    expected = problems.get("lightning_indexer").reference("prefill_any", rounded)
+    require_scores("prefill_any_bf16", rounded, expected, logits)
+
+
 PAGED = {
     "q": (torch.zeros(1, 1, 64, 128).to(torch.float8_e4m3fn), None), "kv_cache": torch.zeros(2, 64, 1, 132, dtype=torch.uint8),
     "weights": torch.zeros(1, 64), "context_lens": torch.ones(1, 1, dtype=torch.int32),
@@ -230,7 +282,8 @@ PAGED = {
         ({"q": (PAGED["q"][0], torch.zeros(1))}, "q: .*MXFP4"),
         ({"q": PAGED["q"][0]}, r"q: .*pass \(q, None\)"),
         ({"weights": torch.zeros(2, 64)}, r"weights: .*\[1, 64\]"),
-        ({"kv_cache": PAGED["kv_cache"][:, :32]}, "kv_cache: "),
+        ({"kv_cache": PAGED["kv_cache"][:, :40]}, "kv_cache: expected page_size % 16 == 0"),
+        ({"kv_cache": PAGED["kv_cache"][:, :, 0]}, r"kv_cache: .*\[pages, page_size, 1, dim \+ 4\]"),
         ({"context_lens": torch.ones(1, 1)}, "context_lens: .*int32"),
         ({"logits_dtype": torch.float64}, "logits_dtype: .*float32"),
         ({"max_context_len": 0}, "max_context_len: "),
@@ -244,7 +297,8 @@ def test_deep_gemm_refuses(change: dict, message: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_seqlen_k": 128}, "max_seqlen_k: .*row_starts"),
+        ({"max_seqlen_k": -1}, "max_seqlen_k: "),
+        ({"max_seqlen_k": 64}, "cu_seq_len_k_end: .*at most stride past k_start"),
         ({"cu_seq_len_k_start": torch.zeros(3)}, "cu_seq_len_k_start: .*int32"),
         ({"q": (torch.zeros(3, 1, 64, 128), None)}, "q: "),
         ({"kv": (torch.zeros(200, 128), torch.zeros(200))}, "kv: .*float8"),

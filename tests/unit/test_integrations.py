@@ -405,7 +405,7 @@ def test_sglang_scores_and_selects(hooks) -> None:
     ragged = hooks["_topk_transform_v2_ragged"](refused, logits, lengths, 48, offsets, None)
     assert torch.equal(ragged, chosen + offsets[:, None])
     assert hooks["fast_topk_v2"](lambda *args: "theirs", logits.double(), lengths, 48) == "theirs"
-    # Compressed scores are DeepGEMM's.
+    # Queries that are no tensor are DeepGEMM's to refuse.
     prompt = hooks["resolve_fp8_mqa_logits_fn"](lambda: lambda *args, **kwargs: "theirs")
     assert prompt(None, (None, None), None, None, None, clean_logits=False, max_seqlen_k=64) == "theirs"
 
