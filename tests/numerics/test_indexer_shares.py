@@ -51,6 +51,7 @@ def test_a_share_of_many_tiles(variant: Variant, interleaving: Interleaving, eve
     workload = Workload(
         f"shares_{even}_q{len(lens[0])}", "edge", "decode", {"lens": lens, "heads": 64, "pages": 280}
     )
+    workload = trial.fitted(variant, workload)
     with mock.patch.dict(GPUS, {name: gpu.with_sms(SMS) for name, gpu in GPUS.items()}):
         result = trial.run(
             variant, workload, Emulator(interleaving), example=trial.cached_example(OP, workload)
