@@ -15,10 +15,8 @@ SEQUENCES = (
 )  # fmt: skip
 
 HOPPER = "grouped-query attention, Hopper"
-BLACKWELL = "grouped-query attention, Blackwell"
 STRUCTURES = (
     Structure(HOPPER, "gqa_forward__cutedsl_sm90a__bf16_d128_n160_st2_o1_c1_z2", tuple((each, {}) for each in SEQUENCES)),
-    Structure(BLACKWELL, "gqa_forward__cutedsl_sm100a__bf16_d128_n64_st3_c1_z2", tuple((each, {}) for each in SEQUENCES)),
 )  # fmt: skip
 # What may survive, and why the kernel is still the same one.
 EXPLAINED: dict[str, str | Only] = {

@@ -39,7 +39,7 @@ INTERLEAVINGS = 20
 # Sites of a class in a variant, drawn by their names: the same in every run.
 SITES = 1
 # Mutants of a variant that a run tries; TEST_ALL=1 tries all.
-SAMPLE = 2
+SAMPLE = 4
 DOCS = Path(__file__).parents[2] / "docs" / "emulator.md"
 
 
@@ -175,6 +175,11 @@ VARIANTS = (
     "gqa_forward__cutedsl_sm90a__bf16_d128_n160_st2_o1_c1_z2",
     "gqa_forward__cutedsl_sm100a__bf16_d128_n64_st3_c1_z2",
     "sparse_mla__tilelang_sm90a__h8_bf16_bt64_st2_cl1",
+    "gqa_forward__cutedsl_sm100a__bf16_d128_n64_st3_c2_z2",
+    "sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async",
+    "sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2",
+    "lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0",
+    "lightning_indexer__cutedsl_sm90a__decode_h32_q1_t64_st3_c4_e1",
 )
 
 
@@ -283,12 +288,20 @@ def outcome(name: str, mutant: Mutant) -> Outcome:
     return Outcome(mutant, "explained" if reason else "survives", reason or context(name, mutant))
 
 
-#: slip -> pairs of a pattern of the lines around the site and the reason why the kernel is the same.
+#: slip -> pairs of a pattern of the surroundings (`surroundings`) and the reason why the kernel is the same.
 EXPLAINED: Mapping[str, tuple[tuple[str, str], ...]] = {
     "no fence after barriers are set up": (
         (
             r"^\w+_(?:c1|cl1)(?:_|\n)",
             "clusters of one CTA: no other uses its barriers, and bar.sync orders them in it",
+        ),
+        (
+            r"fence\.mbarrier_init[\s\S]*barrier\.cluster\.arrive;\s*barrier\.cluster\.wait;",
+            "a barrier of the cluster follows, which releases and acquires",
+        ),
+        (
+            r"^(?:lightning_indexer__\w+_decode_\w+_c4_e1|sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2)\n",
+            "the CTAs of a cluster use their own mbarriers alone, and bar.sync orders them in each",
         ),
     ),
     "no barrier of the warp": (
@@ -297,7 +310,56 @@ EXPLAINED: Mapping[str, tuple[tuple[str, str], ...]] = {
             "the elected lane tells the end of asynchronous reads, for which the whole warp waits by one aligned instruction",
         ),
     ),
+    "a wait that passes": (
+        (
+            r"source: +# A commit may arrive late",
+            "one of the last waits before the CTA ends: commits of a thread arrive in their order here, so that others cover it; "
+            "PTX promises no order of their arrivals, and the kernel waits for each",
+        ),
+        (
+            r"kv_empty[\s\S]*\n>source: +cute\.arch\.mbarrier_wait\(pe_empty",
+            "the last wait for a unit's slot is for a commit of two tiles ago, after the product that read these rope dims: it covers "
+            "all that its thread had issued",
+        ),
+    ),
+    "no proxy fence": (
+        (
+            r"load_queries_q_s[\s\S]*\n>source: +cute\.arch\.fence_proxy",
+            "each thread has a fence after its wait for the first rows, and that covers the queries too",
+        ),
+    ),
+    "no tcgen05 fence": (
+        (
+            r">ptx:\s*tcgen05\.fence::after_thread_sync;(?:(?!tcgen05\.(?:ld|st|mma|cp|shift))[\s\S])*?tcgen05\.fence::before_thread_sync",
+            "its thread touches no tensor memory before its next arrival; the products that it would order are ordered as they are issued",
+        ),
+    ),
+    "no wait for loads of tensor memory": (
+        (r">ptx:\s*tcgen05\.wait::ld\.sync\.aligned;\s*tcgen05\.wait::ld", "it stands there twice"),
+    ),
+    "a wait for one wgmma group less": (
+        (
+            r"\n>source: +warpgroup\.wait_group\(0\)[\s\S]*queries_empty",
+            "every product was waited for where its scores were read: none is in flight",
+        ),
+    ),
 }
+
+
+def surroundings(name: str, mutant: Mutant) -> str:
+    """The variant's name, lines of its module around the place, and lines of the PTX; `>` marks where they meet it."""
+    ptx = text(name).splitlines()
+    before = [line for line in ptx[max(mutant.line - 60, 0) : mutant.line - 1] if line.strip()]
+    after = [line for line in ptx[mutant.line : mutant.line + 60] if line.strip() and ".loc" not in line]
+    # Lines inside an assembly text count on from the line that has it.
+    held = next((i for i in range(len(before) - 1, -1, -1) if "inline asm" in before[i]), -1)
+    outside = before[:held] if held >= 0 and "begin" in before[held] else before
+    place = next((m for line in reversed(outside) if (m := re.match(r"\s*\.loc\s+1 (\d+) ", line))), None)
+    source, at = variants.get(name).path.read_text().splitlines(), int(place[1]) if place else 0
+    numbers = range(max(at - 8, 1), min(at + 6, len(source) + 1))
+    lines = [f"{'>' if n == at else ''}source: {source[n - 1]}" for n in numbers]
+    kept = [line for line in before[-24:] if ".loc" not in line]
+    return "\n".join([name, *lines, *kept, f">ptx: {ptx[mutant.line - 1]}", *after])
 
 
 def context(name: str, mutant: Mutant) -> str:
@@ -308,7 +370,7 @@ def context(name: str, mutant: Mutant) -> str:
 def explained(name: str, mutant: Mutant) -> str | None:
     """Why nothing need catch a mutant, or None."""
     return next(
-        (reason for pattern, reason in EXPLAINED.get(mutant.slip, ()) if re.search(pattern, f"{name}\n{context(name, mutant)}")),
+        (reason for pattern, reason in EXPLAINED.get(mutant.slip, ()) if re.search(pattern, surroundings(name, mutant))),
         None,
     )  # fmt: skip
 
