@@ -403,14 +403,14 @@ def link_bytes(bench: Bench, point: Point) -> dict[str, int]:
     return found
 
 
-def modelled(row: dict[str, Any], ranks: int) -> float:
-    """A model, not a measurement: microseconds of a step of so many ranks, from two.
+def modelled(row: dict[str, Any], ranks: int, measured: int) -> float:
+    """A model, not a measurement: microseconds of a step of so many ranks, from those of the `measured` ones.
 
     What a rank does over its own keys shrinks with the ranks; the rest of its work stays but for the entries, which grow;
     each of the two exchanges takes what was measured between two GPUs, and longer where it carries more.
     """
     us = row["us"]
-    own = us["shard"] * 2 / ranks
+    own = us["shard"] * measured / ranks
     rest = max(0.0, us["unlinked"] - us["shard"])
     link = 0.0
     for name in ("entries", "partials"):
@@ -502,7 +502,7 @@ def main() -> int:
     say("| step | 2 ranks us | 4 ranks us | 8 ranks us |\n|---|---|---|---|")
     for row in rows:
         if row["kind"] == "decode":
-            figures = " | ".join(f"{modelled(row, count):.1f}" for count in (2, 4, 8))
+            figures = " | ".join(f"{modelled(row, count, bench.ranks):.1f}" for count in (2, 4, 8))
             say(f"| {row['sequences']} x {row['context']} | {figures} |")
     used = sorted({pick.variant.id for pick in ops.selections()})
     say("\n" + "\n".join(used))

@@ -28,6 +28,17 @@ class _Group(typer.core.TyperGroup):
         except DslKernelError as error:
             show_error(error)
             raise typer.Exit(2) from None
+        except OSError as error:
+            # What no file is the matter with is not the user's to mend.
+            if error.filename is None:
+                raise
+            show_error(
+                InvalidArgumentError(
+                    str(error.filename), expected="a file or folder that can be read and written", got=str(error.strerror),
+                    fix="name another path, or check its permissions",
+                )
+            )  # fmt: skip
+            raise typer.Exit(2) from None
 
 
 def show_error(error: DslKernelError) -> None:

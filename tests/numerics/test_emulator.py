@@ -153,7 +153,7 @@ def test_a_ring_that_wraps_waits_for_every_scoring_group(variant) -> None:
     k = variant.knobs
     tiles = 2 * k["stages"] + 1
     dims = {"s": 5, "skv": tiles * k["tile"] - 5, "heads": k["heads"], "windows": "ragged"}
-    workload = Workload("prefill_wrap", "edge", "prefill", dims)
+    workload = trial.fitted(variant, Workload("prefill_wrap", "edge", "prefill", dims))
     result = trial.run(variant, workload, Emulator(Interleaving.adversarial(2)), launch={"splits": 1})
     assert result.comparison.ok, result.comparison.failures
 

@@ -207,6 +207,13 @@ def test_the_older_layout_exports_the_same(made: hf_kernels.Exported) -> None:
     assert done.stdout.split() == sorted(ops.__all__)
 
 
+def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(app, ["export-kernel", str(tmp_path / "file")])
+    assert result.exit_code == 2
+    assert "expected: a file or folder" in " ".join(result.stderr.split()) and "file/build" in result.stderr
+
+
 def test_the_command_writes_once(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["export-kernel", str(tmp_path), "--json"])
     assert done.exit_code == 0

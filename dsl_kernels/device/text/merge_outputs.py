@@ -58,9 +58,9 @@ def merge_head(
         words = m.local("words", PIECES * WORDS, "uint32")
         for i in unrolled(PIECES * VECTOR):
             sums[i] = 0.0
-        for rank in rolled(0, ranks):
-            share = exp2(lses.row("again", (rank, row))[head] - peak) * factor
-            part = outs.row("part", (rank, row, head))
+        for r in rolled(0, ranks):
+            share = exp2(lses.row("again", (r, row))[head] - peak) * factor
+            part = outs.row("part", (r, row, head))
             for piece in unrolled(PIECES):
                 m.do(load_piece(words, piece * WORDS, VECTOR, part.at((piece * WARP + m.lane) * VECTOR)))
             for i in unrolled(PIECES * WORDS):

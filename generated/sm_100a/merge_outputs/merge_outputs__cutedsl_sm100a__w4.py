@@ -70,10 +70,10 @@ def merge_head(
         words = cute.make_rmem_tensor(8, cutlass.Uint32)
         for i in cutlass.range_constexpr(16):
             sums[i] = Float32(0.0)
-        for rank in cutlass.range(ranks, unroll=1):
-            again = lses + Int64(rank) * lses_stride_0 + Int64(row) * lses_stride_1
+        for r in cutlass.range(ranks, unroll=1):
+            again = lses + Int64(r) * lses_stride_0 + Int64(row) * lses_stride_1
             share = warps.exp2(again[head] - peak) * factor
-            part = outs + Int64(rank) * outs_stride_0 + Int64(row) * outs_stride_1 + Int64(head) * outs_stride_2
+            part = outs + Int64(r) * outs_stride_0 + Int64(row) * outs_stride_1 + Int64(head) * outs_stride_2
             for piece in cutlass.range_constexpr(2):
                 scalars.load_piece(words, piece * 4, 8, part + (piece * 32 + lane) * 8)
             for i in cutlass.range_constexpr(8):

@@ -43,10 +43,10 @@ def merge_head(out, lse, outs, lses, attn_sink, first, ranks, rows, heads, lse_s
         words = T.alloc_local((8,), "uint32")
         for i in T.unroll(16):
             sums[i] = 0.0
-        for rank in T.unroll(0, ranks, 1, unroll_factor=1):
-            share = warps.exp2(lses[rank, row, head] - peak) * factor
+        for r in T.unroll(0, ranks, 1, unroll_factor=1):
+            share = warps.exp2(lses[r, row, head] - peak) * factor
             for piece in T.unroll(2):
-                scalars.load_piece(words, piece * 4, 8, outs[rank, row, head, (piece * 32 + lane) * 8])
+                scalars.load_piece(words, piece * 4, 8, outs[r, row, head, (piece * 32 + lane) * 8])
             for i in T.unroll(8):
                 sums[2 * i] = sums[2 * i] + scalars.float_of(words[i] << T.uint32(16)) * share
                 sums[2 * i + 1] = sums[2 * i + 1] + scalars.float_of(words[i] & T.uint32(4294901760)) * share
