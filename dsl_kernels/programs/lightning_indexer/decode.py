@@ -368,6 +368,7 @@ def _load_queries(m: Recorder, s: Share) -> None:
     queries.commit()
 
 
+@recorded
 def _weights_at(m: Recorder, s: Share, query: Value) -> Box | Span:
     """Where the weights of a query of the current sequence lie."""
     if of_any(m.k):
