@@ -77,7 +77,8 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
     if k.sample:
         # What a row costs beside its scores, which the other CTAs of the SM hide.
         hidden = min(min_ctas_per_sm_of(k, gpu.arch), max(1.0, dims["rows"] / gpu.sms))
-        return (7.0 if k.threads > 512 else 9.0) / hidden
+        meetings = 0.1 * k.group if k.group > 1 else 0.0
+        return (7.0 if k.threads > 512 else 9.0) / hidden + meetings
     rounds = 2.2 + 0.1 * k.group if k.group > 1 else 1.3
     issue = share * k.resident * 14 / 32 / 4 / 1755
     kept = k.threads * k.keep * (1 + sizes(k)["stashed"])

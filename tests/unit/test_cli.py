@@ -700,14 +700,17 @@ def test_doctor_says_whose_tuned_table_chooses(monkeypatch, tmp_path):
     rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
     # Forms that no card has a table of are no fault of the doctor's.
     tuned = {(entry["op"], entry["form"]) for entry in measured.tuned_table("NVIDIA H200")}
-    every = {op: [*problems.get(op).forms] for op in sorted({op for op, _ in tuned})}
-    monkeypatch.setattr(problems, "names", lambda: [*every])
-    split = [op for op in every if any((op, form) not in tuned for form in every[op])]
-    spelled = {op: [op] if op not in split else [f"{op} {form}" for form in every[op]] for op in every}
-    own = ", ".join(
-        name for op in every for name in spelled[op] if op not in split or tuple(name.split()) in tuned
-    )
-    none = ", ".join(name for op in split for name in spelled[op] if tuple(name.split()) not in tuned)
+    every = {op: [*problems.get(op).forms] for op in problems.names()}
+    split = [op for op in every if len({(op, form) in tuned for form in every[op]}) == 2]
+    spelled = {op: [f"{op} {form}" for form in every[op]] if op in split else [op] for op in every}
+    chosen = {
+        name: tuple(name.split()) in tuned or (name, every[name.split()[0]][0]) in tuned
+        for op in every
+        for name in spelled[op]
+    }
+    own = ", ".join(name for name, there in chosen.items() if there)
+    none = ", ".join(name for name, there in chosen.items() if not there)
+    split = bool(none)
     whole = ", ".join(every)
     assert [(rows[f"tuned table {i}"]["status"], rows[f"tuned table {i}"]["found"]) for i in range(3)] == [
         ("note", f"its own for {own}; none for {none}") if split else ("ok", f"its own for {own}"),
