@@ -77,6 +77,7 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
     if k.sample:
         # What a row costs beside its scores, which the other CTAs of the SM hide.
         hidden = min(min_ctas_per_sm_of(k, gpu.arch), max(1.0, dims["rows"] / gpu.sms))
+        # A larger cluster waits longer for its last CTA; the figure only orders clusters that are alike otherwise.
         meetings = 0.1 * k.group if k.group > 1 else 0.0
         return (7.0 if k.threads > 512 else 9.0) / hidden + meetings
     rounds = 2.2 + 0.1 * k.group if k.group > 1 else 1.3
@@ -91,9 +92,9 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """A sample of 1/64 is for several CTAs a row, others for one; at level 0 only the combinations that the tuned tables use, of 16 bits no others.
+    """A sample of 1/64 is for several CTAs a row, others for one.
 
-    Options are for few of them.
+    At level 0 only the combinations that the tuned tables use; scores of 16 bits and options have few of them.
     """
     if k.sample and (k.group > 1) != (k.sample == 64):
         return False

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from ...problems.merge_entries import SCORE
+from ...problems.merge_entries import ID, SCORE
 from ...tile.counting import moves
 from ...tile.frontend import recorded, rolled
 from ...tile.kinds import Global, Int32, LeafRecorder, Writes
 from ...tile.leaf_text import by_text
 from ..torch.warps import clz
-
-ID = 1
 
 
 @recorded

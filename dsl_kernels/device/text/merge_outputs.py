@@ -11,19 +11,15 @@ from ...tile.kinds import BFloat16, Float32, Global, Int32, LeafRecorder, Writes
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import maximum, select
 from ..torch.floats import divide
-from ..torch.scalars import float_of, load_piece, pair_of, store_piece
+from ..torch.scalars import half_of, load_piece, pair_of, store_piece
 from ..torch.warps import exp2, log2
 
 VECTOR = 8
 PIECES = LATENT_DIM // (VECTOR * WARP)
 WORDS = VECTOR // 2
 LOG2_E = 1 / math.log(2)
+# Less than any score: a row without keys has it for its peak, so that nothing is -inf less -inf.
 LOWEST = -3.0e38
-
-
-def _half(word, upper):
-    """The float that a half of a word is in bf16."""
-    return float_of(word & 0xFFFF0000 if upper else word << 16)
 
 
 @moves(
@@ -64,8 +60,8 @@ def merge_head(
             for piece in unrolled(PIECES):
                 m.do(load_piece(words, piece * WORDS, VECTOR, part.at((piece * WARP + m.lane) * VECTOR)))
             for i in unrolled(PIECES * WORDS):
-                sums[2 * i] += _half(words[i], False) * share
-                sums[2 * i + 1] += _half(words[i], True) * share
+                sums[2 * i] += half_of(words[i], False) * share
+                sums[2 * i + 1] += half_of(words[i], True) * share
         to = out.row("to", (row, head), (heads, LATENT_DIM))
         for i in unrolled(PIECES * WORDS):
             words[i] = pair_of(sums[2 * i], sums[2 * i + 1])

@@ -23,7 +23,7 @@ from ...tile.kinds import (
 from ...tile.leaf_text import WARP, by_text
 from ...tile.text import maximum, minimum, select
 from ..torch.floats import divide, is_nan, max_of_lanes
-from ..torch.scalars import bits_of, float_of, load_piece, pair_of, store_piece
+from ..torch.scalars import bits_of, float_of, half_of, load_piece, pair_of, store_piece
 from ..torch.warps import any_lane, ballot, clz, popc, shuffle
 
 PIECES = 4
@@ -317,12 +317,7 @@ def _mean(m, low, high, share, vector):
     """The weighted mean of two words of bf16."""
     means = []
     for e in range(min(vector, 2)):
-        below = named(f"below_{e}", _half(low, e))
-        above = named(f"above_{e}", _half(high, e))
+        below = named(f"below_{e}", half_of(low, e == 1))
+        above = named(f"above_{e}", half_of(high, e == 1))
         means.append(below * (1.0 - share) + above * share)
     return pair_of(means[0], means[-1])
-
-
-def _half(word, upper):
-    """The float that a half of a word is in bf16."""
-    return float_of(word & 0xFFFF0000 if upper else word << 16)

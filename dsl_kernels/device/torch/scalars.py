@@ -91,6 +91,12 @@ float_of_half = Function(
 pair_of = Function("pair_of", "uint32", _pair)
 """Two floats rounded to bf16, in the halves of a word."""
 
+
+def half_of(word: Any, upper: bool) -> Any:
+    """The float that the upper or lower half of a word is in bf16."""
+    return float_of(word & 0xFFFF0000 if upper else word << 16)
+
+
 anew = Function("anew", "int32", lambda x: x)
 """The same number, which a compiler works out where it is asked for, and nothing of it before."""
 
