@@ -126,8 +126,9 @@ def test_steps_and_regrets_have_tables() -> None:
 def test_without_files_the_page_shows_the_tuned_tables() -> None:
     found = report.read([])
     assert {row["op"] for row in found} >= {"sparse_mla", "topk_selector"} and len(found) > 50
-    timed_by_peers = next(r for r in found if r["op"] == "topk_selector" and r["k"] == 2048)
-    assert report.peers_of(GPU).of(timed_by_peers) is not None
+    peers = report.peers_of(GPU)
+    timed_by_peers = {row["op"] for row in found if peers.of(row) is not None}
+    assert timed_by_peers >= {"sparse_mla", "topk_selector", "lightning_indexer"}
 
 
 def test_files_without_records_are_refused(tmp_path) -> None:
