@@ -27,7 +27,7 @@ from dsl_kernels.errors import DslKernelError
 from dsl_kernels.tile.lang import COARSE, SUMS, TRACE
 
 from .emit import GENERATED, emit
-from .sweep import ROOT, Filter, Sweep, instance_of, sweep
+from .sweep import ROOT, Filter, Sweep, backends, instance_of, sweep
 
 DOCUMENTS = ROOT / "scripts" / "update_docs.py"
 """A checkout has it: tables, excerpts and pictures of the documents, which follow the committed set."""
@@ -323,6 +323,48 @@ def new(op: Annotated[str, typer.Argument(help="Name of the operation, in snake_
 
     for path in scaffold(op):
         Console().print(f"wrote {path}")
+
+
+@app.command("try")
+def try_sketches(
+    file: Annotated[
+        Path, typer.Argument(help="A Python file that defines sketches, such as one of examples/.")
+    ],
+    on: Annotated[
+        str,
+        typer.Option(help="Where it runs: interpreter, emulator or cuda; or print, which shows the module."),
+    ] = "interpreter",
+    backend: Annotated[str, typer.Option(help="The DSL that prints and compiles it.")] = "cutedsl",
+    schedules: Annotated[int, typer.Option(min=1, help="Interleavings that the emulator tries.")] = 6,
+) -> None:
+    """Run the kernels of a file, which belong to no operation, and compare them with torch."""
+    from dsl_kernels import emulator, executors
+    from dsl_kernels.arguments import require_known
+
+    from .sketch import sketches
+
+    require_known("--on", on, [*executors.EXECUTORS, "print"], "place")
+    require_known("--backend", backend, backends(), "backend")
+    wrong = 0
+    for sketch in sketches(file):
+        if on == "print":
+            typer.echo(sketch.source(backend))
+            continue
+        tried: list[Any] = [executors.get(on)]
+        if on == "emulator":
+            tried = [executors.Emulator(one, strict=True) for one in emulator.interleavings(schedules)]
+        device = "cuda" if on == "cuda" else "cpu"
+        found = [sketch.run(executor, backend, device=device) for executor in tried]
+        figures = {name: max(result.figures[name] for result in found) for name in found[0].figures}
+        said = ", ".join(
+            f"{name} {figure:.2g} of {found[0].limits[name]:.0e}" for name, figure in figures.items()
+        )
+        failed = sum(not result.ok for result in found)
+        wrong += failed
+        verdict = f"[red]{failed} of {len(found)} runs are wrong[/]" if failed else "right"
+        Console().print(f"{sketch.name}, {sketch.arch}, {on}: {verdict}, {said}", soft_wrap=True)
+    if wrong:
+        raise typer.Exit(1)
 
 
 def main() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from types import SimpleNamespace
 
 from dsl_kernels.tile.lang import Mma, Role, Schedule, Space
+from dsl_kernels.tile.text import Call, Statement, View
 
 # ptxas wants the accumulators of an instruction, its A and its addresses within what a thread has at launch, whatever
 # setmaxnreg gives it later.
@@ -23,6 +25,22 @@ def _issued_n(schedule: Schedule, n: int) -> int:
 def sums_of(schedule: Schedule, mma: Mma) -> str:
     """The dtype of a product's sums."""
     return next((b.dtype for b in schedule.buffers if b.name == mma.acc), "float32")
+
+
+def held_by_threads(
+    schedule: Schedule, statements: Iterable[Statement], spelled: Callable[[str], object]
+) -> bool:
+    """Whether a leaf that a DSL prints from its text takes a tile of registers that a product leaves or takes.
+
+    Such a leaf names each thread's registers, so a DSL that deals tiles out itself has to leave them to the threads.
+    """
+    tiles = {name for mma in schedule.mmas for name in (mma.acc, mma.a)}
+    tiles &= {buffer.name for buffer in schedule.buffers if buffer.space is Space.REGISTER}
+    return any(
+        isinstance(s, Call) and s.leaf.text is not None and spelled(s.leaf.name) is None
+        and any(isinstance(a, View) and a.buffer in tiles for a in s.arguments)
+        for s in statements
+    )  # fmt: skip
 
 
 def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:

@@ -46,9 +46,10 @@ class Printer(Values):
         spelling: Any,
         leaf_module: Any,
         home: Any = lambda name: None,
+        own_registers: bool = False,
     ) -> None:
         super().__init__(schedule, spelling, leaf_module)
-        self._plan, self._home = plan, home
+        self._plan, self._home, self._own_registers = plan, home, own_registers
         self._role: Role | None = None
         self._in_flight: list[t.View] = []
         self._turns = turn_plans(schedule) if schedule else {}
@@ -314,7 +315,7 @@ class Printer(Values):
             if p.mma.doc:
                 yield f"# {p.mma.doc}"
         accs = [self._facts(view) for view in {p.acc.buffer: p.acc for p in s.products}.values()]
-        own = {"own_registers": unit == "wgmma" and self._home("OWN_REGISTERS") is not None}
+        own = {"own_registers": unit == "wgmma" and self._own_registers}
         own["narrow"] = any(mma.a_space is Space.REGISTER for mma in self._schedule.mmas)
         operands = [self._facts(p.a) for p in s.products if p.mma.a_space is Space.REGISTER]
         for p in s.products:

@@ -42,7 +42,7 @@ from dsl_kernels.tile.text import (
     walk,
 )
 
-from .facts import mma_facts, names_in_python, role_facts, sums_of
+from .facts import held_by_threads, mma_facts, names_in_python, role_facts, sums_of
 from .printer import CLONE, INDENT, Printer
 from .sweep import FUNCTIONS, PROBE_LEAVES, SHARED_LEAVES, TEMPLATES, Instance, leaf_modules
 
@@ -213,9 +213,12 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
             fix="spell the leaf for this DSL",
         )
 
-    printer = Printer(schedule, plan, spelling, leaf_module, home)
-    start, end = ("\n".join(printer.lines(part)) for part in (text.start, text.end))
     statements = [s for part in text.parts.values() for s in walk(part)]
+    own_registers = getattr(spelling, "deals_tiles", False) and (
+        home("OWN_REGISTERS") is not None or held_by_threads(schedule, statements, home)
+    )
+    printer = Printer(schedule, plan, spelling, leaf_module, home, own_registers)
+    start, end = ("\n".join(printer.lines(part)) for part in (text.start, text.end))
     views = operand_views(instance, schedule, statements)
     within = names_of_kernel(instance, schedule, text, views)
     roles = []
@@ -280,6 +283,7 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         "steals": any(isinstance(s, AskNext) for s in statements),
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
         "homes": {name: home(name, own or tuple(m for m in modules if m[0] not in (PROBE_LEAVES, *FUNCTIONS))) for name in getattr(spelling, "leaf_constants", ())},
+        "own_registers": own_registers,
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
         "padded": padded(schedule),
         "described": [m for m in schedule.mmas if m.unit == "tcgen05" and (m.m == 64 or (m.m == 128 and m.cta_group == 2) or m.ws or m.scales or sums_of(schedule, m) == "float16")],
@@ -505,6 +509,8 @@ def header(instance: Instance, schedule: Schedule) -> str:
     op = instance.program.op
     source = op if (Path(programs.__file__).parent / op).is_dir() else f"{op}.py"
     drawing = describe(schedule, instance.arch).replace("\\", "\\\\")
+    if op not in programs.names():
+        return f'"""{instance.id}\n\nPrinted from a sketch: edit that, not this file.\n\n{drawing}\n"""\n'
     return (
         f'"""{instance.id}\n\nGenerated from dsl_kernels/programs/{source} and the leaves in dsl_kernels/device/{instance.backend} by `make generate`:\n'
         f'edit those, not this file. Knobs: {knobs}.\n\n{drawing}\n"""\n'

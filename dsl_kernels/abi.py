@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .dtypes import DTYPES
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -62,6 +64,20 @@ class TensorMap:
     swizzle: str = "NONE"
     l2_promotion: str = "NONE"
     oob_fill: str = "NONE"
+
+    @classmethod
+    def of_matrix(
+        cls, operand: str, dtype: str, rows: int | str, columns: int | str, box_rows: int
+    ) -> TensorMap:
+        """`<operand>_map`: boxes of `box_rows` rows by 128 bytes of a dense row-major matrix, as tensor cores read them.
+
+        `rows` and `columns` are numbers or names of sizes of the call. What a box has beyond the matrix comes as zeros.
+        """
+        size = DTYPES[dtype].bytes
+        return cls(
+            f"{operand}_map", operand, dtype.upper(), (str(columns), str(rows)), (f"{columns} * {size}",),
+            (128 // size, box_rows), (1, 1), swizzle="128B",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

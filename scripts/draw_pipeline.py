@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
+import ladder  # noqa: E402
 import walkthrough  # noqa: E402
 
 from dsl_kernels import programs, variants  # noqa: E402
@@ -480,6 +481,12 @@ def exchanges_picture() -> str:
     return d.svg(width, lanes[1] + high + 24, "A step on two ranks and its two exchanges")
 
 
+def rung_picture(rung: str) -> str:
+    """The pipelines of an example."""
+    sketch = ladder.sketch(rung)
+    return pipeline_picture(sketch.schedule, get_arch(sketch.arch), f"examples/{rung}.py")
+
+
 def pictures() -> dict[Path, str]:
     """Every committed picture by its path."""
     return {
@@ -488,6 +495,11 @@ def pictures() -> dict[Path, str]:
         IMAGES / "issuing_warp.svg": draw(walkthrough.variant()),
         IMAGES / "results.svg": results_picture(),
         IMAGES / "exchanges.svg": exchanges_picture(),
+        **{
+            IMAGES / f"ladder_{rung}.svg": rung_picture(rung)
+            for rung in ladder.RUNGS
+            if ladder.sketch(rung).schedule.pipelines
+        },
     }
 
 

@@ -29,6 +29,7 @@ if __name__ == "__main__":
 
 import count_lines  # noqa: E402
 import draw_pipeline  # noqa: E402
+import ladder  # noqa: E402
 import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
 import walkthrough  # noqa: E402
@@ -705,6 +706,13 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "newcomer_told": newcomer_told,
     "newcomer_launch": newcomer_launch,
     "newcomer_case": partial(newcomer, "tests/numerics/leaves_row_softmax.py", "EACH", "exponentials"),
+    **{
+        f"rung_{rung}": partial(lambda rung: code("python", ladder.excerpt(rung)), rung)
+        for rung in ladder.RUNGS
+    },
+    "kernel": lambda: code("python", ladder.kernel()),
+    "printed": lambda: code("python", ladder.printed()),
+    "times": ladder.times,
     "lone_schedules": lone_schedules,
     "twin_declaration": twin_declaration,
     "twin_body": twin_body,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._discover import discover, module_files, module_names
+from ..errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from ..tile.program import TileProgram
@@ -21,10 +22,28 @@ def files(op: str) -> list[Path]:
     return module_files(__path__, op)
 
 
+_lent: dict[str, TileProgram] = {}
+
+
+def lend(program: TileProgram) -> None:
+    """Let executors of this process find a program that no module holds; the one lent last under a name counts.
+
+    Raises:
+        InvalidArgumentError: an operation has that name.
+    """
+    if program.op in names():
+        raise InvalidArgumentError(
+            "program", expected="a name that no operation has", got=repr(program.op), fix="name it otherwise"
+        )
+    _lent[program.op] = program
+
+
 def get(op: str) -> TileProgram:
-    """The tile program of an operation.
+    """The tile program of an operation, or one that was lent.
 
     Raises:
         UnknownNameError: no module `programs/<op>`.
     """
+    if isinstance(op, str) and op in _lent:
+        return _lent[op]
     return discover(__name__, op, names, "tile program", "PROGRAM")

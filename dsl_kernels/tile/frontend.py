@@ -236,7 +236,7 @@ def _of_kernel(m: Recorder, asked: str, name: str, kind: Any) -> Any:
     """What the kernel declares under a name, of the kind that its annotation says."""
     said = kind.__name__ if isinstance(kind, type) else (dtype_of(kind) or "").capitalize()
     there = m.known_as(name)
-    if said not in there and (there or kind is Global):
+    if said not in there and (there or said == Global.__name__):
         operands = [spec.name for spec in m.operands if spec.shape]
         raise DeclarationError(
             asked, expected=" or ".join(there) or "an operand of the kernel", got=said,
@@ -244,7 +244,8 @@ def _of_kernel(m: Recorder, asked: str, name: str, kind: Any) -> Any:
         )  # fmt: skip
     if kind is View:
         return m.buffer(name)
-    if kind is Global:
+    # A leaf's parameter has the same word, with a dtype (tile/kinds.py).
+    if said == Global.__name__:
         return m.operand(name)
     if kind is Channel:
         return m.channel(name)
