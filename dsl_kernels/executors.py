@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -142,6 +143,13 @@ class Emulator:
 
     @checked
     def prepare(self, variant: Variant, device: int | None = None) -> Launcher:
+        if importlib.util.find_spec(f"{__package__}.emulator") is None:
+            raise ExecutorUnavailableError(
+                "executor 'emulator'",
+                expected="the library with its emulator",
+                got="an exported copy of the library, which travels without it",
+                fix="install dsl_kernels and make the call there, or name executor 'interpreter' or 'cuda'",
+            )
         from . import emulator
         from .expr import evaluate
         from .runtime import artifact as artifacts

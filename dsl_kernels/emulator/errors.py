@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from .. import arguments
 from ..errors import BaseError
@@ -30,19 +30,28 @@ class EmulatorError(BaseError, RuntimeError):
         report: Report | None = None,
         *,
         fix: str | None = None,
+        where: str = "",
     ) -> None:
         super().__init__(
-            self.default_subject, expected=self.default_expected, got=message, fix=fix or self.default_fix
+            self.default_subject,
+            expected=self.default_expected,
+            got=message,
+            fix=fix or self.default_fix,
+            where=where,
         )
         self.finding = finding
         self.report = report
 
+    def at(self, where: str) -> Self:
+        """The same error, its finding and its report with it, at a line of a declaration."""
+        return _rebuild(type(self), self.got, self.finding, self.report, self.fix, where)
+
     def __reduce__(self):
-        return _rebuild, (type(self), self.got, self.finding, self.report, self.fix)
+        return _rebuild, (type(self), self.got, self.finding, self.report, self.fix, self.where)
 
 
-def _rebuild(cls, message, finding, report, fix):
-    return cls(message, finding, report, fix=fix)
+def _rebuild(cls, message, finding, report, fix, where):
+    return cls(message, finding, report, fix=fix, where=where)
 
 
 class PtxSyntaxError(EmulatorError):

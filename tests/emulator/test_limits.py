@@ -18,6 +18,7 @@ from dsl_kernels.emulator import (
     parser,
 )
 from dsl_kernels.emulator.parser import MAX_REGISTERS
+from dsl_kernels.emulator.script.errors import UnsupportedCall
 from dsl_kernels.errors import DslKernelError
 
 from .kernels import REDUCE, elementwise, simple
@@ -27,6 +28,21 @@ COUNT = "ld.param.u64 %d1, [p0]; mov.u32 %r1, 0;\nLOOP: add.u32 %r1, %r1, 1; st.
 
 def codes(report):
     return {f.code for f in report.errors}
+
+
+# ------------------------------------------------------------------------------------------ errors
+def test_an_error_at_a_line_of_a_declaration_keeps_what_it_holds():
+    with pytest.raises(EmulatorError) as raised:
+        launch(NOISY, 1, 1, [np.zeros(4, np.uint32)])
+    placed = raised.value.at("program.py:7: row")
+    again = pickle.loads(pickle.dumps(placed))
+    for error in (placed, again):
+        assert type(error) is EmulatorError and str(error) == f"program.py:7: row: {raised.value}"
+        assert error.where == "program.py:7: row" and error.finding.code == "out-of-bounds-global"
+        assert error.report.warning_count == 8
+    call = UnsupportedCall("cuThing", fix="leave it out").at("program.py:7: row")
+    assert str(pickle.loads(pickle.dumps(call))) == str(call)
+    assert str(call).startswith("program.py:7: row: error[SCRIPT_UNSUPPORTED] cuThing: expected")
 
 
 # ------------------------------------------------------------------------------------------ findings

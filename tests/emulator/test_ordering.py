@@ -6,7 +6,7 @@ Each case of a false alarm has beside it the true finding of its kind, which mus
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import Interleaving, UnsupportedInstruction, interleavings, launch
+from dsl_kernels.emulator import EmulatorError, Interleaving, UnsupportedInstruction, interleavings, launch
 
 from .kernels import PROGRAMS, simple
 
@@ -218,6 +218,26 @@ def test_an_address_that_lanes_disagree_about_is_the_first_ones():
         out = np.zeros(64, np.uint32)
         assert codes(text, block=32, target="sm_100a", args=lambda out=out: [out])[0] == expected
         assert (out[:32] == 9).all()
+
+
+PAIR = """
+tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2], 32; bar.sync 0; ld.shared.u32 %r5, [%r2];
+tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r5, 32; exit;
+tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r2+8];
+tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
+"""
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_all_tcgen05_instructions_of_a_kernel_have_one_cta_group(at):
+    """PTX ISA, tcgen05: all within a kernel must specify the same value of .cta_group; so do those that no warp reaches."""
+    kw = {"block": 32, "target": "sm_100a"}
+    assert codes(PAIR, **kw) == (set(), set())
+    parts = PAIR.split("cta_group::1")
+    mixed = "cta_group::1".join(parts[: at + 1]) + "cta_group::2" + "cta_group::1".join(parts[at + 1 :])
+    assert "mixed-cta-groups" in codes(mixed, **kw)[0]
+    with pytest.raises(EmulatorError, match=r"\[mixed-cta-groups\].*in a kernel whose first tcgen05"):
+        launch(simple(BEGIN + mixed, target="sm_100a"), 1, 32, [np.zeros(64, np.uint32)])
 
 
 # ------------------------------------------------------------------------------------------ the end of a CTA

@@ -193,6 +193,27 @@ def test_the_copy_computes_without_the_library_under_another_name(
     run(made, "elsewhere", tmp_path)
 
 
+ASK = """
+import importlib.util, sys, torch
+spec = importlib.util.spec_from_file_location("elsewhere", sys.argv[1])
+kernel = sys.modules["elsewhere"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(kernel)
+try:
+    kernel.topk_selector(torch.randn(2, 300), torch.tensor([300, 5], dtype=torch.int32), 16, executor="emulator")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_the_copy_says_that_it_came_without_the_emulator(made: hf_kernels.Exported) -> None:
+    ask = [sys.executable, "-c", ASK, str(made.folder / "__init__.py")]
+    said = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
+    assert said.startswith(
+        "ExecutorUnavailableError error[EXECUTOR_UNAVAILABLE] executor 'emulator': expected"
+    )
+    assert "an exported copy" in said and "Fix: install dsl_kernels" in said
+
+
 def test_kernels_accepts_and_loads_it(made: hf_kernels.Exported, tmp_path: Path) -> None:
     if importlib.util.find_spec("kernels") is None:
         pytest.skip("the package `kernels` is not installed: its metadata parser and loader are not asked")

@@ -274,6 +274,7 @@ class Machine {
   Machine(const Config& cfg, const Program& prog, std::vector<u8> params, std::vector<Region> regions,
           std::vector<TensorMapRow> maps, std::vector<s64> choices);
   std::string run();  // returns the report as JSON
+  void one_cta_group();
 
   // ---- findings
   void find(const char* code, bool error, const Warp* w, int pc, const std::string& msg, const Event* other = nullptr);

@@ -134,9 +134,28 @@ void Machine::deadlock() {
   fatal("deadlock", first, first_pc, s.str());
 }
 
+// PTX ISA: all tcgen05 instructions of a kernel have one value of .cta_group, whether or not they run.
+void Machine::one_cta_group() {
+  int first = -1;
+  for (int pc = 0; pc < prog.size; pc++) {
+    const Instr& i = prog.code[pc];
+    switch (i.op) {
+      case OP_tc_alloc: case OP_tc_dealloc: case OP_tc_relinquish: case OP_tc_mma: case OP_tc_cp: case OP_tc_commit: break;
+      default: continue;
+    }
+    if (first < 0) first = pc;
+    if (i.m[0] == prog.code[first].m[0]) continue;
+    find("mixed-cta-groups", true, nullptr, pc,
+         "cta_group::" + std::to_string(i.m[0]) + " in a kernel whose first tcgen05 instruction @pc" + std::to_string(first) + "@ has cta_group::" +
+             std::to_string(prog.code[first].m[0]) + "; all of one kernel must have the same");
+    return;
+  }
+}
+
 std::string Machine::run() {
   std::string status = "ok";
   try {
+    one_cta_group();
     loop();
     for (auto& cl : active) finish_cluster(*cl);
   } catch (const Stop& s) {

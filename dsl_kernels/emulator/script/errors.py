@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from ...errors import BaseError
 
 
@@ -10,14 +12,22 @@ class UnsupportedCall(BaseError, NotImplementedError):
 
     default_code = "SCRIPT_UNSUPPORTED"
 
-    def __init__(self, call: str, *, got: str = "a call of it", fix: str) -> None:
+    def __init__(self, call: str, *, got: str = "a call of it", fix: str, where: str = "") -> None:
         super().__init__(
-            call, expected="calls that are recorded (listed in docs/emulator.md)", got=got, fix=fix
+            call,
+            expected="calls that are recorded (listed in docs/emulator.md)",
+            got=got,
+            fix=fix,
+            where=where,
         )
 
+    def at(self, where: str) -> Self:
+        """The same error at a line of a declaration."""
+        return type(self)(self.subject, got=self.got, fix=self.fix, where=where)
+
     def __reduce__(self):
-        return _rebuild, (self.subject, self.got, self.fix)
+        return _rebuild, (self.subject, self.got, self.fix, self.where)
 
 
-def _rebuild(call, got, fix):
-    return UnsupportedCall(call, got=got, fix=fix)
+def _rebuild(call, got, fix, where):
+    return UnsupportedCall(call, got=got, fix=fix, where=where)
