@@ -309,6 +309,42 @@ def _near_limit(ours: float, limit: float, read: float) -> tuple[Holds, str]:
     return limit / read < 0.33, words
 
 
+@claim(
+    "000",
+    "row-buffer",
+    "Random loads miss a DRAM row buffer each time, and banks over latency set their ceiling.",
+    lambda records: {
+        "random": figure_of(records, CASE, "random rows", "gbps"),
+        "ordered": figure_of(records, CASE, "sequential rows", "gbps"),
+        "row_bytes": ROW,
+    },
+    CASE,
+)
+def _row_buffer(random: float, ordered: float, row_bytes: int) -> tuple[Holds, str]:
+    words = (
+        f"rows of {row_bytes} bytes in random order reach {share(random / ordered)} of the same kernel's rate in order: "
+        "a row is long enough that what it opens is read"
+    )
+    return random < 0.6 * ordered, words
+
+
+@claim(
+    "000",
+    "no-reuse",
+    "Warps with independent random ids reuse nothing from each other.",
+    lambda records: {
+        name: counter(records, CASE, launch, "lts__t_sector_hit_rate.pct")
+        for name, launch in (("gather", "loads_w32_d1"), ("attention", "attention_t64"))
+    },
+    CASE,
+)
+def _no_reuse(gather: float, attention: float) -> tuple[Holds, str]:
+    words = (
+        f"{gather:.1f} % of the L2's sectors hit in the gather, {attention:.1f} % in attention of 64 queries"
+    )
+    return max(gather, attention) < 15, words
+
+
 def _best_of_engines(records: Records) -> Figures:
     best: dict[str, float] = {}
     for held in rows(records, CASE, "sweep", "gbps"):

@@ -14,6 +14,7 @@ from .judging import (
     figure_of,
     row,
     rows,
+    share,
     untested,
 )
 from .occupancy import CASE as GATHER
@@ -293,6 +294,70 @@ def _speedup(dense: Mapping[int, float], sparse: Mapping[int, float], said: floa
     return {str(t): ratio >= said for t, ratio in ratios.items()}, words
 
 
+def _by_length(records: Records) -> Figures:
+    """Times at the most queries of a step's parts, at a context and at four times as many tokens."""
+    steps = {
+        r["context"]: {"a step": r["us"], **r["ops"]}
+        for r in rows(records, CASE, "step", "ops")
+        if r["t"] == max(COUNTS)
+    }
+    short, long = steps[CONTEXT // 4], steps[CONTEXT]
+    return {"short": short, "long": long}
+
+
+@claim("002", "linear-in-k", "A step costs O(L k) in place of O(L²): k tokens a query.", _by_length, CASE)
+def _linear(short: Mapping[str, float], long: Mapping[str, float]) -> tuple[Holds, str]:
+    grown = {name: us / short[name] for name, us in long.items()}
+    attention, scoring, step = (grown[name] for name in ("sparse_mla", "lightning_indexer", "a step"))
+    part = long["lightning_indexer"] / long["a step"]
+    words = (
+        f"T={max(COUNTS)}: four times the tokens take {attention:.1f} times as long in attention, {scoring:.1f} in scoring, "
+        f"which reads every token, and {step:.1f} in a step, of which scoring is {share(part)}"
+    )
+    return {"attention": attention < 2, "a step": step < 2}, words
+
+
+def _overlap(records: Records) -> Figures:
+    from .. import gqa_regions
+
+    spent = gqa_regions.spent_of(records["gqa_regions"])
+    names = {"apart": "128x128 no overlap", "together": "128x128"}
+    return {key: spent[name]["attend"]["all"] for key, name in names.items()}
+
+
+@claim(
+    "002",
+    "wgmma-synchronous",
+    "Hopper's wgmma is synchronous, so that a kernel can hardly overlap it with other work.",
+    _overlap,
+    "gqa_regions",
+)
+def _synchronous(apart: float, together: float) -> tuple[Holds, str]:
+    words = (
+        f"wgmma.mma_async returns at once and is waited for by groups: an iteration of this project's kernel takes "
+        f"{apart:.0f} cycles with the softmax after the products, {together:.0f} with it beside them"
+    )
+    return apart / together < 1.05, words
+
+
+@claim(
+    "002",
+    "other-lanes-write",
+    "One thread issues a product, and the other 31 of its warp do the epilogue meanwhile.",
+    {"lanes_of_a_warp": 32, "issuing": 1, "lanes_of_a_read": 32},
+)
+def _other_lanes(lanes_of_a_warp: int, issuing: int, lanes_of_a_read: int) -> tuple[Holds, str]:
+    left = lanes_of_a_warp - issuing
+    words = f"tcgen05.ld takes all {lanes_of_a_read} lanes of a warp at one instruction (.sync.aligned), {left} are left"
+    return left >= lanes_of_a_read, words
+
+
+untested(
+    "002",
+    "tmem-10x",
+    "Tensor memory is 10 times faster than shared memory.",
+    "needs a B200; none was used",
+)
 untested("002", "tmem-rate", "Tensor memory delivers about 100 TB/s.", "needs a B200; none was used")
 untested(
     "002",

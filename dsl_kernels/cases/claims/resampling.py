@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from .. import base
-from .judging import Figures, Holds, Records, claim, share
+from .judging import Figures, Holds, Records, claim, counter, share, stalls
 
 SIZES = {"b": 64, "n": 4096, "m": 1024, "d": 32}
 """Trajectories, times of a trajectory, targets, elements of a row."""
@@ -224,3 +224,92 @@ def _phase_vector(before: float, after: float) -> tuple[Holds, str]:
 )
 def _phase_warp(before: float, after: float) -> tuple[Holds, str]:
     return _gain(before, after, 0.1, 0.15)
+
+
+def _least_and_eager(records: Records) -> Figures:
+    us = {row["name"]: row["us"] for row in records["resample"]["rows"]}
+    return {"eager": us["eager"], "ours": us["global"], "said": 0.9}
+
+
+@claim(
+    "004",
+    "pytorch-faster",
+    "PyTorch takes 0.9 of the time of a kernel whose threads search by themselves.",
+    _least_and_eager,
+    "resample",
+)
+def _pytorch_faster(eager: float, ours: float, said: float) -> tuple[Holds, str]:
+    words = f"torch, eager, takes {eager:.1f} µs, such a kernel {ours:.1f}: {eager / ours:.1f} times as long"
+    return eager / ours <= said + 0.1, words
+
+
+SM, DRAM, MEMORY = (
+    f"{unit}.avg.pct_of_peak_sustained_elapsed"
+    for unit in ("sm__throughput", "dram__throughput", "gpu__compute_memory_throughput")
+)
+
+
+def _busy(records: Records) -> Figures:
+    found = {name: counter(records, "resample", "global", m) for name, m in (("sm", SM), ("memory", MEMORY))}
+    waits = stalls(records, "resample", "global")
+    return {**found, "long_scoreboard": waits.get("long_scoreboard", 0.0), "most": next(iter(waits))}
+
+
+@claim(
+    "004",
+    "sm-37-memory-bound",
+    "SM throughput of 37 % shows a workload that memory bounds.",
+    _busy,
+    "resample",
+)
+def _memory_bound(sm: float, memory: float, long_scoreboard: float, most: str) -> tuple[Holds, str]:
+    words = (
+        f"such a kernel here has the SM at {sm:.1f} % and memory at {memory:.1f} %; warps wait most by {most}, "
+        f"{share(long_scoreboard)} of their time for memory: latency, not rate"
+    )
+    return memory > sm, words
+
+
+@claim(
+    "004",
+    "phase-sm-50",
+    "A search by whole warps brings the SM to 50 %.",
+    lambda records: {
+        "before": counter(records, "resample", "vector", SM),
+        "after": counter(records, "resample", "warp", SM),
+        "said": 50,
+    },
+    "resample",
+)
+def _phase_sm(before: float, after: float, said: float) -> tuple[Holds, str]:
+    return after >= said, f"{before:.1f} to {after:.1f} % in this project's kernels"
+
+
+@claim(
+    "004",
+    "phase-dram",
+    "The phases bring the DRAM's rate from 0.13 % to 0.25, 0.5 and 0.7 %.",
+    lambda records: {
+        "reached": {
+            phase: counter(records, "resample", phase, DRAM)
+            for phase in ("global", "shared", "vector", "warp")
+        }
+    },
+    "resample",
+)
+def _phase_dram(reached: Mapping[str, float]) -> tuple[Holds, str]:
+    words = ", ".join(f"{phase} {percent:.1f} %" for phase, percent in reached.items())
+    order = list(reached.values())
+    return order == sorted(order) and order[-1] < 1, f"{words} in this project's kernels"
+
+
+def _dense_rate(_: Records) -> Figures:
+    from ...arch import GPUS
+
+    return {"said": 1979, "dense": GPUS["H100"].tensor_tflops["float16"]}
+
+
+@claim("004", "h100-1979", "Tensor cores of an H100 have 1979 TFLOP/s of fp16.", _dense_rate)
+def _rate(said: float, dense: float) -> tuple[Holds, str]:
+    words = f"dense products {dense:.0f}; twice that is published for matrices with half of the values zero"
+    return said <= 1.05 * dense, words
