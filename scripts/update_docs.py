@@ -611,6 +611,21 @@ def example() -> str:
     return code("text", profile.markdown(planted_causes.looked_at()["sparse_mla t=64 heads=16 triton"]))
 
 
+def plan() -> str:
+    """What to change in the same attention."""
+    made = profile.roadmap(planted_causes.looked_at()["sparse_mla t=64 heads=16 triton"], ("queries", 64))
+    rows = [
+        "| change | alone, at best | with those above | queries a second | DRAM |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for one in (made.now, *made.phases):
+        alone = "-" if one.alone_us is None else f"{one.alone_us:.1f} µs"
+        rows.append(
+            f"| {one.finding.lever or 'as it is'} | {alone} | {one.us:.1f} µs | {one.per_second / 1e6:.2f}M | {one.dram:.0%} |"
+        )
+    return "\n".join(rows)
+
+
 def sizes() -> str:
     """What commands call the sizes of each operation that has variants: one that is not finished has none."""
     rows = []
@@ -730,6 +745,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "ceilings": ceilings,
     "ceilings_words": ceilings_words,
     "example": example,
+    "plan": plan,
     "attack": attack,
     "beside_peers": beside_peers,
     "results_list": results_list,

@@ -43,6 +43,14 @@ FOLD_WIDTH = 24
 PIPE_WIDTH = 200
 
 
+def rate(per_second: Mapping[str, float] | None) -> str | None:
+    """What a second gives, as `583K trajectories`; None where nothing says."""
+    for name, count in (per_second or {}).items():
+        power = min(3, max(0, int(math.log10(max(count, 1.0)) // 3)))
+        return f"{count / 1000**power:.3g}{('', 'K', 'M', 'G')[power]} {name}"
+    return None
+
+
 def console() -> Any:
     """Standard output, as wide as the terminal, or wide enough not to wrap tables where there is none."""
     return _console(stderr=False)

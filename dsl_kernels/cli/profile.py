@@ -1,4 +1,4 @@
-"""Commands that say why a kernel is slow: profile target, collect, read, diff, kernels, static, regions, timeline, calibrate, schema."""
+"""Commands that say why a kernel is slow: profile target, collect, read, roadmap, diff, data, kernels, static, regions, timeline, calibrate, schema."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,10 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from .. import profile
-from ..errors import ArtifactError, InvalidArgumentError, UnknownNameError, did_you_mean
+from ..errors import InvalidArgumentError, UnknownNameError, did_you_mean
 from ..profile import collect as collector
 from ..profile import metrics
 from . import _output as out
+from . import _profiled as shared
 from ._machine import gpus
 
 app = typer.Typer()
@@ -42,7 +42,7 @@ Extract = Annotated[
 ]
 Markdown = Annotated[bool, typer.Option("--markdown", help="A page a kernel, at most 60 lines.")]
 Arch = Annotated[str, typer.Option(help="Architecture to select for, off the GPU.")]
-RECORDS = {"report": profile.KernelReport, "fingerprint": profile.Fingerprint, "diagnosis": profile.Diagnosis, "diff": profile.Diff, "regions": profile.Regions}  # fmt: skip
+RECORDS = {"report": profile.KernelReport, "fingerprint": profile.Fingerprint, "diagnosis": profile.Diagnosis, "diff": profile.Diff, "roadmap": profile.Roadmap, "regions": profile.Regions}  # fmt: skip
 
 
 @profile_app.command()
@@ -161,7 +161,7 @@ def collect(
         text = collector.raw_csv(report, ncu)
     path = report.with_suffix(".csv")
     path.write_text(text)
-    _diagnose(profile.read(path), op, dim, variant, form, extract, markdown, as_json)
+    shared.diagnose(profile.read(path), op, dim, variant, form, extract, markdown, as_json)
     out.error_console().print(f"kept {report} and {path}", markup=False, soft_wrap=True)
 
 
@@ -182,7 +182,97 @@ def read(
     as_json: out.Json = False,
 ) -> None:
     """Diagnose what a profiler wrote: causes, evidence, what to change, and the most that could gain. Needs no GPU."""
-    _diagnose(_read(path, kernel), op, dim, variant, form, extract, markdown, as_json)
+    shared.diagnose(shared.read(path, kernel), op, dim, variant, form, extract, markdown, as_json)
+
+
+@profile_app.command("roadmap")
+def roadmap(
+    path: Annotated[Path, typer.Argument(help="What `profile read` takes.")],
+    kernel: Kernel = None,
+    op: Annotated[
+        str | None,
+        typer.Option(help="What the kernel computes: then bytes used, and work a second, are known."),
+    ] = None,
+    dim: out.Dims = None,
+    variant: Impl = None,
+    form: Form = None,
+    baseline: Annotated[
+        float | None, typer.Option(min=0.0, help="Microseconds of what the kernel is held against.")
+    ] = None,
+    as_json: out.Json = False,
+) -> None:
+    """What to change in which order, and the least time that each change could lead to. Needs no GPU."""
+    chosen = max(shared.read(path, kernel), key=lambda one: one.metrics.get(metrics.DURATION, 0.0))
+    work = shared.workload(op, dim, variant, form) if op is not None else None
+    (found,) = shared.diagnosed([chosen], work)
+    made = profile.roadmap(found, shared.units(found.fingerprint.workload), baseline)
+    if made is None:
+        raise InvalidArgumentError(
+            str(path),
+            expected="a launch with its time",
+            got=f"none of {chosen.kernel[:60]}",
+            fix="collect it",
+        )
+    if as_json:
+        typer.echo(profile.dump(made), nl=False)
+        return
+    columns = ("change", "knobs", "alone us", "us", *((f"{made.unit} a second",) if made.unit else ()), "DRAM", *(("of the baseline",) if baseline else ()))  # fmt: skip
+    rows = []
+    for one in (made.now, *made.phases):
+        rows.append((
+            one.finding.lever or "as it is", "; ".join(f"{k}: {v}" for k, v in one.finding.knobs.items()), one.alone_us, one.us,
+            *((out.rate({"": one.per_second or 0.0}),) if made.unit else ()), None if one.dram is None else f"{one.dram:.0%}",
+            *((one.ratio,) if baseline else ()),
+        ))  # fmt: skip
+    out.show(out.table(f"{made.kernel}: at best, one change after the other", columns, rows, right=columns[2:], fold=columns[:2]))  # fmt: skip
+    for finding in made.limits:
+        out.console().print(f"At a limit: {finding.headline}. {finding.lever}.", markup=False, soft_wrap=True)
+    if made.floor_us is not None:
+        out.console().print(
+            f"Floor: the busiest unit alone takes {made.floor_us:.3g} of {made.us:.4g} us.", markup=False
+        )
+
+
+@profile_app.command("data")
+def data(
+    path: Annotated[Path, typer.Argument(help="Ids: a safetensors file, or a NumPy .npy file.")],
+    tensor: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the tensor in a safetensors file; by default its only one of integers with two axes."
+        ),
+    ] = None,
+    page: Annotated[int, typer.Option(min=1, help="Tokens of a page.")] = 64,
+    row_bytes: Annotated[
+        int,
+        typer.Option(min=1, help="Bytes of a token: 1152 in bf16 with rope, 656 in fp8, 584 in DeepSeek-V4."),
+    ] = 1152,
+    gpu: Annotated[str, typer.Option(help="GPU whose L2 the distinct tokens are held against.")] = "H200",
+    as_json: out.Json = False,
+) -> None:
+    """What ids ask of memory: valid share, reuse, runs, pages, order. Counted, so no GPU is needed."""
+    from ..arch import GPUS
+    from ..arguments import require_known
+    from ..profile import data as counted
+
+    require_known("--gpu", gpu, GPUS, "GPU")
+    found = counted.describe_ids(counted.read_ids(path, tensor), page, row_bytes)
+    if as_json:
+        typer.echo(profile.dump(found), nl=False)
+        return
+    l2 = GPUS[gpu].l2_bytes
+    rows = (
+        ("rows x ids", f"{found.rows} x {found.k}", f"a row has {found.shortest} to {found.longest} valid ones"),
+        ("valid", f"{found.valid:.1%}", "the others are padding"),
+        ("distinct tokens", f"{found.distinct}", f"{found.unique_bytes / 1e6:.1f} MB of {found.row_bytes}-byte rows; the L2 of an {gpu} has {l2 / 1e6:.0f}"),
+        ("asked for", f"{found.read_bytes / 1e6:.1f} MB", f"each token {found.reuse:.2f} times: a perfect cache serves {1 - 1 / found.reuse if found.reuse else 0.0:.0%}"),
+        ("repeated in a row", f"{found.repeated:.1%}", "a selection has none"),
+        ("of the next row", f"{found.shared_next:.1%}", "tokens that the next row asks for too"),
+        ("ascending", f"{found.ascending:.1%}", "neighbours in order: all where rows are sorted, half at random"),
+        ("run", f"{found.run:.2f} tokens", "neighbouring tokens that stand in order"),
+        ("pages a row", f"{found.pages:.1f}", f"{found.page_tokens:.1f} of {found.page} tokens on each that is touched"),
+    )  # fmt: skip
+    out.show(out.table(path.name, ("what", "figure", "which means"), rows, right=("figure",), fold=("which means",)))  # fmt: skip
 
 
 @profile_app.command("diff")
@@ -195,7 +285,7 @@ def diff(
     as_json: out.Json = False,
 ) -> None:
     """Two kernels side by side: units, stalls, bytes, registers, waves; of two files by `regions --json`, regions."""
-    held = [_regions(path) for path in (a, b)]
+    held = [shared.regions(path) for path in (a, b)]
     if held[0] is not None and held[1] is not None:
         found = profile.diff_regions(held[0], held[1])
     elif held != [None, None]:
@@ -209,7 +299,7 @@ def diff(
     else:
         names = (kernel or [None])[:2]  # type: ignore[list-item]
         one, other = (
-            profile.fingerprint(_read(path, name)[0]) for path, name in ((a, names[0]), (b, names[-1]))
+            profile.fingerprint(shared.read(path, name)[0]) for path, name in ((a, names[0]), (b, names[-1]))
         )
         found = profile.diff(one, other)
     if as_json:
@@ -437,97 +527,3 @@ def _looked_at(
     argv += ["--form", form] if form else []
     parts = [op, *(f"{name}{value}" for name, value in dims.items()), (variant or "").split("__", 1)[-1]]
     return argv, "_".join(part for part in parts if part)
-
-
-def _read(path: Path, kernel: str | None) -> list[profile.KernelReport]:
-    """The launches in a file whose kernel or range matches."""
-    pattern = out.pattern("--kernel", kernel)
-    held = profile.read(path)
-    found = [item for item in held if pattern.search(item.kernel) or pattern.search(item.label)]
-    if not found:
-        raise ArtifactError(
-            str(path),
-            expected=f"a kernel that matches {kernel!r}",
-            got=", ".join(sorted({item.kernel[:60] for item in held})[:8]),
-            fix="correct --kernel",
-        )
-    return found
-
-
-def _regions(path: Path) -> profile.Regions | None:
-    """What a file by `profile regions --json` holds; None where it is none."""
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return (
-        profile.load(profile.Regions, data, str(path)) if isinstance(data, dict) and "roles" in data else None
-    )
-
-
-def _workload(op: str, dim: list[str] | None, variant: str | None, form: str | None) -> profile.Workload:
-    from ..profile import targets
-
-    return targets.workload(op, out.dims_of(dim or []), form=form, variant=variant or "")
-
-
-def _diagnosed(
-    reports: Sequence[profile.KernelReport], work: profile.Workload | None
-) -> list[profile.Diagnosis]:
-    """Each launch by the ceilings of its GPU; what the op has to read is the longest launch's business."""
-    longest = max(reports, key=lambda report: report.metrics.get(metrics.DURATION, 0.0))
-    return [
-        profile.diagnose(
-            profile.fingerprint(report, work if report is longest else None),
-            profile.read_ceilings(report.device) if report.device else None,
-        )
-        for report in reports
-    ]
-
-
-def _diagnose(
-    reports: Sequence[profile.KernelReport],
-    op: str | None,
-    dim: list[str] | None,
-    variant: str | None,
-    form: str | None,
-    extract: Path | None,
-    markdown: bool,
-    as_json: bool,
-) -> None:
-    """Print the diagnoses of launches, and keep what was read of them where that was asked for."""
-    if extract is not None:
-        extract.write_text(profile.dump(list(reports)))
-    work = _workload(op, dim, variant, form) if op is not None else None
-    _show(_diagnosed(reports, work), as_json, markdown)
-
-
-def _show(found: Sequence[profile.Diagnosis], as_json: bool, markdown: bool) -> None:
-    if as_json:
-        typer.echo(profile.dump(list(found)), nl=False)
-    elif markdown:
-        typer.echo("\n".join(profile.markdown(item) for item in found), nl=False)
-    elif len(found) == 1:
-        typer.echo(profile.text(found[0]), nl=False)
-    else:
-        columns = ("kernel", "us", "DRAM", "L2", "tensor", "stall", "cause", "bound")
-        out.show(out.table("", columns, map(_row, found), right=columns[1:5] + ("bound",)))
-
-
-def _row(item: profile.Diagnosis) -> tuple[Any, ...]:
-    f, top = item.fingerprint, item.top
-
-    def share(value: float | None) -> str | None:
-        return None if value is None else f"{value:.0%}"
-
-    stall = f.dominant_stall
-    return (
-        (f.label or f.kernel)[:60],
-        f.us,
-        share(f.sol.get("dram")),
-        share(f.sol.get("l2")),
-        share(f.pipes.get("tensor")),
-        f"{stall} {f.stalls[stall].share:.0%}" if stall else None,
-        top.cause if top else None,
-        top.bound if top else None,
-    )

@@ -550,6 +550,7 @@ def _print_records(op: str, gpu: str, records: list[dict[str, Any]]) -> None:
                 record["us"],
                 record["gbps"],
                 max(floating, default=None),
+                out.rate(record.get("per_second")),
                 record.get("ceiling_us"),
                 record.get("ratio"),
                 record.get("triton_us"),
@@ -560,7 +561,7 @@ def _print_records(op: str, gpu: str, records: list[dict[str, Any]]) -> None:
             )
         )
     columns = (
-        "sizes", "us", "GB/s", "TFLOP/s", "ceiling us", "ratio", "Triton us", "adds to a step us", "sustained us", "MHz", "W",
+        "sizes", "us", "GB/s", "TFLOP/s", "a second", "ceiling us", "ratio", "Triton us", "adds to a step us", "sustained us", "MHz", "W",
         "variant",
     )  # fmt: skip
     # Columns that no record fills are left out.

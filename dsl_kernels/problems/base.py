@@ -219,6 +219,7 @@ class Problem:
         compare: (form, inputs, outputs, expected) -> Comparison against the tolerances of this problem.
         bytes: (form, dims) -> the bytes that must move through device memory at least.
         flops: (form, dims) -> floating-point operations by dtype of the unit that runs them.
+        units: (form, dims) -> what a call gives, by its name, and how much of it: rates are of that a second.
         forms_share_workloads: (form, another one) -> whether a workload of the one can be drawn in the other, as its sizes mean
             the same there; by default none can.
         points: name of a measuring grid -> the forms and sizes that `bench` times; by default the workloads of tier
@@ -235,6 +236,7 @@ class Problem:
     compare: Callable[[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Comparison]
     bytes: Callable[[str, Mapping[str, int]], float]
     flops: Callable[[str, Mapping[str, int]], dict[str, float]]
+    units: Callable[[str, Mapping[str, int]], tuple[str, int]] | None = None
     forms_share_workloads: Callable[[str, str], bool] = lambda form, other: False
     points: Callable[[str], Iterable[tuple[str, dict[str, Any]]]] | None = None
     names: Mapping[str, tuple[PointName, ...]] = field(default_factory=dict)

@@ -210,5 +210,6 @@ PROBLEM = Problem(
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
+    units=lambda form, dims: ("queries", dims["b"] * dims["sq"]),
     points=points,
 )

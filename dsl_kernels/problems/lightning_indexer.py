@@ -266,6 +266,11 @@ def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
     return dims["b"] * length * key + rows * length * score + rows * heads * key
 
 
+def units(form: str, dims: Mapping[str, int]) -> tuple[str, int]:
+    """Queries that a call scores."""
+    return "queries", dims["s"] if parts_of(form)[0] == "prefill" else dims["b"] * dims["next_n"]
+
+
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
     """Tensor-core and fp32 operations: 2 * heads * dim and about 3 * heads a (query, key) pair."""
     heads, key, _ = _of_a_row(form, dims)
@@ -411,6 +416,7 @@ PROBLEM = Problem(
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
+    units=units,
     points=points,
     names={
         form: (PointName("len", "stride"), PointName("len", "max_pages", Fraction(1, PAGE)))

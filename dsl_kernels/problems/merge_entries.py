@@ -172,4 +172,5 @@ PROBLEM = Problem(
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
+    units=lambda form, dims: ("rows", dims["rows"]),
 )

@@ -206,5 +206,6 @@ PROBLEM = Problem(
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
+    units=lambda form, dims: ("trajectories", dims["b"]),
     points=points,
 )

@@ -463,6 +463,7 @@ PROBLEM = Problem(
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
+    units=lambda form, dims: ("queries", dims["t"]),
     forms_share_workloads=lambda form, other: True,
     points=points,
     names=dict.fromkeys(("bf16", "nope", "fp8"), (PointName("pages", "n", PAGE),)),

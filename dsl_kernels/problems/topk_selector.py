@@ -512,6 +512,7 @@ PROBLEM = Problem(
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
+    units=lambda form, dims: ("rows", dims["rows"]),
     points=points,
     names={form: (PointName("len", "stride"),) for form in FORMS},
     forms_share_workloads=lambda form, other: form in SCORES or other in OPTIONS.values(),

@@ -36,10 +36,11 @@ from .model import (
 )
 from .readers import read
 from .render import markdown, text
+from .roadmap import Phase, Roadmap, roadmap
 from .rules import diagnose
 
 __all__ = [
-    "Ceilings", "Diagnosis", "Diff", "DiffRow", "Evidence", "Finding", "Fingerprint", "Issue", "KernelReport", "NcuRule", "Occupancy",
-    "RegionTime", "Regions", "RoleTime", "Spills", "Stall", "Ticks", "Traffic", "Workload", "diagnose", "diff", "diff_regions", "dump", "fingerprint", "load", "markdown", "plain", "read", "read_ceilings",
+    "Ceilings", "Diagnosis", "Diff", "DiffRow", "Evidence", "Finding", "Fingerprint", "Issue", "KernelReport", "NcuRule", "Occupancy", "Phase",
+    "RegionTime", "Regions", "Roadmap", "RoleTime", "Spills", "Stall", "Ticks", "Traffic", "Workload", "diagnose", "diff", "diff_regions", "dump", "fingerprint", "load", "markdown", "plain", "read", "read_ceilings", "roadmap",
     "schema", "text",
 ]  # fmt: skip

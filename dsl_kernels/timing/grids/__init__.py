@@ -303,6 +303,7 @@ def time_point(
         **timing.to_dict(),
         "gbps": fixture.bytes / timing.us / 1e3,
         "tflops": {unit: count / timing.us / 1e6 for unit, count in fixture.flops.items()},
+        "per_second": per_second(point.op, point.form, fixture.dims, timing.us),
         "clocks": {"before": before, "after": bench.clocks()},
         "sustained": bench.sustained(calls) if timing.us >= SUSTAINED_FROM_US else None,
         "checked": compared is not None,
@@ -317,10 +318,19 @@ def time_point(
     return record
 
 
+def per_second(op: str, form: str, dims: Mapping[str, int], us: float) -> dict[str, float]:
+    """What a call of that many microseconds gives a second, by name; empty for a problem that does not say."""
+    units = problems.get(op).units
+    if units is None:
+        return {}
+    name, count = units(form, dims)
+    return {name: count / us * 1e6}
+
+
 # What a record says besides the sizes of its point.
 FIGURES = {
     "op", "form", "point", "variant", "rule", "launch", "us", "low", "high", "calls", "replays", "gbps", "tflops", "clocks",
-    "sustained", "checked", "notes", "ceiling_us", "ratio", "triton_us", "step", "regret", "own", "environment",
+    "per_second", "sustained", "checked", "notes", "ceiling_us", "ratio", "triton_us", "step", "regret", "own", "environment",
 }  # fmt: skip
 
 

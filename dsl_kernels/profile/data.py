@@ -1,0 +1,166 @@
+"""What an id tensor asks of memory: counted, not measured, before anybody blames a kernel for its gather."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._discover import later
+from ..arguments import integer, require_known, shown
+from ..errors import ArgumentTypeError, ArtifactError, InvalidArgumentError, ToolchainError
+from .model import SCHEMA
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
+
+
+@dataclass(frozen=True)
+class IdData:
+    """Figures of ids [rows, k], of which negative ones are padding.
+
+    Attributes:
+        valid: share of the ids that name a token.
+        distinct: different tokens among all valid ids.
+        reuse: valid ids a distinct token: 1 where no token is asked for twice, so where no cache can help.
+        repeated: share of the valid ids that repeat one of their own row.
+        ascending: share of neighbouring valid ids that ascend: 1 where each row is sorted, 1/2 where it is random.
+        run: mean length of runs of neighbouring tokens that stand in order.
+        pages: different pages a row, on average.
+        page_tokens: valid ids of a row on each page that it touches, on average; a page has `page`.
+        shared_next: share of a row's tokens that the next row asks for too.
+        unique_bytes, read_bytes: bytes of the distinct tokens, and of all valid ids.
+    """
+
+    rows: int
+    k: int
+    valid: float
+    distinct: int
+    reuse: float
+    repeated: float
+    ascending: float
+    run: float
+    pages: float
+    page_tokens: float
+    page: int
+    shared_next: float
+    row_bytes: int
+    unique_bytes: int
+    read_bytes: int
+    shortest: int
+    longest: int
+    schema: int = SCHEMA
+
+
+def describe_ids(ids: torch.Tensor, page: int = 64, row_bytes: int = 1152) -> IdData:
+    """Count what ids [rows, k] of any integer dtype ask for.
+
+    Args:
+        page: tokens of a page.
+        row_bytes: bytes of a token's row; 1152 is bf16 with rope, 656 the fp8 row.
+
+    Raises:
+        ArgumentTypeError: no tensor of integers.
+        InvalidArgumentError: not two axes, or no id at all.
+    """
+    page, row_bytes = integer("page", page, 1), integer("row_bytes", row_bytes, 1)
+    if not isinstance(ids, torch.Tensor) or ids.is_floating_point() or ids.is_complex():
+        raise ArgumentTypeError("ids", expected="a tensor of integers", got=shown(ids), fix="pass token ids")
+    if ids.dim() != 2 or not ids.numel():
+        raise InvalidArgumentError(
+            "ids",
+            expected="[rows, k] with an id at least",
+            got=f"shape {tuple(ids.shape)}",
+            fix="reshape them",
+        )
+    ids = ids.detach().cpu().long()
+    named = ids >= 0
+    counts = named.sum(1)
+    held = [row[keep] for row, keep in zip(ids, named, strict=True)]
+    valid = int(counts.sum())
+    sets = [row.unique() for row in held]
+    distinct = int(ids[named].unique().numel())
+    steps = [row.diff() for row in held]
+    pairs = sum(step.numel() for step in steps)
+    ascending = sum(int((step > 0).sum()) for step in steps)
+    broken = sum(int((step != 1).sum()) for step in steps) + sum(row.numel() > 0 for row in held)
+    pages = [(own // page).unique().numel() for own in sets]
+    both = sum(int(torch.isin(a, b).sum()) for a, b in pairwise(sets))
+    first = sum(own.numel() for own in sets[:-1])
+    some = [count for count in pages if count]
+    return IdData(
+        rows=ids.shape[0],
+        k=ids.shape[1],
+        valid=valid / ids.numel(),
+        distinct=distinct,
+        reuse=valid / distinct if distinct else 0.0,
+        repeated=1 - sum(own.numel() for own in sets) / valid if valid else 0.0,
+        ascending=ascending / pairs if pairs else 1.0,
+        run=valid / broken if broken else 0.0,
+        pages=sum(some) / len(some) if some else 0.0,
+        page_tokens=sum(own.numel() for own in sets) / sum(some) if some else 0.0,
+        page=page,
+        shared_next=both / first if first else 0.0,
+        row_bytes=row_bytes,
+        unique_bytes=distinct * row_bytes,
+        read_bytes=valid * row_bytes,
+        shortest=int(counts.min()),
+        longest=int(counts.max()),
+    )
+
+
+def read_ids(path: Path, name: str | None = None) -> torch.Tensor:
+    """Ids in a safetensors or .npy file.
+
+    Args:
+        name: the tensor in a safetensors file; by default its only one of integers with two axes.
+
+    Raises:
+        ArtifactError: no such file, damaged, or of another format.
+        InvalidArgumentError: the file has no such tensor, or several that it could be.
+        ToolchainError: safetensors is not installed.
+    """
+    if path.suffix == ".npy":
+        import numpy
+
+        try:
+            return torch.from_numpy(numpy.load(path, allow_pickle=False))
+        except (OSError, ValueError, TypeError) as error:
+            raise ArtifactError(
+                str(path), expected="ids in a .npy file", got=str(error)[:200], fix="write it with numpy.save"
+            ) from error
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError:
+        raise ToolchainError(
+            "safetensors",
+            expected="it",
+            got="not installed",
+            fix="pip install safetensors, or pass a .npy file",
+        ) from None
+    try:
+        with safe_open(path, "pt") as file:
+            names = list(file.keys())
+            found: dict[str, Any] = {
+                str(key): file.get_tensor(key) for key in ([name] if name in names else names)
+            }
+    except (OSError, SafetensorError) as error:
+        raise ArtifactError(
+            str(path),
+            expected="a safetensors file",
+            got=str(error)[:200],
+            fix="write it with safetensors.torch",
+        ) from error
+    if name is not None:
+        require_known("--tensor", name, found, "tensor")
+        return found[name]
+    ids = [key for key, held in found.items() if held.dim() == 2 and not held.is_floating_point()]
+    if len(ids) != 1:
+        raise InvalidArgumentError(
+            "--tensor", expected="one tensor of integers with two axes", got=", ".join(ids) or "none",
+            fix="name it",
+        )  # fmt: skip
+    return found[ids[0]]
