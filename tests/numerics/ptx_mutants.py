@@ -1,0 +1,392 @@
+"""Broken PTX: one slip in the text that a compiler made of a variant must be caught by the emulator.
+
+A mutant is caught when the emulator reports an error or the result is wrong, under one of 20 interleavings over the
+workloads that reach the changed line. Where no workload reaches it, the mutant counts as unreached; what survives
+otherwise is listed with the reason why it is no bug.
+
+    python tests/numerics/ptx_mutants.py [VARIANT ...]
+
+tries every mutant of these variants, of all by default, and prints those that nothing catches and a row a variant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from dsl_kernels import variants
+from dsl_kernels.emulator import Interleaving, interleavings
+from dsl_kernels.errors import DslKernelError
+from dsl_kernels.executors import Emulator
+from dsl_kernels.problems.base import Workload
+from dsl_kernels.runtime import bundle, store
+from dsl_kernels.variants import Variant
+from dsl_kernels.verification import reach, trial
+
+INTERLEAVINGS = 20
+# Sites of a class in a variant, where it has so many, drawn by their names: the same in every run.
+SITES = 2
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction of the text: its guard with the space after it, its opcode and its operands."""
+
+    guard: str
+    opcode: str
+    operands: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.guard}{self.opcode} {', '.join(self.operands)};"
+
+    def operand(self, at: int, value: str) -> Instruction:
+        found = list(self.operands)
+        found[at] = value
+        return Instruction(self.guard, self.opcode, tuple(found))
+
+    def renamed(self, old: str, new: str) -> str | None:
+        return None if old not in self.opcode else str(Instruction(self.guard, self.opcode.replace(old, new, 1), self.operands))  # fmt: skip
+
+
+#: What becomes of an instruction; None where it has nothing to break.
+Change = Callable[[Instruction], str | None]
+
+
+def dropped(i: Instruction) -> str:
+    return ""
+
+
+def twice(i: Instruction) -> str:
+    return f"{i}\n{i}"
+
+
+def added(at: int, number: int) -> Change:
+    """A number more in an operand."""
+
+    def change(i: Instruction) -> str:
+        return (
+            f"{{ .reg .b32 mutant; add.s32 mutant, {i.operands[at]}, {number}; {i.operand(at, 'mutant')} }}"
+        )
+
+    return change
+
+
+def one_group_more(i: Instruction) -> str:
+    return str(i.operand(0, str(int(i.operands[0]) + 1)))
+
+
+def other_parity(i: Instruction) -> str:
+    return f"{{ .reg .b32 mutant; xor.b32 mutant, {i.operands[2]}, 1; {i.operand(2, 'mutant')} }}"
+
+
+def passes(i: Instruction) -> str:
+    """A wait that does not wait."""
+    return f"{i.guard}setp.eq.u32 {i.operands[0]}, 0, 0;"
+
+
+def every_lane(i: Instruction) -> str:
+    return f"{i.guard}setp.eq.u32 {i.operands[0].rpartition('|')[2]}, 0, 0;"
+
+
+def otherwise(i: Instruction) -> str | None:
+    """A product that adds where it is to begin anew, and the other way round."""
+    at = next((n for n, text in enumerate(i.operands) if re.fullmatch(r"%?p\w*", text)), None)
+    if at is None:
+        return None
+    return f"{{ .reg .pred mutant; not.pred mutant, {i.operands[at]}; {i.operand(at, 'mutant')} }}"
+
+
+def inverted(i: Instruction) -> str | None:
+    if not i.guard:
+        return None
+    guard = i.guard.replace("@!", "@") if i.guard.startswith("@!") else i.guard.replace("@", "@!")
+    return str(Instruction(guard, i.opcode, i.operands))
+
+
+def shifted(i: Instruction) -> str | None:
+    """Another place, as far on as the store is wide."""
+    wide = {"b8": 1, "u8": 1, "b16": 2, "u16": 2, "b64": 8, "u64": 8, "f64": 8}.get(
+        i.opcode.split(".")[-1], 4
+    )
+    step = wide * int((re.search(r"\.v(\d)", i.opcode) or [1, 1])[1])
+    return str(i.operand(0, i.operands[0].replace("]", f"+{step}]") if "+" not in i.operands[0] else re.sub(
+        r"\+(\d+)\]", lambda m: f"+{int(m[1]) + step}]", i.operands[0])))  # fmt: skip
+
+
+def renamed(old: str, new: str) -> Change:
+    return lambda i: i.renamed(old, new)
+
+
+#: name -> (pattern of the opcode, what becomes of the instruction)
+SLIPS: Mapping[str, tuple[str, Change]] = {
+    "a wait that passes": (r"mbarrier\.(?:try|test)_wait", passes),
+    "a wait for the other parity": (r"mbarrier\.(?:try|test)_wait\.parity", other_parity),
+    "no arrival": (r"mbarrier\.arrive(?!\.expect)", dropped),
+    "an arrival twice": (r"mbarrier\.arrive(?!\.expect)", twice),
+    "no bytes announced": (r"mbarrier\.(?:arrive\.)?expect_tx", dropped),
+    "16 bytes too many announced": (r"mbarrier\.(?:arrive\.)?expect_tx", added(-1, 16)),
+    "16 bytes too few announced": (r"mbarrier\.(?:arrive\.)?expect_tx", added(-1, -16)),
+    "an arrival too many expected": (r"mbarrier\.init", added(1, 1)),
+    "an arrival too few expected": (r"mbarrier\.init", added(1, -1)),
+    "no fence after barriers are set up": (r"fence\.mbarrier_init", dropped),
+    "no barrier": (r"(?:bar|barrier)\.(?:cta\.)?(?:sync|arrive)", dropped),
+    "no barrier of the cluster": (r"barrier\.cluster", dropped),
+    "no barrier of the warp": (r"bar\.warp\.sync", dropped),
+    "no proxy fence": (r"fence\.proxy\.async", dropped),
+    "no fence before wgmma": (r"wgmma\.fence", dropped),
+    "no commit of wgmma": (r"wgmma\.commit_group", dropped),
+    "no wait for wgmma": (r"wgmma\.wait_group", dropped),
+    "a wait for one wgmma group less": (r"wgmma\.wait_group", one_group_more),
+    "no commit of a bulk store": (r"cp\.async\.bulk\.commit_group", dropped),
+    "no wait for a bulk store": (r"cp\.async\.bulk\.wait_group", dropped),
+    "no commit of cp.async": (r"cp\.async\.commit_group", dropped),
+    "no wait for cp.async": (r"cp\.async\.wait_(?:group|all)", dropped),
+    "no arrival of cp.async": (r"cp\.async\.mbarrier\.arrive", dropped),
+    "no commit of tcgen05": (r"tcgen05\.commit", dropped),
+    "no wait for loads of tensor memory": (r"tcgen05\.wait::ld", dropped),
+    "no wait for stores to tensor memory": (r"tcgen05\.wait::st", dropped),
+    "no tcgen05 fence": (r"tcgen05\.fence", dropped),
+    "tensor memory kept": (r"tcgen05\.dealloc", dropped),
+    "a product that accumulates otherwise": (r"(?:tcgen05\.mma|wgmma\.mma_async)", otherwise),
+    "a copy that is left out": (r"cp\.async\.(?:bulk\.(?:tensor|shared|global)|c[ag])", dropped),
+    "a branch the other way": (r"bra\b", inverted),
+    "a store to the place after": (r"st\.shared", shifted),
+    "a release that is none": (r"(?:red|atom|st)\.[\w.]*release", renamed("release", "relaxed")),
+    "an acquire that is none": (r"ld\.[\w.]*acquire", renamed("acquire", "relaxed")),
+    "every lane elected": (r"elect\.sync", every_lane),
+}
+#: Variants whose survivors are all explained.
+VARIANTS = (
+    "gqa_forward__cutedsl_sm90a__bf16_d128_n160_st2_o1_c1_z2",
+    "gqa_forward__cutedsl_sm100a__bf16_d128_n64_st3_c1_z2",
+    "sparse_mla__tilelang_sm90a__h8_bf16_bt64_st2_cl1",
+    "gqa_forward__cutedsl_sm100a__bf16_d128_n64_st3_c2_z2",
+    "sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async",
+    "sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2",
+    "lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0",
+    "lightning_indexer__cutedsl_sm90a__decode_h32_q1_t64_st3_c4_e1",
+)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A slip at one place of the text, with the line of the module that the place is of."""
+
+    slip: str
+    line: int
+    ptx: str
+
+    def __str__(self) -> str:
+        return f"{self.slip}, PTX line {self.line}"
+
+
+def operands(text: str) -> tuple[str, ...]:
+    """Operands at the commas that lie in no bracket."""
+    found, depth = [""], 0
+    for c in text:
+        depth += (c in "[{(") - (c in "]})")
+        if c == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += c
+    return tuple(x.strip() for x in found if x.strip())
+
+
+def sites(ptx: str, slip: str) -> Iterator[tuple[re.Match[str], str]]:
+    """Every instruction that a slip can befall, with what it becomes."""
+    pattern, change = SLIPS[slip]
+    for m in re.finditer(
+        rf"(?<![\w.:%$])(@!?[%\w$]+\s+)?({pattern}[\w.:]*)([^;{{}}]*(?:\{{[^}}]*\}}[^;{{}}]*)*);", ptx
+    ):
+        new = change(Instruction(m[1] or "", m[2], operands(m[3])))
+        if new is not None:
+            yield m, new
+
+
+@cache
+def text(name: str) -> str:
+    _, code = store.fetch(variants.get(name), bundle.PTX)
+    return code.decode()
+
+
+def mutants(name: str) -> list[Mutant]:
+    ptx, out = text(name), []
+    for slip in SLIPS:
+        found = list(sites(ptx, slip))
+        for m, new in random.Random(f"{name} {slip}").sample(found, min(SITES, len(found))):
+            line = ptx.count("\n", 0, m.start(2)) + 1
+            out.append(Mutant(slip, line, ptx[: m.start()] + new + ptx[m.end() :]))
+    return out
+
+
+Run = tuple[Workload, dict[str, int]]
+
+
+@cache
+def reached(name: str) -> list[tuple[Run, frozenset[int]]]:
+    """The workloads of a variant, each with the lines of the PTX of which it executes an instruction."""
+    variant, out = variants.get(name), []
+    for run in reach.workloads(variant):
+        executor = Emulator(Interleaving.lockstep(), strict=True)
+        result = trial.run(
+            variant, run[0], executor, example=trial.cached_example(variant.op, run[0]), launch=run[1]
+        )
+        assert result.comparison.ok
+        found = executor.report.coverage
+        body = found.program.entry.body
+        out.append((run, frozenset(st.line for st, ran in zip(body, found.executed, strict=True) if ran)))
+    return out
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant: "caught", "unreached", "explained" or "survives", and how."""
+
+    mutant: Mutant
+    by: str
+    how: str
+
+
+def caught(variant: Variant, mutant: Mutant, runs: list[Run]) -> str | None:
+    """The error or the difference that shows a mutant, or None."""
+    for n, interleaving in enumerate(interleavings(INTERLEAVINGS)):
+        workload, launch = runs[n % len(runs)]
+        executor = Emulator(interleaving, edit=lambda _: mutant.ptx, strict=True)
+        example = trial.cached_example(variant.op, workload)
+        try:
+            result = trial.run(variant, workload, executor, example=example, launch=launch)
+        except DslKernelError as error:
+            return str(error)
+        if not result.comparison.ok:
+            return result.comparison.failures[0]
+    return None
+
+
+def outcome(name: str, mutant: Mutant) -> Outcome:
+    runs = [run for run, lines in reached(name) if mutant.line in lines]
+    if not runs:
+        return Outcome(mutant, "unreached", "no workload executes the line")
+    how = caught(variants.get(name), mutant, runs)
+    if how is not None:
+        return Outcome(mutant, "caught", how)
+    reason = explained(name, mutant)
+    return Outcome(mutant, "explained" if reason else "survives", reason or context(name, mutant))
+
+
+#: slip -> pairs of a pattern of the surroundings (`surroundings`) and the reason why the kernel is the same.
+EXPLAINED: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "no fence after barriers are set up": (
+        (
+            r"^\w+_(?:c1|cl1)(?:_|\n)",
+            "clusters of one CTA: no other uses its barriers, and bar.sync orders them in it",
+        ),
+        (
+            r"fence\.mbarrier_init[\s\S]*barrier\.cluster\.arrive;\s*barrier\.cluster\.wait;",
+            "a barrier of the cluster follows, which releases and acquires",
+        ),
+        (
+            r"^(?:lightning_indexer__\w+_decode_\w+_c4_e1|sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2)\n",
+            "the CTAs of a cluster use their own mbarriers alone, and bar.sync orders them in each",
+        ),
+    ),
+    "no barrier of the warp": (
+        (
+            r"(?:wgmma\.wait_group|tcgen05\.wait::ld)[\s\S]*bar\.warp\.sync[\s\S]*elect\.sync",
+            "the elected lane tells the end of asynchronous reads, for which the whole warp waits by one aligned instruction",
+        ),
+    ),
+    "a wait that passes": (
+        (
+            r"source: +# A commit may arrive late",
+            "one of the last waits before the CTA ends: commits of a thread arrive in their order here, so that others cover it; "
+            "PTX promises no order of their arrivals, and the kernel waits for each",
+        ),
+        (
+            r"kv_empty[\s\S]*\n>source: +cute\.arch\.mbarrier_wait\(pe_empty",
+            "the last wait for a unit's slot is for a commit of two tiles ago, after the product that read these rope dims: it covers "
+            "all that its thread had issued",
+        ),
+    ),
+    "no proxy fence": (
+        (
+            r"load_queries_q_s[\s\S]*\n>source: +cute\.arch\.fence_proxy",
+            "each thread has a fence after its wait for the first rows, and that covers the queries too",
+        ),
+    ),
+    "no tcgen05 fence": (
+        (
+            r">ptx:\s*tcgen05\.fence::after_thread_sync;(?:(?!tcgen05\.(?:ld|st|mma|cp|shift))[\s\S])*?tcgen05\.fence::before_thread_sync",
+            "its thread touches no tensor memory before its next arrival; the products that it would order are ordered as they are issued",
+        ),
+    ),
+    "no wait for loads of tensor memory": (
+        (r">ptx:\s*tcgen05\.wait::ld\.sync\.aligned;\s*tcgen05\.wait::ld", "it stands there twice"),
+    ),
+    "a wait for one wgmma group less": (
+        (
+            r"\n>source: +warpgroup\.wait_group\(0\)[\s\S]*queries_empty",
+            "every product was waited for where its scores were read: none is in flight",
+        ),
+    ),
+}
+
+
+def surroundings(name: str, mutant: Mutant) -> str:
+    """The variant's name, lines of its module around the place, and lines of the PTX; `>` marks where they meet it."""
+    ptx = text(name).splitlines()
+    before = [line for line in ptx[max(mutant.line - 60, 0) : mutant.line - 1] if line.strip()]
+    after = [line for line in ptx[mutant.line : mutant.line + 60] if line.strip() and ".loc" not in line]
+    # Lines inside an assembly text count on from the line that has it.
+    held = next((i for i in range(len(before) - 1, -1, -1) if "inline asm" in before[i]), -1)
+    outside = before[:held] if held >= 0 and "begin" in before[held] else before
+    place = next((m for line in reversed(outside) if (m := re.match(r"\s*\.loc\s+1 (\d+) ", line))), None)
+    source, at = variants.get(name).path.read_text().splitlines(), int(place[1]) if place else 0
+    numbers = range(max(at - 8, 1), min(at + 6, len(source) + 1))
+    lines = [f"{'>' if n == at else ''}source: {source[n - 1]}" for n in numbers]
+    kept = [line for line in before[-24:] if ".loc" not in line]
+    return "\n".join([name, *lines, *kept, f">ptx: {ptx[mutant.line - 1]}", *after])
+
+
+def context(name: str, mutant: Mutant) -> str:
+    lines = text(name).splitlines()
+    return "\n".join(lines[max(mutant.line - 8, 0) : mutant.line + 4])
+
+
+def explained(name: str, mutant: Mutant) -> str | None:
+    """Why nothing need catch a mutant, or None."""
+    return next(
+        (reason for pattern, reason in EXPLAINED.get(mutant.slip, ()) if re.search(pattern, surroundings(name, mutant))),
+        None,
+    )  # fmt: skip
+
+
+def row(name: str, found: Sequence[Outcome]) -> str:
+    """A variant's row of the table in docs/emulator.md."""
+    counts = Counter(o.by for o in found)
+    return f"| {name} | {len(found)} | {counts['caught']} | {counts['unreached']} | {counts['explained']} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("variants", nargs="*", default=VARIANTS, help="ids of variants; those of VARIANTS")
+    left = 0
+    for name in parser.parse_args().variants:
+        found = [outcome(name, mutant) for mutant in mutants(name)]
+        for o in found:
+            if o.by != "caught":
+                print(f"{o.by}: {o.mutant}: {o.how}", flush=True)  # noqa: T201
+        print(row(name, found), flush=True)  # noqa: T201
+        left += sum(o.by == "survives" for o in found)
+    return int(left > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
