@@ -16,7 +16,7 @@ import operator
 import os
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -435,3 +435,20 @@ def require(name: str, holds: bool, expected: str, got: str, fix: str) -> None:
     """
     if not holds:
         raise InvalidArgumentError(name, expected=expected, got=got, fix=fix)
+
+
+@contextlib.contextmanager
+def named_as(**names: str) -> Iterator[None]:
+    """Within it a refusal of an argument names the one that it came from, of the caller's own signature.
+
+    Args:
+        names: the caller's names by those of what is called.
+    """
+    try:
+        yield
+    except (ArgumentTypeError, InvalidArgumentError) as error:
+        if error.subject not in names:
+            raise
+        raise type(error)(
+            names[error.subject], expected=error.expected, got=error.got, fix=error.fix, code=error.code
+        ) from None

@@ -3,6 +3,7 @@
 | SUITE | PATH | tests |
 | --- | --- | --- |
 | flash_mla | a checkout of deepseek-ai/FlashMLA | tests/test_flash_mla_sparse_decoding.py |
+| flash_mla_prefill | the same | tests/test_flash_mla_sparse_prefill.py |
 | deep_gemm | a checkout of deepseek-ai/DeepGEMM | tests/test_attention.py, its scores |
 | vllm_topk | a checkout of vllm-project/vllm, or its sdist | tests/kernels/test_top_k_per_row.py |
 | sgl_topk | a checkout of sgl-project/sglang | sgl-kernel/tests/test_topk.py |
@@ -14,6 +15,7 @@ said with its reason.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import importlib.util
@@ -43,18 +45,54 @@ Case = tuple[str, Callable[[], bool]]
 
 def flash_mla(root: Path, skipped: Counter[str]) -> Iterator[Case]:
     """Sparse decode of deepseek-ai/FlashMLA, tests/test_flash_mla_sparse_decoding.py."""
-    sys.path.insert(0, str(root / "tests"))
-    compat.patch("flash_mla")
-    suite = importlib.import_module("test_flash_mla_sparse_decoding")
-    torch.set_default_dtype(torch.bfloat16)
-    torch.set_default_device("cuda")
-    torch.set_float32_matmul_precision("high")
+    suite = _of_flash_mla(root, "test_flash_mla_sparse_decoding")
     for raw in suite.gen_testcase():
         case = raw.to_test_param()
         if case.num_runs:
-            skipped["timed by the names of FlashMLA's kernels"] += 1
+            skipped[TIMED] += 1
         else:
             yield str(raw), lambda case=case: bool(suite.test_flash_mla(case).is_correct)
+
+
+def flash_mla_prefill(root: Path, skipped: Counter[str]) -> Iterator[Case]:
+    """Sparse prefill of deepseek-ai/FlashMLA, tests/test_flash_mla_sparse_prefill.py: `out`, `max_logits` and `lse`."""
+    suite = _of_flash_mla(root, "test_flash_mla_sparse_prefill")
+    for case in _cases_of_main(suite, "testcases"):
+        if case.num_runs:
+            skipped[TIMED] += 1
+        else:
+            yield str(case), lambda case=case: bool(suite.run_test(case))
+
+
+TIMED = "timed by the names of FlashMLA's kernels"
+
+
+def _of_flash_mla(root: Path, name: str) -> ModuleType:
+    """A file of FlashMLA's tests over our functions, with the settings that it runs under."""
+    sys.path.insert(0, str(root / "tests"))
+    compat.patch("flash_mla")
+    suite = importlib.import_module(name)
+    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_device("cuda")
+    torch.set_float32_matmul_precision("high")
+    return suite
+
+
+def _cases_of_main(suite: ModuleType, name: str) -> list[Any]:
+    """What a file gives a name only where it is run: by the assignments of its `if __name__ == "__main__"`, up to that one."""
+    main = next(
+        node
+        for node in ast.parse(Path(str(suite.__file__)).read_text()).body
+        if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
+    )
+    scope = dict(vars(suite))
+    for node in main.body:
+        if isinstance(node, ast.Assign):
+            exec(ast.unparse(node), scope)
+            if name in scope:
+                break
+    found: list[Any] = scope[name]
+    return found
 
 
 def deep_gemm(root: Path, skipped: Counter[str]) -> Iterator[Case]:
@@ -179,11 +217,17 @@ def _not_here(name: str) -> Callable[..., Any]:
     return missing
 
 
-SUITES = {"flash_mla": flash_mla, "deep_gemm": deep_gemm, "vllm_topk": vllm_topk, "sgl_topk": sgl_topk}
+SUITES = {
+    "flash_mla": flash_mla,
+    "flash_mla_prefill": flash_mla_prefill,
+    "deep_gemm": deep_gemm,
+    "vllm_topk": vllm_topk,
+    "sgl_topk": sgl_topk,
+}
 
 
 def main(
-    name: Annotated[str, typer.Argument(help="flash_mla, deep_gemm, vllm_topk or sgl_topk")],
+    name: Annotated[str, typer.Argument(help="One of those above.")],
     root: Annotated[Path, typer.Argument(help="A checkout of the peer.")],
     limit: Annotated[float, typer.Option(help="Begin no case after so many seconds; 0 for none.")] = 0,
     shuffle: Annotated[bool, typer.Option(help="Take the cases in a random order of seed 0.")] = False,

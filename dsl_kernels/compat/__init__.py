@@ -6,7 +6,9 @@ error. `patch` puts the functions in the place of a library's own, for code that
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import pkgutil
 import sys
 from types import ModuleType
@@ -22,11 +24,13 @@ LIBRARIES = {
 """Modules of this package, and the module (or namespace of torch's ops) whose functions each has."""
 
 
-def patch(*names: str) -> dict[str, ModuleType]:
+def patch(*names: str, max_logits: bool = True) -> dict[str, ModuleType]:
     """Put the functions of modules of this package in the place of their libraries'; where a library is not installed, a module.
 
     Args:
         names: names of `LIBRARIES`; all of them by default.
+        max_logits: whether FlashMLA's prefill works out the largest logits, which takes about as long again; False for an engine
+            that drops them, and then finds None.
 
     Returns:
         The libraries' modules by name, as they are now.
@@ -42,7 +46,10 @@ def patch(*names: str) -> dict[str, ModuleType]:
             theirs = pkgutil.resolve_name(library)
         except ImportError:
             theirs = sys.modules[library] = ModuleType(library, ours.__doc__)
-        for function in ours.__all__:
-            setattr(theirs, function, getattr(ours, function))
+        for name_of_function in ours.__all__:
+            function = getattr(ours, name_of_function)
+            if not max_logits and "max_logits" in inspect.signature(function).parameters:
+                function = functools.partial(function, max_logits=False)
+            setattr(theirs, name_of_function, function)
         found[library] = theirs
     return found

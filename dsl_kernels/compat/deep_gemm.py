@@ -23,9 +23,8 @@ import math
 
 import torch
 
-from ..arguments import integer, require, require_dense
+from ..arguments import integer, named_as, require, require_dense
 from ..ops import lightning_indexer, lightning_indexer_prefill
-from ._refusals import their_names
 
 __all__ = [
     "fp8_fp4_mqa_logits", "fp8_fp4_paged_mqa_logits", "fp8_mqa_logits", "fp8_paged_mqa_logits",
@@ -121,7 +120,7 @@ def fp8_fp4_paged_mqa_logits(
     require_dense("kv_cache", kv_cache)
     require("kv_cache", kv_cache.dim() == 4, "[pages, page_size, 1, dim + 4]", str(tuple(kv_cache.shape)), "pass four dimensions")  # fmt: skip
     logits = _rows((b, next_n), columns, values, logits_dtype, clean_logits)
-    with their_names(k_cache="kv_cache", seq_lens="context_lens", out="logits_dtype", page_size="kv_cache"):
+    with named_as(k_cache="kv_cache", seq_lens="context_lens", out="logits_dtype", page_size="kv_cache"):
         lightning_indexer(
             values, kv_cache, _weights(weights), context_lens, block_table, page_size=kv_cache.shape[1], out=logits,
             executor=executor,
@@ -187,7 +186,7 @@ def fp8_fp4_mqa_logits(
     columns = max_seqlen_k if compressed else keys.shape[0]
     logits = _rows((values.shape[0],), columns, values, logits_dtype, clean_logits)[:, :columns]
     require_dense("weights", weights)
-    with their_names(
+    with named_as(
         k="kv", k_scales="kv", k_start="cu_seq_len_k_start", k_end="cu_seq_len_k_end", out="logits_dtype"
     ):
         lightning_indexer_prefill(

@@ -10,7 +10,8 @@
 | queries whose first two axes cannot be one | copied, as are such ids |
 | ids of 584-byte rows past the cache | padding, where FlashMLA reads what lies there |
 | dense attention, `causal`, `extra_k_cache` beside 656-byte rows | refused |
-| `flash_mla_sparse_fwd`, `d_qk` 576 and 512 | served; None in the place of `max_logits` |
+| `flash_mla_sparse_fwd`, `d_qk` 576 and 512 | served |
+| its `max_logits` | a pass of its own, about as long as the other; `compat.patch(max_logits=False)` leaves None there |
 """
 
 from __future__ import annotations
@@ -21,11 +22,10 @@ from typing import Any
 
 import torch
 
-from ..arguments import require, require_dense
+from ..arguments import named_as, require, require_dense
 from ..errors import InvalidArgumentError
 from ..ops import sparse_mla
 from ..problems.layouts import LATENT_DIM, ROPE_DIM, V4_TOKEN_BYTES
-from ._refusals import their_names
 
 __all__ = ["FlashMLASchedMeta", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata"]
 
@@ -113,7 +113,7 @@ def flash_mla_with_kvcache(
     def lengths(given: torch.Tensor | None) -> torch.Tensor | None:
         return given if given is None or s_q == 1 else given.repeat_interleave(s_q)
 
-    with their_names(
+    with named_as(
         q_nope="q", q_pe="q", kv="k_cache", kv_cache="k_cache", kv_pages="k_cache", extra_kv="extra_k_cache",
         extra_indices="extra_indices_in_kvcache", sm_scale="softmax_scale",
     ):  # fmt: skip
@@ -136,8 +136,9 @@ def flash_mla_sparse_fwd(
     attn_sink: torch.Tensor | None = None,
     topk_length: torch.Tensor | None = None,
     *,
+    max_logits: bool = True,
     executor: str | None = None,
-) -> tuple[torch.Tensor, None, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
     """Sparse prefill attention over flat bf16 rows.
 
     Args:
@@ -148,11 +149,12 @@ def flash_mla_sparse_fwd(
         d_v: 512.
         attn_sink: [heads] float32.
         topk_length: [s_q] int32.
+        max_logits: False leaves out what takes a pass of its own.
         executor: as `ops.sparse_mla`.
 
     Returns:
-        (out [s_q, heads, 512] bfloat16, None, lse [s_q, heads] float32, base e, +inf of a query without tokens). None is in
-        the place of `max_logits`.
+        out [s_q, heads, 512] bfloat16; the largest logit [s_q, heads] float32, base e, -inf of a query without tokens, or
+        None; and lse [s_q, heads] float32, base e, +inf of a query without tokens.
 
     Raises:
         InvalidArgumentError: another `d_qk` or `d_v`, or ids of several key heads.
@@ -162,12 +164,13 @@ def flash_mla_sparse_fwd(
     width = LATENT_DIM if kv.dim() and kv.shape[-1] == LATENT_DIM else HEAD_DIM
     _require_dims(q, f"[s_q, heads, {width}]", width, "d_v", d_v)
     require("indices", indices.dim() == 3 and indices.shape[1] == 1, "[s_q, 1, topk]", str(tuple(indices.shape)), "pass ids of one key head")  # fmt: skip
-    with their_names(q_nope="q", q_pe="q", q_rows="q", ckv="kv", kpe="kv"):
+    most = q.new_empty(q.shape[:2], dtype=torch.float32) if max_logits else None
+    with named_as(q_nope="q", q_pe="q", q_rows="q", ckv="kv", kpe="kv"):
         out, lse = sparse_mla(
             q, None, kv, indices[:, 0], sm_scale=sm_scale, topk_length=topk_length, attn_sink=attn_sink, lse_base="e",
-            empty_lse=math.inf, executor=executor,
+            empty_lse=math.inf, max_logits=most, executor=executor,
         )  # fmt: skip
-    return out, None, lse
+    return out, most, lse
 
 
 def _require_dims(q: torch.Tensor, shape: str, width: int, name: str, d_v: int) -> None:

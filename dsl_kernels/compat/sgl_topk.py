@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import torch
 
-from ..arguments import require, require_dense
+from ..arguments import named_as, require, require_dense
 from ..ops import topk_selector
-from ._refusals import their_names
 
 __all__ = [
     "deepseek_v4_topk_transform_512", "fast_topk_transform_fused", "fast_topk_transform_ragged_fused", "fast_topk_v2",
@@ -47,7 +46,7 @@ def fast_topk_v2(
         As `ops.topk_selector`.
     """
     require_dense("lengths", lengths)
-    with their_names(logits="score", row_ends="lengths", k="topk"):
+    with named_as(logits="score", row_ends="lengths", k="topk"):
         ends = lengths if row_starts is None else row_starts + lengths
         return topk_selector(score, ends, topk, row_starts=row_starts, executor=executor)
 
@@ -87,7 +86,7 @@ def fast_topk_transform_fused(
         require_dense("cu_seqlens_q", cu_seqlens_q)
         row = torch.arange(rows, dtype=cu_seqlens_q.dtype, device=score.device)
         sequences = torch.searchsorted(cu_seqlens_q, row, right=True, out_int32=True) - 1
-    with their_names(
+    with named_as(
         logits="score", row_ends="lengths", k="topk", block_table="page_table_size_1", row_to_sequence="cu_seqlens_q"
     ):  # fmt: skip
         ends = lengths if row_starts is None else row_starts + lengths
@@ -118,7 +117,7 @@ def fast_topk_transform_ragged_fused(
         As `ops.topk_selector`.
     """
     require_dense("lengths", lengths)
-    with their_names(logits="score", row_ends="lengths", k="topk", offsets="topk_indices_offset"):
+    with named_as(logits="score", row_ends="lengths", k="topk", offsets="topk_indices_offset"):
         ends = lengths if row_starts is None else row_starts + lengths
         return topk_selector(
             score, ends, topk, row_starts=row_starts, offsets=topk_indices_offset, executor=executor
@@ -159,7 +158,7 @@ def deepseek_v4_topk_transform_512(
     require_dense("page_indices", page_indices)
     require("page_indices", page_indices.dim() == 2, "[b, topk]", str(tuple(page_indices.shape)), "pass two dimensions")  # fmt: skip
     k = page_indices.shape[1]
-    with their_names(
+    with named_as(
         logits="scores", row_ends="seq_lens", block_table="page_table", out="page_indices", k="page_indices",
         positions="raw_indices",
     ):  # fmt: skip

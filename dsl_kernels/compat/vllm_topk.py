@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import torch
 
-from ..arguments import integer, require, require_dense
+from ..arguments import integer, named_as, require, require_dense
 from ..ops import topk_selector
-from ._refusals import their_names
 
 __all__ = ["cooperative_topk", "persistent_topk", "top_k_per_row_decode", "top_k_per_row_prefill"]
 
@@ -52,7 +51,7 @@ def top_k_per_row_prefill(
         As `ops.topk_selector`.
     """
     rows = _require_rows(logits, numRows, stride0, stride1)
-    with their_names(row_starts="rowStarts", row_ends="rowEnds", out="indices", k="topK"):
+    with named_as(row_starts="rowStarts", row_ends="rowEnds", out="indices", k="topK"):
         topk_selector(
             logits[:rows], rowEnds[:rows], topK, row_starts=rowStarts[:rows], out=indices[:rows], executor=executor
         )  # fmt: skip
@@ -130,7 +129,7 @@ def _select(
     executor: str | None,
     k_name: str = "topK",
 ) -> None:
-    with their_names(row_ends=lengths_name, out=out_name, k=k_name):
+    with named_as(row_ends=lengths_name, out=out_name, k=k_name):
         topk_selector(logits, ends, k, out=out, executor=executor)
 
 

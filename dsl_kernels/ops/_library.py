@@ -33,7 +33,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-def torch_op(op: str, form: str) -> Callable[[F], F]:
+def torch_op(op: str, form: str, also: tuple[str, ...] = ()) -> Callable[[F], F]:
     """Decorate a public op: the function itself, or a call of the custom op wherever torch has to see the call.
 
     That is where a graph is traced, where a mode is active, and for tensors that have no memory of their own, such as
@@ -42,10 +42,11 @@ def torch_op(op: str, form: str) -> Callable[[F], F]:
     Args:
         op, form: the problem and a form of it, whose outputs are those of every form the function may choose. Outputs of
             the first argument's dtype, where that differs between the forms, follow it.
+        also: arguments that the function writes where they are given, and that are no operand of the problem.
     """
 
     def made(function: F) -> F:
-        derived = _TorchOp(function, op, form)
+        derived = _TorchOp(function, op, form, also)
         parameters = derived.signature.parameters.values()
         plain = derived.signature.replace(
             parameters=[p.replace(annotation=p.empty) for p in parameters],
@@ -92,7 +93,7 @@ def torch_op(op: str, form: str) -> Callable[[F], F]:
 class _TorchOp:
     """What torch knows of a public op."""
 
-    def __init__(self, function: Callable[..., Any], op: str, form: str) -> None:
+    def __init__(self, function: Callable[..., Any], op: str, form: str, also: tuple[str, ...]) -> None:
         problem = problems.get(op)
         specs = problem.operands(form)
         self.function, self.signature = function, inspect.signature(function)
@@ -104,7 +105,7 @@ class _TorchOp:
             if spec.kind == "out" and spec.default is None
         }
         # Outputs that are written only where a caller gives them.
-        self.wanted = tuple(s.label for s in specs if s.kind == "out" and s.default is not None)
+        self.wanted = (*(s.label for s in specs if s.kind == "out" and s.default is not None), *also)
         # Where a dim is read: an axis of a tensor that is handed on as it comes, or a number.
         places: dict[str, tuple[str, int | None]] = {
             n: (n, None) for n, p in parameters.items() if p.annotation == "int"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 
-from ..arguments import integer, require_dense, shown
+from ..arguments import finite, integer, named_as, require_dense, shown
 from ..errors import InvalidArgumentError
 from ..problems._sparse_mla_forms import EXTRA, FORMS, ROPELESS, split_cache, split_queries, split_v4_cache
+from ..problems.binding import require_outputs_apart
 from ..problems.layouts import LATENT_DIM, V4_TOKEN_BYTES
 from ..programs.sparse_mla import SLICES
 from ._base import run
@@ -20,9 +22,12 @@ from .workspace import Workspace
 
 _SPLIT = {name: partial(split_v4_cache, name) for name in ("kv", "extra_kv")}
 LSE_SCALE = {"2": 1.0, "e": math.log(2)}
+SHARPNESS = 2.0**64
+"""By so much are scores multiplied in a pass whose lse is to be their maximum."""
+MOST_SCALE = 2.0**32
 
 
-@torch_op("sparse_mla", "bf16")
+@torch_op("sparse_mla", "bf16", also=("max_logits",))
 def sparse_mla(
     q_nope: torch.Tensor,
     q_pe: torch.Tensor | None,
@@ -41,6 +46,7 @@ def sparse_mla(
     row_format: str | None = None,
     out: torch.Tensor | None = None,
     lse: torch.Tensor | None = None,
+    max_logits: torch.Tensor | None = None,
     splits: int | None = None,
     executor: str | None = None,
     variant: str | None = None,
@@ -74,6 +80,9 @@ def sparse_mla(
             bytes); rows of another format are refused. By default dtype and width say which they are.
         out, lse: [t, heads, 512] bfloat16 and [t, heads] float32 to write into, strided as queries are, and rows of lse at
             any stride; must not overlap an input.
+        max_logits: [t, heads] float32 to write the largest score of each query's tokens into (`sm_scale` times the product,
+            base e), -inf where it has none; rows at any stride. Left out it costs nothing. It takes a pass over all tokens of
+            its own, so a call takes about twice as long. Scores must be below 2^63, and `sm_scale` at most 2^32.
         splits: CTAs that share a query's head block; chosen by default. At most one per 64 ids, times the slices of a
             variant whose CTAs share out the dims.
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
@@ -130,8 +139,48 @@ def sparse_mla(
     if row_format is not None:
         _require_format(row_format, form)
     launch = None if splits is None else {"splits": splits}
-    run("sparse_mla", form, operands, executor, variant, arch, workspace, launch=launch)
+    launched = partial(
+        run,
+        "sparse_mla",
+        form,
+        executor=executor,
+        variant=variant,
+        arch=arch,
+        workspace=workspace,
+        launch=launch,
+    )
+    if max_logits is not None:
+        operands["out"] = _write_maxima(launched, form, operands, max_logits)
+    launched(operands)
     return operands["out"], operands["lse"]
+
+
+def _write_maxima(
+    launched: Callable[[dict[str, Any]], object], form: str, operands: Mapping[str, Any], maxima: torch.Tensor
+) -> torch.Tensor:
+    """Write the largest score of each query by a pass whose softmax is so sharp that its lse is that score.
+
+    A power of two scales every score exactly. What the sum of the weights adds, the log2 of at most 2^32, is then below half a
+    unit in the last place of a maximum above 2^-34, and moves none by more than 2^-58. No kernel has to keep a maximum for
+    this: the one that a softmax is below may be less than the true one (it rises by 8 powers of two at a time).
+
+    Returns:
+        `out`, which holds that pass's result until the next pass has written its own.
+    """
+    scale = finite("sm_scale", operands["sm_scale"], -MOST_SCALE, MOST_SCALE)
+    given = {"out": operands["out"], "lse": operands["lse"], "max_logits": maxima}
+    for name, tensor in given.items():
+        if tensor is not None:
+            require_dense(name, tensor)
+    require_outputs_apart(given)
+    sharp = {
+        **operands, "lse": maxima, "sm_scale": scale * SHARPNESS, "lse_scale": LSE_SCALE["e"] / SHARPNESS,
+        "empty_lse": -math.inf,
+    }  # fmt: skip
+    with named_as(lse="max_logits"):
+        launched(sharp)
+    out: torch.Tensor = sharp["out"]
+    return out
 
 
 def _require_format(asked: str, found: str) -> None:

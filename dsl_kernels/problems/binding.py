@@ -287,6 +287,15 @@ def _require_apart(operands: tuple[OperandSpec, ...], values: Mapping[str, Any])
                 )
 
 
+def require_outputs_apart(outputs: Mapping[str, torch.Tensor | None]) -> None:
+    """Refuse outputs that lie over one another, where not all of them are of one declaration.
+
+    Raises:
+        InvalidArgumentError: the first one that lies where another does.
+    """
+    _require_apart(tuple(OperandSpec(name, (), "", "out") for name in outputs), outputs)
+
+
 def _require_values(
     operands: tuple[OperandSpec, ...],
     values: Mapping[str, Any],

@@ -168,6 +168,21 @@ def test_nothing_in_global_memory_is_touched_before_the_wait(artifact, sass) -> 
     assert wait and not GLOBAL_ACCESS.search(before) and GLOBAL_ACCESS.search(behind)
 
 
+def test_a_score_is_rounded_before_a_maximum_is_taken_off(variant, sass) -> None:
+    """A product of a score that is fused with the difference is not rounded, and of scores times 2^64 what is left overflows."""
+    if variant.op != "sparse_mla":
+        pytest.skip("its op has `max_logits`")
+    made: dict[str, str] = {}
+    fused = []
+    for op, to, of in re.findall(r"\b([A-Z][A-Z0-9]+)[A-Z0-9_.]* (R\d+), ([^;]*);", sass()):
+        if op == "MUFU":
+            made_by = made.get(of.split(".")[0].strip(" -|"), "")
+            # The one product there is of a sink and log2(e).
+            fused += [made_by] if made_by.startswith("FFMA") and "1.4426950" not in made_by else []
+        made[to] = f"{op} {of}"
+    assert not fused
+
+
 def test_registers_let_the_declared_ctas_be_resident(artifact, schedule, arch) -> None:
     assert artifact.resources.registers <= arch.registers_per_thread
     resident = max(schedule.ctas_per_sm, schedule.min_ctas_per_sm)

@@ -121,8 +121,15 @@ def test_flash_mla_prefill() -> None:
         torch.randn(200, 2, 640, generator=torch.Generator().manual_seed(2)).bfloat16()[:, :1, :576],
     )
     ids = call["indices"][:, :1]
-    out, none, lse = flash_mla.flash_mla_sparse_fwd(q, kv, ids, 0.07, executor="interpreter")
-    assert none is None
+    out, most, lse = flash_mla.flash_mla_sparse_fwd(q, kv, ids, 0.07, executor="interpreter")
+    for row, taken in enumerate(ids[:, 0]):
+        keys = kv[taken[(taken >= 0) & (taken < len(kv))].long(), 0].double()
+        scores = 0.07 * (q[row].double() @ keys.T)
+        wanted = scores.amax(1) if len(keys) else torch.full((HEADS,), -math.inf, dtype=torch.float64)
+        torch.testing.assert_close(most[row].double(), wanted, rtol=2e-6, atol=1e-6)
+    assert (most[1] == -math.inf).all() and not (most == lse).any()
+    again = flash_mla.flash_mla_sparse_fwd(q, kv, ids, 0.07, max_logits=False, executor="interpreter")
+    assert again[1] is None and torch.equal(again[0], out) and torch.equal(again[2], lse)
     inputs = {
         "q_nope": q[..., :512], "q_pe": q[..., 512:], "ckv": kv[:, 0, :512], "kpe": kv[:, 0, 512:], "indices": ids[:, 0],
         "attn_sink": torch.full((HEADS,), -math.inf), "sm_scale": 0.07, "lse_scale": math.log(2), "empty_lse": math.inf,
@@ -466,6 +473,9 @@ def test_patch_serves_who_imports_the_library(monkeypatch) -> None:
     import flash_mla as theirs  # type: ignore[import-not-found]
 
     assert theirs.flash_mla_with_kvcache is flash_mla.flash_mla_with_kvcache
+    compat.patch("flash_mla", max_logits=False)
+    assert theirs.flash_mla_with_kvcache is flash_mla.flash_mla_with_kvcache
+    assert theirs.flash_mla_sparse_fwd.keywords == {"max_logits": False}
     monkeypatch.delitem(sys.modules, "flash_mla")
     with pytest.raises(UnknownNameError, match="flash_mla"):
         compat.patch("flashmla")

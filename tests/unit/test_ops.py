@@ -78,6 +78,88 @@ def test_sparse_mla(name: str, arch: str) -> None:
     assert result.ok, result.failures
 
 
+@pytest.mark.parametrize(
+    ("name", "variant", "splits"),
+    [
+        ("ids_mixed", None, None),
+        ("sink", "sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_cp_async", 2),
+        ("lengths", "sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2", 2),
+        ("fp8_holes", None, None),
+        ("v4_lengths", "sparse_mla__cutedsl_sm90a__h16_v4_bt64_st2_cl1", 1),
+        ("real_h64", "sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", 3),
+        ("real_h64", "sparse_mla__cutedsl_sm100a__h64_bf16_bt64_cl1_cp_async", 3),
+        ("real_h128", "sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4", 2),
+    ],
+)
+def test_the_largest_scores_are_true_maxima(name: str, variant: str | None, splits: int | None) -> None:
+    """Whatever a softmax is kept below: scores rise slowly along each query's ids, so that references are lower than maxima."""
+    problem = problems.get("sparse_mla")
+    workload = problem.workload(name)
+    if workload.tier == "real":
+        sizes = {"t": 2, "topk": 500, "n": 700}
+        workload = replace(workload, name=f"maxima_{name}", params={**workload.params, **sizes})
+    inputs = problem.make(workload, torch.Generator().manual_seed(4))
+    queries = [inputs[n] for n in ("q_rows", "q_nope", "q_pe") if n in inputs]
+    if workload.tier == "real":
+        # Of one direction, longer from token to token: by less than eight powers of two in each tile.
+        steps = torch.linspace(0, 12, 700)[:, None]
+        inputs["ckv"].copy_(steps / 512 / inputs["sm_scale"])
+        inputs["kpe"].zero_()
+        inputs["q_nope"].copy_(torch.ones_like(inputs["q_nope"]))
+        inputs["indices"].copy_(inputs["indices"].sort(1).values)
+    given = {n: inputs[n] for n in ("kpe", "attn_sink", "sm_scale") if n in inputs}
+    for length in ("topk_length", "extra_topk_length"):
+        if inputs.get(f"has_{length.replace('topk_length', 'lengths')}"):
+            given[length] = inputs[length]
+    if workload.form == "v4":
+        kv = inputs["kv_pages"].unflatten(1, (inputs["page_size"], 584))
+        extra = inputs["extra_kv_pages"].unflatten(1, (inputs["extra_page_size"], 584))
+        given |= {"extra_kv": extra, "extra_indices": inputs["extra_indices"]}
+    else:
+        kv = inputs.get("ckv", inputs.get("kv_cache"))
+    t, heads = queries[0].shape[:2]
+    # A softmax that takes the largest score alone: its lse is that score.
+    sharp = {
+        **inputs,
+        "sm_scale": inputs["sm_scale"] * 2.0**40,
+        "lse_scale": math.log(2),
+        "empty_lse": -math.inf,
+    }
+    wanted = problem.reference(workload.form, sharp)["lse"] / 2.0**40
+    arguments = (*queries, None)[:2], kv, inputs["indices"]
+    most = torch.zeros(t, heads + 3)[:, 1 : heads + 1]
+    options = {**given, "splits": splits, "variant": variant, **CPU}
+    if variant is not None:
+        options["arch"] = "sm_100a" if "sm100a" in variant else "sm_90a"
+    out, lse = sparse_mla(*arguments[0], *arguments[1:], max_logits=most, **options)
+    torch.testing.assert_close(most.double(), wanted, rtol=1e-6, atol=1e-7)
+    plain = sparse_mla(*arguments[0], *arguments[1:], **options)
+    assert torch.equal(out, plain[0]) and torch.equal(lse, plain[1])
+    with_out = sparse_mla(
+        *arguments[0], *arguments[1:], max_logits=most, out=torch.zeros_like(out), **options
+    )
+    assert torch.equal(with_out[0], out)
+
+
+def test_the_largest_scores_of_equal_ones_and_of_none() -> None:
+    """Many equal scores, also of zero, are not their sum; a query without an id has -inf, whatever its lse is to be."""
+    inputs, _ = drawn("sparse_mla", "tiny_h16")
+    q = torch.ones_like(inputs["q_nope"])
+    q[0, 3] = 0.0
+    kv = torch.full_like(inputs["ckv"], 0.125)
+    ids = inputs["indices"].clone()
+    ids[1] = -1
+    most = torch.zeros(2, 16)
+    _, lse = sparse_mla(
+        q, torch.zeros_like(inputs["q_pe"]), kv, ids, kpe=inputs["kpe"], sm_scale=0.25, empty_lse=math.inf,
+        max_logits=most, **CPU,
+    )  # fmt: skip
+    assert (most[1] == -math.inf).all() and (lse[1] == math.inf).all()
+    torch.testing.assert_close(
+        most[0], torch.full((16,), 16.0).index_fill(0, torch.tensor(3), 0.0), rtol=2e-7, atol=1e-16
+    )
+
+
 def test_paged_caches_and_bases_of_lse() -> None:
     inputs, expected = drawn("sparse_mla", "tiny_h16")
     kv, kpe = inputs["ckv"].view(8, 64, 512), inputs["kpe"].view(8, 64, 1, 64)
@@ -568,6 +650,15 @@ BAD_MLA = {
     "rows of no format": (lambda a: a.update(row_format="fp4"), InvalidArgumentError, "row_format.*'bf16' or 'nope'"),
     "rows of another format": (lambda a: a.update(row_format="fp8"), InvalidArgumentError, "row_format.*'bf16', which kv is"),
     "splits": (lambda a: a.update(splits=99), InvalidArgumentError, "splits.*1 to 16"),
+    "maxima over lse": (
+        lambda a: a.update(dict.fromkeys(("lse", "max_logits"), torch.zeros(2, 16))), InvalidArgumentError,
+        "lse.*overlap with max_logits",
+    ),
+    "maxima in bf16": (lambda a: a.update(max_logits=torch.zeros(2, 16).bfloat16()), ArgumentTypeError, "max_logits.*float32"),
+    "maxima in a list": (lambda a: a.update(max_logits=[0.0]), ArgumentTypeError, "max_logits.*list"),
+    "a scale beside maxima": (
+        lambda a: a.update(max_logits=torch.zeros(2, 16), sm_scale=1e12), InvalidArgumentError, "sm_scale.*4294967296",
+    ),
     "sink shape": (lambda a: a.update(attn_sink=torch.zeros(8)), InvalidArgumentError, "attn_sink.*heads = 16"),
     "no executor": (lambda a: a.update(executor=None), ExecutorUnavailableError, "interpreter"),
     "cuda on cpu": (lambda a: a.update(executor="cuda"), ExecutorUnavailableError, "CUDA tensors"),

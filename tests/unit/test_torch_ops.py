@@ -92,7 +92,7 @@ def test_opcheck(name: str, written: bool) -> None:
 def test_a_schema_has_every_argument_of_the_function(name: str) -> None:
     parameters = inspect.signature(getattr(ops, name)).parameters
     returning, writing = (getattr(torch.ops.dsl_kernels, n).default._schema for n in (name, f"{name}_out"))
-    outputs = {"out", "lse", "values", "positions"} & set(parameters)
+    outputs = {"out", "lse", "max_logits", "values", "positions"} & set(parameters)
     assert {argument.name for argument in writing.arguments} == set(parameters)
     assert {argument.name for argument in returning.arguments} == set(parameters) - outputs
     assert {a.name for a in writing.arguments if a.alias_info and a.alias_info.is_write} == outputs
@@ -145,6 +145,19 @@ def test_a_graph_hands_on_every_argument(name: str, given: int, backend: str, la
         assert seen["operands"].get(option) == options.get(option)
     # Partial results of two CTAs a query lie in it.
     assert (workspace.bytes > 0) == (name == "sparse_mla")
+
+
+def test_the_largest_scores_are_written_in_a_graph() -> None:
+    args, options, _ = arguments_of("sparse_mla")
+    eager, traced = torch.zeros(2, 16), torch.zeros(2, 16)
+    wanted = ops.sparse_mla(*args, **options, max_logits=eager, **SETTINGS)
+
+    def call(most: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return ops.sparse_mla(*args, **options, max_logits=most, **SETTINGS)
+
+    torch._dynamo.reset()
+    same("sparse_mla", torch.compile(call, fullgraph=True, backend="aot_eager")(traced), wanted)
+    assert torch.equal(traced, eager) and (eager[0] == -math.inf).all() and eager[1].isfinite().all()
 
 
 @pytest.mark.parametrize("given", (("values",), ("out", "values", "positions")))
