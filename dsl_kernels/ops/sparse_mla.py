@@ -62,7 +62,7 @@ def sparse_mla(
             with rows of 512 dims.
         kv: the cache, paged or flat: bfloat16 [..., 512] with `kpe` [..., 64]; bfloat16 [..., 576] alone; bfloat16
             [..., 512] alone, where all dims are key and value (NoPE, or DeepSeek-V4's rows as bf16); or bytes
-            [..., 656] (512 e4m3, four fp32 scales, 64 bf16 rope), tokens at any constant stride of whole 16 bytes,
+            [..., 656] (512 e4m3, four fp32 scales, 64 bf16 rope), or with `row_format="nope8"` [..., 528] (without the rope, V32_NO_ROPE), tokens at any constant stride of whole 16 bytes,
             and pages, the first axis, a whole number of tokens apart: ids do not count what lies between.
             Dequantised values are rounded to bf16, which is exact for scales that are powers of two.
             Or pages of DeepSeek-V4, bytes [pages, page_size, 584] or [pages, page_size, 1, 584], block-planar
@@ -76,8 +76,9 @@ def sparse_mla(
         attn_sink: [heads] float32 natural-log logit that joins the denominator of `out`, not of `lse`.
         lse_base: "2" or "e".
         empty_lse: lse of a query without tokens: -inf, the identity of a merge, by default; or inf, as FlashMLA has it.
-        row_format: what the rows of `kv` have to be: "bf16" (512 and 64 dims), "nope" (512 dims), "fp8" (656 bytes) or "v4" (584
-            bytes); rows of another format are refused. By default dtype and width say which they are.
+        row_format: what the rows of `kv` have to be: "bf16" (512 and 64 dims), "nope" (512 dims), "fp8" (656 bytes), "nope8" (528
+            bytes) or "v4" (584 bytes); rows of another format are refused. By default dtype and width say which they are, but
+            for 528 bytes, which tokens of DeepSeek-V4.1 have too.
         out, lse: [t, heads, 512] bfloat16 and [t, heads] float32 to write into, strided as queries are, and rows of lse at
             any stride; must not overlap an input.
         max_logits: [t, heads] float32 to write the largest score of each query's tokens into (`sm_scale` times the product,
@@ -138,6 +139,11 @@ def sparse_mla(
             operands |= {"q_nope": q_nope, "q_pe": q_pe}
     if row_format is not None:
         _require_format(row_format, form)
+    elif form == "nope8":
+        raise InvalidArgumentError(
+            "row_format", expected="'nope8' with 528-byte tokens, whose size does not say what their scales are", got="None",
+            fix="name the format, if each token is 512 e4m3 values and four fp32 scales (V32_NO_ROPE)",
+        )  # fmt: skip
     launch = None if splits is None else {"splits": splits}
     launched = partial(
         run,

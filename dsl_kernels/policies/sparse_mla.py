@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from ..arch import ArchSpec, GpuSpec
+from ..programs.sparse_mla import OF_ANY_HEADS
 from ..programs.sparse_mla.common import (
     blocks_of,
     head_block,
@@ -59,12 +60,15 @@ def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
 def _useful_blocks(k: SimpleNamespace, arch: ArchSpec) -> bool:
     """Of kernels for any number of heads: blocks of 16, and of 64; on Hopper whole rows or two slices, or heads on M.
 
-    Blocks of 64 heads of DeepSeek-V4 on Blackwell would spill where TileLang spells them.
+    Blocks of 64 heads of DeepSeek-V4 on Blackwell would spill where TileLang spells them. Of 528-byte tokens there are whole
+    rows in blocks of 16 heads alone.
     """
     if arch.tmem_columns:
-        blocks = (16,) if k.kv == "v4" else (16, 64)
+        blocks = (16,) if k.kv in ("nope8", "v4") else (16, 64)
         return k.block in blocks and (k.tile, k.cluster, k.gather) == (64, 1, "cp_async")
     shape = k.tile, k.exchange, k.stages, k.cluster, k.slices, k.block
+    if k.kv == "nope8":
+        return shape == (64, 1, 2, 1, 1, 16)
     return shape in ((64, 1, 2, 1, 1, 16), (64, 1, 2, 2, 2, 16), (64, 1, 2, 1, 1, 64))
 
 
@@ -77,6 +81,8 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     """
     if k.heads == "any":
         return _useful_blocks(k, arch)
+    if k.kv in OF_ANY_HEADS:
+        return False
     if arch.tmem_columns and k.block:
         return False
     if not arch.tmem_columns:

@@ -11,7 +11,7 @@ from .._discover import later
 from ..arguments import INT32_MAX, require_dense
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from .base import OperandSpec, Values, axis_strides
-from .layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, V4_TOKEN_BYTES
+from .layouts import FP8_TOKEN_BYTES, LATENT_DIM, NOPE8_TOKEN_BYTES, ROPE_DIM, V4_TOKEN_BYTES
 
 if TYPE_CHECKING:
     import torch
@@ -131,7 +131,7 @@ _LATENT_ROWS = OperandSpec(
     doc="latent rows, and those between pages; may be a slice of 576-wide rows",
     argument="kv",
 )
-ROPELESS = ("nope", "v4")
+ROPELESS = ("nope", "nope8", "v4")
 """Forms whose rows and queries are 512 dims, all of them values."""
 FORMS = {
     "bf16": (
@@ -149,6 +149,18 @@ FORMS = {
             "uint8",
             row_stride="kv_cache_stride",
             doc="656-byte tokens",
+            argument="kv",
+        ),
+        *_REST,
+    ),
+    "nope8": (
+        _QUERY_ROWS,
+        OperandSpec(
+            "kv_cache",
+            ("n", NOPE8_TOKEN_BYTES),
+            "uint8",
+            row_stride="kv_cache_stride",
+            doc="528-byte tokens",
             argument="kv",
         ),
         *_REST,
@@ -188,11 +200,15 @@ def split_queries(q: torch.Tensor, _: torch.Tensor | None = None) -> tuple[str, 
     return "", {"q_nope": q[..., :LATENT_DIM], "q_pe": q[..., LATENT_DIM:]}
 
 
+_BYTE_FORMS = {FP8_TOKEN_BYTES: "fp8", NOPE8_TOKEN_BYTES: "nope8"}
+
+
 def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[str, Any]]:
     """The form of a cache as callers have it, paged or flat, and its rows as operands of that form, without copying.
 
     Args:
-        kv, kpe: bfloat16 [..., 512] and [..., 64], or one of bfloat16 [..., 576] or [..., 512], or of bytes [..., 656].
+        kv, kpe: bfloat16 [..., 512] and [..., 64], or one of bfloat16 [..., 576] or [..., 512], or of bytes [..., 656] or
+            [..., 528].
 
     Raises:
         ArgumentTypeError, InvalidArgumentError: another dtype or width, or pages that lie at no whole number of tokens.
@@ -220,18 +236,18 @@ def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[s
     if kv.dtype == torch.bfloat16 and kpe is None and width == LATENT_DIM:
         rows, pages = _rows("kv", kv, width)
         return "nope", {"ckv": rows, **pages}
-    if kv.element_size() == 1 and kpe is None and width == FP8_TOKEN_BYTES:
+    if kv.element_size() == 1 and kpe is None and width in _BYTE_FORMS:
         rows, pages = _rows("kv", kv.view(torch.uint8), width)
-        return "fp8", {"kv_cache": rows, **pages}
+        return _BYTE_FORMS[width], {"kv_cache": rows, **pages}
     if kv.dtype != torch.bfloat16 and kv.element_size() != 1:
         raise ArgumentTypeError(
             "kv",
-            expected="bfloat16 rows or 656-byte or 584-byte tokens",
+            expected="bfloat16 rows or 656-byte, 584-byte or 528-byte tokens",
             got=str(kv.dtype),
             fix="convert the cache",
         )
     raise InvalidArgumentError(
-        "kv", expected="bfloat16 [..., 512] with or without kpe, bfloat16 [..., 576] without, or bytes [..., 656] without",
+        "kv", expected="bfloat16 [..., 512] with or without kpe, bfloat16 [..., 576] without, or bytes [..., 656] or [..., 528] without",
         got=f"{kv.dtype} {tuple(kv.shape)} {'with' if kpe is not None else 'without'} kpe", fix="pass one of these caches",
     )  # fmt: skip
 

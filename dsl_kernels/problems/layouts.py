@@ -1,8 +1,8 @@
 """Cache layouts: the 132-byte paged index keys, and the 656-byte and 584-byte fp8 tokens, packed and unpacked in torch.
 
 An index page is block-planar: the fp8 bytes of all its tokens first, then their fp32 scales. A 656-byte token is
-interleaved: 512 fp8 bytes, four fp32 scales (one per 128 dims), 64 bf16 rope values. Of 584-byte tokens a page is
-block-planar again: rows of 448 fp8 bytes and 64 bf16 rope values, then 8 bytes a token, of which seven are UE8M0 scales.
+interleaved: 512 fp8 bytes, four fp32 scales (one per 128 dims), 64 bf16 rope values; one of 528 bytes ends before the
+rope values. Of 584-byte tokens a page is block-planar again: rows of 448 fp8 bytes and 64 bf16 rope values, then 8 bytes a token, of which seven are UE8M0 scales.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ else:
 INDEX_DIM = 128
 LATENT_DIM = 512
 ROPE_DIM = 64
-FP8_TOKEN_BYTES = LATENT_DIM + 4 * 4 + 2 * ROPE_DIM
+NOPE8_TOKEN_BYTES = LATENT_DIM + 4 * 4
+FP8_TOKEN_BYTES = NOPE8_TOKEN_BYTES + 2 * ROPE_DIM
 # DeepSeek-V4: a row of fp8 and of bf16 values, and what scales take.
 V4_ROW_BYTES, V4_SCALE_BYTES, V4_FP8_DIMS, V4_GROUP = 576, 8, LATENT_DIM - ROPE_DIM, 64
 V4_TOKEN_BYTES = V4_ROW_BYTES + V4_SCALE_BYTES
@@ -90,16 +91,28 @@ def pack_fp8_tokens(latent: torch.Tensor, rope: torch.Tensor, *, raw_scales: boo
         raise InvalidArgumentError(
             "rope", expected=f"device {latent.device} like latent", got=str(rope.device), fix="move it"
         )
+    token = latent.new_empty((latent.shape[0], FP8_TOKEN_BYTES), dtype=torch.uint8)
+    token[:, :NOPE8_TOKEN_BYTES] = pack_nope8_tokens(latent, raw_scales=raw_scales)
+    token[:, NOPE8_TOKEN_BYTES:] = rope.to(torch.bfloat16).contiguous().view(torch.uint8)
+    return token
+
+
+@checked
+def pack_nope8_tokens(latent: torch.Tensor, *, raw_scales: bool = False) -> torch.Tensor:
+    """Quantise a latent cache [n, 512] without rope into [n, 528] uint8 tokens, with scales as `pack_fp8_tokens` makes them.
+
+    This is FlashMLA's and SGLang's V32_NO_ROPE. Rows of DeepSeek-V4.1 have as many bytes, and other scales.
+    """
+    _require("latent", latent, ("n", LATENT_DIM), _FLOATS)
     n = latent.shape[0]
     groups = latent.float().reshape(n, 4, 128)
     scale = groups.abs().amax(dim=2).clamp(min=1e-4) / E4M3_MAX
     if not raw_scales:
         scale = torch.exp2(torch.ceil(torch.log2(scale)))
-    token = torch.empty(n, FP8_TOKEN_BYTES, dtype=torch.uint8, device=latent.device)
+    token = torch.empty(n, NOPE8_TOKEN_BYTES, dtype=torch.uint8, device=latent.device)
     values = (groups / scale[..., None]).clamp(-E4M3_MAX, E4M3_MAX)
-    token[:, :512] = values.to(torch.float8_e4m3fn).view(torch.uint8).view(n, LATENT_DIM)
-    token[:, 512:528] = scale.contiguous().view(torch.uint8)
-    token[:, 528:] = rope.to(torch.bfloat16).contiguous().view(torch.uint8)
+    token[:, :LATENT_DIM] = values.to(torch.float8_e4m3fn).view(torch.uint8).view(n, LATENT_DIM)
+    token[:, LATENT_DIM:] = scale.contiguous().view(torch.uint8)
     return token
 
 
@@ -107,10 +120,19 @@ def pack_fp8_tokens(latent: torch.Tensor, rope: torch.Tensor, *, raw_scales: boo
 def unpack_fp8_tokens(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The latent [n, 512] in float32 (fp8 value times scale) and the rope [n, 64] in bf16 of 656-byte tokens."""
     _require("tokens", tokens, ("n", FP8_TOKEN_BYTES), BYTE_DTYPES)
+    tokens = tokens.view(torch.uint8)
+    rope = tokens[:, NOPE8_TOKEN_BYTES:].contiguous().view(torch.bfloat16)
+    return unpack_nope8_tokens(tokens[:, :NOPE8_TOKEN_BYTES]), rope
+
+
+@checked
+def unpack_nope8_tokens(tokens: torch.Tensor) -> torch.Tensor:
+    """The latent [n, 512] in float32 (fp8 value times scale) of 528-byte tokens without rope."""
+    _require("tokens", tokens, ("n", NOPE8_TOKEN_BYTES), BYTE_DTYPES)
     n, tokens = tokens.shape[0], tokens.view(torch.uint8)
-    values = tokens[:, :512].contiguous().view(torch.float8_e4m3fn).float().view(n, 4, 128)
-    scale = tokens[:, 512:528].contiguous().view(torch.float32)
-    return (values * scale[..., None]).view(n, LATENT_DIM), tokens[:, 528:].contiguous().view(torch.bfloat16)
+    values = tokens[:, :LATENT_DIM].contiguous().view(torch.float8_e4m3fn).float().view(n, 4, 128)
+    scale = tokens[:, LATENT_DIM:].contiguous().view(torch.float32)
+    return (values * scale[..., None]).view(n, LATENT_DIM)
 
 
 @checked

@@ -22,14 +22,17 @@ from .base import WIDE, Comparison, PointName, Problem, Workload
 from .layouts import (
     FP8_TOKEN_BYTES,
     LATENT_DIM,
+    NOPE8_TOKEN_BYTES,
     ROPE_DIM,
     V4_GROUP,
     V4_ROW_BYTES,
     V4_SCALE_BYTES,
     V4_TOKEN_BYTES,
     pack_fp8_tokens,
+    pack_nope8_tokens,
     pack_v4_pages,
     unpack_fp8_tokens,
+    unpack_nope8_tokens,
     unpack_v4_pages,
 )
 from .lightning_indexer import PAGE
@@ -113,6 +116,8 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     inputs |= pages_of(n, 1, 0)
     if workload.form == "fp8":
         inputs["kv_cache"] = pack_fp8_tokens(latent, rope, raw_scales=p.get("fp8_scales") == "raw")
+    elif workload.form == "nope8":
+        inputs["kv_cache"] = pack_nope8_tokens(latent, raw_scales=p.get("fp8_scales") == "raw")
     elif p.get("joined"):
         # Not torch.cat, which autocast to float16 refuses for bfloat16.
         rows = latent.new_empty(n, LATENT_DIM + ROPE_DIM)
@@ -206,6 +211,8 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         return _attend_rows(*unpack_fp8_tokens(inputs["kv_cache"]), inputs)
     if form == "nope":
         return _attend_rows(inputs["ckv"], None, inputs)
+    if form == "nope8":
+        return _attend_rows(unpack_nope8_tokens(inputs["kv_cache"]), None, inputs)
     return _attend_rows(inputs["ckv"], inputs["kpe"], inputs)
 
 
@@ -315,18 +322,24 @@ def _errors(outputs: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[floa
 
 def _over_rounded_tokens(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor] | None:
     """Attention over the tokens as bf16 holds them; None where all of them are exact."""
-    if form != "fp8":
+    if form not in ("fp8", "nope8"):
         return None
     mantissas = inputs["kv_cache"][:, 512:528].contiguous().view(torch.int32) & 0x7FFFFF
     if not bool(mantissas.any()):
         return None
+    if form == "nope8":
+        return _attend_rows(unpack_nope8_tokens(inputs["kv_cache"]).bfloat16(), None, inputs)
     latent, rope = unpack_fp8_tokens(inputs["kv_cache"])
     return _attend_rows(latent.bfloat16(), rope, inputs)
 
 
+ROW_BYTES = {"fp8": FP8_TOKEN_BYTES, "nope8": NOPE8_TOKEN_BYTES, "v4": V4_TOKEN_BYTES}
+"""Of a token, where it is no row of bf16."""
+
+
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
     """Selected rows once a query, queries and outputs once."""
-    row = {"fp8": FP8_TOKEN_BYTES, "v4": V4_TOKEN_BYTES}.get(form, 2 * _width(form))
+    row = ROW_BYTES.get(form, 2 * _width(form))
     queries = dims["t"] * dims["heads"] * (2.0 * _width(form) + 2.0 * LATENT_DIM)
     return dims["t"] * _attended(dims) * (row + 4.0) + queries
 
@@ -366,7 +379,7 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from (("bf16", {"t": t, "heads": h, "pages": 4096, "ids": i}) for h, t, i in patterns)
         prompts = product(("bf16", "fp8"), every, (1024, 2048, 4096, 8192), (512, 2048))
         yield from ((f, {"t": t, "heads": h, "pages": p}) for f, h, t, p in prompts)
-        others = product(("bf16", "fp8", "nope"), (4, 20, 96), (1, 64, 1024))
+        others = product(("bf16", "fp8", "nope", "nope8"), (4, 20, 96), (1, 64, 1024))
         yield from ((f, {"t": t, "heads": h, "pages": 2048}) for f, h, t in others)
         both = {"pages": 4096, "topk": 128, "extra_topk": 512}
         yield from (("v4", {"t": t, "heads": h, **both}) for h, t in product((4, 20, 96), (1, 64, 1024)))
@@ -420,6 +433,10 @@ WORKLOADS = (
     _case("tiny_nope", "tiny", "nope"),
     _case("nope_pages", "edge", "nope", t=3, n=510, page_size=51, ids="holes"),
     _case("nope_strided", "edge", "nope", t=3, topk=130, strided=True, lengths=True),
+    _case("tiny_nope8", "tiny", "nope8"),
+    _case("nope8_pages", "edge", "nope8", t=3, n=510, page_size=51, ids="holes", sink=True),
+    _case("nope8_strided", "edge", "nope8", t=3, topk=130, strided=True, lengths=True, empty_lse=math.inf),
+    _case("nope8_raw_scales", "edge", "nope8", ids="mixed", t=3, fp8_scales="raw"),
     _case("tiny_v4", "tiny", "v4"),
     _case("v4_window_alone", "edge", "v4", t=3, topk=128, v4_extra_topk=0, ids="holes", sink=True),
     _case("v4_odd_pages", "edge", "v4", t=3, page_size=53, v4_extra_page_size=69, ids="holes"),
@@ -431,6 +448,7 @@ WORKLOADS = (
         for heads in (4, 8, 16, 32, 64, 96, 128)
     ),
     _case("real_nope", "real", "nope", t=16, topk=2048, n=131072),
+    _case("real_nope8", "real", "nope8", t=16, topk=2048, n=131072),
     _case("real_pages_8462", "real", t=8, topk=2048, n=8462 * 64, ids="tail"),
     _case("real_fp8", "real", "fp8", t=16, topk=2048, n=131072),
     _case(
@@ -466,5 +484,5 @@ PROBLEM = Problem(
     units=lambda form, dims: ("queries", dims["t"]),
     forms_share_workloads=lambda form, other: True,
     points=points,
-    names=dict.fromkeys(("bf16", "nope", "fp8"), (PointName("pages", "n", PAGE),)),
+    names=dict.fromkeys(("bf16", "nope", "fp8", "nope8"), (PointName("pages", "n", PAGE),)),
 )

@@ -23,6 +23,7 @@ DIMS = {
     "bf16": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0, "ckv_stride": 512, "kpe_stride": 64},
     "nope": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0, "ckv_stride": 512},
     "fp8": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0},
+    "nope8": {"t": 16, "heads": 0, "topk": 1024, "n": 4096, "max_pages": 0},
     "decode": {"b": 4, "next_n": 1, "heads": 0, "pages": 64, "max_pages": 64, "stride": 4096, "skip_below": 0},
     "prefill": {"s": 256, "skv": 4096, "heads": 0, "stride": 4096, "skip_below": 0},
     "decode_any": {"b": 4, "next_n": 1, "index_heads": 0, "index_dim": 128, "pages": 64, "page_bytes": 8448, "page_size": 64, "max_pages": 64, "rows": 4, "stride": 4096, "skip_below": 0},

@@ -320,13 +320,9 @@ def _rope_piece(lane, panels):
     return lane & panels - 1
 
 
-@moves(loaded=lambda raw, raw_pe, scales: raw + raw_pe + scales)
-@by_text
-def copy_tokens(
-    m: LeafRecorder, raw: Shared[Int32], raw_pe: Shared[BFloat16], scales: Shared[Int32],
-    kv_cache: Global[Uint8], ids: Int32, n: Int32,
-) -> None:  # fmt: skip
-    """Start the copies of half a tile's 656-byte tokens as they are, eight threads a token; zeros where an id names no row."""
+@recorded
+def _copy_values(m, raw, scales, kv_cache, ids, n, beside=nothing):
+    """Start the copies of half a tile's fp8 values and their scales, eight threads a token, and of what is `beside` them."""
     lane = inline(m.thread & 7)
     for r in unrolled(2):
         row = r * (WARP // 2) + (m.thread >> 3)
@@ -334,9 +330,62 @@ def copy_tokens(
         token = kv_cache.row("bytes", place, first=lane * 16)
         for panel in unrolled(4):
             m.do(copy16(raw.group_at(row, panel * 32 + lane * 4, 4), token.at(panel * 128), inside))
-        m.do(copy16(raw_pe.group_at(row, lane * 8, 8), token.at(ROPE_AT), inside))
+        beside(row, lane, token, inside)
         if lane == 0:
             m.do(copy16(scales.group_at(row, 0, 4), token.at(SCALES_AT), inside))
+
+
+@moves(loaded=lambda raw, scales: raw + scales)
+@by_text
+def copy_nope8_tokens(
+    m: LeafRecorder, raw: Shared[Int32], scales: Shared[Int32], kv_cache: Global[Uint8], ids: Int32, n: Int32,
+) -> None:  # fmt: skip
+    """Start the copies of half a tile's 528-byte tokens as they are, eight threads a token; zeros where an id names no row."""
+    _copy_values(m, raw, scales, kv_cache, ids, n)
+
+
+@moves(loaded=lambda raw, raw_pe, scales: raw + raw_pe + scales)
+@by_text
+def copy_tokens(
+    m: LeafRecorder, raw: Shared[Int32], raw_pe: Shared[BFloat16], scales: Shared[Int32],
+    kv_cache: Global[Uint8], ids: Int32, n: Int32,
+) -> None:  # fmt: skip
+    """Start the copies of half a tile's 656-byte tokens as they are, eight threads a token; zeros where an id names no row."""
+
+    def beside(row, lane, token, inside):
+        m.do(copy16(raw_pe.group_at(row, lane * 8, 8), token.at(ROPE_AT), inside))
+
+    _copy_values(m, raw, scales, kv_cache, ids, n, beside)
+
+
+@recorded
+def _unpack_values(m, ckv, raw, scales, half, raw_pe=None, kpe=None):
+    """Write staged fp8 values as bf16 rows, and rope dims beside them where there are any, as they are."""
+    pair = inline(m.thread >> 4)
+    piece = m.thread & 3 | (m.thread >> 1 & 4)
+    own = (pair & 12) * 2 + (pair & 3 ^ (m.thread >> 2 & 1) * 5)
+    row = half * WARP + own
+    words, factors = m.local("words", 16), m.local("factors", 4)
+    beside = None if raw_pe is None else m.local("beside", 8, "bfloat16")
+    scales.read(factors, (own, 0))
+    m.comment("All reads before the first write, which a compiler would not move them past.")
+    for panel in unrolled(4):
+        raw.read(words.group(panel * 4, 4), (own, panel * 32 + piece * 4))
+    if raw_pe is not None:
+        raw_pe.read(beside, (own, piece * 8))
+    for panel in unrolled(4):
+        halves = (ckv.group_at(row, panel * 128 + piece * 16 + e, 8) for e in (0, 8))
+        m.do(store_fp8(*halves, words, panel * 4, factors[panel]))
+    if raw_pe is not None:
+        kpe.write(beside, (row, piece * 8))
+
+
+@by_text
+def unpack_nope8_tokens(
+    m: LeafRecorder, ckv: Shared[BFloat16], raw: Shared[Int32], scales: Shared[Int32], half: int,
+) -> None:  # fmt: skip
+    """Write staged tokens as bf16 rows, each value rounded once: eight threads a token, as `unpack_tokens` does it."""
+    _unpack_values(m, ckv, raw, scales, half)
 
 
 @by_text
@@ -349,20 +398,7 @@ def unpack_tokens(
     Of eight lanes four have pieces of one row and four of the row whose number differs in bits 0 and 2, so that what they
     read falls into distinct banks, and so does what they write.
     """
-    pair = inline(m.thread >> 4)
-    piece = m.thread & 3 | (m.thread >> 1 & 4)
-    own = (pair & 12) * 2 + (pair & 3 ^ (m.thread >> 2 & 1) * 5)
-    row = half * WARP + own
-    words, factors, beside = m.local("words", 16), m.local("factors", 4), m.local("beside", 8, "bfloat16")
-    scales.read(factors, (own, 0))
-    m.comment("All reads before the first write, which a compiler would not move them past.")
-    for panel in unrolled(4):
-        raw.read(words.group(panel * 4, 4), (own, panel * 32 + piece * 4))
-    raw_pe.read(beside, (own, piece * 8))
-    for panel in unrolled(4):
-        halves = (ckv.group_at(row, panel * 128 + piece * 16 + e, 8) for e in (0, 8))
-        m.do(store_fp8(*halves, words, panel * 4, factors[panel]))
-    kpe.write(beside, (row, piece * 8))
+    _unpack_values(m, ckv, raw, scales, half, raw_pe, kpe)
 
 
 @moves(loaded=lambda low, dims: TILE * (FP8_TOKEN_BYTES * dims // LATENT_DIM) if low >= 0 else 0)

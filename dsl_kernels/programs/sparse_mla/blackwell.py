@@ -179,11 +179,12 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
                     leaf_sm100.write_unit(m, kv.kv_s, walk.words, unit=c)
                     kv.commit()
                 load(c * UNIT_WORDS, c * UNIT)
-            if walk.it > 0:
-                pe = walk.pe.producer.acquire(walk.it - 1)
-                leaf_sm100.write_unit(m, pe.pe_s, walk.words, unit=UNITS)
-                pe.commit()
-            load(ROPE_WORD, ROPE_AT)
+            if m.c.rope:
+                if walk.it > 0:
+                    pe = walk.pe.producer.acquire(walk.it - 1)
+                    leaf_sm100.write_unit(m, pe.pe_s, walk.words, unit=UNITS)
+                    pe.commit()
+                load(ROPE_WORD, ROPE_AT)
             leaf_sm100.take_scales(m, walk.words, walk.coming)
             walk.it += 1
 
@@ -333,5 +334,5 @@ def _leave_output(walk: Walk) -> None:
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
-    producers: dict[str, Body] = {"fp8": _gather_tokens, "v4": _gather_v4_tokens}
+    producers: dict[str, Body] = {"fp8": _gather_tokens, "nope8": _gather_tokens, "v4": _gather_v4_tokens}
     return {START: start, "softmax": _softmax, "producer": producers.get(k.kv, _gather_rows), "mma": _issue}

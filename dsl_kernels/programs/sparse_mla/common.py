@@ -95,7 +95,7 @@ def rope_dims(k: SimpleNamespace) -> Size:
 
 def unpacked(k: SimpleNamespace) -> bool:
     """Whether rows are tokens that threads unpack to bf16."""
-    return k.kv in ("fp8", "v4")
+    return k.kv in ("fp8", "nope8", "v4")
 
 
 def head_block(k: SimpleNamespace) -> int:
@@ -350,7 +350,7 @@ def at_cache(walk: Any, use: Callable[..., None], *, ahead: bool = False) -> Non
         walk: where there are two scopes, `now_extra` says of which one the tile is.
         ahead: the tile is that whose ids were read last, of which `of_extra` says it.
     """
-    if walk.m.k.kv == "fp8":
+    if walk.m.k.kv != "v4":
         use(walk.kv_cache, walk.n)
     elif walk.of_extra if ahead else walk.now_extra:
         use(

@@ -84,15 +84,20 @@ def _stage(
     tokens, shared = k.tile // 2, Space.SHARED
     room = arch.smem_per_cta - others - SMALL_BYTES
     stages = Size(min(MOST_STAGED, room // (tokens * layouts.FP8_TOKEN_BYTES)), "STAGED_HALVES")
+    # Of DeepSeek-V4's tokens the last dims are bf16 too.
+    beside = (Buffer("raw_pe_s", shared, (tokens, ROPE_DIM), "bfloat16", stages, swizzle=128),)
+    if k.kv == "nope8":
+        beside = ()
+    parts = ("raw_s", *(buffer.name for buffer in beside), "scale_s")
     return (
         Buffer("raw_s", shared, (tokens, LATENT_DIM // 4), "int32", stages, swizzle=128, doc="four fp8 values a word"),
-        Buffer("raw_pe_s", shared, (tokens, ROPE_DIM), "bfloat16", stages, swizzle=128),
+        *beside,
         Buffer("scale_s", shared, (tokens, 2), "int32", stages, doc="a UE8M0 for each 64 values")
         if k.kv == "v4"
         else Buffer("scale_s", shared, (tokens, 4), "int32", stages, doc="a float32 for each 128 values"),
     ), (
         Pipeline(
-            "raw", ("raw_s", "raw_pe_s", "scale_s"), "gather", Engine.CP_ASYNC, (Reader("unpack", Engine.THREADS),), stages,
+            "raw", parts, "gather", Engine.CP_ASYNC, (Reader("unpack", Engine.THREADS),), stages,
             doc="half tiles of tokens",
         ),
     )  # fmt: skip
@@ -232,7 +237,12 @@ def _stage_tokens(m: Recorder, walk: Walk) -> None:
         if walk.live:
             for half, ids in enumerate((walk.now_low, walk.now_high)):
                 raw = walk.raw.producer.acquire(walk.it * 2 + half)
-                leaf_gather.copy_tokens(m, raw.raw_s, raw.raw_pe_s, raw.scale_s, walk.kv_cache, ids, walk.n)
+                if m.k.kv == "nope8":
+                    leaf_gather.copy_nope8_tokens(m, raw.raw_s, raw.scale_s, walk.kv_cache, ids, walk.n)
+                else:
+                    leaf_gather.copy_tokens(
+                        m, raw.raw_s, raw.raw_pe_s, raw.scale_s, walk.kv_cache, ids, walk.n
+                    )
                 raw.commit()
             walk.it += 1
     end_of_cluster(m)
@@ -266,11 +276,14 @@ def _unpack(m: Recorder, walk: Walk) -> None:
             kv = walk.kv.producer.acquire(walk.it)
             for half in range(2):
                 raw = walk.raw.reader.wait(walk.it * 2 + half)
-                staged = (raw.raw_s, raw.raw_pe_s, raw.scale_s)
-                if m.k.kv == "v4":
-                    leaf_v4.unpack_v4_tokens(m, kv.ckv_s, *staged, half)
+                if m.k.kv == "nope8":
+                    leaf_gather.unpack_nope8_tokens(m, kv.view(), raw.raw_s, raw.scale_s, half)
+                elif m.k.kv == "v4":
+                    leaf_v4.unpack_v4_tokens(m, kv.ckv_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half)
                 else:
-                    leaf_gather.unpack_tokens(m, kv.ckv_s, kv.kpe_s, *staged, half)
+                    leaf_gather.unpack_tokens(
+                        m, kv.ckv_s, kv.kpe_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half
+                    )
                 raw.release()
             kv.commit()
             walk.it += 1

@@ -40,9 +40,7 @@ MOST_V4_TURNS = 600
 
 def _row_bytes(form: str) -> int:
     """Bytes of a row of the cache."""
-    return {"fp8": FP8_TOKEN_BYTES, "v4": V4_TOKEN_BYTES}.get(
-        form, 2 * (LATENT_DIM + (ROPE_DIM if form == "bf16" else 0))
-    )
+    return ROW_BYTES.get(form, 2 * (LATENT_DIM + (ROPE_DIM if form == "bf16" else 0)))
 
 
 def _ids_each(p: Mapping[str, Any]) -> int:
@@ -249,4 +247,10 @@ def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
 
 USUAL = {"t": 64, "heads": 16, "pages": 4096, "topk": 2048}
 USUAL_V4 = {"t": 64, "heads": 16, "pages": 4096, "topk": 128, "extra_topk": 512}
-GRID = Grid(_prepare, _launches, _step, {"bf16": USUAL, "nope": USUAL, "fp8": USUAL, "v4": USUAL_V4}, _reads)
+GRID = Grid(
+    _prepare,
+    _launches,
+    _step,
+    {**dict.fromkeys(("bf16", "nope", "fp8", "nope8"), USUAL), "v4": USUAL_V4},
+    _reads,
+)

@@ -1,0 +1,758 @@
+"""sparse_mla__tilelang_sm100a__any_nope8_bt64_cl1_hb16_cp_async
+
+Generated from dsl_kernels/programs/sparse_mla and the leaves in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: heads=any, kv=nope8, tile=64, cluster=1, block=16, gather=cp_async.
+
+  producer     mma          softmax
+  warps 4..7   warp 8       warps 0..3
+  |            |<=== q =====|   q_s, once; cp_async -> tcgen05
+  |==== kv ===>|            |   kv_s, ring of 11; threads -> tcgen05
+  |            |==== s ====>|   s_t, ring of 2; tcgen05 -> tmem
+  |            |<=== p =====|   p_s, ring of 2; threads -> tcgen05
+  |            |==== o ====>|   o_t; tcgen05 -> tmem
+
+roles
+  softmax    threads 0..127  queries, online softmax, lazy rescale, epilogue, merge
+  producer   threads 128..255  selected rows into the rings
+  mma        threads 256..287  issues every tcgen05.mma and commit
+buffers
+  q_s        16x512 bfloat16, shared, 128-byte swizzle
+  kv_s       11 stages of 64x128 bfloat16, shared, 128-byte swizzle
+  p_s        2 stages of 64x16 bfloat16, shared, 32-byte swizzle
+  red_s      2 stages of 16x4 float32, shared
+  stat_s     16 float32, shared
+  last_s     1 int32, shared
+  o_t        128x64 float32, tensor memory
+  s_t        2 stages of 64x16 float32, tensor memory
+  scores     128x8 float32, registers of softmax
+  sums       128x4 float32, registers of softmax
+  top        128x4 float32, registers of softmax
+  peak       128x4 float32, registers of softmax
+  held       128x16 float32, registers of softmax
+  words      128x88 uint32, registers of producer
+  coming     128x8 uint32, registers of producer
+pipelines
+  q: softmax (cp_async) ==[q_s: once]==> mma (tcgen05)
+    full  x128: softmax hardware arrives per thread
+      mma: wait full, fence.proxy.async, fence after
+  kv: producer (threads) ==[kv_s: 11-slot ring]==> mma (tcgen05)
+    full  x128: producer fence.proxy.async, arrive full
+      mma: wait full, fence after
+    empty x1: producer wait empty
+      mma: commit -> empty
+  s: mma (tcgen05) ==[s_t: 2-slot ring]==> softmax (tmem)
+    full  x1: mma commit -> full
+      softmax: wait full, fence after
+    empty x128: mma wait empty, fence after
+      softmax: wait::ld, fence before, arrive empty
+  p: softmax (threads) ==[p_s: 2-slot ring]==> mma (tcgen05)
+    full  x128: softmax fence.proxy.async, wait::ld, wait::st, fence before, arrive full
+      mma: wait full, fence after
+    empty x1: softmax wait empty
+      mma: commit -> empty
+  o: mma (tcgen05) ==[o_t: 1-slot ring]==> softmax (tmem)
+    full  x1: mma commit -> full
+      softmax: wait full, fence after
+  named barrier softmax: softmax
+totals: 288 threads, 201540 of 232448 bytes of shared memory, 96 of 512 tensor-memory columns, grid (t * ceildiv(heads, 16), splits)
+"""
+import tilelang.language as T
+from tilelang.layout import make_full_bank_swizzled_layout
+
+from dsl_kernels.device.tilelang import fragment, grid, scalars, tcgen05, warps
+from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
+
+PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
+# Where it is not zero, all CTAs run at once.
+RESIDENT = "all_resident"
+
+TILE = 64  # tokens a tile
+BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+UNIT_STAGES = 11
+TILE_STAGES = 2
+LATENT_DIM = 512
+UNITS = 4
+LOG2_E = 1.4426950408889634
+SOFTMAX_BARRIER = 1
+SOFTMAX_THREADS = 128
+UNIT = 128
+
+
+@T.macro
+def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
+    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    first = tile * 64 + lane
+    low = warps.load_or(indices[row, first], first < end, -1)
+    high = warps.load_or(indices[row, (first + 32)], first + 32 < end, -1)
+
+
+@T.macro
+def copy_block(target, target_slot, q, row, head0, heads, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    for i in T.unroll(BLOCK * (LATENT_DIM // 8) // 128):
+        item = i * 128 + thread
+        warps.copy16(
+            target[target_slot, T.truncdiv(item, LATENT_DIM // 8), T.truncmod(item, LATENT_DIM // 8) * 8],
+            q[row, head0 + T.truncdiv(item, LATENT_DIM // 8), T.truncmod(item, LATENT_DIM // 8) * 8],
+            item < T.min(BLOCK, heads - head0) * (LATENT_DIM // 8)
+        )
+
+
+@T.macro
+def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < cached))
+    in_high = warps.ballot((high >= 0) & (high < cached))
+    live = in_low | in_high != 0
+
+
+@T.macro
+def mask_scores(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
+    valid id.
+    """
+    own = T.if_then_else(thread < 64, low, high) >> (
+        T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
+    )
+    scale = sm_scale * LOG2_E
+    valid_0 = own & 1 != 0
+    for group in T.unroll(BLOCK // 2 // 4):
+        scores[group * 4] = T.if_then_else(valid_0, scores[group * 4] * scale, -T.infinity("float32"))
+        scores[group * 4 + 1] = T.if_then_else(valid_0, scores[group * 4 + 1] * scale, -T.infinity("float32"))
+    valid_1 = own >> 8 & 1 != 0
+    for group in T.unroll(BLOCK // 2 // 4):
+        scores[group * 4 + 2] = T.if_then_else(valid_1, scores[group * 4 + 2] * scale, -T.infinity("float32"))
+        scores[group * 4 + 1 + 2] = T.if_then_else(
+            valid_1, scores[group * 4 + 1 + 2] * scale, -T.infinity("float32")
+        )
+
+
+@T.macro
+def leave_maxima(red, red_slot, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = T.alloc_local((BLOCK // 2 // 2,), "float32")
+    for group in T.unroll(BLOCK // 2 // 4):
+        own = T.max(scores[group * 4], scores[group * 4 + 2])
+        over_4 = T.max(own, warps.exchange(own, 4))
+        over_8 = T.max(over_4, warps.exchange(over_4, 8))
+        over_16 = T.max(over_8, warps.exchange(over_8, 16))
+        risen[group * 2] = over_16
+        own = T.max(scores[group * 4 + 1], scores[group * 4 + 1 + 2])
+        over_4 = T.max(own, warps.exchange(own, 4))
+        over_8 = T.max(over_4, warps.exchange(over_4, 8))
+        over_16 = T.max(over_8, warps.exchange(over_8, 16))
+        risen[group * 2 + 1] = over_16
+    if T.truncmod(thread, 32) < 4:
+        for column in T.unroll(BLOCK // 2 // 2):
+            red[
+                red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                T.truncdiv(thread, 32)
+            ] = risen[column]
+
+
+@T.macro
+def join_maxima(top, red, red_slot, thread):
+    """The maxima of the heads over the four warps."""
+    four = T.alloc_local((4,), "float32")
+    for column in T.unroll(BLOCK // 4):
+        for part in T.vectorized(4):
+            four[part] = red[
+                red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                0 + part
+            ]
+        top[column] = T.max(T.max(four[0], four[1]), T.max(four[2], four[3]))
+
+
+@T.macro
+def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
+    """The maxima of the heads over the four warps.
+
+    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
+    warp.
+    """
+    join_maxima(top, red, red_slot, thread)
+    above = T.alloc_var("bool", init=False)
+    for column in T.unroll(BLOCK // 4):
+        above = above | (top[column] > peak[column] + 8.0)
+    grown = warps.any_lane(above)
+
+
+@T.macro
+def raise_reference(peak, top, sums, stat_s, thread):
+    """Move the reference up to the maximum: rescale the running sums, and leave each head's factor for O."""
+    for column in T.unroll(BLOCK // 4):
+        highest = T.max(top[column], peak[column])
+        factor = warps.exp2(peak[column] - highest)
+        sums[column] = sums[column] * factor
+        peak[column] = highest
+        if thread < 4:
+            stat_s[T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)] = factor
+
+
+@T.macro
+def rescale_output(acc, acc_slot, held, stat_s, thread):
+    """O^T times each head's factor."""
+    for step in T.unroll(0, 4, 1, unroll_factor=1):
+        factors = T.alloc_local((BLOCK,), "float32")
+        for quad in T.unroll(BLOCK // 4):
+            for part in T.vectorized(4):
+                factors[quad * 4 + part] = stat_s[(quad) * 4 + part]
+        fragment.load_columns(held, acc, acc_slot, step * 16, thread)
+        for i in T.unroll(16):
+            held[i] = held[i] * factors[i]
+        fragment.store_columns(held, acc, acc_slot, step * 16, thread)
+
+
+@T.macro
+def weigh_tokens(scores, sums, peak):
+    """P = exp2(S - reference) in place of S, and the running sums of this thread's own weights."""
+    for i in T.unroll(BLOCK // 2):
+        scores[i] = warps.exp2(scores[i] - peak[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)])
+        sums[
+            T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)
+        ] = sums[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)] + scores[i]
+
+
+@T.macro
+def store_weights(target, target_slot, scores, thread):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    for pair in T.unroll(1):
+        warps.store_matrices(
+            target[
+                target_slot, T.truncdiv(thread, 32) * 16 + T.truncmod(T.truncmod(thread, 32), 16),
+                pair * 16 + T.truncdiv(T.truncmod(thread, 32), 16) * 8
+            ],
+            scores, pair * 8, 4
+        )
+
+
+@T.macro
+def leave_sums(red, red_slot, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = T.alloc_local((BLOCK // 4,), "float32")
+    for column in T.unroll(BLOCK // 4):
+        own = sums[column]
+        over_4 = own + warps.exchange(own, 4)
+        over_8 = over_4 + warps.exchange(over_4, 8)
+        over_16 = over_8 + warps.exchange(over_8, 16)
+        whole[column] = over_16
+    if T.truncmod(thread, 32) < 4:
+        for column in T.unroll(BLOCK // 4):
+            red[
+                red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                T.truncdiv(thread, 32)
+            ] = whole[column]
+
+
+@T.macro
+def join_sums(top, red, red_slot, thread):
+    """The sums of the heads over the four warps."""
+    four = T.alloc_local((4,), "float32")
+    for column in T.unroll(BLOCK // 4):
+        for part in T.vectorized(4):
+            four[part] = red[
+                red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                0 + part
+            ]
+        top[column] = four[0] + four[1] + (four[2] + four[3])
+
+
+@T.macro
+def finish_columns(
+    red, red_slot, lses, row, head0, top, peak, stat_s, attn_sink, lse_scale, empty_lse, heads, thread
+):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
+    """
+    join_sums(top, red, red_slot, thread)
+    if thread < 4:
+        for column in T.unroll(BLOCK // 4):
+            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            lse2 = T.if_then_else(
+                top[column] > 0.0, warps.log2(top[column]) + peak[column], -T.infinity("float32")
+            )
+            if head < BLOCK:
+                stat_s[head] = T.if_then_else(
+                    top[column] > 0.0, warps.rcp_approx(top[column]), 0.0
+                ) * T.if_then_else(
+                    lse2 > -T.infinity("float32"),
+                    warps.rcp_approx(
+                        warps.exp2(attn_sink[T.min(head0 + head, heads - 1)] * LOG2_E - lse2) + 1.0
+                    ),
+                    0.0
+                )
+                if head0 + head < heads:
+                    lses[row, head0 + head] = T.if_then_else(
+                        lse2 > -T.infinity("float32"), lse2 * lse_scale, empty_lse
+                    )
+
+
+@T.macro
+def write_output(to, acc, acc_slot, row, head0, some, held, stat_s, heads, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    for step in T.unroll(0, 4, 1, unroll_factor=1):
+        factors = T.alloc_local((BLOCK,), "float32")
+        for quad in T.unroll(BLOCK // 4):
+            for part in T.vectorized(4):
+                factors[quad * 4 + part] = stat_s[(quad) * 4 + part]
+        if some:
+            fragment.load_columns(held, acc, acc_slot, step * 16, thread)
+        d = step * 128 + thread
+        left = heads - head0
+        for i in T.unroll(BLOCK):
+            head = head0 + i
+            if i < left:
+                to[row, head, d] = T.cast((factors[i] * T.if_then_else(some, held[i], 0.0)), "bfloat16")
+
+
+@T.macro
+def finish_columns_split(red, red_slot, lses, row, head0, split, top, peak, stat_s, heads, thread):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
+    """
+    join_sums(top, red, red_slot, thread)
+    if thread < 4:
+        for column in T.unroll(BLOCK // 4):
+            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            lse2 = T.if_then_else(
+                top[column] > 0.0, warps.log2(top[column]) + peak[column], -T.infinity("float32")
+            )
+            if head < BLOCK:
+                stat_s[head] = T.if_then_else(top[column] > 0.0, warps.rcp_approx(top[column]), 0.0)
+                if head0 + head < heads:
+                    lses[row, split, head0 + head] = lse2
+
+
+@T.macro
+def write_output_split(to, acc, acc_slot, row, head0, split, some, held, stat_s, heads, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    for step in T.unroll(0, 4, 1, unroll_factor=1):
+        factors = T.alloc_local((BLOCK,), "float32")
+        for quad in T.unroll(BLOCK // 4):
+            for part in T.vectorized(4):
+                factors[quad * 4 + part] = stat_s[(quad) * 4 + part]
+        if some:
+            fragment.load_columns(held, acc, acc_slot, step * 16, thread)
+        d = step * 128 + thread
+        left = heads - head0
+        for i in T.unroll(BLOCK):
+            head = head0 + i
+            if i < left:
+                to[row, split, head, d] = T.cast((factors[i] * T.if_then_else(some, held[i], 0.0)), "float32")
+
+
+@T.macro
+def merge_heads(
+    row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, empty_lse,
+    heads, thread
+):
+    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
+    0 and `empty_lse`.
+    """
+    four = T.alloc_local((4,), "float32")
+    merged = T.alloc_local((4,), "float32")
+    for turn in T.unroll(
+        0, T.truncdiv(T.min(BLOCK, heads - head0) - share + shares - 1, shares), 1, unroll_factor=1
+    ):
+        head = head0 + share + turn * shares
+        top = T.alloc_var("float32", init=-T.infinity("float32"))
+        total = T.alloc_var("float32", init=0.0)
+        for other in T.unroll(0, splits, 1, unroll_factor=8):
+            top = T.max(top, lse_partial[row, other, head])
+        base = T.if_then_else(top > -T.infinity("float32"), top, 0.0)
+        merged[0] = 0.0
+        merged[1] = 0.0
+        merged[2] = 0.0
+        merged[3] = 0.0
+        for other in T.unroll(0, splits, 1, unroll_factor=8):
+            weight = warps.exp2(lse_partial[row, other, head] - base)
+            total = total + weight
+            for part in T.vectorized(4):
+                four[part] = o_partial[row, other, head, (thread) * 4 + part]
+            merged[0] = merged[0] + weight * four[0]
+            merged[1] = merged[1] + weight * four[1]
+            merged[2] = merged[2] + weight * four[2]
+            merged[3] = merged[3] + weight * four[3]
+        joined = T.if_then_else(total > 0.0, warps.log2(total) + base, -T.infinity("float32"))
+        scale = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0) * T.if_then_else(
+            joined > -T.infinity("float32"),
+            warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - joined) + 1.0), 0.0
+        )
+        warps.store_pair(out[row, head, thread * 4 + 0], merged[0] * scale, merged[1] * scale)
+        warps.store_pair(out[row, head, thread * 4 + 2], merged[2] * scale, merged[3] * scale)
+        if thread == 0:
+            lse[row, head] = T.if_then_else(joined > -T.infinity("float32"), joined * lse_scale, empty_lse)
+
+
+@T.macro
+def find_rows(low_row: T.Ref, high_row: T.Ref, low, high, cached, page_inverse, page_shift, page_gap):
+    """The rows of the cache that a lane's ids of a tile name.
+
+    The branch costs less than the arithmetic without it: what ptxas then moves across made kernels of
+    16 heads 2 to 3 % slower.
+    """
+    low_row = low
+    high_row = high
+    if page_gap != 0:
+        low_page = T.cast(
+            warps.mul_hi(T.cast(low, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+        ) >> page_shift
+        low_row = T.if_then_else((low >= 0) & (low < cached), low + low_page * page_gap, -1)
+        high_page = T.cast(
+            warps.mul_hi(T.cast(high, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+        ) >> page_shift
+        high_row = T.if_then_else((high >= 0) & (high < cached), high + high_page * page_gap, -1)
+
+
+@T.macro
+def load_scales(scales, kv_cache, low, high, n, thread):
+    """Read the scales of a lane's two tokens, the same in all lanes of a token."""
+    token = warps.shuffle(low, T.truncdiv(thread, 4))
+    inside = (token >= 0) & (token < n)
+    warps.load_vector(scales, 0, 4, kv_cache[T.if_then_else(inside, token, 0), 512 + 0], inside)
+    token = warps.shuffle(high, T.truncdiv(thread, 4))
+    inside = (token >= 0) & (token < n)
+    warps.load_vector(scales, 4, 4, kv_cache[T.if_then_else(inside, token, 0), 512 + 0], inside)
+
+
+@T.macro
+def write_unit(target, target_slot, words, unit, thread):
+    """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns,
+    as they are.
+    """
+    warps.store_fp8(
+        target[target_slot, T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16],
+        target[target_slot, T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16 + 8], words, unit * 8,
+        words[40 + unit]
+    )
+    warps.store_fp8(
+        target[target_slot, T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16],
+        target[target_slot, T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16 + 8], words, unit * 8 + 4,
+        words[40 + unit]
+    )
+    warps.store_fp8(
+        target[target_slot, 32 + T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16],
+        target[target_slot, 32 + T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16 + 8], words, 44 + unit * 8,
+        words[44 + (40 + unit)]
+    )
+    warps.store_fp8(
+        target[target_slot, 32 + T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16],
+        target[target_slot, 32 + T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16 + 8], words,
+        44 + (unit * 8 + 4), words[44 + (40 + unit)]
+    )
+
+
+@T.macro
+def load_words(words, at, kv_cache, first, low, high, n, thread):
+    """Read 16 bytes of a lane's two tokens, and again 64 further on."""
+    token = warps.shuffle(low, T.truncdiv(thread, 4))
+    inside = (token >= 0) & (token < n)
+    warps.load_vector(
+        words, at, 4, kv_cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 4) * 16 + 0],
+        inside
+    )
+    warps.load_vector(
+        words, at + 4, 4, kv_cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 4) * 16 + 64],
+        inside
+    )
+    token = warps.shuffle(high, T.truncdiv(thread, 4))
+    inside = (token >= 0) & (token < n)
+    warps.load_vector(
+        words, 44 + at, 4, kv_cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 4) * 16 + 0],
+        inside
+    )
+    warps.load_vector(
+        words, 44 + (at + 4), 4,
+        kv_cache[T.if_then_else(inside, token, 0), first + T.truncmod(thread, 4) * 16 + 64], inside
+    )
+
+
+@T.macro
+def take_scales(words, scales):
+    """Make the scales that came in the last words of each token."""
+    words[40] = scales[0]
+    words[41] = scales[1]
+    words[42] = scales[2]
+    words[43] = scales[3]
+    words[84] = scales[4]
+    words[85] = scales[5]
+    words[86] = scales[6]
+    words[87] = scales[7]
+
+
+@T.macro
+def softmax(
+    q_rows, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, empty_lse,
+    cached, all_resident, heads, splits, q_s, p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty,
+    p_full, p_empty, o_full, bx, split, row, head0, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref,
+    high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+):
+    """Queries, online softmax, lazy rescale, epilogue, merge."""
+    scores = T.alloc_local((BLOCK // 2,), "float32")
+    sums = T.alloc_local((BLOCK // 4,), "float32")
+    top = T.alloc_local((BLOCK // 4,), "float32")
+    peak = T.alloc_local((BLOCK // 4,), "float32")
+    held = T.alloc_local((16,), "float32")
+    worker = thread
+    # q: filled once, so its slot is free
+    copy_block(q_s, 0, q_rows, row, head0, heads, worker)
+    T.cp_async_barrier_noinc(q_full[0])
+    T.fill(sums, 0.0)
+    T.fill(peak, -T.infinity("float32"))
+    grown = T.alloc_var("bool", init=False)
+    for turn in T.serial(turns):
+        vote(in_low, in_high, live, low, high, cached)
+        read_ids(low, high, indices, row, split + (turn + 1) * splits, end, lane)
+        if live:
+            T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
+            T.tcgen05_after_thread_sync()
+            # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited
+            # for at the release.
+            fragment.read_accumulator(scores, s_t, it % 2, worker)
+            T.call_extern("handle", "tl::fence_view_async_tmem_load")
+            T.tcgen05_before_thread_sync()
+            T.mbarrier_arrive(s_empty[it % 2])
+            mask_scores(scores, in_low, in_high, sm_scale, worker)
+            leave_maxima(red_s, it % 2, scores, worker)
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+            take_maxima(grown, top, peak, red_s, it % 2, worker)
+            if grown:
+                raise_reference(peak, top, sums, stat_s, worker)
+                T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+                if it > 0:
+                    T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
+                    T.tcgen05_after_thread_sync()
+                    rescale_output(o_t, 0, held, stat_s, worker)
+                    # o: p also gives its slot back
+            T.mbarrier_wait_parity(p_empty[it % TILE_STAGES], ((it // TILE_STAGES) & 1) ^ 1)
+            weigh_tokens(scores, sums, peak)
+            store_weights(p_s, it % TILE_STAGES, scores, worker)
+            # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
+            if (it > 0) & (grown == False):
+                T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
+                T.tcgen05_after_thread_sync()
+                # o: p also gives its slot back
+            T.fence_proxy_async()
+            T.call_extern("handle", "tl::fence_view_async_tmem_load")
+            T.call_extern("handle", "tl::fence_view_async_tmem_store")
+            T.tcgen05_before_thread_sync()
+            T.mbarrier_arrive(p_full[it % TILE_STAGES])
+            it = it + 1
+    leave_sums(red_s, it % 2, sums, worker)
+    T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+    if it > 0:
+        T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
+        T.tcgen05_after_thread_sync()
+    if splits == 1:
+        finish_columns(
+            red_s, it % 2, lse, row, head0, top, peak, stat_s, attn_sink, lse_scale, empty_lse, heads, worker
+        )
+        T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+        write_output(out, o_t, 0, row, head0, it > 0, held, stat_s, heads, worker)
+    else:
+        finish_columns_split(red_s, it % 2, lse_partial, row, head0, split, top, peak, stat_s, heads, worker)
+        T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+        write_output_split(o_partial, o_t, 0, row, head0, split, it > 0, held, stat_s, heads, worker)
+        merges = T.alloc_var("bool", init=True)
+        share = T.alloc_var("int32", init=split)
+        shares = T.alloc_var("int32", init=splits)
+        if all_resident != 0:
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+            grid.count_in(arrivals, bx, worker)
+            grid.await_count(arrivals, bx, splits, worker)
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+        else:
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+            grid.take_ticket(last_s, arrivals, bx, splits, worker)
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+            merges = last_s[0] == splits - 1
+            share = 0
+            shares = 1
+        if merges:
+            merge_heads(
+                row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale,
+                empty_lse, heads, worker
+            )
+        if all_resident != 0:
+            grid.count_out(arrivals, bx, splits, worker)
+
+
+@T.macro
+def producer(
+    kv_cache, indices, cached, page_inverse, page_shift, page_gap, n, splits, kv_s, kv_full, kv_empty, split,
+    row, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref,
+    live: T.Ref, thread, lane
+):
+    """Selected rows into the rings."""
+    words = T.alloc_local((88,), "uint32")
+    coming = T.alloc_local((8,), "uint32")
+    worker = thread - 128
+    for turn in T.serial(turns + 1):
+        vote(in_low, in_high, live, low, high, cached)
+        now_low = T.alloc_var("int32", init=0)
+        now_high = T.alloc_var("int32", init=0)
+        find_rows(now_low, now_high, low, high, cached, page_inverse, page_shift, page_gap)
+        read_ids(low, high, indices, row, split + (turn + 1) * splits, end, lane)
+        if live | (turn == turns):
+            load_scales(coming, kv_cache, now_low, now_high, n, worker)
+            for c in T.unroll(UNITS):
+                if it > 0:
+                    T.mbarrier_wait_parity(
+                        kv_empty[((it - 1) * UNITS + c) % UNIT_STAGES],
+                        ((((it - 1) * UNITS + c) // UNIT_STAGES) & 1) ^ 1
+                    )
+                    write_unit(kv_s, ((it - 1) * UNITS + c) % UNIT_STAGES, words, c, worker)
+                    T.fence_proxy_async()
+                    T.mbarrier_arrive(kv_full[((it - 1) * UNITS + c) % UNIT_STAGES])
+                load_words(words, c * 8, kv_cache, c * UNIT, now_low, now_high, n, worker)
+            take_scales(words, coming)
+            it = it + 1
+
+
+@T.macro
+def mma(
+    indices, cached, splits, q_s, kv_s, p_s, o_t, s_t, q_full, kv_full, kv_empty, s_full, s_empty, p_full,
+    p_empty, o_full, split, row, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
+    in_high: T.Ref, live: T.Ref, lane
+):
+    """Issues every tcgen05.mma and commit."""
+    T.mbarrier_wait_parity(q_full[0], 0)
+    T.fence_proxy_async()
+    T.tcgen05_after_thread_sync()
+    for turn in T.serial(turns + 1):
+        vote(in_low, in_high, live, low, high, cached)
+        read_ids(low, high, indices, row, split + (turn + 1) * splits, end, lane)
+        late = it > 0
+        done = it - 1
+        if live:
+            T.mbarrier_wait_parity(s_empty[it % 2], ((it // 2) & 1) ^ 1)
+            T.tcgen05_after_thread_sync()
+            for c in T.serial(UNITS):
+                T.mbarrier_wait_parity(
+                    kv_full[(it * UNITS + c) % UNIT_STAGES], ((it * UNITS + c) // UNIT_STAGES) & 1
+                )
+                T.tcgen05_after_thread_sync()
+                # S^T += K Q^T, a unit of the dims
+                tcgen05.multiply_m64(
+                    kv_s, (it * UNITS + c) % UNIT_STAGES, 0, q_s, 0, c * UNIT, s_t, it % 2, BLOCK, UNIT,
+                    (c > 0) == False
+                )
+            T.tcgen05_mma_arrive(s_full[it % 2])
+            it = it + 1
+        # The values of a tile follow the scores of the next one, so that softmax never idles.
+        if late & (live | (turn == turns)):
+            T.mbarrier_wait_parity(p_full[done % TILE_STAGES], (done // TILE_STAGES) & 1)
+            T.tcgen05_after_thread_sync()
+            # o: p also gives its slot back
+            for c in T.serial(UNITS):
+                # O^T += K^T P^T, a unit of the dims
+                T.tcgen05_gemm(
+                    kv_s[(done * UNITS + c) % UNIT_STAGES, :, :], p_s[done % TILE_STAGES, :, :],
+                    o_t[0, :, c * BLOCK : c * BLOCK + BLOCK], transpose_A=True,
+                    clear_accum=(done > 0) == False, mbar=None
+                )
+                T.tcgen05_mma_arrive(kv_empty[(done * UNITS + c) % UNIT_STAGES])
+            T.tcgen05_mma_arrive(p_empty[done % TILE_STAGES])
+            T.tcgen05_mma_arrive(o_full[0])
+
+
+def program():
+    t = T.dynamic("t")
+    heads = T.dynamic("heads")
+    q_rows_stride_t = T.dynamic("q_rows_stride_t")
+    q_rows_stride_h = T.dynamic("q_rows_stride_h")
+    n = T.dynamic("n")
+    kv_cache_stride = T.dynamic("kv_cache_stride")
+    topk = T.dynamic("topk")
+    indices_stride = T.dynamic("indices_stride")
+    out_stride_t = T.dynamic("out_stride_t")
+    out_stride_h = T.dynamic("out_stride_h")
+    lse_stride = T.dynamic("lse_stride")
+    splits = T.dynamic("splits")
+    padded_heads = T.dynamic("padded_heads")
+    counters = T.dynamic("counters")
+
+    @T.prim_func
+    def sparse_mla__tilelang_sm100a__any_nope8_bt64_cl1_hb16_cp_async(
+        q_rows: T.StridedTensor((t, heads, 512), (q_rows_stride_t, q_rows_stride_h, 1), "bfloat16"),
+        kv_cache: T.StridedTensor((n, 528), (kv_cache_stride, 1), "uint8"),
+        indices: T.StridedTensor((t, topk), (indices_stride, 1), "int32"),
+        topk_length: T.Tensor((t,), "int32"),
+        attn_sink: T.Tensor((heads,), "float32"),
+        out: T.StridedTensor((t, heads, 512), (out_stride_t, out_stride_h, 1), "bfloat16"),
+        lse: T.StridedTensor((t, heads), (lse_stride, 1), "float32"),
+        o_partial: T.Tensor((t, splits, padded_heads, 512), "float32"),
+        lse_partial: T.Tensor((t, splits, padded_heads), "float32"),
+        arrivals: T.Tensor((counters,), "int32"),
+        sm_scale: T.float32,
+        lse_scale: T.float32,
+        empty_lse: T.float32,
+        has_lengths: T.int32,
+        cached: T.int32,
+        page_inverse: T.int32,
+        page_shift: T.int32,
+        page_gap: T.int32,
+        all_resident: T.int32,
+    ):
+        with T.Kernel(t * T.ceildiv(heads, 16), splits, threads=288) as (bx, split):
+            T.import_source(leaf_sm100.SOURCE + warps.SOURCE + scalars.SOURCE + fragment.SOURCE)
+            q_s = T.alloc_shared((1, BLOCK, LATENT_DIM), "bfloat16")
+            kv_s = T.alloc_shared((UNIT_STAGES, TILE, UNIT), "bfloat16")
+            p_s = T.alloc_shared((TILE_STAGES, TILE, BLOCK), "bfloat16")
+            red_s = T.alloc_shared((2, BLOCK, 4), "float32")
+            stat_s = T.alloc_shared((BLOCK,), "float32")
+            last_s = T.alloc_shared((1,), "int32")
+            o_t = T.alloc_tmem((1, UNIT, UNITS * BLOCK), "float32")
+            s_t = T.alloc_tmem((128, 4 * BLOCK), "float32")
+            T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (kv_s, q_s)})
+            q_full = T.alloc_barrier([128])
+            kv_full = T.alloc_barrier([128] * UNIT_STAGES)
+            kv_empty = T.alloc_barrier([1] * UNIT_STAGES)
+            s_full = T.alloc_barrier([1] * 2)
+            s_empty = T.alloc_barrier([128] * 2)
+            p_full = T.alloc_barrier([128] * TILE_STAGES)
+            p_empty = T.alloc_barrier([1] * TILE_STAGES)
+            o_full = T.alloc_barrier([1])
+
+            thread = T.get_thread_binding()
+            lane = thread % 32
+            row = bx // scalars.ceildiv(heads, BLOCK)
+            head0 = bx % scalars.ceildiv(heads, BLOCK) * BLOCK
+            end = T.alloc_var("int32", init=topk)
+            turns = T.alloc_var("int32", init=0)
+            turns = T.truncdiv(scalars.ceildiv(end, TILE) - split + splits - 1, splits)
+            it = T.alloc_var("int32", init=0)
+            low = T.alloc_var("int32", init=0)
+            high = T.alloc_var("int32", init=0)
+            in_low = T.alloc_var("int32", init=0)
+            in_high = T.alloc_var("int32", init=0)
+            live = T.alloc_var("bool", init=False)
+            # A launch of TileLang starts when the kernel before it has ended.
+            if has_lengths != 0:
+                end = T.max(T.min(topk_length[row], topk), 0)
+                turns = T.truncdiv(scalars.ceildiv(end, TILE) - split + splits - 1, splits)
+            read_ids(low, high, indices, row, split, end, lane)
+            if thread < 128:
+                softmax(
+                    q_rows, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
+                    lse_scale, empty_lse, cached, all_resident, heads, splits, q_s, p_s, red_s, stat_s,
+                    last_s, o_t, s_t, q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, row, head0,
+                    end, turns, it, low, high, in_low, in_high, live, thread, lane
+                )
+            elif thread < 256:
+                producer(
+                    kv_cache, indices, cached, page_inverse, page_shift, page_gap, n, splits, kv_s, kv_full,
+                    kv_empty, split, row, end, turns, it, low, high, in_low, in_high, live, thread, lane
+                )
+            else:
+                mma(
+                    indices, cached, splits, q_s, kv_s, p_s, o_t, s_t, q_full, kv_full, kv_empty, s_full,
+                    s_empty, p_full, p_empty, o_full, split, row, end, turns, it, low, high, in_low, in_high,
+                    live, lane
+                )
+            # Tensor memory goes back only when no role can touch it any more.
+            T.sync_threads()
+
+    return sparse_mla__tilelang_sm100a__any_nope8_bt64_cl1_hb16_cp_async
