@@ -224,8 +224,8 @@ def neighbours(p: Probe) -> None:
     p.relative = 0.0 if p.cute else 2.0**-7
 
 
-def _staged(p: Probe, tokens: torch.Tensor | None = None) -> list[Any]:
-    """Where half a tile of tokens is staged: fp8 values, rope dims and scales; what is read there, or is copied."""
+def _staged(p: Probe, tokens: torch.Tensor | None = None, *, rope: bool = True) -> list[Any]:
+    """Where half a tile of tokens is staged: fp8 values, rope dims where there are any, and scales; what is read there, or is copied."""
     buffers = (
         ("raw", (32, 128), "int32", 128),
         ("raw_pe", (32, 64), "bfloat16", 128),
@@ -238,7 +238,23 @@ def _staged(p: Probe, tokens: torch.Tensor | None = None) -> list[Any]:
             text, shape, None if part is None else part.contiguous().view(kinds[dtype]), dtype=dtype, swizzle=swizzle, slot=True, out=part is None
         )
         for (text, shape, dtype, swizzle), part in zip(buffers, parts, strict=True)
+        if rope or text != "raw_pe"
     ]  # fmt: skip
+
+
+@case(gather.copy_nope8_tokens)
+def copy_nope8_tokens(p: Probe) -> None:
+    p.threads, p.lands = 128, "cp_async"
+    tokens = _tokens(p, 40)[:, :528].contiguous()
+    ids = p.var("ids", tile_ids(p, 40)[:32], each="lane")
+    p.call(*_staged(p, rope=False), spread(p, "kv_cache", tokens), ids, p.dim("n", 40))
+
+
+@case(gather.unpack_nope8_tokens, half=(0, 1))
+def unpack_nope8_tokens(p: Probe, half: int) -> None:
+    p.threads = 256
+    neighbours(p)
+    p.call(*halves(p, 64, "ckv"), *_staged(p, _tokens(p, 32), rope=False), half)
 
 
 @case(gather.copy_tokens)

@@ -127,7 +127,7 @@ def test_rows_that_no_id_names_may_hold_anything(variant) -> None:
     ids[ids == 0] = ids[ids > 0][0]
     unnamed = torch.ones(512, dtype=torch.bool)
     unnamed[ids[(ids >= 0) & (ids < 512)].long()] = False
-    for name in {"fp8": ("kv_cache",), "bf16": ("ckv", "kpe")}.get(kv, ()):
+    for name in {"fp8": ("kv_cache",), "nope8": ("kv_cache",), "bf16": ("ckv", "kpe")}.get(kv, ()):
         rows = inputs[name].view(torch.uint8)
         rows[unnamed] = 0x7F
     if kv == "v4":

@@ -160,6 +160,33 @@ def test_the_largest_scores_of_equal_ones_and_of_none() -> None:
     )
 
 
+@pytest.mark.parametrize(("heads", "arch"), [(8, "sm_90a"), (12, "sm_100a"), (64, "sm_90a"), (64, "sm_100a")])
+def test_rows_of_528_bytes_in_place(heads: int, arch: str) -> None:
+    """Paged, of a wider buffer, between NaN: 512 e4m3 values and four scales, read here from the bytes themselves."""
+    generator = torch.Generator().manual_seed(heads)
+    normal = partial(torch.randn, generator=generator)
+    values = normal(5, 40, 512).clamp(-4, 4).to(torch.float8_e4m3fn)
+    scales = torch.exp2(torch.randint(-3, 3, (5, 40, 4), generator=generator).float())
+    wide = torch.full((5, 41, 1, 528), 0x7F, dtype=torch.uint8)
+    cache = wide[:, :40]
+    cache[..., 0, :512], cache[..., 0, 512:] = values.view(torch.uint8), scales.view(torch.uint8)
+    keys = (values.double().view(200, 4, 128) * scales.double().view(200, 4, 1)).view(200, 512)
+    q, sink = normal(3, heads, 512).bfloat16(), normal(heads)
+    ids = torch.randint(-1, 200, (3, 100), generator=generator, dtype=torch.int32)
+    ids[1], ids[2, 4] = -1, 200
+    out, lse = sparse_mla(
+        q, None, cache.view(torch.float8_e4m3fn), ids, sm_scale=0.05, attn_sink=sink, lse_base="e", row_format="nope8", arch=arch, **CPU,
+    )  # fmt: skip
+    assert not out[1].any() and (lse[1] == -math.inf).all()
+    for row in (0, 2):
+        taken = keys[ids[row][(ids[row] >= 0) & (ids[row] < 200)].long()]
+        scores = 0.05 * (q[row].double() @ taken.T)
+        total = scores.logsumexp(1)
+        wanted = scores.softmax(1) @ taken / (1 + torch.exp(sink - total))[:, None]
+        torch.testing.assert_close(lse[row].double(), total, rtol=1e-5, atol=1e-5)
+        assert (out[row].double() - wanted).norm() < 3e-3 * wanted.norm()
+
+
 def test_paged_caches_and_bases_of_lse() -> None:
     inputs, expected = drawn("sparse_mla", "tiny_h16")
     kv, kpe = inputs["ckv"].view(8, 64, 512), inputs["kpe"].view(8, 64, 1, 64)
@@ -648,6 +675,14 @@ BAD_MLA = {
     ),
     "lse base": (lambda a: a.update(lse_base="10"), InvalidArgumentError, "lse_base"),
     "rows of no format": (lambda a: a.update(row_format="fp4"), InvalidArgumentError, "row_format.*'bf16' or 'nope'"),
+    "528 bytes without a format": (
+        lambda a: a.update(kv=torch.zeros(512, 528, dtype=torch.uint8), kpe=None, q_pe=None), InvalidArgumentError,
+        "row_format.*'nope8'.*e4m3.*V32_NO_ROPE",
+    ),
+    "528 bytes beside rope": (
+        lambda a: a.update(kv=torch.zeros(512, 528, dtype=torch.uint8), kpe=None, row_format="nope8"), InvalidArgumentError,
+        "q_pe.*None.*512",
+    ),
     "rows of another format": (lambda a: a.update(row_format="fp8"), InvalidArgumentError, "row_format.*'bf16', which kv is"),
     "splits": (lambda a: a.update(splits=99), InvalidArgumentError, "splits.*1 to 16"),
     "maxima over lse": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -16,15 +17,15 @@ from ...dsa.drawing import part_of
 from ...dsa.steps import StepInputs, StepSize, draw
 from ...problems._sparse_mla_forms import EXTRA, ROPELESS, split_v4_cache, v4_pages_of
 from ...problems.layouts import (
-    FP8_TOKEN_BYTES,
     LATENT_DIM,
+    NOPE8_TOKEN_BYTES,
     ROPE_DIM,
     V4_ROW_BYTES,
     V4_TOKEN_BYTES,
     pack_v4_pages,
 )
 from ...problems.lightning_indexer import PAGE
-from ...problems.sparse_mla import DATASET_SM_SCALE, draw_indices
+from ...problems.sparse_mla import DATASET_SM_SCALE, ROW_BYTES, draw_indices
 from ...programs.sparse_mla.common import head_block
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts
@@ -58,17 +59,23 @@ def _prepare(point: Point, seed: int) -> Fixture:
         batch=t,
         context=PAGE,
         heads=heads,
-        kv="fp8" if point.form == "fp8" else "bf16",
+        kv="fp8" if point.form in ("fp8", "nope8") else "bf16",
         pages=p["pages"],
         topk=64,
     )
     index_cache = torch.empty(1, PAGE, 1, 132, dtype=torch.uint8, device=measure.DEVICE)
     drawn = draw(size, device=measure.DEVICE, seed=seed, sets=sets, given={"k_index_cache": index_cache})
+    if point.form == "nope8":
+        # The same tokens without their rope.
+        drawn = [
+            replace(s, tensors={**s.tensors, "kv": s.tensors["kv"][..., :NOPE8_TOKEN_BYTES].contiguous()})
+            for s in drawn
+        ]
     ids = [_ids(p.get("ids", "random"), t, topk, n, seed, turn) for turn in range(sets)]
     lse = partial(torch.empty, t, heads, dtype=torch.float32, device=measure.DEVICE)
     outs = [(torch.empty_like(s.tensors["q_nope"]), lse()) for s in drawn]
     dims = {"t": t, "heads": heads, "n": n, "topk": topk, "ckv_stride": 512, "kpe_stride": 64}
-    rope = point.form != "nope"
+    rope = point.form not in ROPELESS
 
     def cache_rows(inputs: StepInputs) -> dict[str, torch.Tensor]:
         return {name: rows for name, rows in inputs.cache_rows().items() if rope or name != "kpe"}
@@ -86,6 +93,7 @@ def _prepare(point: Point, seed: int) -> Fixture:
                 i,
                 kpe=s.tensors.get("kpe") if rope else None,
                 sm_scale=DATASET_SM_SCALE,
+                row_format=point.form,
                 out=o[0],
                 lse=o[1],
                 variant=variant,
