@@ -116,7 +116,9 @@ class Printer(Values):
         return len(returned) == len(named) == 1 and returned[0] not in call.leaf.inputs
 
     def _inner(self, statements: Iterable[t.Statement]) -> Iterator[str]:
-        lines = list(self._block(statements)) or ["pass"]
+        lines = list(self._block(statements))
+        if all(line.lstrip().startswith("#") for line in lines):
+            lines.append("pass")
         return (INDENT + line for line in lines)
 
     def _repeated(self, body: list[t.Statement]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,9 @@ MOST_CTAS = 3
 MOST_USES, WHOLE = 64, 160
 """Uses of a CTA's busiest ring that are walked; further ones come at the pace of the second half of these. A CTA of no more than
 `WHOLE` is walked to its end: what it does after its last use is then in its time, and that of those after it."""
+QUERIES = 3
+"""Uses of a ring of one slot that are walked where the busiest ring has `MOST_USES` in fewer: of a CTA that goes on from one query
+to the next, the pace is then that of whole queries, with what it does between two of them."""
 SUSTAINED = 200_000
 """Clocks after which power limits what a launch does."""
 SPELLED = {"tilelang": 1.16}
@@ -153,6 +156,8 @@ class Sm:
         self._first: Cta | None = None
         self._left = 0
         self._ends: list[float] = []
+        # The ring whose uses are those of queries; None where it is not yet known whether there is one.
+        self._of_queries: str | None = None
 
     def copy_slots(self, kind: str) -> float:
         """Instructions of a copy by the copy engine to `Rates.bulk_slots`; kinds are those of `tile.memory`."""
@@ -195,6 +200,10 @@ class Sm:
         acquired = self._first.acquired if self._first is not None else {}
         ring = max(acquired, key=lambda name: len(acquired[name]), default="")
         times = acquired.get(ring, [])
+        if self._of_queries:
+            begin, end = acquired[self._of_queries][-2:]
+            within = sum(begin <= at < end for at in times)
+            return (ring, (end - begin) / max(1, within))
         half = min(len(times) // 2, len(times) - 2)
         return (ring, (times[-1] - times[half]) / (len(times) - 1 - half)) if len(times) > 1 else None
 
@@ -224,7 +233,25 @@ class Sm:
         """Whether the first CTA has gone through as many uses as are walked, of more."""
         if self.uses <= WHOLE or self._first is None:
             return False
-        return max(map(len, self._first.acquired.values()), default=0) >= MOST_USES
+        acquired = self._first.acquired
+        most = max(map(len, acquired.values()), default=0)
+        if most < MOST_USES:
+            return False
+        if self._of_queries is None:
+            self._of_queries = next(self._rings_of_queries(acquired), "")
+        if self._of_queries and most > MOST_USES * QUERIES * 4:
+            # Queries that are as long as this are paced as their units are.
+            self._of_queries = ""
+        return not self._of_queries or len(acquired[self._of_queries]) >= QUERIES
+
+    def _rings_of_queries(self, acquired: Mapping[str, list[float]]) -> Iterator[str]:
+        """Rings of one slot that were seldom used, filled by a role that reads others: it has no time for them in between."""
+        pipelines = self.kernel.schedule.pipelines
+        reading = {reader.role for pipe in pipelines for reader in pipe.readers}
+        for pipe in pipelines:
+            seldom = len(acquired.get(pipe.name, ())) in range(1, QUERIES)
+            if seldom and (pipe.stages, pipe.rounds) == (1, "loop") and pipe.producer in reading:
+                yield pipe.name
 
     def _clocks(self, walked: int) -> float:
         """Clocks of all CTAs, of which the first ones were walked."""

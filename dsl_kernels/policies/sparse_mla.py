@@ -10,10 +10,12 @@ from ..arch import ArchSpec, GpuSpec
 from ..programs.sparse_mla import OF_ANY_HEADS
 from ..programs.sparse_mla.common import (
     blocks_of,
+    goes_on,
     head_block,
     heads_on_m,
     merged_rows,
     padded_heads,
+    shares_out,
     sliced_ctas_per_sm,
     tiles_of,
     unpacked,
@@ -107,10 +109,12 @@ def _dealt(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
     cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
     blocks = max(1, blocks_of(k, dims))
     tiles = max(1, tiles_of(k, dims)) * slices
-    if heads_on_m(k):
-        pairs = not unpacked(k)
+    if shares_out(k):
+        pairs = heads_on_m(k) and not unpacked(k)
         units, rows = -(-tiles // 2) if pairs else tiles, max(1, dims["t"])
-        ctas, splits = shares(rows, blocks // rows, units, dims.get("splits"), gpu, walk=pairs)
+        ctas, splits = shares(rows, blocks // rows, units, dims.get("splits"), gpu, walk=pairs or goes_on(k))
+        if goes_on(k):
+            return LaunchPlan(ctas=ctas, splits=splits, counters=blocks)
         early = begins_early(k, dims, blocks // rows * ctas, gpu)
         return LaunchPlan(ctas=ctas, splits=splits, counters=blocks, early=early)
     if slices > 1:

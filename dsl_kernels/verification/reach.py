@@ -91,15 +91,15 @@ def attended_heads(knobs: Mapping[str, Any]) -> int:
 
 def _sparse_mla(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
     """Three queries, each of one CTA or cluster or shared by two, with more tiles than twice the slots of the ring."""
-    from ..programs.sparse_mla.common import heads_on_m
+    from ..programs.sparse_mla.common import shares_out
 
     stages, shares = getattr(k, "stages", 3), max(getattr(k, "cluster", 1), getattr(k, "slices", 1))
     topk, t = k.tile * (ROUNDS * stages + 1) * shares, 3
     launch, joined = {"splits": shares}, {"splits": 2 * shares}
-    on_m = heads_on_m(k)
-    if shares == 1 and not on_m:
+    walks = shares_out(k)
+    if shares == 1 and not walks:
         joined["all_resident"] = 0  # then the last to come merges
-    if on_m:  # these CTAs walk: one for all queries
+    if walks:  # one CTA for all queries
         launch["ctas"] = 1
     for ids in ("holes", "mixed"):
         found = _workload(

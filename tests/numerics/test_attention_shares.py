@@ -1,4 +1,4 @@
-"""Attention with 64 heads on M where CTAs take tiles, or pairs of them, of several queries, on the interpreter and the emulator."""
+"""Attention whose CTAs take tiles, or pairs of them, of several queries, on the interpreter and the emulator."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from dsl_kernels.arch import GPUS, get_arch
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.policies.sparse_mla import launch
 from dsl_kernels.problems.base import Workload
+from dsl_kernels.programs.sparse_mla.common import shares_out
 from dsl_kernels.verification import trial
 from dsl_kernels.verification.reach import attended_heads
 
-VARIANTS = [v for v in variants.variants("sparse_mla", arch="sm_90a") if v.knobs.get("block") == 64]
+VARIANTS = [v for v in variants.variants("sparse_mla") if shares_out(SimpleNamespace(**v.knobs))]
 # Tiles a query, and CTAs a block of heads: parts of queries, whole queries, and more CTAs than there is work for.
 DEALS = ((5, 2), (5, 4), (3, 1), (2, 4), (9, 3), (2, 5))
 
@@ -28,8 +29,8 @@ def _workload(variant: variants.Variant, tiles: int, ids: str) -> Workload:
 
 
 def _units(knobs: Mapping[str, Any], tiles: int) -> int:
-    """What is dealt out of a query: bf16 goes by pairs of tiles."""
-    return -(-tiles // 2) if knobs["kv"] == "bf16" else tiles
+    """What is dealt out of a query: with 64 heads on M, bf16 goes by pairs of tiles."""
+    return -(-tiles // 2) if knobs["kv"] == "bf16" and knobs["block"] == 64 else tiles
 
 
 def _deal(variant: variants.Variant, tiles: int, ctas: int) -> dict[str, int]:
@@ -67,7 +68,7 @@ def test_queries_without_ids_go_to_kernels_that_write_their_rows(variant: varian
     call = registry.Call(
         "sparse_mla",
         "bf16",
-        "sm_90a",
+        variant.arch,
         {"t": 2, "heads": heads, "topk": 0, "n": 9, "ckv_stride": 512, "kpe_stride": 64},
     )
     if variant.knobs["kv"] == "bf16":

@@ -201,6 +201,18 @@ def test_what_a_cta_does_after_its_last_tile_is_in_its_time(monkeypatch):
     assert whole.clocks > 1.1 * clock.predict(call, variant).clocks
 
 
+def test_a_cta_that_goes_on_is_paced_by_whole_queries():
+    """What it does between two queries counts once a query, though a query has twice the uses that are walked of other CTAs."""
+    variant = variants.get(H16)
+    found = clock.sm_of(call_of(variant, t=4096, topk=2048, n=32768), variant)
+    taken, acquired = found.walk().clocks, found._first.acquired
+    assert found.uses > 20 * 128 and len(acquired["q"]) == sm.QUERIES
+    begin, end = acquired["q"][-2:]
+    assert taken == pytest.approx(4096 / 148 * (end - begin), rel=0.05)
+    uses = [at for at in acquired["kv"] if begin <= at < end]
+    assert found.pace[1] > 1.01 * (uses[-8] - uses[32]) / (len(uses) - 40)
+
+
 def test_what_never_comes_is_reported():
     def without_commit(kernel: sm.Kernel) -> sm.Kernel:
         def kept(statements):

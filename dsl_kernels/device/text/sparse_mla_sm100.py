@@ -319,21 +319,23 @@ def merge_heads(
     m: LeafRecorder, row: Int32, head0: Int32, share: Int32, shares: Int32, o_partial: Global[Float32],
     lse_partial: Global[Float32], attn_sink: Global[Float32], out: Writes[Global[BFloat16]],
     lse: Writes[Global[Float32]], padded: int | Int32, head_block: int, splits: Int32, lse_scale: Float32,
-    empty_lse: Float32, heads: Int32 | None,
+    empty_lse: Float32, heads: Int32 | None, parts: Int32 | None,
 ) -> None:  # fmt: skip
     """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives 0 and `empty_lse`."""
+    # A row may have fewer parts than there is room for.
+    left = inline(splits if parts is None else parts)
     four, merged = m.local("four", 4, "float32"), m.local("merged", 4, "float32")
     for turn in range((heads_of_block(head_block, head0, heads) - share + shares - 1) // shares):
         head = head0 + share + turn * shares
         top: Float32 = -math.inf
         total: Float32 = 0.0
-        for other in rolled(splits, at_once=AT_ONCE):
+        for other in rolled(left, at_once=AT_ONCE):
             lses = lse_partial.row("lses", (row, other), (splits, padded))
             top = maximum(top, lses[head])
         base = select(top > -math.inf, top, 0.0)
         for v in range(4):
             merged[v] = 0.0
-        for other in rolled(splits, at_once=AT_ONCE):
+        for other in rolled(left, at_once=AT_ONCE):
             lses = lse_partial.row("lses", (row, other), (splits, padded))
             weight = exp2(lses[head] - base)
             total += weight

@@ -30,6 +30,7 @@ from .common import (
     blocks_of,
     heads_on_m,
     merged_rows,
+    shares_out,
     sliced_ctas_per_sm,
     tiles_of,
     unpacked,
@@ -80,7 +81,7 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
 
 def _some_tile(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     k = SimpleNamespace(**knobs)
-    return "topk = 0 leaves no tile to deal out" if heads_on_m(k) and tiles_of(k, call) == 0 else None
+    return "topk = 0 leaves no tile to deal out" if shares_out(k) and tiles_of(k, call) == 0 else None
 
 
 def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
@@ -95,7 +96,7 @@ def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
         return f"splits = {splits} exceeds {most}, one a tile and slice"
     k = SimpleNamespace(**knobs)
     sliced = getattr(k, "slices", 1) > 1
-    if splits == cluster or not (sliced or heads_on_m(k)):
+    if splits == cluster or not (sliced or shares_out(k)):
         return None
     if sliced and merged_rows(k) % (splits // cluster):
         return f"splits = {splits} in clusters of {cluster} share out no {merged_rows(k)} rows evenly"
@@ -131,7 +132,7 @@ def scratch(k: SimpleNamespace) -> tuple[OperandSpec, ...]:
         OperandSpec("lse_partial", ("t", "splits", heads), "float32", "workspace", doc="base 2"),
         OperandSpec("arrivals", ("counters",), "int32", "workspace", zeroed=True, doc="how many splits have come"),
     )  # fmt: skip
-    if heads_on_m(k):
+    if shares_out(k):
         return (
             *found,
             OperandSpec("ctas", (), "int32", "scalar", doc="CTAs that share out the units, a block of heads"),

@@ -1,9 +1,23 @@
-"""Sparse MLA on Blackwell: tcgen05 with the accumulators in tensor memory, rows gathered by threads or by TMA."""
+"""Sparse MLA on Blackwell: tcgen05 with the accumulators in tensor memory, rows gathered by threads or by TMA.
+
+A CTA has one query and block of heads, or (`goes_on`) takes a share of the tiles of all queries and goes on from query to query.
+Rings and their phases then go on too: uses of `kv`, `pe`, `s`, `p` and `o` are numbered by the CTA's live tiles, those of `q` by its
+queries, and a use's parity is that of its number over the slots.
+
+| ring | filled by | read by | full counts | empty counts | of the next query |
+|---|---|---|---|---|---|
+| q | softmax: cp.async | mma | 128, a thread each | commit, after the query's last scores | filled before the epilogue of this one |
+| kv, pe | producer | mma | 128, a thread each | commit, after the values, or the rope dims' scores | as slots fall free |
+| s | mma | softmax | commit | 4 | the first scores come while O is written |
+| p | softmax | mma | 4 | commit; gives back o | after O is written |
+| o | mma | softmax | commit | - (full of p) | the first product does not accumulate |
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 from ...abi import TensorMap
@@ -14,7 +28,7 @@ from ...device.text import sparse_mla_softmax as leaf_softmax
 from ...device.text.sparse_mla_gather import ROPE_AT, ROPE_WORD, TOKEN_WORDS
 from ...device.text.sparse_mla_sm100 import UNIT_WORDS, V4_WORDS
 from ...tile.channel import Filling
-from ...tile.frontend import Boolean, recorded, rolled, unrolled
+from ...tile.frontend import Boolean, Int32, inline, named, recorded, rolled, unrolled
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ...tile.text import Expr, Global, Recorder, Rows, Value, View, dim, text_of
 from .common import (
@@ -23,6 +37,7 @@ from .common import (
     ROPE_DIM,
     TwoScopes,
     Walk,
+    goes_on,
     head_block,
     head_blocks,
     heads_of_call,
@@ -34,6 +49,8 @@ from .common import (
     start,
     unpacked,
 )
+from .shares import TilesInTurn, each_query, has_next, merge_parts, parts_of_query
+from .shares import start as start_share
 
 # tcgen05 with M = 128 takes N in steps of 16: eight heads are padded.
 BLACKWELL_MIN_N = Size(16, "PADDED_HEADS")
@@ -66,7 +83,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     unit_bytes = k.tile * UNIT * 2
     others = n * 2 * (LATENT_DIM + rope) + small * (k.tile * rope * 2 + k.tile * n * 2) + 40 * n + 4096
     units = Size(min(11, (arch.smem_per_cta - others) // unit_bytes), "UNIT_STAGES")
-    bulk = k.gather == "gather4"
+    bulk, walks = k.gather == "gather4", goes_on(k)
 
     rows = Buffer.own("rows", "producer", k.tile, "int32", 32, "ids of the rows to copy, alike in all lanes")
     words = Buffer.own(
@@ -90,7 +107,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer("p_s", shared, (k.tile, n), "bfloat16", small, swizzle=min(128, 2 * n)),
             Buffer("red_s", shared, (n, 4), "float32", 2, doc="maxima, then sums, across warps, by tile parity"),
             Buffer("stat_s", shared, (n,), "float32", doc="rescale factors, then 1 / sum"),
-            Buffer("last_s", shared, (1,), "int32"),
+            *(() if walks else (Buffer("last_s", shared, (1,), "int32"),)),
             Buffer("o_t", tensor, (UNIT, UNITS * n), "float32", doc="four 128-row accumulators side by side"),
             Buffer("s_t", tensor, (k.tile, n), "float32", 2),
             Buffer.own("scores", "softmax", n // 2),
@@ -100,7 +117,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             *((rows,) if bulk else (words, coming) if unpacked(k) else ()),
         ),
         pipelines=(
-            Pipeline("q", ("q_s", "qpe_s") if rope else ("q_s",), "softmax", Engine.CP_ASYNC, (Reader("mma", Engine.TCGEN05),), rounds="once"),
+            Pipeline("q", ("q_s", "qpe_s") if rope else ("q_s",), "softmax", Engine.CP_ASYNC, (Reader("mma", Engine.TCGEN05),), rounds="loop" if walks else "once"),
             Pipeline("kv", ("kv_s",), "producer", fill, (Reader("mma", Engine.TCGEN05),), units, doc="four units a tile; each is read twice"),
             *((Pipeline("pe", ("pe_s",), "producer", fill, rope_reader, small),) if rope else ()),
             Pipeline("s", ("s_t",), "mma", Engine.TCGEN05, (Reader("softmax", Engine.TMEM),), 2),
@@ -119,18 +136,40 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
                 doc="O^T += K^T P^T, a unit of the dims",
             ),
         ),
-        grid=(dim("t") * head_blocks(k), dim("splits")),
-        axes=("bx", "split"),
+        grid=(dim("ctas") * head_blocks(k),) if walks else (dim("t") * head_blocks(k), dim("splits")),
+        axes=("cta",) if walks else ("bx", "split"),
         named_barriers={"softmax": ("softmax",)},
-        constants={"head_block": hb, "n": n, "units": UNITS, "rope": rope},
+        constants={"head_block": hb, "n": n, "units": UNITS, "rope": rope, **({"unit": 1} if walks else {})},
         maps=(row_map("ckv", LATENT_DIM), *((row_map("kpe", rope),) if rope else ())) if bulk else (),
         min_ctas_per_sm=1,
-        resident=dim("all_resident"),
+        resident=dim("splits") - 1 if walks else dim("all_resident"),
     )  # fmt: skip
 
 
+def _number_of_query(walk: Walk | TilesInTurn) -> Value:
+    """How many queries this CTA has had."""
+    return walk.done if isinstance(walk, TilesInTurn) else 0
+
+
+def _at_queries(walk: Walk | TilesInTurn, at_query: Callable[[], None]) -> None:
+    """Call `at_query` for the CTA's query, or for each one that it goes on to."""
+    if isinstance(walk, TilesInTurn):
+        each_query(walk.m, walk, at_query)
+    else:
+        at_query()
+
+
 @recorded
-def _gather_rows(m: Recorder, walk: Walk) -> None:
+def _first_use(walk: Walk | TilesInTurn) -> Value:
+    """The number of the query's first live tile."""
+    if isinstance(walk, TilesInTurn):
+        begin: Int32 = walk.it
+        return begin
+    return 0
+
+
+@recorded
+def _gather_rows(m: Recorder, walk: Walk | TilesInTurn) -> None:
     """bf16 rows: a tile is four units of 128 latent dims and one of rope dims, if there are any.
 
     Threads copy 16 bytes each, or the copy engine copies rows by number.
@@ -144,16 +183,19 @@ def _gather_rows(m: Recorder, walk: Walk) -> None:
             leaf_gather.copy_rows(m, slot.view(), rows, first, columns, walk.now_low, walk.now_high, walk.n)
         slot.commit()
 
-    for turn in range(walk.turns):
-        walk.enter(turn, keep_rows=True)
-        if walk.live:
-            if bulk:
-                leaf_sm100.spread_ids(m, walk.rows, low=walk.now_low, high=walk.now_high)
-            for c in rolled(UNITS):
-                fill(walk.kv.producer.acquire(walk.it * UNITS + c), walk.ckv, c * UNIT, UNIT)
-            if m.c.rope:
-                fill(walk.pe.producer.acquire(walk.it), walk.kpe, 0, ROPE_DIM)
-            walk.it += 1
+    def gather() -> None:
+        for turn in range(walk.turns):
+            walk.enter(turn, keep_rows=True)
+            if walk.live:
+                if bulk:
+                    leaf_sm100.spread_ids(m, walk.rows, low=walk.now_low, high=walk.now_high)
+                for c in rolled(UNITS):
+                    fill(walk.kv.producer.acquire(walk.it * UNITS + c), walk.ckv, c * UNIT, UNIT)
+                if m.c.rope:
+                    fill(walk.pe.producer.acquire(walk.it), walk.kpe, 0, ROPE_DIM)
+                walk.it += 1
+
+    _at_queries(walk, gather)
 
 
 @recorded
@@ -216,41 +258,48 @@ def _gather_v4_tokens(m: Recorder, walk: TwoScopes) -> None:
 
 
 @recorded
-def _issue(m: Recorder, walk: Walk) -> None:
+def _issue(m: Recorder, walk: Walk | TilesInTurn) -> None:
     """The MMA warp: scores of tile i + 1 are issued before the values of tile i, so that softmax never idles."""
     n = m.c.n
-    q = walk.q.reader.wait(0)
-    for turn in range(walk.turns + 1):
-        walk.enter(turn)
-        late = walk.it > 0
-        done = walk.it - 1
-        if walk.live:
-            s = walk.s.producer.acquire(walk.it)
-            for c in rolled(UNITS):
-                kv = walk.kv.reader.wait(walk.it * UNITS + c)
-                m.multiply("qk_nope", s.view(), kv.kv_s, q.q_s.columns(c * UNIT, UNIT), accumulate=c > 0)
-            if m.c.rope:
-                pe = walk.pe.reader.wait(walk.it)
-                m.multiply("qk_pe", s.view(), pe.pe_s, q.qpe_s, accumulate=True)
-                pe.release()
-            s.commit()
-            walk.it += 1
-        m.comment("The values of a tile follow the scores of the next one, so that softmax never idles.")
-        if late and (walk.live or turn == walk.turns):
-            p = walk.p.reader.wait(done)
-            o = walk.o.producer.acquire(done)
-            for c in rolled(UNITS):
-                kv = walk.kv.reader.slot(done * UNITS + c)
-                m.multiply("pv", o.o_t.columns(c * n, n), kv.kv_s, p.p_s, accumulate=done > 0)
-                kv.release()
-            p.release()
-            o.commit()
+
+    def attend() -> None:
+        q = walk.q.reader.wait(_number_of_query(walk))
+        begin = inline(_first_use(walk))
+        for turn in range(walk.turns + 1):
+            walk.enter(turn)
+            late = walk.it > begin
+            done = named("before" if goes_on(m.k) else "done", walk.it - 1)
+            if walk.live:
+                s = walk.s.producer.acquire(walk.it)
+                for c in rolled(UNITS):
+                    kv = walk.kv.reader.wait(walk.it * UNITS + c)
+                    m.multiply("qk_nope", s.view(), kv.kv_s, q.q_s.columns(c * UNIT, UNIT), accumulate=c > 0)
+                if m.c.rope:
+                    pe = walk.pe.reader.wait(walk.it)
+                    m.multiply("qk_pe", s.view(), pe.pe_s, q.qpe_s, accumulate=True)
+                    pe.release()
+                s.commit()
+                walk.it += 1
+            if goes_on(m.k) and turn == walk.turns:
+                q.release()
+            m.comment("The values of a tile follow the scores of the next one, so that softmax never idles.")
+            if late and (walk.live or turn == walk.turns):
+                p = walk.p.reader.wait(done)
+                o = walk.o.producer.acquire(done)
+                for c in rolled(UNITS):
+                    kv = walk.kv.reader.slot(done * UNITS + c)
+                    m.multiply("pv", o.o_t.columns(c * n, n), kv.kv_s, p.p_s, accumulate=done > begin)
+                    kv.release()
+                p.release()
+                o.commit()
+
+    _at_queries(walk, attend)
 
 
 @recorded
-def _softmax(m: Recorder, walk: Walk) -> None:
-    """Queries, then tile by tile P in place of S. O stays in tensor memory and is rescaled only when a maximum has grown."""
-    q = walk.q.producer.acquire(0)
+def _copy_queries(walk: Walk | TilesInTurn, row: Value, use: Value) -> None:
+    """Start the copies of a query's block of heads."""
+    m, q = walk.m, walk.q.producer.acquire(use)
     parts: tuple[tuple[View, Global, int], ...]
     if m.c.rope:
         parts = ((q.q_s, walk.q_nope, LATENT_DIM), (q.qpe_s, walk.q_pe, ROPE_DIM))
@@ -258,53 +307,75 @@ def _softmax(m: Recorder, walk: Walk) -> None:
         parts = ((q.q_s, walk.q_rows, LATENT_DIM),)
     for target, q_of, width in parts:
         leaf_sm100.copy_block(
-            m, target, q_of, walk.row, walk.head0, m.c.head_block, columns=width, heads=heads_of_call(m)
+            m, target, q_of, row, walk.head0, m.c.head_block, columns=width, heads=heads_of_call(m)
         )
     q.commit()
-    m.fill(walk.sums, 0.0)
-    m.fill(walk.peak, -math.inf)
-    grown: Boolean = False
-    for turn in range(walk.turns):
-        walk.enter(turn)
-        if walk.live:
-            maxima = walk.red_s.stage(walk.it)
-            s = walk.s.reader.wait(walk.it)
-            leaf_sm100.read_accumulator(m, walk.scores, s.view(), m.thread)
-            s.release()
-            leaf_softmax.mask_scores(
-                m, walk.scores, low=walk.in_low, high=walk.in_high, sm_scale=walk.sm_scale,
-            )  # fmt: skip
-            leaf_softmax.leave_maxima(m, maxima, walk.scores)
-            m.meet("softmax")
-            leaf_sm100.take_maxima(m, grown, walk.top, walk.peak, red=maxima, rise=RESCALE_LOG2)
-            if grown:
-                leaf_sm100.raise_reference(m, walk.peak, walk.top, walk.sums, walk.stat_s)
-                m.meet("softmax")
-                if walk.it > 0:
-                    o = walk.o.reader.wait(walk.it - 1)
-                    leaf_sm100.rescale_output(m, o.o_t, held=walk.held, stat_s=walk.stat_s, padded=m.c.n)
-                    o.release()
-            p = walk.p.producer.acquire(walk.it)
-            leaf_sm100.weigh_tokens(m, walk.scores, walk.sums, walk.peak)
-            leaf_softmax.store_weights(m, p.p_s, walk.scores)
-            m.comment(
-                "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
-            )
-            if walk.it > 0 and not grown:
-                walk.o.reader.wait(walk.it - 1).release()
-            p.commit()
-            walk.it += 1
-    _leave_output(walk)
 
 
 @recorded
-def _leave_output(walk: Walk) -> None:
-    """Normalise O and write it with its lse: the result, or a split's part, and then this CTA's share of the merged parts."""
+def _softmax(m: Recorder, walk: Walk | TilesInTurn) -> None:
+    """Queries, then tile by tile P in place of S. O stays in tensor memory and is rescaled only when a maximum has grown."""
+
+    def attend() -> None:
+        if isinstance(walk, TilesInTurn):
+            if walk.done == 0:
+                _copy_queries(walk, walk.row, 0)
+        else:
+            _copy_queries(walk, walk.row, 0)
+        begin = inline(_first_use(walk))
+        m.fill(walk.sums, 0.0)
+        m.fill(walk.peak, -math.inf)
+        grown: Boolean = False
+        for turn in range(walk.turns):
+            walk.enter(turn)
+            if walk.live:
+                maxima = walk.red_s.stage(walk.it)
+                s = walk.s.reader.wait(walk.it)
+                leaf_sm100.read_accumulator(m, walk.scores, s.view(), m.thread)
+                s.release()
+                leaf_softmax.mask_scores(
+                    m, walk.scores, low=walk.in_low, high=walk.in_high, sm_scale=walk.sm_scale,
+                )  # fmt: skip
+                leaf_softmax.leave_maxima(m, maxima, walk.scores)
+                m.meet("softmax")
+                leaf_sm100.take_maxima(m, grown, walk.top, walk.peak, red=maxima, rise=RESCALE_LOG2)
+                if grown:
+                    leaf_sm100.raise_reference(m, walk.peak, walk.top, walk.sums, walk.stat_s)
+                    m.meet("softmax")
+                    if walk.it > begin:
+                        o = walk.o.reader.wait(walk.it - 1)
+                        leaf_sm100.rescale_output(m, o.o_t, held=walk.held, stat_s=walk.stat_s, padded=m.c.n)
+                        o.release()
+                p = walk.p.producer.acquire(walk.it)
+                leaf_sm100.weigh_tokens(m, walk.scores, walk.sums, walk.peak)
+                leaf_softmax.store_weights(m, p.p_s, walk.scores)
+                m.comment(
+                    "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
+                )
+                if walk.it > begin and not grown:
+                    walk.o.reader.wait(walk.it - 1).release()
+                p.commit()
+                walk.it += 1
+        _leave_output(walk, begin)
+
+    _at_queries(walk, attend)
+    if isinstance(walk, TilesInTurn):
+        merge_parts(walk, "softmax", partial(_merge_heads, walk))
+
+
+@recorded
+def _leave_output(walk: Walk | TilesInTurn, begin: Value) -> None:
+    """Normalise O and write it with its lse: the result, or a split's part, and then this CTA's share of the merged parts.
+
+    A CTA that goes on first starts the copies of its next query, and merges when it has left all of its parts.
+    """
     m, row, head0 = walk.m, walk.row, walk.head0
+    if isinstance(walk, TilesInTurn) and has_next(walk):
+        _copy_queries(walk, walk.row + 1, walk.done + 1)
     totals, last = walk.red_s.stage(walk.it), walk.o.reader.slot(walk.it - 1)
     leaf_softmax.leave_sums(m, totals, walk.sums)
     m.meet("softmax")
-    if walk.it > 0:
+    if walk.it > begin:
         walk.o.reader.wait(walk.it - 1)
 
     def write(to: Global, lses: Global, split: Value | None) -> None:
@@ -314,25 +385,43 @@ def _leave_output(walk: Walk) -> None:
         )  # fmt: skip
         m.meet("softmax")
         leaf_sm100.write_output(
-            m, to, last.o_t, row, head0, split, some=walk.it > 0, held=walk.held,
+            m, to, last.o_t, row, head0, split, some=walk.it > begin, held=walk.held,
             stat_s=walk.stat_s, padded=padded_heads(m.k), head_block=m.c.head_block, splits=walk.splits,
             heads=heads_of_call(m),
         )  # fmt: skip
 
-    def merge(share: Value, shares: Value) -> None:
-        leaf_sm100.merge_heads(
-            m, row, head0, share, shares, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,
-            walk.lse, padded_heads(m.k), m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse,
-            heads_of_call(m),
-        )  # fmt: skip
-
-    if walk.splits == 1:
+    if isinstance(walk, TilesInTurn):
+        part, parts, counter = parts_of_query(walk, row)
+        if parts > 1:
+            write(walk.o_partial, walk.lse_partial, part)
+            m.count_in("arrivals", counter, "softmax")
+        else:
+            write(walk.out, walk.lse, None)
+        if walk.it > begin:
+            last.release()
+    elif walk.splits == 1:
         write(walk.out, walk.lse, None)
     else:
         write(walk.o_partial, walk.lse_partial, walk.split)
-        merge_splits(walk, "softmax", merge)
+        merge_splits(walk, "softmax", lambda *share: _merge_heads(walk, row, *share))
+
+
+@recorded
+def _merge_heads(walk: Walk | TilesInTurn, row: Value, share: Value, shares: Value) -> None:
+    """Join the parts of a query for a share of the heads; of a CTA that goes on, shares are the parts."""
+    m = walk.m
+    leaf_sm100.merge_heads(
+        m, row, walk.head0, share, shares, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,
+        walk.lse, padded_heads(m.k), m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse,
+        heads_of_call(m), shares if goes_on(m.k) else None,
+    )  # fmt: skip
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
     producers: dict[str, Body] = {"fp8": _gather_tokens, "nope8": _gather_tokens, "v4": _gather_v4_tokens}
-    return {START: start, "softmax": _softmax, "producer": producers.get(k.kv, _gather_rows), "mma": _issue}
+    return {
+        START: start_share if goes_on(k) else start,
+        "softmax": _softmax,
+        "producer": producers.get(k.kv, _gather_rows),
+        "mma": _issue,
+    }

@@ -109,6 +109,16 @@ def heads_on_m(k: SimpleNamespace) -> bool:
     return hasattr(k, "stages") and getattr(k, "block", 0) == 64
 
 
+def goes_on(k: SimpleNamespace) -> bool:
+    """Whether a CTA on Blackwell goes on from query to query: 16 heads of whole rows that threads copy."""
+    return not hasattr(k, "stages") and (k.heads, k.kv, getattr(k, "gather", "")) == (16, "bf16", "cp_async")
+
+
+def shares_out(k: SimpleNamespace) -> bool:
+    """Whether a CTA takes a share of the tiles of all queries."""
+    return heads_on_m(k) or goes_on(k)
+
+
 def head_blocks(k: SimpleNamespace) -> Any:
     """Blocks of heads of a query: so many, or what follows from the heads of a call that may have any number."""
     if k.heads == "any":
@@ -166,6 +176,7 @@ class Ids(State, Kernel):
         low, high: ids `lane` and `lane` + 32 of the tile that was read last; -1 past the last tile.
         in_low, in_high: the valid ids of the tile that `vote` looked at, a bit a lane.
         live: whether one of these is valid.
+        now_low, now_high: in a role that gathers, the cache rows of the tile that it is at.
     """
 
     low: Int32
@@ -173,6 +184,8 @@ class Ids(State, Kernel):
     in_low: Int32
     in_high: Int32
     live: Boolean
+    now_low: Value
+    now_high: Value
 
     @recorded
     def declare(self, suffix: str = "") -> None:
@@ -199,6 +212,22 @@ class Ids(State, Kernel):
         """Find out which of the ids that were read last are valid."""
         leaf_gather.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, self.cached)
 
+    def read_ids(self, turn: Value) -> None:
+        """Read the ids of the tile of a turn."""
+        raise NotImplementedError
+
+    @recorded
+    def enter(self, turn: Value, *, keep_rows: bool = False) -> None:
+        """Go to the tile of a turn: `live` says whether it has a valid id. The ids of the next tile are read meanwhile.
+
+        Args:
+            keep_rows: keep this tile's rows as `now_low` and `now_high`.
+        """
+        self.vote()
+        if keep_rows:
+            self.now_low, self.now_high = self.cache_rows()
+        self.read_ids(turn + 1)
+
 
 class Walk(Ids):
     """This CTA's query, heads and tiles. Every role walks the tiles that hold a valid id, on its own reading of the ids.
@@ -210,7 +239,6 @@ class Walk(Ids):
         end: how many of the query's ids count.
         turns: the number of these tiles.
         it: live tiles so far.
-        now_low, now_high: in a role that gathers, the cache rows of the tile that it is at.
     """
 
     row: Value
@@ -221,8 +249,6 @@ class Walk(Ids):
     end: Int32
     turns: Int32
     it: Int32
-    now_low: Value
-    now_high: Value
 
     @recorded
     def read_ids(self, turn: Value) -> None:
@@ -253,18 +279,6 @@ class Walk(Ids):
     def tiles(self) -> Value:
         """The query's tiles with ids that count."""
         return ceildiv(self.end, self.m.k.tile)
-
-    @recorded
-    def enter(self, turn: Value, *, keep_rows: bool = False) -> None:
-        """Go to the tile of a turn: `live` says whether it has a valid id. The ids of the next tile are read meanwhile.
-
-        Args:
-            keep_rows: keep this tile's rows as `now_low` and `now_high`.
-        """
-        self.vote()
-        if keep_rows:
-            self.now_low, self.now_high = self.cache_rows()
-        self.read_ids(turn + 1)
 
 
 class TwoScopes(Walk):

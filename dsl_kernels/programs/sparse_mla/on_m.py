@@ -32,7 +32,7 @@ from .common import (
     rope_rows,
     unpacked,
 )
-from .shares import Pairs, Tiles, Units, each_query, parts_of_query, place_of_cta, start, units_of_query
+from .shares import Pairs, Tiles, Units, each_query, merge_parts, parts_of_query, start
 
 # The leaves that fetch, load and renew half a tile of tokens that are unpacked.
 HALF_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
@@ -529,21 +529,16 @@ def _end_of_query(m: Recorder, walk: Units, scratch: View, side: int) -> None:
 
 @recorded
 def _merge(m: Recorder, walk: Units, side: int) -> None:
-    """Merge this CTA's share of each query that it has a part of. By now it has left all of its own parts."""
-    if walk.splits > 1:
-        walk.unit = place_of_cta(m)[0] * walk.share
-        while walk.unit < walk.end:
-            row = walk.unit // walk.span
-            part, parts, counter = parts_of_query(walk, row)
-            if row < walk.t and walk.unit - row * walk.span < units_of_query(m) and parts > 1:
-                m.await_count("arrivals", counter, parts, "attend")
-                leaf.merge_parts(
-                    m, row, walk.head0, parts, part, parts, 2, side, walk.out, walk.lse, walk.o_partial,
-                    walk.lse_partial, walk.attn_sink, walk.splits, padded_heads(m.k), walk.lse_scale, walk.empty_lse,
-                    heads_of_call(m),
-                )  # fmt: skip
-                m.count_out("arrivals", counter, parts, "attend")
-            walk.unit = row * walk.span + walk.span
+    """Merge this side's half of this CTA's share of each query that it has a part of."""
+
+    def merge(row: Value, part: Value, parts: Value) -> None:
+        leaf.merge_parts(
+            m, row, walk.head0, parts, part, parts, 2, side, walk.out, walk.lse, walk.o_partial,
+            walk.lse_partial, walk.attn_sink, walk.splits, padded_heads(m.k), walk.lse_scale, walk.empty_lse,
+            heads_of_call(m),
+        )  # fmt: skip
+
+    merge_parts(walk, "attend", merge)
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:

@@ -342,7 +342,7 @@ def _leave_output(walk: Sides) -> None:
     def merge(share: Value, shares: Value) -> None:
         leaf_sm100.merge_heads(
             m, row, head0, share, shares, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,
-            walk.lse, m.k.heads, m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse, None,
+            walk.lse, m.k.heads, m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse, None, None,
         )  # fmt: skip
 
     if walk.splits == 1:

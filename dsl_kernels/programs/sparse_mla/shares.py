@@ -180,15 +180,44 @@ class TilesOfTwoScopes(Tiles):
         """Ids of pages are found where their tokens are read."""
 
 
-class Pairs(Units):
-    """Units are pairs of tiles. Turns count this CTA's pairs of a query from 0 on.
+class OwnTurns(Units):
+    """Turns count this CTA's units of a query from 0 on.
 
     Attributes:
-        first: the first of these pairs, among all of the query.
-        left, right: the ids of both tiles of a pair.
+        first: the first of these units, among all of the query.
     """
 
     first: Value
+
+    @recorded
+    def enter_query(self) -> Expr:
+        self.first = self.unit - self.row * self.span
+        self.turns = minimum(self.end - self.unit, units_of_query(self.m) - self.first)
+        return self.turns > 0
+
+
+class TilesInTurn(Ids, OwnTurns):
+    """Units are tiles."""
+
+    @recorded
+    def read_first(self) -> None:
+        self.stop_at(self.first + self.turns)
+        self.read_ids(0)
+
+    @recorded
+    def read_ids(self, turn: Value) -> None:
+        leaf_gather.read_ids(
+            self.m, self.low, self.high, self.indices, self.row, self.first + turn, self.stop
+        )
+
+
+class Pairs(OwnTurns):
+    """Units are pairs of tiles.
+
+    Attributes:
+        left, right: the ids of both tiles of a pair.
+    """
+
     left: Ids
     right: Ids
 
@@ -198,12 +227,6 @@ class Pairs(Units):
         self.left.declare("_left")
         self.right.declare("_right")
         self.live = False
-
-    @recorded
-    def enter_query(self) -> Expr:
-        self.first = self.unit - self.row * self.span
-        self.turns = minimum(self.end - self.unit, units_of_query(self.m) - self.first)
-        return self.turns > 0
 
     @recorded
     def read_first(self) -> None:
@@ -223,18 +246,31 @@ class Pairs(Units):
         self.live = self.left.live | self.right.live
 
 
+def _walk_of(m: Recorder) -> Units:
+    """A walk over the units that a kernel deals out."""
+    if m.c.unit == 2:
+        return Pairs(m)
+    if m.arch.tmem_columns:
+        return TilesInTurn(m)
+    return TilesOfTwoScopes(m) if m.k.kv == "v4" else Tiles(m)
+
+
 @recorded
 def start(m: Recorder) -> Units:
     """Find this CTA's block of heads and, while the kernel before this one ends, its share."""
-    walk: Units = Pairs(m) if m.c.unit == 2 else TilesOfTwoScopes(m) if m.k.kv == "v4" else Tiles(m)
+    walk = _walk_of(m)
     walk.head0 = 0 if one_block(m.k) else place_of_cta(m)[1] * m.c.head_block
     if not _found_late(m):
         _find_share(m, walk)
     walk.done = 0
     walk.it = 0
     walk.declare()
+    # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
+    if m.arch.tmem_columns:
+        m.depend()
     m.barriers_stand()
-    m.depend()
+    if not m.arch.tmem_columns:
+        m.depend()
     return walk
 
 
@@ -294,9 +330,36 @@ def each_query(m: Recorder, walk: Units, at_query: Callable[[], None]) -> None:
 
 
 @recorded
+def has_next(walk: Units) -> Value:
+    """Whether this CTA has units of the query after the one that the walk is at."""
+    return ((walk.row + 1) * walk.span < walk.end) & (walk.row + 1 < walk.t)
+
+
+@recorded
 def parts_of_query(walk: Units, row: Value) -> tuple[Value, Value, Value]:
     """The number of this CTA's part of a query, how many parts the query has, and the number of its counter."""
     which, block = place_of_cta(walk.m)
     from_cta = row * walk.span // walk.share
     parts = (row * walk.span + units_of_query(walk.m) - 1) // walk.share - from_cta + 1
     return which - from_cta, parts, row * head_blocks(walk.m.k) + block
+
+
+@recorded
+def merge_parts(walk: Units, barrier: str, merge: Callable[[Value, Value, Value], None]) -> None:
+    """After this CTA has left all of its parts: `merge(row, part, parts)` joins its share of each query that it has one of.
+
+    Args:
+        barrier: the named barrier of the threads that merge.
+        merge: takes the query, the number of this CTA's part of it, and how many there are.
+    """
+    m = walk.m
+    if walk.splits > 1:
+        walk.unit = place_of_cta(m)[0] * walk.share
+        while walk.unit < walk.end:
+            row = walk.unit // walk.span
+            part, parts, counter = parts_of_query(walk, row)
+            if row < walk.t and walk.unit - row * walk.span < units_of_query(m) and parts > 1:
+                m.await_count("arrivals", counter, parts, barrier)
+                merge(row, part, parts)
+                m.count_out("arrivals", counter, parts, barrier)
+            walk.unit = row * walk.span + walk.span
