@@ -164,7 +164,8 @@ def _dense(bf16: float, fp8: float) -> dict[str, float]:
 
 
 _PUBLISHED = "published figures, not measured: a model only"
-# NVIDIA publishes no bandwidth of the L2. Hopper's is the H200's for each SM; Blackwell's is a guess.
+# NVIDIA publishes no bandwidth of the L2. Hopper's is the H200's for each SM, Blackwell's as TileSight measured it
+# (arXiv 2607.22432).
 GPUS: dict[str, GpuSpec] = {
     spec.name: spec
     for spec in (
@@ -212,7 +213,7 @@ GPUS: dict[str, GpuSpec] = {
             clock_mhz=1965,
             l2_bytes=126 << 20,
             hbm_gbps=8000.0,
-            l2_gbps=15000.0,
+            l2_gbps=20500.0,
             tensor_tflops=_dense(2250.0, 4500.0),
             rates_from=f"{_PUBLISHED} (data sheet of the HGX B200; SMs and clock as the driver reports them)",
         ),
@@ -224,7 +225,7 @@ GPUS: dict[str, GpuSpec] = {
             clock_mhz=2032,
             l2_bytes=126 << 20,
             hbm_gbps=8000.0,
-            l2_gbps=15000.0,
+            l2_gbps=20500.0,
             tensor_tflops=_dense(2250.0, 4500.0),
             rates_from=f"{_PUBLISHED} (data sheet of the HGX B300; SMs and clock as the driver reports them)",
             note="its compute capability is 10.3, where code for sm_100a does not load: for predictions only",

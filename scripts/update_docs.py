@@ -36,7 +36,7 @@ import walkthrough  # noqa: E402
 
 from codegen.sweep import FUNCTIONS, SHARED_LEAVES, leaf_modules  # noqa: E402
 from dsl_kernels import backends, cases, env, measured, problems, profile, programs, variants  # noqa: E402
-from dsl_kernels.arch import get_arch  # noqa: E402
+from dsl_kernels.arch import ARCHS, GPUS, get_arch  # noqa: E402
 from dsl_kernels.cases import base as case_records  # noqa: E402
 from dsl_kernels.cases import claims as case_claims  # noqa: E402
 from dsl_kernels.profile import recorded  # noqa: E402
@@ -611,6 +611,31 @@ def example() -> str:
     return code("text", profile.markdown(planted_causes.looked_at()["sparse_mla t=64 heads=16 triton"]))
 
 
+def gpus() -> str:
+    """Limits of each architecture, and the rates of its products with where they come from."""
+    limits = {
+        "products of": lambda a: ", ".join(a.mma_units),
+        "shared memory of a CTA": lambda a: f"{a.smem_per_cta >> 10} KiB",
+        "registers of an SM, of a thread": lambda a: f"{a.registers_per_sm >> 10}K, {a.registers_per_thread}",
+        "tensor memory": lambda a: f"{a.tmem_columns} columns of 128 lanes" if a.tmem_columns else "none",
+        "CTAs of a cluster": lambda a: f"{a.max_cluster}",
+    }
+    rows = [f"| | {' | '.join(ARCHS)} |", "| --- |" + " --- |" * len(ARCHS)]
+    rows += [f"| {what} | {' | '.join(of(a) for a in ARCHS.values())} |" for what, of in limits.items()]
+    rows += [
+        "",
+        "| GPU | SMs | MHz | L2 | HBM | L2 rate | bf16 | fp8 | rates from |",
+        "| --- |" + " --- |" * 8,
+    ]
+    for gpu in GPUS.values():
+        rates = (gpu.tensor_tflops[name] for name in ("bfloat16", "float8_e4m3"))
+        rows.append(
+            f"| {gpu.name}, {gpu.arch.name} | {gpu.sms} | {gpu.clock_mhz} | {gpu.l2_bytes >> 20} MiB | {gpu.hbm_gbps / 1e3:.2f} TB/s "
+            f"| {gpu.l2_gbps / 1e3:.1f} TB/s | {' | '.join(f'{rate:.0f} TFLOP/s' for rate in rates)} | {gpu.rates_from} |"
+        )
+    return "\n".join(rows)
+
+
 def plan() -> str:
     """What to change in the same attention."""
     made = profile.roadmap(planted_causes.looked_at()["sparse_mla t=64 heads=16 triton"], ("queries", 64))
@@ -746,6 +771,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "ceilings_words": ceilings_words,
     "example": example,
     "plan": plan,
+    "gpus": gpus,
     "attack": attack,
     "beside_peers": beside_peers,
     "results_list": results_list,
