@@ -12,7 +12,7 @@ CUDA_OF_TORCH = torch triton cuda-toolkit $(addprefix nvidia-,cublas cuda-cupti 
 	cufft cufile curand cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup generate check compile test test-all test-gpu lint docs bench aot lock clean
+.PHONY: help setup generate check compile test test-all test-gpu lint docs bench aot emulator-wheel lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +56,9 @@ bench: $(STAMP) ## time every operation on the GPU that is present
 
 aot: $(STAMP) ## bundles that run without a DSL or a compiler, one an architecture, in build/aot
 	@for arch in $(ARCHS); do $(PY) -m dsl_kernels bundle write $(AOT)/$$arch --arch $$arch --force || exit 1; done
+
+emulator-wheel: $(STAMP) ## the emulator alone, as a manylinux wheel that is tried, in build/wheels
+	@$(PY) scripts/emulator_wheel.py build/wheels
 
 lock: ## pin and hash what setup installs (needs uv); versions stay unless UPGRADE=--upgrade is given
 	@$(UV) pip compile --quiet $(UPGRADE) --group torch -o requirements-torch.lock

@@ -167,9 +167,10 @@ def unspelled(mutant: str, dsl: str, text: str) -> bool:
     if dsl == "tilelang" and what in ("drop barriersstand", "twice barriersstand"):
         return True  # of a program without pipelines: it has no barriers
     if swap := re.fullmatch(r"(\w+) and (\w+) of (\w+)", what):
-        # A function of a leaf has the parameters that its DSL uses: TileLang knows the extents of tensors.
-        defined = re.search(rf"def {swap[3]}\(([^)]*)\)", text)
-        return defined is not None and not {swap[1], swap[2]} & set(re.findall(r"\w+", defined[1]))
+        # A leaf's function, or one for what a role or a call of it gives, has the parameters that its DSL uses: TileLang knows
+        # the extents of tensors.
+        defined = re.findall(rf"def {swap[3]}(?:_\w+)?\(([^)]*)\)", text)
+        return any(not {swap[1], swap[2]} & set(re.findall(r"\w+", parameters)) for parameters in defined)
     return False
 
 

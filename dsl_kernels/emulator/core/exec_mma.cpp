@@ -30,12 +30,14 @@ void Exec::mma() {
     }
   }
   bool fp8 = ta == TY_e4m3 || ta == TY_e5m2;
+  Factors factors;
   if (acc == 2) {
     for (int m = 0; m < M_; m++)
       for (int n = 0; n < N; n++)
         for (int k = 0; k < K; k++) CI[m * 8 + n] += s64(A[m * K + k]) * s64(B[k * N + n]);
   } else if (!fp8) {
-    hopper_multiply(A, ta, B, tb, C, M_, N, K, hopper_sums(ta, acc == 1));
+    split_factors(B, tb, N, K, factors);
+    hopper_multiply(A, ta, factors, C, M_, N, K, hopper_sums(ta, acc == 1));
   } else {
     // Hopper multiplies 8-bit floats as f16: the first two of every four of K, then the others, and C is added at the end.
     float sum[16 * 8] = {}, half_a[16 * 16], half_b[16 * 8];
@@ -45,7 +47,8 @@ void Exec::mma() {
         for (int m = 0; m < M_; m++) half_a[m * (K / 2) + k] = A[m * K + from];
         for (int n = 0; n < N; n++) half_b[k * N + n] = B[from * N + n];
       }
-      hopper_multiply(half_a, TY_f16, half_b, TY_f16, sum, M_, N, K / 2, hopper_sums(TY_f16, acc == 1));
+      split_factors(half_b, TY_f16, N, K / 2, factors);
+      hopper_multiply(half_a, TY_f16, factors, sum, M_, N, K / 2, hopper_sums(TY_f16, acc == 1));
     }
     for (int i = 0; i < M_ * N; i++) {
       float x = canonical(sum[i] + C[i]);

@@ -72,7 +72,7 @@ Flow Exec::wgmma() {
   M.launch_async(w.wgmma_queue, std::make_shared<AsyncOp>(AsyncOp{"wgmma", &w, pc, at, [=] {
     Access acc = m->async_access(*wp, actor, u32(group), p, *at);
     int row0 = 16 * (wp->index % 4), width = TYPE_BITS[ta], E = 32 / width;
-    Tile a(16, K), b(N, K, true);
+    Tile a(16, K);
     if (a_regs) {
       for (int t = 0; t < 32; t++)
         for (int r = 0; r < 4; r++)
@@ -82,9 +82,10 @@ Flow Exec::wgmma() {
     } else {
       load_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, adesc, false), wp->cta->rank, row0, a, 0, 16, ta, trans_a, acc, "wgmma A operand");
     }
-    load_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, bdesc, false), wp->cta->rank, 0, b, 0, N, tb, trans_b, acc, "wgmma B operand");
+    std::vector<u8> raw_b, bad_b(static_cast<size_t>(N));
+    read_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, bdesc, false), wp->cta->rank, 0, raw_b, bad_b, 0, N, K, tb, trans_b, acc, "wgmma B operand");
+    const HeldOperand& b = held_operand(*m, bdesc, wp->cta->rank, tb, N, K, trans_b, neg_b, raw_b);
     if (neg_a) for (float& x : a.v) x = -x;
-    if (neg_b) for (float& x : b.v) x = -x;
     std::vector<float> c(size_t(16 * N), 0.0f);
     // Value i of every thread t = 4g + q, which lies in row g + 8 (i / 2 % 2) and column 2q + i % 2 + 8 (i / 4) of C; an f16
     // register holds two values, of neighbouring columns.
@@ -99,14 +100,14 @@ Flow Exec::wgmma() {
     };
     if (accumulate && half) each([](int i, u64& reg, float& x) { x = f16_f32(u32(reg >> (16 * (i & 1)))); });
     else if (accumulate) each([](int, u64& reg, float& x) { x = as_f32(reg); });
-    hopper_multiply(a.v.data(), ta, b.v.data(), tb, c.data(), 16, N, K, hopper_sums(ta, half));
+    hopper_multiply(a.v.data(), ta, b.factors, c.data(), 16, N, K, hopper_sums(ta, half));
     if (half) each([](int i, u64& reg, float& x) { reg = i & 1 ? reg | u64(encode(x, F16)) << 16 : encode(x, F16); });
     else each([](int, u64& reg, float& x) { reg = bits(x); });
     for (int i = 0; i < nd; i++) {
       u32 valid = ~0u;
       for (int t = 0; t < 32 && m->cfg.allow_uninit_mma; t++)
         for (int v = i * values; v < (i + 1) * values; v++)
-          if (a.bad[size_t(t / 4 + 8 * (v >> 1 & 1))] || b.bad[size_t(2 * (t % 4) + (v & 1) + 8 * (v >> 2))]) valid &= ~(1u << t);
+          if (a.bad[size_t(t / 4 + 8 * (v >> 1 & 1))] || bad_b[size_t(2 * (t % 4) + (v & 1) + 8 * (v >> 2))]) valid &= ~(1u << t);
       u32& init = wp->init[size_t(d[size_t(i)])];
       init = accumulate ? init & valid : valid;
     }

@@ -240,6 +240,8 @@ struct GlobalRegion {
 };
 
 // A checked stretch of memory.
+struct HeldOperand;
+
 struct Loc {
   u8* p = nullptr;
   Shadow* shadow = nullptr;  // shared memory only
@@ -332,6 +334,8 @@ class Machine {
   std::vector<std::unique_ptr<GlobalRegion>> regions;
   std::map<u64, TensorMapRow> maps;
   Shadows shadows;
+  std::vector<std::shared_ptr<HeldOperand>> held_operands;  // operand.cpp
+  size_t next_held = 0;
   std::map<u64, std::map<int, Clock>> locations;  // location -> cluster -> what it released there
   Stats stats;
   Reached reached;

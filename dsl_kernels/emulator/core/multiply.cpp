@@ -105,7 +105,7 @@ void multiply(const Tile& a, const Tile& b, std::vector<float>& acc) {
 namespace {
 
 constexpr int NOTHING = -10000;  // exponent of zero
-constexpr int MAX_M = 16, MAX_N = 256, MAX_K = 32;
+constexpr int MAX_M = 16;
 
 int least_exponent(int ty) { return ty == TY_f16 || ty == TY_e5m2 ? -14 : ty == TY_e4m3 ? -6 : -126; }
 
@@ -116,6 +116,7 @@ using FourDoubles = double __attribute__((vector_size(32), may_alias));
 using FourFloats = float __attribute__((vector_size(16), aligned(4), may_alias));
 
 Ints& ints(int* p) { return *reinterpret_cast<Ints*>(p); }
+const Ints& ints(const int* p) { return *reinterpret_cast<const Ints*>(p); }
 Ints as_ints(Eight x) { return reinterpret_cast<Ints&>(x); }
 Eight as_floats(Ints x) { return reinterpret_cast<Eight&>(x); }
 
@@ -174,22 +175,31 @@ inline FourDoubles sums(const int* products, const int* added, const int* expone
 
 }  // namespace
 
-WIDE void hopper_multiply(const float* a, int ta, const float* b, int tb, float* c, int M, int N, int K, Summation how) {
-  float am[MAX_M * MAX_K], bm[MAX_K * MAX_N];
-  int ae[MAX_M * MAX_K], be[MAX_K * MAX_N], odd_b[MAX_N] = {};  // columns with a NaN or an infinity
-  Range of_a, of_b;
+WIDE void split_factors(const float* b, int tb, int N, int K, Factors& into) {
+  Range range;
+  for (int n = 0; n < N; n++) into.odd[n] = 0;
+  for (int k = 0; k < K; k++)
+    for (int n = 0; n < N; n += 8) {
+      const int at = k * N + n;
+      split(eight(b + at), least_exponent(tb), eight(into.m + at), ints(into.e + at));
+      range.add(ints(into.e + at));
+      ints(into.odd + n) |= not_finite(eight(b + at));
+    }
+  into.v = b, into.least = range.least(), into.most = range.most();
+}
+
+WIDE void hopper_multiply(const float* a, int ta, const Factors& of_b, float* c, int M, int N, int K, Summation how) {
+  float am[MAX_M * MAX_K];
+  int ae[MAX_M * MAX_K];
+  const float *b = of_b.v, *bm = of_b.m;
+  const int *be = of_b.e, *odd_b = of_b.odd;
+  Range of_a;
   for (int i = 0; i < M * K; i += 8) {
     split(eight(a + i), least_exponent(ta), eight(am + i), ints(ae + i));
     of_a.add(ints(ae + i));
   }
-  for (int k = 0; k < K; k++)
-    for (int n = 0; n < N; n += 8) {
-      split(eight(b + k * N + n), least_exponent(tb), eight(bm + k * N + n), ints(be + k * N + n));
-      of_b.add(ints(be + k * N + n));
-      ints(odd_b + n) |= not_finite(eight(b + k * N + n));
-    }
   // Is every product of two numbers a normal one, or zero?
-  const bool plain = of_a.least() + of_b.least() >= -126 && of_a.most() + of_b.most() <= 125;
+  const bool plain = of_a.least() + of_b.least >= -126 && of_a.most() + of_b.most <= 125;
   const s64 fraction = how.keep ? s64(~u64(0) << (52 - how.keep)) : -1;
   for (int m = 0; m < M; m++) {
     const float* factor = am + m * K;

@@ -39,49 +39,125 @@ u64 k_major_unit(const SmemDesc& d, u64 r, u64 k16) {
   return swizzled(d, d.start + linear);
 }
 
-void load_smem_tile(Machine& m, Warp& w, int pc, const SmemDesc& d, int rank, int row0, Tile& t, int first, int rows, int ty, bool mn_major,
-                    const Access& acc, const char* what, bool wide) {
-  int depth = t.depth, width = TYPE_BITS[ty], es = width / 8, per = width >= 8 || wide ? 16 / std::max(es, 1) : 128 / width;  // elements in 16 contiguous bytes
+// Elements in 16 contiguous bytes.
+static int unit_of(int ty, bool wide) {
+  int width = TYPE_BITS[ty], es = width / 8;
+  return width >= 8 || wide ? 16 / std::max(es, 1) : 128 / width;
+}
+
+void read_smem_tile(Machine& m, Warp& w, int pc, const SmemDesc& d, int rank, int row0, std::vector<u8>& raw, std::vector<u8>& bad, int first,
+                    int rows, int depth, int ty, bool mn_major, const Access& acc, const char* what, bool wide) {
+  int per = unit_of(ty, wide);
+  if (mn_major && TYPE_BITS[ty] / 8 != 2)
+    if (!(ty == TY_tf32 || TYPE_BITS[ty] == 8)) m.fatal("descriptor", &w, pc, "this element type cannot be MN-major");
+  // Walk 16-byte units: along K for K-major operands, along rows for MN-major ones.
+  int outer = mn_major ? depth : rows, units = (mn_major ? rows : depth) / per;
+  raw.resize(size_t(outer) * size_t(units) * 16);
+  auto address = [&](int o, int u) {
+    if (!mn_major) return k_major_unit(d, u64(row0 + o), u64(u));
+    u64 k = u64(o), i16 = u64(row0 / per + u), linear;
+    if (d.span) linear = i16 % (d.span / 16) * 16 + i16 / (d.span / 16) * d.lbo + (k % 8) * d.span + k / 8 * d.sbo;
+    else linear = i16 * d.sbo + (k % 8) * 16 + k / 8 * d.lbo;
+    return swizzled(d, d.start + linear);
+  };
+  const int agreed = int(d.span + (d.atom32 ? 1 : 0));
+  u64 at[64];
+  for (int o = 0; o < outer; o++)
+    for (int u = 0; u < units;) {
+      // Units that fill an aligned block, in whatever order a swizzle puts them, are one read.
+      int most = m.cfg.allow_uninit_mma ? 1 : std::min(units - u, int(d.span / 16)), n = 1;
+      at[0] = address(o, u);
+      if (most > 1) {
+        u64 low = at[0];
+        for (int i = 1; i < most; i++) at[i] = address(o, u + i), low = std::min(low, at[i]);
+        u32 seen = 0;
+        bool inside = !(most & (most - 1)) && low % u64(16 * most) == 0 && within(low & 0xFFFFFF, u64(16 * most), u64(m.cfg.smem_end));
+        for (int i = 0; i < most && inside; i++) inside = at[i] - low < u64(16 * most), seen |= 1u << ((at[i] - low) / 16 % 32);
+        if (inside && seen == (1u << most) - 1) n = most;
+      }
+      u64 begin = at[0];
+      for (int i = 1; i < n; i++) begin = std::min(begin, at[i]);
+      Loc l = m.shared_at(w, pc, begin | u64(rank) << RANK_SHIFT, u64(16 * n), 16, what);
+      bool uninit = false;
+      for (int i = 0; i < 16 && m.cfg.allow_uninit_mma; i++) uninit |= !l.shadow[i].w;
+      if (uninit) {
+        for (int e = 0; e < per; e++) bad[size_t(first + (mn_major ? u * per + e : o))] = 1;
+      } else {
+        // The writer's swizzle and the descriptor's must agree.
+        auto disagrees = [&](const Shadow& s) {
+          const Event& wr = m.shadows.events[s.w];
+          return wr.swizzle >= 0 && wr.swizzle != agreed;
+        };
+        bool bare = n == 1;
+        for (int i = 0; i < n && !bare; i++) bare = disagrees(l.shadow[16 * i]);
+        size_t where;
+        u32 other;
+        bare = bare || m.shadows.read(l.shadow, size_t(16 * n), acc, where, other) != Conflict::none;
+        // Findings are of units, in their order.
+        for (int i = 0; i < n && bare; i++) {
+          Loc unit = l;
+          unit.offset += u32(at[i] - begin), unit.p += at[i] - begin, unit.shadow += at[i] - begin;
+          const Event& wr = m.shadows.events[unit.shadow->w];
+          if (disagrees(*unit.shadow))
+            m.find("swizzle-mismatch", true, &w, pc,
+                   std::string(what) + " reads with a swizzle of " + std::to_string(d.span) + " bytes what a tensor copy wrote with " +
+                       std::to_string(wr.swizzle),
+                   &wr);
+          m.note_read(unit, 16, acc, w, pc, what);
+        }
+      }
+      u8* to = raw.data() + (size_t(o) * size_t(units) + size_t(u)) * 16;
+      for (int i = 0; i < n; i++) std::memcpy(to + 16 * i, l.p + (at[i] - begin), 16);
+      u += n;
+    }
+}
+
+void convert_smem_tile(const u8* raw, Tile& t, int first, int rows, int ty, bool mn_major, bool wide) {
+  int depth = t.depth, per = unit_of(ty, wide), outer = mn_major ? depth : rows, units = (mn_major ? rows : depth) / per;
   // Where the elements of a unit go: side by side, or a row of the tile apart.
   bool together = mn_major == t.by_k;
   size_t along = size_t(t.by_k ? t.rows : depth);
   float elements[32];
-  if (mn_major && es != 2)
-    if (!(ty == TY_tf32 || TYPE_BITS[ty] == 8)) m.fatal("descriptor", &w, pc, "this element type cannot be MN-major");
-  // Walk 16-byte units: along K for K-major operands, along rows for MN-major ones.
-  int outer = mn_major ? depth : rows, units = (mn_major ? rows : depth) / per;
   for (int o = 0; o < outer; o++)
-    for (int u = 0; u < units; u++) {
-      u64 addr;
-      if (!mn_major) {
-        addr = k_major_unit(d, u64(row0 + o), u64(u));
-      } else {
-        u64 k = u64(o), i16 = u64(row0 / per + u), linear;
-        if (d.span) linear = i16 % (d.span / 16) * 16 + i16 / (d.span / 16) * d.lbo + (k % 8) * d.span + k / 8 * d.sbo;
-        else linear = i16 * d.sbo + (k % 8) * 16 + k / 8 * d.lbo;
-        addr = swizzled(d, d.start + linear);
-      }
-      Loc l = m.shared_at(w, pc, addr | u64(rank) << RANK_SHIFT, 16, 16, what);
-      bool uninit = false;
-      for (int i = 0; i < 16 && m.cfg.allow_uninit_mma; i++) uninit |= !l.shadow[i].w;
-      if (uninit) {
-        for (int e = 0; e < per; e++) t.bad[size_t(first + (mn_major ? u * per + e : o))] = 1;
-      } else {
-        // The writer's swizzle and the descriptor's must agree.
-        const Event& wr = m.shadows.events[l.shadow->w];
-        if (wr.swizzle >= 0 && wr.swizzle != int(d.span + (d.atom32 ? 1 : 0)))
-          m.find("swizzle-mismatch", true, &w, pc,
-                 std::string(what) + " reads with a swizzle of " + std::to_string(d.span) + " bytes what a tensor copy wrote with " +
-                     std::to_string(wr.swizzle),
-                 &wr);
-        m.note_read(l, 16, acc, w, pc, what);
-      }
+    for (int u = 0; u < units; u++, raw += 16) {
       int r = first + (mn_major ? u * per : o), k = mn_major ? o : u * per;
       float* to = t.v.data() + (t.by_k ? size_t(k) * along + size_t(r) : size_t(r) * along + size_t(k));
-      convert_unit(l.p, together ? to : elements, ty, per);
+      convert_unit(raw, together ? to : elements, ty, per);
       if (!together)
         for (int e = 0; e < per; e++) to[size_t(e) * along] = elements[e];
     }
+}
+
+void load_smem_tile(Machine& m, Warp& w, int pc, const SmemDesc& d, int rank, int row0, Tile& t, int first, int rows, int ty, bool mn_major,
+                    const Access& acc, const char* what, bool wide) {
+  std::vector<u8> raw;
+  read_smem_tile(m, w, pc, d, rank, row0, raw, t.bad, first, rows, t.depth, ty, mn_major, acc, what, wide);
+  convert_smem_tile(raw.data(), t, first, rows, ty, mn_major, wide);
+}
+
+static const size_t HELD = 64;  // a warpgroup's products of one group, as many as kernels commit at once
+
+const HeldOperand& held_operand(Machine& m, u64 descriptor, int rank, int type, int rows, int depth, bool mn_major, bool negated,
+                                const std::vector<u8>& raw) {
+  HeldOperand* found = nullptr;
+  for (auto& x : m.held_operands)
+    if (x->descriptor == descriptor && x->rank == rank && x->type == type && x->rows == rows && x->depth == depth && x->mn_major == mn_major &&
+        x->negated == negated) {
+      if (x->raw == raw) return *x;
+      found = x.get();
+      break;
+    }
+  if (!found) {
+    auto made = std::make_shared<HeldOperand>(HeldOperand{descriptor, rank, type, rows, depth, mn_major, negated, {}, Tile(rows, depth, true), {}});
+    found = made.get();
+    if (m.held_operands.size() < HELD) m.held_operands.push_back(std::move(made));
+    else m.held_operands[m.next_held++ % HELD] = std::move(made);
+  }
+  found->raw = raw;
+  convert_smem_tile(raw.data(), found->tile, 0, rows, type, mn_major);
+  if (negated) for (float& x : found->tile.v) x = -x;
+  split_factors(found->tile.v.data(), type, rows, depth, found->factors);
+  return *found;
 }
 
 }  // namespace emu

@@ -34,6 +34,13 @@ struct Tile {
 void load_smem_tile(Machine& m, Warp& w, int pc, const SmemDesc& d, int rank, int row0, Tile& t, int first, int rows, int ty, bool mn_major,
                     const Access& acc, const char* what, bool wide = false);
 
+// The same reads with their checks: the bytes, 16 at a time along the rows of memory, and which rows were never written.
+void read_smem_tile(Machine& m, Warp& w, int pc, const SmemDesc& d, int rank, int row0, std::vector<u8>& raw, std::vector<u8>& bad, int first,
+                    int rows, int depth, int ty, bool mn_major, const Access& acc, const char* what, bool wide = false);
+
+// The numbers that such bytes are.
+void convert_smem_tile(const u8* raw, Tile& t, int first, int rows, int ty, bool mn_major, bool wide = false);
+
 // The elements of 16 bytes as floats, `per` of them.
 void convert_unit(const u8* from, float* to, int ty, int per);
 
@@ -48,9 +55,33 @@ inline Summation hopper_sums(int ty, bool f16) {
   return {fp8 ? 13 : 25, f16 ? 0 : fp8 ? 13 : 23};
 }
 
+constexpr int MAX_N = 256, MAX_K = 32;
+
+// A K x N matrix B as its numbers, and as mantissas and exponents; columns with a NaN or an infinity; the least and the
+// largest exponent.
+struct Factors {
+  const float* v;
+  float m[MAX_K * MAX_N];
+  int e[MAX_K * MAX_N], odd[MAX_N];
+  int least, most;
+};
+void split_factors(const float* b, int tb, int N, int K, Factors& into);
+
 // c[m][n] = c[m][n] + sum over k of a[m][k] * b[k][n], for M x K and K x N matrices of numbers of types ta and
-// tb. M is at most 16, K 32 and N 256; N and M * K are multiples of 8.
-void hopper_multiply(const float* a, int ta, const float* b, int tb, float* c, int M, int N, int K, Summation how);
+// tb. M is at most 16; N and M * K are multiples of 8.
+void hopper_multiply(const float* a, int ta, const Factors& b, float* c, int M, int N, int K, Summation how);
+
+// B of a wgmma, which the four warps of a warpgroup read one after the other: its numbers are made once of the same bytes.
+struct HeldOperand {
+  u64 descriptor;
+  int rank, type, rows, depth;
+  bool mn_major, negated;
+  std::vector<u8> raw;
+  Tile tile;
+  Factors factors;
+};
+const HeldOperand& held_operand(Machine& m, u64 descriptor, int rank, int type, int rows, int depth, bool mn_major, bool negated,
+                                const std::vector<u8>& raw);
 
 // acc[m][n] += sum over k of a[m][k] * b[k][n], in the order of k, in fp32, for a row-major A and a B by_k.
 void multiply(const Tile& a, const Tile& b, std::vector<float>& acc);
