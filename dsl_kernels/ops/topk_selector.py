@@ -43,8 +43,7 @@ def topk_selector(
 ) -> torch.Tensor:
     """The k largest scores of each row, exactly, as ascending positions.
 
-    Other variants serve a call with `row_to_sequence`, `offsets`, `ties="higher"`, `values` or `positions`; of fp16 scores there
-    are none.
+    Other variants serve a call with `row_to_sequence`, `offsets`, `ties="higher"`, `values` or `positions`.
 
     Args:
         logits: [rows, stride] float32, bfloat16 or float16, rows at any stride; columns outside a row's range are never selected.
@@ -118,14 +117,6 @@ def _with_options(
     given = {"row_to_sequence": row_to_sequence, "offsets": offsets, "values": values, "positions": positions}
     _require_ties(ties)
     _require_table(operands["block_table"], operands["next_n"], given)
-    if form not in OPTIONS:
-        asked = next((name for name, tensor in given.items() if tensor is not None), "ties")
-        raise ArgumentTypeError(
-            "logits",
-            expected=f"dtype {' or '.join(str(DTYPES[SCORES[name]].torch) for name in OPTIONS)} with {asked}",
-            got=str(DTYPES[SCORES[form]].torch),
-            fix="convert the scores",
-        )
     if row_to_sequence is not None:
         # Any number of rows of the table will do.
         operands["next_n"] = static["next_n"] = INT32_MAX

@@ -72,7 +72,7 @@ def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
 
 SCORES = {"default": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """Dtype of the scores by form without options."""
-OPTIONS = {"default": "options", "bf16": "bf16_options"}
+OPTIONS = {"default": "options", "bf16": "bf16_options", "fp16": "fp16_options"}
 """The form with options by that of the same scores without."""
 FORMS = {**SCORES, **{OPTIONS[form]: SCORES[form] for form in OPTIONS}}
 """Dtype of the scores by form."""

@@ -1,0 +1,1252 @@
+"""topk_selector__cutedsl_sm100a__g16_t512_r16_c1_fp16_opt1
+
+Generated from dsl_kernels/programs/topk_selector and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+edit those, not this file. Knobs: group=16, threads=512, keep=16, resident=1, dtype=fp16, options=1.
+
+roles
+  select     threads 0..511  every warp owns a run of words of 32 columns
+buffers
+  hist       4096 int32, shared
+  entries    2112 int64, shared
+  above      2560 int32, shared
+  equal      2560 int32, shared
+  coarse     1024 int32, shared
+  pages      512 int32, shared
+  sums       32 int32, shared
+  state      8 int32, shared
+  counters   8 int32, shared
+  keys       512x16 uint32, registers of select
+  digits     512x8 uint32, registers of select
+  mine       512x4 int32, registers of select
+totals: 512 threads, 60096 of 232448 bytes of shared memory, grid (rows, 16)
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+
+from dsl_kernels.device.cutedsl import scalars, warps
+from dsl_kernels.device.cutedsl import topk_selector as leaf
+from dsl_kernels.runtime.artifact import Launch, Operand
+
+GROUP = 16  # CTAs a row, one cluster
+THREADS = 512  # threads a CTA
+KEEP = 16  # keys a thread keeps in registers; longer rows are read again in every pass
+WARPS = 16
+QUAD = 4
+BINS = 2048
+HELD = 131072
+WORD = 32
+BATCH = 512
+SIGN = -2147483648
+CLOSE = 67108864
+COARSE = 32
+LAST_LANE = 31
+LISTED = 2048
+OFFSET_BITS = 22
+SPAN = 81920
+RANKED = 64
+MANY = 384
+DENSE = 8
+
+
+LAUNCH = Launch(
+    operands=(
+        Operand("logits", "tensor", "float16", ("rows", "stride"), strides=("logits_stride", "1")),
+        Operand("row_starts", "tensor", "int32", ("rows",)),
+        Operand("row_ends", "tensor", "int32", ("rows",)),
+        Operand("block_table", "tensor", "int32", ("b", "max_pages"), strides=("block_table_stride", "1")),
+        Operand("next_n", "scalar", "int32"),
+        Operand("page_size", "scalar", "int32"),
+        Operand("absolute", "scalar", "int32"),
+        Operand("indices", "tensor", "int32", ("rows", "k"), strides=("indices_stride", "1"), written=True),
+        Operand("row_to_sequence", "tensor", "int32", ("mapped_rows",)),
+        Operand("offsets", "tensor", "int32", ("offset_rows",)),
+        Operand("ties_higher", "scalar", "int32"),
+        Operand("has_sequences", "scalar", "int32"),
+        Operand("has_offsets", "scalar", "int32"),
+        Operand("has_values", "scalar", "int32"),
+        Operand("has_positions", "scalar", "int32"),
+        Operand(
+            "values", "tensor", "float16", ("value_rows", "value_columns"), strides=("values_stride", "1"),
+            written=True
+        ),
+        Operand(
+            "positions", "tensor", "int32", ("position_rows", "position_columns"),
+            strides=("positions_stride", "1"), written=True
+        ),
+    ),
+    grid=("rows", "16", "1"),
+    block=512,
+    cluster=(1, 16, 1),
+)
+
+
+@cute.struct
+class Shared:
+    hist: cute.struct.Align[cute.struct.MemRange[Int32, 2 * BINS], 128]
+    entries: cute.struct.Align[cute.struct.MemRange[Int64, LISTED + RANKED], 128]
+    above: cute.struct.Align[cute.struct.MemRange[Int32, SPAN // WORD], 128]
+    equal: cute.struct.Align[cute.struct.MemRange[Int32, SPAN // WORD], 128]
+    coarse: cute.struct.Align[cute.struct.MemRange[Int32, 2 * GROUP * COARSE], 128]
+    pages: cute.struct.Align[cute.struct.MemRange[Int32, THREADS], 128]
+    sums: cute.struct.Align[cute.struct.MemRange[Int32, 32], 128]
+    state: cute.struct.Align[cute.struct.MemRange[Int32, 8], 128]
+    counters: cute.struct.Align[cute.struct.MemRange[Int32, 8], 128]
+
+
+@cute.jit
+def clear_count_4096(words, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    begin = words
+    zero = cute.make_rmem_tensor(QUAD, Int32)
+    zero[0] = Int32(0)
+    zero[1] = Int32(0)
+    zero[2] = Int32(0)
+    zero[3] = Int32(0)
+    for i in cutlass.range_constexpr(2):
+        cute.autovec_copy(zero, warps.group(begin, QUAD, i * THREADS + thread))
+
+
+@cute.jit
+def clear_count_8(words, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    begin = words
+    zero = cute.make_rmem_tensor(QUAD, Int32)
+    zero[0] = Int32(0)
+    zero[1] = Int32(0)
+    zero[2] = Int32(0)
+    zero[3] = Int32(0)
+    if thread < 2:
+        cute.autovec_copy(zero, warps.group(begin, QUAD, thread))
+
+
+@cute.jit
+def page_row(row, next_n, page_size):
+    """(2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
+    inverse = cutlass.Uint32(0)
+    line = Int32(0)
+    if page_size > 0:
+        inverse = cutlass.Uint32(4294967295) // page_size.to(cutlass.Uint32)
+        line = (row.to(cutlass.Uint32) // next_n.to(cutlass.Uint32)).to(Int32)
+    return inverse, line
+
+
+@cute.jit
+def load_few(logits, logits_stride_0, row, stride, lane):
+    """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
+    scores = logits + Int64(row) * logits_stride_0
+    column = (lane >> 3) * (stride >> 5 << 3) + (lane & 7)
+    held = cute.make_rmem_tensor(1, cutlass.Uint32)
+    held[0] = cutlass.Uint32(0)
+    if column < stride:
+        scalars.load_piece(held, 0, 1, scores + column)
+    for j in cutlass.range_constexpr(1):
+        held[j] = scalars.bits_of(scalars.float_of_half(held[j].to(Int32)))
+    few = held[0]
+    return few
+
+
+@cute.jit
+def load_words(bits, logits, logits_stride_0, row, column, limit, lane):
+    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
+    0.
+    """
+    own = column + lane
+    scores = logits + Int64(row) * logits_stride_0 + own
+    left = limit - own
+    for j in cutlass.range_constexpr(KEEP):
+        bits[j] = cutlass.Uint32(0)
+        if WORD * j < left:
+            scalars.load_piece(bits, j, 1, scores + WORD * j)
+    for j in cutlass.range_constexpr(KEEP):
+        bits[j] = scalars.bits_of(scalars.float_of_half(bits[j].to(Int32)))
+
+
+@cute.jit
+def take_all_indices(
+    indices, indices_stride_0, row, k, length, first, rank, block_table, block_table_stride_0, line,
+    page_size, inverse, thread
+):
+    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
+    the CTAs take slots in turn.
+    """
+    out = indices + Int64(row) * indices_stride_0
+    table = block_table + Int64(line) * block_table_stride_0
+    for slot in cutlass.range(rank * THREADS + thread, k, GROUP * THREADS, unroll=1):
+        id = Int32(-1)
+        if slot < length:
+            id = first + slot
+            if page_size > 0:
+                page_position = id
+                page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
+                page_rest = page_position - page_or_less * page_size
+                page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
+                entry = Int32(0)
+                entry = table[page]
+                id = entry * page_size + cutlass.select_(
+                    page_rest >= page_size, page_rest - page_size, page_rest
+                )
+        out[slot] = id
+
+
+@cute.jit
+def take_all_positions(
+    indices, indices_stride_0, row, k, length, first, rank, block_table, block_table_stride_0, line, thread
+):
+    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
+    the CTAs take slots in turn.
+    """
+    out = indices + Int64(row) * indices_stride_0
+    table = block_table + Int64(line) * block_table_stride_0
+    for slot in cutlass.range(rank * THREADS + thread, k, GROUP * THREADS, unroll=1):
+        id = Int32(-1)
+        if slot < length:
+            id = first + slot
+        out[slot] = id
+
+
+@cute.jit
+def copy_all(values, values_stride_0, logits, logits_stride_0, row, k, start, last, rank, thread):
+    """The scores of a row of at most `k`, then -inf; the CTAs take slots in turn."""
+    own = Int32(scalars.anew(row))
+    nothing = cutlass.Uint32(4286578688)
+    out = values + Int64(own) * values_stride_0
+    scores = logits + Int64(own) * logits_stride_0 + start
+    for slot in cutlass.range(rank * THREADS + thread, k, GROUP * THREADS, unroll=1):
+        score = Float32(scalars.float_of(nothing))
+        if slot < last - start:
+            score = scores[slot].to(Float32)
+        out[slot] = score
+
+
+@cute.jit
+def keep_row(state, line, shift, thread):
+    """The row's line of the page table, and what makes columns positions: they take no register until ids
+    are written.
+    """
+    if thread == 0:
+        state[6] = line
+        state[7] = shift
+
+
+@cute.jit
+def fetch_pages(
+    first, columns, start, last, block_table, block_table_stride_0, line, page_size, inverse, thread
+):
+    """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
+
+    That is -1 where the threads do not hold them all.
+    """
+    first_page = Int32(0)
+    entry = Int32(0)
+    if page_size > 0:
+        begin_position = cutlass.max(first - start, 0)
+        begin_or_less = warps.mul_hi(begin_position.to(cutlass.Uint32), inverse).to(Int32)
+        begin_rest = begin_position - begin_or_less * page_size
+        begin = cutlass.select_(begin_rest >= page_size, begin_or_less + 1, begin_or_less)
+        first_page = begin
+        end_position = cutlass.max(cutlass.min(last, first + columns) - 1 - start, 0)
+        end_or_less = warps.mul_hi(end_position.to(cutlass.Uint32), inverse).to(Int32)
+        end_rest = end_position - end_or_less * page_size
+        end = cutlass.select_(end_rest >= page_size, end_or_less + 1, end_or_less)
+        final = end - first_page
+        if thread <= final:
+            table = block_table + Int64(line) * block_table_stride_0
+            entry = table[first_page + thread]
+        if final >= THREADS:
+            first_page = Int32(-1)
+    return first_page, entry
+
+
+@cute.jit
+def guess_digits(few):
+    """Where 32 scores of a row lie close together, the key from which first digits count down, by their
+    bits from `grain` on.
+
+    Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and
+    above it if they are equal.
+    """
+    same = scalars.bits_of(scalars.add_rn(scalars.float_of(few), 0.0)).to(Int32)
+    key = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+    highest = warps.warp_most(key)
+    spread = highest - ~warps.warp_most(~key)
+    near = cutlass.Uint32(0)
+    if spread < CLOSE:
+        near = highest + cutlass.min(cutlass.max(spread, 1), ~highest)
+    grain = cutlass.max(32 - warps.clz(2 * spread) - 11, 0).to(cutlass.Uint32)
+    return near, grain
+
+
+@cute.jit
+def make_keys_digits(bits, digits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
+    """
+    for j in cutlass.range_constexpr(KEEP // 2):
+        low = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j]), 0.0))
+        high = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j + 1]), 0.0))
+        same = low.to(Int32)
+        bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        same = high.to(Int32)
+        bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        pair = scalars.halves(scalars.float_of(low), scalars.float_of(high))
+        digits[j] = pair ^ (~scalars.permute_bytes(pair, pair, 48025) & 2147450879)
+    if (column < lo) | (column + WORD * KEEP > hi):
+        own = column + lane
+        for j in cutlass.range_constexpr(KEEP // 2):
+            if (own + 2 * WORD * j < lo) | (own + 2 * WORD * j >= hi):
+                bits[2 * j] = cutlass.Uint32(0)
+                digits[j] = digits[j] | 65535
+            if (own + (2 * WORD * j + WORD) < lo) | (own + (2 * WORD * j + WORD) >= hi):
+                bits[2 * j + 1] = cutlass.Uint32(0)
+                digits[j] = digits[j] | cutlass.Uint32(4294901760)
+
+
+@cute.jit
+def count_first(hist, digits, column, lo, hi):
+    """Count the first digits of a batch that has columns of the row."""
+    if (column < hi) & (column + 2 * WORD * (KEEP // 2) > lo):
+        for j in cutlass.range_constexpr(KEEP // 2):
+            warps.atomic_add(hist + (digits[j] >> 5 & BINS - 1), 1)
+            warps.atomic_add(hist + (digits[j] >> 21), 1)
+
+
+@cute.jit
+def make_keys(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits where there is room for
+    these.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
+    """
+    for j in cutlass.range_constexpr(KEEP // 2):
+        low = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j]), 0.0))
+        high = scalars.bits_of(scalars.add_rn(scalars.float_of(bits[2 * j + 1]), 0.0))
+        same = low.to(Int32)
+        bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        same = high.to(Int32)
+        bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+    if (column < lo) | (column + WORD * KEEP > hi):
+        own = column + lane
+        for j in cutlass.range_constexpr(KEEP // 2):
+            if (own + 2 * WORD * j < lo) | (own + 2 * WORD * j >= hi):
+                bits[2 * j] = cutlass.Uint32(0)
+            if (own + (2 * WORD * j + WORD) < lo) | (own + (2 * WORD * j + WORD) >= hi):
+                bits[2 * j + 1] = cutlass.Uint32(0)
+
+
+@cute.jit
+def count_near(hist, bits, near, grain, column, lo, hi):
+    """Count the first digits, from `near` down, of a batch of keys that has columns of the row; the last
+    bin as in make_keys.
+    """
+    if (column < hi) & (column + WORD * KEEP > lo):
+        for j in cutlass.range_constexpr(KEEP):
+            below = near - cutlass.min(near, bits[j]) >> grain
+            warps.atomic_add(hist + cutlass.select_(bits[j] != 0, cutlass.min(below, BINS - 2), BINS - 1), 1)
+
+
+@cute.jit
+def send_sums_at_0(peers, hist, rank, warp, lane):
+    """Send every CTA of the group the sums of this one's coarse bins."""
+    bins = hist
+    pair = cute.make_rmem_tensor(2, Int32)
+    for i in cutlass.range_constexpr(COARSE // WARPS):
+        cute.autovec_copy(warps.group(bins, 2, (i * WARPS + warp) * (BINS // COARSE // 2) + lane), pair)
+        total = warps.warp_sum(pair[0] + pair[1])
+        if lane < GROUP:
+            warps.store_peer(peers + (rank * COARSE + (i * WARPS + warp)), lane, total)
+
+
+@cute.jit
+def pick_bin_of_group_half(state, peers, coarse, need, lower, near, grain, rank, warp, lane):
+    """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
+    from the top.
+
+    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as
+    in pick_bin, unless `near` is not 0: the first digits are then those of count_near.
+    """
+    if warp == 0:
+        count = Int32(0)
+        under = Int32(0)
+        for i in cutlass.range_constexpr(GROUP):
+            part = coarse[i * COARSE + lane]
+            count = count + part
+            if i < rank:
+                under = under + part
+        through_coarse_bin = warps.scan(count)
+        over_coarse_bin = through_coarse_bin - count
+        hit_coarse_bin = (over_coarse_bin < need) & (through_coarse_bin >= need)
+        coarse_bin = LAST_LANE - warps.clz(warps.ballot(hit_coarse_bin))
+        left = need - warps.shuffle(over_coarse_bin, coarse_bin)
+        less = Int32(lower + warps.warp_sum(cutlass.select_(lane < coarse_bin, under, 0)))
+        first_bin = coarse_bin * (BINS // COARSE) + 2 * lane
+        both = Int64(0)
+        both_under = Int64(0)
+        for i in cutlass.range_constexpr(GROUP):
+            pair = warps.load_peer_pair(peers + first_bin, i)
+            both = both + pair
+            if i < rank:
+                both_under = both_under + pair
+        low = warps.pair_low(both)
+        high = warps.pair_high(both)
+        high_under = warps.pair_high(both_under)
+        through_bin = warps.scan(low + high)
+        over_bin = through_bin - (low + high)
+        hit_bin = (over_bin < left) & (through_bin >= left)
+        bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
+        less = less + warps.warp_sum(cutlass.select_(lane < bin, warps.pair_low(both_under) + high_under, 0))
+        if hit_bin:
+            wanted = Int32(left - over_bin)
+            digit = Int32(first_bin)
+            inside = Int32(low)
+            before = Int32(0)
+            if low < wanted:
+                digit = first_bin + 1
+                inside = high
+                before = low
+            within = Int32(warps.pair_low(both_under))
+            if digit > first_bin:
+                within = high_under
+                less = less + warps.pair_low(both_under)
+            wanted = wanted - before
+            top = cutlass.Uint32(4294967295)
+            if digit > 0:
+                upper_bin = BINS - digit - BINS // 2
+                upper_sign = (upper_bin >> 31).to(cutlass.Uint32)
+                top = (
+                    scalars.bits_of(
+                        scalars.float_of_half(cutlass.max(upper_bin, 0 - upper_bin) << 5)
+                    ) ^ upper_sign
+                ) - upper_sign + cutlass.Uint32(2147483648) - 1
+            lower_bin = BINS - 1 - digit - BINS // 2
+            lower_sign = (lower_bin >> 31).to(cutlass.Uint32)
+            width = cutlass.Uint32(
+                top - (
+                    (
+                        scalars.bits_of(
+                            scalars.float_of_half(cutlass.max(lower_bin, 0 - lower_bin) << 5)
+                        ) ^ lower_sign
+                    ) - lower_sign + cutlass.Uint32(2147483648)
+                )
+            )
+            if near != 0:
+                number = cutlass.Uint32(digit.to(cutlass.Uint32))
+                bottom = cutlass.Uint32(1)
+                if digit < BINS - 2:
+                    bottom = near - cutlass.min((number << grain) + ((1 << grain) - 1), near - 1)
+                top = cutlass.Uint32(4294967295)
+                if digit > 0:
+                    top = near - (number << grain)
+                width = top - bottom
+            if wanted == inside:
+                top = top - width - 1
+                width = cutlass.Uint32(0)
+                wanted = Int32(0)
+                inside = Int32(0)
+            if inside == 0:
+                less = less + within
+                within = Int32(0)
+            words = cute.make_rmem_tensor(4, Int32)
+            words[0] = top.to(Int32)
+            words[1] = width.to(Int32)
+            words[2] = wanted
+            words[3] = inside
+            cute.autovec_copy(words, warps.group(state, 4, 0))
+            state[4] = less
+            state[5] = within
+
+
+@cute.jit
+def read_state(state):
+    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
+    words = cute.make_rmem_tensor(4, Int32)
+    cute.autovec_copy(warps.group(state, 4, 0), words)
+    end = words[0].to(cutlass.Uint32)
+    span = words[1].to(cutlass.Uint32)
+    need = words[2].to(Int32)
+    inside = words[3].to(Int32)
+    return end, span, need, inside
+
+
+@cute.jit
+def keep_entry(pages, entry, thread):
+    """The threads' page-table entries, for all threads."""
+    pages[thread] = entry
+
+
+@cute.jit
+def count_keys(hist, first, bits, end, span):
+    """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
+    shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
+    bins = hist + first
+    for j in cutlass.range_constexpr(KEEP):
+        below = end - bits[j]
+        warps.count_where(bins + (below >> shift), below <= span)
+
+
+@cute.jit
+def send_sums(peers, at, hist, first, rank, warp, lane):
+    """Send every CTA of the group the sums of this one's coarse bins."""
+    bins = hist + first
+    pair = cute.make_rmem_tensor(2, Int32)
+    for i in cutlass.range_constexpr(COARSE // WARPS):
+        cute.autovec_copy(warps.group(bins, 2, (i * WARPS + warp) * (BINS // COARSE // 2) + lane), pair)
+        total = warps.warp_sum(pair[0] + pair[1])
+        if lane < GROUP:
+            warps.store_peer(peers + (at + (rank * COARSE + (i * WARPS + warp))), lane, total)
+
+
+@cute.jit
+def clear_count_2048(words, first, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    begin = words + first
+    zero = cute.make_rmem_tensor(QUAD, Int32)
+    zero[0] = Int32(0)
+    zero[1] = Int32(0)
+    zero[2] = Int32(0)
+    zero[3] = Int32(0)
+    for i in cutlass.range_constexpr(1):
+        cute.autovec_copy(zero, warps.group(begin, QUAD, i * THREADS + thread))
+
+
+@cute.jit
+def pick_bin_of_group(state, peers, bins, coarse, at, need, lower, end, span, rank, warp, lane):
+    """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
+    from the top.
+
+    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as
+    in pick_bin, unless `near` is not 0: the first digits are then those of count_near.
+    """
+    if warp == 0:
+        count = Int32(0)
+        under = Int32(0)
+        for i in cutlass.range_constexpr(GROUP):
+            part = coarse[at + (i * COARSE + lane)]
+            count = count + part
+            if i < rank:
+                under = under + part
+        through_coarse_bin = warps.scan(count)
+        over_coarse_bin = through_coarse_bin - count
+        hit_coarse_bin = (over_coarse_bin < need) & (through_coarse_bin >= need)
+        coarse_bin = LAST_LANE - warps.clz(warps.ballot(hit_coarse_bin))
+        left = need - warps.shuffle(over_coarse_bin, coarse_bin)
+        less = Int32(lower + warps.warp_sum(cutlass.select_(lane < coarse_bin, under, 0)))
+        first_bin = coarse_bin * (BINS // COARSE) + 2 * lane
+        both = Int64(0)
+        both_under = Int64(0)
+        for i in cutlass.range_constexpr(GROUP):
+            pair = warps.load_peer_pair(peers + (bins + first_bin), i)
+            both = both + pair
+            if i < rank:
+                both_under = both_under + pair
+        low = warps.pair_low(both)
+        high = warps.pair_high(both)
+        high_under = warps.pair_high(both_under)
+        through_bin = warps.scan(low + high)
+        over_bin = through_bin - (low + high)
+        hit_bin = (over_bin < left) & (through_bin >= left)
+        bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
+        less = less + warps.warp_sum(cutlass.select_(lane < bin, warps.pair_low(both_under) + high_under, 0))
+        if hit_bin:
+            wanted = Int32(left - over_bin)
+            digit = Int32(first_bin)
+            inside = Int32(low)
+            before = Int32(0)
+            if low < wanted:
+                digit = first_bin + 1
+                inside = high
+                before = low
+            within = Int32(warps.pair_low(both_under))
+            if digit > first_bin:
+                within = high_under
+                less = less + warps.pair_low(both_under)
+            wanted = wanted - before
+            shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
+            below = digit.to(cutlass.Uint32) << shift
+            top = cutlass.Uint32(end - below)
+            width = cutlass.Uint32(cutlass.min(span - below, (1 << shift) - 1))
+            if wanted == inside:
+                top = top - width - 1
+                width = cutlass.Uint32(0)
+                wanted = Int32(0)
+                inside = Int32(0)
+            if inside == 0:
+                less = less + within
+                within = Int32(0)
+            words = cute.make_rmem_tensor(4, Int32)
+            words[0] = top.to(Int32)
+            words[1] = width.to(Int32)
+            words[2] = wanted
+            words[3] = inside
+            cute.autovec_copy(words, warps.group(state, 4, 0))
+            state[4] = less
+            state[5] = within
+
+
+@cute.jit
+def collect(bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane):
+    """Mark a batch's keys above the range, in its words of the bitmap from `word` on; list those in it
+    from entry `first` on, or mark these too. A warp takes its entries with one atomic.
+    """
+    words = cute.make_rmem_tensor(KEEP, Int32)
+    own_words = above + word
+    for j in cutlass.range_constexpr(KEEP):
+        words[j] = warps.ballot(bits[j] > end)
+    if lane == 0:
+        for j in cutlass.range_constexpr(KEEP):
+            own_words[j] = words[j]
+    if listing:
+        left = Int32(0)
+        for j in cutlass.range_constexpr(KEEP):
+            left = left | cutlass.select_(end - bits[j] <= span, 1 << j, 0)
+        if warps.any_lane(left != 0):
+            slot = Int32(warps.scan(warps.popc(left)))
+            room = Int32(0)
+            if lane == LAST_LANE:
+                room = warps.fetch_add(counters, slot)
+            slot = slot + warps.shuffle(room, LAST_LANE)
+            place = Int32(~(owner << OFFSET_BITS | offset + lane))
+            listed = entries + first
+            for j in cutlass.range_constexpr(KEEP):
+                if end - bits[j] <= span:
+                    slot = slot - 1
+                    listed[slot] = warps.make_pair(bits[j], place - WORD * j)
+    else:
+        words = cute.make_rmem_tensor(KEEP, Int32)
+        own_words = equal + word
+        for j in cutlass.range_constexpr(KEEP):
+            words[j] = warps.ballot(end - bits[j] <= span)
+        if lane == 0:
+            for j in cutlass.range_constexpr(KEEP):
+                own_words[j] = words[j]
+
+
+@cute.jit
+def send_entries(peers, entries, first, counters, rank, warp, lane):
+    """Copy this CTA's part of the list to the same place in every peer; the warps share chunks and peers."""
+    count = counters[0]
+    for i in cutlass.range(warp, leaf.ceildiv(count, WORD) * GROUP, WARPS, unroll=1):
+        at = i // GROUP * WORD + lane
+        to = i % GROUP
+        if (at < count) & (to != rank):
+            warps.store_peer(peers + (first + at), to, entries[first + at])
+
+
+@cute.jit
+def bound_listed(entries, total, counters, end, span, thread, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    largest = cutlass.Uint32(0)
+    under = cutlass.Uint32(0)
+    for i in cutlass.range(thread, total, THREADS, unroll=1):
+        key = warps.pair_high(entries[i]).to(cutlass.Uint32)
+        if end - key <= span:
+            largest = cutlass.max(largest, key)
+            under = cutlass.max(under, ~key)
+    upper = warps.warp_most(largest)
+    lower = warps.warp_most(under)
+    if lane == 0:
+        warps.raise_to(counters + 5, upper)
+        warps.raise_to(counters + 6, lower)
+
+
+@cute.jit
+def read_bounded(end, span, counters):
+    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    bottom = cutlass.max(end - span, ~counters[6].to(cutlass.Uint32))
+    end = cutlass.min(end, counters[5].to(cutlass.Uint32))
+    span = end - bottom
+    return end, span
+
+
+@cute.jit
+def count_listed(hist, first, entries, total, end, span, thread):
+    """Count the next digit of the undecided ones of the first `total` list entries."""
+    shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
+    bins = hist + first
+    for i in cutlass.range(thread, total, THREADS, unroll=1):
+        below = end - warps.pair_high(entries[i]).to(cutlass.Uint32)
+        warps.count_where(bins + (below >> shift), below <= span)
+
+
+@cute.jit
+def sum_bins(mine, hist, first, sums, thread, warp, lane):
+    """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
+    warps' totals.
+    """
+    bins = hist + first
+    cute.autovec_copy(warps.group(bins, BINS // THREADS, thread), mine)
+    through = warps.scan(mine[0] + mine[1] + mine[2] + mine[3])
+    if lane == LAST_LANE:
+        sums[warp] = through
+    return through
+
+
+@cute.jit
+def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
+    """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
+    `state`.
+
+    `half`: the bins are those of the first digit.
+    """
+    own = mine[0] + mine[1] + mine[2] + mine[3]
+    other = Int32(0)
+    if lane < warp:
+        other = sums[lane]
+    left = need - (through - own + warps.warp_sum(other))
+    if (left > 0) & (left <= own):
+        digit = Int32(thread * (BINS // THREADS))
+        inside = Int32(mine[0])
+        before = Int32(0)
+        if mine[0] < left:
+            digit = thread * (BINS // THREADS) + 1
+            inside = mine[1]
+            before = mine[0]
+        upto_2 = mine[0] + mine[1]
+        if upto_2 < left:
+            digit = thread * (BINS // THREADS) + 2
+            inside = mine[2]
+            before = upto_2
+        upto_3 = upto_2 + mine[2]
+        if upto_3 < left:
+            digit = thread * (BINS // THREADS) + 3
+            inside = mine[3]
+            before = upto_3
+        wanted = Int32(left - before)
+        shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
+        below = digit.to(cutlass.Uint32) << shift
+        top = cutlass.Uint32(end - below)
+        width = cutlass.Uint32(cutlass.min(span - below, (1 << shift) - 1))
+        if wanted == inside:
+            top = top - width - 1
+            width = cutlass.Uint32(0)
+            wanted = Int32(0)
+            inside = Int32(0)
+        words = cute.make_rmem_tensor(4, Int32)
+        words[0] = top.to(Int32)
+        words[1] = width.to(Int32)
+        words[2] = wanted
+        words[3] = inside
+        cute.autovec_copy(words, warps.group(state, 4, 0))
+
+
+@cute.jit
+def clear_count_2560(words, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    begin = words
+    zero = cute.make_rmem_tensor(QUAD, Int32)
+    zero[0] = Int32(0)
+    zero[1] = Int32(0)
+    zero[2] = Int32(0)
+    zero[3] = Int32(0)
+    for i in cutlass.range_constexpr(1):
+        cute.autovec_copy(zero, warps.group(begin, QUAD, i * THREADS + thread))
+    if thread < 128:
+        cute.autovec_copy(zero, warps.group(begin, QUAD, THREADS + thread))
+
+
+@cute.jit
+def sift(entries, total, above, equal, counters, end, span, inside, rank, words, thread):
+    """After the rounds over the list: mark entries above the range; keep those in it from `target` on
+    where at most `ranked` are left to rank, else mark them as equal.
+    """
+    for i in cutlass.range(thread, total, THREADS, unroll=1):
+        entry = entries[i]
+        key = warps.pair_high(entry).to(cutlass.Uint32)
+        if key > end:
+            place = ~warps.pair_low(entry)
+            offset = place & 4194303
+            owner = (place >> OFFSET_BITS) - rank * WARPS
+            if owner < 0:
+                warps.atomic_add(counters + 2, 1)
+            if (owner >= 0) & (owner < WARPS):
+                warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
+        if (end - key <= span) & (inside > 0):
+            if inside > RANKED:
+                place = ~warps.pair_low(entry)
+                offset = place & 4194303
+                owner = (place >> OFFSET_BITS) - rank * WARPS
+                if owner < 0:
+                    warps.atomic_add(counters + 3, 1)
+                if (owner >= 0) & (owner < WARPS):
+                    warps.set_bits(equal + (owner * words + (offset >> 5)), 1 << (offset & 31))
+            else:
+                slot = Int32(0)
+                slot = warps.fetch_add(counters + 1, 1)
+                entries[LISTED + slot] = entry
+
+
+@cute.jit
+def rank_entries(entries, first, count, need, above, counters, rank, words, ties_higher, warp, lane):
+    """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it
+    with.
+    """
+    low = Int64(0)
+    high = Int64(0)
+    if lane < count:
+        low = warps.make_pair(
+            warps.pair_high(entries[first + lane]).to(cutlass.Uint32),
+            warps.pair_low(entries[first + lane]) ^ 0 - ties_higher
+        )
+    if lane + WORD < count:
+        high = warps.make_pair(
+            warps.pair_high(entries[first + (lane + WORD)]).to(cutlass.Uint32),
+            warps.pair_low(entries[first + (lane + WORD)]) ^ 0 - ties_higher
+        )
+    for i in cutlass.range(warp, count, WARPS, unroll=1):
+        entry = entries[first + i]
+        ahead = warps.popc(
+            warps.ballot(
+                warps.unsigned_above(
+                    low,
+                    warps.make_pair(
+                        warps.pair_high(entry).to(cutlass.Uint32), warps.pair_low(entry) ^ 0 - ties_higher
+                    )
+                )
+            )
+        ) + warps.popc(
+            warps.ballot(
+                warps.unsigned_above(
+                    high,
+                    warps.make_pair(
+                        warps.pair_high(entry).to(cutlass.Uint32), warps.pair_low(entry) ^ 0 - ties_higher
+                    )
+                )
+            )
+        )
+        if (ahead < need) & (lane == 0):
+            place = ~warps.pair_low(entry)
+            offset = place & 4194303
+            owner = (place >> OFFSET_BITS) - rank * WARPS
+            if owner < 0:
+                warps.atomic_add(counters + 2, 1)
+            if (owner >= 0) & (owner < WARPS):
+                warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
+
+
+@cute.jit
+def count_marks(bitmap, sums, first, words, warp, lane):
+    """Count each warp's marked columns in `sums`; those of lower lanes, which have consecutive words each,
+    are `before`.
+    """
+    own = Int32(0)
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = cutlass.min(begin + each, words)
+    for i in cutlass.range(begin, final, 1, unroll=1):
+        own = own + warps.popc(bitmap[first + i])
+    through = warps.scan(own)
+    if lane == LAST_LANE:
+        sums[warp] = through
+    before = through - own
+    return before
+
+
+@cute.jit
+def take_last_ties(before, above, equal, sums, take, rest, first, words, warp, lane):
+    """Select the last `take` columns marked as equal, of the `rest` that this CTA and those of higher rank
+    have.
+    """
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = cutlass.min(begin + each, words)
+    other = Int32(0)
+    if lane < warp:
+        other = sums[lane]
+    left = Int32(rest - take - warps.warp_sum(other) - before)
+    for i in cutlass.range(begin, final, 1, unroll=1):
+        word = Int32(equal[first + i])
+        found = warps.popc(word)
+        for _ in cutlass.range(cutlass.min(left, found), unroll=1):
+            word = word & word - 1
+        above[first + i] = above[first + i] | word
+        left = left - found
+
+
+@cute.jit
+def take_ties(before, above, equal, sums, take, first, words, warp, lane):
+    """Select the first `take` columns marked as equal, in order of position."""
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = cutlass.min(begin + each, words)
+    other = Int32(0)
+    if lane < warp:
+        other = sums[lane]
+    left = Int32(take - warps.warp_sum(other) - before)
+    for i in cutlass.range(begin, final, 1, unroll=1):
+        word = Int32(equal[first + i])
+        found = warps.popc(word)
+        if left > 0:
+            for bit in cutlass.range(left, found, 1, unroll=1):
+                word = word ^ 1 << (LAST_LANE - warps.clz(word))
+            above[first + i] = above[first + i] | word
+        left = left - found
+
+
+@cute.jit
+def place_marks(placed, before, sums, above, first, words, position, dense, warp, lane):
+    """Positions of each warp's marked columns, ascending, behind those of lower warps and lanes.
+
+    Of `dense` bitmaps, in which a lane has a word at most, a word at a time; 0 says that there are
+    none.
+    """
+    other = Int32(0)
+    if lane < warp:
+        other = sums[lane]
+    place = Int32(before + warps.warp_sum(other))
+    if dense:
+        below = (1 << lane) - 1
+        marks = cute.make_rmem_tensor(KEEP, Int32)
+        for base in cutlass.range(0, words, KEEP, unroll=1):
+            for j in cutlass.range_constexpr(KEEP):
+                marks[j] = above[first + (base + j)]
+            for j in cutlass.range_constexpr(KEEP):
+                slot = warps.shuffle(place, base + j) + warps.popc(marks[j] & below)
+                if marks[j] >> lane & 1 != 0:
+                    placed[slot] = position + (base + j) * WORD + lane
+    else:
+        each = leaf.ceildiv(words, WORD)
+        begin = lane * each
+        final = cutlass.min(begin + each, words)
+        for i in cutlass.range(begin, final, 1, unroll=1):
+            word = Int32(above[first + i])
+            while word != 0:
+                lowest = word & 0 - word
+                number = LAST_LANE - warps.clz(lowest)
+                placed[place] = position + i * WORD + number
+                place = place + 1
+                word = word ^ lowest
+
+
+@cute.jit
+def write_ids(
+    indices, indices_stride_0, row, skip, sums, placed, block_table, block_table_stride_0, line, page_size,
+    inverse, pages, first_page, thread, lane
+):
+    """Write the ids of this CTA's positions, of which `sums` tells where it is not alone, from slot `skip`
+    on.
+
+    `pages` holds the entries of the page table from `first_page` on, unless that is -1.
+    """
+    out = indices + Int64(row) * indices_stride_0 + skip
+    table = block_table + Int64(line) * block_table_stride_0
+    other = Int32(0)
+    if lane < WARPS:
+        other = sums[lane]
+    total = warps.warp_sum(other)
+    for slot in cutlass.range(thread, total, THREADS, unroll=4):
+        id = Int32(0)
+        id = placed[slot]
+        if page_size > 0:
+            page_position = id
+            page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
+            page_rest = page_position - page_or_less * page_size
+            page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
+            entry = Int32(0)
+            if first_page >= 0:
+                entry = pages[page - first_page]
+            else:
+                entry = table[page]
+            id = entry * page_size + cutlass.select_(page_rest >= page_size, page_rest - page_size, page_rest)
+        out[slot] = id
+
+
+@cute.jit
+def write_positions(positions, positions_stride_0, row, skip, sums, placed, thread, lane):
+    """Write this CTA's positions as `write_ids` does their ids."""
+    out = positions + Int64(scalars.anew(row)) * positions_stride_0 + skip
+    other = Int32(0)
+    if lane < WARPS:
+        other = sums[lane]
+    total = warps.warp_sum(other)
+    for slot in cutlass.range(thread, total, THREADS, unroll=1):
+        out[slot] = placed[slot]
+
+
+@cute.jit
+def write_values(
+    values, values_stride_0, logits, logits_stride_0, row, skip, sums, placed, first, thread, lane
+):
+    """Write the scores of this CTA's positions as `write_ids` does their ids; position 0 is that of column
+    `first`.
+    """
+    own = Int32(scalars.anew(row))
+    out = values + Int64(own) * values_stride_0 + skip
+    scores = logits + Int64(own) * logits_stride_0
+    other = Int32(0)
+    if lane < WARPS:
+        other = sums[lane]
+    total = warps.warp_sum(other)
+    for slot in cutlass.range(thread, total, THREADS, unroll=1):
+        score = Float32(scores[first + placed[slot]].to(Float32))
+        out[slot] = score
+
+
+@cute.jit
+def select(
+    logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, row_to_sequence: cute.Pointer,
+    offsets: cute.Pointer, ties_higher: Int32, has_sequences: Int32, has_offsets: Int32, has_values: Int32,
+    has_positions: Int32, values: cute.Pointer, positions: cute.Pointer, stride: Int32, logits_stride: Int32,
+    block_table_stride: Int32, k: Int32, indices_stride: Int32, values_stride: Int32, positions_stride: Int32,
+    hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer, coarse: cute.Pointer,
+    pages: cute.Pointer, sums: cute.Pointer, state: cute.Pointer, counters: cute.Pointer, row: Int32,
+    rank: Int32, owner: Int32, thread: Int32, warp: Int32, lane: Int32
+):
+    """Every warp owns a run of words of 32 columns."""
+    keys = cute.make_rmem_tensor(KEEP, cutlass.Uint32)
+    digits = cute.make_rmem_tensor(KEEP // 2, cutlass.Uint32)
+    mine = cute.make_rmem_tensor(BINS // THREADS, Int32)
+    worker = thread
+    clear_count_4096(hist, worker)
+    clear_count_8(counters, worker)
+    cute.arch.cluster_arrive_relaxed()
+    inverse, line = page_row(row, next_n, page_size)
+    cute.arch.griddepcontrol_wait()
+    few = load_few(logits, logits_stride, row, stride, lane)
+    if stride <= HELD:
+        load_words(keys, logits, logits_stride, row, owner * BATCH, stride, lane)
+    start = cutlass.max(row_starts[row], 0)
+    last = cutlass.min(row_ends[row], stride)
+    if has_sequences != 0:
+        line = row_to_sequence[row]
+    number = Int32(start * absolute)
+    if has_offsets != 0:
+        number = number + offsets[row]
+    cute.arch.griddepcontrol_launch_dependents()
+    cute.arch.sync_threads()
+    if last - start <= k:
+        take_all_indices(
+            indices, indices_stride, row, k, last - start, number, rank, block_table, block_table_stride,
+            line, page_size, inverse, worker
+        )
+        if has_positions != 0:
+            take_all_positions(
+                positions, positions_stride, row, k, last - start, number, rank, block_table,
+                block_table_stride, line, worker
+            )
+        if has_values != 0:
+            copy_all(values, values_stride, logits, logits_stride, row, k, start, last, rank, worker)
+        cute.arch.cluster_wait()
+    else:
+        keep_row(state, line, number - start, worker)
+        origin = Int32(0)
+        run = Int32(KEEP)
+        if stride > HELD:
+            origin = start >> 5 << 5
+            run = leaf.ceildiv(last - origin, WORD * WARPS * GROUP)
+        batches = leaf.ceildiv(run, KEEP)
+        words = batches * KEEP
+        base = origin + owner * run * WORD
+        hi = cutlass.min(last, base + run * WORD)
+        # The page-table entries that this CTA may need, one a thread, on their way while keys are counted.
+        first_page, entry = fetch_pages(
+            origin + rank * (run * (WORD * WARPS)), run * (WORD * WARPS), start, last, block_table,
+            block_table_stride, line, page_size, inverse, worker
+        )
+        end = cutlass.Uint32(0)
+        span = cutlass.Uint32(0)
+        need = Int32(k)
+        inside = Int32(0)
+        lower = Int32(0)
+        within = Int32(0)
+        rounds = Int32(0)
+        through = Int32(0)
+        near_key = cutlass.Uint32(0)
+        grain = cutlass.Uint32(0)
+        for step in cutlass.range(batches, unroll=1):
+            column = base + step * BATCH
+            if (step > 0) | (stride > HELD):
+                load_words(keys, logits, logits_stride, row, column, hi, lane)
+            if step == 0:
+                near_key, grain = guess_digits(few)
+            if near_key == 0:
+                make_keys_digits(keys, digits, column, start, hi, lane)
+                count_first(hist, digits, column, start, hi)
+            else:
+                make_keys(keys, column, start, hi, lane)
+                count_near(hist, keys, near_key, grain, column, start, hi)
+        cute.arch.sync_threads()
+        # A peer's shared memory may be written only once the peer runs.
+        cute.arch.cluster_wait()
+        send_sums_at_0(coarse, hist, rank, warp, lane)
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
+        pick_bin_of_group_half(state, hist, coarse, need, lower, near_key, grain, rank, warp, lane)
+        cute.arch.sync_threads()
+        end, span, need, inside = read_state(state)
+        lower = state[4]
+        within = state[5]
+        rounds = rounds + 1
+        # By now the entries have come.
+        if page_size > 0:
+            keep_entry(pages, entry, worker)
+        # More digits over the row while the undecided keys are too many to list.
+        while (inside > LISTED) & (span != 0):
+            for step in cutlass.range(batches, unroll=1):
+                if batches > 1:
+                    column = base + step * BATCH
+                    load_words(keys, logits, logits_stride, row, column, hi, lane)
+                    make_keys(keys, column, start, hi, lane)
+                count_keys(hist, (rounds & 1) * BINS, keys, end, span)
+            cute.arch.sync_threads()
+            send_sums(coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, rank, warp, lane)
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
+            # Now every peer has read the counts of the round before.
+            clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
+            pick_bin_of_group(
+                state, hist, (rounds & 1) * BINS, coarse, (rounds & 1) * (GROUP * COARSE), need, lower, end,
+                span, rank, warp, lane
+            )
+            cute.arch.sync_threads()
+            end, span, need, inside = read_state(state)
+            lower = state[4]
+            within = state[5]
+            rounds = rounds + 1
+        # One pass marks what is above the range and lists what is in it; the last batch is still held.
+        listing = (inside > 0) & (inside <= LISTED)
+        for step in cutlass.range(batches, unroll=1):
+            batch = batches - 1 - step
+            if step > 0:
+                column = base + batch * BATCH
+                load_words(keys, logits, logits_stride, row, column, hi, lane)
+                make_keys(keys, column, start, hi, lane)
+            collect(
+                keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end, span,
+                listing, owner, batch * BATCH, lane
+            )
+        cute.arch.sync_threads()
+        # The last use of a peer's memory: nothing after this barrier reads or writes one.
+        send_entries(entries, entries, within, counters, rank, warp, lane)
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
+        first = warp * words
+        ties = Int32(cutlass.max(need - within * (1 - ties_higher), 0))
+        taken = Int32(cutlass.min(within, need))
+        if ties_higher != 0:
+            taken = cutlass.max(within - (inside - need), 0)
+        skip = Int32(lower + taken)
+        rest = Int32(inside - within)
+        if listing:
+            ranked = Int32(0)
+            if inside > RANKED:
+                total = Int32(inside)
+                if inside > MANY:
+                    bound_listed(entries, total, counters, end, span, worker, lane)
+                    cute.arch.sync_threads()
+                    end, span = read_bounded(end, span, counters)
+                while (inside > RANKED) & (span != 0):
+                    count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker)
+                    clear_count_2048(hist, (rounds + 1 & 1) * BINS, worker)
+                    cute.arch.sync_threads()
+                    through = sum_bins(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+                    cute.arch.sync_threads()
+                    pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
+                    cute.arch.sync_threads()
+                    end, span, need, inside = read_state(state)
+                    if inside > RANKED:
+                        bound_listed(entries, total, counters, end, span, worker, lane)
+                        cute.arch.sync_threads()
+                        end, span = read_bounded(end, span, counters)
+                    rounds = rounds + 1
+                if inside > RANKED:
+                    clear_count_2560(equal, worker)
+                    cute.arch.sync_threads()
+                sift(entries, total, above, equal, counters, end, span, inside, rank, words, worker)
+                ranked = Int32(LISTED)
+                cute.arch.sync_threads()
+            if inside <= RANKED:
+                rank_entries(
+                    entries, ranked, inside, need, above, counters, rank, words, ties_higher, warp, lane
+                )
+            cute.arch.sync_threads()
+            # Lower ranks select of the list as well, and take equal ones.
+            lower_equal = counters[3]
+            ties = Int32(0)
+            if inside > RANKED:
+                ties = cutlass.max(need - lower_equal * (1 - ties_higher), 0)
+                rest = inside - lower_equal
+            taken = Int32(cutlass.min(lower_equal, need))
+            if ties_higher != 0:
+                taken = cutlass.max(lower_equal - (inside - need), 0)
+            skip = lower + counters[2] + taken
+        before = Int32(0)
+        if ties > 0:
+            before = count_marks(equal, sums, first, words, warp, lane)
+            cute.arch.sync_threads()
+            if ties_higher != 0:
+                take_last_ties(before, above, equal, sums, ties, rest, first, words, warp, lane)
+            else:
+                take_ties(before, above, equal, sums, ties, first, words, warp, lane)
+            cute.arch.sync_threads()
+        before = count_marks(above, sums, first, words, warp, lane)
+        cute.arch.sync_threads()
+        position = base + state[7]
+        dense = (last - start <= k * DENSE) & (words <= WORD)
+        place_marks(hist, before, sums, above, first, words, position, dense, warp, lane)
+        cute.arch.sync_threads()
+        write_ids(
+            indices, indices_stride, row, skip, sums, hist, block_table, block_table_stride, state[6],
+            page_size, inverse, pages, first_page, worker, lane
+        )
+        if has_positions != 0:
+            write_positions(positions, positions_stride, row, skip, sums, hist, worker, lane)
+        if has_values != 0:
+            write_values(
+                values, values_stride, logits, logits_stride, row, skip, sums, hist, 0 - state[7], worker,
+                lane
+            )
+
+
+@cute.kernel
+def topk_selector__cutedsl_sm100a__g16_t512_r16_c1_fp16_opt1(
+    logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, row_to_sequence: cute.Pointer,
+    offsets: cute.Pointer, ties_higher: Int32, has_sequences: Int32, has_offsets: Int32, has_values: Int32,
+    has_positions: Int32, values: cute.Pointer, positions: cute.Pointer, rows: Int32, stride: Int32,
+    logits_stride: Int32, b: Int32, max_pages: Int32, block_table_stride: Int32, k: Int32,
+    indices_stride: Int32, mapped_rows: Int32, offset_rows: Int32, value_rows: Int32, value_columns: Int32,
+    values_stride: Int32, position_rows: Int32, position_columns: Int32, positions_stride: Int32
+):
+    shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    hist = shared.hist.data_ptr()
+    entries = shared.entries.data_ptr()
+    above = shared.above.data_ptr()
+    equal = shared.equal.data_ptr()
+    coarse = shared.coarse.data_ptr()
+    pages = shared.pages.data_ptr()
+    sums = shared.sums.data_ptr()
+    state = shared.state.data_ptr()
+    counters = shared.counters.data_ptr()
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    lane = cute.arch.lane_idx()
+    row, rank, _ = cute.arch.block_idx()
+    owner = rank * WARPS + warp
+    select(
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, row_to_sequence,
+        offsets, ties_higher, has_sequences, has_offsets, has_values, has_positions, values, positions,
+        stride, logits_stride, block_table_stride, k, indices_stride, values_stride, positions_stride, hist,
+        entries, above, equal, coarse, pages, sums, state, counters, row, rank, owner, thread, warp, lane
+    )
+
+
+@cute.jit
+def program(
+    logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, row_to_sequence: cute.Pointer,
+    offsets: cute.Pointer, ties_higher: Int32, has_sequences: Int32, has_offsets: Int32, has_values: Int32,
+    has_positions: Int32, values: cute.Pointer, positions: cute.Pointer, rows: Int32, stride: Int32,
+    logits_stride: Int32, b: Int32, max_pages: Int32, block_table_stride: Int32, k: Int32,
+    indices_stride: Int32, mapped_rows: Int32, offset_rows: Int32, value_rows: Int32, value_columns: Int32,
+    values_stride: Int32, position_rows: Int32, position_columns: Int32, positions_stride: Int32
+):
+    kernel = topk_selector__cutedsl_sm100a__g16_t512_r16_c1_fp16_opt1(
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, row_to_sequence,
+        offsets, ties_higher, has_sequences, has_offsets, has_values, has_positions, values, positions, rows,
+        stride, logits_stride, b, max_pages, block_table_stride, k, indices_stride, mapped_rows, offset_rows,
+        value_rows, value_columns, values_stride, position_rows, position_columns, positions_stride
+    )
+    kernel.launch(grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 16, 1), min_blocks_per_mp=1)
