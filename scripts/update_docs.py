@@ -15,7 +15,7 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -27,18 +27,18 @@ sys.path.append(str(ROOT / "benchmarks"))
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
+import case_pages  # noqa: E402
 import count_lines  # noqa: E402
 import draw_pipeline  # noqa: E402
 import ladder  # noqa: E402
 import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
 import walkthrough  # noqa: E402
+from case_pages import table  # noqa: E402
 
 from codegen.sweep import FUNCTIONS, SHARED_LEAVES, leaf_modules  # noqa: E402
 from dsl_kernels import backends, cases, env, measured, problems, profile, programs, variants  # noqa: E402
 from dsl_kernels.arch import ARCHS, GPUS, get_arch  # noqa: E402
-from dsl_kernels.cases import base as case_records  # noqa: E402
-from dsl_kernels.cases import claims as case_claims  # noqa: E402
 from dsl_kernels.profile import recorded  # noqa: E402
 from dsl_kernels.tile.describe import describe, in_words  # noqa: E402
 from dsl_kernels.tile.leaf_text import Function  # noqa: E402
@@ -49,15 +49,7 @@ from dsl_kernels.verification import runs  # noqa: E402
 from tests.fuzz.attacks import ATTACKS  # noqa: E402
 
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-CASES = ROOT / "docs" / "cases"
 MARKER = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
-
-
-def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A Markdown table."""
-    names = list(columns)
-    lines = [names, ["---"] * len(names), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def code(language: str, text: str) -> str:
@@ -362,125 +354,6 @@ def dsl_builds() -> str:
     return table(columns, rows)
 
 
-# Figures of a case's row in the order of their columns, with their heads.
-FIGURES = {
-    "us": "µs", "a_us": "unchanged µs", "b_us": "changed µs", "ratio": "ratio", "noise": "noise band", "verdict": "verdict",
-    "gbps": "GB/s", "tflops": "TFLOP/s", "h2d_gbps": "to the GPU GB/s", "d2h_gbps": "back GB/s", "kernel_us": "kernel µs",
-    "without_us": "normal µs", "with_us": "persisting µs", "lightning_indexer": "scoring µs", "topk_selector": "selection µs",
-    "sparse_mla": "attention µs", "engine": "engine", "warps": "warps", "depth": "rows a warp", "registers": "registers",
-    "spills": "spills", "setting": "setting", "cycles": "cycles a tile", "share": "share", "source": "source", "error": "error",
-}  # fmt: skip
-# Too many rows for a page: the picture shows them.
-DRAWN_ONLY = ("sweep", "link", "read", "timeline")
-COUNTERS = {
-    "gpu__time_duration.sum": "ns",
-    "dram__throughput.avg.pct_of_peak_sustained_elapsed": "DRAM %",
-    "lts__t_sector_hit_rate.pct": "L2 hit %",
-    "sm__warps_active.avg.pct_of_peak_sustained_active": "occupancy %",
-    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed": "tensor pipe %",
-    "launch__registers_per_thread": "registers",
-}
-
-
-VARIANT_ID = re.compile(r"\b[a-z_]+__(?:tilelang|cutedsl)_sm\d+a__\w+")
-
-
-def figure(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return "-" if value is None else str(value).splitlines()[0][:90]
-
-
-def case_tables(name: str) -> str:
-    """What a case measured, what its counters said, and whether that was expected."""
-    record = case_records.read(CASES / f"{name}.json")
-    where = record["environment"]
-    parts = [
-        f"{where.get('gpu')}, driver {where.get('driver')}, torch {where.get('torch')}, {where.get('date')}, "
-        f"{record['seconds']:.0f} s: `{where['command']}`",
-        recorded_at(record),
-    ]
-    for kind in dict.fromkeys(row.get("kind") for row in record["rows"]):
-        rows = [{**row, **row.get("ops", {})} for row in record["rows"] if row.get("kind") == kind]
-        columns = [key for key in FIGURES if any(row.get(key) is not None for row in rows)]
-        if kind in DRAWN_ONLY or not columns:
-            continue
-        checks = [{True: "yes", False: "no", None: "-"}[row.get("ok")] for row in rows]
-        cells = [
-            [row["name"], check, *(figure(row.get(key)) for key in columns)]
-            for row, check in zip(rows, checks, strict=True)
-        ]
-        parts.append(
-            table([kind.replace("_", " "), "result right", *(FIGURES[key] for key in columns)], cells)
-        )
-    if record["counters"]:
-        rows = [
-            [launch, *(figure(held["metrics"].get(key)) for key in COUNTERS), stalls(held["metrics"])]
-            for launch, held in record["counters"].items()
-        ]
-        parts.append(table(["launch", *COUNTERS.values(), "most time in"], rows))
-    if record["expected"]:
-        rows = [
-            [
-                e["launch"], f"`{e['metric']}`", f"{e['relation']} {', '.join(e['wanted']) if isinstance(e['wanted'], list) else e['wanted']}",
-                figure(e["got"]), {True: "yes", False: "**no**", None: "not read"}[e["holds"]], e["why"],
-            ]
-            for e in record["expected"]
-        ]  # fmt: skip
-        parts.append(table(["launch", "counter", "expected", "read", "as expected", "it means"], rows))
-    parts += [f"Note: {note.splitlines()[0][:200]}" for note in record["notes"]]
-    return "\n\n".join(parts)
-
-
-def recorded_at(record: dict[str, Any]) -> str:
-    """The commit of a record, and what of it is no more."""
-    commit = record["environment"]["commit"]
-    dirty = ", with changes that were not committed" if commit.endswith("+") else ""
-    said = f"Recorded at commit {commit.rstrip('+')}{dirty}. Kernels that changed since may take other times"
-    known = {v.id for v in variants.variants()}
-    text = json.dumps(record)
-    # A kernel's name is its variant's, with what the DSL appends.
-    named = {re.sub(r"_(kernel|0)$", "", name) for name in VARIANT_ID.findall(text)}
-    gone = ", ".join(f"`{name}`" for name in sorted(named - known))
-    return f"{said}; the committed set no longer holds {gone}." if gone else f"{said}."
-
-
-def stalls(metrics: dict[str, float]) -> str:
-    shares = list(case_records.stall_shares(metrics).items())[:3]
-    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares) or "-"
-
-
-def claims() -> str:
-    """Every claim, a table a source."""
-    found = case_claims.table(case_claims.records_in(CASES))
-    counts = {verdict: sum(row["verdict"] == verdict for row in found) for verdict in case_claims.VERDICTS}
-    parts = [
-        f"{len(found)} claims: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "."
-    ]
-    commits = {row["command"].split()[-1]: row["commit"] for row in found if row["commit"]}
-    by_commit = defaultdict(list)
-    for case, commit in sorted(commits.items()):
-        by_commit[commit.replace("+", " with changes that were not committed")].append(case)
-    parts.append(
-        "Records by commit, since when kernels may have changed: "
-        + "; ".join(f"{commit}: {', '.join(names)}" for commit, names in by_commit.items())
-        + "."
-    )
-    for source, title in case_claims.SOURCES.items():
-        rows = [
-            [
-                row["statement"],
-                f"**{row['verdict']}**",
-                row["measured"],
-                f"`{row['command'].removeprefix('python -m dsl_kernels ')}`",
-            ]
-            for row in sorted(found, key=lambda row: case_claims.VERDICTS.index(row["verdict"]))
-            if row["source"] == source
-        ]
-        parts += [f"## {source}: {title}", table(["claim", "verdict", "measured", "command"], rows)]
-    return "\n\n".join(parts)
-
-
 def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
@@ -761,8 +634,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "hand_written": hand_written,
     "dsl_lines": dsl_lines,
     "dsl_builds": dsl_builds,
-    "claims": claims,
-    **{f"case_{name}": partial(case_tables, name) for name in cases.names()},
+    "claims": case_pages.claims,
+    **{f"case_{name}": partial(case_pages.tables, name) for name in cases.names()},
     "planted": planted,
     "turned_knobs": turned_knobs,
     "looks": looks,

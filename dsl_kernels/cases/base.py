@@ -227,14 +227,19 @@ def judged(case: Case, counters: Mapping[str, Mapping[str, Any]]) -> list[dict[s
     return found
 
 
-def stall_shares(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Share of the warps' time by stall reason, greatest first; "selected" is a warp that issues."""
+def stall_cycles(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Cycles of a warp for each instruction that it issues, by stall reason; "selected" is the issue itself."""
     before, after = "smsp__average_warps_issue_stalled_", "_per_issue_active.ratio"
-    cycles = {
+    return {
         name.removeprefix(before).removesuffix(after): value
         for name, value in metrics.items()
         if name.startswith(before) and name.endswith(after)
     }
+
+
+def stall_shares(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Share of the warps' time by stall reason, greatest first."""
+    cycles = stall_cycles(metrics)
     total = sum(cycles.values())
     if not total:
         return {}

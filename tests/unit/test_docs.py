@@ -44,6 +44,7 @@ def script(name: str) -> ModuleType:
 
 count_lines = script("count_lines")
 walkthrough = script("walkthrough")
+case_pages = script("case_pages")
 ladder = script("ladder")
 draw_pipeline = script("draw_pipeline")
 record_builds = script("record_builds")
