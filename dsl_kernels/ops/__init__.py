@@ -15,6 +15,7 @@ from .merge_outputs import merge_outputs
 from .resample_trajectories import resample_trajectories
 from .sparse_mla import sparse_mla
 from .topk_selector import topk_selector
+from .window_ids import window_ids
 from .workspace import Workspace
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "selections",
     "sparse_mla",
     "topk_selector",
+    "window_ids",
 ]
