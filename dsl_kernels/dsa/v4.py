@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..arguments import integer, require, require_dense
-from ..ops import Workspace, lightning_indexer, sparse_mla, topk_selector
+from ..ops import Workspace, lightning_indexer, sparse_mla, topk_selector, window_ids
 from ..ops.topk_selector import MAX_K
 from ..problems.lightning_indexer import PAGE
 from . import _logits, _scratch
@@ -137,7 +137,7 @@ def decode(
     options["workspace"] = scratch
 
     with held:
-        ids = _window_ids(seq_lens, window_table, kv.shape[1], window)
+        ids = window_ids(seq_lens, window_table, window, page_size=kv.shape[1], **options)
         extra: torch.Tensor | None = None
         if extra_kv is not None and block_table is not None:
             compressed = torch.div(seq_lens, ratio, rounding_mode="floor")
@@ -181,13 +181,3 @@ def decode(
             lse_base=lse_base, **options,
         )  # fmt: skip
     return Output(out, lse, ids, extra)
-
-
-def _window_ids(seq_lens: torch.Tensor, table: torch.Tensor, page: int, window: int) -> torch.Tensor:
-    """The ids [rows, window] of the last tokens that each query sees, in ascending position, -1 after them."""
-    b = seq_lens.shape[0]
-    ends = seq_lens.unsqueeze(2)
-    at = (ends - window).clamp_(min=0) + torch.arange(window, dtype=torch.int32, device=seq_lens.device)
-    column = torch.div(at, page, rounding_mode="floor").clamp_(max=table.shape[1] - 1)
-    pages = table.gather(1, column.view(b, -1).long()).view(at.shape)
-    return torch.where(at < ends, pages * page + at % page, -1).view(-1, window)

@@ -19,7 +19,7 @@ def place_id(
     number = first + m.thread
     if number < window:
         sequence = named("sequence", row // next_n)
-        length = seq_lens.row("lengths", row, 1)[0]
+        length = seq_lens.row("lengths", sequence, next_n)[row - sequence * next_n]
         end = named("end", minimum(maximum(length, 0), max_pages * page_size))
         at = named("at", maximum(end - window, 0) + number)
         found: Int32 = -1

@@ -41,8 +41,8 @@ def place_id(
     number = first + thread
     if number < window:
         sequence = row // next_n
-        lengths = seq_lens + Int64(row) * 1
-        length = lengths[0]
+        lengths = seq_lens + Int64(sequence) * next_n
+        length = lengths[row - sequence * next_n]
         end = cutlass.min(cutlass.max(length, 0), max_pages * page_size)
         at = cutlass.max(end - window, 0) + number
         found = Int32(-1)

@@ -24,7 +24,7 @@ def place_id(indices, seq_lens, window_table, row, first, next_n, max_pages, pag
     number = first + thread
     if number < window:
         sequence = row // next_n
-        length = seq_lens[row, 0]
+        length = seq_lens[sequence, row - sequence * next_n]
         end = T.min(T.max(length, 0), max_pages * page_size)
         at = T.max(end - window, 0) + number
         found = T.alloc_var("int32", init=-1)

@@ -1,0 +1,28 @@
+"""Cases of the leaf that works out the ids of a window."""
+
+from __future__ import annotations
+
+from leaf_probes import Probe, case, spread
+
+from dsl_kernels import problems
+from dsl_kernels.device.text import window_ids as leaf
+from dsl_kernels.verification import trial
+
+THREADS = 64
+
+
+@case(leaf.place_id, workload=("tiny", "odd_pages"), row=(0, 2, 5), first=(0, 2 * THREADS))
+def place_id(p: Probe, workload: str, row: int, first: int) -> None:
+    """Of a query without a token, of one of few and of one of many; the first ids, and those at the end of the window."""
+    p.threads = THREADS
+    drawn = trial.draw("window_ids", problems.get("window_ids").workload(workload), 0)
+    (b, next_n), window = drawn["seq_lens"].shape, drawn["window"]
+    sizes = {"row": row, "first": first, "next_n": next_n, "max_pages": drawn["window_table"].shape[1]}
+    sizes |= {"page_size": drawn["page_size"], "window": window}
+    p.call(
+        spread(p, "indices", p.integers(0, 9, b * next_n, window), out=True),
+        p.operand("seq_lens", drawn["seq_lens"]),
+        spread(p, "window_table", drawn["window_table"].contiguous(), gap=3),
+        *(p.dim(*size) for size in sizes.items()),
+        THREADS,
+    )
