@@ -402,7 +402,7 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from (("default", {"rows": b, "len": n, "k": k}) for b, n, k in fewer)
         prompts = product((1024, 2048, 4096, 8192), (32768, 131072))
         yield from (("default", {"rows": s, "len": n, "k": 2048}) for s, n in prompts)
-        others = product(("bf16", "fp16", *OPTIONS.values()), (1, 64), (32768, 131072))
+        others = product(("bf16", "fp16", *OPTIONS.values()), (1, 16, 64, 128), (32768, 131072))
         yield from ((form, {"rows": b, "len": n, "k": 2048}) for form, b, n in others)
         return
     yield from (("default", {"rows": b, "len": n, "k": 2048}) for b, n in product(batches, lengths))

@@ -154,4 +154,5 @@ PROBLEM = Problem(
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
+    units=lambda form, dims: ("queries", dims["rows"]),
 )
