@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,7 @@ from ... import ops
 from ...dsa import check as sampling
 from ...dsa.drawing import part_of
 from ...dsa.steps import StepInputs, StepSize, draw
-from ...problems._sparse_mla_forms import EXTRA, ROPELESS, split_v4_cache, v4_pages_of
+from ...problems._sparse_mla_forms import EXTRA, ROPELESS, split_cache, split_v4_cache, v4_pages_of
 from ...problems.layouts import (
     LATENT_DIM,
     NOPE8_TOKEN_BYTES,
@@ -64,20 +63,16 @@ def _prepare(point: Point, seed: int) -> Fixture:
         topk=64,
     )
     index_cache = torch.empty(1, PAGE, 1, 132, dtype=torch.uint8, device=measure.DEVICE)
-    drawn = draw(size, device=measure.DEVICE, seed=seed, sets=sets, given={"k_index_cache": index_cache})
+    drawn: list[StepInputs | _Ropeless] = draw(size, device=measure.DEVICE, seed=seed, sets=sets, given={"k_index_cache": index_cache})
     if point.form == "nope8":
-        # The same tokens without their rope.
-        drawn = [
-            replace(s, tensors={**s.tensors, "kv": s.tensors["kv"][..., :NOPE8_TOKEN_BYTES].contiguous()})
-            for s in drawn
-        ]
+        drawn = [_Ropeless(s) for s in drawn]
     ids = [_ids(p.get("ids", "random"), t, topk, n, seed, turn) for turn in range(sets)]
     lse = partial(torch.empty, t, heads, dtype=torch.float32, device=measure.DEVICE)
     outs = [(torch.empty_like(s.tensors["q_nope"]), lse()) for s in drawn]
     dims = {"t": t, "heads": heads, "n": n, "topk": topk, "ckv_stride": 512, "kpe_stride": 64}
     rope = point.form not in ROPELESS
 
-    def cache_rows(inputs: StepInputs) -> dict[str, torch.Tensor]:
+    def cache_rows(inputs: StepInputs | _Ropeless) -> dict[str, torch.Tensor]:
         return {name: rows for name, rows in inputs.cache_rows().items() if rope or name != "kpe"}
 
     # A graph's own words would be zeroed before each launch, 3 us, once the captures of a sweep have shared out what is zero.
@@ -189,8 +184,21 @@ def _prepare_v4(point: Point, seed: int) -> Fixture:
     return fixture
 
 
+class _Ropeless:
+    """Inputs of a step over the same fp8 tokens without their rope: no step has such, so no step checks them."""
+
+    def __init__(self, inputs: StepInputs) -> None:
+        tokens = inputs.tensors["kv"][..., :NOPE8_TOKEN_BYTES].contiguous()
+        self.tensors = {**inputs.tensors, "kv": tokens}
+        self.sm_scale, self.lse_base = inputs.sm_scale, inputs.lse_base
+
+    def cache_rows(self) -> dict[str, torch.Tensor]:
+        """The cache as an operand of the sparse_mla problem."""
+        return {"kv_cache": split_cache(self.tensors["kv"], None)[1]["kv_cache"]}
+
+
 def _rows(
-    inputs: StepInputs, ids: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, *, rope: bool
+    inputs: StepInputs | _Ropeless, ids: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, *, rope: bool
 ) -> Sample:
     rows = sampling._spread(len(out), SAMPLED).to(out.device)
     given = sampling._attention(inputs, rows, ids[rows])
