@@ -33,6 +33,7 @@ from dsl_kernels.ops import (
     lightning_indexer_prefill,
     sparse_mla,
     topk_selector,
+    window_ids,
 )
 from dsl_kernels.problems.binding import Bound
 from dsl_kernels.problems.layouts import pack_v4_pages
@@ -158,6 +159,47 @@ def test_the_largest_scores_of_equal_ones_and_of_none() -> None:
     torch.testing.assert_close(
         most[0], torch.full((16,), 16.0).index_fill(0, torch.tensor(3), 0.0), rtol=2e-7, atol=1e-16
     )
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_ids_of_a_window_lie_in_the_pages_of_the_last_tokens(arch: str) -> None:
+    """Into rows of a wider buffer, from a slice of a table; lengths past the table and below zero are the nearest."""
+    lens = torch.tensor([[1, 5], [0, -4], [30, 99]], dtype=torch.int32)
+    table = torch.tensor([[7, 3, 5, -9], [-9, -9, -9, -9], [-9, 2, 9, 4]], dtype=torch.int32)
+    wide = torch.full((6, 20), 77, dtype=torch.int32)
+    found = window_ids(lens, table[:, :4], 18, page_size=8, out=wide[:, 1:19], arch=arch, **CPU)
+    assert found.data_ptr() == wide[:, 1:].data_ptr() and (wide[:, [0, 19]] == 77).all()
+    by_hand = [
+        [56],
+        [56, 57, 58, 59, 60],
+        [],
+        [],
+        [*range(20, 24), *range(72, 80), *range(32, 38)],
+        [*range(22, 24), *range(72, 80), *range(32, 40)],
+    ]
+    wanted = torch.tensor([ids + [-1] * (18 - len(ids)) for ids in by_hand])
+    assert torch.equal(found.long(), wanted)
+
+
+BAD_WINDOW = {
+    "window": ({"window": 0}, InvalidArgumentError, "window.*1 to 1048576"),
+    "page size": ({"page_size": 0}, InvalidArgumentError, "page_size.*1 to"),
+    "page size too large": ({"page_size": 1 << 30}, InvalidArgumentError, "max_pages . page_size <= 2147483647"),
+    "lengths dtype": ({"seq_lens": torch.zeros(2, 1)}, ArgumentTypeError, "seq_lens.*int32"),
+    "lengths of rows": ({"seq_lens": torch.zeros(2, dtype=torch.int32)}, InvalidArgumentError, "seq_lens.*2 dimensions"),
+    "sequences": ({"window_table": torch.zeros(3, 4, dtype=torch.int32)}, InvalidArgumentError, "window_table.*b = 2"),
+    "out": ({"out": torch.zeros(2, 5, dtype=torch.int32)}, InvalidArgumentError, "out.*window = 4"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_WINDOW)
+def test_window_ids_refuses(case: str) -> None:
+    change, error, message = BAD_WINDOW[case]
+    args = {
+        "seq_lens": torch.zeros(2, 1, dtype=torch.int32), "window_table": torch.zeros(2, 4, dtype=torch.int32), "window": 4, **CPU
+    }  # fmt: skip
+    with pytest.raises(error, match=message):
+        window_ids(**{**args, **change})
 
 
 @pytest.mark.parametrize(("heads", "arch"), [(8, "sm_90a"), (12, "sm_100a"), (64, "sm_90a"), (64, "sm_100a")])
