@@ -85,9 +85,8 @@ def _stage(
     room = arch.smem_per_cta - others - SMALL_BYTES
     stages = Size(min(MOST_STAGED, room // (tokens * layouts.FP8_TOKEN_BYTES)), "STAGED_HALVES")
     # Of DeepSeek-V4's tokens the last dims are bf16 too.
-    beside = (Buffer("raw_pe_s", shared, (tokens, ROPE_DIM), "bfloat16", stages, swizzle=128),)
-    if k.kv == "nope8":
-        beside = ()
+    rope = Buffer("raw_pe_s", shared, (tokens, ROPE_DIM), "bfloat16", stages, swizzle=128)
+    beside = () if k.kv == "nope8" else (rope,)
     parts = ("raw_s", *(buffer.name for buffer in beside), "scale_s")
     return (
         Buffer("raw_s", shared, (tokens, LATENT_DIM // 4), "int32", stages, swizzle=128, doc="four fp8 values a word"),
