@@ -86,7 +86,6 @@ LISTED = tuple(
 STRUCTURES = (
     Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
     Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, *LISTED)),
-    Structure("selection, a sample of a row in a cluster", "topk_selector__cutedsl_sm90a__g2_t1024_r16_c1_s64", (*SELECTION, *LISTED)),
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}), (LONG_NEAR, {}))),
     Structure("selection with options, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_opt1", WITH_OPTIONS),
 )  # fmt: skip
