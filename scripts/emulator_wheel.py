@@ -40,7 +40,7 @@ import ptx_emulator.errors
 ptx_emulator.errors.DslKernelError = ptx_emulator.PtxEmulatorError
 sys.modules["dsl_kernels"] = ptx_emulator
 for found in pkgutil.walk_packages(ptx_emulator.__path__, "ptx_emulator."):
-    if not found.name.endswith(("__main__", "pytest_plugin")):
+    if not found.name.endswith(("__main__", "_core", "pytest_plugin")):
         sys.modules[found.name.replace("ptx_emulator", "dsl_kernels", 1)] = importlib.import_module(found.name)
 """
 

@@ -101,13 +101,11 @@ def _sparse_mla(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]
         joined["all_resident"] = 0  # then the last to come merges
     if walks:  # one CTA for all queries
         launch["ctas"] = 1
-    for ids in ("holes", "mixed"):
-        found = _workload(
-            k.kv, {"t": t, "heads": attended_heads(vars(k)), "topk": topk, "n": 2 * topk, "ids": ids}
-        )
-        yield found, launch
-        if ids == "holes":
-            yield found, joined
+    sizes = {"t": t, "heads": attended_heads(vars(k)), "topk": topk, "n": 2 * topk}
+    yield _workload(k.kv, {**sizes, "ids": "holes"}), launch
+    # A row that its length does not cut, one of no tokens and one of some.
+    yield _workload(k.kv, {**sizes, "ids": "holes", "lengths": True}), joined
+    yield _workload(k.kv, {**sizes, "ids": "mixed"}), launch
 
 
 def _lightning_indexer(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:

@@ -429,6 +429,36 @@ def test_a_lane_that_issues_a_copy_for_its_warp_has_met_the_others(copy):
     assert codes(missing, block=32, strict_races=True)[0] == {"lane-race"}
 
 
+REFILL = """
+shl.b32 %r4, %r1, 2; and.b32 %r4, %r4, 127; add.u32 %r5, %r2, %r4; setp.ne.u32 %p1, %r1, 0; @%p1 bra SET;
+mbarrier.init.shared.b64 [%r3], 1; mbarrier.init.shared.b64 [%r3+8], 1; SET: bar.sync 0;
+and.b32 %r6, %r1, 31; setp.ne.u32 %p3, %r6, 0; setp.gt.u32 %p2, %r1, 31; @%p2 bra TAKE;
+@%p3 bra DONE;
+mbarrier.arrive.expect_tx.shared.b64 _, [%r3], 128;
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%d1], 128, [%r3];
+BACK: mbarrier.try_wait.parity.shared.b64 %p4, [%r3+8], 0; @!%p4 bra BACK;
+mbarrier.arrive.expect_tx.shared.b64 _, [%r3], 128;
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%d1], 128, [%r3];
+AGAIN: mbarrier.try_wait.parity.shared.b64 %p4, [%r3], 1; @!%p4 bra AGAIN;
+bra DONE;
+TAKE: mbarrier.try_wait.parity.shared.b64 %p4, [%r3], 0; @!%p4 bra TAKE;
+ld.shared.u32 %r7, [%r5];
+READ
+@!%p3 mbarrier.arrive.shared.b64 _, [%r3+8];
+DONE:
+"""
+
+
+def test_a_copy_into_what_lanes_have_read_needs_the_barrier_before_one_arrives_for_them():
+    assert codes(REFILL.replace("READ", SYNC), block=64, n=8, strict_races=True) == (set(), set())
+    missing = REFILL.replace("READ", "shfl.sync.idx.b32 %r8, %r1, 0, 31, -1;")
+    assert codes(missing, block=64, n=4) == (set(), {"lane-race"})
+    with pytest.raises(
+        EmulatorError, match=r"bulk copy write .* earlier load by lane 1 of warp 1: another lane"
+    ):
+        launch(simple(BEGIN + missing), 1, 64, [np.zeros(64, np.uint32)], strict_races=True)
+
+
 STAGES = """
 setp.ne.u32 %p1, %r1, 0; @%p1 bra SET; mbarrier.init.shared.b64 [%r3], 32; mbarrier.init.shared.b64 [%r3+8], 32; SET: bar.sync 0;
 setp.gt.u32 %p2, %r1, 31; and.b32 %r4, %r1, 31; shl.b32 %r4, %r4, 2; add.u32 %r5, %r2, %r4; cvt.u64.u32 %d2, %r4; add.u64 %d2, %d1, %d2;

@@ -279,6 +279,10 @@ def outcome(name: str, mutant: Mutant) -> Outcome:
     return Outcome(mutant, "explained" if reason else "survives", reason or context(name, mutant))
 
 
+NONE_IN_FLIGHT = (
+    r"\n>source: +warpgroup\.wait_group\(0\)[\s\S]*queries_empty",
+    "every product was waited for where its scores were read: none is in flight",
+)
 #: slip -> pairs of a pattern of the surroundings (`surroundings`) and the reason why the kernel is the same.
 EXPLAINED: Mapping[str, tuple[tuple[str, str], ...]] = {
     "no fence after barriers are set up": (
@@ -318,20 +322,48 @@ EXPLAINED: Mapping[str, tuple[tuple[str, str], ...]] = {
             r"load_queries_q_s[\s\S]*\n>source: +cute\.arch\.fence_proxy",
             "each thread has a fence after its wait for the first rows, and that covers the queries too",
         ),
+        (
+            r"^sparse_mla__tilelang_sm90a__h8_[\s\S]*(?:st\.shared\.u32\s[^;]*;\s*){4}[^\n]*\s*// begin inline asm\s*>ptx:\s*fence\.proxy\.async",
+            "each thread has a fence after its wait for the first rows, and that covers the queries too",
+        ),
     ),
     "no tcgen05 fence": (
         (
             r">ptx:\s*tcgen05\.fence::after_thread_sync;(?:(?!tcgen05\.(?:ld|st|mma|cp|shift))[\s\S])*?tcgen05\.fence::before_thread_sync",
             "its thread touches no tensor memory before its next arrival; the products that it would order are ordered as they are issued",
         ),
+        (
+            r">ptx:\s*tcgen05\.fence::after_thread_sync;(?:(?!tcgen05\.(?:ld|st|mma|cp|shift))[\s\S])*?mbarrier\.try_wait(?:(?!tcgen05\.(?:ld|st|mma|cp|shift))[\s\S])*?tcgen05\.fence::after_thread_sync",
+            "another wait follows, and its fence stands before the thread's next instruction of tensor memory too",
+        ),
+        (
+            r">ptx:\s*tcgen05\.fence::after_thread_sync;(?:(?!tcgen05\.(?:ld|st|mma|cp|shift))[\s\S])*?tcgen05\.dealloc",
+            "the next instruction of tensor memory frees it, ordered by the CTA's barrier after what every role has waited for",
+        ),
+        (
+            r"^sparse_mla__cutedsl_sm100a__\w+_cp_async\n[\s\S]*mbarrier_wait\(\nsource: +kv_full[\s\S]*\n>source: +nvvm\.tcgen05_fence",
+            "the warps that it waits for copy by cp.async and touch no tensor memory; the scores' columns have the fence after their wait",
+        ),
     ),
     "no wait for loads of tensor memory": (
         (r">ptx:\s*tcgen05\.wait::ld\.sync\.aligned;\s*tcgen05\.wait::ld", "it stands there twice"),
-    ),
-    "a wait for one wgmma group less": (
         (
-            r"\n>source: +warpgroup\.wait_group\(0\)[\s\S]*queries_empty",
-            "every product was waited for where its scores were read: none is in flight",
+            r"^sparse_mla__cutedsl_sm100a__[\s\S]*>ptx:\s*tcgen05\.wait::ld\.sync\.aligned;\s*tcgen05\.wait::st[\s\S]*mbarrier\.arrive",
+            "every load of O was waited for where it was rescaled: none is in flight",
+        ),
+    ),
+    "a wait for one wgmma group less": (NONE_IN_FLIGHT,),
+    "no wait for wgmma": (NONE_IN_FLIGHT,),
+    "no fence before wgmma": (
+        (
+            r"^gqa_forward__cutedsl_sm90a__[\s\S]*mbarrier\.try_wait[\s\S]*>ptx:\s*wgmma\.fence[\s\S]*\{%r\d+, %r\d+, %r\d+, %r\d+\}, %rd\d+, p",
+            "the fence of the next tile's scores comes after the last write of O and of the weights",
+        ),
+    ),
+    "a branch the other way": (
+        (
+            r"^lightning_indexer__\w+_decode_\w+\n[\s\S]*setp\.lt\.s32\s+%p\d+, %r\d+, 2;[\s\S]*>ptx:\s*@%p\d+ bra[\s\S]*rcp\.approx",
+            "all CTAs share each sequence, in place of few sharing one of several: either way each tile is scored once",
         ),
     ),
 }

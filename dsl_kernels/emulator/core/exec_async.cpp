@@ -155,10 +155,8 @@ Flow Exec::bulk() {
       }
       for (auto& x : to) M.use_mbar(w, pc, x.second, "bulk copy");
       Loc src = load ? M.resolve(w, pc, s[l], n, 1, 16, "bulk copy") : M.shared_at(w, pc, generic_shared(s[l]), n, 16, "bulk copy");
-      if (!met_others(l)) {
-        if (!load) check_issue(src, n, l, true, "bulk copy read");
-        for (auto& x : to) check_issue(x.first, n, l, false, "bulk copy write");
-      }
+      if (!load) check_issue(src, n, l, true, "bulk copy read");
+      for (auto& x : to) check_issue(x.first, n, l, false, "bulk copy write");
       M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"bulk copy to shared memory", &w, pc, at, [=] {
         Access acc = m->async_access(*wp, slot, clk, p, *at);
         m->note_read(src, n, acc, *wp, p, "bulk copy read");
@@ -186,7 +184,7 @@ Flow Exec::bulk() {
     } else {
       Loc src = M.shared_at(w, pc, generic_shared(s[l]), n, 16, "bulk store"), dst = M.resolve(w, pc, d[l], n, 1, 16, "bulk store");
       if (!dst.region->r.writable) M.fatal("write-to-read-only", &w, pc, "bulk store to '" + dst.region->name + "', which is read-only");
-      if (!met_others(l)) check_issue(src, n, l, true, "bulk store read");
+      check_issue(src, n, l, true, "bulk store read");
       auto op = std::make_shared<BulkOp>(BulkOp{w.bulk_open, false, false, slot, clk, pc});
       w.bulk.push_back(op);
       auto data = std::make_shared<std::vector<u8>>();
@@ -294,7 +292,7 @@ void Exec::tma() {
       }
       for (auto& x : to) {
         Loc put = M.shared_at(w, pc, x.first, extent, 128, "tensor copy");
-        if (!met_others(l)) check_issue(put, extent, l, false, "tensor copy write");
+        check_issue(put, extent, l, false, "tensor copy write");
         M.use_mbar(w, pc, x.second, "tensor copy");
       }
       M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"tensor copy to shared memory", &w, pc, at, [=] {
@@ -327,7 +325,7 @@ void Exec::tma() {
       }}));
     } else {
       Loc from = M.shared_at(w, pc, sa, extent, 128, "tensor store");
-      if (!met_others(l)) check_issue(from, extent, l, true, "tensor store read");
+      check_issue(from, extent, l, true, "tensor store read");
       auto op = std::make_shared<BulkOp>(BulkOp{w.bulk_open, false, false, slot, clk, pc});
       w.bulk.push_back(op);
       auto data = std::make_shared<std::vector<u8>>(extent);

@@ -24,7 +24,7 @@ bool Exec::apart(u32 lane, u32 other, u32 at) const {
 // Lane 32: every lane that executes.
 void Exec::note_lane(const Loc& l, u64 n, u32 lane, const u8* value, const char* what) {
   if (l.cta != &c) return;
-  if (c.handed) check_handover(l, n, lane, value, what);
+  if (c.handed) check_handover(l, n, lane, !value, value, what);
   if (lane < 32 ? w.lagging >> lane & 1 : w.lagging & mask) check_lag(l, n, lane, !value, what);
   LANES(lane < 32 ? 1u << lane : mask, mine) w.touched[mine] = w.icount;
   LaneMark* marks = c.lane_marks.get() + l.offset;
@@ -103,9 +103,12 @@ void Exec::released(u32 lanes, u32 clk) {
   c.handed = true;
 }
 
-// A lane issues a copy of, or to, what other lanes of its warp stored or read: it needs a barrier of the warp before.
+// A lane issues a copy of, or to, what other lanes of its warp stored or read: it needs a barrier of the warp before. So does a
+// lane of another warp that arrived for what its others did.
 void Exec::check_issue(Loc l, u64 n, u32 lane, bool reads, const char* what) {
   if (l.cta != &c) return;
+  if (c.handed) check_handover(l, n, lane, reads, nullptr, what);
+  if (met_others(lane)) return;
   const LaneMark* marks = c.lane_marks.get() + l.offset;
   u8 self = u8(w.index + 1);
   for (u64 i = 0; i < n; i++) {
@@ -121,7 +124,8 @@ void Exec::check_issue(Loc l, u64 n, u32 lane, bool reads, const char* what) {
 }
 
 // Does what this warp has learned of another cover what one of its lanes did, or only what others of its lanes did?
-void Exec::check_handover(const Loc& l, u64 n, u32 lane, const u8* value, const char* what) {
+// Of a copy that writes here no value is known.
+void Exec::check_handover(const Loc& l, u64 n, u32 lane, bool reads, const u8* value, const char* what) {
   const LaneMark* marks = c.lane_marks.get() + l.offset;
   auto left_out = [&](u8 number, u32 by, u32 at) {
     if (!number || number == w.index + 1) return false;
@@ -145,7 +149,7 @@ void Exec::check_handover(const Loc& l, u64 n, u32 lane, const u8* value, const 
     if (i && !std::memcmp(&m, &marks[i - 1], sizeof m)) continue;
     if (value && value[i] == l.p[i]) continue;
     bool stored = left_out(m.stored_warp, m.stored_lane, m.stored_at);
-    if (!stored && !(value && left_out(m.read_warp, m.read_lane, m.read_at))) continue;
+    if (!stored && !(!reads && left_out(m.read_warp, m.read_lane, m.read_at))) continue;
     u32 by = stored ? m.stored_lane : m.read_lane;
     M.find("lane-race", M.cfg.strict_races != 0, &w, pc,
            std::string(what) + " of shared byte " + std::to_string(l.offset + i) + " by lane " + std::to_string(lane) + " is not ordered after an earlier " +

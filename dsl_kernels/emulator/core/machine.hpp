@@ -458,7 +458,7 @@ struct Exec {
   void released(u32 lanes, u32 clk);
   void released(u32 lanes) { released(lanes, w.clock.hb[w.actor]); }
   void acquires(u32 lanes);
-  void check_handover(const Loc& l, u64 n, u32 lane, const u8* value, const char* what);
+  void check_handover(const Loc& l, u64 n, u32 lane, bool reads, const u8* value, const char* what);
   void check_issue(Loc l, u64 n, u32 lane, bool reads, const char* what);
   bool met_others(u32 lane) const {
     u32 upto[32];
