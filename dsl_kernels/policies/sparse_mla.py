@@ -13,6 +13,7 @@ from ..programs.sparse_mla.common import (
     goes_on,
     head_block,
     heads_on_m,
+    is_lone,
     merged_rows,
     padded_heads,
     shares_out,
@@ -86,7 +87,7 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     if k.kv in OF_ANY_HEADS:
         return False
     if arch.tmem_columns and k.block:
-        return False
+        return is_lone(k) and (k.kv, k.gather, k.cluster) == ("bf16", "gather4", 1)
     if not arch.tmem_columns:
         return k.tile == 64 and _useful_hopper(k, level)
     if k.tile == 128:

@@ -457,6 +457,7 @@ class Executor:
         right = [b.T if mma.b_major == "k" else b for _, b, _ in parts]
         halves = mma.cta_group == 2 and mma.m == 128
         # Tensor memory holds the 64 rows of a CTA twice, for either half of the columns.
+        halves |= mma.ws and mma.m == 64 and mma.a_space is Space.TENSOR
         each = 64 if halves else left[0].shape[0]
         a_shape = (each * len(pair), left[0].shape[1])
         b_shape = (right[0].shape[0], right[0].shape[1] * len(pair))

@@ -167,23 +167,34 @@ def _of_pair(mma: Mma, schedule: Schedule) -> Iterator[Fault]:
 
 
 def _of_ws(mma: Mma, acc: Buffer | None) -> Iterator[Fault]:
-    """A product by `.ws`: of one CTA, both operands in swizzled panels of shared memory, its result folded."""
-    who, shape = f"mma {mma.name}", (128, mma.n * mma.m // 128)
+    """A product by `.ws`: of one CTA, operands in swizzled panels of shared memory, its result folded.
+
+    Of 64 rows A may be in tensor memory, its rows twice, and B of 16-bit elements MN-major.
+    """
+    who, columns = f"mma {mma.name}", mma.n * mma.m // 128
+    wide = DTYPES[mma.dtype].bytes == 2
+    in_tensor = mma.a_space is Space.TENSOR and mma.m == 64 and wide
+    majors = ("k",) if not wide else ("k", "mn")
     if (
         mma.unit != "tcgen05"
         or mma.cta_group != 1
-        or mma.a_space is not Space.SHARED
-        or (mma.a_major, mma.b_major) != ("k", "k")
+        or not (in_tensor or mma.a_space is Space.SHARED)
+        or mma.a_major != "k"
+        or mma.b_major not in majors
     ):
         yield (
             who,
-            "ws of tcgen05 in one CTA, of K-major operands in shared memory",
+            "ws of tcgen05 in one CTA, of a K-major A in shared memory (64 rows of 16 bits: or in tensor memory) and a B in it (of 16 bits: or MN-major)",
             f"{mma.unit}, cta_group {mma.cta_group}, A in {mma.a_space.value} memory, {mma.a_major}, {mma.b_major}",
         )
     if mma.m not in (32, 64, 128) or mma.n not in (64, 128, 256):
         yield who, "m of 32, 64 or 128 and n of 64, 128 or 256 where ws=True", f"m={mma.m}, n={mma.n}"
-    elif acc is not None and (acc.shape != shape or acc.dtype != "float32"):
-        yield who, f"an acc of {shape} float32 where ws=True", f"{acc.name} of {acc.shape} {acc.dtype}"
+    elif acc is not None and (acc.shape[0] != 128 or acc.shape[1] % columns or acc.dtype != "float32"):
+        yield (
+            who,
+            f"an acc of 128 lanes by {columns} columns, or by several times as many, of float32 where ws=True",
+            f"{acc.name} of {acc.shape} {acc.dtype}",
+        )
 
 
 def _of_scales(mma: Mma, acc: Buffer | None, schedule: Schedule) -> Iterator[Fault]:

@@ -267,8 +267,8 @@ def write_output(p: Probe, split: int | None, some: bool, block: int, few: bool)
     )
 
 
-@case(text.merge_heads, splits=(3, 11), alone=(False, True), few=(False, True))
-def merge_heads(p: Probe, splits: int, alone: bool, few: bool) -> None:
+@case(text.merge_heads, splits=(3, 11), alone=(False, True), few=(False, True), fewer=(False, True))
+def merge_heads(p: Probe, splits: int, alone: bool, few: bool, fewer: bool) -> None:
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
     lses = p.normal(2, splits, 32)
     lses[:, 1], lses[:, :, 20] = -INF, -INF
@@ -286,4 +286,5 @@ def merge_heads(p: Probe, splits: int, alone: bool, few: bool) -> None:
         p.dim("splits", splits),
         *lse_scalars(p),
         of_call(p, few, 21),
+        p.dim("parts", splits - 1) if fewer else None,
     )

@@ -29,8 +29,8 @@ def _workload(variant: variants.Variant, tiles: int, ids: str) -> Workload:
 
 
 def _units(knobs: Mapping[str, Any], tiles: int) -> int:
-    """What is dealt out of a query: with 64 heads on M, bf16 goes by pairs of tiles."""
-    return -(-tiles // 2) if knobs["kv"] == "bf16" and knobs["block"] == 64 else tiles
+    """What is dealt out of a query: on Hopper bf16 goes by pairs of tiles."""
+    return -(-tiles // 2) if knobs["kv"] == "bf16" and "stages" in knobs else tiles
 
 
 def _deal(variant: variants.Variant, tiles: int, ctas: int) -> dict[str, int]:

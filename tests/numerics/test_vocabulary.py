@@ -1819,7 +1819,7 @@ REFUSED = (
     ("a column each in shared memory", "half_sums", one_field("half_sums", "buffers", "a_s", unpacked=True), "in tensor memory where it is unpacked"),
     ("all lanes for a result that is not folded", "folded", one_field("folded", "buffers", "c_t", shape=(64, 64)), "an acc of"),
     ("all lanes of an odd shape", "folded", one_field("folded", "mmas", "product", n=32), "n of 64, 128 or 256"),
-    ("all lanes of operands along M", "folded", one_field("folded", "mmas", "product", a_major="mn"), "K-major operands"),
+    ("all lanes of operands along M", "folded", one_field("folded", "mmas", "product", a_major="mn"), "a K-major A"),
     ("a copy of rows that are not swizzled", "copied", one_field("copied", "buffers", "a_s", swizzle=0), "rows of shared memory with swizzle 128"),
     ("a copy into another shape", "copied", one_field("copied", "buffers", "a_t", shape=(128, 32)), "128 rows of as many 16-bit elements"),
     ("factors of half a tile", "scaled", one_field("scaled", "mmas", "product", m=64), "m=128, k=128"),

@@ -13,22 +13,28 @@ PANEL_BYTES = 128
 
 
 @dsl_user_op
-def _issue(kind, tmem, a, b, shape, accumulate, *, loc=None, ip=None):
+def _issue(kind, tmem, a, b, shape, accumulate, in_tensor, *, loc=None, ip=None):
+    place = "[$1]" if in_tensor else "$1"
     text = (
         "{ .reg .pred p;\nsetp.ne.u32 p, $4, 0;\n"
-        f"tcgen05.mma.ws.cta_group::1.kind::{kind} [$0], $1, $2, $3, p; }}"
+        f"tcgen05.mma.ws.cta_group::1.kind::{kind} [$0], {place}, $2, $3, p; }}"
     )
     values = [value.ir_value(loc=loc, ip=ip) for value in (tmem, a, b, shape, accumulate)]
-    llvm.inline_asm(None, values, text, "r,l,l,r,r,~{memory}", has_side_effects=True, loc=loc, ip=ip)
+    taken = f"r,{'r' if in_tensor else 'l'},l,r,r,~{{memory}}"
+    llvm.inline_asm(None, values, text, taken, has_side_effects=True, loc=loc, ip=ip)
 
 
 class Product(tcgen05.Product):
-    """acc (+)= A B^T over K, declared once: m rows of A, n rows of B, both K-major in panels of 128 bytes."""
+    """acc (+)= A B^T over K, declared once: m rows of A, n rows of B, A K-major and B in panels of 128 bytes."""
+
+    IN_TENSOR = False
 
     def __init__(self, dtype, m, n, k, a_major, b_major):
         super().__init__(dtype, m, n, k, a_major, b_major)
         self.kind, form = KINDS[dtype]
-        self.shape = 1 << 4 | form << 7 | form << 10 | n // 8 << 17 | m // 16 << 24
+        self.shape = (
+            1 << 4 | form << 7 | form << 10 | int(b_major == "mn") << 16 | n // 8 << 17 | m // 16 << 24
+        )
 
     def operand_a(self, pointer, rows, columns, stages, swizzle):
         """Where the steps of K of a buffer of `stages` stages begin: (_, _, step of K, tile)."""
@@ -36,7 +42,15 @@ class Product(tcgen05.Product):
 
     def operand_b(self, pointer, rows, columns, stages, swizzle):
         """Where the steps of K of a buffer of `stages` stages begin: (_, _, step of K, tile)."""
-        return self._steps(pointer, self.n, stages * rows * columns)
+        if self.b_major == "k":
+            return self._steps(pointer, self.n, stages * rows * columns)
+        # Rows are those of K; a step takes so many of each panel.
+        panel = PANEL_BYTES * 8 // self.dtype.width
+        tiles = stages * rows * columns // (self.k * self.n)
+        layout = cute.make_layout(
+            (1, 1, self.k // self.step, tiles), stride=(0, 0, self.step * panel, self.k * self.n)
+        )
+        return cute.make_tensor(pointer, layout)
 
     def _steps(self, pointer, rows, elements):
         panel = PANEL_BYTES * 8 // self.dtype.width
@@ -48,20 +62,27 @@ class Product(tcgen05.Product):
         )
         return cute.make_tensor(pointer, layout)
 
-    def _descriptor(self, tensor, step):
+    def _descriptor(self, tensor, step, panels=1):
         address = tensor[None, None, step].iterator.toint()
-        return Int64(address >> 4) | Int64(1 << 16 | 64 << 32 | 1 << 46 | 2 << 61)
+        return Int64(address >> 4) | Int64(panels << 16 | 64 << 32 | 1 << 46 | 2 << 61)
+
+    def _a(self, a, step):
+        """Where a step of A lies: what describes it in shared memory, or its first column of tensor memory."""
+        return self._descriptor(a, step)
 
     def multiply(self, a, b, tmem, accumulate):
         """Issue one product into tensor memory at `tmem`; a whole warp calls it, commit afterwards."""
+        # Of an MN-major B the panels lie as far apart as they have rows of K.
+        panels = 1 if self.b_major == "k" else self.k * PANEL_BYTES // 16
         with cute.arch.elect_one():
             for step in range(self.k // self.step):
                 adds = Int32(1) if step else Int32(accumulate)
                 _issue(
                     self.kind,
                     Int32(tmem.toint()),
-                    self._descriptor(a, step),
-                    self._descriptor(b, step),
+                    self._a(a, step),
+                    self._descriptor(b, step, panels),
                     Int32(self.shape),
                     adds,
+                    self.IN_TENSOR,
                 )

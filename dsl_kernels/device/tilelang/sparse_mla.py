@@ -2,7 +2,7 @@
 
 # TileLang has no store that completes on another CTA's barrier, which slices need; heads on M lack the functions on rows of a tile,
 # and a pair of CTAs the copy of rows by number that counts at the first one's barrier.
-UNSPELLED = ("send_scores", "copy_query_rows", "take_last_queries")
+UNSPELLED = ("send_scores", "copy_query_rows", "take_last_queries", "take_more_queries")
 
 # On Hopper threads hold tiles of registers by themselves, as products leave them.
 OWN_REGISTERS = True

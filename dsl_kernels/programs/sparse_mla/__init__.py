@@ -24,11 +24,12 @@ from ...arch import RESERVED_SMEM, ArchSpec
 from ...problems.base import OperandSpec
 from ...tile.lang import Body, Guard, Knob, Schedule, built_for
 from ...tile.program import TileProgram
-from . import blackwell, on_m, on_n, pair
+from . import blackwell, lone, on_m, on_n, pair
 from .common import (
     LATENT_DIM,
     blocks_of,
     heads_on_m,
+    is_lone,
     merged_rows,
     shares_out,
     sliced_ctas_per_sm,
@@ -59,7 +60,7 @@ KNOBS = (
 def _structure(k: SimpleNamespace, arch: ArchSpec) -> Any:
     """The module of a kernel's structure."""
     if arch.tmem_columns:
-        return pair if k.tile == 128 else blackwell
+        return pair if k.tile == 128 else lone if is_lone(k) else blackwell
     return on_m if heads_on_m(k) else on_n
 
 

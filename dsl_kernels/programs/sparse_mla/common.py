@@ -109,9 +109,16 @@ def heads_on_m(k: SimpleNamespace) -> bool:
     return hasattr(k, "stages") and getattr(k, "block", 0) == 64
 
 
+def is_lone(k: SimpleNamespace) -> bool:
+    """Whether 64 heads lie on M in one CTA on Blackwell."""
+    return not hasattr(k, "stages") and (k.heads, k.tile, getattr(k, "block", 0)) == (64, 64, 64)
+
+
 def goes_on(k: SimpleNamespace) -> bool:
-    """Whether a CTA on Blackwell goes on from query to query: 16 heads of whole rows that threads copy."""
-    return not hasattr(k, "stages") and (k.heads, k.kv, getattr(k, "gather", "")) == (16, "bf16", "cp_async")
+    """Whether a CTA on Blackwell goes on from query to query: 16 heads of whole rows that threads copy, and 64 heads on M."""
+    if hasattr(k, "stages"):
+        return False
+    return is_lone(k) or (k.heads, k.kv, getattr(k, "gather", "")) == (16, "bf16", "cp_async")
 
 
 def shares_out(k: SimpleNamespace) -> bool:

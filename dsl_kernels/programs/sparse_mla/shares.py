@@ -246,8 +246,10 @@ class Pairs(OwnTurns):
         self.live = self.left.live | self.right.live
 
 
-def _walk_of(m: Recorder) -> Units:
-    """A walk over the units that a kernel deals out."""
+def _walk_of(m: Recorder, of: Callable[[Recorder], Units] | None) -> Units:
+    """A walk over the units that a kernel deals out: `of` a class, where the kernel has one of its own."""
+    if of is not None:
+        return of(m)
     if m.c.unit == 2:
         return Pairs(m)
     if m.arch.tmem_columns:
@@ -256,9 +258,9 @@ def _walk_of(m: Recorder) -> Units:
 
 
 @recorded
-def start(m: Recorder) -> Units:
+def start(m: Recorder, of: Callable[[Recorder], Units] | None = None) -> Units:
     """Find this CTA's block of heads and, while the kernel before this one ends, its share."""
-    walk = _walk_of(m)
+    walk = _walk_of(m, of)
     walk.head0 = 0 if one_block(m.k) else place_of_cta(m)[1] * m.c.head_block
     if not _found_late(m):
         _find_share(m, walk)
