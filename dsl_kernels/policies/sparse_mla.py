@@ -112,6 +112,9 @@ def _dealt(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
     tiles = max(1, tiles_of(k, dims)) * slices
     if shares_out(k):
         pairs = heads_on_m(k) and not unpacked(k)
+        if k.tile == 128:
+            # Of a pair of CTAs both are of one cluster.
+            gpu = gpu.with_sms(gpu.slots_in_clusters(2))
         units, rows = -(-tiles // 2) if pairs else tiles, max(1, dims["t"])
         ctas, splits = shares(rows, blocks // rows, units, dims.get("splits"), gpu, walk=pairs or goes_on(k))
         if goes_on(k):
@@ -128,10 +131,8 @@ def _dealt(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchP
         return LaunchPlan(splits=splits, inbox_words=blocks * splits * words if splits > slices else 1)
     clusters = max(1, min(tiles // cluster, gpu.sms // (blocks * cluster)))
     if gpu.arch.tmem_columns:
-        # Of a pair of CTAs both are of one cluster.
-        slots = gpu.slots_in_clusters(2) if k.tile == 128 else gpu.sms
-        splits = dims.get("splits") or max(1, min(tiles, slots // blocks))
-        return LaunchPlan(splits=splits, counters=blocks, all_resident=1 < splits <= slots // blocks)
+        splits = dims.get("splits") or max(1, min(tiles, gpu.sms // blocks))
+        return LaunchPlan(splits=splits, counters=blocks, all_resident=1 < splits <= gpu.sms // blocks)
     most = MOST_SPLITS if cluster == 1 else tiles
     clusters = max(1, min(clusters, gpu.slots_in_clusters(cluster) // (blocks * cluster), most))
     # Of those whose longest split has as few tiles, the fewest to merge.

@@ -29,8 +29,8 @@ def _workload(variant: variants.Variant, tiles: int, ids: str) -> Workload:
 
 
 def _units(knobs: Mapping[str, Any], tiles: int) -> int:
-    """What is dealt out of a query: on Hopper bf16 goes by pairs of tiles."""
-    return -(-tiles // 2) if knobs["kv"] == "bf16" and "stages" in knobs else tiles
+    """What is dealt out of a query: on Hopper bf16 goes by pairs of tiles, and a pair of CTAs does."""
+    return -(-tiles // 2) if knobs["tile"] == 128 or (knobs["kv"] == "bf16" and "stages" in knobs) else tiles
 
 
 def _deal(variant: variants.Variant, tiles: int, ctas: int) -> dict[str, int]:

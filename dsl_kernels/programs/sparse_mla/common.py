@@ -115,10 +115,12 @@ def is_lone(k: SimpleNamespace) -> bool:
 
 
 def goes_on(k: SimpleNamespace) -> bool:
-    """Whether a CTA on Blackwell goes on from query to query: 16 heads of whole rows that threads copy, and 64 heads on M."""
+    """Whether a CTA on Blackwell goes on from query to query: 16 heads of whole rows that threads copy, and heads on M."""
     if hasattr(k, "stages"):
         return False
-    return is_lone(k) or (k.heads, k.kv, getattr(k, "gather", "")) == (16, "bf16", "cp_async")
+    return (
+        is_lone(k) or k.tile == 128 or (k.heads, k.kv, getattr(k, "gather", "")) == (16, "bf16", "cp_async")
+    )
 
 
 def shares_out(k: SimpleNamespace) -> bool:

@@ -12,7 +12,7 @@ the queries. Shared memory, 225 KB: 13 panels of keys (104), 5 units of values (
 
 | ring | filled by | read by | slots, uses a tile | full counts | empty counts |
 |---|---|---|---|---|---|
-| qt, qs | softmax: tensor, shared memory | mma | 1, once | 8, the warps of both CTAs | - |
+| qt, qs | softmax: tensor, shared memory | mma | 1, one a query | 8, the warps of both CTAs | commit, in both CTAs, after the query's last scores |
 | k | keys: gather4, 64 of 576 dims | mma | 13, 9 | bytes of both | commit, in both CTAs |
 | v | values: gather4, 64 tokens by 128 dims | mma | 5, 4 | bytes of both | commit, in both CTAs |
 | s | mma | softmax | 1, 1 | commit, in both CTAs | 8 |
@@ -20,26 +20,28 @@ the queries. Shared memory, 225 KB: 13 panels of keys (104), 5 units of values (
 | o | mma | softmax | 1, 1 | commit, in both CTAs | - |
 
 Full barriers that both CTAs arrive at, and empty ones of what the products fill, are the first CTA's, whose warp issues all
-products: scores of a tile before the values of the one before. A use's parity is that of its number over the slots.
+products: scores of a tile before the values of the one before. A use's parity is that of its number over the slots; numbers go on
+from query to query, as the pair does, which takes a share of the tiles of all queries.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from types import SimpleNamespace
 
 from ...arch import ArchSpec
-from ...device.text import sparse_mla_gather as leaf_gather
 from ...device.text import sparse_mla_pair as leaf
 from ...device.text import sparse_mla_sm100 as leaf_sm100
 from ...device.text.sparse_mla_pair import HALF, OWN_DIMS
 from ...device.torch import fragment
 from ...tile.channel import Channel
-from ...tile.frontend import Int32, Names, inline, recorded, rolled
+from ...tile.frontend import Int32, Names, inline, named, recorded, rolled
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ...tile.text import Global, Recorder, Rows, Value, View, dim
 from .blackwell import row_map
-from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM, Ids, Walk, merge_splits
+from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM
+from .shares import Pairs, each_query, has_next, merge_parts, parts_of_query, place_of_cta, start
 
 # Keys and queries come in panels of 64 of the 576 dims. The first queries are in tensor memory, the others in shared memory.
 PANEL, PANELS = Size(64, "PANEL"), Size(9, "PANELS")
@@ -71,7 +73,6 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer("v_s", shared, (HALF, VALUE_DIMS), "bfloat16", VALUE_STAGES, swizzle=128),
             Buffer("p_s", shared, (HALF, 2 * HALF), "bfloat16", swizzle=128),
             Buffer("red_s", shared, (2 * HALF,), "float32", 2, doc="maxima, then sums, of either side, by tile parity"),
-            Buffer("last_s", shared, (1,), "int32"),
             Buffer("o_t", tensor, (2 * HALF, OWN_DIMS), "float32"),
             Buffer("s_t", tensor, (2 * HALF, HALF), "float32"),
             *(Buffer(panel, tensor, (2 * HALF, PANEL), "bfloat16") for panel in panels),
@@ -84,8 +85,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer.own("value_rows", "values", HALF, "int32", 32, "rows of a side, alike in all lanes"),
         ),
         pipelines=(
-            Pipeline("qt", panels, "softmax", Engine.TMEM, mma, rounds="once", fill_arrive="warp", pair=True),
-            Pipeline("qs", ("q_s",), "softmax", Engine.THREADS, mma, rounds="once", fill_arrive="warp", pair=True),
+            Pipeline("qt", panels, "softmax", Engine.TMEM, mma, fill_arrive="warp", pair=True),
+            Pipeline("qs", ("q_s",), "softmax", Engine.THREADS, mma, fill_arrive="warp", pair=True),
             Pipeline("k", ("k_s",), "keys", Engine.BULK, mma, KEY_STAGES, pair=True, doc="a panel of dims each"),
             Pipeline("v", ("v_s",), "values", Engine.BULK, mma, VALUE_STAGES, pair=True, doc="four units a tile"),
             Pipeline("s", ("s_t",), "mma", Engine.TCGEN05, softmax, pair=True),
@@ -97,15 +98,15 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             of_pair("qk_s", 2 * HALF, 2 * HALF, PANEL, a="q_s", b="k_s", acc="s_t", doc="the last dims"),
             of_pair("pv", 2 * HALF, 2 * VALUE_DIMS, HALF, b_major="mn", a="p_s", b="v_s", acc="o_t", doc="O += P V, a side of the tokens, half of the dims"),
         ),
-        grid=(dim("t"), 2, dim("splits")),
+        grid=(dim("ctas"), 2),
         cluster=(1, 2, 1),
         group=(1,),
-        axes=("bx", "rank", "split"),
+        axes=("cta", "rank"),
         named_barriers={"softmax": ("softmax",)},
-        constants={"head_block": HALF},
+        constants={"head_block": HALF, "unit": 2},
         maps=(row_map("ckv", LATENT_DIM), row_map("kpe", ROPE_DIM)),
         min_ctas_per_sm=1,
-        resident=dim("all_resident"),
+        resident=dim("splits") - 1,
     )  # fmt: skip
 
 
@@ -127,72 +128,44 @@ class OfPair(Names):
     weights: View
 
 
-class Sides(Walk, OfPair):
+class Sides(Pairs, OfPair):
     """A walk over tiles of two sides of 64 tokens.
 
     Attributes:
-        left, right: the ids of both sides.
-        left_low, left_high, right_low, right_high: in a role that gathers, the cache rows of the tile that it is at.
+        now_low, now_high: in a role that gathers, this CTA's side's cache rows of the tile that it is at.
+        left_low, left_high, right_low, right_high: those of both sides.
     """
 
-    left: Ids
-    right: Ids
-    rank: Value
+    now_low: Value
+    now_high: Value
     left_low: Value
     left_high: Value
     right_low: Value
     right_high: Value
 
-    @recorded
-    def declare(self, suffix: str = "") -> None:
-        self.left, self.right = Ids(self.m), Ids(self.m)
-        self.left.declare("_left")
-        self.right.declare("_right")
-        self.live = False
+    @property
+    def rank(self) -> Value:
+        """The number of this CTA's side."""
+        return place_of_cta(self.m)[1]
 
     @recorded
-    def read_ids(self, turn: Value) -> None:
-        for number, ids in enumerate((self.left, self.right)):
-            side = inline((self.split + turn * self.splits_of_row) * 2 + number)
-            leaf_gather.read_ids(self.m, ids.low, ids.high, self.indices, self.row, side, self.end)
+    def enter(self, turn: Value, *, keep_rows: bool = False) -> None:
+        """Go to the tile of a turn: `live` says whether it has a valid id. The ids of the next tile are read meanwhile.
 
-    @recorded
-    def vote(self) -> None:
-        self.left.vote()
-        self.right.vote()
-        self.live = self.left.live | self.right.live
-
-    @recorded
-    def cache_rows(self, suffix: str = "") -> tuple[Value, Value]:
-        """The cache rows of both sides; it returns those of this CTA's side."""
-        self.left_low, self.left_high = self.left.cache_rows("_left")
-        self.right_low, self.right_high = self.right.cache_rows("_right")
-        low: Int32 = self.left_low
-        high: Int32 = self.left_high
-        if self.rank != 0:
-            low = self.right_low
-            high = self.right_high
-        return low, high
-
-
-@recorded
-def _start(m: Recorder) -> Sides:
-    """Find this CTA's place, and read its first ids."""
-    walk = Sides(m)
-    walk.row = m.block(0)
-    walk.rank = m.block(1)
-    walk.head0 = m.block(1) * HALF
-    walk.split = m.block(2)
-    walk.splits_of_row = walk.splits
-    walk.take_all()
-    walk.it = 0
-    walk.declare()
-    # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
-    m.depend()
-    m.barriers_stand()
-    walk.take_counted()
-    walk.read_ids(0)
-    return walk
+        Args:
+            keep_rows: keep the cache rows of both sides.
+        """
+        self.vote()
+        if keep_rows:
+            self.left_low, self.left_high = self.left.cache_rows("_left")
+            self.right_low, self.right_high = self.right.cache_rows("_right")
+            low: Int32 = named("now_low", self.left_low)
+            high: Int32 = named("now_high", self.left_high)
+            if self.rank != 0:
+                low = self.right_low
+                high = self.right_high
+            self.now_low, self.now_high = low, high
+        self.read_ids(turn + 1)
 
 
 @recorded
@@ -204,44 +177,55 @@ def _gather_keys(m: Recorder, walk: Sides) -> None:
         m.bulk(k.view(), Rows(f"{rows.name}_map", walk.key_rows, first), k)
         k.commit()
 
-    for turn in range(walk.turns):
-        walk.enter(turn, keep_rows=True)
-        if walk.live:
-            leaf_sm100.spread_ids(m, walk.key_rows, low=walk.now_low, high=walk.now_high)
-            for c in rolled(PANELS - 1):
-                fill(walk.it * PANELS + c, walk.ckv, c * PANEL)
-            fill(walk.it * PANELS + (PANELS - 1), walk.kpe, 0)
-            walk.it += 1
+    def gather() -> None:
+        for turn in range(walk.turns):
+            walk.enter(turn, keep_rows=True)
+            if walk.live:
+                leaf_sm100.spread_ids(m, walk.key_rows, low=walk.now_low, high=walk.now_high)
+                for c in rolled(PANELS - 1):
+                    fill(walk.it * PANELS + c, walk.ckv, c * PANEL)
+                fill(walk.it * PANELS + (PANELS - 1), walk.kpe, 0)
+                walk.it += 1
+
+    each_query(m, walk, gather)
     walk.k.producer.drain(walk.it * PANELS)
 
 
 @recorded
 def _gather_values(m: Recorder, walk: Sides) -> None:
     """This CTA's half of the dims of the rows of both sides, half of these at a time."""
-    for turn in range(walk.turns):
-        walk.enter(turn, keep_rows=True)
-        if walk.live:
-            for side, ids in enumerate(((walk.left_low, walk.left_high), (walk.right_low, walk.right_high))):
-                leaf_sm100.spread_ids(m, walk.value_rows, *ids)
-                for c in range(VALUE_UNITS // 2):
-                    v = walk.v.producer.acquire(walk.it * VALUE_UNITS + (side * 2 + c))
-                    first = walk.rank * OWN_DIMS + c * VALUE_DIMS
-                    m.bulk(v.view(), Rows(f"{walk.ckv.name}_map", walk.value_rows, first), v)
-                    v.commit()
-            walk.it += 1
+
+    def gather() -> None:
+        for turn in range(walk.turns):
+            walk.enter(turn, keep_rows=True)
+            if walk.live:
+                for side, ids in enumerate(
+                    ((walk.left_low, walk.left_high), (walk.right_low, walk.right_high))
+                ):
+                    leaf_sm100.spread_ids(m, walk.value_rows, *ids)
+                    for c in range(VALUE_UNITS // 2):
+                        v = walk.v.producer.acquire(walk.it * VALUE_UNITS + (side * 2 + c))
+                        own_dims = walk.rank * OWN_DIMS + c * VALUE_DIMS
+                        m.bulk(v.view(), Rows(f"{walk.ckv.name}_map", walk.value_rows, own_dims), v)
+                        v.commit()
+                walk.it += 1
+
+    each_query(m, walk, gather)
     walk.v.producer.drain(walk.it * VALUE_UNITS)
 
 
 @recorded
 def _issue(m: Recorder, walk: Sides) -> None:
     """The first CTA's MMA warp: scores of tile i + 1 are issued before the values of tile i, so that softmax never idles."""
-    if walk.rank == 0:
-        q_t = walk.qt.reader.wait(0)
-        q_s = walk.qs.reader.wait(0)
+
+    def attend() -> None:
+        q_t = walk.qt.reader.wait(walk.done)
+        q_s = walk.qs.reader.wait(walk.done)
+        begin: Int32 = walk.it
         for turn in range(walk.turns + 1):
             walk.enter(turn)
-            late = walk.it > 0
-            done = walk.it - 1
+            late = walk.it > begin
+            before = walk.it - 1
             if walk.live:
                 s = walk.s.producer.acquire(walk.it)
                 for c in range(PANELS):
@@ -259,74 +243,97 @@ def _issue(m: Recorder, walk: Sides) -> None:
                     k.release()
                 s.commit()
                 walk.it += 1
+            if turn == walk.turns:
+                q_t.release()
+                q_s.release()
             if late and (walk.live or turn == walk.turns):
-                p = walk.p.reader.wait(done)
-                o = walk.o.producer.acquire(done)
+                p = walk.p.reader.wait(before)
+                o = walk.o.producer.acquire(before)
                 for side in range(2):
                     for c in range(VALUE_UNITS // 2):
-                        v = walk.v.reader.wait(done * VALUE_UNITS + (side * 2 + c))
+                        v = walk.v.reader.wait(before * VALUE_UNITS + (side * 2 + c))
                         dims = o.o_t.columns(c * VALUE_DIMS, VALUE_DIMS)
-                        later = inline(done > 0) if side == 0 else True
+                        later = inline(before > begin) if side == 0 else True
                         m.multiply("pv", dims, p.p_s.columns(side * HALF, HALF), v.view(), accumulate=later)
                         v.release()
                 p.release()
                 o.commit()
 
+    if walk.rank == 0:
+        each_query(m, walk, attend)
+
+
+@recorded
+def _take_queries(walk: Sides, row: Value, use: Value) -> None:
+    """A query, through registers: six panels of its dims into tensor memory, the others into shared memory."""
+    m, q_t = walk.m, walk.qt.producer.acquire(use)
+    panels = (walk.weights, walk.panel_1, walk.panel_2, walk.panel_3, walk.latent)
+    leaf.take_queries(m, *panels, walk.q_nope, row, walk.head0)
+    for i in range(IN_TENSOR - 1):
+        fragment.write_tensor(m, getattr(q_t, f"q_t_{i}"), panels[i], m.thread)
+    leaf.take_last_queries(
+        m, walk.weights, walk.latent, walk.rope, walk.q_nope, walk.q_pe, row, walk.head0, (IN_TENSOR - 1) * PANEL,
+    )  # fmt: skip
+    fragment.write_tensor(m, getattr(q_t, f"q_t_{IN_TENSOR - 1}"), walk.weights, m.thread)
+    q_t.commit()
+    q_s = walk.qs.producer.acquire(use)
+    leaf.leave_queries(m, q_s.view(), walk.latent, walk.rope)
+    q_s.commit()
+
 
 @recorded
 def _softmax(m: Recorder, walk: Sides) -> None:
     """Queries, then tile by tile P out of S. O stays in tensor memory and is rescaled only when a maximum has grown."""
-    q_t = walk.qt.producer.acquire(0)
-    panels = (walk.weights, walk.panel_1, walk.panel_2, walk.panel_3, walk.latent)
-    leaf.take_queries(m, *panels, walk.q_nope, walk.row, walk.head0)
-    for i in range(IN_TENSOR - 1):
-        fragment.write_tensor(m, getattr(q_t, f"q_t_{i}"), panels[i], m.thread)
-    leaf.take_last_queries(
-        m, walk.weights, walk.latent, walk.rope, walk.q_nope, walk.q_pe, walk.row, walk.head0, (IN_TENSOR - 1) * PANEL,
-    )  # fmt: skip
-    fragment.write_tensor(m, getattr(q_t, f"q_t_{IN_TENSOR - 1}"), walk.weights, m.thread)
-    q_t.commit()
-    q_s = walk.qs.producer.acquire(0)
-    leaf.leave_queries(m, q_s.view(), walk.latent, walk.rope)
-    q_s.commit()
-    m.fill(walk.sums, 0.0)
-    m.fill(walk.peak, -math.inf)
-    for turn in range(walk.turns):
-        walk.enter(turn)
-        if walk.live:
-            maxima = walk.red_s.stage(walk.it)
-            s = walk.s.reader.wait(walk.it)
-            fragment.read_tensor(m, walk.scores, s.view(), m.thread)
-            s.release()
-            left, right = walk.left, walk.right
-            leaf.mask_rows(
-                m, walk.scores, left.in_low, left.in_high, right.in_low, right.in_high, walk.sm_scale,
-            )  # fmt: skip
-            leaf.leave_maximum(m, maxima, walk.scores)
-            m.meet("softmax")
-            leaf.take_maximum(m, walk.peak, walk.sums, walk.factor, maxima, RESCALE_LOG2)
-            leaf.weigh_row(m, walk.scores, walk.sums, walk.peak)
-            fragment.round_to(m, walk.weights, walk.scores)
-            p = walk.p.producer.acquire(walk.it)
-            leaf.store_row(m, p.p_s, walk.weights)
-            if walk.it > 0:
-                o = walk.o.reader.wait(walk.it - 1)
-                leaf.rescale_row(m, o.o_t, walk.scores, walk.factor)
-                o.release()
-            p.commit()
-            walk.it += 1
-    _leave_output(walk)
+
+    def attend() -> None:
+        if walk.done == 0:
+            _take_queries(walk, walk.row, 0)
+        begin: Int32 = walk.it
+        m.fill(walk.sums, 0.0)
+        m.fill(walk.peak, -math.inf)
+        for turn in range(walk.turns):
+            walk.enter(turn)
+            if walk.live:
+                maxima = walk.red_s.stage(walk.it)
+                s = walk.s.reader.wait(walk.it)
+                fragment.read_tensor(m, walk.scores, s.view(), m.thread)
+                s.release()
+                left, right = walk.left, walk.right
+                leaf.mask_rows(
+                    m, walk.scores, left.in_low, left.in_high, right.in_low, right.in_high, walk.sm_scale,
+                )  # fmt: skip
+                leaf.leave_maximum(m, maxima, walk.scores)
+                m.meet("softmax")
+                leaf.take_maximum(m, walk.peak, walk.sums, walk.factor, maxima, RESCALE_LOG2)
+                leaf.weigh_row(m, walk.scores, walk.sums, walk.peak)
+                fragment.round_to(m, walk.weights, walk.scores)
+                p = walk.p.producer.acquire(walk.it)
+                leaf.store_row(m, p.p_s, walk.weights)
+                if walk.it > begin:
+                    o = walk.o.reader.wait(walk.it - 1)
+                    leaf.rescale_row(m, o.o_t, walk.scores, walk.factor)
+                    o.release()
+                p.commit()
+                walk.it += 1
+        _leave_output(walk, begin)
+
+    each_query(m, walk, attend)
+    merge_parts(walk, "softmax", partial(_merge_heads, walk))
     walk.p.producer.drain(walk.it)
+    walk.qt.producer.drain(walk.done)
+    walk.qs.producer.drain(walk.done)
 
 
 @recorded
-def _leave_output(walk: Sides) -> None:
-    """Normalise O and write it with its lse: the result, or a split's part, and then this CTA's share of the merged parts."""
+def _leave_output(walk: Sides, begin: Value) -> None:
+    """Fetch the next query, normalise O and write it with its lse: the result, or a part of it."""
     m, row, head0 = walk.m, walk.row, walk.head0
+    if has_next(walk):
+        _take_queries(walk, row + 1, walk.done + 1)
     totals, last = walk.red_s.stage(walk.it), walk.o.reader.slot(walk.it - 1)
     leaf.leave_sum(m, totals, walk.sums)
     m.meet("softmax")
-    if walk.it > 0:
+    if walk.it > begin:
         walk.o.reader.wait(walk.it - 1)
 
     def write(to: Global, lses: Global, split: Value | None) -> None:
@@ -335,22 +342,36 @@ def _leave_output(walk: Sides) -> None:
             walk.splits, walk.lse_scale, walk.empty_lse,
         )  # fmt: skip
         leaf.write_row(
-            m, to, last.o_t, row, head0, split, some=walk.it > 0, held=walk.scores, rounded=walk.weights,
+            m, to, last.o_t, row, head0, split, some=walk.it > begin, held=walk.scores, rounded=walk.weights,
             factor=walk.factor, heads=m.k.heads, splits=walk.splits,
         )  # fmt: skip
 
-    def merge(share: Value, shares: Value) -> None:
-        leaf_sm100.merge_heads(
-            m, row, head0, share, shares, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,
-            walk.lse, m.k.heads, m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse, None, None,
-        )  # fmt: skip
-
-    if walk.splits == 1:
-        write(walk.out, walk.lse, None)
+    part, parts, counter = parts_of_query(walk, row)
+    if parts > 1:
+        write(walk.o_partial, walk.lse_partial, part)
+        m.count_in("arrivals", counter, "softmax")
     else:
-        write(walk.o_partial, walk.lse_partial, walk.split)
-        merge_splits(walk, "softmax", merge, query=walk.row * 2 + walk.rank)
+        write(walk.out, walk.lse, None)
+    m.comment("Sums are read before the next tile leaves its maxima.")
+    m.meet("softmax")
+    if walk.it > begin:
+        last.release()
+
+
+@recorded
+def _merge_heads(walk: Sides, row: Value, part: Value, parts: Value) -> None:
+    m = walk.m
+    leaf_sm100.merge_heads(
+        m, row, walk.head0, part, parts, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,
+        walk.lse, m.k.heads, m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse, None, parts,
+    )  # fmt: skip
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
-    return {START: _start, "softmax": _softmax, "keys": _gather_keys, "values": _gather_values, "mma": _issue}
+    return {
+        START: partial(start, of=Sides),
+        "softmax": _softmax,
+        "keys": _gather_keys,
+        "values": _gather_values,
+        "mma": _issue,
+    }

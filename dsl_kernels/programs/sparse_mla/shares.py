@@ -55,7 +55,7 @@ class Units(State, Kernel):
         counted: Int32 = self.topk
         if self.has_lengths != 0:
             counted = ids_that_count(self.m, self.topk_length, self.row, self.topk)
-        self.stop = minimum(tiles * self.m.k.tile, counted)
+        self.stop = minimum(tiles * _tokens(self.m), counted)
 
     def read_first(self) -> None:
         """Read the ids of the query's first unit."""
@@ -276,10 +276,16 @@ def start(m: Recorder, of: Callable[[Recorder], Units] | None = None) -> Units:
     return walk
 
 
+def _tokens(m: Recorder) -> int:
+    """Tokens of a tile of one CTA: a pair of CTAs has two tiles at once."""
+    tokens: int = m.k.tile
+    return tokens // 2 if m.schedule.pairs else tokens
+
+
 @recorded
 def units_of_query(m: Recorder) -> Value:
     """Units of a query: tiles, or pairs of them."""
-    tiles = inline(ceildiv(Kernel(m).topk, m.k.tile))
+    tiles = inline(ceildiv(Kernel(m).topk, _tokens(m)))
     if m.k.kv == "v4":
         return tiles + ceildiv(Kernel(m).extra_topk, m.k.tile)
     return (tiles + 1) // 2 if m.c.unit == 2 else tiles

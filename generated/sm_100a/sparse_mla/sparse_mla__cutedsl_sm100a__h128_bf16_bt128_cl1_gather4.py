@@ -5,8 +5,8 @@ edit those, not this file. Knobs: heads=128, kv=bf16, tile=128, cluster=1, gathe
 
   keys         values       mma          softmax
   warp 4       warp 5       warp 6       warps 0..3
-  |            |            |<=== qt ====|   q_t_0 q_t_1 q_t_2 q_t_3 q_t_4 q_t_5, once; tmem -> tcgen05
-  |            |            |<=== qs ====|   q_s, once; threads -> tcgen05
+  |            |            |<=== qt ====|   q_t_0 q_t_1 q_t_2 q_t_3 q_t_4 q_t_5; tmem -> tcgen05
+  |            |            |<=== qs ====|   q_s; threads -> tcgen05
   |=========== k ==========>|            |   k_s, ring of 13; bulk -> tcgen05
   |            |==== v ====>|            |   v_s, ring of 5; bulk -> tcgen05
   |            |            |==== s ====>|   s_t; tcgen05 -> tmem
@@ -24,7 +24,6 @@ buffers
   v_s        5 stages of 64x128 bfloat16, shared, 128-byte swizzle
   p_s        64x128 bfloat16, shared, 128-byte swizzle
   red_s      2 stages of 128 float32, shared
-  last_s     1 int32, shared
   o_t        128x256 float32, tensor memory
   s_t        128x64 float32, tensor memory
   q_t_0      128x64 bfloat16, tensor memory
@@ -46,12 +45,16 @@ buffers
   key_rows   32x64 int32, registers of keys
   value_rows 32x64 int32, registers of values
 pipelines
-  qt: softmax (tmem) ==[q_t_0 q_t_1 q_t_2 q_t_3 q_t_4 q_t_5: once]==> mma (tcgen05)
+  qt: softmax (tmem) ==[q_t_0 q_t_1 q_t_2 q_t_3 q_t_4 q_t_5: 1-slot ring]==> mma (tcgen05)
     full  x8: softmax wait::st, fence before, one lane a warp, arrive full in the first CTA
       mma: wait full, fence after
-  qs: softmax (threads) ==[q_s: once]==> mma (tcgen05)
+    empty x1: softmax wait empty, fence after
+      mma: commit -> empty in both CTAs
+  qs: softmax (threads) ==[q_s: 1-slot ring]==> mma (tcgen05)
     full  x8: softmax fence.proxy.async, one lane a warp, arrive full in the first CTA
       mma: wait full, fence after
+    empty x1: softmax wait empty
+      mma: commit -> empty in both CTAs
   k: keys (bulk) ==[k_s: 13-slot ring]==> mma (tcgen05)
     full  x1, 16384 bytes: keys the first CTA arrives + expects the bytes of both
       mma: wait full, fence after
@@ -76,7 +79,7 @@ pipelines
     full  x1: mma commit -> full in both CTAs
       softmax: wait full, fence after
   named barrier softmax: softmax
-totals: 224 threads, 230748 of 232448 bytes of shared memory, 512 of 512 tensor-memory columns, grid (t, 2, splits)
+totals: 224 threads, 230760 of 232448 bytes of shared memory, 512 of 512 tensor-memory columns, grid (ctas, 2)
 """
 import cutlass
 import cutlass.cute as cute
@@ -106,6 +109,7 @@ PANELS = 9
 LOG2_E = 1.4426950408889634
 SOFTMAX_BARRIER = 1
 SOFTMAX_THREADS = 128
+HEAD_BLOCK = 64
 VALUE_UNITS = 4
 VALUE_DIMS = 128
 
@@ -143,12 +147,12 @@ LAUNCH = Launch(
         Operand("page_inverse", "scalar", "int32"),
         Operand("page_shift", "scalar", "int32"),
         Operand("page_gap", "scalar", "int32"),
-        Operand("all_resident", "scalar", "int32"),
+        Operand("ctas", "scalar", "int32"),
     ),
-    grid=("t", "2", "splits"),
+    grid=("ctas", "2", "1"),
     block=224,
     cluster=(1, 2, 1),
-    resident="all_resident",
+    resident="splits - 1",
     tensor_maps=(
         TensorMap(
             "ckv_map", "ckv", "BFLOAT16", global_dims=("512", "n"), global_strides=("ckv_stride * 2",),
@@ -169,9 +173,10 @@ class Shared:
     v_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, VALUE_STAGES * HALF * VALUE_DIMS], 1024]
     p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HALF * (2 * HALF)], 1024]
     red_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * (2 * HALF)], 128]
-    last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
     qt_full: cute.struct.MemRange[Int64, 1]
+    qt_empty: cute.struct.MemRange[Int64, 1]
     qs_full: cute.struct.MemRange[Int64, 1]
+    qs_empty: cute.struct.MemRange[Int64, 1]
     k_full: cute.struct.MemRange[Int64, KEY_STAGES]
     k_empty: cute.struct.MemRange[Int64, KEY_STAGES]
     v_full: cute.struct.MemRange[Int64, VALUE_STAGES]
@@ -357,6 +362,33 @@ def leave_sum(red, sums, thread):
 
 
 @cute.jit
+def finish_row_split(red, lses, row, head0, split, sums, peak, factor, splits, thread):
+    """The head's lse, and what normalises its O; beside the sink, where a row has no split."""
+    of_heads = lses + Int64(row * splits + split) * HEADS + head0
+    total = sums[0] + red[thread ^ HALF]
+    lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak[0], -Float32.inf)
+    factor[0] = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
+    if thread < HALF:
+        of_heads[thread] = lse2
+
+
+@cute.jit
+def write_row_split(to, acc, row, head0, split, some, held, factor, splits, thread):
+    """The thread's dims of O times the head's factor, as a row or as a split's part of it; zeros without
+    `some` live tile.
+    """
+    own = thread // HALF * OWN_DIMS
+    of_head = to + Int64((row * splits + split) * HEADS + (head0 + thread % HALF)) * 512 + own
+    for step in cutlass.range(OWN_DIMS // HALF, unroll=1):
+        if some:
+            fragment_sm100.load_columns(held, acc, step * HALF, thread)
+        for i in cutlass.range_constexpr(HALF):
+            held[i] = cutlass.select_(some, held[i] * factor[0], 0.0)
+        for i in cutlass.range_constexpr(HALF // 4):
+            cute.autovec_copy(warps.few(held, i * 4, 4), warps.group(of_head, 4, step * (HALF // 4) + i))
+
+
+@cute.jit
 def finish_row(
     red, lses, lses_stride_0, row, head0, sums, peak, factor, attn_sink, lse_scale, empty_lse, thread
 ):
@@ -391,36 +423,9 @@ def write_row(to, to_stride_0, to_stride_1, acc, row, head0, some, held, rounded
 
 
 @cute.jit
-def finish_row_split(red, lses, row, head0, split, sums, peak, factor, splits, thread):
-    """The head's lse, and what normalises its O; beside the sink, where a row has no split."""
-    of_heads = lses + Int64(row * splits + split) * HEADS + head0
-    total = sums[0] + red[thread ^ HALF]
-    lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak[0], -Float32.inf)
-    factor[0] = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
-    if thread < HALF:
-        of_heads[thread] = lse2
-
-
-@cute.jit
-def write_row_split(to, acc, row, head0, split, some, held, factor, splits, thread):
-    """The thread's dims of O times the head's factor, as a row or as a split's part of it; zeros without
-    `some` live tile.
-    """
-    own = thread // HALF * OWN_DIMS
-    of_head = to + Int64((row * splits + split) * HEADS + (head0 + thread % HALF)) * 512 + own
-    for step in cutlass.range(OWN_DIMS // HALF, unroll=1):
-        if some:
-            fragment_sm100.load_columns(held, acc, step * HALF, thread)
-        for i in cutlass.range_constexpr(HALF):
-            held[i] = cutlass.select_(some, held[i] * factor[0], 0.0)
-        for i in cutlass.range_constexpr(HALF // 4):
-            cute.autovec_copy(warps.few(held, i * 4, 4), warps.group(of_head, 4, step * (HALF // 4) + i))
-
-
-@cute.jit
 def merge_heads(
     row, head0, share, shares, o_partial, lse_partial, attn_sink, out, out_stride_0, out_stride_1, lse,
-    lse_stride_0, splits, lse_scale, empty_lse, thread
+    lse_stride_0, splits, lse_scale, empty_lse, parts, thread
 ):
     """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
     0 and `empty_lse`.
@@ -431,7 +436,7 @@ def merge_heads(
         head = head0 + share + turn * shares
         top = Float32(-Float32.inf)
         total = Float32(0.0)
-        for other in cutlass.range(splits, unroll=8):
+        for other in cutlass.range(parts, unroll=8):
             lses = lse_partial + Int64(row * splits + other) * HEADS
             top = cute.arch.fmax(top, lses[head])
         base = cutlass.select_(top > -Float32.inf, top, 0.0)
@@ -439,7 +444,7 @@ def merge_heads(
         merged[1] = Float32(0.0)
         merged[2] = Float32(0.0)
         merged[3] = Float32(0.0)
-        for other in cutlass.range(splits, unroll=8):
+        for other in cutlass.range(parts, unroll=8):
             lses = lse_partial + Int64(row * splits + other) * HEADS
             weight = warps.exp2(lses[head] - base)
             total = total + weight
@@ -553,15 +558,16 @@ def spread_ids(rows, low, high):
 
 @cute.jit
 def softmax(
-    q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
-    out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
-    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, cached: Int32,
-    all_resident: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32, q_pe_stride_t: Int32,
-    q_pe_stride_h: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32,
-    splits: Int32, q_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer,
-    tmem: cute.Pointer, qt_full: cute.Pointer, qs_full: cute.Pointer, s_full: cute.Pointer,
-    s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, bx: Int32,
-    rank: Int32, split: Int32, head0: Int32, end: Int32, turns: Int32, it: Int32, low_left: Int32,
+    q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    empty_lse: Float32, has_lengths: Int32, cached: Int32, t: Int32, q_nope_stride_t: Int32,
+    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, topk: Int32, indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32, q_s: cute.Pointer,
+    p_s: cute.Pointer, red_s: cute.Pointer, tmem: cute.Pointer, qt_full: cute.Pointer, qt_empty: cute.Pointer,
+    qs_full: cute.Pointer, qs_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer,
+    p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, rank: Int32, head0: Int32,
+    share: Int32, span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low_left: Int32,
     high_left: Int32, in_low_left: Int32, in_high_left: Int32, live_left: Boolean, low_right: Int32,
     high_right: Int32, in_low_right: Int32, in_high_right: Int32, live_right: Boolean, live: Boolean,
     thread: Int32, lane: Int32
@@ -578,193 +584,278 @@ def softmax(
     sums = cute.make_rmem_tensor(1, Float32)
     factor = cute.make_rmem_tensor(1, Float32)
     worker = thread
-    # qt: filled once, so its slot is free
-    take_queries(
-        weights, panel_1, panel_2, panel_3, latent, q_nope, q_nope_stride_t, q_nope_stride_h, bx, head0,
-        worker
-    )
-    # A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit.
-    fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF), weights, worker)
-    fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2), panel_1, worker)
-    fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2), panel_2, worker)
-    fragment_sm100.write_tensor(
-        tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2), panel_3, worker
-    )
-    fragment_sm100.write_tensor(
-        tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2), latent, worker
-    )
-    take_last_queries(
-        weights, latent, rope, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe, q_pe_stride_t, q_pe_stride_h,
-        bx, head0, worker
-    )
-    fragment_sm100.write_tensor(
-        tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2), weights,
-        worker
-    )
-    cute.arch.fence_view_async_tmem_store()
-    nvvm.tcgen05_fence("before_thread_sync")
-    cute.arch.sync_warp()
-    with cute.arch.elect_one():
-        cute.arch.mbarrier_arrive(qt_full, 0)
-    # qs: filled once, so its slot is free
-    leave_queries(q_s, latent, rope, worker)
-    cute.arch.fence_proxy("async.shared", space="cta")
-    cute.arch.sync_warp()
-    with cute.arch.elect_one():
-        cute.arch.mbarrier_arrive(qs_full, 0)
-    sums.fill(0.0)
-    peak.fill(-Float32.inf)
-    for turn in cutlass.range(turns, unroll=1):
-        in_low_left, in_high_left, live_left = vote(low_left, high_left, cached)
-        in_low_right, in_high_right, live_right = vote(low_right, high_right, cached)
-        live = live_left | live_right
-        low_left, high_left = read_ids(
-            indices, indices_stride, bx, (split + (turn + 1) * splits) * 2, end, lane
-        )
-        low_right, high_right = read_ids(
-            indices, indices_stride, bx, (split + (turn + 1) * splits) * 2 + 1, end, lane
-        )
-        if live:
-            cute.arch.mbarrier_wait(s_full, it & 1)
-            nvvm.tcgen05_fence("after_thread_sync")
-            # A fragment, a row a thread, from tensor memory; its arrival is waited for at the release.
-            fragment_sm100.read_tensor(scores, tmem + OWN_DIMS, worker)
-            cute.arch.fence_view_async_tmem_load()
-            nvvm.tcgen05_fence("before_thread_sync")
-            cute.arch.sync_warp()
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(s_empty, 0)
-            mask_rows(scores, in_low_left, in_high_left, in_low_right, in_high_right, sm_scale, worker)
-            leave_maximum(red_s + it % 2 * (2 * HALF), scores, worker)
+    while unit < end:
+        row = unit // span
+        first = unit - row * span
+        turns = cutlass.min(end - unit, (scalars.ceildiv(topk, TILE // 2) + 1) // 2 - first)
+        if (row < t) & (turns > 0):
+            counted = Int32(topk)
+            if has_lengths != 0:
+                counted = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+            stop = cutlass.min((first + turns) * 2 * (TILE // 2), counted)
+            low_left, high_left = read_ids(indices, indices_stride, row, first * 2, stop, lane)
+            low_right, high_right = read_ids(indices, indices_stride, row, first * 2 + 1, stop, lane)
+            if done == 0:
+                cute.arch.mbarrier_wait(qt_empty, (0 & 1) ^ 1)
+                nvvm.tcgen05_fence("after_thread_sync")
+                take_queries(
+                    weights, panel_1, panel_2, panel_3, latent, q_nope, q_nope_stride_t, q_nope_stride_h, row,
+                    head0, worker
+                )
+                # A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the
+                # commit.
+                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF), weights, worker)
+                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2), panel_1, worker)
+                fragment_sm100.write_tensor(
+                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2), panel_2, worker
+                )
+                fragment_sm100.write_tensor(
+                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2), panel_3, worker
+                )
+                fragment_sm100.write_tensor(
+                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2), latent,
+                    worker
+                )
+                take_last_queries(
+                    weights, latent, rope, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe, q_pe_stride_t,
+                    q_pe_stride_h, row, head0, worker
+                )
+                fragment_sm100.write_tensor(
+                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2),
+                    weights, worker
+                )
+                cute.arch.fence_view_async_tmem_store()
+                nvvm.tcgen05_fence("before_thread_sync")
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(qt_full, 0)
+                cute.arch.mbarrier_wait(qs_empty, (0 & 1) ^ 1)
+                leave_queries(q_s, latent, rope, worker)
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(qs_full, 0)
+            begin = Int32(it)
+            sums.fill(0.0)
+            peak.fill(-Float32.inf)
+            for turn in cutlass.range(turns, unroll=1):
+                in_low_left, in_high_left, live_left = vote(low_left, high_left, cached)
+                in_low_right, in_high_right, live_right = vote(low_right, high_right, cached)
+                live = live_left | live_right
+                low_left, high_left = read_ids(
+                    indices, indices_stride, row, (first + (turn + 1)) * 2, stop, lane
+                )
+                low_right, high_right = read_ids(
+                    indices, indices_stride, row, (first + (turn + 1)) * 2 + 1, stop, lane
+                )
+                if live:
+                    cute.arch.mbarrier_wait(s_full, it & 1)
+                    nvvm.tcgen05_fence("after_thread_sync")
+                    # A fragment, a row a thread, from tensor memory; its arrival is waited for at the
+                    # release.
+                    fragment_sm100.read_tensor(scores, tmem + OWN_DIMS, worker)
+                    cute.arch.fence_view_async_tmem_load()
+                    nvvm.tcgen05_fence("before_thread_sync")
+                    cute.arch.sync_warp()
+                    with cute.arch.elect_one():
+                        cute.arch.mbarrier_arrive(s_empty, 0)
+                    mask_rows(
+                        scores, in_low_left, in_high_left, in_low_right, in_high_right, sm_scale, worker
+                    )
+                    leave_maximum(red_s + it % 2 * (2 * HALF), scores, worker)
+                    cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+                    take_maximum(peak, sums, factor, red_s + it % 2 * (2 * HALF), worker)
+                    weigh_row(scores, sums, peak)
+                    # Every element in the dtype of the target, which the next product may take as its A.
+                    fragment_sm100.round_to(weights, scores)
+                    cute.arch.mbarrier_wait(p_empty, (it & 1) ^ 1)
+                    store_row(p_s, weights, worker)
+                    if it > begin:
+                        cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        rescale_row(tmem, scores, factor, worker)
+                        # o: p also gives its slot back
+                    cute.arch.fence_proxy("async.shared", space="cta")
+                    cute.arch.fence_view_async_tmem_load()
+                    cute.arch.fence_view_async_tmem_store()
+                    nvvm.tcgen05_fence("before_thread_sync")
+                    cute.arch.sync_warp()
+                    with cute.arch.elect_one():
+                        cute.arch.mbarrier_arrive(p_full, 0)
+                    it = it + 1
+            if ((row + 1) * span < end) & (row + 1 < t):
+                cute.arch.mbarrier_wait(qt_empty, ((done + 1) & 1) ^ 1)
+                nvvm.tcgen05_fence("after_thread_sync")
+                take_queries(
+                    weights, panel_1, panel_2, panel_3, latent, q_nope, q_nope_stride_t, q_nope_stride_h,
+                    row + 1, head0, worker
+                )
+                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF), weights, worker)
+                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2), panel_1, worker)
+                fragment_sm100.write_tensor(
+                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2), panel_2, worker
+                )
+                fragment_sm100.write_tensor(
+                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2), panel_3, worker
+                )
+                fragment_sm100.write_tensor(
+                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2), latent,
+                    worker
+                )
+                take_last_queries(
+                    weights, latent, rope, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe, q_pe_stride_t,
+                    q_pe_stride_h, row + 1, head0, worker
+                )
+                fragment_sm100.write_tensor(
+                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2),
+                    weights, worker
+                )
+                cute.arch.fence_view_async_tmem_store()
+                nvvm.tcgen05_fence("before_thread_sync")
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(qt_full, 0)
+                cute.arch.mbarrier_wait(qs_empty, ((done + 1) & 1) ^ 1)
+                leave_queries(q_s, latent, rope, worker)
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(qs_full, 0)
+            leave_sum(red_s + it % 2 * (2 * HALF), sums, worker)
             cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-            take_maximum(peak, sums, factor, red_s + it % 2 * (2 * HALF), worker)
-            weigh_row(scores, sums, peak)
-            # Every element in the dtype of the target, which the next product may take as its A.
-            fragment_sm100.round_to(weights, scores)
-            cute.arch.mbarrier_wait(p_empty, (it & 1) ^ 1)
-            store_row(p_s, weights, worker)
-            if it > 0:
+            if it > begin:
                 cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
                 nvvm.tcgen05_fence("after_thread_sync")
-                rescale_row(tmem, scores, factor, worker)
+            from_cta = row * span // share
+            parts = (row * span + (scalars.ceildiv(topk, TILE // 2) + 1) // 2 - 1) // share - from_cta + 1
+            if parts > 1:
+                finish_row_split(
+                    red_s + it % 2 * (2 * HALF), lse_partial, row, head0, cta - from_cta, sums, peak, factor,
+                    splits, worker
+                )
+                write_row_split(
+                    o_partial, tmem, row, head0, cta - from_cta, it > begin, scores, factor, splits, worker
+                )
+                cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+                grid.count_in(arrivals + row * (HEADS // HEAD_BLOCK) + rank, worker)
+            else:
+                finish_row(
+                    red_s + it % 2 * (2 * HALF), lse, lse_stride, row, head0, sums, peak, factor, attn_sink,
+                    lse_scale, empty_lse, worker
+                )
+                write_row(
+                    out, out_stride_t, out_stride_h, tmem, row, head0, it > begin, scores, weights, factor,
+                    worker
+                )
+            # Sums are read before the next tile leaves its maxima.
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+            if it > begin:
                 # o: p also gives its slot back
-            cute.arch.fence_proxy("async.shared", space="cta")
-            cute.arch.fence_view_async_tmem_load()
-            cute.arch.fence_view_async_tmem_store()
-            nvvm.tcgen05_fence("before_thread_sync")
-            cute.arch.sync_warp()
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(p_full, 0)
-            it = it + 1
-    leave_sum(red_s + it % 2 * (2 * HALF), sums, worker)
-    cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-    if it > 0:
-        cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
-        nvvm.tcgen05_fence("after_thread_sync")
-    if splits == 1:
-        finish_row(
-            red_s + it % 2 * (2 * HALF), lse, lse_stride, bx, head0, sums, peak, factor, attn_sink, lse_scale,
-            empty_lse, worker
-        )
-        write_row(out, out_stride_t, out_stride_h, tmem, bx, head0, it > 0, scores, weights, factor, worker)
-    else:
-        finish_row_split(
-            red_s + it % 2 * (2 * HALF), lse_partial, bx, head0, split, sums, peak, factor, splits, worker
-        )
-        write_row_split(o_partial, tmem, bx, head0, split, it > 0, scores, factor, splits, worker)
-        merges = Boolean(True)
-        share = Int32(split)
-        shares = Int32(splits)
-        if all_resident != 0:
-            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-            grid.count_in(arrivals + bx * 2 + rank, worker)
-            grid.await_count(arrivals + bx * 2 + rank, splits, worker)
-            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        else:
-            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-            grid.take_ticket(last_s, arrivals + bx * 2 + rank, splits, worker)
-            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-            merges = last_s.load() == splits - 1
-            share = Int32(0)
-            shares = Int32(1)
-        if merges:
-            merge_heads(
-                bx, head0, share, shares, o_partial, lse_partial, attn_sink, out, out_stride_t, out_stride_h,
-                lse, lse_stride, splits, lse_scale, empty_lse, worker
-            )
-        if all_resident != 0:
-            grid.count_out(arrivals + bx * 2 + rank, splits, worker)
+                pass
+            done = done + 1
+        unit = row * span + span
+    if splits > 1:
+        unit = cta * share
+        while unit < end:
+            row = unit // span
+            from_cta = row * span // share
+            parts = (row * span + (scalars.ceildiv(topk, TILE // 2) + 1) // 2 - 1) // share - from_cta + 1
+            if (row < t) & (unit - row * span < (scalars.ceildiv(topk, TILE // 2) + 1) // 2) & (parts > 1):
+                grid.await_count(arrivals + row * (HEADS // HEAD_BLOCK) + rank, parts, worker)
+                cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+                merge_heads(
+                    row, head0, cta - from_cta, parts, o_partial, lse_partial, attn_sink, out, out_stride_t,
+                    out_stride_h, lse, lse_stride, splits, lse_scale, empty_lse, parts, worker
+                )
+                grid.count_out(arrivals + row * (HEADS // HEAD_BLOCK) + rank, parts, worker)
+            unit = row * span + span
     cute.arch.mbarrier_wait(p_empty, (it & 1) ^ 1)
+    cute.arch.mbarrier_wait(qt_empty, (done & 1) ^ 1)
+    cute.arch.mbarrier_wait(qs_empty, (done & 1) ^ 1)
 
 
 @cute.jit
 def keys(
-    ckv_map: cute.CopyAtom, kpe_map: cute.CopyAtom, indices: cute.Pointer, cached: Int32, page_inverse: Int32,
-    page_shift: Int32, page_gap: Int32, indices_stride: Int32, splits: Int32, k_s: cute.Pointer,
-    k_full: cute.Pointer, k_empty: cute.Pointer, bx: Int32, rank: Int32, split: Int32, end: Int32,
-    turns: Int32, it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32, in_high_left: Int32,
-    live_left: Boolean, low_right: Int32, high_right: Int32, in_low_right: Int32, in_high_right: Int32,
-    live_right: Boolean, live: Boolean, lane: Int32
+    ckv_map: cute.CopyAtom, kpe_map: cute.CopyAtom, indices: cute.Pointer, topk_length: cute.Pointer,
+    has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, t: Int32,
+    topk: Int32, indices_stride: Int32, k_s: cute.Pointer, k_full: cute.Pointer, k_empty: cute.Pointer,
+    rank: Int32, span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low_left: Int32,
+    high_left: Int32, in_low_left: Int32, in_high_left: Int32, live_left: Boolean, low_right: Int32,
+    high_right: Int32, in_low_right: Int32, in_high_right: Int32, live_right: Boolean, live: Boolean,
+    lane: Int32
 ):
     """Selected rows of this CTA's side, as keys."""
     key_rows = cute.make_rmem_tensor(HALF, Int32)
-    for turn in cutlass.range(turns, unroll=1):
-        in_low_left, in_high_left, live_left = vote(low_left, high_left, cached)
-        in_low_right, in_high_right, live_right = vote(low_right, high_right, cached)
-        live = live_left | live_right
-        now_low_left, now_high_left = find_rows(
-            low_left, high_left, cached, page_inverse, page_shift, page_gap
-        )
-        left_low = now_low_left
-        left_high = now_high_left
-        now_low_right, now_high_right = find_rows(
-            low_right, high_right, cached, page_inverse, page_shift, page_gap
-        )
-        right_low = now_low_right
-        right_high = now_high_right
-        low = Int32(left_low)
-        high = Int32(left_high)
-        if rank != 0:
-            low = right_low
-            high = right_high
-        now_low = low
-        now_high = high
-        low_left, high_left = read_ids(
-            indices, indices_stride, bx, (split + (turn + 1) * splits) * 2, end, lane
-        )
-        low_right, high_right = read_ids(
-            indices, indices_stride, bx, (split + (turn + 1) * splits) * 2 + 1, end, lane
-        )
-        if live:
-            spread_ids(key_rows, now_low, now_high)
-            for c in cutlass.range(PANELS - 1, unroll=1):
-                cute.arch.mbarrier_wait(
-                    k_empty + (it * PANELS + c) % KEY_STAGES, (((it * PANELS + c) // KEY_STAGES) & 1) ^ 1
+    while unit < end:
+        row = unit // span
+        first = unit - row * span
+        turns = cutlass.min(end - unit, (scalars.ceildiv(topk, TILE // 2) + 1) // 2 - first)
+        if (row < t) & (turns > 0):
+            counted = Int32(topk)
+            if has_lengths != 0:
+                counted = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+            stop = cutlass.min((first + turns) * 2 * (TILE // 2), counted)
+            low_left, high_left = read_ids(indices, indices_stride, row, first * 2, stop, lane)
+            low_right, high_right = read_ids(indices, indices_stride, row, first * 2 + 1, stop, lane)
+            for turn in cutlass.range(turns, unroll=1):
+                in_low_left, in_high_left, live_left = vote(low_left, high_left, cached)
+                in_low_right, in_high_right, live_right = vote(low_right, high_right, cached)
+                live = live_left | live_right
+                now_low_left, now_high_left = find_rows(
+                    low_left, high_left, cached, page_inverse, page_shift, page_gap
                 )
-                if tcgen05_pair.first_cta():
-                    with cute.arch.elect_one():
-                        cute.arch.mbarrier_arrive_and_expect_tx(
-                            k_full + (it * PANELS + c) % KEY_STAGES, 2 * (HALF * PANEL * 2)
+                left_low = now_low_left
+                left_high = now_high_left
+                now_low_right, now_high_right = find_rows(
+                    low_right, high_right, cached, page_inverse, page_shift, page_gap
+                )
+                right_low = now_low_right
+                right_high = now_high_right
+                now_low = Int32(left_low)
+                now_high = Int32(left_high)
+                if rank != 0:
+                    now_low = right_low
+                    now_high = right_high
+                low_left, high_left = read_ids(
+                    indices, indices_stride, row, (first + (turn + 1)) * 2, stop, lane
+                )
+                low_right, high_right = read_ids(
+                    indices, indices_stride, row, (first + (turn + 1)) * 2 + 1, stop, lane
+                )
+                if live:
+                    spread_ids(key_rows, now_low, now_high)
+                    for c in cutlass.range(PANELS - 1, unroll=1):
+                        cute.arch.mbarrier_wait(
+                            k_empty + (it * PANELS + c) % KEY_STAGES,
+                            (((it * PANELS + c) // KEY_STAGES) & 1) ^ 1
                         )
-                bulk.load_rows(
-                    ckv_map, key_rows, c * PANEL, PANEL,
-                    k_s + (it * PANELS + c) % KEY_STAGES * (HALF * PANEL),
-                    k_full + (it * PANELS + c) % KEY_STAGES, pair=True
-                )
-            cute.arch.mbarrier_wait(
-                k_empty + (it * PANELS + (PANELS - 1)) % KEY_STAGES,
-                (((it * PANELS + (PANELS - 1)) // KEY_STAGES) & 1) ^ 1
-            )
-            if tcgen05_pair.first_cta():
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(
-                        k_full + (it * PANELS + (PANELS - 1)) % KEY_STAGES, 2 * (HALF * PANEL * 2)
+                        if tcgen05_pair.first_cta():
+                            with cute.arch.elect_one():
+                                cute.arch.mbarrier_arrive_and_expect_tx(
+                                    k_full + (it * PANELS + c) % KEY_STAGES, 2 * (HALF * PANEL * 2)
+                                )
+                        bulk.load_rows(
+                            ckv_map, key_rows, c * PANEL, PANEL,
+                            k_s + (it * PANELS + c) % KEY_STAGES * (HALF * PANEL),
+                            k_full + (it * PANELS + c) % KEY_STAGES, pair=True
+                        )
+                    cute.arch.mbarrier_wait(
+                        k_empty + (it * PANELS + (PANELS - 1)) % KEY_STAGES,
+                        (((it * PANELS + (PANELS - 1)) // KEY_STAGES) & 1) ^ 1
                     )
-            bulk.load_rows(
-                kpe_map, key_rows, 0, PANEL, k_s + (it * PANELS + (PANELS - 1)) % KEY_STAGES * (HALF * PANEL),
-                k_full + (it * PANELS + (PANELS - 1)) % KEY_STAGES, pair=True
-            )
-            it = it + 1
+                    if tcgen05_pair.first_cta():
+                        with cute.arch.elect_one():
+                            cute.arch.mbarrier_arrive_and_expect_tx(
+                                k_full + (it * PANELS + (PANELS - 1)) % KEY_STAGES, 2 * (HALF * PANEL * 2)
+                            )
+                    bulk.load_rows(
+                        kpe_map, key_rows, 0, PANEL,
+                        k_s + (it * PANELS + (PANELS - 1)) % KEY_STAGES * (HALF * PANEL),
+                        k_full + (it * PANELS + (PANELS - 1)) % KEY_STAGES, pair=True
+                    )
+                    it = it + 1
+            done = done + 1
+        unit = row * span + span
     cute.arch.mbarrier_wait(k_empty + it * PANELS % KEY_STAGES, ((it * PANELS // KEY_STAGES) & 1) ^ 1)
     cute.arch.mbarrier_wait(
         k_empty + (it * PANELS + 1) % KEY_STAGES, (((it * PANELS + 1) // KEY_STAGES) & 1) ^ 1
@@ -806,105 +897,117 @@ def keys(
 
 @cute.jit
 def values(
-    ckv_map: cute.CopyAtom, indices: cute.Pointer, cached: Int32, page_inverse: Int32, page_shift: Int32,
-    page_gap: Int32, indices_stride: Int32, splits: Int32, v_s: cute.Pointer, v_full: cute.Pointer,
-    v_empty: cute.Pointer, bx: Int32, rank: Int32, split: Int32, end: Int32, turns: Int32, it: Int32,
-    low_left: Int32, high_left: Int32, in_low_left: Int32, in_high_left: Int32, live_left: Boolean,
-    low_right: Int32, high_right: Int32, in_low_right: Int32, in_high_right: Int32, live_right: Boolean,
-    live: Boolean, lane: Int32
+    ckv_map: cute.CopyAtom, indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32,
+    cached: Int32, page_inverse: Int32, page_shift: Int32, page_gap: Int32, t: Int32, topk: Int32,
+    indices_stride: Int32, v_s: cute.Pointer, v_full: cute.Pointer, v_empty: cute.Pointer, rank: Int32,
+    span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32,
+    in_low_left: Int32, in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32,
+    in_low_right: Int32, in_high_right: Int32, live_right: Boolean, live: Boolean, lane: Int32
 ):
     """This CTA's half of the dims of selected rows of both sides, as values."""
     value_rows = cute.make_rmem_tensor(HALF, Int32)
-    for turn in cutlass.range(turns, unroll=1):
-        in_low_left, in_high_left, live_left = vote(low_left, high_left, cached)
-        in_low_right, in_high_right, live_right = vote(low_right, high_right, cached)
-        live = live_left | live_right
-        now_low_left, now_high_left = find_rows(
-            low_left, high_left, cached, page_inverse, page_shift, page_gap
-        )
-        left_low = now_low_left
-        left_high = now_high_left
-        now_low_right, now_high_right = find_rows(
-            low_right, high_right, cached, page_inverse, page_shift, page_gap
-        )
-        right_low = now_low_right
-        right_high = now_high_right
-        low = Int32(left_low)
-        high = Int32(left_high)
-        if rank != 0:
-            low = right_low
-            high = right_high
-        now_low = low
-        now_high = high
-        low_left, high_left = read_ids(
-            indices, indices_stride, bx, (split + (turn + 1) * splits) * 2, end, lane
-        )
-        low_right, high_right = read_ids(
-            indices, indices_stride, bx, (split + (turn + 1) * splits) * 2 + 1, end, lane
-        )
-        if live:
-            spread_ids(value_rows, left_low, left_high)
-            cute.arch.mbarrier_wait(
-                v_empty + it * VALUE_UNITS % VALUE_STAGES, ((it * VALUE_UNITS // VALUE_STAGES) & 1) ^ 1
-            )
-            if tcgen05_pair.first_cta():
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(
-                        v_full + it * VALUE_UNITS % VALUE_STAGES, 2 * (HALF * VALUE_DIMS * 2)
+    while unit < end:
+        row = unit // span
+        first = unit - row * span
+        turns = cutlass.min(end - unit, (scalars.ceildiv(topk, TILE // 2) + 1) // 2 - first)
+        if (row < t) & (turns > 0):
+            counted = Int32(topk)
+            if has_lengths != 0:
+                counted = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+            stop = cutlass.min((first + turns) * 2 * (TILE // 2), counted)
+            low_left, high_left = read_ids(indices, indices_stride, row, first * 2, stop, lane)
+            low_right, high_right = read_ids(indices, indices_stride, row, first * 2 + 1, stop, lane)
+            for turn in cutlass.range(turns, unroll=1):
+                in_low_left, in_high_left, live_left = vote(low_left, high_left, cached)
+                in_low_right, in_high_right, live_right = vote(low_right, high_right, cached)
+                live = live_left | live_right
+                now_low_left, now_high_left = find_rows(
+                    low_left, high_left, cached, page_inverse, page_shift, page_gap
+                )
+                left_low = now_low_left
+                left_high = now_high_left
+                now_low_right, now_high_right = find_rows(
+                    low_right, high_right, cached, page_inverse, page_shift, page_gap
+                )
+                right_low = now_low_right
+                right_high = now_high_right
+                now_low = Int32(left_low)
+                now_high = Int32(left_high)
+                if rank != 0:
+                    now_low = right_low
+                    now_high = right_high
+                low_left, high_left = read_ids(
+                    indices, indices_stride, row, (first + (turn + 1)) * 2, stop, lane
+                )
+                low_right, high_right = read_ids(
+                    indices, indices_stride, row, (first + (turn + 1)) * 2 + 1, stop, lane
+                )
+                if live:
+                    spread_ids(value_rows, left_low, left_high)
+                    cute.arch.mbarrier_wait(
+                        v_empty + it * VALUE_UNITS % VALUE_STAGES,
+                        ((it * VALUE_UNITS // VALUE_STAGES) & 1) ^ 1
                     )
-            first = rank * OWN_DIMS
-            bulk.load_rows(
-                ckv_map, value_rows, first, VALUE_DIMS,
-                v_s + it * VALUE_UNITS % VALUE_STAGES * (HALF * VALUE_DIMS),
-                v_full + it * VALUE_UNITS % VALUE_STAGES, pair=True
-            )
-            cute.arch.mbarrier_wait(
-                v_empty + (it * VALUE_UNITS + 1) % VALUE_STAGES,
-                (((it * VALUE_UNITS + 1) // VALUE_STAGES) & 1) ^ 1
-            )
-            if tcgen05_pair.first_cta():
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(
-                        v_full + (it * VALUE_UNITS + 1) % VALUE_STAGES, 2 * (HALF * VALUE_DIMS * 2)
+                    if tcgen05_pair.first_cta():
+                        with cute.arch.elect_one():
+                            cute.arch.mbarrier_arrive_and_expect_tx(
+                                v_full + it * VALUE_UNITS % VALUE_STAGES, 2 * (HALF * VALUE_DIMS * 2)
+                            )
+                    own_dims = rank * OWN_DIMS
+                    bulk.load_rows(
+                        ckv_map, value_rows, own_dims, VALUE_DIMS,
+                        v_s + it * VALUE_UNITS % VALUE_STAGES * (HALF * VALUE_DIMS),
+                        v_full + it * VALUE_UNITS % VALUE_STAGES, pair=True
                     )
-            first = rank * OWN_DIMS + VALUE_DIMS
-            bulk.load_rows(
-                ckv_map, value_rows, first, VALUE_DIMS,
-                v_s + (it * VALUE_UNITS + 1) % VALUE_STAGES * (HALF * VALUE_DIMS),
-                v_full + (it * VALUE_UNITS + 1) % VALUE_STAGES, pair=True
-            )
-            spread_ids(value_rows, right_low, right_high)
-            cute.arch.mbarrier_wait(
-                v_empty + (it * VALUE_UNITS + 2) % VALUE_STAGES,
-                (((it * VALUE_UNITS + 2) // VALUE_STAGES) & 1) ^ 1
-            )
-            if tcgen05_pair.first_cta():
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(
-                        v_full + (it * VALUE_UNITS + 2) % VALUE_STAGES, 2 * (HALF * VALUE_DIMS * 2)
+                    cute.arch.mbarrier_wait(
+                        v_empty + (it * VALUE_UNITS + 1) % VALUE_STAGES,
+                        (((it * VALUE_UNITS + 1) // VALUE_STAGES) & 1) ^ 1
                     )
-            first = rank * OWN_DIMS
-            bulk.load_rows(
-                ckv_map, value_rows, first, VALUE_DIMS,
-                v_s + (it * VALUE_UNITS + 2) % VALUE_STAGES * (HALF * VALUE_DIMS),
-                v_full + (it * VALUE_UNITS + 2) % VALUE_STAGES, pair=True
-            )
-            cute.arch.mbarrier_wait(
-                v_empty + (it * VALUE_UNITS + 3) % VALUE_STAGES,
-                (((it * VALUE_UNITS + 3) // VALUE_STAGES) & 1) ^ 1
-            )
-            if tcgen05_pair.first_cta():
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(
-                        v_full + (it * VALUE_UNITS + 3) % VALUE_STAGES, 2 * (HALF * VALUE_DIMS * 2)
+                    if tcgen05_pair.first_cta():
+                        with cute.arch.elect_one():
+                            cute.arch.mbarrier_arrive_and_expect_tx(
+                                v_full + (it * VALUE_UNITS + 1) % VALUE_STAGES, 2 * (HALF * VALUE_DIMS * 2)
+                            )
+                    own_dims = rank * OWN_DIMS + VALUE_DIMS
+                    bulk.load_rows(
+                        ckv_map, value_rows, own_dims, VALUE_DIMS,
+                        v_s + (it * VALUE_UNITS + 1) % VALUE_STAGES * (HALF * VALUE_DIMS),
+                        v_full + (it * VALUE_UNITS + 1) % VALUE_STAGES, pair=True
                     )
-            first = rank * OWN_DIMS + VALUE_DIMS
-            bulk.load_rows(
-                ckv_map, value_rows, first, VALUE_DIMS,
-                v_s + (it * VALUE_UNITS + 3) % VALUE_STAGES * (HALF * VALUE_DIMS),
-                v_full + (it * VALUE_UNITS + 3) % VALUE_STAGES, pair=True
-            )
-            it = it + 1
+                    spread_ids(value_rows, right_low, right_high)
+                    cute.arch.mbarrier_wait(
+                        v_empty + (it * VALUE_UNITS + 2) % VALUE_STAGES,
+                        (((it * VALUE_UNITS + 2) // VALUE_STAGES) & 1) ^ 1
+                    )
+                    if tcgen05_pair.first_cta():
+                        with cute.arch.elect_one():
+                            cute.arch.mbarrier_arrive_and_expect_tx(
+                                v_full + (it * VALUE_UNITS + 2) % VALUE_STAGES, 2 * (HALF * VALUE_DIMS * 2)
+                            )
+                    own_dims = rank * OWN_DIMS
+                    bulk.load_rows(
+                        ckv_map, value_rows, own_dims, VALUE_DIMS,
+                        v_s + (it * VALUE_UNITS + 2) % VALUE_STAGES * (HALF * VALUE_DIMS),
+                        v_full + (it * VALUE_UNITS + 2) % VALUE_STAGES, pair=True
+                    )
+                    cute.arch.mbarrier_wait(
+                        v_empty + (it * VALUE_UNITS + 3) % VALUE_STAGES,
+                        (((it * VALUE_UNITS + 3) // VALUE_STAGES) & 1) ^ 1
+                    )
+                    if tcgen05_pair.first_cta():
+                        with cute.arch.elect_one():
+                            cute.arch.mbarrier_arrive_and_expect_tx(
+                                v_full + (it * VALUE_UNITS + 3) % VALUE_STAGES, 2 * (HALF * VALUE_DIMS * 2)
+                            )
+                    own_dims = rank * OWN_DIMS + VALUE_DIMS
+                    bulk.load_rows(
+                        ckv_map, value_rows, own_dims, VALUE_DIMS,
+                        v_s + (it * VALUE_UNITS + 3) % VALUE_STAGES * (HALF * VALUE_DIMS),
+                        v_full + (it * VALUE_UNITS + 3) % VALUE_STAGES, pair=True
+                    )
+                    it = it + 1
+            done = done + 1
+        unit = row * span + span
     cute.arch.mbarrier_wait(
         v_empty + it * VALUE_UNITS % VALUE_STAGES, ((it * VALUE_UNITS // VALUE_STAGES) & 1) ^ 1
     )
@@ -924,14 +1027,15 @@ def values(
 
 @cute.jit
 def mma(
-    indices: cute.Pointer, cached: Int32, indices_stride: Int32, splits: Int32, q_s: cute.Pointer,
-    k_s: cute.Pointer, v_s: cute.Pointer, p_s: cute.Pointer, tmem: cute.Pointer, qt_full: cute.Pointer,
-    qs_full: cute.Pointer, k_full: cute.Pointer, k_empty: cute.Pointer, v_full: cute.Pointer,
-    v_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer,
-    p_empty: cute.Pointer, o_full: cute.Pointer, bx: Int32, rank: Int32, split: Int32, end: Int32,
-    turns: Int32, it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32, in_high_left: Int32,
-    live_left: Boolean, low_right: Int32, high_right: Int32, in_low_right: Int32, in_high_right: Int32,
-    live_right: Boolean, live: Boolean, lane: Int32
+    indices: cute.Pointer, topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, t: Int32,
+    topk: Int32, indices_stride: Int32, q_s: cute.Pointer, k_s: cute.Pointer, v_s: cute.Pointer,
+    p_s: cute.Pointer, tmem: cute.Pointer, qt_full: cute.Pointer, qt_empty: cute.Pointer,
+    qs_full: cute.Pointer, qs_empty: cute.Pointer, k_full: cute.Pointer, k_empty: cute.Pointer,
+    v_full: cute.Pointer, v_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer,
+    p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, rank: Int32, span: Int32, unit: Int32,
+    end: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32,
+    in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32, in_low_right: Int32,
+    in_high_right: Int32, live_right: Boolean, live: Boolean, lane: Int32
 ):
     """Issues the products of both CTAs, in the first one."""
     qk_t_b = QK_T.operand_b(k_s, HALF, PANEL, KEY_STAGES, 128)
@@ -940,181 +1044,206 @@ def mma(
     pv_a = PV.operand_a(p_s, HALF, 2 * HALF, 1, 128)
     pv_b = PV.operand_b(v_s, HALF, VALUE_DIMS, VALUE_STAGES, 128)
     if rank == 0:
-        cute.arch.mbarrier_wait(qt_full, 0)
-        nvvm.tcgen05_fence("after_thread_sync")
-        cute.arch.mbarrier_wait(qs_full, 0)
-        nvvm.tcgen05_fence("after_thread_sync")
-        for turn in cutlass.range(turns + 1, unroll=1):
-            in_low_left, in_high_left, live_left = vote(low_left, high_left, cached)
-            in_low_right, in_high_right, live_right = vote(low_right, high_right, cached)
-            live = live_left | live_right
-            low_left, high_left = read_ids(
-                indices, indices_stride, bx, (split + (turn + 1) * splits) * 2, end, lane
-            )
-            low_right, high_right = read_ids(
-                indices, indices_stride, bx, (split + (turn + 1) * splits) * 2 + 1, end, lane
-            )
-            late = it > 0
-            done = it - 1
-            if live:
-                cute.arch.mbarrier_wait(s_empty, (it & 1) ^ 1)
+        while unit < end:
+            row = unit // span
+            first = unit - row * span
+            turns = cutlass.min(end - unit, (scalars.ceildiv(topk, TILE // 2) + 1) // 2 - first)
+            if (row < t) & (turns > 0):
+                counted = Int32(topk)
+                if has_lengths != 0:
+                    counted = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+                stop = cutlass.min((first + turns) * 2 * (TILE // 2), counted)
+                low_left, high_left = read_ids(indices, indices_stride, row, first * 2, stop, lane)
+                low_right, high_right = read_ids(indices, indices_stride, row, first * 2 + 1, stop, lane)
+                cute.arch.mbarrier_wait(qt_full, done & 1)
                 nvvm.tcgen05_fence("after_thread_sync")
-                cute.arch.mbarrier_wait(k_full + it * PANELS % KEY_STAGES, (it * PANELS // KEY_STAGES) & 1)
+                cute.arch.mbarrier_wait(qs_full, done & 1)
                 nvvm.tcgen05_fence("after_thread_sync")
-                # S += Q K^T, a panel of the dims
-                QK_T.multiply(
-                    tmem + (OWN_DIMS + HALF), qk_t_b[None, None, None, it * PANELS % KEY_STAGES],
-                    tmem + OWN_DIMS, False
-                )
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(k_empty + it * PANELS % KEY_STAGES)
-                cute.arch.mbarrier_wait(
-                    k_full + (it * PANELS + 1) % KEY_STAGES, ((it * PANELS + 1) // KEY_STAGES) & 1
-                )
-                nvvm.tcgen05_fence("after_thread_sync")
-                # S += Q K^T, a panel of the dims
-                QK_T.multiply(
-                    tmem + (OWN_DIMS + HALF + PANEL // 2),
-                    qk_t_b[None, None, None, (it * PANELS + 1) % KEY_STAGES], tmem + OWN_DIMS, True
-                )
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(k_empty + (it * PANELS + 1) % KEY_STAGES)
-                cute.arch.mbarrier_wait(
-                    k_full + (it * PANELS + 2) % KEY_STAGES, ((it * PANELS + 2) // KEY_STAGES) & 1
-                )
-                nvvm.tcgen05_fence("after_thread_sync")
-                # S += Q K^T, a panel of the dims
-                QK_T.multiply(
-                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2),
-                    qk_t_b[None, None, None, (it * PANELS + 2) % KEY_STAGES], tmem + OWN_DIMS, True
-                )
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(k_empty + (it * PANELS + 2) % KEY_STAGES)
-                cute.arch.mbarrier_wait(
-                    k_full + (it * PANELS + 3) % KEY_STAGES, ((it * PANELS + 3) // KEY_STAGES) & 1
-                )
-                nvvm.tcgen05_fence("after_thread_sync")
-                # S += Q K^T, a panel of the dims
-                QK_T.multiply(
-                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2),
-                    qk_t_b[None, None, None, (it * PANELS + 3) % KEY_STAGES], tmem + OWN_DIMS, True
-                )
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(k_empty + (it * PANELS + 3) % KEY_STAGES)
-                cute.arch.mbarrier_wait(
-                    k_full + (it * PANELS + 4) % KEY_STAGES, ((it * PANELS + 4) // KEY_STAGES) & 1
-                )
-                nvvm.tcgen05_fence("after_thread_sync")
-                # S += Q K^T, a panel of the dims
-                QK_T.multiply(
-                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2),
-                    qk_t_b[None, None, None, (it * PANELS + 4) % KEY_STAGES], tmem + OWN_DIMS, True
-                )
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(k_empty + (it * PANELS + 4) % KEY_STAGES)
-                cute.arch.mbarrier_wait(
-                    k_full + (it * PANELS + 5) % KEY_STAGES, ((it * PANELS + 5) // KEY_STAGES) & 1
-                )
-                nvvm.tcgen05_fence("after_thread_sync")
-                # S += Q K^T, a panel of the dims
-                QK_T.multiply(
-                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2),
-                    qk_t_b[None, None, None, (it * PANELS + 5) % KEY_STAGES], tmem + OWN_DIMS, True
-                )
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(k_empty + (it * PANELS + 5) % KEY_STAGES)
-                cute.arch.mbarrier_wait(
-                    k_full + (it * PANELS + 6) % KEY_STAGES, ((it * PANELS + 6) // KEY_STAGES) & 1
-                )
-                nvvm.tcgen05_fence("after_thread_sync")
-                # the last dims
-                QK_S.multiply(
-                    qk_s_a[None, None, None, 0], qk_s_b[None, None, None, (it * PANELS + 6) % KEY_STAGES],
-                    tmem + OWN_DIMS, True
-                )
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(k_empty + (it * PANELS + 6) % KEY_STAGES)
-                cute.arch.mbarrier_wait(
-                    k_full + (it * PANELS + 7) % KEY_STAGES, ((it * PANELS + 7) // KEY_STAGES) & 1
-                )
-                nvvm.tcgen05_fence("after_thread_sync")
-                # the last dims
-                QK_S.multiply(
-                    qk_s_a[None, None, None, 1], qk_s_b[None, None, None, (it * PANELS + 7) % KEY_STAGES],
-                    tmem + OWN_DIMS, True
-                )
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(k_empty + (it * PANELS + 7) % KEY_STAGES)
-                cute.arch.mbarrier_wait(
-                    k_full + (it * PANELS + 8) % KEY_STAGES, ((it * PANELS + 8) // KEY_STAGES) & 1
-                )
-                nvvm.tcgen05_fence("after_thread_sync")
-                # the last dims
-                QK_S.multiply(
-                    qk_s_a[None, None, None, 2 * PANEL // PANEL],
-                    qk_s_b[None, None, None, (it * PANELS + 8) % KEY_STAGES], tmem + OWN_DIMS, True
-                )
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(k_empty + (it * PANELS + 8) % KEY_STAGES)
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(s_full)
-                it = it + 1
-            if late & (live | (turn == turns)):
-                cute.arch.mbarrier_wait(p_full, done & 1)
-                nvvm.tcgen05_fence("after_thread_sync")
-                # o: p also gives its slot back
-                cute.arch.mbarrier_wait(
-                    v_full + done * VALUE_UNITS % VALUE_STAGES, (done * VALUE_UNITS // VALUE_STAGES) & 1
-                )
-                nvvm.tcgen05_fence("after_thread_sync")
-                # O += P V, a side of the tokens, half of the dims
-                PV.multiply(
-                    pv_a[None, None, None, 0], pv_b[None, None, None, done * VALUE_UNITS % VALUE_STAGES],
-                    tmem, done > 0
-                )
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(v_empty + done * VALUE_UNITS % VALUE_STAGES)
-                cute.arch.mbarrier_wait(
-                    v_full + (done * VALUE_UNITS + 1) % VALUE_STAGES,
-                    ((done * VALUE_UNITS + 1) // VALUE_STAGES) & 1
-                )
-                nvvm.tcgen05_fence("after_thread_sync")
-                # O += P V, a side of the tokens, half of the dims
-                PV.multiply(
-                    pv_a[None, None, None, 0],
-                    pv_b[None, None, None, (done * VALUE_UNITS + 1) % VALUE_STAGES], tmem + VALUE_DIMS,
-                    done > 0
-                )
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(v_empty + (done * VALUE_UNITS + 1) % VALUE_STAGES)
-                cute.arch.mbarrier_wait(
-                    v_full + (done * VALUE_UNITS + 2) % VALUE_STAGES,
-                    ((done * VALUE_UNITS + 2) // VALUE_STAGES) & 1
-                )
-                nvvm.tcgen05_fence("after_thread_sync")
-                # O += P V, a side of the tokens, half of the dims
-                PV.multiply(
-                    pv_a[None, None, None, 1],
-                    pv_b[None, None, None, (done * VALUE_UNITS + 2) % VALUE_STAGES], tmem, True
-                )
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(v_empty + (done * VALUE_UNITS + 2) % VALUE_STAGES)
-                cute.arch.mbarrier_wait(
-                    v_full + (done * VALUE_UNITS + 3) % VALUE_STAGES,
-                    ((done * VALUE_UNITS + 3) // VALUE_STAGES) & 1
-                )
-                nvvm.tcgen05_fence("after_thread_sync")
-                # O += P V, a side of the tokens, half of the dims
-                PV.multiply(
-                    pv_a[None, None, None, 1],
-                    pv_b[None, None, None, (done * VALUE_UNITS + 3) % VALUE_STAGES], tmem + VALUE_DIMS, True
-                )
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(v_empty + (done * VALUE_UNITS + 3) % VALUE_STAGES)
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(p_empty)
-                with cute.arch.elect_one():
-                    tcgen05_pair.commit(o_full)
+                begin = Int32(it)
+                for turn in cutlass.range(turns + 1, unroll=1):
+                    in_low_left, in_high_left, live_left = vote(low_left, high_left, cached)
+                    in_low_right, in_high_right, live_right = vote(low_right, high_right, cached)
+                    live = live_left | live_right
+                    low_left, high_left = read_ids(
+                        indices, indices_stride, row, (first + (turn + 1)) * 2, stop, lane
+                    )
+                    low_right, high_right = read_ids(
+                        indices, indices_stride, row, (first + (turn + 1)) * 2 + 1, stop, lane
+                    )
+                    late = it > begin
+                    before = it - 1
+                    if live:
+                        cute.arch.mbarrier_wait(s_empty, (it & 1) ^ 1)
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        cute.arch.mbarrier_wait(
+                            k_full + it * PANELS % KEY_STAGES, (it * PANELS // KEY_STAGES) & 1
+                        )
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # S += Q K^T, a panel of the dims
+                        QK_T.multiply(
+                            tmem + (OWN_DIMS + HALF), qk_t_b[None, None, None, it * PANELS % KEY_STAGES],
+                            tmem + OWN_DIMS, False
+                        )
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(k_empty + it * PANELS % KEY_STAGES)
+                        cute.arch.mbarrier_wait(
+                            k_full + (it * PANELS + 1) % KEY_STAGES, ((it * PANELS + 1) // KEY_STAGES) & 1
+                        )
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # S += Q K^T, a panel of the dims
+                        QK_T.multiply(
+                            tmem + (OWN_DIMS + HALF + PANEL // 2),
+                            qk_t_b[None, None, None, (it * PANELS + 1) % KEY_STAGES], tmem + OWN_DIMS, True
+                        )
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(k_empty + (it * PANELS + 1) % KEY_STAGES)
+                        cute.arch.mbarrier_wait(
+                            k_full + (it * PANELS + 2) % KEY_STAGES, ((it * PANELS + 2) // KEY_STAGES) & 1
+                        )
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # S += Q K^T, a panel of the dims
+                        QK_T.multiply(
+                            tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2),
+                            qk_t_b[None, None, None, (it * PANELS + 2) % KEY_STAGES], tmem + OWN_DIMS, True
+                        )
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(k_empty + (it * PANELS + 2) % KEY_STAGES)
+                        cute.arch.mbarrier_wait(
+                            k_full + (it * PANELS + 3) % KEY_STAGES, ((it * PANELS + 3) // KEY_STAGES) & 1
+                        )
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # S += Q K^T, a panel of the dims
+                        QK_T.multiply(
+                            tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2),
+                            qk_t_b[None, None, None, (it * PANELS + 3) % KEY_STAGES], tmem + OWN_DIMS, True
+                        )
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(k_empty + (it * PANELS + 3) % KEY_STAGES)
+                        cute.arch.mbarrier_wait(
+                            k_full + (it * PANELS + 4) % KEY_STAGES, ((it * PANELS + 4) // KEY_STAGES) & 1
+                        )
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # S += Q K^T, a panel of the dims
+                        QK_T.multiply(
+                            tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2),
+                            qk_t_b[None, None, None, (it * PANELS + 4) % KEY_STAGES], tmem + OWN_DIMS, True
+                        )
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(k_empty + (it * PANELS + 4) % KEY_STAGES)
+                        cute.arch.mbarrier_wait(
+                            k_full + (it * PANELS + 5) % KEY_STAGES, ((it * PANELS + 5) // KEY_STAGES) & 1
+                        )
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # S += Q K^T, a panel of the dims
+                        QK_T.multiply(
+                            tmem + (
+                                OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2
+                            ),
+                            qk_t_b[None, None, None, (it * PANELS + 5) % KEY_STAGES], tmem + OWN_DIMS, True
+                        )
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(k_empty + (it * PANELS + 5) % KEY_STAGES)
+                        cute.arch.mbarrier_wait(
+                            k_full + (it * PANELS + 6) % KEY_STAGES, ((it * PANELS + 6) // KEY_STAGES) & 1
+                        )
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # the last dims
+                        QK_S.multiply(
+                            qk_s_a[None, None, None, 0],
+                            qk_s_b[None, None, None, (it * PANELS + 6) % KEY_STAGES], tmem + OWN_DIMS, True
+                        )
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(k_empty + (it * PANELS + 6) % KEY_STAGES)
+                        cute.arch.mbarrier_wait(
+                            k_full + (it * PANELS + 7) % KEY_STAGES, ((it * PANELS + 7) // KEY_STAGES) & 1
+                        )
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # the last dims
+                        QK_S.multiply(
+                            qk_s_a[None, None, None, 1],
+                            qk_s_b[None, None, None, (it * PANELS + 7) % KEY_STAGES], tmem + OWN_DIMS, True
+                        )
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(k_empty + (it * PANELS + 7) % KEY_STAGES)
+                        cute.arch.mbarrier_wait(
+                            k_full + (it * PANELS + 8) % KEY_STAGES, ((it * PANELS + 8) // KEY_STAGES) & 1
+                        )
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # the last dims
+                        QK_S.multiply(
+                            qk_s_a[None, None, None, 2 * PANEL // PANEL],
+                            qk_s_b[None, None, None, (it * PANELS + 8) % KEY_STAGES], tmem + OWN_DIMS, True
+                        )
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(k_empty + (it * PANELS + 8) % KEY_STAGES)
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(s_full)
+                        it = it + 1
+                    if turn == turns:
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(qt_empty)
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(qs_empty)
+                    if late & (live | (turn == turns)):
+                        cute.arch.mbarrier_wait(p_full, before & 1)
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # o: p also gives its slot back
+                        cute.arch.mbarrier_wait(
+                            v_full + before * VALUE_UNITS % VALUE_STAGES,
+                            (before * VALUE_UNITS // VALUE_STAGES) & 1
+                        )
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # O += P V, a side of the tokens, half of the dims
+                        PV.multiply(
+                            pv_a[None, None, None, 0],
+                            pv_b[None, None, None, before * VALUE_UNITS % VALUE_STAGES], tmem, before > begin
+                        )
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(v_empty + before * VALUE_UNITS % VALUE_STAGES)
+                        cute.arch.mbarrier_wait(
+                            v_full + (before * VALUE_UNITS + 1) % VALUE_STAGES,
+                            ((before * VALUE_UNITS + 1) // VALUE_STAGES) & 1
+                        )
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # O += P V, a side of the tokens, half of the dims
+                        PV.multiply(
+                            pv_a[None, None, None, 0],
+                            pv_b[None, None, None, (before * VALUE_UNITS + 1) % VALUE_STAGES],
+                            tmem + VALUE_DIMS, before > begin
+                        )
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(v_empty + (before * VALUE_UNITS + 1) % VALUE_STAGES)
+                        cute.arch.mbarrier_wait(
+                            v_full + (before * VALUE_UNITS + 2) % VALUE_STAGES,
+                            ((before * VALUE_UNITS + 2) // VALUE_STAGES) & 1
+                        )
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # O += P V, a side of the tokens, half of the dims
+                        PV.multiply(
+                            pv_a[None, None, None, 1],
+                            pv_b[None, None, None, (before * VALUE_UNITS + 2) % VALUE_STAGES], tmem, True
+                        )
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(v_empty + (before * VALUE_UNITS + 2) % VALUE_STAGES)
+                        cute.arch.mbarrier_wait(
+                            v_full + (before * VALUE_UNITS + 3) % VALUE_STAGES,
+                            ((before * VALUE_UNITS + 3) // VALUE_STAGES) & 1
+                        )
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # O += P V, a side of the tokens, half of the dims
+                        PV.multiply(
+                            pv_a[None, None, None, 1],
+                            pv_b[None, None, None, (before * VALUE_UNITS + 3) % VALUE_STAGES],
+                            tmem + VALUE_DIMS, True
+                        )
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(v_empty + (before * VALUE_UNITS + 3) % VALUE_STAGES)
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(p_empty)
+                        with cute.arch.elect_one():
+                            tcgen05_pair.commit(o_full)
+                done = done + 1
+            unit = row * span + span
 
 
 @cute.kernel
@@ -1124,10 +1253,10 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4(
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
-    page_shift: Int32, page_gap: Int32, all_resident: Int32, t: Int32, q_nope_stride_t: Int32,
-    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32,
-    kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
-    lse_stride: Int32, splits: Int32, counters: Int32
+    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
+    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
+    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
+    counters: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -1135,9 +1264,10 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4(
     v_s = shared.v_s.data_ptr()
     p_s = shared.p_s.data_ptr()
     red_s = shared.red_s.data_ptr()
-    last_s = shared.last_s.data_ptr()
     qt_full = shared.qt_full.data_ptr()
+    qt_empty = shared.qt_empty.data_ptr()
     qs_full = shared.qs_full.data_ptr()
+    qs_empty = shared.qs_empty.data_ptr()
     k_full = shared.k_full.data_ptr()
     k_empty = shared.k_empty.data_ptr()
     v_full = shared.v_full.data_ptr()
@@ -1150,11 +1280,19 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4(
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
-    bx, rank, split = cute.arch.block_idx()
+    cta, rank, _ = cute.arch.block_idx()
     head0 = rank * HALF
-    end = Int32(topk)
-    turns = Int32(0)
-    turns = (scalars.ceildiv(end, TILE) - split + splits - 1) // splits
+    share = Int32(((scalars.ceildiv(topk, TILE // 2) + 1) // 2 + splits - 1) // splits)
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = (scalars.ceildiv(topk, TILE // 2) + 1) // 2
+        share = (t * ((scalars.ceildiv(topk, TILE // 2) + 1) // 2) + ctas - 1) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * ((scalars.ceildiv(topk, TILE // 2) + 1) // 2)
+    unit = Int32(cta * share)
+    end = unit + share
+    done = Int32(0)
     it = Int32(0)
     low_left = Int32(0)
     high_left = Int32(0)
@@ -1174,7 +1312,11 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4(
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(qt_full + i, 8)
             for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(qt_empty + i, 1)
+            for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(qs_full + i, 8)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(qs_empty + i, 1)
             for i in cutlass.range_constexpr(KEY_STAGES):
                 cute.arch.mbarrier_init(k_full + i, 1)
             for i in cutlass.range_constexpr(KEY_STAGES):
@@ -1205,39 +1347,36 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4(
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
     cute.arch.cluster_arrive()
     cute.arch.cluster_wait()
-    if has_lengths != 0:
-        end = cutlass.max(cutlass.min(topk_length[bx], topk), 0)
-        turns = (scalars.ceildiv(end, TILE) - split + splits - 1) // splits
-    low_left, high_left = read_ids(indices, indices_stride, bx, split * 2, end, lane)
-    low_right, high_right = read_ids(indices, indices_stride, bx, split * 2 + 1, end, lane)
     if warp < 4:
         softmax(
-            q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            empty_lse, cached, all_resident, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t, q_pe_stride_h,
-            indices_stride, out_stride_t, out_stride_h, lse_stride, splits, q_s, p_s, red_s, last_s, tmem,
-            qt_full, qs_full, s_full, s_empty, p_full, p_empty, o_full, bx, rank, split, head0, end, turns,
-            it, low_left, high_left, in_low_left, in_high_left, live_left, low_right, high_right,
-            in_low_right, in_high_right, live_right, live, thread, lane
+            q_nope, q_pe, indices, topk_length, attn_sink, out, lse, o_partial, lse_partial, arrivals,
+            sm_scale, lse_scale, empty_lse, has_lengths, cached, t, q_nope_stride_t, q_nope_stride_h,
+            q_pe_stride_t, q_pe_stride_h, topk, indices_stride, out_stride_t, out_stride_h, lse_stride,
+            splits, q_s, p_s, red_s, tmem, qt_full, qt_empty, qs_full, qs_empty, s_full, s_empty, p_full,
+            p_empty, o_full, cta, rank, head0, share, span, unit, end, done, it, low_left, high_left,
+            in_low_left, in_high_left, live_left, low_right, high_right, in_low_right, in_high_right,
+            live_right, live, thread, lane
         )
     elif warp < 5:
         keys(
-            ckv_map, kpe_map, indices, cached, page_inverse, page_shift, page_gap, indices_stride, splits,
-            k_s, k_full, k_empty, bx, rank, split, end, turns, it, low_left, high_left, in_low_left,
-            in_high_left, live_left, low_right, high_right, in_low_right, in_high_right, live_right, live,
-            lane
+            ckv_map, kpe_map, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap,
+            t, topk, indices_stride, k_s, k_full, k_empty, rank, span, unit, end, done, it, low_left,
+            high_left, in_low_left, in_high_left, live_left, low_right, high_right, in_low_right,
+            in_high_right, live_right, live, lane
         )
     elif warp < 6:
         values(
-            ckv_map, indices, cached, page_inverse, page_shift, page_gap, indices_stride, splits, v_s, v_full,
-            v_empty, bx, rank, split, end, turns, it, low_left, high_left, in_low_left, in_high_left,
-            live_left, low_right, high_right, in_low_right, in_high_right, live_right, live, lane
+            ckv_map, indices, topk_length, has_lengths, cached, page_inverse, page_shift, page_gap, t, topk,
+            indices_stride, v_s, v_full, v_empty, rank, span, unit, end, done, it, low_left, high_left,
+            in_low_left, in_high_left, live_left, low_right, high_right, in_low_right, in_high_right,
+            live_right, live, lane
         )
     else:
         mma(
-            indices, cached, indices_stride, splits, q_s, k_s, v_s, p_s, tmem, qt_full, qs_full, k_full,
-            k_empty, v_full, v_empty, s_full, s_empty, p_full, p_empty, o_full, bx, rank, split, end, turns,
-            it, low_left, high_left, in_low_left, in_high_left, live_left, low_right, high_right,
-            in_low_right, in_high_right, live_right, live, lane
+            indices, topk_length, has_lengths, cached, t, topk, indices_stride, q_s, k_s, v_s, p_s, tmem,
+            qt_full, qt_empty, qs_full, qs_empty, k_full, k_empty, v_full, v_empty, s_full, s_empty, p_full,
+            p_empty, o_full, rank, span, unit, end, done, it, low_left, high_left, in_low_left, in_high_left,
+            live_left, low_right, high_right, in_low_right, in_high_right, live_right, live, lane
         )
     # No CTA ends while others may still send to it or arrive at its barriers.
     cute.arch.cluster_arrive()
@@ -1257,18 +1396,18 @@ def program(
     topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
-    page_shift: Int32, page_gap: Int32, all_resident: Int32, t: Int32, q_nope_stride_t: Int32,
-    q_nope_stride_h: Int32, q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32,
-    kpe_stride: Int32, topk: Int32, indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
-    lse_stride: Int32, splits: Int32, counters: Int32
+    page_shift: Int32, page_gap: Int32, ctas: Int32, t: Int32, q_nope_stride_t: Int32, q_nope_stride_h: Int32,
+    q_pe_stride_t: Int32, q_pe_stride_h: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32,
+    indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, splits: Int32,
+    counters: Int32
 ):
     ckv_map, ckv_map_coords = bulk.row_map(ckv, cutlass.BFloat16, 512, 64)
     kpe_map, kpe_map_coords = bulk.row_map(kpe, cutlass.BFloat16, 64, 64)
     kernel = sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4(
         ckv_map, ckv_map_coords, kpe_map, kpe_map_coords, q_nope, q_pe, ckv, kpe, indices, topk_length,
         attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths,
-        cached, page_inverse, page_shift, page_gap, all_resident, t, q_nope_stride_t, q_nope_stride_h,
-        q_pe_stride_t, q_pe_stride_h, n, ckv_stride, kpe_stride, topk, indices_stride, out_stride_t,
-        out_stride_h, lse_stride, splits, counters
+        cached, page_inverse, page_shift, page_gap, ctas, t, q_nope_stride_t, q_nope_stride_h, q_pe_stride_t,
+        q_pe_stride_h, n, ckv_stride, kpe_stride, topk, indices_stride, out_stride_t, out_stride_h,
+        lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(224, 1, 1), cluster=(1, 2, 1), min_blocks_per_mp=1)
