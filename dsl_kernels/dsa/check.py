@@ -9,7 +9,7 @@ the same tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -151,7 +151,22 @@ def _prefill_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict
     }
 
 
-def _attention(inputs: StepInputs, rows: torch.Tensor, indices: torch.Tensor) -> dict[str, Any]:
+class AttentionInputs(Protocol):
+    """What attention needs of a step's inputs."""
+
+    @property
+    def tensors(self) -> Mapping[str, torch.Tensor]: ...
+
+    @property
+    def sm_scale(self) -> float: ...
+
+    @property
+    def lse_base(self) -> str: ...
+
+    def cache_rows(self) -> dict[str, torch.Tensor]: ...
+
+
+def _attention(inputs: AttentionInputs, rows: torch.Tensor, indices: torch.Tensor) -> dict[str, Any]:
     """Inputs of the sparse_mla problem, its cache reduced to the tokens in use."""
     t = inputs.tensors
     tokens = indices[indices >= 0].unique().long()

@@ -722,3 +722,15 @@ def test_tuning_leaves_out_launches_that_a_variant_refuses(monkeypatch):
     variant = variants.get("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st3_cl2_sl2")
     found = grids.time_variant(point, grids.Fixture(lambda variant, launch: [], dims, 0.0, {}), variant)
     assert [timed.launch for timed in found] == [{}, {"splits": 4}]
+
+
+@pytest.mark.parametrize("form", problems.get("sparse_mla").forms)
+def test_every_form_of_attention_is_drawn_and_compared(form, monkeypatch):
+    """The draws of a point, without a GPU, and the reference on what a check would compare."""
+    monkeypatch.setattr(measure, "DEVICE", "cpu")
+    monkeypatch.setattr(bench, "turns", lambda *_, **__: 1)
+    params = {"t": 2, "heads": 4, "pages": 4, "topk": 64, **({"extra_topk": 64} if form == "v4" else {})}
+    fixture = grids.prepare(grids.Point("sparse_mla", form, params))
+    given = fixture.sample().given
+    assert problems.get("sparse_mla").reference(form, given)["out"].isfinite().all()
+    assert fixture.bytes > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -63,16 +63,17 @@ def _prepare(point: Point, seed: int) -> Fixture:
         topk=64,
     )
     index_cache = torch.empty(1, PAGE, 1, 132, dtype=torch.uint8, device=measure.DEVICE)
-    drawn: list[StepInputs | _Ropeless] = draw(size, device=measure.DEVICE, seed=seed, sets=sets, given={"k_index_cache": index_cache})
-    if point.form == "nope8":
-        drawn = [_Ropeless(s) for s in drawn]
+    steps = draw(size, device=measure.DEVICE, seed=seed, sets=sets, given={"k_index_cache": index_cache})
+    drawn: Sequence[sampling.AttentionInputs] = (
+        [_Ropeless(s) for s in steps] if point.form == "nope8" else steps
+    )
     ids = [_ids(p.get("ids", "random"), t, topk, n, seed, turn) for turn in range(sets)]
     lse = partial(torch.empty, t, heads, dtype=torch.float32, device=measure.DEVICE)
     outs = [(torch.empty_like(s.tensors["q_nope"]), lse()) for s in drawn]
     dims = {"t": t, "heads": heads, "n": n, "topk": topk, "ckv_stride": 512, "kpe_stride": 64}
     rope = point.form not in ROPELESS
 
-    def cache_rows(inputs: StepInputs | _Ropeless) -> dict[str, torch.Tensor]:
+    def cache_rows(inputs: sampling.AttentionInputs) -> dict[str, torch.Tensor]:
         return {name: rows for name, rows in inputs.cache_rows().items() if rope or name != "kpe"}
 
     # A graph's own words would be zeroed before each launch, 3 us, once the captures of a sweep have shared out what is zero.
@@ -198,7 +199,7 @@ class _Ropeless:
 
 
 def _rows(
-    inputs: StepInputs | _Ropeless, ids: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, *, rope: bool
+    inputs: sampling.AttentionInputs, ids: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, *, rope: bool
 ) -> Sample:
     rows = sampling._spread(len(out), SAMPLED).to(out.device)
     given = sampling._attention(inputs, rows, ids[rows])
