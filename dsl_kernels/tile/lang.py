@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import groupby
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -227,6 +228,10 @@ class Turn:
     roles: tuple[str, ...]
 
 
+# Buffers of one size in a row from which on their columns are spelled as a product.
+MANY = 3
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A tile program at fixed knobs on one architecture.
@@ -319,12 +324,20 @@ class Schedule:
 
     def tensor_offset(self, name: str) -> int:
         """First column of a tensor-memory buffer; they lie side by side in the order declared."""
-        found = 0
+        before = []
         for buffer in self.buffers:
             if buffer.name == name:
-                return found if buffer.alias is None else self.tensor_offset(buffer.alias)
+                if buffer.alias is not None:
+                    return self.tensor_offset(buffer.alias)
+                break
             if buffer.space is Space.TENSOR and buffer.alias is None:
-                found += buffer.columns * buffer.stages
+                before.append(buffer.columns * buffer.stages)
+        found = 0
+        for _, alike in groupby(before, key=lambda columns: (int(columns), getattr(columns, "spelled", ""))):
+            run = list(alike)
+            # Many of a kind read better as a product.
+            for columns in [run[0] * len(run)] if len(run) >= MANY else run:
+                found += columns
         return found
 
     def tmem_allocation(self) -> int:

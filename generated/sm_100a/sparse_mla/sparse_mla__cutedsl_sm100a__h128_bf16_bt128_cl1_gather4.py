@@ -609,21 +609,13 @@ def softmax(
                 fragment_sm100.write_tensor(
                     tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2), panel_2, worker
                 )
-                fragment_sm100.write_tensor(
-                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2), panel_3, worker
-                )
-                fragment_sm100.write_tensor(
-                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2), latent,
-                    worker
-                )
+                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 3), panel_3, worker)
+                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 4), latent, worker)
                 take_last_queries(
                     weights, latent, rope, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe, q_pe_stride_t,
                     q_pe_stride_h, row, head0, worker
                 )
-                fragment_sm100.write_tensor(
-                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2),
-                    weights, worker
-                )
+                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 5), weights, worker)
                 cute.arch.fence_view_async_tmem_store()
                 nvvm.tcgen05_fence("before_thread_sync")
                 cute.arch.sync_warp()
@@ -695,21 +687,13 @@ def softmax(
                 fragment_sm100.write_tensor(
                     tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2), panel_2, worker
                 )
-                fragment_sm100.write_tensor(
-                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2), panel_3, worker
-                )
-                fragment_sm100.write_tensor(
-                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2), latent,
-                    worker
-                )
+                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 3), panel_3, worker)
+                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 4), latent, worker)
                 take_last_queries(
                     weights, latent, rope, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe, q_pe_stride_t,
                     q_pe_stride_h, row + 1, head0, worker
                 )
-                fragment_sm100.write_tensor(
-                    tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2),
-                    weights, worker
-                )
+                fragment_sm100.write_tensor(tmem + (OWN_DIMS + HALF + PANEL // 2 * 5), weights, worker)
                 cute.arch.fence_view_async_tmem_store()
                 nvvm.tcgen05_fence("before_thread_sync")
                 cute.arch.sync_warp()
@@ -1114,7 +1098,7 @@ def mma(
                         nvvm.tcgen05_fence("after_thread_sync")
                         # S += Q K^T, a panel of the dims
                         QK_T.multiply(
-                            tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2),
+                            tmem + (OWN_DIMS + HALF + PANEL // 2 * 3),
                             qk_t_b[None, None, None, (it * PANELS + 3) % KEY_STAGES], tmem + OWN_DIMS, True
                         )
                         with cute.arch.elect_one():
@@ -1125,7 +1109,7 @@ def mma(
                         nvvm.tcgen05_fence("after_thread_sync")
                         # S += Q K^T, a panel of the dims
                         QK_T.multiply(
-                            tmem + (OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2),
+                            tmem + (OWN_DIMS + HALF + PANEL // 2 * 4),
                             qk_t_b[None, None, None, (it * PANELS + 4) % KEY_STAGES], tmem + OWN_DIMS, True
                         )
                         with cute.arch.elect_one():
@@ -1136,9 +1120,7 @@ def mma(
                         nvvm.tcgen05_fence("after_thread_sync")
                         # S += Q K^T, a panel of the dims
                         QK_T.multiply(
-                            tmem + (
-                                OWN_DIMS + HALF + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2
-                            ),
+                            tmem + (OWN_DIMS + HALF + PANEL // 2 * 5),
                             qk_t_b[None, None, None, (it * PANELS + 5) % KEY_STAGES], tmem + OWN_DIMS, True
                         )
                         with cute.arch.elect_one():

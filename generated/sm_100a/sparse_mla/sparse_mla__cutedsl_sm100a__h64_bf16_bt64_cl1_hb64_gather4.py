@@ -631,27 +631,20 @@ def softmax(
                     tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 + PANEL // 2), panel_2, worker
                 )
                 fragment_sm100.write_tensor(
-                    tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2), panel_3, worker
+                    tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 3), panel_3, worker
                 )
                 fragment_sm100.write_tensor(
-                    tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2),
-                    panel_4, worker
+                    tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 4), panel_4, worker
                 )
                 take_more_queries(
                     panel_0, panel_1, latent, rope, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe,
                     q_pe_stride_t, q_pe_stride_h, row, worker
                 )
                 fragment_sm100.write_tensor(
-                    tmem + (
-                        OWN_COLUMNS + TILE // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2
-                    ),
-                    panel_0, worker
+                    tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 5), panel_0, worker
                 )
                 fragment_sm100.write_tensor(
-                    tmem + (
-                        OWN_COLUMNS + TILE // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2
-                    ),
-                    panel_1, worker
+                    tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 6), panel_1, worker
                 )
                 cute.arch.fence_view_async_tmem_store()
                 nvvm.tcgen05_fence("before_thread_sync")
@@ -716,27 +709,20 @@ def softmax(
                     tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 + PANEL // 2), panel_2, worker
                 )
                 fragment_sm100.write_tensor(
-                    tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2), panel_3, worker
+                    tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 3), panel_3, worker
                 )
                 fragment_sm100.write_tensor(
-                    tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2),
-                    panel_4, worker
+                    tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 4), panel_4, worker
                 )
                 take_more_queries(
                     panel_0, panel_1, latent, rope, q_nope, q_nope_stride_t, q_nope_stride_h, q_pe,
                     q_pe_stride_t, q_pe_stride_h, row + 1, worker
                 )
                 fragment_sm100.write_tensor(
-                    tmem + (
-                        OWN_COLUMNS + TILE // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2
-                    ),
-                    panel_0, worker
+                    tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 5), panel_0, worker
                 )
                 fragment_sm100.write_tensor(
-                    tmem + (
-                        OWN_COLUMNS + TILE // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2
-                    ),
-                    panel_1, worker
+                    tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 6), panel_1, worker
                 )
                 cute.arch.fence_view_async_tmem_store()
                 nvvm.tcgen05_fence("before_thread_sync")
@@ -990,7 +976,7 @@ def mma(
                     use = it * (UNITS // 2) + 1
                     # S += Q K^T, a panel of the dims
                     QK_FRONT.multiply(
-                        tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2),
+                        tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 3),
                         qk_front_b[None, None, None, use % SIDE_STAGES * (UNIT // PANEL) + 1],
                         tmem + OWN_COLUMNS, True
                     )
@@ -998,15 +984,13 @@ def mma(
                     cute.arch.mbarrier_wait(back_full + use % SIDE_STAGES, (use // SIDE_STAGES) & 1)
                     nvvm.tcgen05_fence("after_thread_sync")
                     QK_BACK.multiply(
-                        tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2),
+                        tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 4),
                         qk_back_b[None, None, None, use % SIDE_STAGES * (UNIT // PANEL)], tmem + OWN_COLUMNS,
                         True
                     )
                     use = it * (UNITS // 2)
                     QK_BACK.multiply(
-                        tmem + (
-                            OWN_COLUMNS + TILE // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2
-                        ),
+                        tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 5),
                         qk_back_b[None, None, None, use % SIDE_STAGES * (UNIT // PANEL) + 1],
                         tmem + OWN_COLUMNS, True
                     )
@@ -1014,9 +998,7 @@ def mma(
                     cute.arch.mbarrier_wait(back_full + use % SIDE_STAGES, (use // SIDE_STAGES) & 1)
                     nvvm.tcgen05_fence("after_thread_sync")
                     QK_BACK.multiply(
-                        tmem + (
-                            OWN_COLUMNS + TILE // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2 + PANEL // 2
-                        ),
+                        tmem + (OWN_COLUMNS + TILE // 2 + PANEL // 2 * 6),
                         qk_back_b[None, None, None, use % SIDE_STAGES * (UNIT // PANEL)], tmem + OWN_COLUMNS,
                         True
                     )
