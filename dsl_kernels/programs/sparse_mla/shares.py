@@ -246,6 +246,7 @@ class Pairs(OwnTurns):
         self.live = self.left.live | self.right.live
 
 
+@recorded
 def _walk_of(m: Recorder, of: Callable[[Recorder], Units] | None) -> Units:
     """A walk over the units that a kernel deals out: `of` a class, where the kernel has one of its own."""
     if of is not None:
@@ -276,6 +277,7 @@ def start(m: Recorder, of: Callable[[Recorder], Units] | None = None) -> Units:
     return walk
 
 
+@recorded
 def _tokens(m: Recorder) -> int:
     """Tokens of a tile of one CTA: a pair of CTAs has two tiles at once."""
     tokens: int = m.k.tile
