@@ -635,8 +635,10 @@ def test_splits_that_cannot_run_at_once_take_another_variant() -> None:
     assert "1024 CTAs that wait for one another, where 264 run at once" in registry.refusal(call, sliced)
     assert registry.refusal(replace(call, dims={**dims, "t": 4}), sliced) is None
     assert registry.refusal(replace(call, dims={**dims, "t": 4}, sms=78), sliced) is not None
-    whole = variants.get("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async")
     call = registry.Call("sparse_mla", "bf16", "sm_100a", {**dims, "splits": 16})
+    dealt = variants.get("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async")
+    assert "256 CTAs that wait for one another, where 148 run at once" in registry.refusal(call, dealt)
+    whole = variants.get("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_gather4")
     assert registry.refusal(call, whole) is None, "where they cannot, the last CTA to come joins alone"
 
 
