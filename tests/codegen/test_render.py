@@ -50,8 +50,18 @@ def instance(request):
     return request.param
 
 
+_texts: dict[str, str] = {}
+
+
+def rendered(instance: Instance) -> str:
+    """The module, rendered once a process: tests that only read it share it."""
+    if instance.id not in _texts:
+        _texts[instance.id] = render.render(instance)
+    return _texts[instance.id]
+
+
 def test_renders_to_valid_literal_python(instance) -> None:
-    text = render.render(instance)
+    text = rendered(instance)
     tree = ast.parse(text)
     assert any(isinstance(node, ast.FunctionDef) and node.name == instance.id for node in ast.walk(tree))
     imported = {
@@ -76,7 +86,7 @@ def test_renders_to_valid_literal_python(instance) -> None:
 
 
 def test_a_role_is_a_function_that_says_its_purpose(instance) -> None:
-    tree = ast.parse(render.render(instance))
+    tree = ast.parse(rendered(instance))
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     schedule = instance.program.schedule(instance.knobs, instance.arch)
     for role in schedule.roles:
@@ -88,7 +98,7 @@ def test_a_role_is_a_function_that_says_its_purpose(instance) -> None:
 
 
 def test_sizes_have_names_that_are_defined_once_and_used(instance) -> None:
-    tree = ast.parse(render.render(instance))
+    tree = ast.parse(rendered(instance))
     products = {m.name.upper() for m in instance.program.schedule(instance.knobs, instance.arch).mmas}
     others = products | {"LAUNCH", "PASS_CONFIGS", "RESIDENT"}
     defined = [t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if t.id not in others]
@@ -100,7 +110,7 @@ def test_sizes_have_names_that_are_defined_once_and_used(instance) -> None:
 
 
 def test_lines_fit_and_comments_come_from_the_declaration(instance) -> None:
-    text = render.render(instance)
+    text = rendered(instance)
     body = text.split('"""', 2)[2]
     assert [line for line in body.split("\n") if len(line) > render.WIDTH] == []
     schedule = instance.program.schedule(instance.knobs, instance.arch)
@@ -138,7 +148,7 @@ def test_only_imports_that_are_needed_are_kept() -> None:
 
 
 def test_rendering_twice_gives_the_same_bytes(instance) -> None:
-    assert render.render(instance) == render.render(instance)
+    assert render.render(instance) == rendered(instance)
 
 
 def test_a_pool_of_processes_renders_the_same(monkeypatch, tmp_path) -> None:
