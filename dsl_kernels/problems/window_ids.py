@@ -119,15 +119,20 @@ def compare(
     return result
 
 
+def _queries(dims: Mapping[str, int]) -> int:
+    """Queries of a call, or of a point, which names sequences and queries of each alone."""
+    return dims["rows"] if "rows" in dims else dims["b"] * dims["next_n"]
+
+
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
     """Each id once out, and of each query its length and the pages of its window once in."""
     pages = -(-dims["window"] // dims["page_size"]) + 1
-    return 4.0 * dims["rows"] * (dims["window"] + pages + 1)
+    return 4.0 * _queries(dims) * (dims["window"] + pages + 1)
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
     """A division, a product and a sum an id."""
-    return {"int32": 3.0 * dims["rows"] * dims["window"]}
+    return {"int32": 3.0 * _queries(dims) * dims["window"]}
 
 
 def _case(
@@ -154,5 +159,5 @@ PROBLEM = Problem(
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
-    units=lambda form, dims: ("queries", dims["rows"]),
+    units=lambda form, dims: ("queries", _queries(dims)),
 )
