@@ -23,7 +23,6 @@ A use's parity is that of its number over the slots; numbers go on from query to
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from types import SimpleNamespace
 
@@ -38,8 +37,9 @@ from ...tile.frontend import Int32, Names, recorded
 from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
 from ...tile.text import Global, Recorder, Rows, Value, View, dim
 from .blackwell import UNIT, UNITS, row_map
-from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM
-from .shares import TilesInTurn, each_query, has_next, merge_parts, parts_of_query, start
+from .common import LATENT_DIM, ROPE_DIM
+from .pair import softmax
+from .shares import TilesInTurn, each_query, start
 
 # Queries and keys go by panels of 64 of the 576 dims. The first queries are in tensor memory, the others in shared memory.
 PANEL, PANELS = Size(64, "PANEL"), 8
@@ -132,6 +132,39 @@ class OfRows(Names):
 class Heads(TilesInTurn, OfRows):
     """A walk of 64 heads over a share of the tiles of all queries."""
 
+    @recorded
+    def take_queries(self, row: Value, use: Value) -> None:
+        """A query, through registers: seven panels of its dims into tensor memory, the others into shared memory."""
+        m, q_t = self.m, self.qt.producer.acquire(use)
+        panels = tuple(m.buffer(f"panel_{i}") for i in range(5))
+        leaf_pair.take_queries(m, *panels, self.q_nope, row, self.head0)
+        for i, panel in enumerate(panels):
+            fragment.write_tensor(m, getattr(q_t, f"q_t_{i}"), panel, m.thread)
+        leaf.take_more_queries(
+            m, panels[0], panels[1], self.latent, self.rope, self.q_nope, self.q_pe, row, self.head0, 5 * PANEL,
+        )  # fmt: skip
+        for i in range(2):
+            fragment.write_tensor(m, getattr(q_t, f"q_t_{5 + i}"), panels[i], m.thread)
+        q_t.commit()
+        q_s = self.qs.producer.acquire(use)
+        leaf_pair.leave_queries(m, q_s.view(), self.latent, self.rope)
+        q_s.commit()
+
+    def mask(self) -> None:
+        """Scale the logits, and hide tokens without a valid id."""
+        leaf.mask_half(self.m, self.scores, self.in_low, self.in_high, self.sm_scale)
+
+    def store_weights(self, target: View) -> None:
+        """The weights of a thread's tokens."""
+        leaf.store_half(self.m, target, self.weights)
+
+    def write_output(self, to: Global, sums: View, split: Value | None, some: Value) -> None:
+        """What a thread has of O, over its sum."""
+        leaf.write_units(
+            self.m, to, sums, self.row, self.head0, split, some=some, held=self.scores, rounded=self.weights,
+            factor=self.factor, heads=self.m.k.heads, splits=self.splits,
+        )  # fmt: skip
+
 
 @recorded
 def _gather(m: Recorder, walk: Heads, side: int) -> None:
@@ -207,105 +240,6 @@ def _issue(m: Recorder, walk: Heads) -> None:
     each_query(m, walk, attend)
 
 
-@recorded
-def _take_queries(walk: Heads, row: Value, use: Value) -> None:
-    """A query, through registers: seven panels of its dims into tensor memory, the others into shared memory."""
-    m, q_t = walk.m, walk.qt.producer.acquire(use)
-    panels = tuple(m.buffer(f"panel_{i}") for i in range(5))
-    leaf_pair.take_queries(m, *panels, walk.q_nope, row, walk.head0)
-    for i, panel in enumerate(panels):
-        fragment.write_tensor(m, getattr(q_t, f"q_t_{i}"), panel, m.thread)
-    leaf.take_more_queries(
-        m, panels[0], panels[1], walk.latent, walk.rope, walk.q_nope, walk.q_pe, row, walk.head0, 5 * PANEL,
-    )  # fmt: skip
-    for i in range(2):
-        fragment.write_tensor(m, getattr(q_t, f"q_t_{5 + i}"), panels[i], m.thread)
-    q_t.commit()
-    q_s = walk.qs.producer.acquire(use)
-    leaf_pair.leave_queries(m, q_s.view(), walk.latent, walk.rope)
-    q_s.commit()
-
-
-@recorded
-def _softmax(m: Recorder, walk: Heads) -> None:
-    """Queries, then tile by tile P out of S. O stays in tensor memory and is rescaled only when a maximum has grown."""
-
-    def attend() -> None:
-        if walk.done == 0:
-            _take_queries(walk, walk.row, 0)
-        begin: Int32 = walk.it
-        m.fill(walk.sums, 0.0)
-        m.fill(walk.peak, -math.inf)
-        for turn in range(walk.turns):
-            walk.enter(turn)
-            if walk.live:
-                maxima = walk.red_s.stage(walk.it)
-                s = walk.s.reader.wait(walk.it)
-                fragment.read_tensor(m, walk.scores, s.view(), m.thread)
-                s.release()
-                leaf.mask_half(m, walk.scores, walk.in_low, walk.in_high, walk.sm_scale)
-                leaf_pair.leave_maximum(m, maxima, walk.scores)
-                m.meet("softmax")
-                leaf_pair.take_maximum(m, walk.peak, walk.sums, walk.factor, maxima, RESCALE_LOG2)
-                leaf_pair.weigh_row(m, walk.scores, walk.sums, walk.peak)
-                fragment.round_to(m, walk.weights, walk.scores)
-                p = walk.p.producer.acquire(walk.it)
-                leaf.store_half(m, p.p_s, walk.weights)
-                if walk.it > begin:
-                    o = walk.o.reader.wait(walk.it - 1)
-                    leaf_pair.rescale_row(m, o.o_t, walk.scores, walk.factor)
-                    o.release()
-                p.commit()
-                walk.it += 1
-        _leave_output(walk, begin)
-
-    each_query(m, walk, attend)
-    merge_parts(walk, "softmax", partial(_merge_heads, walk))
-
-
-@recorded
-def _leave_output(walk: Heads, begin: Value) -> None:
-    """Fetch the next query, normalise O and write it with its lse: the result, or a part of it."""
-    m, row, head0 = walk.m, walk.row, walk.head0
-    if has_next(walk):
-        _take_queries(walk, row + 1, walk.done + 1)
-    totals, last = walk.red_s.stage(walk.it), walk.o.reader.slot(walk.it - 1)
-    leaf_pair.leave_sum(m, totals, walk.sums)
-    m.meet("softmax")
-    if walk.it > begin:
-        walk.o.reader.wait(walk.it - 1)
-
-    def write(to: Global, lses: Global, split: Value | None) -> None:
-        leaf_pair.finish_row(
-            m, totals, lses, row, head0, split, walk.sums, walk.peak, walk.factor, walk.attn_sink, m.k.heads,
-            walk.splits, walk.lse_scale, walk.empty_lse,
-        )  # fmt: skip
-        leaf.write_units(
-            m, to, last.o_t, row, head0, split, some=walk.it > begin, held=walk.scores, rounded=walk.weights,
-            factor=walk.factor, heads=m.k.heads, splits=walk.splits,
-        )  # fmt: skip
-
-    part, parts, counter = parts_of_query(walk, row)
-    if parts > 1:
-        write(walk.o_partial, walk.lse_partial, part)
-        m.count_in("arrivals", counter, "softmax")
-    else:
-        write(walk.out, walk.lse, None)
-    m.comment("Sums are read before the next tile leaves its maxima.")
-    m.meet("softmax")
-    if walk.it > begin:
-        last.release()
-
-
-@recorded
-def _merge_heads(walk: Heads, row: Value, part: Value, parts: Value) -> None:
-    m = walk.m
-    leaf_sm100.merge_heads(
-        m, row, walk.head0, part, parts, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,
-        walk.lse, m.k.heads, m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse, None, parts,
-    )  # fmt: skip
-
-
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
     gathers: dict[str, Body] = {role: partial(_gather, side=side) for side, role in enumerate(SIDES)}
-    return {START: partial(start, of=Heads), "softmax": _softmax, **gathers, "mma": _issue}
+    return {START: partial(start, of=Heads), "softmax": softmax, **gathers, "mma": _issue}

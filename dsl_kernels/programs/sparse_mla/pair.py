@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 from ...arch import ArchSpec
 from ...device.text import sparse_mla_pair as leaf
@@ -167,6 +168,42 @@ class Sides(Pairs, OfPair):
             self.now_low, self.now_high = low, high
         self.read_ids(turn + 1)
 
+    @recorded
+    def take_queries(self, row: Value, use: Value) -> None:
+        """A query, through registers: six panels of its dims into tensor memory, the others into shared memory."""
+        m, q_t = self.m, self.qt.producer.acquire(use)
+        panels = (self.weights, self.panel_1, self.panel_2, self.panel_3, self.latent)
+        leaf.take_queries(m, *panels, self.q_nope, row, self.head0)
+        for i in range(IN_TENSOR - 1):
+            fragment.write_tensor(m, getattr(q_t, f"q_t_{i}"), panels[i], m.thread)
+        leaf.take_last_queries(
+            m, self.weights, self.latent, self.rope, self.q_nope, self.q_pe, row, self.head0, (IN_TENSOR - 1) * PANEL,
+        )  # fmt: skip
+        fragment.write_tensor(m, getattr(q_t, f"q_t_{IN_TENSOR - 1}"), self.weights, m.thread)
+        q_t.commit()
+        q_s = self.qs.producer.acquire(use)
+        leaf.leave_queries(m, q_s.view(), self.latent, self.rope)
+        q_s.commit()
+
+    @recorded
+    def mask(self) -> None:
+        """Scale the logits, and hide tokens without a valid id."""
+        left, right = self.left, self.right
+        leaf.mask_rows(
+            self.m, self.scores, left.in_low, left.in_high, right.in_low, right.in_high, self.sm_scale,
+        )  # fmt: skip
+
+    def store_weights(self, target: View) -> None:
+        """The weights of a thread's tokens."""
+        leaf.store_row(self.m, target, self.weights)
+
+    def write_output(self, to: Global, sums: View, split: Value | None, some: Value) -> None:
+        """What a thread has of O, over its sum."""
+        leaf.write_row(
+            self.m, to, sums, self.row, self.head0, split, some=some, held=self.scores, rounded=self.weights,
+            factor=self.factor, heads=self.m.k.heads, splits=self.splits,
+        )  # fmt: skip
+
 
 @recorded
 def _gather_keys(m: Recorder, walk: Sides) -> None:
@@ -264,30 +301,15 @@ def _issue(m: Recorder, walk: Sides) -> None:
 
 
 @recorded
-def _take_queries(walk: Sides, row: Value, use: Value) -> None:
-    """A query, through registers: six panels of its dims into tensor memory, the others into shared memory."""
-    m, q_t = walk.m, walk.qt.producer.acquire(use)
-    panels = (walk.weights, walk.panel_1, walk.panel_2, walk.panel_3, walk.latent)
-    leaf.take_queries(m, *panels, walk.q_nope, row, walk.head0)
-    for i in range(IN_TENSOR - 1):
-        fragment.write_tensor(m, getattr(q_t, f"q_t_{i}"), panels[i], m.thread)
-    leaf.take_last_queries(
-        m, walk.weights, walk.latent, walk.rope, walk.q_nope, walk.q_pe, row, walk.head0, (IN_TENSOR - 1) * PANEL,
-    )  # fmt: skip
-    fragment.write_tensor(m, getattr(q_t, f"q_t_{IN_TENSOR - 1}"), walk.weights, m.thread)
-    q_t.commit()
-    q_s = walk.qs.producer.acquire(use)
-    leaf.leave_queries(m, q_s.view(), walk.latent, walk.rope)
-    q_s.commit()
+def softmax(m: Recorder, walk: Any) -> None:
+    """Queries, then tile by tile P out of S. O stays in tensor memory and is rescaled only when a maximum has grown.
 
-
-@recorded
-def _softmax(m: Recorder, walk: Sides) -> None:
-    """Queries, then tile by tile P out of S. O stays in tensor memory and is rescaled only when a maximum has grown."""
+    `walk` takes the queries, masks, stores the weights and writes the output as its heads lie on the lanes.
+    """
 
     def attend() -> None:
         if walk.done == 0:
-            _take_queries(walk, walk.row, 0)
+            walk.take_queries(walk.row, 0)
         begin: Int32 = walk.it
         m.fill(walk.sums, 0.0)
         m.fill(walk.peak, -math.inf)
@@ -298,17 +320,14 @@ def _softmax(m: Recorder, walk: Sides) -> None:
                 s = walk.s.reader.wait(walk.it)
                 fragment.read_tensor(m, walk.scores, s.view(), m.thread)
                 s.release()
-                left, right = walk.left, walk.right
-                leaf.mask_rows(
-                    m, walk.scores, left.in_low, left.in_high, right.in_low, right.in_high, walk.sm_scale,
-                )  # fmt: skip
+                walk.mask()
                 leaf.leave_maximum(m, maxima, walk.scores)
                 m.meet("softmax")
                 leaf.take_maximum(m, walk.peak, walk.sums, walk.factor, maxima, RESCALE_LOG2)
                 leaf.weigh_row(m, walk.scores, walk.sums, walk.peak)
                 fragment.round_to(m, walk.weights, walk.scores)
                 p = walk.p.producer.acquire(walk.it)
-                leaf.store_row(m, p.p_s, walk.weights)
+                walk.store_weights(p.p_s)
                 if walk.it > begin:
                     o = walk.o.reader.wait(walk.it - 1)
                     leaf.rescale_row(m, o.o_t, walk.scores, walk.factor)
@@ -319,17 +338,14 @@ def _softmax(m: Recorder, walk: Sides) -> None:
 
     each_query(m, walk, attend)
     merge_parts(walk, "softmax", partial(_merge_heads, walk))
-    walk.p.producer.drain(walk.it)
-    walk.qt.producer.drain(walk.done)
-    walk.qs.producer.drain(walk.done)
 
 
 @recorded
-def _leave_output(walk: Sides, begin: Value) -> None:
+def _leave_output(walk: Any, begin: Value) -> None:
     """Fetch the next query, normalise O and write it with its lse: the result, or a part of it."""
     m, row, head0 = walk.m, walk.row, walk.head0
     if has_next(walk):
-        _take_queries(walk, row + 1, walk.done + 1)
+        walk.take_queries(row + 1, walk.done + 1)
     totals, last = walk.red_s.stage(walk.it), walk.o.reader.slot(walk.it - 1)
     leaf.leave_sum(m, totals, walk.sums)
     m.meet("softmax")
@@ -341,10 +357,7 @@ def _leave_output(walk: Sides, begin: Value) -> None:
             m, totals, lses, row, head0, split, walk.sums, walk.peak, walk.factor, walk.attn_sink, m.k.heads,
             walk.splits, walk.lse_scale, walk.empty_lse,
         )  # fmt: skip
-        leaf.write_row(
-            m, to, last.o_t, row, head0, split, some=walk.it > begin, held=walk.scores, rounded=walk.weights,
-            factor=walk.factor, heads=m.k.heads, splits=walk.splits,
-        )  # fmt: skip
+        walk.write_output(to, last.o_t, split, walk.it > begin)
 
     part, parts, counter = parts_of_query(walk, row)
     if parts > 1:
@@ -359,12 +372,21 @@ def _leave_output(walk: Sides, begin: Value) -> None:
 
 
 @recorded
-def _merge_heads(walk: Sides, row: Value, part: Value, parts: Value) -> None:
+def _merge_heads(walk: Any, row: Value, part: Value, parts: Value) -> None:
     m = walk.m
     leaf_sm100.merge_heads(
         m, row, walk.head0, part, parts, walk.o_partial, walk.lse_partial, walk.attn_sink, walk.out,
         walk.lse, m.k.heads, m.c.head_block, walk.splits, walk.lse_scale, walk.empty_lse, None, parts,
     )  # fmt: skip
+
+
+@recorded
+def _softmax(m: Recorder, walk: Sides) -> None:
+    """As `softmax`, and what the other CTA's commits give back has come before this CTA ends."""
+    softmax(m, walk)
+    walk.p.producer.drain(walk.it)
+    walk.qt.producer.drain(walk.done)
+    walk.qs.producer.drain(walk.done)
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
