@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dsl_kernels import ops
 from dsl_kernels.errors import DslKernelError
-from dsl_kernels.policies import sparse_mla
+from dsl_kernels.kernels.sparse_mla import policy as sparse_mla
 from dsl_kernels.timing import bench, grids
 
 VARIANTS = {

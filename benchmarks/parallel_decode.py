@@ -37,7 +37,7 @@ from dsl_kernels.arch import GPUS
 from dsl_kernels.dsa import parallel, steps
 from dsl_kernels.dsa.sharding import all_gather
 from dsl_kernels.errors import DslKernelError
-from dsl_kernels.problems.lightning_indexer import PAGE
+from dsl_kernels.kernels.lightning_indexer.problem import PAGE
 
 SEQUENCES, CONTEXTS = (1, 16, 64), (1 << 17, 1 << 19, 1 << 20)
 PROMPT = (4096, 1 << 19)

@@ -29,7 +29,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dsl_kernels.problems.topk_selector import draw
+from dsl_kernels.kernels.topk_selector.problem import draw
 
 Select = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 """(scores [rows, columns], lengths [rows], k) to ids [rows, k], -1 behind the last."""

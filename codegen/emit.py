@@ -32,7 +32,7 @@ SCHEMA = 1
 # Starting a pool of processes takes as long as rendering this many modules.
 WORTH_A_POOL = 32
 # What the head of each generated module says, whatever the manifest of a run that was killed says.
-_MARK = "Generated from dsl_kernels/programs/"
+_MARK = "Generated from dsl_kernels/kernels/"
 
 
 @dataclass

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -207,8 +206,8 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
             return found
         raise TemplateError(
             f"leaf {name} ({instance.id})",
-            expected=f"a function in dsl_kernels/device/{instance.backend}/"
-            + " or ".join(f"{m}.py" for _, m, _ in modules),
+            expected="a function in "
+            + " or ".join(f"dsl_kernels/{m.replace('.', '/')}.py" for _, m, _ in modules),
             got="none",
             fix="spell the leaf for this DSL",
         )
@@ -499,7 +498,7 @@ def needed_imports(body: str) -> str:
         return f"{match[1]}{', '.join(names)}\n" if names else ""
 
     # As ruff sorts them, which depends on what is left.
-    leaves = re.compile(r"(^from dsl_kernels\.device\.\w+ import .+\n)+", re.MULTILINE)
+    leaves = re.compile(r"(^from dsl_kernels\.(device|kernels)\.\w+ import .+\n)+", re.MULTILINE)
     return leaves.sub(lambda m: "".join(sorted(m[0].splitlines(keepends=True))), imports.sub(kept, body))
 
 
@@ -507,11 +506,10 @@ def header(instance: Instance, schedule: Schedule) -> str:
     """The module docstring: where it comes from, its knobs, and the declared pipeline drawn as text."""
     knobs = ", ".join(f"{name}={value}" for name, value in instance.program.spelled(instance.knobs).items())
     op = instance.program.op
-    source = op if (Path(programs.__file__).parent / op).is_dir() else f"{op}.py"
     drawing = describe(schedule, instance.arch).replace("\\", "\\\\")
     if op not in programs.names():
         return f'"""{instance.id}\n\nPrinted from a sketch: edit that, not this file.\n\n{drawing}\n"""\n'
     return (
-        f'"""{instance.id}\n\nGenerated from dsl_kernels/programs/{source} and the leaves in dsl_kernels/device/{instance.backend} by `make generate`:\n'
+        f'"""{instance.id}\n\nGenerated from dsl_kernels/kernels/{op} and what all kernels share in dsl_kernels/device/{instance.backend} by `make generate`:\n'
         f'edit those, not this file. Knobs: {knobs}.\n\n{drawing}\n"""\n'
     )

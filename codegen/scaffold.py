@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from leaf_probes import Probe, case
 
-from dsl_kernels.device.text import {op} as leaf
+from dsl_kernels.kernels.{op} import leaves as leaf
 
 COLUMNS = 256
 EACH = COLUMNS // leaf.THREADS
@@ -40,6 +40,9 @@ def write_row(p: Probe) -> None:
 LEAVES = "_leaves.py.j2"
 """In the templates of a DSL, where it has one: what it is told of an operation whose leaves have a text."""
 
+_FOLDER = '''"""{title}, a kernel in a folder of its own."""
+'''
+
 _PROBLEM = '''"""{title}: what it computes, its reference and its workloads."""
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ from typing import Any
 
 import torch
 
-from .base import Comparison, OperandSpec, Problem, Workload
+from ...problems.base import Comparison, OperandSpec, Problem, Workload
 
 OPERANDS = (
     OperandSpec("x", ("rows", "columns"), "float32"),
@@ -64,7 +67,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The expected outputs in float64."""
-    raise NotImplementedError("write the reference of {op} in dsl_kernels/problems/{op}.py")
+    raise NotImplementedError("write the reference of {op} in dsl_kernels/kernels/{op}/problem.py")
 
 
 def compare(
@@ -106,15 +109,15 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from .. import problems
-from ..arch import ArchSpec
-from ..device.text import {op} as leaf
-from ..problems.base import OperandSpec
-from ..tile.channel import Channel
-from ..tile.frontend import Int32, Names, State, recorded
-from ..tile.lang import START, Body, Buffer, Engine, Knob, Pipeline, Reader, Role, Schedule, Space
-from ..tile.program import TileProgram
-from ..tile.text import Global, Recorder, Value, View, ceildiv, dim
+from ... import problems
+from ...arch import ArchSpec
+from . import leaves as leaf
+from ...problems.base import OperandSpec
+from ...tile.channel import Channel
+from ...tile.frontend import Int32, Names, State, recorded
+from ...tile.lang import START, Body, Buffer, Engine, Knob, Pipeline, Reader, Role, Schedule, Space
+from ...tile.program import TileProgram
+from ...tile.text import Global, Recorder, Value, View, ceildiv, dim
 
 KNOBS = (
     Knob("columns", "n", ((256,), (512, 1024)), "elements of a row; calls of another length are refused"),
@@ -203,8 +206,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import SimpleNamespace
 
-from ..arch import GpuSpec
-from ..tile.lang import LaunchPlan, Policy
+from ...arch import GpuSpec
+from ...tile.lang import LaunchPlan, Policy
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
@@ -247,7 +250,7 @@ def read_row(m: LeafRecorder, held: Registers[Float32], row: Shared[Float32]) ->
 @by_text
 def write_row(m: LeafRecorder, y: Writes[Global[Float32]], row: Int32, held: Registers[Float32]) -> None:
     """The result of a row."""
-    raise NotImplementedError("write the leaves of {op} in dsl_kernels/device/text/{op}.py")
+    raise NotImplementedError("write the leaves of {op} in dsl_kernels/kernels/{op}/leaves.py")
 '''
 
 _TEST = '''"""{title}: every workload on every executor that can run here. The shared tests cover its variants too."""
@@ -289,11 +292,13 @@ def scaffold(op: str, root: Path = ROOT) -> list[Path]:
             fix="try e.g. gqa_forward",
         )
     title = op.replace("_", " ").capitalize()
+    folder = root / "dsl_kernels" / "kernels" / op
     files = {
-        root / "dsl_kernels" / "problems" / f"{op}.py": _PROBLEM,
-        root / "dsl_kernels" / "programs" / f"{op}.py": _PROGRAM,
-        root / "dsl_kernels" / "policies" / f"{op}.py": _POLICY,
-        root / "dsl_kernels" / "device" / "text" / f"{op}.py": _TEXT,
+        folder / "__init__.py": _FOLDER,
+        folder / "problem.py": _PROBLEM,
+        folder / "program.py": _PROGRAM,
+        folder / "policy.py": _POLICY,
+        folder / "leaves.py": _TEXT,
         root / "tests" / "numerics" / f"test_{op}.py": _TEST,
         root / "tests" / "numerics" / f"leaves_{op}.py": _CASES,
     }
@@ -301,7 +306,7 @@ def scaffold(op: str, root: Path = ROOT) -> list[Path]:
     for backend in backends():
         if not (TEMPLATES / backend / LEAVES).exists():
             continue
-        files[root / "dsl_kernels" / "device" / backend / f"{op}.py"] = leaves(backend, op)
+        files[folder / f"{backend}.py"] = leaves(backend, op)
     taken = [path for path in files if path.exists()]
     if taken:
         raise InvalidArgumentError(

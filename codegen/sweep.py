@@ -23,7 +23,8 @@ from .check import Violation, check
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT / "templates"
-DEVICE = ROOT / "dsl_kernels" / "device"
+PACKAGE = ROOT / "dsl_kernels"
+DEVICE, KERNELS = PACKAGE / "device", PACKAGE / "kernels"
 FRAME = "_frame.py.j2"
 SHARED_LEAVES = "fragment"
 """The module of a DSL whose leaves are for every operation."""
@@ -115,15 +116,9 @@ def backends() -> list[str]:
 
 
 def leaf_files(backend: str, op: str) -> list[Path]:
-    """The files of an operation's leaves in a DSL: `<op>.py`, and `<op>_<what>.py` unless an operation has that name."""
-    names = programs.names()
-
-    def owner(stem: str) -> str:
-        return max(
-            (name for name in names if stem == name or stem.startswith(f"{name}_")), key=len, default=""
-        )
-
-    return [path for path in (DEVICE / backend).glob(f"{op}*.py") if owner(path.stem) == op]
+    """The files of an operation in a DSL: `kernels/<op>/<dsl>.py`, and `<dsl>_<tag>.py` of one architecture."""
+    folder = KERNELS / op
+    return sorted([*folder.glob(f"{backend}.py"), *folder.glob(f"{backend}_*.py")])
 
 
 @lru_cache(maxsize=64)
@@ -132,7 +127,8 @@ def leaf_modules(
 ) -> tuple[tuple[str, str, frozenset[str]], ...]:
     """(alias, module, names) of the modules that spell an operation's leaves in a DSL, those of one architecture first.
 
-    Behind them the leaves that all operations share; those of probes where there are any.
+    After them come the leaves that all operations share, and those of probes where there are any. A module is said by
+    its place in the package.
     """
     paths = sorted(leaf_files(backend, op), key=lambda path: (not path.stem.endswith(tag), path.stem))
     paths += sorted((DEVICE / backend).glob(f"{SHARED_LEAVES}*.py"), reverse=True)
@@ -154,9 +150,10 @@ def leaf_modules(
             if isinstance(n, ast.ImportFrom) and "__all__" in names
             for alias in n.names
         }
-        shared = path.stem.startswith((SHARED_LEAVES, PROBE_LEAVES, *FUNCTIONS))
-        alias = path.stem if shared else f"leaf{path.stem.removeprefix(op)}"
-        found.append((alias, path.stem, frozenset(names)))
+        own = path.parent.name == op
+        alias = f"leaf{path.stem.removeprefix(backend)}" if own else path.stem
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        found.append((alias, module, frozenset(names)))
     if any(alias.startswith(f"{SHARED_LEAVES}_") for alias, _, _ in found):
         # Fragments lie otherwise there: a leaf for the other layout would compute something else.
         found = [module for module in found if module[0] != SHARED_LEAVES]

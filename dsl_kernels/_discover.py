@@ -24,6 +24,13 @@ def module_names(path: Iterable[str]) -> list[str]:
     return sorted(info.name for info in pkgutil.iter_modules(path) if not info.name.startswith("_"))
 
 
+def package_names(path: Iterable[str], part: str) -> list[str]:
+    """Sorted names of the public packages in a package that have a module of this name, or a package."""
+    found = (info for info in pkgutil.iter_modules(path) if info.ispkg and not info.name.startswith("_"))
+    held = ((info.name, Path(getattr(info.module_finder, "path", ""), info.name, part)) for info in found)
+    return sorted(name for name, at in held if at.with_suffix(".py").is_file() or at.is_dir())
+
+
 def module_files(path: Iterable[str], name: str) -> list[Path]:
     """The source files of a public module of a package: its own, or where it is a package itself all of that, sorted.
 
@@ -67,19 +74,22 @@ def later(name: str, into: dict[str, Any]) -> Any:
     return _Later(name, into)
 
 
-def discover(package: str, name: str, names: Callable[[], list[str]], kind: str, attribute: str) -> Any:
-    """`<package>.<name>.<attribute>`.
+def discover(
+    package: str, name: str, names: Callable[[], list[str]], kind: str, attribute: str, part: str = ""
+) -> Any:
+    """`<package>.<name>.<attribute>`, or `<package>.<name>.<part>.<attribute>`.
 
     Raises:
         ArgumentTypeError: `name` is no string.
         UnknownNameError: `name` is not among `names()`, which is asked only for what is not imported yet.
         DeclarationError: the module, or one of ours that it imports, asks for a name that is not there.
     """
-    module = sys.modules.get(f"{package}.{name}") if isinstance(name, str) else None
+    place = f"{package}.{name}.{part}".rstrip(".")
+    module = sys.modules.get(place) if isinstance(name, str) else None
     if module is None or not hasattr(module, attribute):
         require_known(kind, name, names(), kind)
         try:
-            module = importlib.import_module(f"{package}.{name}")
+            module = importlib.import_module(place)
             return getattr(module, attribute)
         except (ImportError, NameError, AttributeError) as error:
             if (made := _unknown(error, f"{kind} {name}")) is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ._discover import module_names
+from ._discover import package_names
 from .arguments import is_path, shown
 from .errors import CacheError, InvalidArgumentError, UnknownNameError, did_you_mean
 
@@ -51,7 +51,7 @@ def _flag(text: str) -> bool:
 
 
 def _forced(text: str) -> dict[str, str]:
-    operations = module_names([str(Path(__file__).with_name("problems"))])
+    operations = package_names([str(Path(__file__).with_name("kernels"))], "problem")
     pairs = [item.split("=", 1) for item in text.split(",") if item.strip()]
     if any(len(pair) != 2 for pair in pairs):
         raise ValueError(text)

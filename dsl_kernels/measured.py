@@ -23,8 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from . import env, variants
-from ._discover import module_files
+from . import env, kernels, variants
 from .arch import GPUS, GpuSpec, siblings
 from .arguments import checked, is_path
 from .errors import ArtifactError, DslKernelError, InvalidArgumentError
@@ -55,10 +54,9 @@ def slug(gpu: str) -> str:
 @lru_cache(maxsize=64)
 def declaration(op: str) -> str:
     """Hash of what declares an operation: entries made from another declaration say nothing of this one."""
-    root = Path(__file__).resolve().parent
     digest = hashlib.sha256()
-    for kind in ("problems", "programs"):
-        for path in module_files([str(root / kind)], op):
+    for part in ("problem", "program"):
+        for path in kernels.files(op, part):
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -17,11 +17,13 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from dsl_kernels import backends, programs, variants  # noqa: E402
+from dsl_kernels import backends, kernels, variants  # noqa: E402
 
-DEVICE, TEMPLATES = ROOT / "dsl_kernels" / "device", ROOT / "templates"
-POLICIES = ROOT / "dsl_kernels" / "policies"
-SPELLINGS = ("torch", "text", *backends.names())
+DEVICE, KERNELS, TEMPLATES = (
+    ROOT / name for name in ("dsl_kernels/device", "dsl_kernels/kernels", "templates")
+)
+SPELLINGS = {"torch": "functions", "text": "leaves", **{name: name for name in backends.names()}}
+"""A column of leaves, and the files of an operation that it counts."""
 COLUMNS = (
     "op",
     "declaration",
@@ -56,20 +58,17 @@ def bodies(source: str) -> int:
 def rows() -> list[tuple[str | int, ...]]:
     """One row an operation, then what every operation uses: COLUMNS."""
     found: list[tuple[str | int, ...]] = []
-    ops = programs.names()
     for op in sorted({v.op for v in variants.variants()}):
-        sources = [path.read_text() for path in programs.files(op)]
+        sources = [path.read_text() for path in kernels.files(op, "program")]
         body = sum(map(bodies, sources))
-        leaves = [length((DEVICE / name).glob(f"{op}*.py")) for name in SPELLINGS]
+        folder = KERNELS / op
+        leaves = [
+            length([*folder.glob(f"{part}*.py"), *folder.glob(f"{part}/*.py")]) for part in SPELLINGS.values()
+        ]
         templates = length(TEMPLATES.glob(f"*/{op}*"))
         parts = (sum(len(source.splitlines()) for source in sources) - body, body, *leaves, templates)
-        found.append(
-            (op, *parts, sum(parts), length([*POLICIES.glob(f"{op}.py"), *POLICIES.glob(f"_{op}_*.py")]))
-        )
-    common = [
-        length(p for p in (DEVICE / name).glob("*.py") if not p.stem.startswith(tuple(ops)))
-        for name in SPELLINGS
-    ]
+        found.append((op, *parts, sum(parts), length([*folder.glob("policy.py"), *folder.glob("costs.py")])))
+    common = [length((DEVICE / name).glob("*.py")) for name in SPELLINGS]
     parts = (0, 0, *common, length(TEMPLATES.glob("*/_*")))
     return [*found, (SHARED, *parts, sum(parts), 0)]
 

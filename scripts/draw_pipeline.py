@@ -141,8 +141,8 @@ class Drawing:
 
 
 PATH = (
-    ("problem", "problems/<op>.py", "operands, reference, workloads, tolerances"),
-    ("tile program", "programs/<op>.py", "buffers, roles, pipelines, one text, knobs"),
+    ("problem", "<op>/problem.py", "operands, reference, workloads, tolerances"),
+    ("tile program", "<op>/program.py", "buffers, roles, pipelines, one text, knobs"),
     ("check", "codegen/check.py", "does it fit the architecture?"),
     ("frame, spelling", "templates/<dsl>/", "how one DSL writes each statement"),
     ("generated", "generated/<arch>/", "readable, named sizes"),

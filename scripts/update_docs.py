@@ -132,12 +132,12 @@ def _default(value: object) -> str:
 
 def _source(module: str, name: str) -> str:
     """A function of a module of tile programs."""
-    found = importlib.import_module(f"dsl_kernels.programs.{module}")
+    found = importlib.import_module(f"dsl_kernels.kernels.{module}")
     return code("python", inspect.getsource(getattr(found, name)))
 
 
 def declaration() -> str:
-    return _source("gqa_forward.blackwell", "declare")
+    return _source("gqa_forward.program.blackwell", "declare")
 
 
 # The kernel that docs/extending.md writes, which a test takes through every stage.
@@ -151,15 +151,15 @@ def newcomer(file: str, *names: str) -> str:
 
 def newcomer_launch() -> str:
     """How the second example kernel takes rows by a launch plan."""
-    folder = ROOT / "tests" / "codegen" / "newcomer_rms_norm" / "dsl_kernels"
-    policy, program = (folder / name / "rms_norm.py" for name in ("policies", "programs"))
+    folder = ROOT / "tests" / "codegen" / "newcomer_rms_norm" / "dsl_kernels" / "kernels" / "rms_norm"
+    policy, program = (folder / f"{name}.py" for name in ("policy", "program"))
     bodies = walkthrough.excerpt(program, "_start", "_load", "PROGRAM")
     return code("python", f"{walkthrough.excerpt(policy, 'launch')}\n\n\n{bodies}")
 
 
 def newcomer_told() -> str:
     """What TileLang is told of the example kernel."""
-    return code("python", (NEWCOMER / "dsl_kernels/device/tilelang/row_softmax.py").read_text())
+    return code("python", (NEWCOMER / "dsl_kernels/kernels/row_softmax/tilelang.py").read_text())
 
 
 def body() -> str:
@@ -178,7 +178,7 @@ def body_vocabulary() -> str:
 
 def leaf_by_text() -> str:
     """A leaf of selection that is declared by its text."""
-    return functions((ROOT / "dsl_kernels/device/text/topk_selector_row.py").read_text(), "count_listed")
+    return functions((ROOT / "dsl_kernels/kernels/topk_selector/leaves/row.py").read_text(), "count_listed")
 
 
 def _spells(dsl: str, module: str, title: str) -> bool:
@@ -273,13 +273,14 @@ TWIN = "prefill_h64_q4_t128_st6_c1_e0"
 
 
 def twin_declaration() -> str:
-    return _source("lightning_indexer.prefill", "blackwell")
+    return _source("lightning_indexer.program.prefill", "blackwell")
 
 
 def twin_body() -> str:
     """The body of the MMA role of the twin."""
     return code(
-        "python", walkthrough.excerpt(ROOT / "dsl_kernels/programs/lightning_indexer/prefill.py", "_issue")
+        "python",
+        walkthrough.excerpt(ROOT / "dsl_kernels/kernels/lightning_indexer/program/prefill.py", "_issue"),
     )
 
 
@@ -602,12 +603,12 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "generated": generated,
     "generated_cutedsl": partial(generated, "cutedsl"),
     "newcomer_problem": partial(
-        newcomer, "dsl_kernels/problems/row_softmax.py", "make", "reference", "compare"
+        newcomer, "dsl_kernels/kernels/row_softmax/problem.py", "make", "reference", "compare"
     ),
-    "newcomer_schedule": partial(newcomer, "dsl_kernels/programs/row_softmax.py", "declare"),
+    "newcomer_schedule": partial(newcomer, "dsl_kernels/kernels/row_softmax/program.py", "declare"),
     "newcomer_bodies": partial(
         newcomer,
-        "dsl_kernels/programs/row_softmax.py",
+        "dsl_kernels/kernels/row_softmax/program.py",
         "Kernel",
         "Rows",
         "_start",
@@ -615,7 +616,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
         "_weigh",
         "bodies",
     ),
-    "newcomer_text": partial(newcomer, "dsl_kernels/device/text/row_softmax.py", "exponentials", "write_row"),
+    "newcomer_text": partial(
+        newcomer, "dsl_kernels/kernels/row_softmax/leaves.py", "exponentials", "write_row"
+    ),
     "newcomer_told": newcomer_told,
     "newcomer_launch": newcomer_launch,
     "newcomer_case": partial(newcomer, "tests/numerics/leaves_row_softmax.py", "EACH", "exponentials"),

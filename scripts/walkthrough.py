@@ -20,9 +20,9 @@ from dsl_kernels import variants
 ROOT = Path(__file__).resolve().parent.parent
 OP, ARCH = "gqa_forward", "sm_100a"
 KNOBS = {"dtype": "bf16", "dim": 128, "cluster": 1}
-BODY = ("dsl_kernels.programs.gqa_forward.blackwell", "_issue")
+BODY = ("dsl_kernels.kernels.gqa_forward.program.blackwell", "_issue")
 NAMES = (
-    "dsl_kernels.programs.gqa_forward.common",
+    "dsl_kernels.kernels.gqa_forward.program.common",
     "GROUP_ROWS", "LANES", "SIDES", "Kernel", "Work", "group_rows", "query_rows", "start", "_turned", "place_item",
 )  # fmt: skip
 # What a name of the tile language means whose object has no docstring of its own.

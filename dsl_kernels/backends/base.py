@@ -89,19 +89,20 @@ def installed(distribution: str, oldest: str, fix: str) -> str:
 
 
 def imported_helpers(path: Path, backend: str) -> list[Path]:
-    """Device helpers that a module imports, directly or through each other, and every helper that is not Python.
+    """What a module imports of what is said in its DSL, directly or through each other, and all of it that is not Python.
 
-    A change to one helper then recompiles the variants that use it and no others.
+    These are the helpers in `device/<dsl>` and an operation's own in `kernels/<op>/<dsl>*.py`. A change to one of them
+    then recompiles the variants that use it and no others.
     """
     folder = _PACKAGE / "device" / backend
-    package = f"{_ROOT}.device.{backend}"
     found: set[Path] = {p for p in folder.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
     pending = [path]
     while pending:
         current = pending.pop()
-        for name in _imports(current, package):
-            parts = name.removeprefix(package).strip(".").split(".")
-            target = folder.joinpath(*parts)
+        for parts in _imports(current):
+            target = _PACKAGE.joinpath(*parts)
+            if not sources.is_helper(parts, backend):
+                continue
             for candidate in (target.with_suffix(".py"), target / "__init__.py"):
                 if candidate.is_file() and candidate not in found:
                     found.add(candidate)
@@ -109,26 +110,25 @@ def imported_helpers(path: Path, backend: str) -> list[Path]:
     return sorted(found)
 
 
-def _imports(path: Path, package: str) -> set[str]:
-    """Dotted names below `package` that a file may import; a name that turns out to be a function is harmless."""
+def _imports(path: Path) -> set[tuple[str, ...]]:
+    """Places below the package that a file may import; a name that turns out to be a function is harmless."""
     try:
         text = re.sub(r"#[^\n]*", "", path.read_text())
     except OSError:
         return set()
-    folder = package.partition(".")[2]
-    names = {
+    # A generated module names places from the package's root on, wherever it lies.
+    folder = path.parent.relative_to(_PACKAGE).parts if path.is_relative_to(_PACKAGE) else ()
+    folder = folder if folder[:1] in (("device",), ("kernels",)) else ()
+    found = {
         name.split()[0] for match in _IMPORT.finditer(text) for name in match[1].split(",") if name.strip()
     }
     for module, imported in _FROM.findall(text):
-        if module.startswith("."):
-            # Of a helper, or of a generated module that names the folder of helpers.
-            below = module.lstrip(".").removeprefix(folder).lstrip(".")
-            base = f"{package}.{below}".rstrip(".")
-        else:
-            base = module
-        names.add(base)
-        names.update(f"{base}.{name.split()[0]}" for name in imported.strip("()").split(",") if name.strip())
-    return {name for name in names if name == package or name.startswith(package + ".")}
+        said = module.lstrip(".")
+        if up := len(module) - len(said):
+            said = ".".join([_ROOT, *folder[: len(folder) - up + 1], *filter(None, [said])])
+        found.add(said)
+        found.update(f"{said}.{name.split()[0]}" for name in imported.strip("()").split(",") if name.strip())
+    return {tuple(name.split(".")[1:]) for name in found if name.startswith(f"{_ROOT}.")}
 
 
 def load_module(path: Path) -> ModuleType:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import problems
 from .._discover import later
+from ..kernels.lightning_indexer.problem import PAGE
 from ..problems.base import Comparison
 from ..problems.layouts import LATENT_DIM, ROPE_DIM
-from ..problems.lightning_indexer import PAGE
 from ..timing import bench
 from . import _figures
 from .base import Case, CaseRows, Launch, Record, read_times, rows_of, times

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import problems
 from .._discover import later
+from ..kernels.sparse_mla.problem import DATASET_SM_SCALE
 from ..problems.base import Comparison
 from ..problems.layouts import LATENT_DIM, ROPE_DIM
-from ..problems.sparse_mla import DATASET_SM_SCALE
 from ..timing import bench
 from . import _figures
 from ._cuda import check

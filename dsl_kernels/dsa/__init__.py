@@ -16,11 +16,11 @@ import torch
 
 from ..arguments import finite, integer, require_dense
 from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..kernels.lightning_indexer.problem import PAGE
 from ..ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
 from ..ops._dispatch import dispatched, watched
 from ..ops.workspace import no_memory, own_workspace, require_workspace
 from ..problems.layouts import LATENT_DIM
-from ..problems.lightning_indexer import PAGE
 
 
 @dataclass

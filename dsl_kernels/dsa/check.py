@@ -15,9 +15,9 @@ import torch
 
 from .. import dsa, problems
 from ..arguments import checked
+from ..kernels.lightning_indexer.problem import PAGE
 from ..ops import Workspace
 from ..problems.base import Comparison
-from ..problems.lightning_indexer import PAGE
 from .steps import StepInputs
 
 SLOT_TOLERANCE = 1e-2

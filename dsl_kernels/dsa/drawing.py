@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..kernels.lightning_indexer.problem import PAGE
 from ..problems.layouts import (
     FP8_TOKEN_BYTES,
     INDEX_DIM,
@@ -16,7 +17,6 @@ from ..problems.layouts import (
     pack_index_keys,
     unpack_index_keys,
 )
-from ..problems.lightning_indexer import PAGE
 
 if TYPE_CHECKING:
     from .steps import StepSize

@@ -18,6 +18,9 @@ import torch
 from .. import env
 from ..arguments import INT32_MAX, finite, integer, require_dense, shown
 from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..kernels.lightning_indexer.problem import PAGE
+from ..kernels.merge_entries.problem import ID, SCORE, TOKEN
+from ..kernels.sparse_mla.op import LSE_SCALE
 from ..ops import (
     Workspace,
     lightning_indexer,
@@ -27,10 +30,7 @@ from ..ops import (
     sparse_mla,
     topk_selector,
 )
-from ..ops.sparse_mla import LSE_SCALE
 from ..problems.layouts import LATENT_DIM, ROPE_DIM
-from ..problems.lightning_indexer import PAGE
-from ..problems.merge_entries import ID, SCORE, TOKEN
 from . import (
     BLOCK,
     LOGITS_BYTES,

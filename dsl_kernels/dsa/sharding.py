@@ -23,10 +23,10 @@ from torch.distributed import distributed_c10d as c10d
 from .. import env
 from ..arguments import checked, integer, require_known
 from ..errors import ExchangeError, ExecutorUnavailableError, InvalidArgumentError, LaunchError
+from ..kernels.lightning_indexer.problem import PAGE
+from ..kernels.merge_entries.problem import MOST_INTERLEAVE
 from ..ops._dispatch import of_its_own
 from ..ops.workspace import Workspace, capturing
-from ..problems.lightning_indexer import PAGE
-from ..problems.merge_entries import MOST_INTERLEAVE
 
 TRANSPORTS = ("collectives", "symmetric")
 # Symmetric buffers: an exchange writes its own only when every rank has read what the exchange before last left there.

@@ -17,7 +17,9 @@ import torch
 from .. import dsa, ops, registry
 from ..arguments import SEEDS, checked, require_device, require_known, require_memory, require_range, shown
 from ..errors import ArgumentTypeError, CacheError, InvalidArgumentError, ToolchainError
-from ..problems._sparse_mla_forms import split_cache
+from ..kernels.lightning_indexer.problem import PAGE
+from ..kernels.sparse_mla.forms import split_cache
+from ..kernels.sparse_mla.problem import DATASET_SM_SCALE
 from ..problems.layouts import (
     BYTE_DTYPES,
     FP8_TOKEN_BYTES,
@@ -25,8 +27,6 @@ from ..problems.layouts import (
     LATENT_DIM,
     ROPE_DIM,
 )
-from ..problems.lightning_indexer import PAGE
-from ..problems.sparse_mla import DATASET_SM_SCALE
 from .drawing import decode_caches, decode_queries, prefill_caches, prefill_queries
 
 KINDS = ("decode", "prefill")

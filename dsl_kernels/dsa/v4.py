@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 
 from ..arguments import integer, require, require_dense
+from ..kernels.lightning_indexer.problem import PAGE
+from ..kernels.topk_selector.op import MAX_K
 from ..ops import Workspace, lightning_indexer, sparse_mla, topk_selector, window_ids
-from ..ops.topk_selector import MAX_K
-from ..problems.lightning_indexer import PAGE
 from . import _logits, _scratch
 
 

@@ -120,7 +120,7 @@ def _library() -> dict[str, str]:
     found = {}
     for file in sorted(_PACKAGE.rglob("*")):
         place = PurePosixPath(file.relative_to(_PACKAGE).as_posix())
-        left_out = any(place.is_relative_to(each) for each in _LEFT_OUT)
+        left_out = any(place.is_relative_to(each) for each in _LEFT_OUT) or place.stem.startswith("tilelang")
         if file.suffix in _SUFFIXES and not left_out:
             text = file.read_text()
             found[str(place)] = _relative(text, len(place.parts)) if file.suffix == ".py" else text

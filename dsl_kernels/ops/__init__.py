@@ -7,15 +7,15 @@ Arguments they share:
     workspace: a `Workspace` for launches that may overlap others; by default one per thread, device and stream.
 """
 
+from ..kernels.gqa_forward.op import gqa_forward
+from ..kernels.lightning_indexer.op import lightning_indexer, lightning_indexer_prefill
+from ..kernels.merge_entries.op import merge_entries
+from ..kernels.merge_outputs.op import merge_outputs
+from ..kernels.resample_trajectories.op import resample_trajectories
+from ..kernels.sparse_mla.op import sparse_mla
+from ..kernels.topk_selector.op import topk_selector
+from ..kernels.window_ids.op import window_ids
 from ._base import clear, preload, selections
-from .gqa_forward import gqa_forward
-from .lightning_indexer import lightning_indexer, lightning_indexer_prefill
-from .merge_entries import merge_entries
-from .merge_outputs import merge_outputs
-from .resample_trajectories import resample_trajectories
-from .sparse_mla import sparse_mla
-from .topk_selector import topk_selector
-from .window_ids import window_ids
 from .workspace import Workspace
 
 __all__ = [

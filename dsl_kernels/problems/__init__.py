@@ -1,20 +1,21 @@
-"""Problems, one module an operation, found by their file name."""
+"""Problems of operations, found by name (`kernels/<op>/problem.py`), and what they are made of."""
 
 from __future__ import annotations
 
-from .._discover import discover, module_names
+from .. import kernels
 from .base import Problem
 
 
 def names() -> list[str]:
-    """Every operation that has a problem module."""
-    return [name for name in module_names(__path__) if name not in ("base", "binding", "layouts")]
+    """Every operation that has a problem."""
+    return kernels.names("problem")
 
 
 def get(op: str) -> Problem:
     """The problem of an operation.
 
     Raises:
-        UnknownNameError: no module `problems/<op>.py`.
+        UnknownNameError: no `kernels/<op>/problem.py`.
     """
-    return discover(__name__, op, names, "operation", "PROBLEM")
+    problem: Problem = kernels.get(op, "problem", "PROBLEM", "operation")
+    return problem

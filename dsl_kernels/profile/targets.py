@@ -14,7 +14,7 @@ import torch
 from .. import measured, problems, programs, registry, variants
 from ..arguments import require_known
 from ..errors import InvalidArgumentError, ToolchainError
-from ..problems.sparse_mla import DATASET_SM_SCALE
+from ..kernels.sparse_mla.problem import DATASET_SM_SCALE
 from ..timing import grids, measure
 from ..variants import Variant
 from . import metrics

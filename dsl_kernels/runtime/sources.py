@@ -11,20 +11,41 @@ import importlib.util
 import linecache
 import os
 import sys
+from functools import lru_cache
 from hashlib import sha256
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from .._discover import module_names
+
 # A copy of the package has a name of its own.
 _ROOT = __name__.partition(".")[0]
-_HELPERS = f"{_ROOT}.device"
-# What leaves mean, and the texts that generated modules have by then, enter no kernel from there, and programs hold them.
-_MEANINGS = (f"{_HELPERS}.torch", f"{_HELPERS}.text")
-_WATCHED = (f"{_HELPERS}.", f"{_ROOT}.backends.")
+_BACKENDS = Path(__file__).resolve().parents[1] / "backends"
 # By real path: one file may be imported under a link to it.
 _loaded: dict[str, str] = {}
+
+
+@lru_cache(maxsize=1024)
+def is_helper(place: tuple[str, ...], dsl: str | None = None) -> bool:
+    """Whether a module, by its place in the package, is said in a DSL and so enters kernels.
+
+    What leaves mean in torch, and the texts that generated modules have by then, enter none, and programs hold them.
+    """
+    dsls = [dsl] if dsl else [name for name in module_names([str(_BACKENDS)]) if name != "base"]
+    match place:
+        case ("device", folder, *_):
+            return folder in dsls
+        case ("kernels", _, part):
+            return any(part == name or part.startswith(f"{name}_") for name in dsls)
+    return False
+
+
+def _place(name: str) -> tuple[str, ...]:
+    """Where a module is in the package; empty outside."""
+    root, *place = name.split(".")
+    return tuple(place) if root == _ROOT else ()
 
 
 def digest(path: Path) -> str:
@@ -60,9 +81,7 @@ def load(name: str, path: Path) -> ModuleType:
 
 def _forget_stale_helpers() -> None:
     """Have the device helpers imported again if the file of any has changed since, or nobody noted what was loaded."""
-    held = [
-        name for name in sys.modules if name.startswith(f"{_HELPERS}.") and not name.startswith(_MEANINGS)
-    ]
+    held = [name for name in sys.modules if is_helper(_place(name))]
     files = [Path(file) for name in held if (file := getattr(sys.modules[name], "__file__", None))]
     if any(_loaded.get(os.path.realpath(file)) != digest_on_disk(file) for file in files):
         for name in held:
@@ -87,7 +106,7 @@ class _Finder:
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if not name.startswith(_WATCHED):
+        if not is_helper(place := _place(name)) and place[:1] != ("backends",):
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):

@@ -15,7 +15,7 @@ from .. import dsa, ops
 from ..arguments import checked, require_device
 from ..dsa.steps import StepInputs, StepSize, draw
 from ..errors import DslKernelError, InvalidArgumentError
-from ..problems.lightning_indexer import PAGE
+from ..kernels.lightning_indexer.problem import PAGE
 from . import bench, calibrate
 
 CONTEST_PAGES = 11923

@@ -65,7 +65,7 @@ def _workload(form: str, params: dict[str, Any]) -> Workload:
 
 def _gqa(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
     """Two blocks of rows and more, of two heads of every CTA of a cluster, for one CTA or cluster."""
-    from ..programs.gqa_forward.common import query_rows
+    from ..kernels.gqa_forward.program.common import query_rows
 
     rows = int(query_rows(k))
     for causal in (0, 1):
@@ -91,7 +91,7 @@ def attended_heads(knobs: Mapping[str, Any]) -> int:
 
 def _sparse_mla(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
     """Three queries, each of one CTA or cluster or shared by two, with more tiles than twice the slots of the ring."""
-    from ..programs.sparse_mla.common import shares_out
+    from ..kernels.sparse_mla.program.common import shares_out
 
     stages, shares = getattr(k, "stages", 3), max(getattr(k, "cluster", 1), getattr(k, "slices", 1))
     topk, t = k.tile * (ROUNDS * stages + 1) * shares, 3
@@ -110,7 +110,7 @@ def _sparse_mla(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]
 
 def _lightning_indexer(k: SimpleNamespace) -> Iterator[tuple[Workload, dict[str, int]]]:
     """Decode: 34 sequences, one of many tiles, to one CTA and to three. Prefill: all tiles of a block to one CTA."""
-    from ..problems.lightning_indexer import form_of
+    from ..kernels.lightning_indexer.problem import form_of
 
     tiles, form = ROUNDS * k.stages + 1, form_of(k.mode, k.kind)
     heads: dict[str, Any] = {"heads": k.heads}

@@ -73,6 +73,7 @@ def test_renders_to_valid_literal_python(instance) -> None:
     allowed = {
         *DSL_PACKAGES,
         f"dsl_kernels.device.{instance.backend}",
+        f"dsl_kernels.kernels.{instance.program.op}",
         "dsl_kernels.runtime.artifact",
         "math",
     }
@@ -312,18 +313,13 @@ def test_a_body_that_drops_a_declared_step_does_not_render(monkeypatch) -> None:
         render.render(instance)
 
 
-def test_leaves_belong_to_the_operation_with_the_longest_name(monkeypatch, tmp_path: Path) -> None:
-    for stem in ("gqa", "gqa_wide", "gqa_forward", "gqa_forward_sm90", "gqa_forwards"):
-        (tmp_path / "dsl").mkdir(exist_ok=True)
-        (tmp_path / "dsl" / f"{stem}.py").touch()
-    monkeypatch.setattr(sweeping, "DEVICE", tmp_path)
-    monkeypatch.setattr(programs, "names", lambda: ["gqa", "gqa_forward"])
-    found = {op: {path.stem for path in leaf_files("dsl", op)} for op in programs.names()}
-    assert found == {
-        "gqa": {"gqa", "gqa_wide", "gqa_forwards"},
-        "gqa_forward": {"gqa_forward", "gqa_forward_sm90"},
-    }
-    assert leaf_files("none", "gqa") == []
+def test_a_dsl_s_files_of_an_operation_are_those_of_its_name(monkeypatch, tmp_path: Path) -> None:
+    for stem in ("dsl", "dsl_sm90", "dsls", "leaves"):
+        (tmp_path / "gqa").mkdir(exist_ok=True)
+        (tmp_path / "gqa" / f"{stem}.py").touch()
+    monkeypatch.setattr(sweeping, "KERNELS", tmp_path)
+    assert [path.stem for path in leaf_files("dsl", "gqa")] == ["dsl", "dsl_sm90"]
+    assert leaf_files("none", "gqa") == leaf_files("dsl", "gqa_forward") == []
 
 
 def test_columns_of_an_operand_are_refused_where_a_dsl_does_not_spell_them(monkeypatch) -> None:

@@ -14,21 +14,22 @@ from dsl_kernels.errors import InvalidArgumentError
 def test_files_are_complete_python_that_refuses_to_run(tmp_path) -> None:
     paths = scaffold("dense_gqa", tmp_path)
     assert [p.relative_to(tmp_path).as_posix() for p in paths] == [
-        "dsl_kernels/problems/dense_gqa.py",
-        "dsl_kernels/programs/dense_gqa.py",
-        "dsl_kernels/policies/dense_gqa.py",
-        "dsl_kernels/device/text/dense_gqa.py",
+        "dsl_kernels/kernels/dense_gqa/__init__.py",
+        "dsl_kernels/kernels/dense_gqa/problem.py",
+        "dsl_kernels/kernels/dense_gqa/program.py",
+        "dsl_kernels/kernels/dense_gqa/policy.py",
+        "dsl_kernels/kernels/dense_gqa/leaves.py",
         "tests/numerics/test_dense_gqa.py",
         "tests/numerics/leaves_dense_gqa.py",
-        *(f"dsl_kernels/device/{backend}/dense_gqa.py" for backend in backends()),
+        *(f"dsl_kernels/kernels/dense_gqa/{backend}.py" for backend in backends()),
     ]
     for path in paths:
         if path.suffix == ".py":
             ast.parse(path.read_text())
-    unwritten = {p.relative_to(tmp_path).parts[1] for p in paths if "NotImplementedError" in p.read_text()}
-    assert unwritten == {"problems", "device"}
+    unwritten = {p.stem for p in paths if "NotImplementedError" in p.read_text()}
+    assert unwritten == {"problem", "leaves"}
     # Leaves stand once, by their text: a DSL is told of the operation, and has no leaf of it.
-    told = [p for p in paths if p.parts[-2] in backends()]
+    told = [p for p in paths if p.stem in backends()]
     assert told and not any(
         isinstance(n, ast.FunctionDef) for p in told for n in ast.parse(p.read_text()).body
     )
@@ -36,8 +37,8 @@ def test_files_are_complete_python_that_refuses_to_run(tmp_path) -> None:
 
 def test_the_kernel_that_is_written_is_in_the_form_of_the_documents(tmp_path) -> None:
     """Names, a channel with its two ends, a State, a launch plan and typed leaves, and no guard or parity by hand."""
-    paths = {p.relative_to(tmp_path).parts[1]: p.read_text() for p in scaffold("dense_gqa", tmp_path)[:4]}
-    program = paths["programs"]
+    paths = {p.stem: p.read_text() for p in scaffold("dense_gqa", tmp_path)[:5]}
+    program = paths["program"]
     for said in (
         "Kernel(Names)",
         "Rows(State, Kernel)",
@@ -51,8 +52,8 @@ def test_the_kernel_that_is_written_is_in_the_form_of_the_documents(tmp_path) ->
     assert not [
         said for said in ("Guard", "m.let", "m.var", "name(") if said in program.replace("_name(", "")
     ]
-    assert "-> LaunchPlan:" in paths["policies"] and '"ctas"' in program
-    leaves = ast.parse(paths["device"]).body
+    assert "-> LaunchPlan:" in paths["policy"] and '"ctas"' in program
+    leaves = ast.parse(paths["leaves"]).body
     arguments = [a for n in leaves if isinstance(n, ast.FunctionDef) for a in n.args.args]
     assert len(arguments) > 4 and all(a.annotation is not None for a in arguments)
     assert not {"thread", "lane", "warp", "threads"} & {a.arg for a in arguments}

@@ -17,8 +17,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dsl_kernels import dsa, ops, problems
+from dsl_kernels.kernels.lightning_indexer.problem import PAGE
 from dsl_kernels.problems.base import Workload
-from dsl_kernels.problems.lightning_indexer import PAGE
 
 from . import Counts
 from .values import draw, spelled

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from leaf_probes import Probe, case, straight
 
-from dsl_kernels.device.text import gqa_forward as gqa
-from dsl_kernels.device.text import gqa_forward_sm100 as gqa_sm100
+from dsl_kernels.kernels.gqa_forward.leaves import blackwell as gqa_sm100
+from dsl_kernels.kernels.gqa_forward.leaves import common as gqa
 from dsl_kernels.tile.fragments import accumulators, own_rows
 
 KEYS = 32

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from leaf_probes import Probe, case, spread
 
-from dsl_kernels.device.text import lightning_indexer as walk
+from dsl_kernels.kernels.lightning_indexer.leaves import walk
 
 
 def _lengths(p: Probe, b: int = 20, next_n: int = 3, most: int = 99, skip_below: int = 30) -> tuple[Any, ...]:

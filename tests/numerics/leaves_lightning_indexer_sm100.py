@@ -8,8 +8,8 @@ import torch
 from leaf_probes import Probe, case, spread, straight
 from leaves_lightning_indexer import _windows
 
-from dsl_kernels.device.text import lightning_indexer_sm100 as text
-from dsl_kernels.device.torch import lightning_indexer as indexer
+from dsl_kernels.kernels.lightning_indexer import functions as indexer
+from dsl_kernels.kernels.lightning_indexer.leaves import blackwell as text
 
 
 def _own(p: Probe, title: str, value: torch.Tensor | None, each: int = 1, **kind: Any) -> Any:

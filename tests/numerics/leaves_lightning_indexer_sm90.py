@@ -9,7 +9,7 @@ from leaf_probes import Probe, case, spread
 from leaves_lightning_indexer import _windows
 from leaves_lightning_indexer_sm100 import SCORES, _given, _integers, _logits, _own
 
-from dsl_kernels.device.text import lightning_indexer_sm90 as text
+from dsl_kernels.kernels.lightning_indexer.leaves import hopper as text
 
 EACH = (1, 2, 4)
 """Queries of a product."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leaf_probes import Probe, case
 
 from dsl_kernels import problems
-from dsl_kernels.device.text import merge_entries as leaf
+from dsl_kernels.kernels.merge_entries import leaves as leaf
 from dsl_kernels.verification import trial
 
 THREADS = 64

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from leaf_probes import Probe, case
 
-from dsl_kernels.device.text import resample_trajectories as leaf
+from dsl_kernels.kernels.resample_trajectories import leaves as leaf
 
 TARGETS, WARPS = 128, 4
 INF, NAN = float("inf"), float("nan")

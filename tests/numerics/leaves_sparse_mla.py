@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from leaf_probes import Probe, case, spread, straight
 
-from dsl_kernels.device.text import sparse_mla as said
-from dsl_kernels.device.text import sparse_mla_gather as gather
-from dsl_kernels.device.text import sparse_mla_softmax as softmax
 from dsl_kernels.device.torch import fragment
-from dsl_kernels.problems import _sparse_mla_forms as problem
+from dsl_kernels.kernels.sparse_mla import forms as problem
+from dsl_kernels.kernels.sparse_mla.leaves import gather, softmax
+from dsl_kernels.kernels.sparse_mla.leaves import results as said
 from dsl_kernels.tile.fragments import accumulators, own_rows, warps_and_lanes
 from dsl_kernels.tile.lang import Engine, Pipeline, Reader
 from dsl_kernels.tile.text import Leaf

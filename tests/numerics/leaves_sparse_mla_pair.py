@@ -9,7 +9,7 @@ from leaf_probes import Probe, case, spread
 from leaves_sparse_mla import APPROXIMATE, INF, lse_scalars
 from leaves_sparse_mla_sm100 import BF16, _operand_of
 
-from dsl_kernels.device.text import sparse_mla_pair as text
+from dsl_kernels.kernels.sparse_mla.leaves import pair as text
 
 
 def _bf16(p: Probe, title: str, each: int, value: torch.Tensor | None = None, *, out: bool = True) -> Any:

@@ -20,8 +20,8 @@ from leaves_sparse_mla import (
 )
 from leaves_sparse_mla_v4 import v4_pages
 
-from dsl_kernels.device.text import sparse_mla_sm100 as text
-from dsl_kernels.problems._sparse_mla_forms import v4_pages_of
+from dsl_kernels.kernels.sparse_mla.forms import v4_pages_of
+from dsl_kernels.kernels.sparse_mla.leaves import blackwell as text
 from dsl_kernels.tile.lang import Mma
 
 BF16 = 2.0**-7

@@ -16,8 +16,8 @@ from leaves_sparse_mla import (
     tile_ids,
 )
 
-from dsl_kernels.device.text import sparse_mla_gather_v4 as gather_v4
-from dsl_kernels.problems import _sparse_mla_forms as problem
+from dsl_kernels.kernels.sparse_mla import forms as problem
+from dsl_kernels.kernels.sparse_mla.leaves import gather_v4
 from dsl_kernels.problems.layouts import pack_v4_pages
 
 

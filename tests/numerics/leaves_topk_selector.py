@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from leaf_probes import Probe, case, spread, straight
 
-from dsl_kernels.device.text import topk_selector as lists
-from dsl_kernels.device.text import topk_selector_rounds as rounds
-from dsl_kernels.device.text import topk_selector_row as row
+from dsl_kernels.kernels.topk_selector.leaves import lists, rounds, row
 
 THREADS, WARPS, KEEP = 128, 4, 8
 BATCH = 32 * KEEP

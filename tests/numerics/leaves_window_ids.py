@@ -5,7 +5,7 @@ from __future__ import annotations
 from leaf_probes import Probe, case, spread
 
 from dsl_kernels import problems
-from dsl_kernels.device.text import window_ids as leaf
+from dsl_kernels.kernels.window_ids import leaves as leaf
 from dsl_kernels.verification import trial
 
 THREADS = 64

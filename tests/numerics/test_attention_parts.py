@@ -11,9 +11,9 @@ from dsl_kernels import ops, variants
 from dsl_kernels.arch import GPUS
 from dsl_kernels.errors import NoVariantError
 from dsl_kernels.executors import Emulator, Interpreter
-from dsl_kernels.policies.sparse_mla import launch
+from dsl_kernels.kernels.sparse_mla.policy import launch
+from dsl_kernels.kernels.sparse_mla.program import PROGRAM
 from dsl_kernels.problems.base import Workload
-from dsl_kernels.programs.sparse_mla import PROGRAM
 from dsl_kernels.tile.expressions import size_at
 from dsl_kernels.tile.lang import LaunchPlan
 from dsl_kernels.tile.plan import words_of

@@ -12,9 +12,9 @@ import torch
 from dsl_kernels import ops, registry, variants
 from dsl_kernels.arch import GPUS, get_arch
 from dsl_kernels.executors import Emulator, Interpreter
-from dsl_kernels.policies.sparse_mla import launch
+from dsl_kernels.kernels.sparse_mla.policy import launch
+from dsl_kernels.kernels.sparse_mla.program.common import shares_out
 from dsl_kernels.problems.base import Workload
-from dsl_kernels.programs.sparse_mla.common import shares_out
 from dsl_kernels.verification import trial
 from dsl_kernels.verification.reach import attended_heads
 

@@ -10,9 +10,9 @@ import pytest
 from codegen.sweep import combinations
 from dsl_kernels import problems, programs
 from dsl_kernels.arch import ARCHS
-from dsl_kernels.device.text import sparse_mla_gather as gather
 from dsl_kernels.errors import ScheduleError
 from dsl_kernels.executors import Interpreter
+from dsl_kernels.kernels.sparse_mla.leaves import gather
 from dsl_kernels.tile import program
 from dsl_kernels.tile.text import Recorder
 from dsl_kernels.variants import Variant

@@ -18,8 +18,9 @@ import torch
 from leaf_probes import CASES, Case, Probe, straight
 from leaves_scalars import of_floats, of_one_thread
 
+import dsl_kernels
 from codegen.sweep import Filter, leaf_modules, sweep
-from dsl_kernels import backends, programs
+from dsl_kernels import backends, kernels, programs
 from dsl_kernels.device.torch import fragment
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.tile.cta import TORCH_DTYPES
@@ -36,12 +37,13 @@ for path in sorted(Path(__file__).parent.glob("leaves_*.py")):
 @lru_cache(maxsize=32)
 def declared(op: str) -> dict[str, Leaf]:
     """The leaves of an operation, by name."""
-    package = importlib.import_module("dsl_kernels.device")
-    (folder,) = package.__path__
     modules = (
-        importlib.import_module(f"{package.__name__}.{how}.{path.stem}")
-        for how in ("torch", "text")
-        for path in sorted(Path(folder, how).glob(f"{op}*.py"))
+        importlib.import_module(
+            ".".join(path.relative_to(Path(dsl_kernels.__file__).parents[1]).with_suffix("").parts)
+        )
+        for part in ("functions", "leaves")
+        if op in kernels.names(part)
+        for path in kernels.files(op, part)
     )
     return {leaf.name: leaf for module in modules for leaf in vars(module).values() if isinstance(leaf, Leaf)}
 
@@ -66,7 +68,7 @@ def spellings(op: str) -> dict[str, dict[tuple[str, str], str]]:
         for name in {name for part in parts for name in called(part, schedule)}:
             home = next((module for _, module, names in modules if name in names), None)
             if home is None and name in declared(op) and declared(op)[name].text is not None:
-                home = f"{op}_text"
+                home = "text"
             held = found.setdefault(name, {})
             if home is not None:
                 held.setdefault((instance.backend, home), instance.arch.name)

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from dsl_kernels import problems, variants
-from dsl_kernels.device.text import topk_selector as leaf
 from dsl_kernels.emulator import Interleaving
 from dsl_kernels.executors import Emulator, Interpreter
+from dsl_kernels.kernels.topk_selector.leaves import lists as leaf
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.variants import Variant
 from dsl_kernels.verification import trial

@@ -23,11 +23,11 @@ from codegen.render import render
 from codegen.sweep import Instance, frame, leaf_modules
 from dsl_kernels import backends, programs
 from dsl_kernels.arch import ArchSpec, get_arch
-from dsl_kernels.device.text import sparse_mla
 from dsl_kernels.device.torch import fragment
 from dsl_kernels.emulator import EmulatorError, interleavings
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
+from dsl_kernels.kernels.sparse_mla.leaves import results as sparse_mla
 from dsl_kernels.problems.base import OperandSpec
 from dsl_kernels.problems.binding import bind
 from dsl_kernels.runtime import store

@@ -209,12 +209,12 @@ SYNCHRONISATION = re.compile(
 )
 # What stands elsewhere, and why it is no statement of a text.
 BY_HAND = {
-    ("device/text/sparse_mla.py", "sync_warp"): "a warp reads back rows of shared memory that it alone writes",
-    ("device/text/sparse_mla_gather.py", "sync_warp"): "keeps a thread's loads where they are written; no data passes",
+    ("kernels/sparse_mla/leaves/results.py", "sync_warp"): "a warp reads back rows of shared memory that it alone writes",
+    ("kernels/sparse_mla/leaves/gather.py", "sync_warp"): "keeps a thread's loads where they are written; no data passes",
     ("device/cutedsl/inbox.py", "st.relaxed"): "what a leaf sends through the grid with, and wait_words is spelled with",
     ("device/cutedsl/inbox.py", "ld.relaxed"): "what wait_words is spelled with",
     ("device/cutedsl/fragment_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
-    ("device/cutedsl/lightning_indexer_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
+    ("kernels/lightning_indexer/cutedsl_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
     ("device/cutedsl/bulk.py", "elect_one"): "one lane issues a tile's gathers, which are one copy",
     ("device/cutedsl/bulk.py", "mbarrier::complete_tx::bytes"): "a copy that signals",
     ("device/tilelang/boxes.py", "mbarrier_expect_tx"): "one lane announces the bytes of the box that it copies",
@@ -264,6 +264,8 @@ def test_no_leaf_and_no_frame_synchronises_by_hand() -> None:
     """Beyond a listed few, each of which is part of one copy, or stays within a warp or a thread."""
     root = Path(dsl_kernels.__file__).parent
     paths = [path for held in ("text", "tilelang", "cutedsl") for path in root.glob(f"device/{held}/*.py")]
+    paths += [*root.glob("kernels/*/leaves.py"), *root.glob("kernels/*/leaves/*.py")]
+    paths += [path for dsl in ("tilelang", "cutedsl") for path in root.glob(f"kernels/*/{dsl}*.py")]
     paths += [
         p for p in root.parent.glob("templates/*/*.j2") if p.name not in ("_actions.j2", "_spelling.j2")
     ]

@@ -29,7 +29,7 @@ from dsl_kernels.runtime import bundle, cache, pool, storage, store
 from dsl_kernels.variants import Variant
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = "from dsl_kernels.device.tilelang import topk_selector\n"
+TEXT = "from dsl_kernels.kernels.topk_selector import tilelang\n"
 NAMES = ("scale__tilelang_sm90a__t", "scale__tilelang_sm90a__u")
 
 
@@ -99,7 +99,7 @@ def test_the_index_says_what_the_bundle_was_built_from(written, made):
         path.relative_to(ROOT / "dsl_kernels").as_posix()
         for path in backends.get("tilelang").sources(variant.path)
     )
-    assert "device/tilelang/topk_selector.py" in entry.library
+    assert "kernels/topk_selector/tilelang.py" in entry.library
     assert not [name for name in (held.root / bundle.INDEX).read_text().split('"') if name.startswith("/")]
     assert [error for _, error in held.check([variant])] == [None]
 

@@ -15,7 +15,7 @@ from dsl_kernels.clock import interval, rates, sm
 from dsl_kernels.clock.path import critical
 from dsl_kernels.clock.work import work_of
 from dsl_kernels.errors import InvalidArgumentError, ScheduleError
-from dsl_kernels.programs.lightning_indexer import decode
+from dsl_kernels.kernels.lightning_indexer.program import decode
 from dsl_kernels.tile import text as t
 from dsl_kernels.verification.reach import attended_heads
 

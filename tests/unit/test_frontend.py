@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dsl_kernels import programs
+from dsl_kernels import kernels, programs
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.errors import DeclarationError, DslKernelError
 from dsl_kernels.problems.base import OperandSpec
@@ -551,10 +551,11 @@ SPELT_OUT = re.compile(
     r"\b(?:m|self\.m|s\.m)\.(?:when|otherwise|set|let|var|declare|repeat|loop)\(|(?<![\w.])name\(\"|nullcontext"
 )
 BODIES = [
-    path for folder in ("programs", "device/text") for path in sorted((ROOT / "dsl_kernels" / folder).rglob("*.py"))
+    path for part in ("program", "leaves") for op in kernels.names(part) for path in kernels.files(op, part)
 ]  # fmt: skip
-BODIES += sorted((ROOT / "tests" / "codegen").glob("*/dsl_kernels/**/text/*.py"))
-BODIES += sorted((ROOT / "tests" / "codegen").glob("*/dsl_kernels/programs/*.py"))
+BODIES += [ROOT / "dsl_kernels" / "device" / "text" / "rows.py"]
+for part in ("program", "leaves"):
+    BODIES += sorted((ROOT / "tests" / "codegen").glob(f"*/dsl_kernels/kernels/*/{part}.py"))
 BODIES += [ROOT / "tests" / "numerics" / "test_vocabulary.py"]
 
 
@@ -577,9 +578,14 @@ def test_programs_read_what_the_kernel_has_from_its_class(op: str) -> None:
 
 
 TEXTS = {
-    f"{path.stem}.{name}": value
-    for path in sorted((ROOT / "dsl_kernels" / "device" / "text").glob("[a-z]*.py"))
-    for name, value in vars(importlib.import_module(f"dsl_kernels.device.text.{path.stem}")).items()
+    f"{op}.{path.stem}.{name}": value
+    for op in kernels.names("leaves")
+    for path in kernels.files(op, "leaves")
+    for name, value in vars(
+        importlib.import_module(
+            ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        )
+    ).items()
     if isinstance(value, t.Leaf) and value.text is not None
 }
 

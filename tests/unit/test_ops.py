@@ -26,6 +26,7 @@ from dsl_kernels.errors import (
     UnknownNameError,
     UnsupportedArchError,
 )
+from dsl_kernels.kernels.topk_selector.problem import draw
 from dsl_kernels.ops import (
     Workspace,
     _base,
@@ -37,7 +38,6 @@ from dsl_kernels.ops import (
 )
 from dsl_kernels.problems.binding import Bound
 from dsl_kernels.problems.layouts import pack_v4_pages
-from dsl_kernels.problems.topk_selector import draw
 from dsl_kernels.verification import trial
 
 CPU = {"executor": "interpreter"}

@@ -31,7 +31,7 @@ from dsl_kernels.errors import (
     InvalidArgumentError,
     UnknownNameError,
 )
-from dsl_kernels.problems import merge_entries
+from dsl_kernels.kernels.merge_entries import problem as merge_entries
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [case.name for case in shared.CASES]

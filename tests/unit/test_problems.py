@@ -10,9 +10,9 @@ import torch
 
 from dsl_kernels import problems
 from dsl_kernels.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError, UnknownNameError
+from dsl_kernels.kernels.sparse_mla import forms
+from dsl_kernels.kernels.sparse_mla import problem as mla
 from dsl_kernels.ops import _operands
-from dsl_kernels.problems import _sparse_mla_forms as forms
-from dsl_kernels.problems import sparse_mla as mla
 from dsl_kernels.problems.base import OperandSpec
 from dsl_kernels.problems.binding import bind
 from dsl_kernels.problems.layouts import pack_fp8_tokens, unpack_fp8_tokens

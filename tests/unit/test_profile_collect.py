@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from dsl_kernels import problems, profile, variants
 from dsl_kernels.cli import app
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError, ToolchainError, UnknownNameError
-from dsl_kernels.problems.sparse_mla import DATASET_SM_SCALE
+from dsl_kernels.kernels.sparse_mla.problem import DATASET_SM_SCALE
 from dsl_kernels.profile import collect, metrics, targets
 
 COMMON = ["--dim", "t=64,heads=16", "--variant", "triton"]
@@ -199,7 +199,7 @@ def test_reading_prints_a_page_json_and_what_may_be_kept(tmp_path: Path) -> None
 def test_what_torch_does_in_place_of_an_op_is_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from dsl_kernels.problems import sparse_mla as problem
+    from dsl_kernels.kernels.sparse_mla import problem
     from dsl_kernels.timing import grids, measure
 
     monkeypatch.setattr(measure, "DEVICE", "cpu")

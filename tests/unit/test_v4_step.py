@@ -10,7 +10,7 @@ import torch
 from dsl_kernels import problems
 from dsl_kernels.dsa import v4
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError
-from dsl_kernels.problems._sparse_mla_forms import v4_pages_of
+from dsl_kernels.kernels.sparse_mla.forms import v4_pages_of
 from dsl_kernels.problems.layouts import pack_index_keys, pack_v4_pages
 
 B, NEXT_N, HEADS, INDEX_HEADS, WINDOW, TOPK = 3, 2, 8, 32, 20, 48

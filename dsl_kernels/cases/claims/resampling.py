@@ -17,7 +17,7 @@ HBM_TBPS = 3.35
 
 def resample_bytes(b: int, n: int, m: int, d: int) -> dict[str, float]:
     """Bytes that the resampling must move: fp32 times, the distinct bf16 rows that are read, a row written a target."""
-    from ...problems.resample_trajectories import rows_read
+    from ...kernels.resample_trajectories.problem import rows_read
 
     return {"times": 4.0 * b * (n + m), "rows": 2.0 * d * b * rows_read(n, m), "out": 2.0 * d * b * m}
 

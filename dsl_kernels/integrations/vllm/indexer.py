@@ -16,7 +16,7 @@ from vllm.model_executor.custom_op import CustomOp
 from vllm.model_executor.layers import sparse_attn_indexer as layers
 
 from ...compat import deep_gemm, vllm_topk
-from ...ops.topk_selector import MAX_K
+from ...kernels.topk_selector.op import MAX_K
 from ...problems.layouts import INDEX_DIM
 from .._seams import Taken
 from . import BACKEND, PROMPTS, SCORES, SELECTION, log

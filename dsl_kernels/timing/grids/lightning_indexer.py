@@ -11,10 +11,10 @@ import torch
 from ... import ops
 from ...dsa import check as sampling
 from ...dsa.steps import StepSize, draw
-from ...problems import lightning_indexer as problem
+from ...kernels.lightning_indexer import problem
+from ...kernels.lightning_indexer.problem import PAGE, parts_of
 from ...problems.base import Workload
 from ...problems.binding import bind
-from ...problems.lightning_indexer import PAGE, parts_of
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts
 

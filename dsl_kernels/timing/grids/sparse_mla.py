@@ -14,7 +14,10 @@ from ... import ops
 from ...dsa import check as sampling
 from ...dsa.drawing import part_of
 from ...dsa.steps import StepInputs, StepSize, draw
-from ...problems._sparse_mla_forms import EXTRA, ROPELESS, split_cache, split_v4_cache, v4_pages_of
+from ...kernels.lightning_indexer.problem import PAGE
+from ...kernels.sparse_mla.forms import EXTRA, ROPELESS, split_cache, split_v4_cache, v4_pages_of
+from ...kernels.sparse_mla.problem import DATASET_SM_SCALE, ROW_BYTES, draw_indices
+from ...kernels.sparse_mla.program.common import head_block
 from ...problems.layouts import (
     LATENT_DIM,
     NOPE8_TOKEN_BYTES,
@@ -23,9 +26,6 @@ from ...problems.layouts import (
     V4_TOKEN_BYTES,
     pack_v4_pages,
 )
-from ...problems.lightning_indexer import PAGE
-from ...problems.sparse_mla import DATASET_SM_SCALE, ROW_BYTES, draw_indices
-from ...programs.sparse_mla.common import head_block
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts
 

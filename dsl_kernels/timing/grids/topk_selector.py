@@ -16,8 +16,8 @@ from ... import ops
 from ...dsa import check as sampling
 from ...dsa.drawing import part_of
 from ...dtypes import DTYPES, DType
-from ...problems.lightning_indexer import PAGE
-from ...problems.topk_selector import FORMS, OPTIONS, draw, options_of
+from ...kernels.lightning_indexer.problem import PAGE
+from ...kernels.topk_selector.problem import FORMS, OPTIONS, draw, options_of
 from .. import bench, calibrate, measure
 from . import Fixture, Grid, Point, Sample, facts
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...problems.lightning_indexer import PAGE
+from ...kernels.lightning_indexer.problem import PAGE
 from ..grids import Fixture, Point
 from . import Contender, Offer, apart, version
 

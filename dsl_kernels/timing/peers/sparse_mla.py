@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from ...kernels.lightning_indexer.problem import PAGE
 from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
-from ...problems.lightning_indexer import PAGE
 from .. import bench, measure
 from ..grids import Fixture, Point
 from . import Contender, Offer, apart, version

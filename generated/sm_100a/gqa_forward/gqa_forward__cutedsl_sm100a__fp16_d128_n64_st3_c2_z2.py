@@ -1,6 +1,6 @@
 """gqa_forward__cutedsl_sm100a__fp16_d128_n64_st3_c2_z2
 
-Generated from dsl_kernels/programs/gqa_forward and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/gqa_forward and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: dtype=fp16, dim=128, tile=64, stages=3, cluster=2, lazy=2.
 
   load         mma          soften_0     soften_1
@@ -101,7 +101,7 @@ from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
 from dsl_kernels.device.cutedsl import boxes, fragment_sm100, scalars, tcgen05, tcgen05_tensor, warps
-from dsl_kernels.device.cutedsl import gqa_forward as leaf
+from dsl_kernels.kernels.gqa_forward import cutedsl as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 DIM = 128  # elements of a head

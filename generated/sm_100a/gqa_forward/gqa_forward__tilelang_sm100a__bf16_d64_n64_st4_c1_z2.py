@@ -1,6 +1,6 @@
 """gqa_forward__tilelang_sm100a__bf16_d64_n64_st4_c1_z2
 
-Generated from dsl_kernels/programs/gqa_forward and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/gqa_forward and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: dtype=bf16, dim=64, tile=64, stages=4, cluster=1, lazy=2.
 
   load         mma          soften_0     soften_1
@@ -97,7 +97,7 @@ totals: 320 threads, 131312 of 232448 bytes of shared memory, 320 of 512 tensor-
 import tilelang.language as T
 
 from dsl_kernels.device.tilelang import fragment, scalars, warps
-from dsl_kernels.device.tilelang import gqa_forward as leaf
+from dsl_kernels.kernels.gqa_forward import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 

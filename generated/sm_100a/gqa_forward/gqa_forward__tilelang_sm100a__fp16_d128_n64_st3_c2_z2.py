@@ -1,6 +1,6 @@
 """gqa_forward__tilelang_sm100a__fp16_d128_n64_st3_c2_z2
 
-Generated from dsl_kernels/programs/gqa_forward and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/gqa_forward and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: dtype=fp16, dim=128, tile=64, stages=3, cluster=2, lazy=2.
 
   load         mma          soften_0     soften_1
@@ -97,7 +97,7 @@ totals: 320 threads, 229584 of 232448 bytes of shared memory, 448 of 512 tensor-
 import tilelang.language as T
 
 from dsl_kernels.device.tilelang import boxes, fragment, scalars, sync, tcgen05, warps
-from dsl_kernels.device.tilelang import gqa_forward as leaf
+from dsl_kernels.kernels.gqa_forward import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 

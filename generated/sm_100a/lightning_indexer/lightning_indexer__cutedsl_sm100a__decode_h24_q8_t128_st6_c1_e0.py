@@ -1,6 +1,6 @@
 """lightning_indexer__cutedsl_sm100a__decode_h24_q8_t128_st6_c1_e0
 
-Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/lightning_indexer and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: mode=decode, heads=24, queries=8, tile=128, stages=6, resident=1, evict=0.
 
   load             mma              score_0          score_1          score_2          score_3
@@ -104,8 +104,8 @@ from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
 from dsl_kernels.device.cutedsl import boxes, bulk, tcgen05, warps
-from dsl_kernels.device.cutedsl import lightning_indexer as leaf
-from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
+from dsl_kernels.kernels.lightning_indexer import cutedsl as leaf
+from dsl_kernels.kernels.lightning_indexer import cutedsl_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 24  # index heads

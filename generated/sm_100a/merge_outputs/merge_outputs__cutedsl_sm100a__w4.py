@@ -1,6 +1,6 @@
 """merge_outputs__cutedsl_sm100a__w4
 
-Generated from dsl_kernels/programs/merge_outputs.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/merge_outputs and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: warps=4.
 
 roles

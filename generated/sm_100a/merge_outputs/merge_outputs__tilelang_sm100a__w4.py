@@ -1,6 +1,6 @@
 """merge_outputs__tilelang_sm100a__w4
 
-Generated from dsl_kernels/programs/merge_outputs.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/merge_outputs and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: warps=4.
 
 roles
@@ -11,7 +11,7 @@ totals: 128 threads, 0 of 232448 bytes of shared memory, grid (ceildiv(rows * he
 import tilelang.language as T
 
 from dsl_kernels.device.tilelang import floats, scalars, warps
-from dsl_kernels.device.tilelang import merge_outputs as leaf
+from dsl_kernels.kernels.merge_outputs import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 

@@ -1,6 +1,6 @@
 """resample_trajectories__cutedsl_sm100a__staged_n512_v8
 
-Generated from dsl_kernels/programs/resample_trajectories.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/resample_trajectories and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: search=staged, targets=512, vector=8.
 
 roles

@@ -1,6 +1,6 @@
 """resample_trajectories__tilelang_sm100a__window_n128_v8
 
-Generated from dsl_kernels/programs/resample_trajectories.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/resample_trajectories and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: search=window, targets=128, vector=8.
 
 roles
@@ -15,7 +15,7 @@ totals: 128 threads, 33824 of 232448 bytes of shared memory, grid (b, ceildiv(m,
 import tilelang.language as T
 
 from dsl_kernels.device.tilelang import floats, scalars, warps
-from dsl_kernels.device.tilelang import resample_trajectories as leaf
+from dsl_kernels.kernels.resample_trajectories import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 

@@ -1,6 +1,6 @@
 """sparse_mla__cutedsl_sm100a__any_nope_bt64_cl1_hb16_cp_async
 
-Generated from dsl_kernels/programs/sparse_mla and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/sparse_mla and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: heads=any, kv=nope, tile=64, cluster=1, block=16, gather=cp_async.
 
   producer     mma          softmax

@@ -1,6 +1,6 @@
 """sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4
 
-Generated from dsl_kernels/programs/sparse_mla and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/sparse_mla and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: heads=128, kv=bf16, tile=64, cluster=1, gather=gather4.
 
   producer     mma          softmax

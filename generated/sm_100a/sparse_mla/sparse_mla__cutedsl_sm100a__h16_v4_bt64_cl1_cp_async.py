@@ -1,6 +1,6 @@
 """sparse_mla__cutedsl_sm100a__h16_v4_bt64_cl1_cp_async
 
-Generated from dsl_kernels/programs/sparse_mla and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/sparse_mla and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: heads=16, kv=v4, tile=64, cluster=1, gather=cp_async.
 
   producer     mma          softmax

@@ -1,6 +1,6 @@
 """sparse_mla__tilelang_sm100a__any_nope_bt64_cl1_hb16_cp_async
 
-Generated from dsl_kernels/programs/sparse_mla and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/sparse_mla and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: heads=any, kv=nope, tile=64, cluster=1, block=16, gather=cp_async.
 
   producer     mma          softmax
@@ -58,7 +58,7 @@ import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
 from dsl_kernels.device.tilelang import fragment, grid, scalars, tcgen05, warps
-from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
+from dsl_kernels.kernels.sparse_mla import tilelang_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
 # Where it is not zero, all CTAs run at once.

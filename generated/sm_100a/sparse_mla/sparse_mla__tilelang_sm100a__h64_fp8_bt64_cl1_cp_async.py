@@ -1,6 +1,6 @@
 """sparse_mla__tilelang_sm100a__h64_fp8_bt64_cl1_cp_async
 
-Generated from dsl_kernels/programs/sparse_mla and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/sparse_mla and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: heads=64, kv=fp8, tile=64, cluster=1, gather=cp_async.
 
   producer     mma          softmax
@@ -68,7 +68,7 @@ import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
 from dsl_kernels.device.tilelang import fragment, grid, scalars, tcgen05, warps
-from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
+from dsl_kernels.kernels.sparse_mla import tilelang_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
 # Where it is not zero, all CTAs run at once.

@@ -1,6 +1,6 @@
 """topk_selector__cutedsl_sm100a__g1_t512_r8_c1_s16_fp16
 
-Generated from dsl_kernels/programs/topk_selector and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/topk_selector and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: group=1, threads=512, keep=8, resident=1, sample=16, dtype=fp16.
 
 roles
@@ -26,7 +26,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 
 from dsl_kernels.device.cutedsl import scalars, warps
-from dsl_kernels.device.cutedsl import topk_selector as leaf
+from dsl_kernels.kernels.topk_selector import cutedsl as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 THREADS = 512  # threads a CTA

@@ -1,6 +1,6 @@
 """topk_selector__tilelang_sm100a__g16_t512_r16_c1_bf16_opt1
 
-Generated from dsl_kernels/programs/topk_selector and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/topk_selector and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: group=16, threads=512, keep=16, resident=1, dtype=bf16, options=1.
 
 roles
@@ -23,7 +23,7 @@ totals: 512 threads, 60096 of 232448 bytes of shared memory, grid (rows, 16)
 import tilelang.language as T
 
 from dsl_kernels.device.tilelang import grid, scalars, symbols, warps
-from dsl_kernels.device.tilelang import topk_selector as leaf
+from dsl_kernels.kernels.topk_selector import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 

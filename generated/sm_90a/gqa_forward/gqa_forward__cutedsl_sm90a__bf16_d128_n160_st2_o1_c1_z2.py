@@ -1,6 +1,6 @@
 """gqa_forward__cutedsl_sm90a__bf16_d128_n160_st2_o1_c1_z2
 
-Generated from dsl_kernels/programs/gqa_forward and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/gqa_forward and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: dtype=bf16, dim=128, tile=160, stages=2, order=1, cluster=1, lazy=2.
 
   load          attend
@@ -50,7 +50,7 @@ from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
 from dsl_kernels.device.cutedsl import boxes, fragment, scalars, warps, wgmma, wgmma_register
-from dsl_kernels.device.cutedsl import gqa_forward as leaf
+from dsl_kernels.kernels.gqa_forward import cutedsl as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 DIM = 128  # elements of a head

@@ -1,6 +1,6 @@
 """gqa_forward__tilelang_sm90a__fp16_d128_n160_st2_o1_c2
 
-Generated from dsl_kernels/programs/gqa_forward and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/gqa_forward and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: dtype=fp16, dim=128, tile=160, stages=2, order=1, cluster=2.
 
   load          attend
@@ -47,7 +47,7 @@ import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
 from dsl_kernels.device.tilelang import boxes, fragment, scalars, sync, warps, wgmma
-from dsl_kernels.device.tilelang import gqa_forward as leaf
+from dsl_kernels.kernels.gqa_forward import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 

@@ -1,6 +1,6 @@
 """lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0_any
 
-Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/lightning_indexer and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: mode=prefill, heads=64, queries=8, tile=128, stages=4, resident=1, evict=0, kind=any.
 
   load            score
@@ -39,8 +39,8 @@ from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
 from dsl_kernels.device.cutedsl import boxes, bulk, warps, wgmma
-from dsl_kernels.device.cutedsl import lightning_indexer as leaf
-from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as leaf_sm90
+from dsl_kernels.kernels.lightning_indexer import cutedsl as leaf
+from dsl_kernels.kernels.lightning_indexer import cutedsl_sm90 as leaf_sm90
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 64  # index heads

@@ -1,6 +1,6 @@
 """lightning_indexer__tilelang_sm90a__prefill_h16_q16_t64_st6_c1_e0
 
-Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/lightning_indexer and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: mode=prefill, heads=16, queries=16, tile=64, stages=6, resident=1, evict=0.
 
   load            score
@@ -37,8 +37,8 @@ import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
 from dsl_kernels.device.tilelang import boxes, warps, wgmma
-from dsl_kernels.device.tilelang import lightning_indexer as leaf
-from dsl_kernels.device.tilelang import lightning_indexer_sm90 as leaf_sm90
+from dsl_kernels.kernels.lightning_indexer import tilelang as leaf
+from dsl_kernels.kernels.lightning_indexer import tilelang_sm90 as leaf_sm90
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 

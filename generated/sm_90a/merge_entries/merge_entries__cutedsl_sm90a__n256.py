@@ -1,6 +1,6 @@
 """merge_entries__cutedsl_sm90a__n256
 
-Generated from dsl_kernels/programs/merge_entries.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/merge_entries and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: threads=256.
 
 roles

@@ -1,6 +1,6 @@
 """merge_entries__tilelang_sm90a__n256
 
-Generated from dsl_kernels/programs/merge_entries.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/merge_entries and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: threads=256.
 
 roles
@@ -10,8 +10,8 @@ totals: 256 threads, 0 of 232448 bytes of shared memory, grid (rows, ceildiv(ran
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import merge_entries as leaf
 from dsl_kernels.device.tilelang import warps
+from dsl_kernels.kernels.merge_entries import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 

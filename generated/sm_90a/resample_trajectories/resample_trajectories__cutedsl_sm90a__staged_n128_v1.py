@@ -1,6 +1,6 @@
 """resample_trajectories__cutedsl_sm90a__staged_n128_v1
 
-Generated from dsl_kernels/programs/resample_trajectories.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/resample_trajectories and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: search=staged, targets=128, vector=1.
 
 roles

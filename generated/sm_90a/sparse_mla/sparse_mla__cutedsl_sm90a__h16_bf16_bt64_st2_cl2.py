@@ -1,6 +1,6 @@
 """sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2
 
-Generated from dsl_kernels/programs/sparse_mla and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/sparse_mla and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: heads=16, kv=bf16, tile=64, stages=2, cluster=2.
 
   gather       attend

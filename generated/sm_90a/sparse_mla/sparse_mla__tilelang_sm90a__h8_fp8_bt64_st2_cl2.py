@@ -1,6 +1,6 @@
 """sparse_mla__tilelang_sm90a__h8_fp8_bt64_st2_cl2
 
-Generated from dsl_kernels/programs/sparse_mla and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/sparse_mla and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: heads=8, kv=fp8, tile=64, stages=2, cluster=2.
 
   gather         unpack         attend
@@ -46,7 +46,7 @@ import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
 from dsl_kernels.device.tilelang import grid, scalars, symbols, warps, wgmma
-from dsl_kernels.device.tilelang import sparse_mla as leaf
+from dsl_kernels.kernels.sparse_mla import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 

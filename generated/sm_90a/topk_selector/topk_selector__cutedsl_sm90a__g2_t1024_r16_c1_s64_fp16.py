@@ -1,6 +1,6 @@
 """topk_selector__cutedsl_sm90a__g2_t1024_r16_c1_s64_fp16
 
-Generated from dsl_kernels/programs/topk_selector and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/topk_selector and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: group=2, threads=1024, keep=16, resident=1, sample=64, dtype=fp16.
 
 roles
@@ -27,7 +27,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 
 from dsl_kernels.device.cutedsl import scalars, warps
-from dsl_kernels.device.cutedsl import topk_selector as leaf
+from dsl_kernels.kernels.topk_selector import cutedsl as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 GROUP = 2  # CTAs a row, one cluster

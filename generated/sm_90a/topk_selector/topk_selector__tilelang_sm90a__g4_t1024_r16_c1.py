@@ -1,6 +1,6 @@
 """topk_selector__tilelang_sm90a__g4_t1024_r16_c1
 
-Generated from dsl_kernels/programs/topk_selector and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/topk_selector and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: group=4, threads=1024, keep=16, resident=1.
 
 roles
@@ -24,7 +24,7 @@ totals: 1024 threads, 190144 of 232448 bytes of shared memory, grid (rows, 4)
 import tilelang.language as T
 
 from dsl_kernels.device.tilelang import grid, scalars, symbols, warps
-from dsl_kernels.device.tilelang import topk_selector as leaf
+from dsl_kernels.kernels.topk_selector import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 

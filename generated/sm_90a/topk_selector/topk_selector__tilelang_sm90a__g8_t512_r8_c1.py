@@ -1,6 +1,6 @@
 """topk_selector__tilelang_sm90a__g8_t512_r8_c1
 
-Generated from dsl_kernels/programs/topk_selector and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/topk_selector and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: group=8, threads=512, keep=8, resident=1.
 
 roles
@@ -23,7 +23,7 @@ totals: 512 threads, 58048 of 232448 bytes of shared memory, grid (rows, 8)
 import tilelang.language as T
 
 from dsl_kernels.device.tilelang import grid, scalars, symbols, warps
-from dsl_kernels.device.tilelang import topk_selector as leaf
+from dsl_kernels.kernels.topk_selector import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 

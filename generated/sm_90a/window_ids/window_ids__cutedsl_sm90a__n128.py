@@ -1,6 +1,6 @@
 """window_ids__cutedsl_sm90a__n128
 
-Generated from dsl_kernels/programs/window_ids.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/window_ids and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: threads=128.
 
 roles

@@ -1,6 +1,6 @@
 """window_ids__tilelang_sm90a__n128
 
-Generated from dsl_kernels/programs/window_ids.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/window_ids and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: threads=128.
 
 roles
@@ -11,7 +11,7 @@ totals: 128 threads, 0 of 232448 bytes of shared memory, grid (rows, ceildiv(win
 import tilelang.language as T
 
 from dsl_kernels.device.tilelang import warps
-from dsl_kernels.device.tilelang import window_ids as leaf
+from dsl_kernels.kernels.window_ids import tilelang as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
+from dsl_kernels.kernels.row_softmax import leaves as leaf
 from leaf_probes import Probe, case
-
-from dsl_kernels.device.text import row_softmax as leaf
 
 COLUMNS = 1024
 EACH = COLUMNS // leaf.THREADS

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
+from dsl_kernels.kernels.rms_norm import leaves as leaf
 from leaf_probes import Probe, case
-
-from dsl_kernels.device.text import rms_norm as leaf
 
 DIM = 1024
 EACH = DIM // leaf.THREADS

@@ -1,5 +1,0 @@
-"""Leaves of grouped-query attention in CuTe DSL: each has a text (dsl_kernels/device/text)."""
-
-from .scalars import ceildiv
-
-__all__ = ["ceildiv"]

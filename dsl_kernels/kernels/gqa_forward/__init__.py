@@ -1,0 +1,1 @@
+"""Dense grouped-query attention, forward: causal or full, ragged lengths."""

@@ -1,0 +1,1 @@
+"""Leaves of grouped-query attention, by their text: those of every schedule, and Blackwell's."""

@@ -1,0 +1,179 @@
+"""Leaves of grouped-query attention by their text: causal and ragged masks, the online softmax and its epilogue.
+
+On Hopper a thread has two rows of a tile as a product leaves it, on Blackwell one of 128 as tensor memory has it. A sum of
+weights is each thread's own, of its columns. Exponents are base 2: `scale` takes scores there.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from typing import Any
+
+from ....device.text.rows import FOUR, first_row, of_row, scale_row
+from ....device.text.rows import rescale_rows as rescale_rows
+from ....device.torch.fragment import quad_most, quad_sum, row_most, row_most_bits, row_sum, scale_pair
+from ....device.torch.scalars import anew, bits_of
+from ....device.torch.warps import any_lane, exp2, log2, rcp_approx, store_matrices
+from ....tile.frontend import inline, named, recorded, unrolled
+from ....tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Writes
+from ....tile.lang import LN_2
+from ....tile.leaf_text import WARP, by_text
+from ....tile.text import maximum, minimum, select
+
+INF = math.inf
+
+
+def _groups(scores, rows):
+    """A loop over groups of a thread's registers: four with two rows, one with a single row."""
+    return unrolled(scores.size // FOUR if rows == 2 else scores.size)
+
+
+def _of_row(j, r, rows):
+    """Of a thread's row `r` in group `j`: number and column of each register, behind the thread's first column."""
+    return [(i, j * 8 + e) for e, i in enumerate(of_row(j, r))] if rows == 2 else [(j, j)]
+
+
+def _row(thread, r, rows):
+    """Which row of the tile a thread's row `r` is."""
+    return first_row(thread) + 8 * r if rows == 2 else thread
+
+
+def _over(function, scores, r, rows):
+    """A function of the registers of a thread's row `r`."""
+    return function(scores, r) if rows == 2 else function(scores)
+
+
+@by_text
+def hide_keys(
+    m: LeafRecorder, scores: Registers[Float32], row: Int32, key: Int32, skv: Int32, shift: Int32, rows: int,
+) -> None:  # fmt: skip
+    """Scores of rows from `row` and keys from `key` on, `rows` a thread: -inf where there is no such key, or the row does not see it.
+
+    A row sees the keys up to its own number plus `shift`.
+    """
+    first = key + m.thread % 4 * 2 if rows == 2 else key
+    for r in range(rows):
+        last = named(f"last_{r}", minimum(skv - 1, row + _row(m.thread, r, rows) + shift) - first)
+        for j in _groups(scores, rows):
+            for i, column in _of_row(j, r, rows):
+                scores[i] = select(column > last, -INF, scores[i])
+
+
+def _base(top, unseen):
+    """What scores are compared with; any number for a row that has seen no key."""
+    return select(top == -INF, 0.0, top) if unseen else top
+
+
+def _most(scores, r, rows):
+    """The greatest score of a row."""
+    found = _over(row_most, scores, r, rows)
+    return quad_most(found) if rows == 2 else found
+
+
+@recorded
+def _weigh(m, scores, total, r, shift, scale):
+    """Scores of a row to weights, and these to the thread's sum."""
+    rows = total.size
+    for j in unrolled(scores.size // (2 * rows)):
+        first = inline(j * (2 * rows) + 2 * r)
+        m.do(scale_pair(scores, first, scale, shift))
+        for i in (first, first + 1):
+            scores[i] = exp2(scores[i])
+    total[r] = total[r] + _over(row_sum, scores, r, rows)
+
+
+@by_text
+def online_softmax(
+    m: LeafRecorder, scores: Registers[Float32], top: Registers[Float32], total: Registers[Float32],
+    factor: Registers[Float32], scale: Float32, unseen: bool,
+) -> None:  # fmt: skip
+    """Scores to weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
+
+    `factor` is what earlier weights shrink by. `unseen` says that a row may see no key of this tile.
+    """
+    for r in range(top.size):
+        risen = named(f"risen_{r}", maximum(top[r], _most(scores, r, top.size)))
+        shift = named(f"shift_{r}", _base(risen, unseen) * scale)
+        factor[r] = exp2(top[r] * scale - shift)
+        total[r] = total[r] * factor[r]
+        top[r] = risen
+        _weigh(m, scores, total, r, shift, scale)
+
+
+def _reaches(scores, limit, bits):
+    """Whether a score of this thread reaches the limit of its row; by their bits, three integers are compared at once.
+
+    Negative numbers compare the other way round as integers, which is why a limit below zero is -0.0, the least of all.
+    """
+    reached, rows = [], limit.size
+    for r in range(rows):
+        if bits:
+            reached.append(_over(row_most_bits, scores, r, rows) >= bits_of(limit[r]).to("int32"))
+        else:
+            reached += [_over(row_most, scores, r, rows) >= limit[r], limit[r] <= 0.0]
+    return functools.reduce(operator.or_, reached)
+
+
+@by_text
+def online_softmax_lazily(
+    m: LeafRecorder, scores: Registers[Float32], top: Registers[Float32], total: Registers[Float32],
+    factor: Registers[Float32], limit: Registers[Float32], scale: Float32, rise: int, unseen: bool,
+    bits: bool,
+) -> None:  # fmt: skip
+    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of two.
+
+    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and -0.0 where that is
+    negative: then it always does.
+    """
+    for r in range(top.size):
+        factor[r] = 1.0
+    if any_lane(_reaches(scores, limit, bits)):
+        for r in range(top.size):
+            risen = named(f"risen_{r}", maximum(top[r], _most(scores, r, top.size)))
+            factor[r] = exp2((top[r] - _base(risen, True)) * scale)
+            total[r] = total[r] * factor[r]
+            top[r] = risen
+            above = named(f"above_{r}", risen + rise * rcp_approx(scale))
+            limit[r] = select(above > 0.0, above, -0.0)
+    for r in range(top.size):
+        shift = named(f"shift_{r}", _base(top[r], unseen) * scale)
+        _weigh(m, scores, total, r, shift, scale)
+
+
+@by_text
+def divide_by_total(
+    m: LeafRecorder, acc: Registers[Float32], top: Registers[Float32], total: Registers[Float32],
+    scale: Float32,
+) -> None:  # fmt: skip
+    """The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp."""
+    for r in range(2):
+        whole = named(f"whole_{r}", quad_sum(total[r]))
+        top[r] = (top[r] * scale + log2(whole)) * LN_2
+        inverse = named(f"inverse_{r}", rcp_approx(whole))
+        scale_row(m, acc, r, inverse)
+
+
+@by_text
+def store_lse(
+    m: LeafRecorder, lse: Writes[Global[Float32]], values: Registers[Float32], batch: Int32, head: Int32,
+    heads: Int32, row: Int32, sq: Int32,
+) -> None:  # fmt: skip
+    """One value a row to lse[batch, head, row ...], as far as there are rows."""
+    count = values.size
+    if count == 1 or m.thread % 4 == 0:
+        for r in range(count):
+            own = named(f"own_{r}", row + _row(m.thread, r, count))
+            if own < sq:
+                lse.row(f"of_head_{r}", (batch, head), (heads, sq))[own] = values[r]
+
+
+@by_text
+def stage_result(m: LeafRecorder, target: Shared[Any], row: Int32, acc: Registers[Float32]) -> None:
+    """The accumulator, rounded to 16 bits, into rows `row` on of a shared tile."""
+    thread = anew(m.thread)
+    first, column = row + thread // WARP * 16 + thread % 16, thread % WARP // 16 * 8
+    for pair in unrolled(acc.size // 8):
+        place = inline(target.group_at(first, pair * 16 + column, 8))
+        m.do(store_matrices(place, acc, pair * 8, 4))

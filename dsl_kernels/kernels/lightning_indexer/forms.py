@@ -1,0 +1,272 @@
+"""The forms of scoring: their operands, and what values these may have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..._discover import later
+from ...arguments import INT32_MAX
+from ...dtypes import DTYPES
+from ...problems.base import OperandSpec, Values, axis_strides
+from ...problems.layouts import INDEX_DIM
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
+
+PAGE = 64
+PAGE_BYTES = PAGE * (INDEX_DIM + 4)
+# What the forms "any" take: pages and keys of multiples of so many tokens and dims, and at most so many heads and dims.
+GRAIN, MOST_HEADS = 16, 64
+MODES = ("decode", "prefill")
+SCORES = {"plain": "float32", "any": "float32", "any_bf16": "bfloat16"}
+"""Dtype of the scores by kind of form; of "plain" the form is called by its mode alone."""
+
+
+def form_of(mode: str, kind: str) -> str:
+    """The form of a mode, "decode" or "prefill", and a kind."""
+    return mode if kind == "plain" else f"{mode}_{kind}"
+
+
+def parts_of(form: str) -> tuple[str, str]:
+    """Mode and kind of a form."""
+    mode, _, kind = form.partition("_")
+    return mode, kind or "plain"
+
+
+def _wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    reach = dims["max_pages"] * dims.get("page_size", PAGE)
+    return (o["seq_lens"] < 0) | (o["seq_lens"] > min(reach, dims["stride"]))
+
+
+def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    lens, table = o["seq_lens"], o["block_table"]
+    scored = torch.where(lens > int(o.get("skip_below", 0)), lens, 0)
+    page = dims.get("page_size", PAGE)
+    used = -(-scored.amax(dim=1) // page) if scored.numel() else scored.sum(dim=1)
+    live = torch.arange(dims["max_pages"], device=table.device) < used[:, None]
+    return live & ((table < 0) | (table >= dims["pages"]))
+
+
+def _outside_keys(name: str) -> Callable[[Mapping[str, Any], Mapping[str, int]], torch.Tensor]:
+    return lambda o, dims: (o[name] < 0) | (o[name] > dims["skv"])
+
+
+_SKIP = OperandSpec(
+    "skip_below",
+    (),
+    "int32",
+    "scalar",
+    doc="rows with at most this many keys are not scored",
+    limits=(0, INT32_MAX),
+)
+
+_DECODE_SIZES = (
+    OperandSpec(
+        "seq_lens",
+        ("b", "next_n"),
+        "int32",
+        doc="keys visible to each query; 0 for a padded row",
+        row_stride="seq_lens_stride",
+        align=4,
+        values=(Values("0 to min(64 * max_pages, stride)", _wrong_lengths),),
+        longest="max_len",
+    ),
+    OperandSpec(
+        "block_table",
+        ("b", "max_pages"),
+        "int32",
+        doc="page ids; entries past ceil(len / 64) are never followed",
+        row_stride="block_table_stride",
+        align=4,
+        values=(Values("page ids from 0 to pages - 1 in the first ceil(len / 64) entries", _wrong_pages),),
+    ),
+)
+
+
+def _scores_of_steps(dtype: str, page: str) -> OperandSpec:
+    """Scores of a decode over a table of pages of `page` tokens."""
+    return OperandSpec(
+        "logits",
+        ("b", "next_n", "stride"),
+        dtype,
+        "out",
+        doc="scores; columns at and beyond the length stay as they were",
+        strides=axis_strides("logits", "bn"),
+        align=DTYPES[dtype].bytes,
+        argument="out",
+        sizes={"stride": f"max_pages * {page}"},
+        of_nothing=-math.inf,
+    )
+
+
+DECODE = (
+    OperandSpec(
+        "q",
+        ("b", "next_n", "heads", INDEX_DIM),
+        "float8_e4m3",
+        strides=axis_strides("q", "bnh"),
+        doc="queries; any q scale is folded into weights",
+    ),
+    OperandSpec(
+        "k_cache",
+        ("pages", PAGE_BYTES),
+        "uint8",
+        row_stride="k_cache_stride",
+        requires=(f"k_cache_stride % {INDEX_DIM} == 0",),
+        doc="paged keys: 64 x 128 e4m3, then 64 fp32 scales",
+    ),
+    OperandSpec(
+        "weights",
+        ("b", "next_n", "heads"),
+        "float32",
+        strides=axis_strides("weights", "bn"),
+        doc="per-head weights, may be negative",
+    ),
+    *_DECODE_SIZES,
+    _scores_of_steps("float32", str(PAGE)),
+    _SKIP,
+)
+
+
+def _of_any_page(spec: OperandSpec) -> OperandSpec:
+    """Lengths and tables as pages of `page_size` tokens have them."""
+    words = {"64 * max_pages": "page_size * max_pages", "len / 64": "len / page_size"}
+    values = tuple(replace(rule, allowed=_reworded(rule.allowed, words)) for rule in spec.values)
+    return replace(spec, doc=_reworded(spec.doc, words), values=values)
+
+
+def _reworded(text: str, words: Mapping[str, str]) -> str:
+    for old, new in words.items():
+        text = text.replace(old, new)
+    return text
+
+
+_ANY_HEADS = (
+    f"index_heads <= {MOST_HEADS}",
+    f"index_dim <= {INDEX_DIM}",
+    f"index_dim % {GRAIN} == 0",
+)
+
+
+def _decode_any(dtype: str) -> tuple[OperandSpec, ...]:
+    """Decode over pages of any size, with keys of any dims and any number of heads."""
+    return (
+        OperandSpec(
+            "q", ("b", "next_n", "index_heads", "index_dim"), "float8_e4m3", strides=axis_strides("q", "bnh"), requires=_ANY_HEADS,
+            doc="queries; any q scale is folded into weights",
+        ),
+        OperandSpec(
+            "k_cache", ("pages", "page_bytes"), "uint8", row_stride="k_cache_stride",
+            requires=(
+                f"page_size >= {GRAIN}", f"page_size % {GRAIN} == 0", "page_bytes == page_size * (index_dim + 4)",
+            ),
+            doc="paged keys: page_size x index_dim e4m3, then page_size fp32 scales",
+        ),
+        OperandSpec(
+            "weights", ("rows", "index_heads"), "float32", row_stride="weights_stride", requires=("rows == b * next_n",),
+            doc="per-head weights of each query, may be negative",
+        ),
+        *map(_of_any_page, _DECODE_SIZES),
+        _scores_of_steps(dtype, "page_size"),
+        _SKIP,
+        OperandSpec("page_size", (), "int32", "scalar", doc="tokens a page"),
+    )  # fmt: skip
+
+
+def _windows(wide: tuple[Values, ...] = ()) -> tuple[OperandSpec, ...]:
+    return (
+        OperandSpec(
+            "k_start",
+            ("s",),
+            "int32",
+            doc="first key of each row",
+            align=4,
+            values=(Values("0 to skv", _outside_keys("k_start"), "the nearest key"),),
+        ),
+        OperandSpec(
+            "k_end",
+            ("s",),
+            "int32",
+            doc="one past the last key of each row",
+            align=4,
+            values=(
+                Values("0 to skv", _outside_keys("k_end"), "the nearest key"),
+                Values("at least k_start", lambda o, dims: o["k_end"] < o["k_start"], "an empty window"),
+                *wide,
+            ),
+            longest="skv",
+        ),
+    )
+
+
+def _scores_of_rows(dtype: str, doc: str, fits: str) -> OperandSpec:
+    """Scores of a prompt; `fits` says how wide rows have to be."""
+    return OperandSpec(
+        "logits",
+        ("s", "stride"),
+        dtype,
+        "out",
+        doc=doc,
+        row_stride="logits_stride",
+        align=DTYPES[dtype].bytes,
+        argument="out",
+        sizes={"stride": "ceildiv(skv, 4) * 4"},
+        requires=(fits,),
+        of_nothing=-math.inf,
+    )
+
+
+PREFILL = (
+    OperandSpec("q", ("s", "heads", INDEX_DIM), "float8_e4m3", strides=axis_strides("q", "sh")),
+    OperandSpec("k", ("skv", INDEX_DIM), "float8_e4m3", row_stride="k_stride"),
+    OperandSpec("k_scales", ("skv",), "float32"),
+    OperandSpec("weights", ("s", "heads"), "float32", row_stride="weights_stride"),
+    *_windows(),
+    _scores_of_rows(
+        "float32", "column j is key j; columns outside the window stay as they were", "stride >= skv"
+    ),
+    _SKIP,
+)
+
+
+def _wide_windows(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    """Windows that are wider than a row of scores, which then begin with their first key."""
+    ends, starts = o["k_end"].long().clamp(max=dims["skv"]), o["k_start"].long().clamp(min=0)
+    wide: torch.Tensor = (ends - starts > dims["stride"]) & (ends - starts > int(o.get("skip_below", 0)))
+    return wide & (dims["compressed"] == 1)
+
+
+def _prefill_any(dtype: str) -> tuple[OperandSpec, ...]:
+    """Prefill with keys of any dims and any number of heads, and where scores may begin with a row's first key."""
+    return (
+        OperandSpec(
+            "q", ("s", "index_heads", "index_dim"), "float8_e4m3", strides=axis_strides("q", "sh"), requires=_ANY_HEADS
+        ),
+        OperandSpec("k", ("skv", "index_dim"), "float8_e4m3", row_stride="k_stride"),
+        OperandSpec("k_scales", ("skv",), "float32"),
+        OperandSpec("weights", ("s", "index_heads"), "float32", row_stride="weights_stride"),
+        *_windows((Values("at most stride past k_start where compressed is 1", _wide_windows),)),
+        _scores_of_rows(
+            dtype, "column j is key j, or where compressed is 1 key k_start + j; the others stay as they were",
+            "stride >= skv or compressed == 1",
+        ),
+        _SKIP,
+        OperandSpec("compressed", (), "int32", "scalar", doc="1: a row's scores begin with its first key"),
+    )  # fmt: skip
+
+
+FORMS = {
+    "decode": DECODE,
+    "prefill": PREFILL,
+    **{
+        form_of(mode, kind): of(SCORES[kind])
+        for kind in SCORES
+        if kind != "plain"
+        for mode, of in (("decode", _decode_any), ("prefill", _prefill_any))
+    },
+}

@@ -1,0 +1,180 @@
+"""Leaves of the FP8 lightning indexer on wgmma by their text: 64 keys a warpgroup on M, query heads on N, the head sum in registers.
+
+A thread of a warpgroup holds two keys (rows r and r + 8 of its warp's 16, r = lane // 4) and a quarter of the heads of
+each: the four lanes of a quad complete one another. A relu and a multiply-add a (key, head) pair bound the epilogue, so
+everything else is kept short: the quad's sum ends with one logit a lane instead of the same logits in all four.
+
+One query a product: even lanes get the first key's logit, odd lanes the second's. Two: lanes 2 and 3 have the second
+query's. Four: every lane gets one query's, of both keys.
+"""
+
+from __future__ import annotations
+
+from ....device.torch.warps import exchange
+from ....tile.counting import moves
+from ....tile.frontend import inline, named, recorded, unrolled
+from ....tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Writes
+from ....tile.leaf_text import WARP, by_text
+from ....tile.text import maximum, select
+from ..functions import store_where
+from .walk import Scores, window_of
+
+ROWS = 8
+"""How far apart a thread's two keys are."""
+
+
+def _key(thread, each, warp_keys=16):
+    """The first key of the tile whose logit `weigh` leaves in a thread; with four queries a product, `ROWS` on is another."""
+    lane = thread % WARP
+    within = lane // 4 if each == 4 else lane // 4 + ROWS * (lane % 2)
+    return thread // WARP * warp_keys + within
+
+
+def _query(thread, each):
+    """The query of a product whose logits `weigh` leaves in a thread."""
+    if each == 1:
+        return 0
+    return thread % 4 if each == 4 else thread // 2 % 2
+
+
+def _column(key, begin, compressed):
+    """The column of a key in a row of scores, which may begin with the row's first key."""
+    return key if compressed is None else key - begin[0] * compressed
+
+
+@by_text
+def read_weights(
+    m: LeafRecorder, weight: Registers[Float32], head_weights: Shared[Float32], first: Int32, each: int,
+    heads: int, pitch: int,
+) -> None:  # fmt: skip
+    """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at a time."""
+    # Those of the next query lie `pitch` on.
+    own = head_weights.part("own", first)
+    for query in range(each):
+        for pair in unrolled(heads // 8):
+            place = inline(query * (pitch // 2) + pair * 4 + m.thread % 4)
+            own.read(weight.group(query * (heads // 4) + pair * 2, 2), place)
+
+
+@by_text
+def read_scales(
+    m: LeafRecorder, scale: Registers[Float32], key_scales: Shared[Float32], first: Int32, each: int,
+    apart: int | None,
+) -> None:  # fmt: skip
+    """Scales of this thread's keys of one product, from key `first` of the tile on."""
+    # Where copies are of 16 keys, a warp's, they lie `apart`.
+    keys = 16 if apart is None else apart
+    own = key_scales.part("own", first + _key(m.thread, each, keys))
+    for i in range(scale.size):
+        scale[i] = own[ROWS * i]
+
+
+@recorded
+def _head_sum(m, acc, weight, row, query, pairs):
+    """This thread's part of sum_h w_h * max(s_h, 0) for its key `row` (0 or 1) and one query of the product."""
+    total: Float32 = named(f"total_{row}_{query}", 0.0)
+    for pair in unrolled(pairs):
+        for column in range(2):
+            score = inline(maximum(acc[(query * pairs + pair) * 4 + (2 * row + column)], 0.0))
+            total += score * weight[(query * pairs + pair) * 2 + column]
+    return total
+
+
+@by_text
+def weigh(
+    m: LeafRecorder, logit: Registers[Float32], acc: Registers[Float32], weight: Registers[Float32],
+    each: int, heads: int,
+) -> None:  # fmt: skip
+    """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys, dealt to its four lanes."""
+    odd = m.thread % 2 == 1
+    upper = m.thread // 2 % 2 == 1 if each > 1 else False
+
+    def dealt(low, high, takes_high, distance):
+        """Two values added over pairs of lanes: a lane that `takes_high` gets the sum of the second."""
+        return select(takes_high, high, low) + exchange(select(takes_high, low, high), distance)
+
+    sums = [[_head_sum(m, acc, weight, row, query, heads // 8) for query in range(each)] for row in range(2)]
+    if each == 1:
+        own = dealt(sums[0][0], sums[1][0], odd, 1)
+        logit[0] = own + exchange(own, 2)
+    elif each == 2:
+        half_0 = dealt(sums[0][0], sums[1][0], odd, 1)
+        half_1 = dealt(sums[0][1], sums[1][1], odd, 1)
+        logit[0] = dealt(half_0, half_1, upper, 2)
+    else:
+        for row, (a, b, c, d) in enumerate(sums):
+            low = named(f"low_{row}", dealt(a, b, odd, 1))
+            high = named(f"high_{row}", dealt(c, d, odd, 1))
+            logit[row] = dealt(low, high, upper, 2)
+
+
+@by_text
+def one_length(m: LeafRecorder, length: Registers[Int32], need: Int32) -> None:
+    """The length of the only query of a sequence."""
+    length[0] = need
+
+
+@by_text
+def read_query_lengths(
+    m: LeafRecorder, length: Registers[Int32], seq_lens: Global[Int32], seq: Int32, query: Int32, each: int,
+    next_n: Int32, skip_below: Int32,
+) -> None:  # fmt: skip
+    """Keys to score of this thread's query of a product; 0 past next_n and for a row that selection takes whole."""
+    own = query + _query(m.thread, each)
+    found: Int32 = 0
+    if own < next_n:
+        found = seq_lens.row("lengths", seq, wide=False)[own]
+        if found <= skip_below:
+            found = 0
+    length[0] = found
+
+
+@recorded
+def _store(m, to, at, value, wanted):
+    """Store a score where a condition holds; of fp32 without a branch."""
+    if to.dtype == "float32":
+        m.do(store_where(to.at(at), value, wanted))
+    elif wanted:
+        to[at] = value
+
+
+@moves(stored=lambda logit, query, each, next_n: logit // 2 * min(each, next_n - query))
+@by_text
+def store_logits(
+    m: LeafRecorder, logits: Writes[Scores], logit: Registers[Float32], scale: Registers[Float32],
+    length: Registers[Int32], seq: Int32, query: Int32, each: int, next_n: Int32, key: Int32,
+) -> None:  # fmt: skip
+    """Store this thread's logits of a product, times the scales: those of keys that its query has."""
+    at = key + _key(m.thread, each)
+    for i in range(logit.size):
+        to = logits.row("to", (seq, query + _query(m.thread, each)), first=at + ROWS * i)
+        wanted = inline((each > 1 or m.thread % 4 < 2) and at + ROWS * i < length[0])
+        _store(m, to, 0, logit[i] * scale[i], wanted)
+
+
+@by_text
+def read_windows(
+    m: LeafRecorder, begin: Registers[Int32], size: Registers[Int32], k_start: Global[Int32],
+    k_end: Global[Int32], row: Int32, each: int, s: Int32, skv: Int32, skip_below: Int32,
+) -> None:  # fmt: skip
+    """First key and size of the window of this thread's row."""
+    low, high = window_of(m, k_start, k_end, row + _query(m.thread, each), s, skv, skip_below)
+    begin[0] = low
+    size[0] = maximum(high - low, 0)
+
+
+@moves(stored=lambda logit, each: logit // 2 * each)
+@by_text
+def store_window(
+    m: LeafRecorder, logits: Writes[Scores], logit: Registers[Float32], scale: Registers[Float32],
+    begin: Registers[Int32], size: Registers[Int32], row: Int32, each: int, key: Int32, compressed: Int32 | None,
+) -> None:  # fmt: skip
+    """Store this thread's logits of a product, times the scales: those of keys in its row's window."""
+    m.comment("What does not change from product to product comes first, so that it is found once.")
+    to = logits.row(
+        "to", row + _query(m.thread, each), first=_column(_key(m.thread, each), begin, compressed)
+    ).part("there", key)
+    place = key - (begin[0] - _key(m.thread, each))
+    for i in range(logit.size):
+        inside = inline((place + ROWS * i).to("uint32") < size[0].to("uint32"))
+        _store(m, to, ROWS * i, logit[i] * scale[i], inside)

@@ -1,0 +1,91 @@
+"""Which variants of scoring are worth having, what a call launches, and how they rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+from ...arch import ArchSpec, GpuSpec
+from ...tile.lang import LaunchPlan, Policy
+from .._rows import resized
+from .problem import PAGE, parts_of
+from .program.common import (
+    BLACKWELL_N,
+    HOPPER_N,
+    SPLITS,
+    START_TILES,
+    hopper_groups,
+    rows_of_product,
+)
+
+# Heads that models have had so far: decode has a kernel of its own for one query.
+USUAL_HEADS = (32, 64)
+# Rows of a prefill that a CTA of Blackwell scores at most, four of each of its groups.
+BLACKWELL_ROWS = 16
+
+
+def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
+    """Prefill fills its N; on Blackwell a tile is 128 keys; level 0 keeps one shape a kernel."""
+    usual = k.heads in USUAL_HEADS
+    if k.kind != "plain" and not usual:
+        return False
+    if arch.tmem_columns:
+        if k.tile != 128 or k.resident != 1:
+            return False
+        if k.mode == "prefill":
+            most = min(BLACKWELL_ROWS, BLACKWELL_N // k.heads)
+            return not k.evict and k.queries <= most < 2 * k.queries and (level > 0 or k.stages == 6)
+        shapes = ((1, 8, 0), (8, 6, 0), (16, 4, 0)) if usual else ((8, 6, 0),)
+        return level > 0 or (k.queries, k.stages, k.evict) in (shapes if k.kind == "plain" else shapes[-1:])
+    if k.mode == "prefill":
+        groups, block = hopper_groups(k)
+        fits = (
+            k.tile % block == 0
+            and k.queries == rows_of_product(k, HOPPER_N) * groups
+            and k.resident == 1
+            and not k.evict
+        )
+        # Four queries of 32 heads a product leave no registers for the addresses of two blocks of keys.
+        return fits and (
+            level > 0 or (groups, k.tile, k.stages) == ((4, 128, 4) if k.heads == 64 else (4, 64, 6))
+        )
+    # Keys of a decode of one query are read once: they may leave the L2 first without a loss at any size.
+    one, several = (1, 64, 3, 4, 1), (8, 256, 4, 1, 0)
+    # Sixteen queries of 64 heads leave room for two tiles.
+    most = (16, 256, 2 if k.heads == 64 else 4, 1, 0)
+    kept = (one, several, most) if usual else (several,)
+    return level > 0 or (k.queries, k.tile, k.stages, k.resident, k.evict) in (
+        kept if k.kind == "plain" else kept[-1:]
+    )
+
+
+def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
+    """Shared memory that unused query slots take from the key ring."""
+    return 0.05 * (k.queries - dims["next_n"]) if k.mode != "prefill" else 0.0
+
+
+def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> LaunchPlan:
+    """Decode: as many CTAs as the SMs hold. Prefill: the splits of a block's keys that make the rounds of CTAs, one an SM,
+    take least."""
+    if k.mode != "prefill":
+        return LaunchPlan(ctas=gpu.sms * k.resident)
+    blocks, tiles = max(1, -(-dims["s"] // k.queries)), -(-dims["skv"] // k.tile)
+
+    def taken(splits: int) -> float:
+        return -(-blocks * splits // gpu.sms) * (tiles / splits + START_TILES)
+
+    return LaunchPlan(splits=min(range(1, gpu.sms // blocks + SPLITS), key=taken))
+
+
+def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
+    """Decode: sequences, queries each and the longest there can be; prefill: rows and keys."""
+    mode, kind = parts_of(form)
+    own = ("heads",) if kind == "plain" else ("index_heads", "index_dim")
+    heads = {name: dims[name] for name in own}
+    if mode == "prefill":
+        return {"s": dims["s"], "skv": dims["skv"], **heads}
+    longest = dims["max_pages"] * dims.get("page_size", PAGE)
+    return {"b": dims["b"], "next_n": dims["next_n"], "max_len": longest, **heads}
+
+
+POLICY = Policy(bucket=bucket, resized=resized, launch=launch, overhead=overhead, useful=useful)

@@ -1,0 +1,427 @@
+"""FP8 lightning indexer scoring: logits[r, j] = scale[j] * sum_h w[r, h] * max(0, q[r, h] . k[j]).
+
+Decode reads the 132-byte block-planar paged cache through a block table; prefill reads flat keys with a window of
+keys per row. Columns outside a row's valid range are not written. The forms "any" take pages of any whole 16 tokens, keys
+of 16 to 128 dims and 1 to 64 heads, and their prefill can write a row's scores from column 0 on; scores are fp32 or bf16.
+Source: DeepSeek-V3.2 and the flashinfer-bench definition dsa_topk_indexer_fp8_h64_d128_topk2048_ps64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from ..._discover import later
+from ...arguments import require_dense
+from ...dtypes import DTYPES
+from ...errors import ArgumentTypeError, InvalidArgumentError
+from ...problems.base import ROW_GRIDS, WIDE_SCORES, Comparison, PointName, Problem, Workload
+from ...problems.layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
+from .forms import FORMS, GRAIN, MOST_HEADS, PAGE, PAGE_BYTES, SCORES, form_of, parts_of
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
+
+__all__ = [
+    "FEW_HEADS",
+    "FORMS",
+    "GRAIN",
+    "MOST_HEADS",
+    "PAGE",
+    "PAGE_BYTES",
+    "PROBLEM",
+    "SCORES",
+    "form_of",
+    "pages_of",
+    "parts_of",
+]
+
+# Index heads of which a product has several queries.
+FEW_HEADS = (8, 16, 24)
+
+
+def pages_of(
+    k_cache: torch.Tensor, page_size: int = PAGE, dim: int = INDEX_DIM, step: int = INDEX_DIM
+) -> torch.Tensor:
+    """The cache as [pages, bytes of a page], from [pages, page_size, 1, dim + 4] or [pages, page_size, dim + 4] or already flat.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: another dtype or shape, or pages that lie apart by no multiple of `step` bytes.
+    """
+    each = page_size * (dim + 4)
+    try:
+        shape = k_cache.shape
+        if k_cache.element_size() == 1 and len(shape) > 1 and shape[1:].numel() == each:
+            flat = k_cache if len(shape) == 2 else k_cache.view(shape[0], each)
+            apart = flat.stride(0)
+            if apart % step == 0 or shape[0] < 2:
+                return flat if flat.dtype == torch.uint8 else flat.view(torch.uint8)
+    except Exception:
+        require_dense("k_cache", k_cache)
+        raise InvalidArgumentError(
+            "k_cache",
+            expected="pages of contiguous bytes",
+            got=f"shape {tuple(k_cache.shape)}, strides {k_cache.stride()}",
+            fix="call .contiguous()",
+        ) from None
+    require_dense("k_cache", k_cache)
+    if k_cache.element_size() == 1 and len(shape) > 1 and shape[1:].numel() == each:
+        raise InvalidArgumentError(
+            "k_cache",
+            expected=f"pages that begin a multiple of {step} bytes apart",
+            got=f"pages {apart} bytes apart",
+            fix=f"pad the pages of the cache to whole {step} bytes",
+        )
+    if k_cache.element_size() != 1:
+        raise ArgumentTypeError(
+            "k_cache", expected="a dtype of one byte", got=str(k_cache.dtype), fix="view it as uint8"
+        )
+    raise InvalidArgumentError(
+        "k_cache", expected=f"[pages, {page_size}, 1, {dim + 4}] (pages of {page_size} tokens)", got=str(tuple(shape)),
+        fix="use the block-planar index cache, and say its page_size",
+    )  # fmt: skip
+
+
+def _normal(generator: torch.Generator) -> Callable[..., torch.Tensor]:
+    return partial(torch.randn, generator=generator, dtype=torch.float32, device=generator.device)
+
+
+def _queries(
+    rows: tuple[int, ...], heads: int, generator: torch.Generator, dim: int = INDEX_DIM
+) -> tuple[torch.Tensor, torch.Tensor]:
+    normal = _normal(generator)
+    q = normal(*rows, heads, dim).clamp(-2, 2).to(torch.float8_e4m3fn)
+    return q, normal(*rows, heads)
+
+
+def _lens(p: Mapping[str, Any]) -> list[list[int]]:
+    """Lengths by sequence and query, all alike where the sizes of a point are given."""
+    held: list[list[int]] = p.get("lens", [[PAGE]])
+    if not {"b", "next_n", "len"} & p.keys():
+        return held
+    longest = p.get("len", max(map(max, held)))
+    return [[longest] * p.get("next_n", len(held[0]))] * p.get("b", len(held))
+
+
+def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
+    p = dict(workload.params)
+    mode, kind = parts_of(workload.form)
+    if kind != "plain":
+        p["heads"] = p["index_heads"] if "index_heads" in p else p["heads"]
+    drawn = (_make_prefill if mode == "prefill" else _make_decode)(p, kind, generator)
+    return {**drawn, **_spread(drawn, kind)} if p.get("strided") else drawn
+
+
+def _make_prefill(p: Mapping[str, Any], kind: str, generator: torch.Generator) -> dict[str, Any]:
+    s, skv, dim, device = p["s"], p["skv"], p.get("index_dim", INDEX_DIM), generator.device
+    q, weights = _queries((s,), p["heads"], generator, dim)
+    keys, scales = unpack_index_keys(pack_index_keys(_normal(generator)(-(-skv // PAGE), PAGE, dim)), dim=dim)
+    first = skv - s + 1
+    ends = torch.arange(first, first + s, dtype=torch.int32, device=device).clamp(min=0)
+    starts = torch.zeros(s, dtype=torch.int32, device=device)
+    if p.get("windows") == "ragged":
+        share = torch.rand(s, generator=generator, dtype=torch.float32, device=device)
+        starts = (share * ends).to(torch.int32)
+        ends[s // 2] = starts[s // 2]
+    drawn = {
+        "q": q, "k": keys.reshape(-1, dim)[:skv].contiguous(), "k_scales": scales.reshape(-1)[:skv].contiguous(),
+        "weights": weights, "k_start": starts, "k_end": ends, "skip_below": p.get("skip_below", 0),
+    }  # fmt: skip
+    return drawn if kind == "plain" else {**drawn, "compressed": p.get("compressed", 0)}
+
+
+def _make_decode(p: Mapping[str, Any], kind: str, generator: torch.Generator) -> dict[str, Any]:
+    device, dim, page = generator.device, p.get("index_dim", INDEX_DIM), p.get("page_size", PAGE)
+    lens = torch.tensor(_lens(p), dtype=torch.int32, device=device)
+    b, next_n = lens.shape
+    q, weights = _queries((b, next_n), p["heads"], generator, dim)
+    pages = max(p["pages"], -(-int(lens.max()) // page))
+    cache = pack_index_keys(_normal(generator)(pages, page, dim)).view(pages, -1)
+    max_pages = max(1, -(-int(lens.max()) // page)) + p.get("spare_pages", 1)
+    table = torch.randint(
+        -(2**31), 2**31 - 1, (b, max_pages), generator=generator, dtype=torch.int64, device=device
+    ).to(torch.int32)
+    for row in range(b):
+        used = -(-int(lens[row].max()) // page)
+        order = torch.randperm(pages, generator=generator, device=device)[:used]
+        table[row, :used] = order.to(torch.int32)
+    drawn = {
+        "q": q,
+        "k_cache": cache,
+        "weights": weights,
+        "seq_lens": lens,
+        "block_table": table,
+        "skip_below": p.get("skip_below", 0),
+    }
+    return drawn if kind == "plain" else {**drawn, "weights": weights.flatten(0, 1), "page_size": page}
+
+
+# Bytes between rows, by operand: what their strides may be multiples of.
+_GAPS = {"q": 16, "k": 16, "weights": 16, "k_cache": 384, "seq_lens": 4, "block_table": 12}
+
+
+def _spread(drawn: Mapping[str, Any], kind: str) -> dict[str, torch.Tensor]:
+    """The inputs whose axes may lie anyhow, with gaps of NaN and of ids that name no page; queries before heads and sequences."""
+    found = {}
+    for name, gap in {**_GAPS, **({} if kind == "plain" else {"k_cache": 48})}.items():
+        if name not in drawn:
+            continue
+        value = drawn[name]
+        shape = (value.shape[1], value.shape[0], *value.shape[2:]) if name == "q" else tuple(value.shape)
+        size = (*shape[:-1], shape[-1] * value.element_size() + gap)
+        filled = torch.full(size, 0x7F, dtype=torch.uint8, device=value.device)
+        wide = filled.view(value.dtype)[..., : shape[-1]]
+        found[name] = wide.transpose(0, 1) if name == "q" else wide
+        found[name].copy_(value)
+    return found
+
+
+def _score(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    dots = q.double() @ keys.double().T
+    return (weights.double()[:, None] * dots.clamp(min=0)).sum(dim=0) * scales.double()
+
+
+def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Float64 logits, NaN where the kernel writes nothing."""
+    mode, _ = parts_of(form)
+    return {"logits": (_prefill_logits if mode == "prefill" else _decode_logits)(inputs)}
+
+
+def _prefill_logits(inputs: Mapping[str, Any]) -> torch.Tensor:
+    rows, columns = inputs["q"].shape[0], inputs["k"].shape[0]
+    logits = torch.full((rows, columns), float("nan"), dtype=torch.float64, device=inputs["q"].device)
+    for row in range(rows):
+        start, end = max(0, int(inputs["k_start"][row])), min(columns, int(inputs["k_end"][row]))
+        if end - start > inputs.get("skip_below", 0):
+            first = 0 if inputs.get("compressed") else start
+            logits[row, first : first + end - start] = _score(
+                inputs["q"][row],
+                inputs["weights"][row],
+                inputs["k"][start:end],
+                inputs["k_scales"][start:end],
+            )
+    return logits
+
+
+def _decode_logits(inputs: Mapping[str, Any]) -> torch.Tensor:
+    page, dim = inputs.get("page_size", PAGE), inputs["q"].shape[-1]
+    values, scales = unpack_index_keys(inputs["k_cache"], page, dim)
+    lens = inputs["seq_lens"]
+    b, next_n = lens.shape
+    weights = inputs["weights"].reshape(b, next_n, -1)
+    shape = (b, next_n, max(1, int(lens.max())))
+    logits = torch.full(shape, float("nan"), dtype=torch.float64, device=lens.device)
+    for row in range(b):
+        for query in range(next_n):
+            length = int(lens[row, query])
+            if length <= inputs.get("skip_below", 0) or length == 0:
+                continue
+            ids = inputs["block_table"][row, : -(-length // page)].long()
+            keys, key_scales = values[ids].reshape(-1, dim)[:length], scales[ids].reshape(-1)[:length]
+            logits[row, query, :length] = _score(
+                inputs["q"][row, query], weights[row, query], keys, key_scales
+            )
+    return logits
+
+
+# Of scores in fp32, and in bf16, which rounding alone moves by up to 2^-9.
+LIMITS = {"float32": 1e-3, "bfloat16": 3e-3}
+
+
+def compare(
+    form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
+) -> Comparison:
+    """Relative error over the valid columns <= 1e-3, of scores in bf16 <= 3e-3; columns outside them are ignored."""
+    result = Comparison()
+    wanted = expected["logits"]
+    got = outputs["logits"][..., : wanted.shape[-1]].double()
+    valid = ~wanted.isnan()
+    error, norm = (got[valid] - wanted[valid]).norm(), wanted[valid].norm()
+    figure = float(error / norm) if norm > 0 else float(error)
+    result.require("logits relative error", figure, LIMITS[SCORES[parts_of(form)[1]]])
+    return result
+
+
+def _of_a_row(form: str, dims: Mapping[str, int]) -> tuple[int, float, float]:
+    """Heads of a form, bytes of a key with its scale, and bytes of a score."""
+    kind = parts_of(form)[1]
+    if kind == "plain":
+        return dims["heads"], INDEX_DIM + 4.0, 4.0
+    return dims["index_heads"], dims["index_dim"] + 4.0, float(DTYPES[SCORES[kind]].bytes)
+
+
+def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
+    """Keys and scales once a sequence, logits once a query, queries and weights once."""
+    heads, key, score = _of_a_row(form, dims)
+    if parts_of(form)[0] == "prefill":
+        rows, keys = dims["s"], dims["skv"]
+        return keys * key + rows * heads * key + rows * (keys - rows / 2) * score
+    length = dims["max_len"]
+    rows = dims["b"] * dims["next_n"]
+    return dims["b"] * length * key + rows * length * score + rows * heads * key
+
+
+def units(form: str, dims: Mapping[str, int]) -> tuple[str, int]:
+    """Queries that a call scores."""
+    return "queries", dims["s"] if parts_of(form)[0] == "prefill" else dims["b"] * dims["next_n"]
+
+
+def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
+    """Tensor-core and fp32 operations: 2 * heads * dim and about 3 * heads a (query, key) pair."""
+    heads, key, _ = _of_a_row(form, dims)
+    pairs = (
+        dims["s"] * (dims["skv"] - dims["s"] / 2)
+        if parts_of(form)[0] == "prefill"
+        else float(dims["b"] * dims["next_n"] * dims["max_len"])
+    )
+    return {"float8_e4m3": 2.0 * heads * (key - 4) * pairs, "float32": 3.0 * heads * pairs}
+
+
+def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Batches over lengths; serving adds 32 heads, several queries a sequence, and prompts; wide more of all of them, and fewer heads."""
+    batches, lengths = ROW_GRIDS[grid]
+    if grid == "wide":
+        spread = [(b, n) for b, n in product(batches, lengths) if b * n <= WIDE_SCORES]
+        yield from (("decode", {"b": b, "len": n, "heads": h}) for h in (64, 32) for b, n in spread)
+        more = product((1, 16, 48), (32768, 131072), range(2, 9))
+        yield from (("decode", {"b": b, "len": n, "heads": 64, "next_n": q}) for b, n, q in more)
+        prompts = product((1024, 2048, 4096, 8192), (32768, 131072), (64, 32))
+        yield from (("prefill", {"s": s, "skv": n, "heads": h}) for s, n, h in prompts)
+        many = product((1, 16), (12, 16), (64, 32))
+        yield from (("decode", {"b": b, "len": 32768, "heads": h, "next_n": q}) for b, q, h in many)
+        few = product((1, 16, 64), (4096, 32768, 131072), FEW_HEADS)
+        yield from (("decode", {"b": b, "len": n, "heads": h}) for b, n, h in few)
+        more = product((1, 16), (2, 4, 8), FEW_HEADS)
+        yield from (("decode", {"b": b, "len": 32768, "heads": h, "next_n": q}) for b, q, h in more)
+        prompts = product((1024, 4096), (32768, 131072), FEW_HEADS)
+        yield from (("prefill", {"s": s, "skv": n, "heads": h}) for s, n, h in prompts)
+        yield from _points_of_any()
+        return
+    yield from (("decode", {"b": b, "len": n, "heads": 64}) for b, n in product(batches, lengths))
+    if grid == "serving":
+        yield from (("decode", {"b": 16, "len": n, "heads": 32}) for n in lengths)
+        yield from (("decode", {"b": 16, "len": 32768, "heads": 64, "next_n": n}) for n in (2, 4, 3, 8))
+        yield from (("prefill", {"s": 4096, "skv": n, "heads": 64}) for n in (32768, 131072))
+
+
+def _points_of_any() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of the forms "any": fewer dims, and scores in bf16."""
+    for kind in ("any", "any_bf16"):
+        for heads, dim in product((64, 32), (INDEX_DIM, 64)):
+            step = {"b": 16, "len": 32768, "index_heads": heads, "index_dim": dim, "page_size": PAGE}
+            yield form_of("decode", kind), step
+        for heads, dim in product((64, 32), (INDEX_DIM, 64)):
+            yield form_of("prefill", kind), {"s": 1024, "skv": 32768, "index_heads": heads, "index_dim": dim}
+
+
+def _decode(
+    name: str, tier: str, lens: list[list[int]], heads: int = 64, pages: int = 12, **extra: Any
+) -> Workload:
+    return Workload(name, tier, "decode", {"lens": lens, "heads": heads, "pages": pages, **extra})
+
+
+def _decode_any(
+    name: str, tier: str, lens: list[list[int]], heads: int, dim: int, page: int, **extra: Any
+) -> Workload:
+    sizes = {"lens": lens, "index_heads": heads, "index_dim": dim, "page_size": page, "pages": 24}
+    return Workload(name, tier, "decode_any", {**sizes, **extra})
+
+
+def _prefill_any(name: str, tier: str, s: int, skv: int, heads: int, dim: int, **extra: Any) -> Workload:
+    sizes = {"s": s, "skv": skv, "index_heads": heads, "index_dim": dim}
+    return Workload(name, tier, "prefill_any", {**sizes, **extra})
+
+
+def _share_workloads(form: str, other: str) -> bool:
+    """A plain form's workloads can be drawn in the others of its mode, and those of fp32 scores with bf16 ones."""
+    (mode, kind), (wanted, as_kind) = parts_of(form), parts_of(other)
+    return mode == wanted and as_kind != "plain" and kind in ("plain", "any", as_kind)
+
+
+PROBLEM = Problem(
+    op="lightning_indexer",
+    doc=__doc__,
+    forms=FORMS,
+    workloads=(
+        _decode("decode_tiny", "tiny", [[100]]),
+        _decode("decode_tiny_h32", "tiny", [[130]], heads=32),
+        _decode("decode_ragged", "edge", [[0], [1], [63], [64], [65], [200], [319]]),
+        _decode("decode_mtp3", "edge", [[98, 99, 100], [0, 0, 1], [190, 64, 7]]),
+        _decode("decode_mtp8_h32", "edge", [[121, 122, 123, 124, 125, 126, 127, 128]], heads=32),
+        _decode("decode_strided", "edge", [[98, 99], [0, 1], [190, 64]], strided=True),
+        _decode("decode_one_strided", "edge", [[98], [0], [190]], strided=True),
+        *(_decode(f"decode_tiny_h{h}", "tiny", [[130]], heads=h) for h in FEW_HEADS),
+        *(
+            _decode(
+                f"decode_ragged_h{h}",
+                "edge",
+                [[98, 99, 100, 101, 102], [0, 0, 1, 0, 0], [190, 64, 7, 300, 1]],
+                heads=h,
+            )
+            for h in FEW_HEADS
+        ),
+        _decode("decode_tiny_n16", "tiny", [[*range(185, 201)], [*range(16)]]),
+        _decode("decode_tiny_n13_h32", "tiny", [[*range(188, 201)], [*range(13)]], heads=32),
+        _decode("decode_mtp8_h16", "edge", [[121, 122, 123, 124, 125, 126, 127, 128]], heads=16),
+        _decode("decode_skip", "edge", [[128], [129]], skip_below=128),
+        _decode("decode_long", "real", [[4096], [2049], [2047], [0]], pages=11923),
+        _decode("decode_64x4k", "real", [[4096]] * 64, pages=11923),
+        Workload("prefill_tiny", "tiny", "prefill", {"s": 3, "skv": 130, "heads": 64}),
+        Workload("prefill_ragged", "edge", "prefill", {"s": 9, "skv": 300, "heads": 64, "windows": "ragged"}),
+        Workload(
+            "prefill_strided",
+            "edge",
+            "prefill",
+            {"s": 9, "skv": 131, "heads": 64, "windows": "ragged", "strided": True},
+        ),
+        Workload("prefill_h32", "edge", "prefill", {"s": 5, "skv": 129, "heads": 32}),
+        *(
+            Workload(f"prefill_tiny_h{h}", "tiny", "prefill", {"s": 3, "skv": 130, "heads": h})
+            for h in FEW_HEADS
+        ),
+        *(
+            Workload(
+                f"prefill_ragged_h{h}",
+                "edge",
+                "prefill",
+                {"s": 21, "skv": 300, "heads": h, "windows": "ragged"},
+            )
+            for h in FEW_HEADS
+        ),
+        _decode_any("decode_any_page16", "tiny", [[130], [0], [17]], 12, 32, 16),
+        _decode_any("decode_any_page256", "tiny", [[300, 1, 257]], 64, 64, 256),
+        _decode_any("decode_any_page48", "edge", [[98, 320, 15], [0, 49, 1], [190, 48, 700]], 32, 128, 48),
+        _decode_any("decode_any_page128", "edge", [[129, 128, 1], [700, 64, 7]], 40, 96, 128),
+        _decode_any("decode_any_n16", "edge", [[*range(185, 201)], [*range(16)]], 16, 128, 64),
+        _decode_any("decode_any_strided", "edge", [[98, 99], [0, 1], [190, 64]], 64, 32, 32, strided=True),
+        _decode_any("decode_any_strided_h8", "edge", [[98, 99], [0, 1], [190, 64]], 8, 64, 16, strided=True),
+        _decode_any("decode_any_skip", "edge", [[128], [129]], 4, 16, 32, skip_below=128),
+        _prefill_any("prefill_any_tiny", "tiny", 3, 130, 64, 32),
+        _prefill_any("prefill_any_tiny_h8", "tiny", 3, 130, 8, 64, compressed=1, windows="ragged"),
+        _prefill_any("prefill_any_ragged", "edge", 21, 300, 40, 128, compressed=1, windows="ragged"),
+        _prefill_any("prefill_any_ragged_h16", "edge", 21, 300, 16, 96, compressed=1, windows="ragged"),
+        _prefill_any("prefill_any_strided", "edge", 9, 131, 64, 64, windows="ragged", strided=True),
+        _prefill_any(
+            "prefill_any_strided_h32", "edge", 9, 131, 32, 32, compressed=1, windows="ragged", strided=True
+        ),
+        Workload("prefill_4k", "real", "prefill", {"s": 512, "skv": 4096, "heads": 64}),
+    ),
+    make=make,
+    reference=reference,
+    compare=compare,
+    bytes=moved_bytes,
+    flops=flops,
+    units=units,
+    points=points,
+    names={
+        form: (PointName("len", "stride"), PointName("len", "max_pages", Fraction(1, PAGE)))
+        for form in FORMS
+        if parts_of(form)[0] == "decode"
+    },
+    forms_share_workloads=_share_workloads,
+)

@@ -1,0 +1,115 @@
+"""The lightning indexer as a tile program: keys on M, query heads on N, the head sum in the epilogue.
+
+    S[keys, heads] = K Q^T (fp8, fp32 accumulators);   logit[key] = scale[key] * sum_h w_h * relu(S[key, h])
+
+Decode deals the key tiles of a batch of like lengths in turn to as many CTAs a sequence, so that a CTA knows its
+sequence before any length. The tiles of ragged sequences, end to end, are dealt in contiguous equal shares. Every CTA
+works out from seq_lens which of the two it is and where it starts: nothing is planned on the host, and nothing depends
+on who scores a tile. Prefill gives a CTA a block of query rows and re-uses each key tile for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from .... import problems
+from ....arch import ArchSpec
+from ....problems.base import OperandSpec
+from ....tile.lang import Body, Guard, Knob, Schedule, built_for
+from ....tile.program import TileProgram
+from .. import problem
+from . import decode, prefill
+
+KNOBS = (
+    Knob(
+        "mode",
+        "",
+        (("decode", "prefill"),),
+        "paged decode; flat keys with a window per row",
+    ),
+    Knob("heads", "h", ((64, 32, 24, 16, 8),), "index heads"),
+    Knob("queries", "q", ((1, 4, 8, 16), (2,)), "decode: most queries a sequence; prefill: query rows a CTA"),
+    Knob("tile", "t", ((64, 128, 256),), "keys a tile"),
+    Knob("stages", "st", ((2, 3, 4, 5, 6, 8), (11,)), "key tiles in flight"),
+    Knob("resident", "c", ((1, 2, 4), (3,)), "CTAs an SM"),
+    Knob("evict", "e", ((0, 1),), "keys leave the L2 first"),
+    Knob(
+        "kind",
+        "",
+        ((*problem.SCORES,),),
+        "any: pages of any size, fewer dims and heads, scores in fp32 or bf16; plain: pages of 64, 128 dims, all heads",
+        plain="plain",
+    ),
+)
+
+
+# Queries of a sequence up to which kernels for more, whose slots take from the key ring, are not for.
+USUAL_QUERIES = 8
+# Heads that kernels which take fewer are built for.
+ANY_HEADS = (32, 64)
+
+
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    mode = prefill if k.mode == "prefill" else decode
+    return (mode.blackwell if arch.tmem_columns else mode.hopper)(k)
+
+
+def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+    return (prefill if k.mode == "prefill" else decode).bodies(k, arch)
+
+
+def form_of(knobs: SimpleNamespace) -> str:
+    """The problem's form that a variant takes."""
+    return problem.form_of(knobs.mode, knobs.kind)
+
+
+def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    built, asked = form_of(SimpleNamespace(**knobs)), call.get("form")
+    return None if asked in (None, built) else f"form = {asked}, built for {built}"
+
+
+def _index_heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    """Of kernels that take fewer heads those serve a call that have the fewest left."""
+    heads, most = call.get("index_heads"), knobs["heads"]
+    least = most // 2 + 1 if most > min(ANY_HEADS) else 1
+    if heads is None or knobs["kind"] == "plain" or least <= heads <= most:
+        return None
+    return f"index_heads = {heads}, built for {least} to {most}"
+
+
+def _queries(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    if knobs["mode"] == "prefill":
+        return None
+    if knobs["kind"] == "plain" and knobs["queries"] > USUAL_QUERIES >= call["next_n"]:
+        return f"next_n = {call['next_n']}, built for more than {USUAL_QUERIES} queries a sequence"
+    if call["next_n"] <= knobs["queries"]:
+        return None
+    return f"next_n = {call['next_n']}, built for at most {knobs['queries']} queries a sequence"
+
+
+def _launched(k: SimpleNamespace) -> tuple[OperandSpec, ...]:
+    """The integer of the launch that a kernel takes."""
+    if k.mode == "prefill":
+        return (
+            OperandSpec("splits", (), "int32", "scalar", doc="CTAs that share the keys of one block of rows"),
+        )
+    return (OperandSpec("ctas", (), "int32", "scalar", doc="CTAs that the key tiles are dealt to"),)
+
+
+PROGRAM = TileProgram(
+    op="lightning_indexer",
+    problem=problems.get("lightning_indexer"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+    scratch=_launched,
+    form_of=form_of,
+    guards=(
+        Guard("form", _same_form),
+        built_for("heads"),
+        Guard("index_heads", _index_heads),
+        Guard("next_n", _queries),
+    ),
+)

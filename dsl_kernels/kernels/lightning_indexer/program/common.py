@@ -1,0 +1,244 @@
+"""What scoring of decode and of prefill share: sizes, buffers of inputs, tensor maps and products."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from ....abi import TensorMap
+from ....problems import layouts
+from ....tile.channel import Channel
+from ....tile.frontend import Int32, Names, recorded
+from ....tile.lang import (
+    Buffer,
+    Engine,
+    Mma,
+    Pipeline,
+    Reader,
+    Size,
+    Space,
+)
+from ....tile.text import Global, Recorder, Value, View
+from .. import functions as leaf
+from .. import problem
+from ..leaves import blackwell as sm100
+
+# A page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales: 66 rows of 128 bytes, or so many words.
+INDEX_DIM, PAGE = Size(layouts.INDEX_DIM, "INDEX_DIM"), Size(problem.PAGE, "PAGE")
+PAGE_ROWS = Size(PAGE + 2, "PAGE_ROWS")
+PAGE_WORDS = Size(PAGE_ROWS * INDEX_DIM // 4, "PAGE_WORDS")
+SCALE_WORD = Size(PAGE * INDEX_DIM // 4, "SCALE_WORD")
+# Of pages of any size, keys are copied so many at a time.
+GRAIN = Size(problem.GRAIN, "GRAIN")
+
+SHARED, TENSOR, REGISTER = Space.SHARED, Space.TENSOR, Space.REGISTER
+FP8 = "float8_e4m3"
+# N of one product at most. Hopper: 128, 2 query rows of 64 heads or 4 of 32 or fewer, and four consumer warpgroups in all.
+# Blackwell prefill: 256, half of it a scoring group. Blackwell decode of several queries: 128. A product of 128 keys
+# reads (128 + N) * 128 bytes of shared memory at 128 bytes a cycle and multiplies for 2 N cycles: below N = 128 the
+# reads take longer. Four accumulators of 128 columns fill the tensor memory.
+HOPPER_N = 128
+HOPPER_WARPGROUPS = 4
+# Queries of one product at most: the four lanes of a quad take one each.
+MOST_ROWS = 4
+# Floats of 128 bytes.
+LEAST_PITCH = 32
+BLACKWELL_N = 256
+BLACKWELL_DECODE_N = 128
+
+# Weights of heads that a thread of Blackwell's scoring groups holds at once. Of four groups one scheduler has a fifth warp, so a
+# thread has 96 registers: the scores of a row of 64 heads and half of its weights.
+WEIGHTS = 32
+
+# What a CTA of a prefill takes to begin, in key tiles; how many more splits of a block are weighed than fill the SMs once.
+START_TILES, SPLITS = 2, 8
+
+
+class Kernel(Names):
+    """Pipelines, operands, sizes, scalars and buffers of scoring; which buffers there are depends on the schedule."""
+
+    keys: Channel
+    queries: Channel
+    scores: Channel
+    block_table: Global
+    k_cache: Global
+    k_end: Global
+    k_start: Global
+    logits: Global
+    seq_lens: Global
+    weights: Global
+    b: Int32
+    compressed: Int32
+    ctas: Int32
+    index_dim: Int32
+    k_cache_stride: Int32
+    max_pages: Int32
+    next_n: Int32
+    page_size: Int32
+    s: Int32
+    skip_below: Int32
+    skv: Int32
+    splits: Int32
+    acc: View
+    begin: View
+    length: View
+    logit: View
+    scale: View
+    size: View
+    weight: View
+
+
+def rows_of_product(k: SimpleNamespace, most_columns: int) -> Size:
+    """Queries of a product of at most so many columns."""
+    return Size(min(k.queries, MOST_ROWS, most_columns // k.heads), "ROWS_PER_PRODUCT")
+
+
+def of_any(k: SimpleNamespace) -> bool:
+    """Whether a kernel takes pages of any size, and fewer dims and heads than it is built for: zeros stand for what is left."""
+    return bool(k.kind != "plain")
+
+
+def few(k: SimpleNamespace) -> bool:
+    """Whether a product's scores and weights leave a thread registers enough that no warp has to hand any over."""
+    return bool(k.heads < LEAST_PITCH)
+
+
+def scales_apart(k: SimpleNamespace) -> int | None:
+    """Scales from those of one copy of keys to the next one's, which begin on a multiple of 128 bytes; None: they are dense."""
+    return LEAST_PITCH if of_any(k) and k.mode == "decode" else None
+
+
+def _scales(k: SimpleNamespace) -> Size:
+    """Scales of a tile of keys, with what lies between them."""
+    apart = scales_apart(k)
+    return k.tile if apart is None else Size(k.tile // GRAIN * apart, "TILE_SCALES")
+
+
+def weight_pitch(k: SimpleNamespace) -> Size:
+    """Weights from one query's to the next one's, of which copies by a tensor map begin on a multiple of 128 bytes."""
+    return Size(LEAST_PITCH, "WEIGHT_PITCH") if few(k) else k.heads
+
+
+def columns(k: SimpleNamespace, rows: int) -> Size:
+    """Columns of a product: the heads of so many query rows."""
+    return Size(rows * k.heads, "COLUMNS")
+
+
+def weights_of(k: SimpleNamespace, rows: int) -> Size:
+    """Weights from one product's first one to the next product's, of so many query rows each."""
+    return Size(rows * LEAST_PITCH, "WEIGHT_COLUMNS") if few(k) else columns(k, rows)
+
+
+def input_buffers(k: SimpleNamespace, query_stages: int) -> tuple[Buffer, ...]:
+    return (
+        Buffer("keys", SHARED, (k.tile, INDEX_DIM), FP8, k.stages, swizzle=128),
+        Buffer("key_scales", SHARED, (_scales(k),), "float32", k.stages),
+        Buffer("queries", SHARED, (k.queries * k.heads, INDEX_DIM), FP8, query_stages, swizzle=128),
+        Buffer("head_weights", SHARED, (k.queries * weight_pitch(k),), "float32", query_stages),
+    )
+
+
+def inputs(
+    k: SimpleNamespace, readers: tuple[Reader, ...], query_stages: int = 1, rounds: str = "loop"
+) -> tuple[Pipeline, ...]:
+    """Key tiles, and the queries that score them: one use of these a sequence of a decode, one in all of a prefill."""
+    return (
+        Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages),
+        Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, query_stages, rounds),
+    )
+
+
+def rows_map(
+    name: str,
+    operand: str,
+    extents: tuple[str, ...],
+    strides: tuple[str, ...],
+    box: tuple[int, ...],
+    dim: str = "128",
+) -> TensorMap:
+    """Boxes of rows of 128 bytes, of which there are `extents` along axes that are `strides` bytes apart, innermost first.
+
+    Rows of `dim` bytes come with zeros behind them.
+    """
+    return TensorMap(
+        name, operand, "UINT8", (dim, *extents), strides, (INDEX_DIM, *box), (1, *(1 for _ in box)),
+        swizzle="128B", l2_promotion="L2_128B",
+    )  # fmt: skip
+
+
+def vector_map(name: str, operand: str, count: str, box: int) -> TensorMap:
+    """Boxes of `box` floats; zeros past the end."""
+    return TensorMap(name, operand, "FLOAT32", (count,), (), (box,), (1,))
+
+
+def weights_map(rows: str, k: SimpleNamespace) -> TensorMap:
+    """Boxes of the weights of a query; zeros for heads, or queries, that there are not."""
+    return TensorMap(
+        "weight_map", "weights", "FLOAT32", ("index_heads", rows), ("weights_stride * 4",), (k.heads, 1), (1, 1)
+    )  # fmt: skip
+
+
+def score_product(unit: str, role: str, m: int, n: int, acc: str) -> Mma:
+    """S = K Q^T of a tile."""
+    return Mma(
+        "score",
+        unit,
+        role,
+        m,
+        n,
+        INDEX_DIM,
+        FP8,
+        a="keys",
+        b="queries",
+        acc=acc,
+        doc="S[keys, heads] = K Q^T",
+    )
+
+
+def hopper_registers(k: SimpleNamespace, keys: int, each: int, *more: str) -> tuple[Buffer, ...]:
+    """What the threads of a scoring role hold, and `more` int32. The four lanes of a quad end with one logit each, or two."""
+    logits = max(1, each // 2)
+    held = (
+        ("weight", each * k.heads // 4, "float32"),
+        ("scale", logits, "float32"),
+        ("logit", logits, "float32"),
+        *((text, 1, "int32") for text in more),
+    )
+    return (
+        Buffer("acc", REGISTER, (keys, columns(k, each)), "float32", role="score"),
+        *(Buffer.own(text, "score", count, dtype, 2 * keys) for text, count, dtype in held),
+    )  # fmt: skip
+
+
+def hopper_groups(k: SimpleNamespace) -> tuple[int, int]:
+    """Prefill's scoring groups, each with its own query rows, all reading the same key tile; keys of one product."""
+    groups = min(HOPPER_WARPGROUPS, max(1, k.queries // rows_of_product(k, HOPPER_N)))
+    return groups, Size(HOPPER_WARPGROUPS // groups * 64, "BLOCK")
+
+
+def blackwell_groups(k: SimpleNamespace) -> tuple[int, int, int]:
+    """Of a decode: accumulator rings that products go to in turn, scoring groups that share each, queries of a product.
+
+    One ring where one product holds all queries. Two groups share a product of several queries, half of these each.
+    """
+    each = rows_of_product(k, BLACKWELL_DECODE_N)
+    return 1 if each == k.queries else 2, min(each, 2), each
+
+
+def blackwell_registers(role: str, columns: int, weights: int, **more: int) -> tuple[Buffer, ...]:
+    """What each thread of a scoring role has: one key, `columns` of its scores, so many weights of a query, and `more` int32."""
+    g = role.removeprefix("score_")
+    floats = {"dots": columns, "weight": weights, "scale": 1, "logit": 1}
+    return tuple(
+        Buffer.own(f"{text}_{g}", role, each, dtype)
+        for dtype, held in (("float32", floats), ("int32", more))
+        for text, each in held.items()
+    )
+
+
+@recorded
+def weigh_row(m: Recorder, logit: View, dots: View, weight: View, head_weights: View, first: Value) -> None:
+    """Blackwell: the logit of each thread's key and one row, whose weights are in shared memory from the `first` on."""
+    held = min(WEIGHTS, m.k.heads)
+    for part in range(m.k.heads // held):
+        sm100.load_weights(m, weight, head_weights, first + part * held)
+        leaf.weigh_one(m, logit, dots, part, weight, fresh=part == 0)

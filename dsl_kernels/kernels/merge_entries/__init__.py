@@ -1,0 +1,1 @@
+"""The entries that ranks of a sharded context found, put in order."""

@@ -1,0 +1,1 @@
+"""The partial outputs that ranks of a sharded context leave, merged by their lse."""

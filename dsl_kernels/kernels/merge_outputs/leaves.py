@@ -1,0 +1,69 @@
+"""Leaves of merging ranks' partial outputs, by their text: a warp merges one head of one row."""
+
+from __future__ import annotations
+
+import math
+
+from ...device.torch.floats import divide
+from ...device.torch.scalars import half_of, load_piece, pair_of, store_piece
+from ...device.torch.warps import exp2, log2
+from ...problems.layouts import LATENT_DIM
+from ...tile.counting import moves
+from ...tile.frontend import rolled, unrolled
+from ...tile.kinds import BFloat16, Float32, Global, Int32, LeafRecorder, Writes
+from ...tile.leaf_text import WARP, by_text
+from ...tile.text import maximum, select
+
+VECTOR = 8
+PIECES = LATENT_DIM // (VECTOR * WARP)
+WORDS = VECTOR // 2
+LOG2_E = 1 / math.log(2)
+# Less than any score: a row without keys has it for its peak, so that nothing is -inf less -inf.
+LOWEST = -3.0e38
+
+
+@moves(
+    loaded=lambda ranks, warps: ranks * warps * (2 * LATENT_DIM + 4),
+    stored=lambda warps: warps * (2 * LATENT_DIM + 4),
+)
+@by_text
+def merge_head(
+    m: LeafRecorder, out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], outs: Global[BFloat16],
+    lses: Global[Float32], attn_sink: Global[Float32], first: Int32, ranks: Int32, rows: Int32, heads: Int32,
+    lse_scale: Float32, warps: int,
+) -> None:  # fmt: skip
+    """Merge head `first` + warp of all rows' heads. Sums go by rank, so that every rank rounds alike.
+
+    The sink may be infinite or far above all scores: its share then overflows to infinity, and out is 0.
+    """
+    number = first + m.warp
+    if number < rows * heads:
+        row = number // heads
+        head = number - row * heads
+        peak: Float32 = LOWEST
+        for rank in rolled(0, ranks):
+            peak = maximum(peak, lses.row("of_row", (rank, row))[head])
+        total: Float32 = 0.0
+        for rank in rolled(0, ranks):
+            total += exp2(lses.row("of_rank", (rank, row))[head] - peak)
+        weighed = total + exp2(attn_sink[head] * LOG2_E - peak)
+        factor: Float32 = select(weighed > 0.0, divide(1.0, weighed), 0.0)
+        if m.lane == 0:
+            lse.row("to_lse", row, heads)[head] = (peak + log2(total)) * lse_scale
+        sums = m.local("sums", PIECES * VECTOR, "float32")
+        words = m.local("words", PIECES * WORDS, "uint32")
+        for i in unrolled(PIECES * VECTOR):
+            sums[i] = 0.0
+        for r in rolled(0, ranks):
+            share = exp2(lses.row("again", (r, row))[head] - peak) * factor
+            part = outs.row("part", (r, row, head))
+            for piece in unrolled(PIECES):
+                m.do(load_piece(words, piece * WORDS, VECTOR, part.at((piece * WARP + m.lane) * VECTOR)))
+            for i in unrolled(PIECES * WORDS):
+                sums[2 * i] += half_of(words[i], False) * share
+                sums[2 * i + 1] += half_of(words[i], True) * share
+        to = out.row("to", (row, head), (heads, LATENT_DIM))
+        for i in unrolled(PIECES * WORDS):
+            words[i] = pair_of(sums[2 * i], sums[2 * i + 1])
+        for piece in unrolled(PIECES):
+            m.do(store_piece(words, piece * WORDS, VECTOR, to.at((piece * WARP + m.lane) * VECTOR)))

@@ -1,0 +1,52 @@
+"""Torch op of merging ranks' partial outputs of attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...ops._base import run
+from ...ops._library import torch_op
+from ...ops.workspace import Workspace
+
+
+@torch_op("merge_outputs", "default")
+def merge_outputs(
+    outs: torch.Tensor,
+    lses: torch.Tensor,
+    attn_sink: torch.Tensor | None = None,
+    *,
+    lse_scale: float = 1.0,
+    out: torch.Tensor | None = None,
+    lse: torch.Tensor | None = None,
+    executor: str | None = None,
+    variant: str | None = None,
+    arch: str | None = None,
+    workspace: Workspace | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention over all keys, from attention of each rank over its own.
+
+    Sums go by rank, in float32, so that every rank gets the same bits.
+
+    Args:
+        outs: [ranks, rows, heads, 512] bfloat16, without a sink; ranks, rows and heads at any stride of a multiple of 8.
+        lses: [ranks, rows, heads] float32, in base 2, -inf where a rank has no key; ranks and rows at any stride.
+        attn_sink: [heads] float32, natural-log logits that join the denominator of `out`, once; may be infinite.
+        lse_scale: multiplies `lse`: 1 leaves it in base 2, ln 2 gives base e.
+        out: [rows, heads, 512] bfloat16 to write into; must not overlap an input.
+        lse: [rows, heads] float32 to write into.
+        executor, variant, arch, workspace: see `dsl_kernels.ops`.
+
+    Returns:
+        `out`, rounded once and 0 where no rank has a key, and `lse`, without the sink and -inf there.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device.
+        NoVariantError: no generated variant accepts these sizes.
+    """
+    operands: dict[str, Any] = {
+        "outs": outs, "lses": lses, "attn_sink": attn_sink, "lse_scale": lse_scale, "out": out, "lse": lse,
+    }  # fmt: skip
+    run("merge_outputs", "default", operands, executor, variant, arch, workspace)
+    return operands["out"], operands["lse"]

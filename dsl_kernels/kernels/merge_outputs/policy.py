@@ -1,0 +1,23 @@
+"""How merging partial outputs ranks; there is one variant a DSL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+from ...problems.layouts import LATENT_DIM
+from ...tile.lang import Counts, Policy, Schedule
+
+
+def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
+    """All sizes decide."""
+    return {name: dims[name] for name in ("ranks", "rows", "heads")}
+
+
+def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    """Out and lse of a CTA's heads, of every rank in and once out."""
+    part = k.warps * (2 * LATENT_DIM + 4)
+    return Counts(loaded=dims["ranks"] * part, stored=part)
+
+
+POLICY = Policy(bucket=bucket, counts=counts)

@@ -1,0 +1,151 @@
+"""Partial outputs of attention over shards of the keys, merged in the order of the ranks into attention over all.
+
+Each rank gives out and lse of its own keys; a rank without keys gives (0, -inf). They are weighted in fp32 and rounded
+once. The sink joins the denominator of out here, once, and not the lse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..._discover import later
+from ...problems.base import Comparison, OperandSpec, Problem, Workload, axis_strides
+from ...problems.layouts import LATENT_DIM
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
+
+# Half a unit in the last place of bf16, with room for the approximate exponentials of the weights.
+ROUNDING = 2.0**-8 * 1.01
+# Of the largest element of a row on any rank: what weights and sums in fp32 add where parts cancel.
+ARITHMETIC = 2.0**-20
+LSE_ERROR = 1e-5
+
+OPERANDS = (
+    OperandSpec(
+        "outs",
+        ("ranks", "rows", "heads", LATENT_DIM),
+        "bfloat16",
+        strides=axis_strides("outs", "rth"),
+        doc="outputs of the ranks",
+    ),
+    OperandSpec(
+        "lses",
+        ("ranks", "rows", "heads"),
+        "float32",
+        strides=axis_strides("lses", "rt"),
+        align=4,
+        doc="base-2 log-sum-exp of the scores of each rank's keys; -inf where it has none",
+    ),
+    OperandSpec(
+        "attn_sink",
+        ("heads",),
+        "float32",
+        align=4,
+        doc="natural-log logit that joins the denominator of out; -inf: none",
+        default=-math.inf,
+    ),
+    OperandSpec("lse_scale", (), "float32", "scalar", doc="multiplies lse: 1 for base 2, ln 2 for base e"),
+    OperandSpec("out", ("rows", "heads", LATENT_DIM), "bfloat16", "out", doc="attention over all keys"),
+    OperandSpec(
+        "lse", ("rows", "heads"), "float32", "out", align=4, doc="of all keys, without the sink; -inf without keys"
+    ),
+)  # fmt: skip
+
+
+def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
+    """Normal outputs. A head of the first row has keys on no rank, others on some; a sink is infinite, one is far above all."""
+    p, device = workload.params, generator.device
+    ranks, rows, heads = p["ranks"], p["rows"], p["heads"]
+    # In one buffer of bytes a rank, as an exchange leaves them: outputs, and lse after them.
+    size = rows * heads * LATENT_DIM
+    held = torch.zeros(ranks, size + -(-2 * rows * heads // 8) * 8, dtype=torch.bfloat16, device=device)
+    outs = held[:, :size].view(ranks, rows, heads, LATENT_DIM)
+    lses = held[:, size : size + 2 * rows * heads].view(torch.float32).view(ranks, rows, heads)
+    drawn = torch.randn(
+        ranks, rows, heads, LATENT_DIM, generator=generator, dtype=torch.float32, device=device
+    )
+    lses.copy_(torch.randn(ranks, rows, heads, generator=generator, dtype=torch.float32, device=device) * 8)
+    coin = torch.rand(ranks, rows, heads, generator=generator, dtype=torch.float32, device=device)
+    lses[coin < 0.3] = -math.inf
+    lses[:, 0, 0] = -math.inf
+    outs.copy_(torch.where(lses.isinf()[..., None], 0.0, drawn))
+    sink = torch.randn(heads, generator=generator, dtype=torch.float32, device=device)
+    sink[1::4], sink[2::4], sink[3::4] = math.inf, -math.inf, 300.0
+    split = p.get("split", 1)
+    mine = slice(0, heads // split)
+    return {
+        "outs": outs[:, :, mine],
+        "lses": lses[:, :, mine],
+        "attn_sink": sink[mine].contiguous(),
+        "lse_scale": p.get("lse_scale", 1.0),
+    }
+
+
+def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Shares of the ranks in float64."""
+    lses = inputs["lses"].double() * math.log(2)
+    total = lses.logsumexp(dim=0)
+    below = torch.logaddexp(total, inputs["attn_sink"].double())
+    shares = (lses - below).exp().nan_to_num(0.0)
+    out = (inputs["outs"].double() * shares[..., None]).sum(dim=0)
+    return {"out": out, "lse": total / math.log(2) * inputs["lse_scale"]}
+
+
+def compare(
+    form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
+) -> Comparison:
+    """Each element within one rounding to bf16 of the reference, and lse within the fp32 of its sums."""
+    result = Comparison()
+    out, lse = outputs["out"].double(), outputs["lse"].double()
+    largest = inputs["outs"].double().abs().amax(dim=(0, 3))[..., None]
+    bound = expected["out"].abs() * ROUNDING + largest * ARITHMETIC + 1e-38
+    excess = (out - expected["out"]).abs() / bound
+    result.require("error of out over its bound", float(excess.max()) if excess.numel() else 0.0, 1.0)
+    empty = expected["lse"].isinf()
+    result.demand("lse is -inf where no rank has keys", torch.equal(lse.isinf(), empty))
+    wrong = ((lse - expected["lse"]).abs() / expected["lse"].abs().clamp_min(1.0))[~empty]
+    result.require("lse error", float(wrong.max()) if wrong.numel() else 0.0, LSE_ERROR)
+    return result
+
+
+def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
+    """Every part once in, the result once out."""
+    return dims["rows"] * dims["heads"] * (2.0 * LATENT_DIM + 4.0) * (dims["ranks"] + 1)
+
+
+def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
+    """A product and a sum an element of each part."""
+    return {"float32": 2.0 * dims["ranks"] * dims["rows"] * dims["heads"] * LATENT_DIM}
+
+
+def _case(name: str, tier: str, ranks: int, rows: int, heads: int, **extra: Any) -> Workload:
+    return Workload(name, tier, "default", {"ranks": ranks, "rows": rows, "heads": heads, **extra})
+
+
+PROBLEM = Problem(
+    op="merge_outputs",
+    doc=__doc__,
+    forms={"default": OPERANDS},
+    workloads=(
+        _case("tiny", "tiny", 2, 2, 4),
+        _case("one_rank", "edge", 1, 3, 5),
+        _case("base_e", "edge", 3, 3, 8, lse_scale=math.log(2)),
+        _case("part_of_the_heads", "edge", 4, 5, 8, split=4),
+        _case("many_ranks", "edge", 9, 2, 3),
+        _case("real_one", "real", 2, 1, 16),
+        _case("real_many", "real", 2, 64, 128),
+        _case("real_ranks", "real", 8, 64, 16),
+        _case("real_prompt", "real", 2, 4096, 16),
+    ),
+    make=make,
+    reference=reference,
+    compare=compare,
+    bytes=moved_bytes,
+    flops=flops,
+    units=lambda form, dims: ("rows", dims["rows"]),
+)

@@ -1,0 +1,68 @@
+"""Ranks' partial outputs merged as a tile program: a warp takes one head of one row, a lane 16 of its dims."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from ... import problems
+from ...arch import ArchSpec
+from ...tile.frontend import Float32, Int32, Names, recorded
+from ...tile.lang import START, Body, Knob, Role, Schedule
+from ...tile.program import TileProgram
+from ...tile.text import Global, Recorder, ceildiv, dim
+from . import leaves as leaf
+
+KNOBS = (Knob("warps", "w", ((4,), (1, 8)), "heads a CTA, one a warp"),)
+
+
+class Kernel(Names):
+    """Operands, sizes and scalars by name."""
+
+    outs: Global
+    lses: Global
+    attn_sink: Global
+    out: Global
+    lse: Global
+    ranks: Int32
+    rows: Int32
+    heads: Int32
+    lse_scale: Float32
+
+
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("merge", k.warps, doc="a head of a row a warp"),),
+        buffers=(),
+        pipelines=(),
+        mmas=(),
+        grid=(ceildiv(dim("rows") * dim("heads"), k.warps),),
+        axes=("tile",),
+    )
+
+
+@recorded
+def _start(m: Recorder) -> None:
+    m.barriers_stand()
+    m.depend()
+
+
+@recorded
+def _merge(m: Recorder) -> None:
+    s = Kernel(m)
+    leaf.merge_head(
+        m, s.out, s.lse, s.outs, s.lses, s.attn_sink, m.block(0) * m.k.warps, s.ranks, s.rows, s.heads, s.lse_scale,
+        m.k.warps,
+    )  # fmt: skip
+
+
+def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+    return {START: _start, "merge": _merge}
+
+
+PROGRAM = TileProgram(
+    op="merge_outputs",
+    problem=problems.get("merge_outputs"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+)

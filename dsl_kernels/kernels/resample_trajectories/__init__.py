@@ -1,0 +1,1 @@
+"""Trajectories resampled at other times, by linear interpolation."""

@@ -1,0 +1,360 @@
+"""Leaves of sparse MLA on tcgen05 by their text: tokens on M, heads on N, accumulators in tensor memory.
+
+A key tile is 64 tokens. A thread reads of its scores what it would have of a Hopper accumulator of that shape, so Hopper's
+leaves with heads on N serve here, too. Of O^T, four accumulators of 128 latent dims side by side, a thread has one dim of
+each. Heads are padded to what one product takes; the padded ones have zero queries and are not written. Exponents are base
+2: logits carry log2(e).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ....device.torch.fragment import load_columns, store_columns
+from ....device.torch.fragment import read_accumulator as read_accumulator
+from ....device.torch.warps import (
+    any_lane,
+    copy16,
+    exp2,
+    load_vector,
+    shuffle,
+    store_fp8,
+    store_pair,
+    store_vector,
+)
+from ....problems.layouts import LATENT_DIM, ROPE_DIM, V4_GROUP, V4_ROW_BYTES, V4_SCALE_BYTES
+from ....tile.counting import moves
+from ....tile.frontend import inline, named, recorded, rolled, unrolled
+from ....tile.kinds import (
+    BFloat16,
+    Boolean,
+    Float32,
+    Global,
+    Int32,
+    LeafRecorder,
+    Registers,
+    Sets,
+    Shared,
+    Tensor,
+    Uint8,
+    Uint32,
+    Writes,
+)
+from ....tile.leaf_text import WARP, by_text
+from ....tile.text import ceildiv, maximum, select
+from .gather import SCALE_WORD, SCALES_AT, THREADS, TOKEN_WORDS, cache_row, heads_of_block, is_head
+from .gather_v4 import ue8m0, v4_token
+from .softmax import (
+    base2_lse,
+    column_head,
+    inverse_sum,
+    join_maxima,
+    join_sums,
+    kept_beside,
+    said_lse,
+    sink_of,
+)
+
+UNIT = 128
+"""Latent dims of an accumulator."""
+AT_ONCE = 8
+"""Splits whose partials are in flight together."""
+
+
+@moves(loaded=lambda head_block, columns: head_block * columns * 2)
+@by_text
+def copy_block(
+    m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32,
+    head_block: int, columns: int, heads: Int32 | None,
+) -> None:  # fmt: skip
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    pieces = columns // 8
+    for i in unrolled(target.shape[0] * pieces // THREADS):
+        item = i * THREADS + m.thread
+        to = inline(target.group_at(item // pieces, item % pieces * 8, 8))
+        of_head = q.row("of_head", (row, head0 + item // pieces))
+        some = inline(item < heads_of_block(head_block, head0, heads) * pieces)
+        m.do(copy16(to, of_head.at(item % pieces * 8), some))
+
+
+@by_text
+def spread_ids(m: LeafRecorder, rows: Registers[Int32], low: Int32, high: Int32) -> None:
+    """Every id of a tile to all lanes."""
+    for i in range(rows.size):
+        rows[i] = shuffle(low if i < WARP else high, i % WARP)
+
+
+UNIT_WORDS = 8
+"""Words that a lane has of a unit of a token: a token lies in four lanes, which have all of its scales."""
+
+
+@moves(loaded=lambda low: 2 * WARP * 128 if low >= 0 else 0)
+@by_text
+def load_words(
+    m: LeafRecorder, words: Registers[Uint32], at: Int32, kv_cache: Global[Uint8], first: Int32, low: Int32,
+    high: Int32, n: Int32,
+) -> None:  # fmt: skip
+    """Read 16 bytes of a lane's two tokens, and again 64 further on."""
+    for half, ids in enumerate((low, high)):
+        place, inside = cache_row(m, ids, m.thread // 4, n)
+        token = kv_cache.row("token", place, first=first + m.thread % 4 * 16)
+        for piece in range(2):
+            m.do(load_vector(words, half * TOKEN_WORDS + (at + piece * 4), 4, token.at(piece * 64), inside))
+
+
+@moves(loaded=lambda low: 2 * WARP * 16 if low >= 0 else 0)
+@by_text
+def load_scales(
+    m: LeafRecorder, scales: Registers[Uint32], kv_cache: Global[Uint8], low: Int32, high: Int32, n: Int32,
+) -> None:  # fmt: skip
+    """Read the scales of a lane's two tokens, the same in all lanes of a token."""
+    for half, ids in enumerate((low, high)):
+        place, inside = cache_row(m, ids, m.thread // 4, n)
+        m.do(load_vector(scales, half * 4, 4, kv_cache.row("token", place, first=SCALES_AT).at(0), inside))
+
+
+@by_text
+def take_scales(m: LeafRecorder, words: Registers[Uint32], scales: Registers[Uint32]) -> None:
+    """Make the scales that came in the last words of each token."""
+    each, count = words.size // 2, scales.size // 2
+    for half in range(2):
+        for i in range(count):
+            words[(half + 1) * each - count + i] = scales[half * count + i]
+
+
+@by_text
+def write_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[Uint32], unit: Int32) -> None:
+    """Write a unit as bf16, rounded once from e4m3 times scale; behind the last one come the rope columns, as they are."""
+    lane, rope = m.thread % 4, target.shape[1] == ROPE_DIM
+    for half in range(2):
+        row, own = half * WARP + m.thread // 4, half * TOKEN_WORDS
+        for piece in range(2):
+            at = inline(own + (unit * UNIT_WORDS + piece * 4))
+            if rope:
+                m.do(store_vector(words, at, target.group_at(row, piece * 32 + lane * 8, 8)))
+            else:
+                halves = (target.group_at(row, piece * 64 + lane * 16 + e, 8) for e in (0, 8))
+                m.do(store_fp8(*halves, words, at, words[own + (SCALE_WORD + unit)]))
+
+
+V4_WORDS = 3 * UNIT_WORDS + 4 + 8 + 2
+"""Words of a token of DeepSeek-V4: three units of fp8 values and half of one, the rope dims, and the scales."""
+
+
+@moves(loaded=lambda low, unit: 2 * WARP * (V4_ROW_BYTES - 3 * 128 if unit == 3 else 128) if low >= 0 else 0)
+@by_text
+def load_v4_unit(
+    m: LeafRecorder, words: Registers[Uint32], unit: int, kv_pages: Global[Uint8], low: Int32, high: Int32,
+    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32,
+) -> None:  # fmt: skip
+    """Read a unit of a lane's two 584-byte tokens, with the last one the rope dims."""
+    for half, ids in enumerate((low, high)):
+        page, slot, inside = v4_token(
+            m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
+        )
+        own = half * V4_WORDS + unit * UNIT_WORDS
+        values = kv_pages.row(
+            "values", page, first=slot * V4_ROW_BYTES + unit * (2 * V4_GROUP) + m.thread % 4 * 16
+        )
+        # Three times 64 bytes with the last unit: half of it, and the rope dims after that.
+        for piece in range(3 if unit == 3 else 2):
+            m.do(load_vector(words, own + piece * 4, 4, values.at(piece * 64), inside))
+
+
+@moves(loaded=lambda low: 2 * WARP * V4_SCALE_BYTES if low >= 0 else 0)
+@by_text
+def load_v4_scales(
+    m: LeafRecorder, scales: Registers[Uint32], kv_pages: Global[Uint8], low: Int32, high: Int32, cached: Int32,
+    page_inverse: Int32, page_shift: Int32, page_size: Int32,
+) -> None:  # fmt: skip
+    """Read the scales of a lane's two 584-byte tokens, the same in all lanes of a token."""
+    for half, ids in enumerate((low, high)):
+        page, slot, inside = v4_token(
+            m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
+        )
+        of_token = kv_pages.row("of_token", page, first=page_size * V4_ROW_BYTES + slot * V4_SCALE_BYTES)
+        m.do(load_vector(scales, half * 2, 2, of_token.at(0), inside))
+
+
+@by_text
+def write_v4_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[Uint32], unit: int) -> None:
+    """Write a unit as bf16, each value once rounded from e4m3 times its scale; the last one's second half as it is."""
+    lane = m.thread % 4
+    for half in range(2):
+        row, first = half * WARP + m.thread // 4, half * V4_WORDS
+        own = first + unit * UNIT_WORDS
+        for piece in range(1 if unit == 3 else 2):
+            group = unit * 2 + piece
+            word = words[first + (V4_WORDS - 2) + group // 4]
+            factor = ue8m0(m, word, group % 4, f"{half}_{piece}")
+            halves = (target.group_at(row, piece * 64 + lane * 16 + e, 8) for e in (0, 8))
+            m.do(store_fp8(*halves, words, own + piece * 4, factor))
+        if unit == 3:
+            for piece in range(2):
+                m.do(
+                    store_vector(
+                        words, own + 4 + piece * 4, target.group_at(row, 64 + piece * 32 + lane * 8, 8)
+                    )
+                )
+
+
+@by_text
+def take_maxima(
+    m: LeafRecorder, grown: Sets[Boolean], top: Registers[Float32], peak: Registers[Float32],
+    red: Shared[Float32], rise: int,
+) -> None:  # fmt: skip
+    """The maxima of the heads over the four warps.
+
+    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every warp.
+    """
+    join_maxima(m, top, red)
+    above: Boolean = False
+    for column in unrolled(top.size):
+        above |= top[column] > peak[column] + float(rise)
+    grown = any_lane(above)
+
+
+@by_text
+def raise_reference(
+    m: LeafRecorder, peak: Registers[Float32], top: Registers[Float32], sums: Registers[Float32],
+    stat_s: Shared[Float32],
+) -> None:  # fmt: skip
+    """Move the reference up to the maximum: rescale the running sums, and leave each head's factor for O."""
+    for column in unrolled(peak.size):
+        highest = maximum(top[column], peak[column])
+        factor = exp2(peak[column] - highest)
+        sums[column] = sums[column] * factor
+        peak[column] = highest
+        if m.thread < 4:
+            stat_s[column_head(column, m.thread)] = factor
+
+
+@by_text
+def weigh_tokens(
+    m: LeafRecorder, scores: Registers[Float32], sums: Registers[Float32], peak: Registers[Float32],
+) -> None:  # fmt: skip
+    """P = exp2(S - reference) in place of S, and the running sums of this thread's own weights."""
+    for i in unrolled(scores.size):
+        column = inline(i // 4 * 2 + i % 2)
+        scores[i] = exp2(scores[i] - peak[column])
+        sums[column] = sums[column] + scores[i]
+
+
+@moves(stored=lambda head_block: head_block * 4)
+@by_text
+def finish_columns(
+    m: LeafRecorder, red: Shared[Float32], lses: Writes[Global[Float32]], row: Int32, head0: Int32,
+    split: Int32 | None, top: Registers[Float32], peak: Registers[Float32], stat_s: Shared[Float32],
+    attn_sink: Global[Float32], padded: int | Int32, head_block: int, splits: Int32, lse_scale: Float32,
+    empty_lse: Float32, heads: Int32 | None,
+) -> None:  # fmt: skip
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a row has no split."""
+    if split is None:
+        of_heads = lses.row("of_heads", row, first=head0)
+    else:
+        of_heads = lses.row("of_heads", (row, split), (splits, padded), head0)
+    join_sums(m, top, red)
+    if m.thread < 4:
+        for column in unrolled(peak.size):
+            head = column_head(column, m.thread)
+            lse2 = base2_lse(top[column], peak[column])
+            if head < head_block:
+                sink = inline(sink_of(attn_sink, head0 + head, heads) if split is None else 0.0)
+                kept = inline(kept_beside(lse2, sink) if split is None else 1.0)
+                stat_s[head] = inverse_sum(top[column]) * kept
+                if is_head(head0 + head, heads):
+                    of_heads[head] = lse2 if split is not None else said_lse(lse2, lse_scale, empty_lse)
+
+
+def _parts(held, heads):
+    """In how many parts a thread holds so many heads of an accumulator, one after the other."""
+    return ceildiv(heads, held.size)
+
+
+@recorded
+def _load_factors(m, held, stat_s, heads, step):
+    """Of a step through the four accumulators, part after part: its first head, and the factors of its heads."""
+    parts = _parts(held, heads)
+    first = step % parts * held.size if parts > 1 else 0
+    factors = m.local("factors", min(heads, held.size), "float32")
+    for quad in unrolled(factors.size // 4):
+        stat_s.read(factors.group(quad * 4, 4), first // 4 + quad)
+    return first, factors
+
+
+@by_text
+def rescale_output(
+    m: LeafRecorder, acc: Tensor[Float32], held: Registers[Float32], stat_s: Shared[Float32], padded: int,
+) -> None:  # fmt: skip
+    """O^T times each head's factor."""
+    for step in rolled(LATENT_DIM // UNIT * _parts(held, padded)):
+        _, factors = _load_factors(m, held, stat_s, padded, step)
+        m.do(load_columns(held, acc, step * held.size, m.thread))
+        for i in unrolled(held.size):
+            held[i] = held[i] * factors[i]
+        m.do(store_columns(held, acc, step * held.size, m.thread))
+
+
+@moves(stored=lambda split, head_block: head_block * LATENT_DIM * (2 if split is None else 4))
+@by_text
+def write_output(
+    m: LeafRecorder, to: Writes[Global[Any]], acc: Tensor[Float32], row: Int32, head0: Int32,
+    split: Int32 | None, some: Boolean, held: Registers[Float32], stat_s: Shared[Float32],
+    padded: int | Int32, head_block: int, splits: Int32, heads: Int32 | None,
+) -> None:  # fmt: skip
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    parts = _parts(held, head_block)
+    for step in rolled(LATENT_DIM // UNIT * parts):
+        first, factors = _load_factors(m, held, stat_s, head_block, step)
+        if some:
+            m.do(load_columns(held, acc, step * held.size, m.thread))
+        d = step // parts * UNIT + m.thread
+        left = None if heads is None else named("left", heads - head0 - first)
+        for i in unrolled(factors.size):
+            head = head0 + first + i
+            if split is None:
+                of_head = to.row("of_head", (row, head))
+            else:
+                of_head = to.row("of_head", (row, split, head), (splits, padded, LATENT_DIM))
+            value = inline((factors[i] * select(some, held[i], 0.0)).to(to.dtype))
+            if is_head(i, left):
+                of_head[d] = value
+
+
+@moves(stored=lambda head_block, shares: -(-head_block // shares) * (LATENT_DIM * 2 + 4))
+@by_text
+def merge_heads(
+    m: LeafRecorder, row: Int32, head0: Int32, share: Int32, shares: Int32, o_partial: Global[Float32],
+    lse_partial: Global[Float32], attn_sink: Global[Float32], out: Writes[Global[BFloat16]],
+    lse: Writes[Global[Float32]], padded: int | Int32, head_block: int, splits: Int32, lse_scale: Float32,
+    empty_lse: Float32, heads: Int32 | None, parts: Int32 | None,
+) -> None:  # fmt: skip
+    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives 0 and `empty_lse`."""
+    # A row may have fewer parts than there is room for.
+    left = inline(splits if parts is None else parts)
+    four, merged = m.local("four", 4, "float32"), m.local("merged", 4, "float32")
+    for turn in range((heads_of_block(head_block, head0, heads) - share + shares - 1) // shares):
+        head = head0 + share + turn * shares
+        top: Float32 = -math.inf
+        total: Float32 = 0.0
+        for other in rolled(left, at_once=AT_ONCE):
+            lses = lse_partial.row("lses", (row, other), (splits, padded))
+            top = maximum(top, lses[head])
+        base = select(top > -math.inf, top, 0.0)
+        for v in range(4):
+            merged[v] = 0.0
+        for other in rolled(left, at_once=AT_ONCE):
+            lses = lse_partial.row("lses", (row, other), (splits, padded))
+            weight = exp2(lses[head] - base)
+            total += weight
+            o_partial.row("partial", (row, other, head), (splits, padded, LATENT_DIM)).read(four, m.thread)
+            for v in range(4):
+                merged[v] = merged[v] + weight * four[v]
+        joined = base2_lse(total, base)
+        scale = inverse_sum(total) * kept_beside(joined, attn_sink[head])
+        to = out.row("to", (row, head), first=m.thread * 4)
+        for v in (0, 2):
+            m.do(store_pair(to.at(v), merged[v] * scale, merged[v + 1] * scale))
+        if m.thread == 0:
+            lse.row("of_row", row)[head] = said_lse(joined, lse_scale, empty_lse)

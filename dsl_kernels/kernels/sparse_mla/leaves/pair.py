@@ -1,0 +1,219 @@
+"""Leaves of sparse MLA on Blackwell as a pair of CTAs, with 64 heads on M in each, by their text.
+
+A tile has 128 tokens in two sides, one a CTA. Of its 64 heads a CTA has the scores of the first side in the first half of the
+lanes of tensor memory, and those of the second side in the other half: two threads have a head, each a side of its scores,
+and half of its dims. Exponents are base 2: logits carry log2(e).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ....device.torch import fragment
+from ....device.torch.fragment import load_columns, row_most, row_sum, scale_pair, store_columns
+from ....device.torch.warps import any_lane, exp2
+from ....problems.layouts import LATENT_DIM
+from ....tile.counting import moves
+from ....tile.frontend import inline, named, recorded, rolled, unrolled
+from ....tile.kinds import (
+    BFloat16,
+    Boolean,
+    Float32,
+    Global,
+    Int32,
+    LeafRecorder,
+    Registers,
+    Shared,
+    Tensor,
+    Writes,
+)
+from ....tile.lang import LOG2_E, Size
+from ....tile.leaf_text import WARP, by_text
+from ....tile.text import maximum, select
+from .gather import THREADS
+from .softmax import base2_lse, inverse_sum, kept_beside, said_lse
+
+HALF = Size(64, "HALF")
+"""Heads of a CTA, and tokens of a side."""
+OWN_DIMS = Size(LATENT_DIM // 2, "OWN_DIMS")
+"""Latent dims of a head that a thread has."""
+
+
+@recorded
+def _take_panel(m, held, q, row, head0, first):
+    """A panel of dims of a thread's head; both threads of a head take it."""
+    head = named("head", head0 + m.thread % HALF)
+    of_head = q.row("of_head", (row, head), first=first)
+    for i in unrolled(held.size // 8):
+        of_head.read(held.group(i * 8, 8), i)
+
+
+@recorded
+def _take_part(m, held, q, row, head0, first):
+    """Some dims of all of the CTA's heads, as many pieces of eight a thread as it has registers for."""
+    pieces = held.size * THREADS // HALF // 8
+    for i in unrolled(held.size // 8):
+        item = i * THREADS + m.thread
+        of_head = q.row("of_head", (row, head0 + item // pieces), first=first)
+        of_head.read(held.group(i * 8, 8), item % pieces)
+
+
+@moves(loaded=lambda panel: 5 * panel // 2)
+@by_text
+def take_queries(
+    m: LeafRecorder, panel: Registers[BFloat16], panel_1: Registers[BFloat16], panel_2: Registers[BFloat16],
+    panel_3: Registers[BFloat16], panel_4: Registers[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32,
+) -> None:  # fmt: skip
+    """The first panels of dims of a thread's head, all in flight together."""
+    for number, held in enumerate((panel, panel_1, panel_2, panel_3, panel_4)):
+        _take_panel(m, held, q, row, head0, number * panel.size)
+
+
+@moves(loaded=lambda panel, latent, rope: panel // 2 + latent + rope)
+@by_text
+def take_last_queries(
+    m: LeafRecorder, panel: Registers[BFloat16], latent: Registers[BFloat16], rope: Registers[BFloat16],
+    q_nope: Global[BFloat16], q_pe: Global[BFloat16], row: Int32, head0: Int32, first: int,
+) -> None:  # fmt: skip
+    """From dim `first` on the last panel of a thread's head, and behind it the other latent dims and the rope dims of all heads."""
+    _take_panel(m, panel, q_nope, row, head0, first)
+    _take_part(m, latent, q_nope, row, head0, first + panel.size)
+    _take_part(m, rope, q_pe, row, head0, 0)
+
+
+@by_text
+def leave_queries(
+    m: LeafRecorder, target: Shared[BFloat16], latent: Registers[BFloat16], rope: Registers[BFloat16],
+) -> None:  # fmt: skip
+    """What `take_last_queries` took for shared memory: latent dims, and behind them rope dims."""
+    for first, held in ((0, latent), (latent.size * THREADS // HALF, rope)):
+        pieces = held.size * THREADS // HALF // 8
+        for i in unrolled(held.size // 8):
+            item = i * THREADS + m.thread
+            target.write(held.group(i * 8, 8), (item // pieces, first + item % pieces * 8))
+
+
+@by_text
+def mask_rows(
+    m: LeafRecorder, scores: Registers[Float32], left_low: Int32, left_high: Int32, right_low: Int32,
+    right_high: Int32, sm_scale: Float32,
+) -> None:  # fmt: skip
+    """Scale the logits to base 2 and put -inf where the token of the thread's side has no valid id."""
+    scale = named("scale", sm_scale * LOG2_E)
+    low = named("low", select(m.thread < HALF, left_low, right_low))
+    high = named("high", select(m.thread < HALF, left_high, right_high))
+    for pair in unrolled(scores.size // 2):
+        m.do(scale_pair(scores, pair * 2, scale, 0.0))
+    for i in unrolled(WARP):
+        scores[i] = select(((low >> i) & 1) != 0, scores[i], -math.inf)
+        scores[WARP + i] = select(((high >> i) & 1) != 0, scores[WARP + i], -math.inf)
+
+
+@by_text
+def leave_maximum(m: LeafRecorder, red: Shared[Float32], scores: Registers[Float32]) -> None:
+    """Leave the maximum of the thread's side for the other thread of the head."""
+    red[m.thread] = row_most(scores)
+
+
+@by_text
+def take_maximum(
+    m: LeafRecorder, peak: Registers[Float32], sums: Registers[Float32], factor: Registers[Float32],
+    red: Shared[Float32], rise: int,
+) -> None:  # fmt: skip
+    """Move the reference up to the maximum of both sides where a head of the warp rose more than `rise` powers of two above it.
+
+    Both threads of a head are in warps of the same heads, so they decide alike.
+    """
+    highest = named("highest", maximum(red[m.thread], red[m.thread ^ HALF]))
+    factor[0] = 1.0
+    if any_lane(highest > peak[0] + float(rise)):
+        raised = named("raised", maximum(highest, peak[0]))
+        factor[0] = exp2(peak[0] - raised)
+        sums[0] = sums[0] * factor[0]
+        peak[0] = raised
+
+
+@by_text
+def weigh_row(
+    m: LeafRecorder, scores: Registers[Float32], sums: Registers[Float32], peak: Registers[Float32],
+) -> None:  # fmt: skip
+    """P = exp2(S - reference) in place of S, and the running sum of the thread's side."""
+    for pair in unrolled(scores.size // 2):
+        m.do(scale_pair(scores, pair * 2, 1.0, peak[0]))
+    for i in unrolled(scores.size):
+        scores[i] = exp2(scores[i])
+    sums[0] = sums[0] + row_sum(scores)
+
+
+@by_text
+def store_row(m: LeafRecorder, target: Shared[BFloat16], weights: Registers[BFloat16]) -> None:
+    """The weights of a head's side, of which a thread has them all."""
+    for i in unrolled(weights.size // 8):
+        target.write(weights.group(i * 8, 8), (m.thread % HALF, m.thread // HALF * HALF + i * 8))
+
+
+@by_text
+def rescale_row(
+    m: LeafRecorder, acc: Tensor[Float32], held: Registers[Float32], factor: Registers[Float32]
+) -> None:
+    """The thread's dims of O times the head's factor; left alone where a warp's factors are 1."""
+    if any_lane(factor[0] != 1.0):
+        for step in rolled(OWN_DIMS // held.size):
+            m.do(load_columns(held, acc, step * held.size, m.thread))
+            for pair in unrolled(held.size // 2):
+                m.do(scale_pair(held, pair * 2, factor[0], 0.0))
+            m.do(store_columns(held, acc, step * held.size, m.thread))
+
+
+@by_text
+def leave_sum(m: LeafRecorder, red: Shared[Float32], sums: Registers[Float32]) -> None:
+    """Leave the sum of the thread's side for the other thread of the head."""
+    red[m.thread] = sums[0]
+
+
+@moves(stored=lambda: HALF * 4)
+@by_text
+def finish_row(
+    m: LeafRecorder, red: Shared[Float32], lses: Writes[Global[Float32]], row: Int32, head0: Int32,
+    split: Int32 | None, sums: Registers[Float32], peak: Registers[Float32], factor: Registers[Float32],
+    attn_sink: Global[Float32], heads: int, splits: Int32, lse_scale: Float32, empty_lse: Float32,
+) -> None:  # fmt: skip
+    """The head's lse, and what normalises its O; beside the sink, where a row has no split."""
+    if split is None:
+        of_heads = lses.row("of_heads", row, first=head0)
+    else:
+        of_heads = lses.row("of_heads", (row, split), (splits, heads), head0)
+    total = named("total", sums[0] + red[m.thread ^ HALF])
+    lse2 = named("lse2", base2_lse(total, peak[0]))
+    kept = inline(kept_beside(lse2, attn_sink[head0 + m.thread % HALF]) if split is None else 1.0)
+    factor[0] = inverse_sum(total) * kept
+    if m.thread < HALF:
+        of_heads[m.thread] = lse2 if split is not None else said_lse(lse2, lse_scale, empty_lse)
+
+
+@moves(stored=lambda split: HALF * LATENT_DIM * (2 if split is None else 4))
+@by_text
+def write_row(
+    m: LeafRecorder, to: Writes[Global[Any]], acc: Tensor[Float32], row: Int32, head0: Int32,
+    split: Int32 | None, some: Boolean, held: Registers[Float32], rounded: Registers[BFloat16],
+    factor: Registers[Float32], heads: int, splits: Int32,
+) -> None:  # fmt: skip
+    """The thread's dims of O times the head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    own = m.thread // HALF * OWN_DIMS
+    if split is None:
+        of_head = to.row("of_head", (row, head0 + m.thread % HALF), first=own)
+    else:
+        of_head = to.row("of_head", (row, split, head0 + m.thread % HALF), (splits, heads, LATENT_DIM), own)
+    for step in rolled(OWN_DIMS // held.size):
+        if some:
+            m.do(load_columns(held, acc, step * held.size, m.thread))
+        for i in unrolled(held.size):
+            held[i] = select(some, held[i] * factor[0], 0.0)
+        if split is None:
+            fragment.round_to(m, rounded, held)
+            for i in unrolled(held.size // 8):
+                of_head.write(rounded.group(i * 8, 8), step * (held.size // 8) + i)
+        else:
+            for i in unrolled(held.size // 4):
+                of_head.write(held.group(i * 4, 4), step * (held.size // 4) + i)

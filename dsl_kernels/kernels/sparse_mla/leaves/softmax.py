@@ -1,0 +1,325 @@
+"""Leaves of the scores and the softmax of sparse MLA on Hopper, with heads on N or on M, by their text.
+
+Registers are a warpgroup's share of a tile as its products leave it (dsl_kernels/tile/fragments.py), but running sums are
+each thread's own until they are completed. All exponents are base 2: logits carry log2(e), and an lse is the log2 of a
+sum.
+"""
+
+from __future__ import annotations
+
+import math
+from operator import add
+
+from ....device.text.rows import FOUR, HALF_ROWS, of_row, scale_row
+from ....device.text.rows import first_row as first_head
+from ....device.text.rows import rescale_rows as rescale_rows
+from ....device.torch.fragment import quad_most, quad_sum, row_most, row_sum
+from ....device.torch.warps import any_lane, exchange, exp2, log2, rcp_approx, send_fours, store_matrices
+from ....tile.counting import moves
+from ....tile.frontend import inline, named, recorded, unrolled
+from ....tile.kinds import BFloat16, Float32, Int32, LeafRecorder, Registers, Sender, Shared
+from ....tile.lang import LOG2_E
+from ....tile.leaf_text import WARP, by_text
+from ....tile.text import maximum, minimum, select
+from .gather import HEADS, THREADS, is_head
+
+INF = math.inf
+WORD_REGISTERS = 16
+"""A thread's registers of its two heads and 32 tokens."""
+
+
+def base2_lse(total, top):
+    """log2 of a sum of weights below a maximum; -inf when it is empty."""
+    return select(total > 0.0, log2(total) + top, -INF)
+
+
+def said_lse(lse2, scale, empty):
+    """A base-2 lse as the caller wants it: in the base that `scale` makes of it, and `empty` where there is no token."""
+    return select(lse2 > -INF, lse2 * scale, empty)
+
+
+def inverse_sum(total):
+    """1 / sum; 0 when it is empty."""
+    return select(total > 0.0, rcp_approx(total), 0.0)
+
+
+def kept_beside(lse2, sink):
+    """The share of the softmax that tokens keep beside a sink logit (natural log); 1 without one, 0 if there are none."""
+    return select(lse2 > -INF, rcp_approx(exp2(sink * LOG2_E - lse2) + 1.0), 0.0)
+
+
+@by_text
+def send_scores(
+    m: LeafRecorder, scores: Registers[Float32], slots: Shared[Float32], to_slots: Sender, rank: Int32,
+    slices: int,
+) -> None:  # fmt: skip
+    """Send the partial scores to the same thread of every other CTA of the slice group: slot d - 1 receives from rank XOR d."""
+    for d in range(1, slices):
+        own = inline(slots.at((d - 1) * scores.size * THREADS + m.thread * FOUR))
+        m.do(send_fours(own, to_slots, rank ^ d, scores, FOUR * THREADS))
+
+
+@by_text
+def add_scores(m: LeafRecorder, scores: Registers[Float32], received: Shared[Float32], slices: int) -> None:
+    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
+    slots = received.part("slots", m.thread * FOUR)
+    for v in unrolled(scores.size // FOUR):
+        for e in range(FOUR):
+            got = [slots[(d * (scores.size // FOUR) + v) * (FOUR * THREADS) + e] for d in range(slices - 1)]
+            own = inline(scores[v * FOUR + e] + got[0])
+            scores[v * FOUR + e] = own + (got[1] + got[2]) if slices == 4 else own
+
+
+def sink_of(attn_sink, head, heads):
+    """The sink logit of a head; of one that the query has not, some head's."""
+    return attn_sink[head if heads is None else minimum(head, heads - 1)]
+
+
+# Heads on N: a warpgroup's columns of scores, S^T, and of O^T are heads. Of a group of eight a thread has two, alike in the eight
+# lanes that differ by four.
+
+
+def columns_of(group):
+    """Of the two columns of a thread's group of four registers: their number, and that of the first row's register.
+
+    Of 64 rows a thread has two, and the second row's register is two further on.
+    """
+    return [(group * 2 + e, group * FOUR + e) for e in range(2)]
+
+
+def column_head(column, thread):
+    """Which head a thread's column is."""
+    return column // 2 * 8 + thread % 4 * 2 + column % 2
+
+
+EVERY_FOURTH = (4, 8, 16)
+"""Distances between the lanes of a warp that have the same columns."""
+
+
+@recorded
+def over_lanes(m, value, combine, distances=EVERY_FOURTH):
+    """A value of each thread combined over the lanes of its warp at these distances."""
+    for distance in distances:
+        value = named(f"over_{distance}", combine(value, exchange(value, distance)))
+    return value
+
+
+@by_text
+def mask_scores(
+    m: LeafRecorder, scores: Registers[Float32], low: Int32, high: Int32, sm_scale: Float32,
+) -> None:  # fmt: skip
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no valid id."""
+    own = select(m.thread < 64, low, high) >> (m.thread // WARP % 2 * 16 + m.thread % WARP // 4)
+    scale = sm_scale * LOG2_E
+    for r in range(2):
+        valid = named(f"valid_{r}", ((own >> (8 * r)) & 1) != 0)
+        for group in unrolled(scores.size // FOUR):
+            for _, i in columns_of(group):
+                scores[i + 2 * r] = select(valid, scores[i + 2 * r] * scale, -INF)
+
+
+@recorded
+def _leave_columns(m, red, values):
+    """Leave one value a column and warp for the other warps."""
+    if m.thread % WARP < 4:
+        for column in unrolled(values.size):
+            red[column_head(column, m.thread), m.thread // WARP] = values[column]
+
+
+@by_text
+def leave_maxima(m: LeafRecorder, red: Shared[Float32], scores: Registers[Float32]) -> None:
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = m.local("risen", scores.size // 2, "float32")
+    for group in unrolled(scores.size // FOUR):
+        for column, i in columns_of(group):
+            own = maximum(scores[i], scores[i + 2])
+            risen[column] = over_lanes(m, own, maximum)
+    _leave_columns(m, red, risen)
+
+
+@recorded
+def _join_warps(m, top, red, combine):
+    """Combine what the four warps have left of each column."""
+    four = m.local("four", FOUR, "float32")
+    for column in unrolled(top.size):
+        red.read(four, (column_head(column, m.thread), 0))
+        top[column] = combine(combine(four[0], four[1]), combine(four[2], four[3]))
+
+
+@by_text
+def join_maxima(m: LeafRecorder, top: Registers[Float32], red: Shared[Float32]) -> None:
+    """The maxima of the heads over the four warps."""
+    _join_warps(m, top, red, maximum)
+
+
+@by_text
+def online_softmax(
+    m: LeafRecorder, scores: Registers[Float32], sums: Registers[Float32], acc: Registers[Float32],
+    peak: Registers[Float32], top: Registers[Float32],
+) -> None:  # fmt: skip
+    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+
+    The sums stay per thread until the end: one addition an element and no exchange between threads. To rescale only where a
+    maximum has grown by much takes a branch around O, and that costs more than it saves (docs/performance.md).
+    """
+    for group in unrolled(scores.size // FOUR):
+        for column, i in columns_of(group):
+            risen = maximum(top[column], peak[column])
+            decay = exp2(peak[column] - risen)
+            peak[column] = risen
+            for at in (i, i + 2):
+                scores[at] = exp2(scores[at] - risen)
+            sums[column] = sums[column] * decay + (scores[i] + scores[i + 2])
+            _scale_column(m, acc, scores.size, i, decay)
+
+
+@by_text
+def leave_sums(m: LeafRecorder, red: Shared[Float32], sums: Registers[Float32]) -> None:
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = m.local("whole", sums.size, "float32")
+    for column in unrolled(sums.size):
+        own = sums[column]
+        whole[column] = over_lanes(m, own, add)
+    _leave_columns(m, red, whole)
+
+
+@by_text
+def join_sums(m: LeafRecorder, top: Registers[Float32], red: Shared[Float32]) -> None:
+    """The sums of the heads over the four warps."""
+    _join_warps(m, top, red, add)
+
+
+@recorded
+def _scale_column(m, acc, each, register, factor):
+    """Multiply a column of O, of which every `each` registers have 64 rows, by a factor."""
+    for block in unrolled(acc.size // each):
+        for at in (block * each + register, block * each + register + 2):
+            acc[at] = acc[at] * factor
+
+
+@moves(stored=lambda target: target)
+@by_text
+def store_weights(m: LeafRecorder, target: Shared[BFloat16], scores: Registers[Float32]) -> None:
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    first, lane = m.thread // WARP * 16, m.thread % WARP
+    if target.shape[0] == 8:
+        place = inline(target.group_at(lane % 8, first + lane // 8 % 2 * 8, 8))
+        m.do(store_matrices(place, scores, 0, 2, True))
+    else:
+        for pair in unrolled(scores.size // 8):
+            place = inline(target.group_at(first + lane % 16, pair * 16 + lane // 16 * 8, 8))
+            m.do(store_matrices(place, scores, pair * 8, 4))
+
+
+@by_text
+def normalise(
+    m: LeafRecorder, acc: Registers[Float32], top: Registers[Float32], peak: Registers[Float32],
+) -> None:  # fmt: skip
+    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    each = top.size * 2
+    for group in unrolled(each // FOUR):
+        for column, i in columns_of(group):
+            inverse = inverse_sum(top[column])
+            top[column] = base2_lse(top[column], peak[column])
+            _scale_column(m, acc, each, i, inverse)
+
+
+# 64 heads on M: each of two warpgroups (sides) scores half of the tokens and has half of the dims of O. A thread has two
+# heads, HALF_ROWS apart, each in the four lanes of a quad.
+
+
+@recorded
+def leave_heads(m, place, rows, heads=None):
+    """Leave one value a head, by one lane of each quad; of so many heads."""
+    if m.thread % 4 == 0:
+        mine = place.part("mine", first_head(m.thread))
+        for r in range(2):
+            if is_head(first_head(m.thread) + HALF_ROWS * r, heads):
+                mine[HALF_ROWS * r] = rows[r]
+
+
+@by_text
+def mask_columns(
+    m: LeafRecorder, scores: Registers[Float32], low: Int32, high: Int32, sm_scale: Float32,
+) -> None:  # fmt: skip
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no valid id."""
+    scale = sm_scale * LOG2_E
+    for i in unrolled(scores.size):
+        scores[i] = scores[i] * scale
+    if (low & high) != -1:
+        for first, word in zip(range(0, scores.size, WORD_REGISTERS), (low, high), strict=False):
+            bits = word >> m.thread % 4 * 2
+            for i in unrolled(WORD_REGISTERS):
+                valid = inline((bits >> (i // 4 * 8 + i % 2)) & 1)
+                scores[first + i] = select(valid != 0, scores[first + i], -INF)
+
+
+def _shrinking(peak, risen):
+    """What is summed up below one maximum times this is below a higher one; neither may have seen a token."""
+    return select(peak == risen, 1.0, exp2(peak - risen))
+
+
+@by_text
+def softmax_rows(
+    m: LeafRecorder, scores: Registers[Float32], sums: Registers[Float32], peak: Registers[Float32],
+    factor: Registers[Float32], rise: int,
+) -> None:  # fmt: skip
+    """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows exceeds one by `rise`."""
+    most = [named(f"most_{r}", row_most(scores, r)) for r in range(2)]
+    for r in range(2):
+        factor[r] = 1.0
+    if any_lane((most[0] > peak[0] + rise) | (most[1] > peak[1] + rise)):
+        for r in range(2):
+            risen = maximum(peak[r], quad_most(most[r]))
+            factor[r] = _shrinking(peak[r], risen)
+            peak[r] = risen
+            sums[r] = sums[r] * factor[r]
+    for r in range(2):
+        m.comment("No token of this half may be valid, nor one before it.")
+        base = select(peak[r] == -INF, 0.0, peak[r])
+        for j in unrolled(scores.size // FOUR):
+            for i in of_row(j, r):
+                scores[i] = exp2(scores[i] - base)
+        sums[r] = sums[r] + row_sum(scores, r)
+
+
+@by_text
+def share_peak(m: LeafRecorder, target: Shared[Float32], peak: Registers[Float32]) -> None:
+    """Leave the maxima that P is below for the other side."""
+    leave_heads(m, target, peak)
+
+
+@by_text
+def follow_peak(
+    m: LeafRecorder, peak: Registers[Float32], sums: Registers[Float32], acc: Registers[Float32],
+    other: Shared[Float32],
+) -> None:  # fmt: skip
+    """Raise the maxima to those that the other side's P is below, which are no lower."""
+    theirs = other.part("theirs", first_head(m.thread))
+    if any_lane((theirs[0] != peak[0]) | (theirs[HALF_ROWS] != peak[1])):
+        for r in range(2):
+            factor = _shrinking(peak[r], theirs[HALF_ROWS * r])
+            peak[r] = theirs[HALF_ROWS * r]
+            sums[r] = sums[r] * factor
+            scale_row(m, acc, r, factor)
+
+
+@by_text
+def share_sums(m: LeafRecorder, sums: Registers[Float32], red: Shared[Float32], side: int) -> None:
+    """Complete this side's sums and leave them for the other."""
+    for r in range(2):
+        sums[r] = quad_sum(sums[r])
+    leave_heads(m, red.part("own", side * HEADS), sums)
+
+
+@by_text
+def total_rows(
+    m: LeafRecorder, sums: Registers[Float32], peak: Registers[Float32], factor: Registers[Float32],
+    red: Shared[Float32], side: int,
+) -> None:  # fmt: skip
+    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and -inf."""
+    theirs = red.part("theirs", first_head(m.thread) + (1 - side) * HEADS)
+    for r in range(2):
+        total = sums[r] + theirs[HALF_ROWS * r]
+        factor[r] = inverse_sum(total)
+        sums[r] = base2_lse(total, peak[r])

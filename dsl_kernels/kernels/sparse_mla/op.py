@@ -1,0 +1,259 @@
+"""Torch op of sparse MLA attention over selected tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...arguments import finite, integer, named_as, require_dense, shown
+from ...errors import InvalidArgumentError
+from ...ops._base import run
+from ...ops._library import torch_op
+from ...ops._views import kept_views
+from ...ops.workspace import Workspace
+from ...problems.binding import require_outputs_apart
+from ...problems.layouts import LATENT_DIM, V4_TOKEN_BYTES
+from .forms import EXTRA, FORMS, ROPELESS, split_cache, split_queries, split_v4_cache
+from .program import SLICES
+
+_SPLIT = {name: partial(split_v4_cache, name) for name in ("kv", "extra_kv")}
+LSE_SCALE = {"2": 1.0, "e": math.log(2)}
+SHARPNESS = 2.0**64
+"""By so much are scores multiplied in a pass whose lse is to be their maximum."""
+MOST_SCALE = 2.0**32
+
+
+@torch_op("sparse_mla", "bf16", also=("max_logits",))
+def sparse_mla(
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor | None,
+    kv: torch.Tensor,
+    indices: torch.Tensor,
+    *,
+    sm_scale: float,
+    kpe: torch.Tensor | None = None,
+    topk_length: torch.Tensor | None = None,
+    extra_kv: torch.Tensor | None = None,
+    extra_indices: torch.Tensor | None = None,
+    extra_topk_length: torch.Tensor | None = None,
+    attn_sink: torch.Tensor | None = None,
+    lse_base: str = "2",
+    empty_lse: float | None = None,
+    row_format: str | None = None,
+    out: torch.Tensor | None = None,
+    lse: torch.Tensor | None = None,
+    max_logits: torch.Tensor | None = None,
+    splits: int | None = None,
+    executor: str | None = None,
+    variant: str | None = None,
+    arch: str | None = None,
+    workspace: Workspace | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of each query over its own selected tokens; the latent row is key and value.
+
+    Args:
+        q_nope, q_pe: [t, heads, 512] and [t, heads, 64] bfloat16, or [t, heads, 576] and None. Any number of heads;
+            8, 16, 32, 64 and 128 have kernels of their own.
+            Strides of tokens and of heads are any multiples of 8 elements. [t, heads, 512] and None with 584-byte tokens and
+            with rows of 512 dims.
+        kv: the cache, paged or flat: bfloat16 [..., 512] with `kpe` [..., 64]; bfloat16 [..., 576] alone; bfloat16
+            [..., 512] alone, where all dims are key and value (NoPE, or DeepSeek-V4's rows as bf16); or bytes
+            [..., 656] (512 e4m3, four fp32 scales, 64 bf16 rope), or with `row_format="nope8"` [..., 528] (without the rope, V32_NO_ROPE), tokens at any constant stride of whole 16 bytes,
+            and pages, the first axis, a whole number of tokens apart: ids do not count what lies between.
+            Dequantised values are rounded to bf16, which is exact for scales that are powers of two.
+            Or pages of DeepSeek-V4, bytes [pages, page_size, 584] or [pages, page_size, 1, 584], block-planar
+            (`problems.layouts.pack_v4_pages`), any multiple of 16 bytes apart: key and value are the same 512 dims.
+        indices: [t, topk] int32 global token ids, rows at any stride; -1 anywhere is padding, and so is any other id that
+            names no token; repeats count.
+        topk_length: [t] int32: so many of each query's ids count, the first ones; by default all.
+        extra_kv, extra_indices, extra_topk_length: with 584-byte tokens, a second cache whose tokens join the same softmax,
+            with pages of its own size, ids [t, extra_topk] and lengths: DeepSeek-V4's compressed cache beside its window.
+        sm_scale: factor of the logits, finite.
+        attn_sink: [heads] float32 natural-log logit that joins the denominator of `out`, not of `lse`.
+        lse_base: "2" or "e".
+        empty_lse: lse of a query without tokens: -inf, the identity of a merge, by default; or inf, as FlashMLA has it.
+        row_format: what the rows of `kv` have to be: "bf16" (512 and 64 dims), "nope" (512 dims), "fp8" (656 bytes), "nope8" (528
+            bytes) or "v4" (584 bytes); rows of another format are refused. By default dtype and width say which they are, but
+            for 528 bytes, which tokens of DeepSeek-V4.1 have too.
+        out, lse: [t, heads, 512] bfloat16 and [t, heads] float32 to write into, strided as queries are, and rows of lse at
+            any stride; must not overlap an input.
+        max_logits: [t, heads] float32 to write the largest score of each query's tokens into (`sm_scale` times the product,
+            base e), -inf where it has none; rows at any stride. Left out it costs nothing. It takes a pass over all tokens of
+            its own, so a call takes about twice as long. Scores must be below 2^63, and `sm_scale` at most 2^32.
+        splits: CTAs that share a query's head block; chosen by default. At most one per 64 ids, times the slices of a
+            variant whose CTAs share out the dims.
+        executor, variant, arch, workspace: see `dsl_kernels.ops`.
+
+    Returns:
+        (out, lse). A query without tokens gives out = 0 and lse = `empty_lse`.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device that does not fit.
+        NoVariantError: no generated variant accepts these sizes.
+    """
+    if splits is not None:
+        splits = integer("splits", splits, 1, max(SLICES) * max(1, _tiles(indices, extra_indices)))
+    lse_scale = LSE_SCALE.get(lse_base) if isinstance(lse_base, str) else None
+    if lse_scale is None:
+        raise InvalidArgumentError(
+            "lse_base",
+            expected="'2' or 'e'",
+            got=repr(lse_base) if isinstance(lse_base, str) else type(lse_base).__name__,
+            fix="name the base of lse",
+        )
+    if empty_lse is None:
+        empty_lse = -math.inf
+    elif not isinstance(empty_lse, float) or not math.isinf(empty_lse):
+        raise InvalidArgumentError(
+            "empty_lse",
+            expected="-inf or inf",
+            got=shown(empty_lse),
+            fix="pass float('-inf') or float('inf')",
+        )
+    operands: dict[str, Any] = {
+        "indices": indices, "topk_length": topk_length, "attn_sink": attn_sink,
+        "out": out, "lse": lse, "sm_scale": sm_scale, "lse_scale": lse_scale, "empty_lse": empty_lse,
+        "has_lengths": int(topk_length is not None),
+    }  # fmt: skip
+    if kpe is None and isinstance(kv, torch.Tensor) and kv.dim() > 2 and kv.shape[-1] == V4_TOKEN_BYTES:
+        form = "v4"
+        operands |= _v4_operands(q_nope, q_pe, kv, extra_kv, indices, extra_indices, extra_topk_length)
+    else:
+        given = {"extra_kv": extra_kv, "extra_indices": extra_indices, "extra_topk_length": extra_topk_length}
+        if extra := [name for name, value in given.items() if value is not None]:
+            raise InvalidArgumentError(
+                extra[0], expected=f"None, where kv has no {V4_TOKEN_BYTES}-byte tokens", got="a tensor",
+                fix="attend to one cache, or merge two results by their lse",
+            )  # fmt: skip
+        form, cache = kept_views("kv", split_cache, kv, kpe)
+        operands |= cache
+        if form in ROPELESS:
+            operands["q_rows"] = _queries_without_rope(q_nope, q_pe, "rows of 512 dims alone")
+        elif q_pe is None:
+            operands |= kept_views("q_nope", split_queries, q_nope, None)[1]
+        else:
+            operands |= {"q_nope": q_nope, "q_pe": q_pe}
+    if row_format is not None:
+        _require_format(row_format, form)
+    elif form == "nope8":
+        raise InvalidArgumentError(
+            "row_format", expected="'nope8' with 528-byte tokens, whose size does not say what their scales are", got="None",
+            fix="name the format, if each token is 512 e4m3 values and four fp32 scales (V32_NO_ROPE)",
+        )  # fmt: skip
+    launch = None if splits is None else {"splits": splits}
+    launched = partial(
+        run,
+        "sparse_mla",
+        form,
+        executor=executor,
+        variant=variant,
+        arch=arch,
+        workspace=workspace,
+        launch=launch,
+    )
+    if max_logits is not None:
+        operands["out"] = _write_maxima(launched, form, operands, max_logits)
+    launched(operands)
+    return operands["out"], operands["lse"]
+
+
+def _write_maxima(
+    launched: Callable[[dict[str, Any]], object], form: str, operands: Mapping[str, Any], maxima: torch.Tensor
+) -> torch.Tensor:
+    """Write the largest score of each query by a pass whose softmax is so sharp that its lse is that score.
+
+    A power of two scales every score exactly. What the sum of the weights adds, the log2 of at most 2^32, is then below half a
+    unit in the last place of a maximum above 2^-34, and moves none by more than 2^-58. No kernel has to keep a maximum for
+    this: the one that a softmax is below may be less than the true one (it rises by 8 powers of two at a time).
+
+    Returns:
+        `out`, which holds that pass's result until the next pass has written its own.
+    """
+    scale = finite("sm_scale", operands["sm_scale"], -MOST_SCALE, MOST_SCALE)
+    given = {"out": operands["out"], "lse": operands["lse"], "max_logits": maxima}
+    for name, tensor in given.items():
+        if tensor is not None:
+            require_dense(name, tensor)
+    require_outputs_apart(given)
+    sharp = {
+        **operands, "lse": maxima, "sm_scale": scale * SHARPNESS, "lse_scale": LSE_SCALE["e"] / SHARPNESS,
+        "empty_lse": -math.inf,
+    }  # fmt: skip
+    with named_as(lse="max_logits"):
+        launched(sharp)
+    out: torch.Tensor = sharp["out"]
+    return out
+
+
+def _require_format(asked: str, found: str) -> None:
+    """That rows are in the format that a caller says."""
+    if not isinstance(asked, str) or asked not in FORMS:
+        raise InvalidArgumentError(
+            "row_format", expected=" or ".join(map(repr, FORMS)), got=shown(asked), fix="name the format of kv's rows"
+        )  # fmt: skip
+    if asked != found:
+        raise InvalidArgumentError(
+            "row_format", expected=f"{found!r}, which kv is by its dtype and width", got=repr(asked),
+            fix="pass a cache in that format, or name the format that this one has",
+        )  # fmt: skip
+
+
+def _tiles(indices: torch.Tensor, extra_indices: torch.Tensor | None) -> int:
+    """Tiles of a query's ids in both scopes, each of which begins with a tile."""
+    scopes = {"indices": indices, "extra_indices": extra_indices}
+    tiles = 0
+    for name, ids in scopes.items():
+        if ids is not None:
+            require_dense(name, ids)
+            tiles += -(-(ids.shape[-1] if ids.dim() else 0) // 64)
+    return tiles
+
+
+def _queries_without_rope(query: torch.Tensor, q_pe: torch.Tensor | None, rows: str) -> torch.Tensor:
+    """Queries of rows that have no rope dims beside them."""
+    if q_pe is not None:
+        raise InvalidArgumentError(
+            "q_pe", expected=f"None: queries of {rows} are [t, heads, {LATENT_DIM}]", got="a tensor",
+            fix=f"pass joined queries of {LATENT_DIM} dims, or the cache's kpe",
+        )  # fmt: skip
+    return query
+
+
+def _v4_operands(
+    query: torch.Tensor,
+    q_pe: torch.Tensor | None,
+    kv: torch.Tensor,
+    extra_kv: torch.Tensor | None,
+    indices: torch.Tensor,
+    extra_indices: torch.Tensor | None,
+    extra_topk_length: torch.Tensor | None,
+) -> dict[str, Any]:
+    """Queries and both scopes of DeepSeek-V4; without a second cache the scope has no ids."""
+    query = _queries_without_rope(query, q_pe, f"{V4_TOKEN_BYTES}-byte tokens")
+    if (extra_kv is None) != (extra_indices is None):
+        raise InvalidArgumentError(
+            "extra_indices", expected="given with extra_kv, and only with it",
+            got="None" if extra_indices is None else "ids without a cache", fix="pass both or neither",
+        )  # fmt: skip
+    if extra_indices is None:
+        if extra_topk_length is not None:
+            raise InvalidArgumentError(
+                "extra_topk_length", expected="None without extra_kv", got="a tensor", fix="leave it out"
+            )
+        require_dense("indices", indices)
+        # Memory that nothing reads.
+        extra_indices = indices[:, :0]
+    cache = kept_views("kv", _SPLIT["kv"], kv, None)[1]
+    extra = cache if extra_kv is None else kept_views("extra_kv", _SPLIT["extra_kv"], extra_kv, None)[1]
+    return {
+        "q_rows": query,
+        **cache,
+        **{f"{EXTRA}{name}": value for name, value in extra.items()},
+        "extra_indices": extra_indices,
+        "extra_topk_length": extra_topk_length,
+        "has_extra_lengths": int(extra_topk_length is not None),
+    }

@@ -1,0 +1,159 @@
+"""Sparse MLA as a tile program: tokens on M, heads on N, the gathered latent tile read as key and as value.
+
+    S[tokens, heads] = K Q^T,   P = online softmax over tokens,   O[512, heads] += K^T P
+
+A CTA owns one query, one block of at most 64 heads and one split of the id row (tiles split, split + splits, ...).
+Tiles without a valid id are skipped by every role on its own reading of the ids. Splits meet in global memory, so the
+operation is one launch: each CTA merges a share where those of a row may wait for one another, elsewhere the last to come
+merges. With 64 heads on M (Hopper) the products are the other way round, and a CTA takes consecutive tiles, of one query or of
+several.
+
+Each structure has a module with its schedules and the bodies of its roles (`blackwell`, `on_n`, `on_m`); the walks over
+tiles that the bodies make are in `common` and `shares`. Here are the knobs and what they need of a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from .... import problems
+from ....arch import RESERVED_SMEM, ArchSpec
+from ....problems.base import OperandSpec
+from ....tile.lang import Body, Guard, Knob, Schedule, built_for
+from ....tile.program import TileProgram
+from . import blackwell, lone, on_m, on_n, pair
+from .common import (
+    LATENT_DIM,
+    blocks_of,
+    heads_on_m,
+    is_lone,
+    merged_rows,
+    shares_out,
+    sliced_ctas_per_sm,
+    tiles_of,
+    unpacked,
+)
+
+SLICES = (1, 2, 4)
+HEADS = (8, 16, 32, 64, 128)
+"""Numbers of heads that have kernels of their own."""
+OF_ANY_HEADS = ("nope8",)
+"""Formats of a cache for which no number of heads has."""
+# Kernels for any other number of heads have blocks, of which the last one may have fewer heads. On Blackwell a block of 0 is
+# at most 64 heads, and heads lie on N whatever it is.
+KNOBS = (
+    Knob("heads", "h", ((*HEADS, "any"),), "query heads"),
+    Knob("kv", "", (("bf16", "nope", "fp8", "nope8", "v4"),), "cache format: bf16 rows with rope dims beside them or without, or fp8 tokens of 656 bytes or of DeepSeek-V4 dequantised on the way in"),
+    Knob("tile", "bt", ((64, 128),), "tokens a tile"),
+    Knob("stages", "st", ((2, 3, 4),), "gathered tiles in flight", ("sm_90a",)),
+    Knob("cluster", "cl", ((1, 2, 4, 8, 16),), "splits of a row that meet as a cluster and share out the merge"),
+    Knob("slices", "sl", (SLICES,), "CTAs of a cluster that share out the dims and add their partial scores", ("sm_90a",), 1),
+    Knob("block", "hb", ((0, 16, 32, 64),), "heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N", plain=0),
+    Knob("exchange", "ex", ((1, 2),), "CTAs of a query that unpack a share of its tokens each and send it on", ("sm_90a",), 1),
+    Knob("gather", "", (("cp_async", "gather4"),), "row gather: 16-byte copies by a warpgroup, or TMA gather4", ("sm_100a",)),
+)  # fmt: skip
+
+
+def _structure(k: SimpleNamespace, arch: ArchSpec) -> Any:
+    """The module of a kernel's structure."""
+    if arch.tmem_columns:
+        return pair if k.tile == 128 else lone if is_lone(k) else blackwell
+    return on_m if heads_on_m(k) else on_n
+
+
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    schedule: Schedule = _structure(k, arch).declare(k, arch)
+    if getattr(k, "slices", 1) == 1:
+        return schedule
+    # Registers for as many CTAs as shared memory lets in: left to itself, CuTe DSL's compiler saves them for more, and a
+    # merge then has few loads in flight.
+    resident = arch.smem_per_sm // (schedule.smem_bytes() + RESERVED_SMEM)
+    # With a lone CTA's registers, though, it would unpack all of an fp8 tile before it stored any.
+    return schedule if unpacked(k) and resident == 1 else replace(schedule, min_ctas_per_sm=resident)
+
+
+def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+    found: dict[str, Body] = _structure(k, arch).bodies(k)
+    return found
+
+
+def _some_tile(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    k = SimpleNamespace(**knobs)
+    return "topk = 0 leaves no tile to deal out" if shares_out(k) and tiles_of(k, call) == 0 else None
+
+
+def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    """Splits that the caller fixed: whole clusters, at most one a tile and slice."""
+    splits, cluster = call.get("splits"), knobs.get("cluster", 1)
+    if splits is None:
+        return None
+    if splits % cluster:
+        return f"splits = {splits} is no multiple of the cluster of {cluster}"
+    most = max(cluster, tiles_of(SimpleNamespace(**knobs), call) * knobs.get("slices", 1))
+    if splits > most:
+        return f"splits = {splits} exceeds {most}, one a tile and slice"
+    k = SimpleNamespace(**knobs)
+    sliced = getattr(k, "slices", 1) > 1
+    if splits == cluster or not (sliced or shares_out(k)):
+        return None
+    if sliced and merged_rows(k) % (splits // cluster):
+        return f"splits = {splits} in clusters of {cluster} share out no {merged_rows(k)} rows evenly"
+    ctas, slots = blocks_of(k, call) * splits, call["sms"] * (sliced_ctas_per_sm(k) if sliced else 1)
+    if ctas > slots:
+        return f"splits = {splits} of {call['t']} queries are {ctas} CTAs that wait for one another, where {slots} run at once"
+    return None
+
+
+def _heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    """Blocks that may have fewer heads serve the calls that no kernel of whole blocks is built for."""
+    heads, built = call.get("heads"), knobs.get("heads")
+    if heads is None or built in (None, heads):
+        return None
+    if built != "any":
+        return f"heads = {heads}, built for {built}"
+    own = heads in HEADS and knobs.get("kv") not in OF_ANY_HEADS
+    return f"heads = {heads} have kernels of their own" if own else None
+
+
+def scratch(k: SimpleNamespace) -> tuple[OperandSpec, ...]:
+    """By what CTAs of a query join their parts: an inbox for each where CTAs share out the dims, elsewhere memory of the parts."""
+    if getattr(k, "slices", 1) > 1:
+        return (
+            OperandSpec(
+                "inboxes", ("inbox_words",), "int32", "workspace", zeroed=True, doc="parts of O with their lses, for each CTA"
+            ),
+            OperandSpec("splits", (), "int32", "scalar", doc="CTAs of a query and block of heads"),
+        )  # fmt: skip
+    heads = "padded_heads" if k.heads == "any" else "heads"
+    found = (
+        OperandSpec("o_partial", ("t", "splits", heads, LATENT_DIM), "float32", "workspace"),
+        OperandSpec("lse_partial", ("t", "splits", heads), "float32", "workspace", doc="base 2"),
+        OperandSpec("arrivals", ("counters",), "int32", "workspace", zeroed=True, doc="how many splits have come"),
+    )  # fmt: skip
+    if shares_out(k):
+        return (
+            *found,
+            OperandSpec("ctas", (), "int32", "scalar", doc="CTAs that share out the units, a block of heads"),
+        )
+    if k.cluster > 1:
+        return found
+    return (*found, OperandSpec("all_resident", (), "int32", "scalar", doc="1: all CTAs run at once"))
+
+
+PROGRAM = TileProgram(
+    op="sparse_mla",
+    problem=problems.get("sparse_mla"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+    scratch=scratch,
+    guards=(
+        Guard("heads", _heads),
+        built_for("kv", "form"),
+        Guard("topk", _some_tile),
+        Guard("splits", _splits),
+    ),
+)

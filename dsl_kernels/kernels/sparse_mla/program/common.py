@@ -1,0 +1,477 @@
+"""What the schedules of sparse MLA share: sizes, memory of the queries, and a CTA's walk over the tiles of its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from ....problems import layouts
+from ....tile.channel import Channel
+from ....tile.expressions import size_at
+from ....tile.frontend import Boolean, Float32, Int32, Names, State, inline, named, recorded
+from ....tile.lang import Buffer, Size, Space
+from ....tile.text import Global, Recorder, Value, View, ceildiv, dim, maximum, minimum
+from ..leaves import gather as leaf_gather
+
+LATENT_DIM, ROPE_DIM = Size(layouts.LATENT_DIM, "LATENT_DIM"), Size(layouts.ROPE_DIM, "ROPE_DIM")
+# The running maximum is raised only when it grew by this many powers of two, so most tiles need no rescaling.
+RESCALE_LOG2 = Size(8, "RESCALE_LOG2")
+
+
+class Kernel(Names):
+    """Pipelines, operands, sizes, scalars and buffers of sparse attention; which buffers there are depends on the schedule."""
+
+    kv: Channel
+    o: Channel
+    p: Channel
+    pe: Channel
+    q: Channel
+    raw: Channel
+    s: Channel
+    x: Channel
+    attn_sink: Global
+    ckv: Global
+    extra_indices: Global
+    extra_kv_pages: Global
+    extra_topk_length: Global
+    indices: Global
+    kpe: Global
+    kv_cache: Global
+    kv_pages: Global
+    lse: Global
+    lse_partial: Global
+    o_partial: Global
+    out: Global
+    q_nope: Global
+    q_pe: Global
+    q_rows: Global
+    topk_length: Global
+    all_resident: Int32
+    cached: Int32
+    ctas: Int32
+    extra_cached: Int32
+    extra_page_inverse: Int32
+    extra_page_shift: Int32
+    extra_page_size: Int32
+    extra_topk: Int32
+    has_extra_lengths: Int32
+    has_lengths: Int32
+    heads: Int32
+    n: Int32
+    page_gap: Int32
+    page_inverse: Int32
+    page_shift: Int32
+    page_size: Int32
+    splits: Int32
+    t: Int32
+    topk: Int32
+    empty_lse: Float32
+    lse_scale: Float32
+    sm_scale: Float32
+    acc: View
+    coming: View
+    held: View
+    o_s: View
+    p_s: View
+    peak: View
+    q_s: View
+    qpe_s: View
+    red_s: View
+    rows: View
+    scores: View
+    sinks: View
+    stat_s: View
+    sums: View
+    top: View
+    words: View
+    x_s: View
+
+
+def rope_dims(k: SimpleNamespace) -> Size:
+    """Dims of a row that are no values; of DeepSeek-V4's rows and of those without rope there are none."""
+    return ROPE_DIM if k.kv in ("bf16", "fp8") else Size(0, "ROPE")
+
+
+def unpacked(k: SimpleNamespace) -> bool:
+    """Whether rows are tokens that threads unpack to bf16."""
+    return k.kv in ("fp8", "nope8", "v4")
+
+
+def head_block(k: SimpleNamespace) -> int:
+    """Heads of one CTA: what its block says, or all. Tensor memory has room for 64, a warpgroup's registers for 32."""
+    most = Size(32 if hasattr(k, "stages") else 64, "HEAD_BLOCK")
+    return getattr(k, "block", 0) or min(k.heads, most)
+
+
+def heads_on_m(k: SimpleNamespace) -> bool:
+    """Whether heads lie on M instead of N: in Hopper's blocks of 64."""
+    return hasattr(k, "stages") and getattr(k, "block", 0) == 64
+
+
+def is_lone(k: SimpleNamespace) -> bool:
+    """Whether 64 heads lie on M in one CTA on Blackwell."""
+    return not hasattr(k, "stages") and (k.heads, k.tile, getattr(k, "block", 0)) == (64, 64, 64)
+
+
+def goes_on(k: SimpleNamespace) -> bool:
+    """Whether a CTA on Blackwell goes on from query to query: 16 heads of whole rows that threads copy, and heads on M."""
+    if hasattr(k, "stages"):
+        return False
+    return (
+        is_lone(k) or k.tile == 128 or (k.heads, k.kv, getattr(k, "gather", "")) == (16, "bf16", "cp_async")
+    )
+
+
+def shares_out(k: SimpleNamespace) -> bool:
+    """Whether a CTA takes a share of the tiles of all queries."""
+    return heads_on_m(k) or goes_on(k)
+
+
+def head_blocks(k: SimpleNamespace) -> Any:
+    """Blocks of heads of a query: so many, or what follows from the heads of a call that may have any number."""
+    if k.heads == "any":
+        return ceildiv(dim("heads"), head_block(k))
+    return k.heads // head_block(k)
+
+
+def one_block(k: SimpleNamespace) -> bool:
+    """Whether all heads of every call are one block."""
+    return bool(k.heads == head_block(k))
+
+
+def padded_heads(k: SimpleNamespace) -> Any:
+    """The heads that all blocks of a query have room for."""
+    return head_blocks(k) * head_block(k) if k.heads == "any" else k.heads
+
+
+def blocks_of(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
+    """Pairs of a query and a block of heads."""
+    return dims["t"] * size_at(head_blocks(k), dims)
+
+
+def sliced_ctas_per_sm(k: SimpleNamespace) -> int:
+    """Two CTAs of small tiles hide each other's exchange."""
+    return 2 if k.stages == 2 and head_block(k) <= 16 else 1
+
+
+def merged_rows(k: SimpleNamespace) -> int:
+    """Rows of 16 dims by 8 heads that a slice of O has. CTAs send one another whole rows, and merge whole rows."""
+    return LATENT_DIM // k.slices * head_block(k) // 128
+
+
+def queries(hb: int, dims: int, rope: int) -> tuple[Buffer, ...]:
+    """A block of heads of one query; without `rope` where its rope dims are among the others."""
+    found = (Buffer("q_s", Space.SHARED, (hb, dims), "bfloat16", swizzle=128),)
+    return (*found, *rope_rows("qpe_s", hb, rope))
+
+
+def rope_rows(name: str, rows: int, rope: int, stages: int = 1) -> tuple[Buffer, ...]:
+    """Rows of rope dims, where these have a place of their own."""
+    if not rope:
+        return ()
+    return (Buffer(name, Space.SHARED, (rows, rope), "bfloat16", stages, swizzle=min(128, 2 * rope)),)
+
+
+def tiles_of(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
+    """Tiles of a query in all scopes, each of which begins with a tile."""
+    return sum(-(-dims.get(topk, 0) // k.tile) for topk in ("topk", "extra_topk"))
+
+
+class Ids(State, Kernel):
+    """A lane's ids of one tile, and which ids of that tile are valid.
+
+    Attributes:
+        low, high: ids `lane` and `lane` + 32 of the tile that was read last; -1 past the last tile.
+        in_low, in_high: the valid ids of the tile that `vote` looked at, a bit a lane.
+        live: whether one of these is valid.
+        now_low, now_high: in a role that gathers, the cache rows of the tile that it is at.
+    """
+
+    low: Int32
+    high: Int32
+    in_low: Int32
+    in_high: Int32
+    live: Boolean
+    now_low: Value
+    now_high: Value
+
+    @recorded
+    def declare(self, suffix: str = "") -> None:
+        """Declare the variables, whose names in the kernel end with `suffix`."""
+        self.low = named(f"low{suffix}", 0)
+        self.high = named(f"high{suffix}", 0)
+        self.in_low = named(f"in_low{suffix}", 0)
+        self.in_high = named(f"in_high{suffix}", 0)
+        self.live = named(f"live{suffix}", False)
+
+    @recorded
+    def cache_rows(self, suffix: str = "") -> tuple[Value, Value]:
+        """The cache rows of the ids that were read last, as variables `now_low` and `now_high` with a suffix."""
+        low: Int32 = named(f"now_low{suffix}", 0)
+        high: Int32 = named(f"now_high{suffix}", 0)
+        leaf_gather.find_rows(
+            self.m, low, high, self.low, self.high, self.cached, self.page_inverse, self.page_shift,
+            self.page_gap,
+        )  # fmt: skip
+        return low, high
+
+    @recorded
+    def vote(self) -> None:
+        """Find out which of the ids that were read last are valid."""
+        leaf_gather.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, self.cached)
+
+    def read_ids(self, turn: Value) -> None:
+        """Read the ids of the tile of a turn."""
+        raise NotImplementedError
+
+    @recorded
+    def enter(self, turn: Value, *, keep_rows: bool = False) -> None:
+        """Go to the tile of a turn: `live` says whether it has a valid id. The ids of the next tile are read meanwhile.
+
+        Args:
+            keep_rows: keep this tile's rows as `now_low` and `now_high`.
+        """
+        self.vote()
+        if keep_rows:
+            self.now_low, self.now_high = self.cache_rows()
+        self.read_ids(turn + 1)
+
+
+class Walk(Ids):
+    """This CTA's query, heads and tiles. Every role walks the tiles that hold a valid id, on its own reading of the ids.
+
+    Attributes:
+        row, head0: the query, and the first head.
+        which: the slice of the dims.
+        split, splits_of_row: the CTA takes tiles `split`, `split + splits_of_row`, ...
+        end: how many of the query's ids count.
+        turns: the number of these tiles.
+        it: live tiles so far.
+    """
+
+    row: Value
+    head0: Value
+    which: Value
+    split: Value
+    splits_of_row: Value
+    end: Int32
+    turns: Int32
+    it: Int32
+
+    @recorded
+    def read_ids(self, turn: Value) -> None:
+        """Read the ids of the tile of a turn."""
+        tile = inline(self.split + turn * self.splits_of_row)
+        leaf_gather.read_ids(self.m, self.low, self.high, self.indices, self.row, tile, self.end)
+
+    @recorded
+    def take_all(self) -> None:
+        """Take all ids of the query as those that count."""
+        self.end = self.topk
+        self.turns = 0
+        self.count_turns()
+
+    @recorded
+    def take_counted(self) -> None:
+        """Take so many ids of the query as the call says."""
+        if self.has_lengths != 0:
+            self.end = ids_that_count(self.m, self.topk_length, self.row, self.topk)
+            self.count_turns()
+
+    @recorded
+    def count_turns(self) -> None:
+        """Find out how many tiles are this CTA's."""
+        tiles = inline(self.tiles())
+        self.turns = (tiles - self.split + self.splits_of_row - 1) // self.splits_of_row
+
+    def tiles(self) -> Value:
+        """The query's tiles with ids that count."""
+        return ceildiv(self.end, self.m.k.tile)
+
+
+class TwoScopes(Walk):
+    """A walk over the tiles of two scopes, one after the other.
+
+    Attributes:
+        extra_end: how many of the query's ids of the second scope count.
+        known: the tokens of the scope whose ids were read last.
+        of_extra: whether these are of the second scope.
+        now_extra: in a role that gathers, whether the tile that it is at is.
+    """
+
+    extra_end: Int32
+    known: Int32
+    of_extra: Boolean
+    now_extra: Value
+
+    @recorded
+    def declare(self, suffix: str = "") -> None:
+        super().declare(suffix)
+        self.known = 0
+        self.of_extra = False
+
+    @recorded
+    def read_ids(self, turn: Value) -> None:
+        m, tile, tiles = self.m, self.split + turn * self.splits_of_row, ceildiv(self.end, self.m.k.tile)
+        ids = self.low, self.high
+        self.of_extra = tile >= tiles
+        self.known = self.cached
+        if self.of_extra:
+            self.known = self.extra_cached
+            leaf_gather.read_ids(m, *ids, self.extra_indices, self.row, tile - tiles, self.extra_end)
+        else:
+            leaf_gather.read_ids(m, *ids, self.indices, self.row, tile, self.end)
+
+    @recorded
+    def take_all(self) -> None:
+        self.extra_end = self.extra_topk
+        super().take_all()
+
+    @recorded
+    def take_counted(self) -> None:
+        if self.has_extra_lengths != 0:
+            self.extra_end = ids_that_count(self.m, self.extra_topk_length, self.row, self.extra_topk)
+            self.count_turns()
+        super().take_counted()
+
+    def tiles(self) -> Value:
+        return ceildiv(self.end, self.m.k.tile) + ceildiv(self.extra_end, self.m.k.tile)
+
+    @recorded
+    def vote(self) -> None:
+        leaf_gather.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, self.known)
+
+    @recorded
+    def cache_rows(self, suffix: str = "") -> tuple[Value, Value]:
+        """The ids that were read last, as variables `now_low` and `now_high` with a suffix; `now_extra` says of which scope."""
+        low: Int32 = named(f"now_low{suffix}", self.low)
+        high: Int32 = named(f"now_high{suffix}", self.high)
+        self.now_extra = named(f"now_extra{suffix}", self.of_extra)
+        return low, high
+
+    @recorded
+    def pages_of_tile(self) -> tuple[Value, ...]:
+        """Of the scope that the tile is of: its tokens, and the inverse, the shift and the size of its pages."""
+        known: Int32 = named("now_cached", self.cached)
+        inverse: Int32 = named("now_inverse", self.page_inverse)
+        shift: Int32 = named("now_shift", self.page_shift)
+        size: Int32 = named("now_size", self.page_size)
+        if self.now_extra:
+            known = self.extra_cached
+            inverse = self.extra_page_inverse
+            shift = self.extra_page_shift
+            size = self.extra_page_size
+        return known, inverse, shift, size
+
+
+@recorded
+def at_cache(walk: Any, use: Callable[..., None], *, ahead: bool = False) -> None:
+    """Call `use` with the memory of a tile's tokens, and what finds a token there.
+
+    Args:
+        walk: where there are two scopes, `now_extra` says of which one the tile is.
+        ahead: the tile is that whose ids were read last, of which `of_extra` says it.
+    """
+    if walk.m.k.kv != "v4":
+        use(walk.kv_cache, walk.n)
+    elif walk.of_extra if ahead else walk.now_extra:
+        use(
+            walk.extra_kv_pages, walk.extra_cached, walk.extra_page_inverse, walk.extra_page_shift,
+            walk.extra_page_size,
+        )  # fmt: skip
+    else:
+        use(walk.kv_pages, walk.cached, walk.page_inverse, walk.page_shift, walk.page_size)
+
+
+@recorded
+def start(m: Recorder) -> Walk:
+    """Find this CTA's place, and read its first ids. Nothing before that reads what the previous kernel wrote."""
+    walk: Walk = TwoScopes(m) if m.k.kv == "v4" else Walk(m)
+    blocks, slices, splits = head_blocks(m.k), slices_of(m), walk.splits
+    walk.row = m.block(0) if one_block(m.k) else m.block(0) // blocks
+    walk.head0 = 0 if one_block(m.k) else m.block(0) % blocks * m.c.head_block
+    if slices > 1:
+        m.comment("The CTAs of a slice group have consecutive ranks and walk the same tiles.")
+    walk.which = m.block(1) % slices if slices > 1 else 0
+    clustered = len(m.schedule.axes) == 3
+    walk.split = m.block(2) * (m.k.cluster // slices) + m.block(1) // slices if clustered else m.block(1)
+    walk.splits_of_row = splits // slices if clustered else splits
+    walk.take_all()
+    walk.it = 0
+    walk.declare()
+    # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
+    if m.arch.tmem_columns:
+        m.depend()
+    m.barriers_stand()
+    if slices > 1:
+        m.comment("The other CTAs' barriers must stand before anything is sent to them.")
+        m.cluster_arrive(relaxed=True)
+    if not m.arch.tmem_columns:
+        m.depend()
+    walk.take_counted()
+    walk.read_ids(0)
+    return walk
+
+
+@recorded
+def ids_that_count(m: Recorder, lengths: Global, row: Value, topk: Value) -> Value:
+    """How many of a query's ids count, where the call says so."""
+    return maximum(minimum(m.word(lengths, row), topk), 0)
+
+
+@recorded
+def end_of_cluster(m: Recorder) -> None:
+    """A role that does not merge arrives at the cluster's barriers all the same."""
+    if m.k.cluster > 1:
+        if slices_of(m) == 1:
+            m.cluster_arrive()
+        m.cluster_wait()
+
+
+@recorded
+def merge_splits(
+    walk: Walk, barrier: str, merge: Callable[[Value, Value], None], query: Value | None = None
+) -> None:
+    """After the splits of a query have left their parts: `merge(share, shares)` joins this CTA's share of the result.
+
+    Splits of a cluster meet by its barrier, all splits of a query by a counter. Where there are more clusters, or CTAs that do
+    not all run at once, nobody waits: the last CTA to come merges alone. `query` numbers the query and block of heads; by default
+    the grid's first axis does.
+    """
+    m, cluster, splits = walk.m, walk.m.k.cluster, walk.splits
+    query = inline(m.block(0) if query is None else query)
+    merges: Boolean = True
+    if cluster > 1:
+        m.cluster_arrive()
+        m.cluster_wait()
+        if splits > cluster:
+            counter = inline(query * cluster + m.block(1))
+            m.take_ticket(merges, "last_s", "arrivals", counter, splits // cluster, barrier)
+        if merges:
+            merge(m.block(1), cluster)
+    else:
+        share: Int32 = walk.split
+        shares: Int32 = splits
+        together = inline(walk.all_resident != 0)
+        if together:
+            m.count_in("arrivals", query, barrier)
+            m.await_count("arrivals", query, splits, barrier)
+        else:
+            m.take_ticket(merges, "last_s", "arrivals", query, splits, barrier)
+            share = 0
+            shares = 1
+        if merges:
+            merge(share, shares)
+        if together:
+            m.count_out("arrivals", query, splits, barrier)
+
+
+def heads_of_call(m: Recorder) -> Any:
+    """The heads of the call, where its last block may have room for more; None where all blocks are full."""
+    return Kernel(m).heads if m.k.heads == "any" else None
+
+
+def slices_of(m: Recorder) -> int:
+    """CTAs that share out the dims of one split."""
+    return getattr(m.k, "slices", 1)

@@ -1,0 +1,245 @@
+"""Sparse MLA of 64 heads on Blackwell with heads on M in one CTA, which goes on from query to query.
+
+    S[heads, tokens] = Q K^T,   P = online softmax over tokens,   O[heads, 512] += P V
+
+Products are of 64 rows by `.ws`, which takes all lanes of tensor memory. A gathered unit of 64 tokens by 128 dims is read twice
+where it lies: K-major as keys, MN-major as values. Counted a tile: 73,728 bytes gathered, which an SM takes in 1603 clocks at
+46 bytes a clock; tensor cores 816 of scores (80 of each of seven panels with A in tensor memory, 128 of the two others) and 768 of
+values; the port of shared memory at 128 bytes 2112 (queries 128, keys 576, weights 256 and 64, values 512, copies 576). Tensor
+memory, 512 columns: 256 of O, 32 of S, 224 of seven of nine panels of the queries. Shared memory, 225 KB: 12 units (192), which are
+three tiles in flight, the rope dims of one (8), the other queries (16), P (8), the rest 1.
+
+| ring | filled by | read by | slots, uses | full counts | empty counts |
+|---|---|---|---|---|---|
+| qt, qs | softmax: tensor, shared memory | mma | 1, one a query | 4 | commit, after the query's last scores |
+| front, back | gather4, half of the latent dims each | mma | 6, two a tile | bytes | commit, after the values |
+| pe | back: gather4 | mma | 1, one a tile | bytes | commit, after the scores |
+| s | mma | softmax | 1, one a tile | commit | 4 |
+| p | softmax | mma | 1, one a tile | 4 | commit; gives back o |
+| o | mma | softmax | 1, one a tile | commit | - (full of p) |
+
+A use's parity is that of its number over the slots; numbers go on from query to query.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+from ....arch import ArchSpec
+from ....device.torch import fragment
+from ....tile.channel import Channel
+from ....tile.frontend import Int32, Names, recorded
+from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
+from ....tile.text import Global, Recorder, Rows, Value, View, dim
+from ..leaves import blackwell as leaf_sm100
+from ..leaves import lone as leaf
+from ..leaves import pair as leaf_pair
+from ..leaves.pair import HALF
+from .blackwell import UNIT, UNITS, row_map
+from .common import LATENT_DIM, ROPE_DIM
+from .pair import softmax
+from .shares import TilesInTurn, each_query, start
+
+# Queries and keys go by panels of 64 of the 576 dims. The first queries are in tensor memory, the others in shared memory.
+PANEL, PANELS = Size(64, "PANEL"), 8
+IN_TENSOR = 7
+SIDES = ("front", "back")
+SIDE_STAGES = Size(6, "SIDE_STAGES")
+OWN_COLUMNS = Size(LATENT_DIM // 2, "OWN_COLUMNS")
+
+
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    shared, tensor, tokens = Space.SHARED, Space.TENSOR, k.tile
+    mma, softmax = (Reader("mma", Engine.TCGEN05),), (Reader("softmax", Engine.TMEM, "warp"),)
+    panels = tuple(f"q_t_{i}" for i in range(IN_TENSOR))
+
+    def scores(name: str, keys: str, queries: str, doc: str = "") -> Mma:
+        space = tensor if queries in panels else shared
+        return Mma(
+            name, "tcgen05", "mma", HALF, tokens, PANEL, "bfloat16", a_space=space, ws=True, a=queries, b=keys, acc="s_t", doc=doc
+        )  # fmt: skip
+
+    def values(side: str) -> Mma:
+        return Mma(
+            f"pv_{side}", "tcgen05", "mma", HALF, UNIT, tokens, "bfloat16", ws=True, b_major="mn", a="p_s", b=f"{side}_s", acc="o_t",
+            doc="O += P V, a unit of the dims",
+        )  # fmt: skip
+
+    return Schedule(
+        roles=(
+            Role("softmax", 4, doc="queries, online softmax, lazy rescale, epilogue, merge"),
+            Role("front", 1, doc="the first half of the latent dims of selected rows"),
+            Role("back", 1, doc="the other half, and the rope dims"),
+            Role("mma", 1, doc="issues every tcgen05.mma and commit"),
+        ),
+        buffers=(
+            Buffer("q_s", shared, (HALF, 2 * PANEL), "bfloat16", swizzle=128, doc="the last 64 latent dims, and the rope dims"),
+            *(
+                Buffer(f"{side}_s", shared, (tokens, UNIT), "bfloat16", SIDE_STAGES, swizzle=128, doc="read K-major for scores, MN-major for values")
+                for side in SIDES
+            ),
+            Buffer("pe_s", shared, (tokens, ROPE_DIM), "bfloat16", swizzle=128),
+            Buffer("p_s", shared, (HALF, tokens), "bfloat16", swizzle=128),
+            Buffer("red_s", shared, (2 * HALF,), "float32", 2, doc="maxima, then sums, of either half of the tokens, by tile parity"),
+            Buffer("o_t", tensor, (2 * HALF, OWN_COLUMNS), "float32"),
+            Buffer("s_t", tensor, (2 * HALF, tokens // 2), "float32"),
+            *(Buffer(panel, tensor, (2 * HALF, PANEL), "bfloat16", doc="rows twice") for panel in panels),
+            Buffer.own("scores", "softmax", tokens // 2, doc="then columns of O that are rescaled or stored"),
+            Buffer.own("weights", "softmax", tokens // 2, "bfloat16", doc="P, then O"),
+            *(Buffer.own(f"panel_{i}", "softmax", PANEL, "bfloat16", doc="queries") for i in range(5)),
+            *(Buffer.own(text, "softmax", PANEL // 2, "bfloat16", doc="queries") for text in ("latent", "rope")),
+            *(Buffer.own(text, "softmax", 1) for text in ("peak", "sums", "factor")),
+            *(Buffer.own(f"rows_{side}", side, tokens, "int32", 32, "ids of the rows to copy, alike in all lanes") for side in SIDES),
+        ),
+        pipelines=(
+            Pipeline("qt", panels, "softmax", Engine.TMEM, mma, fill_arrive="warp"),
+            Pipeline("qs", ("q_s",), "softmax", Engine.THREADS, mma, fill_arrive="warp"),
+            *(Pipeline(side, (f"{side}_s",), side, Engine.BULK, mma, SIDE_STAGES, doc="two units a tile; each is read twice") for side in SIDES),
+            Pipeline("pe", ("pe_s",), "back", Engine.BULK, mma),
+            Pipeline("s", ("s_t",), "mma", Engine.TCGEN05, softmax),
+            Pipeline("p", ("p_s",), "softmax", Engine.THREADS, mma, fill_arrive="warp", doc="also returns o"),
+            Pipeline("o", ("o_t",), "mma", Engine.TCGEN05, softmax, returned_by="p", accumulates=True),
+        ),
+        mmas=(
+            scores("qk_front", "front_s", panels[0], "S += Q K^T, a panel of the dims"),
+            scores("qk_back", "back_s", panels[0]),
+            scores("qk_last", "back_s", "q_s", "the last latent dims"),
+            scores("qk_pe", "pe_s", "q_s", "the rope dims"),
+            *map(values, SIDES),
+        ),
+        grid=(dim("ctas"),),
+        axes=("cta",),
+        named_barriers={"softmax": ("softmax",)},
+        constants={"head_block": HALF, "unit": 1},
+        maps=(row_map("ckv", LATENT_DIM), row_map("kpe", ROPE_DIM)),
+        min_ctas_per_sm=1,
+        resident=dim("splits") - 1,
+    )  # fmt: skip
+
+
+class OfRows(Names):
+    """What a CTA with heads on M has beside the names of the other kernels."""
+
+    qs: Channel
+    qt: Channel
+    factor: View
+    latent: View
+    rope: View
+    weights: View
+
+
+class Heads(TilesInTurn, OfRows):
+    """A walk of 64 heads over a share of the tiles of all queries."""
+
+    @recorded
+    def take_queries(self, row: Value, use: Value) -> None:
+        """A query, through registers: seven panels of its dims into tensor memory, the others into shared memory."""
+        m, q_t = self.m, self.qt.producer.acquire(use)
+        panels = tuple(m.buffer(f"panel_{i}") for i in range(5))
+        leaf_pair.take_queries(m, *panels, self.q_nope, row, self.head0)
+        for i, panel in enumerate(panels):
+            fragment.write_tensor(m, getattr(q_t, f"q_t_{i}"), panel, m.thread)
+        leaf.take_more_queries(
+            m, panels[0], panels[1], self.latent, self.rope, self.q_nope, self.q_pe, row, self.head0, 5 * PANEL,
+        )  # fmt: skip
+        for i in range(2):
+            fragment.write_tensor(m, getattr(q_t, f"q_t_{5 + i}"), panels[i], m.thread)
+        q_t.commit()
+        q_s = self.qs.producer.acquire(use)
+        leaf_pair.leave_queries(m, q_s.view(), self.latent, self.rope)
+        q_s.commit()
+
+    def mask(self) -> None:
+        """Scale the logits, and hide tokens without a valid id."""
+        leaf.mask_half(self.m, self.scores, self.in_low, self.in_high, self.sm_scale)
+
+    def store_weights(self, target: View) -> None:
+        """The weights of a thread's tokens."""
+        leaf.store_half(self.m, target, self.weights)
+
+    def write_output(self, to: Global, sums: View, split: Value | None, some: Value) -> None:
+        """What a thread has of O, over its sum."""
+        leaf.write_units(
+            self.m, to, sums, self.row, self.head0, split, some=some, held=self.scores, rounded=self.weights,
+            factor=self.factor, heads=self.m.k.heads, splits=self.splits,
+        )  # fmt: skip
+
+
+@recorded
+def _gather(m: Recorder, walk: Heads, side: int) -> None:
+    """Half of the latent dims of the rows of each tile, and by the second role the rope dims."""
+    rows = m.buffer(f"rows_{SIDES[side]}")
+    ring = m.channel(SIDES[side]).producer
+
+    def gather() -> None:
+        for turn in range(walk.turns):
+            walk.enter(turn, keep_rows=True)
+            if walk.live:
+                leaf_sm100.spread_ids(m, rows, low=walk.now_low, high=walk.now_high)
+                for c in range(UNITS // 2):
+                    unit = ring.acquire(walk.it * (UNITS // 2) + c)
+                    m.bulk(unit.view(), Rows("ckv_map", rows, (side * (UNITS // 2) + c) * UNIT), unit)
+                    unit.commit()
+                if side:
+                    pe = walk.pe.producer.acquire(walk.it)
+                    m.bulk(pe.view(), Rows("kpe_map", rows, 0), pe)
+                    pe.commit()
+                walk.it += 1
+
+    each_query(m, walk, gather)
+
+
+@recorded
+def _issue(m: Recorder, walk: Heads) -> None:
+    """The MMA warp: scores of tile i + 1 are issued before the values of tile i, so that softmax never idles."""
+    each = UNITS // 2
+
+    def attend() -> None:
+        q_t = walk.qt.reader.wait(walk.done)
+        q_s = walk.qs.reader.wait(walk.done)
+        begin: Int32 = walk.it
+        for turn in range(walk.turns + 1):
+            walk.enter(turn)
+            late = walk.it > begin
+            before = walk.it - 1
+            if walk.live:
+                s = walk.s.producer.acquire(walk.it)
+                for panel in range(PANELS):
+                    side, c = SIDES[panel // (2 * each)], panel // 2 % each
+                    ring = m.channel(side).reader
+                    use = walk.it * each + c
+                    unit = ring.slot(use) if panel % 2 else ring.wait(use)
+                    keys = unit.view().columns(panel % 2 * PANEL, PANEL)
+                    if panel < IN_TENSOR:
+                        m.multiply(
+                            f"qk_{side}", s.view(), getattr(q_t, f"q_t_{panel}"), keys, accumulate=panel > 0
+                        )
+                    else:
+                        m.multiply("qk_last", s.view(), q_s.q_s.columns(0, PANEL), keys, accumulate=True)
+                pe = walk.pe.reader.wait(walk.it)
+                m.multiply("qk_pe", s.view(), q_s.q_s.columns(PANEL, PANEL), pe.pe_s, accumulate=True)
+                pe.release()
+                s.commit()
+                walk.it += 1
+            if turn == walk.turns:
+                q_t.release()
+                q_s.release()
+            if late and (walk.live or turn == walk.turns):
+                p = walk.p.reader.wait(before)
+                o = walk.o.producer.acquire(before)
+                for number in range(UNITS):
+                    side = SIDES[number // each]
+                    unit = m.channel(side).reader.slot(before * each + number % each)
+                    dims = o.o_t.columns(number * leaf.UNIT_COLUMNS, leaf.UNIT_COLUMNS)
+                    m.multiply(f"pv_{side}", dims, p.p_s, unit.view(), accumulate=before > begin)
+                    unit.release()
+                p.release()
+                o.commit()
+
+    each_query(m, walk, attend)
+
+
+def bodies(k: SimpleNamespace) -> dict[str, Body]:
+    gathers: dict[str, Body] = {role: partial(_gather, side=side) for side, role in enumerate(SIDES)}
+    return {START: partial(start, of=Heads), "softmax": softmax, **gathers, "mma": _issue}

@@ -1,0 +1,424 @@
+"""Sparse MLA on Hopper with heads on N: whole rows, or CTAs that share out the dims and add their partial scores.
+
+The fp8 tokens of whole rows are copied as they are, half a tile at a time, and unpacked from shared memory: more of them are
+in flight that way than a warpgroup's registers hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+from ....arch import ArchSpec
+from ....problems import layouts
+from ....tile.frontend import Boolean, recorded
+from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
+from ....tile.text import Global, Recorder, Value, View, dim
+from ..leaves import gather as leaf_gather
+from ..leaves import gather_v4 as leaf_v4
+from ..leaves import results as leaf
+from ..leaves import softmax as leaf_softmax
+from .common import (
+    LATENT_DIM,
+    ROPE_DIM,
+    TwoScopes,
+    Walk,
+    at_cache,
+    end_of_cluster,
+    head_block,
+    head_blocks,
+    heads_of_call,
+    merge_splits,
+    merged_rows,
+    padded_heads,
+    queries,
+    rope_dims,
+    rope_rows,
+    sliced_ctas_per_sm,
+    start,
+    unpacked,
+)
+
+# The most half tiles of fp8 tokens in flight, and the bytes of barriers and small buffers beside the tiles.
+MOST_STAGED, SMALL_BYTES = 4, 512
+# The leaves that load and renew a slice of tokens that are unpacked in registers.
+TOKEN_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
+    "fp8": (leaf_gather.load_tokens, leaf_gather.renew_tokens),
+    "v4": (leaf_v4.load_v4_tokens, leaf_v4.renew_v4_tokens),
+}
+
+
+def _roles(k: SimpleNamespace) -> tuple[Role, ...]:
+    """A warpgroup that attends and one that gathers; whole fp8 tokens are unpacked by two more."""
+    attend, gather = "queries, both products, softmax, merge, output", "selected rows into the ring"
+    if not _staged(k):
+        return Role("attend", 4, doc=attend), Role("gather", 4, doc=gather)
+    return (
+        Role("attend", 4, 224, attend),
+        Role("unpack", 8, 104, "staged tokens to bf16 rows"),
+        Role("gather", 4, 80, "selected tokens as they are"),
+    )
+
+
+def _staged(k: SimpleNamespace) -> bool:
+    """Whether tokens are staged in shared memory, and unpacked from there."""
+    return unpacked(k) and k.slices == 1
+
+
+def _ring(k: SimpleNamespace) -> Pipeline:
+    """Tiles of rows: copied asynchronously as they are, or written by the threads that unpack them."""
+    producer = "unpack" if _staged(k) else "gather"
+    fill = Engine.THREADS if unpacked(k) else Engine.CP_ASYNC
+    reader = Reader("attend", Engine.WGMMA)
+    rows = ("ckv_s", "kpe_s") if rope_dims(k) else ("ckv_s",)
+    return Pipeline("kv", rows, producer, fill, (reader,), k.stages, doc="live tiles of the split")
+
+
+def _stage(
+    k: SimpleNamespace, arch: ArchSpec, others: int
+) -> tuple[tuple[Buffer, ...], tuple[Pipeline, ...]]:
+    """Where half tiles of tokens come in, as many as shared memory has room for beside the others."""
+    if not _staged(k):
+        return (), ()
+    tokens, shared = k.tile // 2, Space.SHARED
+    room = arch.smem_per_cta - others - SMALL_BYTES
+    stages = Size(min(MOST_STAGED, room // (tokens * layouts.FP8_TOKEN_BYTES)), "STAGED_HALVES")
+    # Of DeepSeek-V4's tokens the last dims are bf16 too.
+    rope = Buffer("raw_pe_s", shared, (tokens, ROPE_DIM), "bfloat16", stages, swizzle=128)
+    beside = () if k.kv == "nope8" else (rope,)
+    parts = ("raw_s", *(buffer.name for buffer in beside), "scale_s")
+    return (
+        Buffer("raw_s", shared, (tokens, LATENT_DIM // 4), "int32", stages, swizzle=128, doc="four fp8 values a word"),
+        *beside,
+        Buffer("scale_s", shared, (tokens, 2), "int32", stages, doc="a UE8M0 for each 64 values")
+        if k.kv == "v4"
+        else Buffer("scale_s", shared, (tokens, 4), "int32", stages, doc="a float32 for each 128 values"),
+    ), (
+        Pipeline(
+            "raw", parts, "gather", Engine.CP_ASYNC, (Reader("unpack", Engine.THREADS),), stages,
+            doc="half tiles of tokens",
+        ),
+    )  # fmt: skip
+
+
+def _products(tile: int, hb: int, dims: int, rope: int) -> tuple[Mma, ...]:
+    """S^T = K Q^T in two parts, and O^T += K^T P^T; eight heads lie along the rows of P."""
+    of_rope = (
+        Mma("qk_pe", "wgmma", "attend", tile, hb, rope, "bfloat16", a="kpe_s", b="qpe_s", acc="scores"),
+    )
+    return (
+        Mma("qk_nope", "wgmma", "attend", tile, hb, dims, "bfloat16", a="ckv_s", b="q_s", acc="scores", doc="S^T = K Q^T"),
+        *(of_rope if rope else ()),
+        Mma(
+            "pv", "wgmma", "attend", dims, hb, tile, "bfloat16", a_major="mn", b_major="mn" if hb > 8 else "k",
+            a="ckv_s", b="p_s", acc="acc", doc="O^T += K^T P^T",
+        ),
+    )  # fmt: skip
+
+
+def _exchange(k: SimpleNamespace, hb: int, dims: int) -> tuple[tuple[Buffer, ...], tuple[Pipeline, ...]]:
+    """What the CTAs of a slice group, and those that have the same slice, send one another."""
+    # Parts come when the ring is done with; what that leaves is L1, which the loads of fp8 tokens go through.
+    fits = merged_rows(k) * (128 + hb) * 4 <= k.stages * k.tile * int(dims) * 2
+    reader, shared = (Reader("attend", Engine.THREADS),), Space.SHARED
+    return (
+        Buffer("x_s", shared, (k.slices - 1, hb // 8, 128, 4), "float32", 2, doc="partial scores of the other slices"),
+        Buffer(
+            "o_s", shared, (merged_rows(k), 128 + hb), "float32", alias="ckv_s" if fits else None,
+            doc="normalised parts of a share of O, 16 dims by 8 heads a row, and their lses",
+        ),
+    ), (
+        Pipeline("x", ("x_s",), "attend", Engine.PEERS, reader, 2, doc="partial scores"),
+        Pipeline("o", ("o_s",), "attend", Engine.GRID, reader, rounds="once", through="inboxes", meets="attend", doc="parts of O"),
+    )  # fmt: skip
+
+
+def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
+    """What threads have: of the scores and of O as products leave them; and of each head of their own."""
+    columns = Size(hb // 4, "OWN_COLUMNS")
+    for text, rows, title in (("scores", k.tile, "OWN_SCORES"), ("acc", dims, "OWN_OUTPUTS")):
+        yield Buffer(
+            text,
+            Space.REGISTER,
+            (rows, hb),
+            "float32",
+            role="attend",
+            per_thread=Size(rows * hb // 128, title),
+        )
+    # Their part of the running sums, the maxima of a tile, those that P is below, and the sinks of the rows that they merge.
+    own = {"sums": columns, "top": columns, "peak": columns, **({"sinks": hb // 8} if k.slices > 1 else {})}
+    for text, each in own.items():
+        yield Buffer.own(text, "attend", each)
+    if unpacked(k) and not _staged(k):
+        each = leaf_v4.v4_words(dims // 64, 2) if k.kv == "v4" else 8 + dims * 9 // 64
+        yield Buffer.own("words", "gather", each, "uint32", doc="tokens in flight")
+
+
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    """Heads on N; each CTA of a slice group with its part of the dims, so that no accumulator crosses between them."""
+    hb, sliced, shared = head_block(k), k.slices > 1, Space.SHARED
+    dims, rope = Size(LATENT_DIM // k.slices, "DIMS"), Size(rope_dims(k) // k.slices, "ROPE")
+    weights = (k.tile, hb) if hb > 8 else (hb, k.tile)
+    tiles = (
+        *queries(hb, dims, rope),
+        Buffer("ckv_s", shared, (k.tile, dims), "bfloat16", k.stages, swizzle=128, doc="read K-major for scores, MN-major for values"),
+        *rope_rows("kpe_s", k.tile, rope, k.stages),
+        Buffer("p_s", shared, weights, "bfloat16", swizzle=min(128, 2 * weights[1])),
+        Buffer("red_s", shared, (hb, 4), "float32", doc="maxima, then sums, across warps"),
+    )  # fmt: skip
+    staged, raw = _stage(k, arch, sum(buffer.bytes for buffer in tiles))
+    sent, exchange = _exchange(k, hb, dims) if sliced else ((Buffer("last_s", shared, (1,), "int32"),), ())
+    blocks, splits = dim("t") * head_blocks(k), dim("splits")
+    return Schedule(
+        roles=_roles(k),
+        buffers=(*tiles, *staged, *sent, *_held(k, hb, dims)),
+        pipelines=(*raw, _ring(k), *exchange),
+        mmas=_products(k.tile, hb, dims, rope),
+        grid=(blocks, splits) if k.cluster == 1 else (blocks, k.cluster, splits // k.cluster),
+        axes=("bx", "split") if k.cluster == 1 else ("bx", "rank", "part"),
+        cluster=(1, k.cluster, 1),
+        group=(1,) if k.cluster > 1 else (),
+        named_barriers={"attend": ("attend",)},
+        constants={"head_block": hb, "dims": dims, "rope": rope},
+        ctas_per_sm=sliced_ctas_per_sm(k) if sliced else 1,
+        # Without it ptxas may not know with how many registers a thread begins, and then gives none to those that need more.
+        min_ctas_per_sm=int(_staged(k)),
+        resident=splits // k.cluster - 1 if sliced else dim("all_resident") if k.cluster == 1 else 0,
+    )  # fmt: skip
+
+
+@recorded
+def _gather_rows(m: Recorder, walk: Walk) -> None:
+    """bf16 rows into the ring."""
+    for turn in range(walk.turns):
+        walk.enter(turn, keep_rows=True)
+        if walk.live:
+            kv = walk.kv.producer.acquire(walk.it)
+            parts = [(kv.ckv_s, walk.ckv, m.c.dims)]
+            if m.c.rope:
+                parts.append((kv.kpe_s, walk.kpe, m.c.rope))
+            for target, rows, columns in parts:
+                ids = (walk.now_low, walk.now_high)
+                leaf_gather.copy_rows(m, target, rows, walk.which * columns, columns, *ids, walk.n)
+            kv.commit()
+            walk.it += 1
+    end_of_cluster(m)
+
+
+@recorded
+def _gather_tokens(m: Recorder, walk: Walk) -> None:
+    """A slice of tokens into the ring, unpacked in registers."""
+    m.comment("As the words of a tile are written, those of the next one take their place.")
+    holds: Boolean = False
+    load, renew = TOKEN_LEAVES[m.k.kv]
+    for turn in range(walk.turns + 1):
+        walk.enter(turn, keep_rows=True)
+        if walk.live or turn == walk.turns:
+            tokens = (walk.which, m.c.dims, walk.now_low, walk.now_high)
+            if holds:
+                kv = walk.kv.producer.acquire(walk.it)
+                rows = (kv.ckv_s, kv.kpe_s) if m.c.rope else (kv.view(),)
+                at_cache(walk, lambda cache, *place: renew(m, walk.words, *rows, cache, *tokens, *place))
+                kv.commit()
+                walk.it += 1
+            else:
+                at_cache(walk, lambda cache, *place: load(m, walk.words, cache, *tokens, *place))
+            holds = walk.live
+    end_of_cluster(m)
+
+
+@recorded
+def _stage_tokens(m: Recorder, walk: Walk) -> None:
+    """Whole fp8 tokens as they are, half a tile at a time."""
+    for turn in range(walk.turns):
+        walk.enter(turn, keep_rows=True)
+        if walk.live:
+            for half, ids in enumerate((walk.now_low, walk.now_high)):
+                raw = walk.raw.producer.acquire(walk.it * 2 + half)
+                if m.k.kv == "nope8":
+                    leaf_gather.copy_nope8_tokens(m, raw.raw_s, raw.scale_s, walk.kv_cache, ids, walk.n)
+                else:
+                    leaf_gather.copy_tokens(
+                        m, raw.raw_s, raw.raw_pe_s, raw.scale_s, walk.kv_cache, ids, walk.n
+                    )
+                raw.commit()
+            walk.it += 1
+    end_of_cluster(m)
+
+
+@recorded
+def _stage_v4_tokens(m: Recorder, walk: TwoScopes) -> None:
+    """Tokens of DeepSeek-V4 of both scopes as they are, half a tile at a time."""
+    for turn in range(walk.turns):
+        walk.enter(turn, keep_rows=True)
+        if walk.live:
+            pages = walk.pages_of_tile()
+            for half, ids in enumerate((walk.now_low, walk.now_high)):
+                raw = walk.raw.producer.acquire(walk.it * 2 + half)
+                target = (raw.raw_s, raw.raw_pe_s, raw.scale_s)
+                if walk.now_extra:
+                    leaf_v4.copy_v4_tokens(m, *target, walk.extra_kv_pages, ids, *pages)
+                else:
+                    leaf_v4.copy_v4_tokens(m, *target, walk.kv_pages, ids, *pages)
+                raw.commit()
+            walk.it += 1
+    end_of_cluster(m)
+
+
+@recorded
+def _unpack(m: Recorder, walk: Walk) -> None:
+    """Whole fp8 tokens: each half tile from where it was staged to its place in the ring."""
+    for turn in range(walk.turns):
+        walk.enter(turn)
+        if walk.live:
+            kv = walk.kv.producer.acquire(walk.it)
+            for half in range(2):
+                raw = walk.raw.reader.wait(walk.it * 2 + half)
+                if m.k.kv == "nope8":
+                    leaf_gather.unpack_nope8_tokens(m, kv.view(), raw.raw_s, raw.scale_s, half)
+                elif m.k.kv == "v4":
+                    leaf_v4.unpack_v4_tokens(m, kv.ckv_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half)
+                else:
+                    leaf_gather.unpack_tokens(
+                        m, kv.ckv_s, kv.kpe_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half
+                    )
+                raw.release()
+            kv.commit()
+            walk.it += 1
+    end_of_cluster(m)
+
+
+@recorded
+def _attend_tiles(m: Recorder, walk: Walk) -> None:
+    """Both products and the softmax, tile by tile. Leaves O normalised, and its lse in `top`."""
+    c = m.c
+    parts: tuple[tuple[View, Global, int], ...]
+    if c.rope:
+        parts = ((walk.q_s, walk.q_nope, c.dims), (walk.qpe_s, walk.q_pe, c.rope))
+    else:
+        parts = ((walk.q_s, walk.q_rows, c.dims),)
+    for target, q, columns in parts:
+        leaf_gather.load_queries(
+            m, target, q, walk.row, walk.head0, c.head_block, walk.which * columns, columns, heads_of_call(m)
+        )
+    m.publish("attend", *(("q_s", "qpe_s") if c.rope else ("q_s",)))
+    m.fill(walk.acc, 0.0)
+    m.fill(walk.sums, 0.0)
+    m.fill(walk.peak, -math.inf)
+    if m.k.slices > 1:
+        m.cluster_wait()
+    for turn in range(walk.turns):
+        walk.enter(turn)
+        if walk.live:
+            kv = walk.kv.reader.wait(walk.it)
+            nope = m.multiply("qk_nope", walk.scores, kv.ckv_s, walk.q_s)
+            if c.rope:
+                m.multiply("qk_pe", walk.scores, kv.kpe_s, walk.qpe_s, accumulate=True, before=nope)
+            m.await_products()
+            if m.k.slices > 1:
+                _add_partial_scores(m, walk)
+            leaf_softmax.mask_scores(
+                m, walk.scores, low=walk.in_low, high=walk.in_high, sm_scale=walk.sm_scale,
+            )  # fmt: skip
+            _softmax_of_tile(m, walk)
+            m.multiply("pv", walk.acc, kv.ckv_s, walk.p_s, accumulate=True)
+            kv.release()
+            walk.it += 1
+    _normalise(m, walk)
+
+
+@recorded
+def _add_partial_scores(m: Recorder, walk: Walk) -> None:
+    """Exchange the partial scores of a tile with the other CTAs of the slice group, and add them."""
+    x = walk.x.producer.slot(walk.it)
+    x.commit()
+    leaf_softmax.send_scores(
+        m, walk.scores, slots=walk.x_s.stage(walk.it), to_slots=m.sender(x.x_s, x), rank=m.block(1),
+        slices=m.k.slices,
+    )  # fmt: skip
+    walk.x.reader.wait(walk.it)
+    leaf_softmax.add_scores(m, walk.scores, received=x.x_s, slices=m.k.slices)
+
+
+@recorded
+def _softmax_of_tile(m: Recorder, walk: Walk) -> None:
+    """From masked scores to P in shared memory: the maxima of the columns cross the warps, the sums do not."""
+    leaf_softmax.leave_maxima(m, walk.red_s, walk.scores)
+    m.meet("attend")
+    leaf_softmax.join_maxima(m, walk.top, walk.red_s)
+    leaf_softmax.online_softmax(
+        m, scores=walk.scores, sums=walk.sums, acc=walk.acc, peak=walk.peak, top=walk.top,
+    )  # fmt: skip
+    leaf_softmax.store_weights(m, walk.p_s, walk.scores)
+    m.publish("attend", "p_s")
+
+
+@recorded
+def _normalise(m: Recorder, walk: Walk) -> None:
+    """Normalise O, and leave its lse in `top`."""
+    leaf_softmax.leave_sums(m, walk.red_s, walk.sums)
+    m.meet("attend")
+    leaf_softmax.join_sums(m, walk.top, walk.red_s)
+    leaf_softmax.normalise(m, walk.acc, walk.top, walk.peak)
+
+
+@recorded
+def _attend_whole(m: Recorder, walk: Walk) -> None:
+    """Whole rows: all tiles of a query, or some that are merged with those of other splits."""
+    splits, row, head0 = walk.splits, walk.row, walk.head0
+    columns = m.schedule.buffer("top").per_thread
+
+    def merge(share: Value, shares: Value) -> None:
+        leaf.merge_parts(
+            m, row, head0, splits, share, shares, columns, leaf.ON_N, walk.out, walk.lse, walk.o_partial,
+            walk.lse_partial, walk.attn_sink, walk.splits, padded_heads(m.k), walk.lse_scale, walk.empty_lse,
+            heads_of_call(m),
+        )  # fmt: skip
+
+    _attend_tiles(m, walk)
+    if m.k.cluster == 1 and splits == 1:
+        leaf.write_outputs(
+            m, walk.acc, walk.top, walk.attn_sink, walk.out, walk.lse, row, head0, walk.lse_scale, walk.empty_lse,
+            heads_of_call(m),
+        )  # fmt: skip
+    else:
+        leaf.leave_part(
+            m, walk.acc, lses=walk.top, row=row, head0=head0, side=leaf.ON_N, split=walk.split,
+            o_partial=walk.o_partial, lse_partial=walk.lse_partial, splits=walk.splits, padded=padded_heads(m.k),
+        )  # fmt: skip
+        merge_splits(walk, "attend", merge)
+
+
+@recorded
+def _attend_slice(m: Recorder, walk: Walk) -> None:
+    """A slice of the dims: the CTAs of a slice group add their partial scores, and all that hold a slice merge its rows."""
+    which, part, parts = walk.which, walk.split, walk.splits_of_row
+    leaf.load_sinks(m, walk.sinks, walk.attn_sink, walk.head0, heads_of_call(m))
+    _attend_tiles(m, walk)
+    top, kept, rows = walk.top, walk.o_s, walk.o.reader.slot(0)
+    first = m.block(0) * parts * m.k.slices + which
+    if parts > 1:
+        m.comment("The CTAs that hold this slice trade rows of O, so that each merges its share of them.")
+        words = m.schedule.buffer("o_s").stage_elements
+        leaf.send_parts(
+            m, walk.acc, lses=top, inbox=m.sender(rows.o_s, rows), words=words, first=first,
+            slices=m.k.slices, part=part, parts=parts,
+        )  # fmt: skip
+        walk.o.reader.wait(0, at=first + part * m.k.slices)
+    else:
+        leaf.keep_parts(m, kept, walk.acc, lses=top)
+        m.meet("attend")
+    leaf.merge_rows(
+        m, walk.out, walk.lse, received=kept, sinks=walk.sinks, row=walk.row, head0=walk.head0,
+        part=part, parts=parts, which=which, dims=m.c.dims, block=m.c.head_block,
+        lse_scale=walk.lse_scale, empty_lse=walk.empty_lse, heads=heads_of_call(m),
+    )  # fmt: skip
+
+
+def bodies(k: SimpleNamespace) -> dict[str, Body]:
+    unpack: dict[str, Body] = {"unpack": _unpack} if _staged(k) else {}
+    stage: Body = _stage_v4_tokens if k.kv == "v4" else _stage_tokens
+    gather = stage if _staged(k) else _gather_tokens if unpacked(k) else _gather_rows
+    attend = _attend_slice if k.slices > 1 else _attend_whole
+    return {START: start, "gather": gather, **unpack, "attend": attend}

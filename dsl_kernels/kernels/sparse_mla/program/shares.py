@@ -1,0 +1,375 @@
+"""How CTAs with 64 heads on M share out the tiles of all queries, and a CTA's walk over its share, from query to query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ....tile.frontend import Boolean, Int32, State, inline, recorded
+from ....tile.text import Expr, Recorder, Value, ceildiv, minimum
+from ..leaves import gather as leaf_gather
+from .common import Ids, Kernel, head_blocks, ids_that_count, one_block, unpacked
+
+
+class Units(State, Kernel):
+    """A CTA's walk over its share of the units. A unit is what is dealt out: a tile, or with bf16 a pair of tiles.
+
+    The units of all queries are numbered in a row, `span` for each query; those past a query's last one are empty.
+
+    Attributes:
+        head0: the first of this CTA's heads.
+        share: units of a CTA. This CTA has those from `unit` up to `end`; `unit` moves on with the walk.
+        done: queries that are done.
+        it: live units so far.
+        row: the query that the walk is at.
+        turn, turns: the unit of that query that is read next, and where this CTA's units of it end.
+        stop: the number of the query's first id that is not this CTA's, or does not count.
+        live: whether the unit that `vote` looked at has a valid id.
+        now: in a role that gathers a side of each tile, that side's cache rows of that unit.
+    """
+
+    head0: Value
+    share: Int32
+    span: Int32
+    unit: Int32
+    end: Value
+    done: Int32
+    it: Int32
+    row: Expr
+    turn: Int32
+    turns: Expr
+    stop: Value
+    live: Boolean
+    now: Int32
+
+    def declare(self) -> None:
+        """Declare the variables of the ids."""
+        raise NotImplementedError
+
+    def enter_query(self) -> Expr:
+        """Find out which units of the query `row` this CTA has: whether there is one."""
+        raise NotImplementedError
+
+    @recorded
+    def stop_at(self, tiles: Value) -> None:
+        """Find out which id of the query is the first that is not among those that count of so many tiles."""
+        counted: Int32 = self.topk
+        if self.has_lengths != 0:
+            counted = ids_that_count(self.m, self.topk_length, self.row, self.topk)
+        self.stop = minimum(tiles * _tokens(self.m), counted)
+
+    def read_first(self) -> None:
+        """Read the ids of the query's first unit."""
+        raise NotImplementedError
+
+    def read_ids(self, turn: Value) -> None:
+        """Read the ids of the unit of a turn."""
+        raise NotImplementedError
+
+    def vote(self) -> None:
+        """Find out which of the ids that were read last are valid."""
+        raise NotImplementedError
+
+    @recorded
+    def next_live(self, ids: Value | None = None) -> None:
+        """Go to the next unit with a valid id: `live` says whether there is one. Ids are read one unit ahead.
+
+        Args:
+            ids: `low` or `high`, whose rows are kept in `now` as those of that unit; past the last unit there is none.
+        """
+        if ids is not None:
+            self.keep(ids)
+        self.live = False
+        while not self.live and self.turn < self.turns:
+            self.vote()
+            if ids is not None:
+                self.keep(ids)
+            self.turn += 1
+            self.read_ids(self.turn)
+        if ids is not None:
+            self.find_rows()
+
+    @recorded
+    def keep(self, ids: Value) -> None:
+        """Keep the ids that were read last as those of the unit that the walk is at."""
+        self.now = ids
+
+    @recorded
+    def find_rows(self) -> None:
+        """Find the cache rows of the ids in `now`."""
+        leaf_gather.find_row(
+            self.m, self.now, self.now, self.cached, self.page_inverse, self.page_shift, self.page_gap
+        )
+
+
+class Tiles(Ids, Units):
+    """Units are tiles. Turns count a query's tiles from its first one on, so that this CTA's begin at some `turn`."""
+
+    @recorded
+    def enter_query(self) -> Expr:
+        self.turn = self.unit - self.row * self.span
+        self.turns = minimum(self.end - self.row * self.span, units_of_query(self.m))
+        return self.turn < self.turns
+
+    @recorded
+    def read_first(self) -> None:
+        self.stop_at(self.turns)
+        self.read_ids(self.turn)
+
+    @recorded
+    def read_ids(self, turn: Value) -> None:
+        leaf_gather.read_ids(self.m, self.low, self.high, self.indices, self.row, turn, self.stop)
+
+
+class TilesOfTwoScopes(Tiles):
+    """Units are tiles, a query's those of the second scope after those of the first.
+
+    Attributes:
+        near: the tiles of the first scope.
+        extra_stop: as `stop`, of the second scope.
+        known: the tokens of the scope whose ids were read last.
+        of_extra: whether these are of the second scope.
+        now_extra: whether the rows in `now` are.
+    """
+
+    near: Value
+    extra_stop: Value
+    known: Int32
+    of_extra: Boolean
+    now_extra: Boolean
+
+    @recorded
+    def declare(self, suffix: str = "") -> None:
+        super().declare(suffix)
+        self.known = 0
+        self.of_extra = False
+        self.now_extra = False
+
+    @recorded
+    def read_first(self) -> None:
+        self.near = ceildiv(self.topk, self.m.k.tile)
+        extra_counted: Int32 = self.extra_topk
+        if self.has_extra_lengths != 0:
+            extra_counted = ids_that_count(self.m, self.extra_topk_length, self.row, self.extra_topk)
+        self.extra_stop = minimum((self.turns - self.near) * self.m.k.tile, extra_counted)
+        super().read_first()
+
+    @recorded
+    def read_ids(self, turn: Value) -> None:
+        ids = self.low, self.high
+        self.of_extra = turn >= self.near
+        self.known = self.cached
+        if self.of_extra:
+            self.known = self.extra_cached
+            leaf_gather.read_ids(
+                self.m, *ids, self.extra_indices, self.row, turn - self.near, self.extra_stop
+            )
+        else:
+            leaf_gather.read_ids(self.m, *ids, self.indices, self.row, turn, self.stop)
+
+    @recorded
+    def vote(self) -> None:
+        leaf_gather.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, self.known)
+
+    @recorded
+    def keep(self, ids: Value) -> None:
+        super().keep(ids)
+        self.now_extra = self.of_extra
+
+    @recorded
+    def find_rows(self) -> None:
+        """Ids of pages are found where their tokens are read."""
+
+
+class OwnTurns(Units):
+    """Turns count this CTA's units of a query from 0 on.
+
+    Attributes:
+        first: the first of these units, among all of the query.
+    """
+
+    first: Value
+
+    @recorded
+    def enter_query(self) -> Expr:
+        self.first = self.unit - self.row * self.span
+        self.turns = minimum(self.end - self.unit, units_of_query(self.m) - self.first)
+        return self.turns > 0
+
+
+class TilesInTurn(Ids, OwnTurns):
+    """Units are tiles."""
+
+    @recorded
+    def read_first(self) -> None:
+        self.stop_at(self.first + self.turns)
+        self.read_ids(0)
+
+    @recorded
+    def read_ids(self, turn: Value) -> None:
+        leaf_gather.read_ids(
+            self.m, self.low, self.high, self.indices, self.row, self.first + turn, self.stop
+        )
+
+
+class Pairs(OwnTurns):
+    """Units are pairs of tiles.
+
+    Attributes:
+        left, right: the ids of both tiles of a pair.
+    """
+
+    left: Ids
+    right: Ids
+
+    @recorded
+    def declare(self) -> None:
+        self.left, self.right = Ids(self.m), Ids(self.m)
+        self.left.declare("_left")
+        self.right.declare("_right")
+        self.live = False
+
+    @recorded
+    def read_first(self) -> None:
+        self.stop_at((self.first + self.turns) * 2)
+        self.read_ids(0)
+
+    @recorded
+    def read_ids(self, turn: Value) -> None:
+        for number, ids in enumerate((self.left, self.right)):
+            tile = inline((self.first + turn) * 2 + number)
+            leaf_gather.read_ids(self.m, ids.low, ids.high, self.indices, self.row, tile, self.stop)
+
+    @recorded
+    def vote(self) -> None:
+        self.left.vote()
+        self.right.vote()
+        self.live = self.left.live | self.right.live
+
+
+@recorded
+def _walk_of(m: Recorder, of: Callable[[Recorder], Units] | None) -> Units:
+    """A walk over the units that a kernel deals out: `of` a class, where the kernel has one of its own."""
+    if of is not None:
+        return of(m)
+    if m.c.unit == 2:
+        return Pairs(m)
+    if m.arch.tmem_columns:
+        return TilesInTurn(m)
+    return TilesOfTwoScopes(m) if m.k.kv == "v4" else Tiles(m)
+
+
+@recorded
+def start(m: Recorder, of: Callable[[Recorder], Units] | None = None) -> Units:
+    """Find this CTA's block of heads and, while the kernel before this one ends, its share."""
+    walk = _walk_of(m, of)
+    walk.head0 = 0 if one_block(m.k) else place_of_cta(m)[1] * m.c.head_block
+    if not _found_late(m):
+        _find_share(m, walk)
+    walk.done = 0
+    walk.it = 0
+    walk.declare()
+    # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
+    if m.arch.tmem_columns:
+        m.depend()
+    m.barriers_stand()
+    if not m.arch.tmem_columns:
+        m.depend()
+    return walk
+
+
+@recorded
+def _tokens(m: Recorder) -> int:
+    """Tokens of a tile of one CTA: a pair of CTAs has two tiles at once."""
+    tokens: int = m.k.tile
+    return tokens // 2 if m.schedule.pairs else tokens
+
+
+@recorded
+def units_of_query(m: Recorder) -> Value:
+    """Units of a query: tiles, or pairs of them."""
+    tiles = inline(ceildiv(Kernel(m).topk, _tokens(m)))
+    if m.k.kv == "v4":
+        return tiles + ceildiv(Kernel(m).extra_topk, m.k.tile)
+    return (tiles + 1) // 2 if m.c.unit == 2 else tiles
+
+
+@recorded
+def place_of_cta(m: Recorder) -> tuple[Value, Value]:
+    """The number of this CTA's share, and its block of heads. The CTAs of a cluster have one share and different blocks."""
+    blocks = head_blocks(m.k)
+    if m.schedule.cluster_ctas > 1:
+        return m.block(0), m.block(1)
+    return m.block(0) if one_block(m.k) else m.block(0) // blocks, m.block(0) % blocks
+
+
+def _found_late(m: Recorder) -> bool:
+    """Whether each role finds its share for itself: where tokens are unpacked, ptxas spills what the start hands on."""
+    return unpacked(m.k)
+
+
+@recorded
+def _find_share(m: Recorder, walk: Units) -> None:
+    """Find which of all queries' units are this CTA's. Neighbouring CTAs have the same units, each for its own block of heads."""
+    units = inline(units_of_query(m))
+    walk.share = (units + walk.splits - 1) // walk.splits
+    walk.span = walk.share * walk.splits
+    m.comment("Not so many parts of each query: whole queries, or units regardless of queries.")
+    split_alike = inline(walk.ctas == walk.t * walk.splits)
+    if not split_alike:
+        walk.span = units
+        walk.share = (walk.t * units + walk.ctas - 1) // walk.ctas
+        if walk.splits == 1:
+            walk.share = (walk.t + walk.ctas - 1) // walk.ctas * units
+    walk.unit = place_of_cta(m)[0] * walk.share
+    walk.end = walk.unit + walk.share
+
+
+@recorded
+def each_query(m: Recorder, walk: Units, at_query: Callable[[], None]) -> None:
+    """Call `at_query` for each query of which this CTA has units."""
+    if _found_late(m):
+        _find_share(m, walk)
+    while walk.unit < walk.end:
+        walk.row = walk.unit // walk.span
+        some = inline(walk.enter_query())
+        if walk.row < walk.t and some:
+            walk.read_first()
+            at_query()
+            walk.done += 1
+        walk.unit = walk.row * walk.span + walk.span
+
+
+@recorded
+def has_next(walk: Units) -> Value:
+    """Whether this CTA has units of the query after the one that the walk is at."""
+    return ((walk.row + 1) * walk.span < walk.end) & (walk.row + 1 < walk.t)
+
+
+@recorded
+def parts_of_query(walk: Units, row: Value) -> tuple[Value, Value, Value]:
+    """The number of this CTA's part of a query, how many parts the query has, and the number of its counter."""
+    which, block = place_of_cta(walk.m)
+    from_cta = row * walk.span // walk.share
+    parts = (row * walk.span + units_of_query(walk.m) - 1) // walk.share - from_cta + 1
+    return which - from_cta, parts, row * head_blocks(walk.m.k) + block
+
+
+@recorded
+def merge_parts(walk: Units, barrier: str, merge: Callable[[Value, Value, Value], None]) -> None:
+    """After this CTA has left all of its parts: `merge(row, part, parts)` joins its share of each query that it has one of.
+
+    Args:
+        barrier: the named barrier of the threads that merge.
+        merge: takes the query, the number of this CTA's part of it, and how many there are.
+    """
+    m = walk.m
+    if walk.splits > 1:
+        walk.unit = place_of_cta(m)[0] * walk.share
+        while walk.unit < walk.end:
+            row = walk.unit // walk.span
+            part, parts, counter = parts_of_query(walk, row)
+            if row < walk.t and walk.unit - row * walk.span < units_of_query(m) and parts > 1:
+                m.await_count("arrivals", counter, parts, barrier)
+                merge(row, part, parts)
+                m.count_out("arrivals", counter, parts, barrier)
+            walk.unit = row * walk.span + walk.span

@@ -1,0 +1,1 @@
+"""Exact top-k selection of each row's scores, by histograms of their digits."""

@@ -1,0 +1,528 @@
+"""Exact top-k of scores in fp32, bf16 or fp16: ascending positions of the k largest of each row, ties to the lower position.
+
+Forms with options write the scores and, beside ids, the positions; add an offset to the positions of a row; take any row of
+the block table; or give ties to the higher position.
+
+Rows are ragged ([row_starts, row_ends)); a row with at most k scores is taken whole without reading them. Positions
+count from row_starts, with `absolute` from column 0; with page_size > 0 they become global token ids through the block
+table. NaN counts as larger than +inf, and -0.0 equals +0.0, as in torch.topk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from ..._discover import later
+from ...arguments import INT32_MAX
+from ...dtypes import DTYPES
+from ...problems.base import (
+    ROW_GRIDS,
+    WIDE_SCORES,
+    Comparison,
+    OperandSpec,
+    PointName,
+    Problem,
+    Values,
+    Workload,
+)
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
+
+
+def _lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    """Columns of each row, with starts and ends moved into the row as the kernels do."""
+    return o["row_ends"].long().clamp(max=dims["stride"]) - o["row_starts"].long().clamp(min=0)
+
+
+def _lines(o: Mapping[str, Any], rows: int) -> torch.Tensor:
+    """The row of the block table that each row of scores has."""
+    if o.get("has_sequences"):
+        lines: torch.Tensor = o["row_to_sequence"].long()
+        return lines
+    return torch.arange(rows, device=o["logits"].device) // int(o["next_n"])
+
+
+def _no_sequence(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    wrong: torch.Tensor = (o["row_to_sequence"] < 0) | (o["row_to_sequence"] >= dims["b"])
+    return wrong & (dims["has_sequences"] == 1)
+
+
+def _offset_too_far(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    wrong: torch.Tensor = o["offsets"].long() + dims["stride"] > INT32_MAX
+    return wrong & (dims["has_offsets"] == 1)
+
+
+def _outside_row(name: str) -> Callable[[Mapping[str, Any], Mapping[str, int]], torch.Tensor]:
+    return lambda o, dims: (o[name] < 0) | (o[name] > dims["stride"])
+
+
+def _past_table(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    page = dims["page_size"]
+    return (_lengths(o, dims) > dims["max_pages"] * page) & (page > 0)
+
+
+def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    table, page = o["block_table"], dims["page_size"]
+    if page == 0:
+        return torch.zeros_like(table, dtype=torch.bool)
+    pages = -(-_lengths(o, dims).clamp(min=0) // page)
+    lines = _lines(o, dims["rows"]).clamp(0, dims["b"] - 1)
+    used = pages.new_zeros(dims["b"]).scatter_reduce(0, lines, pages, "amax")
+    live = torch.arange(dims["max_pages"], device=table.device) < used[:, None]
+    return live & ((table < 0) | (table > (1 << 31) // page - 1))
+
+
+SCORES = {"default": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""Dtype of the scores by form without options."""
+OPTIONS = {"default": "options", "bf16": "bf16_options", "fp16": "fp16_options"}
+"""The form with options by that of the same scores without."""
+FORMS = {**SCORES, **{OPTIONS[form]: SCORES[form] for form in OPTIONS}}
+"""Dtype of the scores by form."""
+
+
+def _scores(form: str) -> OperandSpec:
+    return OperandSpec(
+        "logits",
+        ("rows", "stride"),
+        FORMS[form],
+        row_stride="logits_stride",
+        align=4 if FORMS[form] == "float32" else 2,
+        doc="scores; columns outside a row's range are garbage",
+    )
+
+
+OPERANDS = (
+    OperandSpec(
+        "row_starts",
+        ("rows",),
+        "int32",
+        align=4,
+        default=0,
+        values=(Values("0 to stride", _outside_row("row_starts"), "the nearest column"),),
+    ),
+    OperandSpec(
+        "row_ends",
+        ("rows",),
+        "int32",
+        align=4,
+        values=(
+            Values("0 to stride", _outside_row("row_ends"), "the nearest column"),
+            Values("at least row_starts", lambda o, dims: o["row_ends"] < o["row_starts"], "an empty row"),
+            Values("at most max_pages * page_size past row_starts", _past_table),
+        ),
+    ),
+    OperandSpec(
+        "block_table",
+        ("b", "max_pages"),
+        "int32",
+        doc="row r uses table row r // next_n; ignored when page_size is 0",
+        row_stride="block_table_stride",
+        align=4,
+        default=0,
+        sizes={"b": "1", "max_pages": "1"},
+        requires=("b * next_n >= rows or page_size == 0",),
+        values=(Values("page ids from 0 to 2^31 / page_size - 1 where a row's columns lie", _wrong_pages),),
+    ),
+    OperandSpec("next_n", (), "int32", "scalar"),
+    OperandSpec("page_size", (), "int32", "scalar", doc="tokens a page; 0: positions"),
+    OperandSpec(
+        "absolute",
+        (),
+        "int32",
+        "scalar",
+        doc="1: positions count from column 0, without pages; 0: from row_starts",
+    ),
+    OperandSpec(
+        "indices",
+        ("rows", "k"),
+        "int32",
+        "out",
+        doc="min(k, length) ids in ascending position, then -1",
+        row_stride="indices_stride",
+        align=4,
+        argument="out",
+        of_nothing=-1,
+    ),
+)
+
+
+def _flag(name: str, doc: str) -> OperandSpec:
+    return OperandSpec(name, (), "int32", "scalar", doc=f"1: {doc}")
+
+
+def _of_rows(name: str, flag: str, rows: str, doc: str, values: tuple[Values, ...] = ()) -> OperandSpec:
+    """An integer a row, which is read where `flag` is 1."""
+    return OperandSpec(
+        name, (rows,), "int32", align=4, default=0, sizes={rows: "1"}, requires=(f"{rows} == rows or {flag} == 0",),
+        doc=doc, values=values,
+    )  # fmt: skip
+
+
+def _beside(name: str, one: str, dtype: str, empty: float, doc: str) -> OperandSpec:
+    """An output in the order of the ids, which is written where the caller gives it."""
+    rows, columns = f"{one}_rows", f"{one}_columns"
+    return OperandSpec(
+        name, (rows, columns), dtype, "out", doc=doc, row_stride=f"{name}_stride", align=DTYPES[dtype].bytes, default=empty,
+        sizes={rows: "1", columns: "1"}, requires=(f"{rows} == rows and {columns} == k or has_{name} == 0",),
+        of_nothing=empty,
+    )  # fmt: skip
+
+
+def _operands(form: str) -> tuple[OperandSpec, ...]:
+    """The operands of a form; options come behind those of the form without."""
+    if form not in OPTIONS.values():
+        return (_scores(form), *OPERANDS)
+    return (
+        _scores(form),
+        *OPERANDS,
+        _of_rows(
+            "row_to_sequence", "has_sequences", "mapped_rows", "the row of the block table that each row uses, in place of r // next_n",
+            (Values("rows of the block table", _no_sequence),),
+        ),
+        _of_rows(
+            "offsets", "has_offsets", "offset_rows", "added to the positions of each row, without pages",
+            (Values("at most 2^31 - 1 - stride", _offset_too_far),),
+        ),
+        _flag("ties_higher", "of equal scores the higher position goes first; 0: the lower one"),
+        _flag("has_sequences", "row_to_sequence is read"),
+        _flag("has_offsets", "offsets are read"),
+        _flag("has_values", "values are written"),
+        _flag("has_positions", "positions are written"),
+        _beside("values", "value", FORMS[form], -math.inf, "the scores of the ids, and -inf where there is none"),
+        _beside("positions", "position", "int32", -1, "the positions that the block table maps to ids, and -1 where there is none"),
+    )  # fmt: skip
+
+
+def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
+    """Scores of one of the distributions that break selection kernels.
+
+    normal, tight (shared leading bits), ties (multiples of 0.25), equal, outlier, negative, zeros (+0 and -0 mixed),
+    bucket (most scores in one histogram bin), steps (two values), levels (a tenth just above the others, which are
+    equal), shelf (a third equal and below zero, few above them), specials (NaN and infinities inside),
+    ascending, descending, blocks (a word of 32 in 16 is larger than the others), sampled (so are those that a sample of
+    one word in 16 looks at, and no others), sampled_ties (those are few values, all else is close together below),
+    masked (-inf but for the first 3000).
+    """
+    x = torch.randn(rows, columns, generator=generator, dtype=torch.float32, device=generator.device)
+    if kind == "tight":
+        return 1.0 + 1e-3 * x
+    if kind == "ties":
+        return (x * 4).round() / 4
+    if kind == "equal":
+        return torch.full_like(x, 0.5)
+    if kind == "outlier":
+        return torch.full_like(x, -1.0).index_fill_(
+            1, torch.randint(columns, (1,), generator=generator, device=x.device), 1e30
+        )
+    if kind == "negative":
+        return -x.abs() - 1e-3
+    if kind == "zeros":
+        return torch.where(x > 0, 0.0, -0.0).to(x.dtype)
+    if kind == "bucket":
+        return torch.where(x > 3.0, x, 1.0 + x.abs() * 1e-6)
+    if kind == "steps":
+        return (x > 0).float()
+    if kind == "levels":
+        return torch.where(x > 1.3, 1.0 + 1e-3 * x, 1.0).to(x.dtype)
+    if kind == "shelf":
+        return torch.where(x > 2.5, x - 2.5, torch.where(x > 0.5, -1.0, x - 2.0)).to(x.dtype)
+    if kind == "specials":
+        x[x > 2.5] = float("nan")
+        x[x < -2.5] = float("-inf")
+        x[(x > 2.2) & (x <= 2.5)] = float("inf")
+        return x
+    if kind in ("ascending", "descending"):
+        return x.sort(dim=1, descending=kind == "descending").values
+    if kind == "blocks":
+        return torch.where(torch.arange(columns, device=x.device) // 32 % 16 == 5, x + 8.0, x)
+    if kind in ("sampled", "sampled_ties"):
+        word = torch.arange(columns, device=x.device) // 32
+        run, inside = word // 16, word % 16
+        looked_at = inside == (run % 16 + 5 * (run // 16)) % 16
+        if kind == "sampled":
+            return torch.where(looked_at, x + 8.0, x)
+        return torch.where(looked_at, -1.0 - (x.abs() * 4).round() / 4, -9.1 + 2e-5 * x)
+    if kind == "masked":
+        x[:, 3000:] = float("-inf")
+    return x
+
+
+def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
+    p = workload.params
+    device = generator.device
+    if {"rows", "len"} & p.keys():
+        # Sizes of a point: rows of one length, from column 0.
+        held = p.get("lens", [64])
+        p = {**p, "lens": [p.get("len", max(held))] * p.get("rows", len(held)), "starts": None}
+    lens = torch.tensor(p["lens"], dtype=torch.int32, device=device)
+    starts = torch.tensor(p.get("starts") or [0] * len(p["lens"]), dtype=torch.int32, device=device)
+    rows, ends = len(lens), starts + lens
+    stride = int(ends.max()) + p.get("tail", 37)
+    if not p.get("strided"):
+        stride = -(-stride // 4) * 4
+    logits = draw(p.get("scores", "normal"), rows, stride, generator)
+    logits = logits.to(DTYPES[FORMS[workload.form]].torch)
+    columns = torch.arange(stride, device=device)
+    outside = (columns >= ends[:, None]) | (columns < starts[:, None])
+    if p.get("garbage", True):
+        coin = torch.rand(int(outside.sum()), generator=generator, dtype=torch.float32, device=device)
+        logits[outside] = torch.where(coin < 0.5, float("nan"), float("inf")).to(logits.dtype)
+    # torch's vectorised loop rounds a NaN to other 16-bit patterns than its scalar one: drawn bits would depend on layout.
+    logits.masked_fill_(logits.isnan(), float("nan"))
+    page, next_n = p.get("page_size", 0), p.get("next_n", 1)
+    mapped = p.get("mapped")
+    lines = torch.tensor(mapped, device=device) if mapped else torch.arange(rows, device=device) // next_n
+    sequences = int(lines.max()) + 1 if rows else 0
+    max_pages = -(-int(lens.max()) // page) + 1 if page else 1
+    table = torch.randint(
+        -(2**31), 2**31 - 1, (sequences, max_pages), generator=generator, dtype=torch.int64, device=device
+    ).to(torch.int32)
+    if page:
+        for sequence in range(sequences):
+            used = -(-max(lens[lines == sequence].tolist(), default=0) // page)
+            order = torch.randperm(p.get("pages", 4096), generator=generator, device=device)
+            table[sequence, :used] = order[:used].to(torch.int32)
+    drawn = {
+        "logits": logits,
+        "row_starts": starts,
+        "row_ends": ends,
+        "block_table": table,
+        "next_n": max(rows, 1) if mapped else next_n,
+        "page_size": page,
+        "absolute": p.get("absolute", 0),
+        "k": p["k"],
+    }
+    if workload.form in OPTIONS.values():
+        drawn |= options_of(p, rows, lines)
+    return {**drawn, **_spread(drawn)} if p.get("strided") else drawn
+
+
+def options_of(p: Mapping[str, Any], rows: int, lines: torch.Tensor) -> dict[str, Any]:
+    """The operands of options, and the extents of outputs that are written on demand."""
+    given = {"sequences": "mapped" in p, "offsets": "offsets" in p}
+    given |= {name: bool(p.get(name)) for name in ("values", "positions")}
+    extents: dict[str, int] = {}
+    for one in ("value", "position"):
+        extents |= dict(
+            zip(
+                (f"{one}_rows", f"{one}_columns"), (rows, p["k"]) if given[f"{one}s"] else (1, 1), strict=True
+            )
+        )
+    return {
+        "row_to_sequence": (lines if given["sequences"] else lines.new_zeros(1)).int(),
+        "offsets": torch.tensor(p.get("offsets", [0]), dtype=torch.int32, device=lines.device),
+        "ties_higher": p.get("ties_higher", 0),
+        **{f"has_{name}": int(there) for name, there in given.items()},
+        **extents,
+    }  # fmt: skip
+
+
+def _spread(drawn: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Rows of scores and of the block table within wider ones, each scores' row otherwise past 16 bytes than the one before."""
+    found = {}
+    for name, value, gap in (("logits", math.inf, 3), ("block_table", -1, 2)):
+        inner = drawn[name]
+        wide = inner.new_full((inner.shape[0], inner.shape[1] + 2 * gap), value)
+        found[name] = wide[:, gap : gap + inner.shape[1]].copy_(inner)
+    return found
+
+
+def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Positions by a stable descending sort, in ascending order, mapped through the block table; with options what is asked for
+    beside them.
+    """
+    logits, k = inputs["logits"], int(inputs["k"])
+    rows, page = logits.shape[0], int(inputs["page_size"])
+    out = torch.full((rows, k), -1, dtype=torch.int32, device=logits.device)
+    raw, values = out.clone(), torch.full((rows, k), -math.inf, dtype=logits.dtype, device=logits.device)
+    lines = _lines(inputs, rows)
+    for row in range(rows):
+        start, end = (
+            max(0, int(inputs["row_starts"][row])),
+            min(logits.shape[1], int(inputs["row_ends"][row])),
+        )
+        count = min(k, end - start)
+        if count <= 0:
+            continue
+        scores = logits[row, start:end].float() + 0.0
+        if inputs.get("ties_higher"):
+            order = end - start - 1 - torch.sort(scores.flip(0), descending=True, stable=True).indices
+        else:
+            order = torch.sort(scores, descending=True, stable=True).indices
+        positions = order[:count].sort().values
+        values[row, :count] = logits[row, start + positions]
+        positions = positions + start * int(inputs["absolute"])
+        if inputs.get("has_offsets"):
+            positions = positions + int(inputs["offsets"][row])
+        raw[row, :count] = positions.to(torch.int32)
+        if page:
+            table = inputs["block_table"][lines[row]]
+            positions = table[positions // page].long() * page + positions % page
+        out[row, :count] = positions.to(torch.int32)
+    beside = {"values": values, "positions": raw}
+    return {"indices": out, **{name: beside[name] for name in beside if inputs.get(f"has_{name}")}}
+
+
+def compare(
+    form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
+) -> Comparison:
+    """Equality with the reference at every slot; no tolerance."""
+    result = Comparison()
+    for name, wanted in expected.items():
+        got = outputs[name]
+        unlike = (got != wanted) & ~(got.isnan() & wanted.isnan())
+        wrong = unlike.any(dim=1).nonzero().flatten().tolist()
+        detail = ""
+        if wrong:
+            row = wrong[0]
+            slot = int(unlike[row].nonzero()[0])
+            detail = f"{len(wrong)} of {len(wanted)} rows differ; row {row} slot {slot} is {got[row, slot].item()}, expected {wanted[row, slot].item()}"
+        result.demand(f"{name} equal the stable reference", not wrong, detail)
+    return result
+
+
+def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
+    """Every score once, every index once."""
+    return dims["rows"] * (float(DTYPES[FORMS[form]].bytes) * dims["max_len"] + 4.0 * dims["k"])
+
+
+def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
+    """Integer work only: one operation a score and pass."""
+    return {"int32": 3.0 * dims["rows"] * dims["max_len"]}
+
+
+def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows over lengths; serving adds other distributions of scores, and prompts; wide more of all of them, and smaller k."""
+    batches, lengths = ROW_GRIDS[grid]
+    if grid == "wide":
+        fitting = [(b, n) for b, n in product(batches, lengths) if b * n <= WIDE_SCORES]
+        yield from (("default", {"rows": b, "len": n, "k": 2048}) for b, n in fitting)
+        hard = product((1, 16, 37, 128), (4096, 32768, 131072, 1 << 20), ("tight", "ties"))
+        hard_ones = ((b, n, s) for b, n, s in hard if b * n <= WIDE_SCORES)
+        yield from (("default", {"rows": b, "len": n, "k": 2048, "scores": s}) for b, n, s in hard_ones)
+        fewer = product((1, 16, 64), (32768, 131072), (512, 1024))
+        yield from (("default", {"rows": b, "len": n, "k": k}) for b, n, k in fewer)
+        prompts = product((1024, 2048, 4096, 8192), (32768, 131072))
+        yield from (("default", {"rows": s, "len": n, "k": 2048}) for s, n in prompts)
+        others = product(("bf16", "fp16", *OPTIONS.values()), (1, 16, 64, 128), (32768, 131072))
+        yield from ((form, {"rows": b, "len": n, "k": 2048}) for form, b, n in others)
+        return
+    yield from (("default", {"rows": b, "len": n, "k": 2048}) for b, n in product(batches, lengths))
+    if grid == "serving":
+        spread = product((4, 64), (32768, 131072), ("tight", "ties"))
+        yield from (("default", {"rows": b, "len": n, "k": 2048, "scores": s}) for b, n, s in spread)
+        yield from (("default", {"rows": 4096, "len": n, "k": 2048}) for n in (32768, 131072))
+
+
+def _rows(name: str, tier: str, lens: list[int], k: int, **extra: Any) -> Workload:
+    return Workload(name, tier, "default", {"lens": lens, "k": k, **extra})
+
+
+_DISTRIBUTIONS = (
+    "normal",
+    "tight",
+    "ties",
+    "equal",
+    "outlier",
+    "negative",
+    "zeros",
+    "bucket",
+    "steps",
+    "specials",
+    "sampled",
+)
+
+_WORKLOADS = (
+    _rows("tiny", "tiny", [300], 64),
+    _rows("tiny_paged", "tiny", [190, 20], 32, page_size=64),
+    _rows("ragged", "edge", [0, 1, 63, 64, 65, 511, 512, 513, 3000], 512),
+    _rows("starts", "edge", [700, 5, 0, 900], 128, starts=[3, 0, 17, 250]),
+    _rows("columns", "edge", [700, 5, 0, 900], 128, starts=[3, 1, 17, 250], absolute=1),
+    *(
+        _rows(
+            f"strided_{kind}",
+            "edge",
+            [17001, 5003, 900, 0, 18002],
+            500,
+            starts=[0, 0, 3, 1, 32],
+            strided=True,
+            tail=0,
+            scores=kind,
+        )
+        for kind in ("ascending", "descending")
+    ),
+    _rows("strided_paged", "edge", [998, 5001, 1000, 0, 4500], 256, page_size=64, next_n=2, strided=True),
+    _rows("k1", "edge", [1000, 1, 2], 1),
+    _rows("mtp3_paged", "edge", [998, 999, 1000, 0, 0, 1], 256, page_size=64, next_n=3),
+    *(_rows(f"scores_{kind}", "edge", [5000, 2500], 512, scores=kind) for kind in _DISTRIBUTIONS),
+    _rows("k2048", "edge", [2047, 2048, 2049, 6000], 2048),
+    _rows("k4096", "edge", [4095, 4097, 9000], 4096),
+    _rows("k4096_ties", "edge", [9000, 4500], 4096, scores="ties", page_size=64),
+    *(
+        _rows(f"real_{kind}", "real", [32768, 131072, 4096, 2049], 2048, scores=kind)
+        for kind in _DISTRIBUTIONS
+    ),
+    _rows("real_64x128k", "real", [131072] * 64, 2048, page_size=64, pages=11923, tail=0),
+    _rows("real_1m", "real", [1 << 20], 2048, scores="ties"),
+)
+# With options, which plain variants have no part in.
+_WITH_OPTIONS = (
+    _rows("offsets", "edge", [700, 5, 0, 900], 128, starts=[3, 0, 17, 250], offsets=[0, -3, 9, 100000]),
+    _rows("offsets_columns", "edge", [40, 900], 64, starts=[3, 5], absolute=1, offsets=[7, 70], values=1),
+    _rows(
+        "mapped_paged", "edge", [998, 5001, 70, 0, 1], 256, page_size=64, mapped=[2, 0, 2, 1, 0], positions=1
+    ),
+    _rows("values", "edge", [700, 5, 0, 3000], 128, starts=[3, 0, 17, 250], scores="specials", values=1),
+    _rows("values_paged", "edge", [998, 5001, 70], 256, page_size=64, scores="zeros", values=1, positions=1),
+    *(
+        _rows(f"higher_{kind}", "edge", [5000, 2500, 300], k, starts=[3, 0, 7], scores=kind, ties_higher=1)
+        for kind, k in (("ties", 512), ("zeros", 512), ("equal", 512), ("steps", 512), ("specials", 20))
+    ),
+    _rows(
+        "real_options", "real", [32768, 131072, 4096, 2049], 2048, scores="ties", page_size=64, pages=2048,
+        mapped=[3, 0, 1, 2], values=1, positions=1, ties_higher=1,
+    ),
+    _rows("real_offsets", "real", [32768, 70000], 2048, starts=[100, 7], offsets=[5, 70000], values=1),
+)  # fmt: skip
+# Of these, which are drawn in 16 bits too; any is, for a variant that takes them.
+_OF_HALVES = (
+    "tiny_paged",
+    "ragged",
+    "strided_ascending",
+    "scores_specials",
+    "scores_zeros",
+    "k2048",
+    "real_normal",
+)
+
+PROBLEM = Problem(
+    op="topk_selector",
+    doc=__doc__,
+    forms={form: _operands(form) for form in FORMS},
+    workloads=(
+        *_WORKLOADS,
+        *(
+            replace(w, name=f"{form}_{w.name}", form=form)
+            for form in ("bf16", "fp16")
+            for w in _WORKLOADS
+            if w.name in _OF_HALVES
+        ),
+        *(replace(w, form=OPTIONS["default"]) for w in _WITH_OPTIONS),
+    ),
+    make=make,
+    reference=reference,
+    compare=compare,
+    bytes=moved_bytes,
+    flops=flops,
+    units=lambda form, dims: ("rows", dims["rows"]),
+    points=points,
+    names={form: (PointName("len", "stride"),) for form in FORMS},
+    forms_share_workloads=lambda form, other: form in SCORES or other in OPTIONS.values(),
+)

@@ -1,0 +1,70 @@
+"""Exact top-k as a tile program: a radix select over ordered 32-bit keys, one cluster of CTAs a row.
+
+The undecided keys are always those at most `span` below `end`. A round counts the next digit of these keys in
+shared memory, in 2048 bins with the largest key's first; the CTAs of a row read each other's counts and agree
+on the bin that holds the k-th largest key. The first digit is the score rounded to fp16, which splits scores
+of ordinary size better than the leading bits of the key; after at most three more digits the key is exact to
+its last bit, whatever the distribution. In a cluster, where a round costs several barriers, 32 scores of the
+row are looked at first: if they are close together, the first digit is the distance from a key above them.
+As soon as few keys are undecided, one pass over the row marks the columns above the range in a bitmap and
+lists the undecided ones for all CTAs; the remaining digits are counted over the list, and the last few
+entries are ranked against each other. Ties go to the lower position. Every CTA then writes its own share in
+ascending position, at an offset that follows from the counts of lower ranks: no atomics on the output, the
+same bits in every run.
+
+Where a CTA has a long row, `sample` replaces the histogram of the row. The histogram of a sample gives the
+key that a few more than k keys are expected to reach, and the row is streamed once: every key that reaches it
+is listed. If the list holds at least k keys and did not overflow, the k largest keys of the row are in it,
+whatever the sample was like, and the rounds over the list do the rest. If the keys of the sample are equal,
+the larger keys are listed, and the first columns that equal the sample's key are taken until there are k.
+Otherwise the row goes through the histogram after all.
+
+With a sample several CTAs may share a long row too. All of them take the same sample, so the threshold needs no
+round of the cluster. Each lists its own columns and gives its list to the others, and each goes on with all lists.
+
+What `options` adds, a plain variant has nothing of: no operand, register or branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from .... import problems
+from ....tile.lang import Guard
+from ....tile.program import TileProgram
+from ....tile.text import ceildiv
+from .schedule import KNOBS, MAX_K, declare, form_of, sizes
+from .select import bodies
+
+
+def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    built, asked = form_of(SimpleNamespace(**knobs)), call.get("form")
+    return None if asked in (None, built) else f"form = {asked}, built for {built}"
+
+
+def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    """Positions have room, and a list that a sample gives rarely overflows: it holds twice as many keys as it has to."""
+    space = SimpleNamespace(**knobs)
+    most = min(MAX_K, sizes(space)["listed"] // 2) if space.sample else MAX_K
+    return None if call["k"] <= most else f"k = {call['k']} exceeds {most}"
+
+
+def _bitmaps_hold_row(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    """A CTA's bitmaps hold whole batches of every warp."""
+    stride, held = call["stride"], knobs["threads"] * knobs["keep"]
+    columns = ceildiv(stride, knobs["group"] * held) * held
+    reach = sizes(SimpleNamespace(**knobs))["reach"]
+    return None if columns <= reach else f"stride = {stride} gives a CTA {columns} columns; it marks {reach}"
+
+
+PROGRAM = TileProgram(
+    op="topk_selector",
+    problem=problems.get("topk_selector"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+    form_of=form_of,
+    guards=(Guard("form", _same_form), Guard("k", _small_k), Guard("span", _bitmaps_hold_row)),
+)

@@ -1,0 +1,1 @@
+"""The cache slots of the last tokens that each query sees."""

@@ -1,0 +1,22 @@
+"""How working out a window's ids ranks; there is one variant a DSL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+from ...tile.lang import Counts, Policy, Schedule
+
+
+def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
+    """Queries and ids decide."""
+    return {name: dims[name] for name in ("rows", "window")}
+
+
+def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    """A CTA's ids, and of each thread the query's length and an entry of the table."""
+    ids = min(k.threads, dims["window"])
+    return Counts(loaded=8 * ids, stored=4 * ids)
+
+
+POLICY = Policy(bucket=bucket, counts=counts)

@@ -1,0 +1,50 @@
+"""Tile programs of operations, found by name: `kernels/<op>/program`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import kernels
+from .errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from .tile.program import TileProgram
+
+
+def names() -> list[str]:
+    """Every operation that has a tile program."""
+    return kernels.names("program")
+
+
+def files(op: str) -> list[Path]:
+    """The source files of an operation's tile program."""
+    return kernels.files(op, "program")
+
+
+_lent: dict[str, TileProgram] = {}
+
+
+def lend(program: TileProgram) -> None:
+    """Let executors of this process find a program that no module holds; the one lent last under a name counts.
+
+    Raises:
+        InvalidArgumentError: an operation has that name.
+    """
+    if program.op in names():
+        raise InvalidArgumentError(
+            "program", expected="a name that no operation has", got=repr(program.op), fix="name it otherwise"
+        )
+    _lent[program.op] = program
+
+
+def get(op: str) -> TileProgram:
+    """The tile program of an operation, or one that was lent.
+
+    Raises:
+        UnknownNameError: no `kernels/<op>/program`.
+    """
+    if isinstance(op, str) and op in _lent:
+        return _lent[op]
+    program: TileProgram = kernels.get(op, "program", "PROGRAM", "tile program")
+    return program

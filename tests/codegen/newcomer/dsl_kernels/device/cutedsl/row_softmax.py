@@ -1,1 +1,0 @@
-"""That CuTe DSL takes part in row_softmax, whose leaves all have a text (dsl_kernels/device/text)."""

@@ -1,0 +1,1 @@
+"""Row softmax, a kernel in a folder of its own."""

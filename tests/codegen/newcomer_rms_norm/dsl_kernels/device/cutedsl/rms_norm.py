@@ -1,1 +1,0 @@
-"""That CuTe DSL takes part in rms_norm, whose leaves all have a text (dsl_kernels/device/text)."""

@@ -1,0 +1,1 @@
+"""Rms norm, a kernel in a folder of its own."""

@@ -1,0 +1,73 @@
+"""Root mean square normalisation of each row of a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ...problems.base import Comparison, OperandSpec, Problem, Workload
+
+OPERANDS = (
+    OperandSpec("x", ("rows", "dim"), "bfloat16"),
+    OperandSpec("weight", ("dim",), "bfloat16"),
+    OperandSpec("eps", (), "float32", "scalar"),
+    OperandSpec("y", ("rows", "dim"), "bfloat16", "out"),
+)
+
+
+def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
+    """Normal rows; the first one is so small that eps decides."""
+    rows, dim = workload.params["rows"], workload.params["dim"]
+    x = torch.randn(rows, dim, generator=generator)
+    x[:1] *= 1e-3
+    return {
+        "x": x.bfloat16(),
+        "weight": torch.randn(dim, generator=generator).bfloat16(),
+        "eps": 1e-5,
+    }
+
+
+def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """x over the root of its mean square, times the weight, in float64."""
+    x = inputs["x"].double()
+    scale = (x.square().mean(dim=1, keepdim=True) + inputs["eps"]).rsqrt()
+    return {"y": x * scale * inputs["weight"].double()}
+
+
+def compare(
+    form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
+) -> Comparison:
+    """Rounded once to bf16: half of a last place, and what the approximate root adds."""
+    result = Comparison()
+    error = (outputs["y"].double() - expected["y"]).abs() / expected["y"].abs().clamp_min(1e-30)
+    result.require("y relative error", float(error.max()) if error.numel() else 0.0, 2**-8)
+    return result
+
+
+def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
+    """Each element once."""
+    return 4.0 * dims["rows"] * dims["dim"] + 2.0 * dims["dim"]
+
+
+def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
+    """A square, an addition and two products an element."""
+    return {"float32": 4.0 * dims["rows"] * dims["dim"]}
+
+
+PROBLEM = Problem(
+    op="rms_norm",
+    doc=__doc__,
+    forms={"default": OPERANDS},
+    workloads=(
+        Workload("tiny", "tiny", "default", {"rows": 3, "dim": 1024}),
+        Workload("part_of_a_cta", "edge", "default", {"rows": 9, "dim": 1024}),
+        Workload("model", "real", "default", {"rows": 4096, "dim": 4096}),
+    ),
+    make=make,
+    reference=reference,
+    compare=compare,
+    bytes=moved_bytes,
+    flops=flops,
+)
