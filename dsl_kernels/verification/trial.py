@@ -44,7 +44,7 @@ def workloads(variant: Variant, *tiers: str, fit: bool = True) -> list[Workload]
             continue
         wanted = fitted(variant, workload) if fit else workload
         key = (wanted.form, repr(sorted(wanted.params.items())))
-        if key not in found and accepts(variant, wanted, _cached_inputs(variant.op, wanted)) is None:
+        if key not in found and _refusal(variant, wanted, _cached_dims(variant.op, wanted)) is None:
             found[key] = wanted
     return list(found.values())
 
@@ -75,6 +75,7 @@ def fitted(variant: Variant, workload: Workload) -> Workload:
 
 
 _inputs: dict[tuple[str, str], dict[str, Any]] = {}
+_dims: dict[tuple[str, str], dict[str, int]] = {}
 _examples: dict[tuple[str, str], Example] = {}
 
 
@@ -83,6 +84,14 @@ def _cached_inputs(op: str, workload: Workload) -> dict[str, Any]:
     if key not in _inputs:
         _inputs[key] = draw(op, workload, seed=zlib.crc32(workload.name.encode()))
     return _inputs[key]
+
+
+def _cached_dims(op: str, workload: Workload) -> dict[str, int]:
+    """Hundreds of variants are asked about each draw, whose dims are the same for all."""
+    key = (op, workload.name)
+    if key not in _dims:
+        _dims[key] = dims_of(op, workload, _cached_inputs(op, workload))
+    return _dims[key]
 
 
 @checked
@@ -105,9 +114,12 @@ def accepts(
     variant: Variant, workload: Workload, inputs: Mapping[str, Any], launch: Mapping[str, int] | None = None
 ) -> str | None:
     """Why a variant cannot run a workload (with these launch dims fixed); None where it can."""
-    call = call_of(variant, workload, inputs)
-    sizes = {**call.dims, **(launch or {})}
-    return registry.refusal(replace(call, dims=sizes), variant, named=variant.id)
+    return _refusal(variant, workload, {**dims_of(variant.op, workload, inputs), **(launch or {})})
+
+
+def _refusal(variant: Variant, workload: Workload, dims: Mapping[str, int]) -> str | None:
+    call = registry.Call(variant.op, workload.form, variant.arch, dims)
+    return registry.refusal(call, variant, named=variant.id)
 
 
 @checked
