@@ -396,6 +396,40 @@ DONE:
                 assert out[32 * w + lane, r] == (32 * w + row) << 8 | col
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "ws"), [(128, 64, ".ws"), (64, 64, ".ws"), (64, 128, ".ws"), (32, 128, ".ws"), (64, 64, "")]
+)
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_of_tensor_memory_is_read_in_the_lanes_of_its_sums(m, n, ws, copies):
+    """Rows that lie there several times may differ: each share of the columns is of what its own lanes hold."""
+    parts = 128 // m if ws else 1
+    a, b = ints((parts, m, 16), 6), ints((n, 16), 7)
+    if copies:
+        a[:] = a[0]
+    bbytes, blbo, bsbo = canonical(bf16(b), 128, 0, 2)
+    idesc = 1 << 4 | 1 << 7 | 1 << 10 | (n >> 3) << 17 | (m >> 4) << 24
+    lanes = [[i % 16 + 32 * (i // 16) for i in range(m)]] if m == 64 and not ws else [range(m * part, m * part + m) for part in range(parts)]  # fmt: skip
+    held = np.zeros((128, 16), np.float32)
+    for part, where in enumerate(lanes):
+        held[list(where)] = a[part]
+    words = np.ascontiguousarray(bf16(held)).view(np.uint8).reshape(-1)
+    shared = tcgen_kernel(words, bbytes, 0, sm100_desc(bsbo, 128, blbo), idesc, "f16", ws, n)
+    eight = ", ".join(f"%r{50 + i}" for i in range(8))
+    fill = (
+        "mul.wide.u32 %d7, %r1, 32; ld.param.u64 %d6, [p0]; add.u64 %d6, %d6, %d7;\n"
+        + "".join(f"ld.global.b32 %r{50 + i}, [%d6+{4 * i}];" for i in range(8))
+        + f"\nadd.u32 %r31, %r22, 16;\ntcgen05.st.sync.aligned.32x32b.x8.b32 [%r31], {{{eight}}};\n"
+    )
+    ptx = shared.replace("tcgen05.wait::st", fill + "tcgen05.wait::st")
+    ptx = ptx.replace("[%r10], %d2, %d3", "[%r10], [%r32], %d3").replace("setp.ne.u32 %p4", f"add.u32 %r32, %r10, {n + 16};\nsetp.ne.u32 %p4")  # fmt: skip
+    out = np.zeros((128, n), np.float32)
+    launch(ptx, 1, 128, [words, bbytes, out], dynamic_smem=len(words) + len(bbytes))
+    share = n // parts
+    for part, where in enumerate(lanes):
+        columns = slice(part * share, part * share + share)
+        np.testing.assert_array_equal(out[list(where), :share], a[part] @ b[columns].T)
+
+
 def test_padding_rows_may_be_uninitialised_on_request():
     """Only 16 of 64 rows of A are written: refused by default; allowed, the rows that depend on them stay poisoned."""
     a, b = ints((64, 16), 8), ints((16, 16), 9)

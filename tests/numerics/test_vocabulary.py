@@ -718,6 +718,41 @@ def write_tile(m: Recorder) -> None:
     fragment.write_rows(m, m.operand("c"), 64, 0, 0, sums, m.thread)
 
 
+# By `.ws` with A in tensor memory each half of the lanes multiplies its own 64 rows by its own half of the columns: two
+# products in one, C = [A_0 B_0^T | A_1 B_1^T], A_1 below A_0, B_1 below B_0.
+
+
+def two_in_one(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("epilogue", 4, doc="C"), Role("load", 1, doc="A and B"), Role("mma", 1, doc="copies and products")),
+        buffers=(
+            Buffer("a_s", SHARED, (128, 64), "float16", 2, swizzle=128),
+            Buffer("b_s", SHARED, (64, 64), "float16", 2, swizzle=128),
+            Buffer("a_t", TENSOR, (128, 64), "float16", doc="64 rows, and 64 others below"),
+            Buffer("c_t", TENSOR, (128, 32), "float32"),
+            Buffer.own("sums", "epilogue", 32),
+        ),
+        pipelines=(
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2),
+            Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM),), rounds="once"),
+        ),
+        mmas=(
+            Mma(
+                "product", "tcgen05", "mma", 64, 64, 64, "float16", a_space=TENSOR, a="a_t", b="b_s", acc="c_t", ws=True,
+                doc="C += A B^T, by halves",
+            ),
+        ),
+        grid=("1",),
+        axes=("cta",),
+        maps=(rows_map("a", 64 * TILES, 128, 128), rows_map("b", 64 * TILES, 64, 64)),
+    )  # fmt: skip
+
+
+def products_of_halves(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    a, b = inputs["a"].double(), inputs["b"].double()
+    return {"c": torch.cat([a[:64] @ b[:32].T, a[64:] @ b[32:].T], dim=1).float()}
+
+
 # Factors in tensor memory: C = (A x 2^a) (B x 2^b)^T, e4m3 with an exponent for each 32 of K of a row (mxf8f6f4).
 
 
@@ -1405,6 +1440,17 @@ CASES = (
         {"epilogue": write_tile, "load": load_in_steps, "mma": copy_and_issue},
         (*matrices((128, 64 * TILES), (64, 64 * TILES)), OperandSpec("c", (128, 64), "float32", "out")),
         product_of,
+        "mma",
+        too_early(of(t.Multiply)),
+        "interpreter: c is off",
+        arch="sm_100a",
+    ),
+    Case(
+        "two_in_one",
+        two_in_one,
+        {"epilogue": store_folded, "load": load_in_steps, "mma": copy_and_issue},
+        (*matrices((128, 64 * TILES), (64, 64 * TILES)), OperandSpec("c", (64, 64), "float32", "out")),
+        products_of_halves,
         "mma",
         too_early(of(t.Multiply)),
         "interpreter: c is off",

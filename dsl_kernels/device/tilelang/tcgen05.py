@@ -18,6 +18,13 @@ __device__ __forceinline__ void copy_factors(unsigned columns, const Descriptor&
   if (cute::elect_one_sync())
     asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" :: "r"(columns), "l"(uint64_t(rows)) : "memory");
 }
+template <class B>
+__device__ __forceinline__ void multiply_ws(unsigned sums, unsigned a, const B& b, int bytes, unsigned shape, int adds) {
+  if (cute::elect_one_sync())
+    asm volatile("{ .reg .pred p;\nsetp.ne.u32 p, %4, 0;\n"
+                 "tcgen05.mma.ws.cta_group::1.kind::f16 [%0], [%1], %2, %3, p; }"
+                 :: "r"(sums), "r"(a), "l"(uint64_t(b + bytes)), "r"(shape), "r"(adds) : "memory");
+}
 template <class A, class B>
 __device__ __forceinline__ void multiply_scaled(unsigned sums, const A& a, const B& b, unsigned by_a, unsigned by_b, int step, unsigned shape, int adds) {
   if (cute::elect_one_sync())
@@ -79,39 +86,62 @@ KINDS = {"float16": 0, "bfloat16": 1}
 
 @T.macro
 def multiply_described(
-    a, a_slot, a_column, b, b_slot, b_column, acc, acc_slot, m, n, k, dtype, sums, ws, clear
+    a,
+    a_slot,
+    a_column,
+    b,
+    b_slot,
+    b_column,
+    acc,
+    acc_slot,
+    acc_column,
+    m,
+    n,
+    k,
+    dtype,
+    sums,
+    ws,
+    a_shared,
+    b_major,
+    clear,
 ):
-    """As `multiply_m64`, of any rows and of 16-bit operands; sums of 16 bits have a column each, as those of 32, and by `ws` those of fewer than 128 rows take all lanes."""
-    a_desc = T.alloc_tcgen05_smem_desc()
+    """As `multiply_m64`, of any rows and of 16-bit operands; sums of 16 bits have a column each, as those of 32.
+
+    By `ws` those of fewer than 128 rows take all lanes; `a` may be in tensor memory then, and `b` MN-major.
+    """
     b_desc = T.alloc_tcgen05_smem_desc()
+    panels = (1, GROUP_ROWS_16B) if b_major == "k" else (k * 128 // 16, GROUP_ROWS_16B)
     T.initialize_tcgen05_descriptor(
-        a_desc, T.access_ptr(a[a_slot, 0, a_column], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_128B
+        b_desc, T.access_ptr(b[b_slot, 0, b_column], "r"), *panels, 0, False, SWIZZLE_128B
     )
-    T.initialize_tcgen05_descriptor(
-        b_desc, T.access_ptr(b[b_slot, 0, b_column], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_128B
+    shape = (
+        int(sums == "float32") << 4
+        | KINDS[dtype] << 7
+        | KINDS[dtype] << 10
+        | int(b_major == "mn") << 16
+        | (n >> 3) << 17
+        | (m >> 4) << 24
     )
-    for step in T.unroll(k // 16):
-        T.ptx_tcgen05_mma_ss(
-            dtype,
-            a_desc.data,
-            step // 4 * (m * 128) + step % 4 * 32,
-            b_desc.data,
-            step // 4 * (n * 128) + step % 4 * 32,
-            acc.data,
-            acc_slot * (n * m // 128 if ws else n),
-            int(sums == "float32") << 4
-            | KINDS[dtype] << 7
-            | KINDS[dtype] << 10
-            | (n >> 3) << 17
-            | (m >> 4) << 24,
-            T.Select(step != 0, 1, T.Select(clear, 0, 1)),
-            0,
-            0,
-            0,
-            0,
-            ws,
-            False,
+    first = acc_slot * (n * m // 128 if ws else n) + acc_column
+    if a_shared:
+        a_desc = T.alloc_tcgen05_smem_desc()
+        T.initialize_tcgen05_descriptor(
+            a_desc, T.access_ptr(a[a_slot, 0, a_column], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_128B
         )
+    for step in T.unroll(k // 16):
+        adds = T.Select(step != 0, 1, T.Select(clear, 0, 1))
+        along = step // 4 * (n * 128) + step % 4 * 32 if b_major == "k" else step * (16 * 128)
+        if a_shared:
+            T.ptx_tcgen05_mma_ss(
+                dtype, a_desc.data, step // 4 * (m * 128) + step % 4 * 32, b_desc.data, along,
+                acc.data, first, shape, adds, 0, 0, 0, 0, ws, False,
+            )  # fmt: skip
+        else:
+            # `T.ptx_tcgen05_mma_ts` has no form by `ws`.
+            T.call_extern(
+                "handle", "tcgen05::multiply_ws", acc[0, first], a[0, a_slot * k + a_column + 16 * step],
+                b_desc.data, along, shape, adds,
+            )  # fmt: skip
 
 
 @T.macro
@@ -162,11 +192,13 @@ def copy_columns(target, target_slot, source, source_slot, depth):
     T.initialize_tcgen05_descriptor(
         rows, T.access_ptr(source[source_slot, 0, 0], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_128B
     )
+    # A buffer that a product reads by its descriptor has its stages side by side.
+    whole = len(target.shape) == 3
     for step in T.unroll(depth // 16):
         T.call_extern(
             "handle",
             "tcgen05::copy_columns",
-            target[target_slot, 0, 16 * step],
+            target[target_slot, 0, 16 * step] if whole else target[0, target_slot * depth + 16 * step],
             rows.data,
             step // 4 * (128 * 128) + step % 4 * 32,
         )

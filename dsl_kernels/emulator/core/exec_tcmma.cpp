@@ -144,23 +144,31 @@ void Exec::tc_mma() {
       Cta& cta = *cl.ctas[size_t(first_rank + r)];
       check_columns(*m, *wp, p, cta, dcol, dcols, "tcgen05.mma accumulator");
       Tmem& t = tmem_of(cta);
-      Tile a(rows, K);
+      // An A in tensor memory is read in the lanes that its sums lie in. Where rows lie there several times, so does A: each
+      // share of the columns of D is of what its own lanes hold, which need not be copies of one another.
+      int parts = a_tmem ? lane_parts(rows, ws, group) : 1, share = N / parts;
+      std::vector<Tile> as(size_t(parts), Tile(rows, K));
       if (a_tmem) {
         int acol = int(adesc & 0xFFFF), es = TYPE_BITS[ta], cells = K * es / 32, per = 128 / es;
         check_columns(*m, *wp, p, cta, acol, cells, "tcgen05.mma A operand");
-        for (int i = 0; i < rows; i++) {
-          int lane = accumulator(rows, N, i, 0, ws, group).lane + int(adesc >> 16);
-          size_t at_cell = size_t(lane * TMEM_COLS + acol);
-          for (int q = 0; q < cells; q++)
-            if (m->cfg.allow_uninit_mma && !t.shadow[at_cell + size_t(q)].w) a.bad[size_t(i)] = 1;
-          note_tmem(*m, *wp, p, cta, lane, acol, cells, tm, false, "tcgen05.mma A operand", !m->cfg.allow_uninit_mma);
-          for (int k = 0; k < K; k += per)
-            convert_unit(reinterpret_cast<const u8*>(&t.data[at_cell + size_t(k * es / 32)]), &a.v[size_t(i * K + k)], ta, per);
+        for (int part = 0; part < parts; part++) {
+          Tile& a = as[size_t(part)];
+          for (int i = 0; i < rows; i++) {
+            int lane = accumulator(rows, N, i, part * share, ws, group).lane + int(adesc >> 16);
+            size_t at_cell = size_t(lane * TMEM_COLS + acol);
+            for (int q = 0; q < cells; q++)
+              if (m->cfg.allow_uninit_mma && !t.shadow[at_cell + size_t(q)].w) a.bad[size_t(i)] = 1;
+            note_tmem(*m, *wp, p, cta, lane, acol, cells, tm, false, "tcgen05.mma A operand", !m->cfg.allow_uninit_mma);
+            for (int k = 0; k < K; k += per)
+              convert_unit(reinterpret_cast<const u8*>(&t.data[at_cell + size_t(k * es / 32)]), &a.v[size_t(i * K + k)], ta, per);
+          }
         }
       } else {
-        load_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, adesc, true), first_rank + r, 0, a, 0, rows, ta, mn_a, smem, "tcgen05.mma A operand", wide);
+        load_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, adesc, true), first_rank + r, 0, as[0], 0, rows, ta, mn_a, smem, "tcgen05.mma A operand", wide);
       }
-      if (neg_a) for (float& x : a.v) x = -x;
+      if (neg_a)
+        for (Tile& a : as)
+          for (float& x : a.v) x = -x;
       std::vector<float> acc(size_t(rows * N), 0.0f);
       std::vector<u8> bad_d(size_t(rows * N), 0), scale_bad(size_t(N), 0);
       std::vector<Run> runs = accumulator_runs(rows, N, ws, group, dlane, dcol);
@@ -178,16 +186,29 @@ void Exec::tc_mma() {
         if (accumulate) note_tmem(*m, *wp, p, cta, lane, col, run.count, tm, false, "tcgen05.mma accumulator (read)", !m->cfg.allow_uninit_mma, false);
         note_tmem(*m, *wp, p, cta, lane, col, run.count, tm, true, "tcgen05.mma accumulator (write)");
       }
-      if (!scaled) {
-        multiply(a, b, acc);
-      } else {
+      Scales fa, fb;
+      if (scaled) {
         // Every 64 rows of D that a CTA of a pair has lie beside those of the other half of N: PTX ISA, scale factors.
         bool halves = group == 2 && rows == 64;
-        Scales fa = load_scales(*m, *wp, p, cta, int(sfa), sc.id_a, rows, K / sc.block, sc.e8m0, false, tm, "scale factor of A");
-        Scales fb = load_scales(*m, *wp, p, cta, int(sfb), sc.id_b, N, K / sc.block, sc.e8m0, halves, tm, "scale factor of B");
-        multiply_scaled(a, b, fa, fb, sc.block, acc);
-        for (int i = 0; i < rows; i++) a.bad[size_t(i)] |= fa.bad[size_t(i)];
+        fa = load_scales(*m, *wp, p, cta, int(sfa), sc.id_a, rows, K / sc.block, sc.e8m0, false, tm, "scale factor of A");
+        fb = load_scales(*m, *wp, p, cta, int(sfb), sc.id_b, N, K / sc.block, sc.e8m0, halves, tm, "scale factor of B");
+        for (Tile& a : as)
+          for (int i = 0; i < rows; i++) a.bad[size_t(i)] |= fa.bad[size_t(i)];
         for (int n = 0; n < N; n++) scale_bad[size_t(n)] = fb.bad[size_t(n)];
+      }
+      auto add = [&](const Tile& a, std::vector<float>& sums) { scaled ? multiply_scaled(a, b, fa, fb, sc.block, sums) : multiply(a, b, sums); };
+      std::vector<float> before;
+      if (parts > 1) before = acc;
+      add(as[0], acc);
+      for (int part = 1; part < parts; part++) {
+        const Tile& a = as[size_t(part)];
+        if (!std::memcmp(a.v.data(), as[0].v.data(), 4 * a.v.size())) continue;
+        std::vector<float> own = before;
+        add(a, own);
+        for (int i = 0; i < rows; i++) {
+          auto from = own.begin() + i * N + part * share;
+          std::copy(from, from + share, acc.begin() + i * N + part * share);
+        }
       }
       for (const Run& run : runs) {
         const float* from = &acc[size_t(run.m * N + run.n)];
@@ -196,7 +217,7 @@ void Exec::tc_mma() {
         else
           for (int n = 0; n < run.count; n++) to[n] = encode(from[n], F16);
         for (int n = 0; n < run.count; n++)
-          if (bad_d[size_t(run.m * N + run.n + n)] | a.bad[size_t(run.m)] | b.bad[size_t(run.n + n)] | scale_bad[size_t(run.n + n)]) t.shadow[run.cell + size_t(n)].w = 0;
+          if (bad_d[size_t(run.m * N + run.n + n)] | as[size_t(run.n / share)].bad[size_t(run.m)] | b.bad[size_t(run.n + n)] | scale_bad[size_t(run.n + n)]) t.shadow[run.cell + size_t(n)].w = 0;
       }
     }
     return true;

@@ -23,6 +23,9 @@ inline Cell accumulator(int rows, int n_total, int m, int n, bool ws, int group)
   return {m % 16 + 32 * (m / 16), n};  // M = 64: 16 lanes of every warp's quarter
 }
 
+// How often the lanes of tensor memory hold the rows of one CTA's part of D, each time with a share of the columns.
+inline int lane_parts(int rows, bool ws, int group) { return rows < 128 && (ws || group == 2) ? 128 / rows : 1; }
+
 // Accumulator elements (m, n) to (m, n + count - 1) in neighbouring cells of one lane, from `cell` on.
 struct Run {
   int m, n, count;
@@ -31,7 +34,7 @@ struct Run {
 
 // All elements of one CTA's part of D at a lane and a column, a run for each lane, by lane.
 inline std::vector<Run> accumulator_runs(int rows, int n_total, bool ws, int group, int lane, int col) {
-  int parts = rows < 128 && (ws || group == 2) ? 128 / rows : 1, count = n_total / parts;
+  int parts = lane_parts(rows, ws, group), count = n_total / parts;
   std::vector<Run> runs;
   for (int part = 0; part < parts; part++)
     for (int m = 0; m < rows; m++) {
