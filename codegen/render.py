@@ -32,6 +32,7 @@ from dsl_kernels.tile.text import (
     CopyColumns,
     Expr,
     Let,
+    Multiply,
     Rows,
     Span,
     Store,
@@ -262,6 +263,17 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
     said = names_in_python(start) | names_in_python(end) | {p.name for role in roles for p in role.parameters}
     stores = [copy for s in statements if isinstance(s, Store) for copy in s.copies]
     copied = [s.source.buffer for s in statements if isinstance(s, CopyColumns)]
+    described = [
+        m for m in schedule.mmas
+        if m.unit == "tcgen05" and (m.m == 64 or (m.m == 128 and m.cta_group == 2) or m.ws or m.scales or sums_of(schedule, m) == "float16")
+    ]  # fmt: skip
+    # A body may give a product other buffers than those that its declaration names.
+    given = {
+        view.buffer
+        for s in statements if isinstance(s, Multiply)
+        for p in s.products if p.mma in described
+        for view in (p.a, p.acc)
+    }  # fmt: skip
     return {
         "sizes": SIZES,
         "functions": "\n\n\n".join(printer.functions),
@@ -285,7 +297,8 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         "own_registers": own_registers,
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
         "padded": padded(schedule),
-        "described": [m for m in schedule.mmas if m.unit == "tcgen05" and (m.m == 64 or (m.m == 128 and m.cta_group == 2) or m.ws or m.scales or sums_of(schedule, m) == "float16")],
+        "described": described,
+        "flat": given | {name for m in described for name in (m.a, m.acc)},
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,
         "min_ctas_per_sm": schedule.min_ctas_per_sm,

@@ -3,6 +3,18 @@
 import tilelang.language as T
 from tvm import tirx
 
+SOURCE = r"""
+namespace bulk {
+// Four rows of a panel, which count at the barrier of the first of two CTAs: the bit of its address that tells them apart is off.
+__device__ __forceinline__ void gather_for_pair(const CUtensorMap& rows, const void* barrier, const void* to, int column, int r0, int r1, int r2, int r3) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes.cta_group::2"
+               " [%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
+               :: "r"(unsigned(__cvta_generic_to_shared(to))), "l"(&rows), "r"(column), "r"(r0), "r"(r1), "r"(r2), "r"(r3),
+                  "r"(unsigned(__cvta_generic_to_shared(barrier)) & 0xFEFFFFFF) : "memory");
+}
+}  // namespace bulk
+"""
+
 PANEL = 64
 """bf16 columns of one row of a 128-byte-swizzled panel."""
 
@@ -40,4 +52,24 @@ def load_rows(tensor_map, rows, column, target, slot, full):
                     rows[4 * quad + 2],
                     rows[4 * quad + 3],
                     0,
+                )
+
+
+@T.macro
+def load_rows_of_pair(tensor_map, rows, column, target, slot, full):
+    """As `load_rows`, into a slot of either of two CTAs; they count at full[slot] of the first one, where all bytes are announced."""
+    if T.shuffle_elect(32):
+        for panel in T.unroll(target.shape[2] // PANEL, unroll_factor=1):
+            for quad in T.unroll(target.shape[1] // 4):
+                T.call_extern(
+                    "handle",
+                    "bulk::gather_for_pair",
+                    tensor_map,
+                    T.address_of(full[slot]),
+                    T.access_ptr(target[slot, 4 * quad, panel * PANEL + quad % 2 * 32], "w", 256),
+                    column + panel * PANEL,
+                    rows[4 * quad],
+                    rows[4 * quad + 1],
+                    rows[4 * quad + 2],
+                    rows[4 * quad + 3],
                 )

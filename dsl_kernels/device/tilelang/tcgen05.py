@@ -139,8 +139,8 @@ def multiply_described(
         else:
             # `T.ptx_tcgen05_mma_ts` has no form by `ws`.
             T.call_extern(
-                "handle", "tcgen05::multiply_ws", acc[0, first], a[0, a_slot * k + a_column + 16 * step],
-                b_desc.data, along, shape, adds,
+                "handle", "tcgen05::multiply_ws", acc[0, first],
+                a[0, a_slot * k + a_column + 16 * step], b_desc.data, along, shape, adds,
             )  # fmt: skip
 
 
