@@ -136,7 +136,7 @@ def _import(package: str, module: str) -> str:
 
 
 def scores_of(kind: str, rows: int, columns: int, k: int, generator: torch.Generator) -> torch.Tensor:
-    """Scores of a kind: those of `problems.topk_selector.draw`, and two that scoring itself makes."""
+    """Scores of a kind: those of `kernels.topk_selector.problem.draw`, and two that scoring itself makes."""
     normal = draw("normal", rows, columns, generator)
     if kind == "plateau":
         # ReLU leaves fewer than k scores above a plateau of exact zeros.

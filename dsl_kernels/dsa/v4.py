@@ -47,6 +47,38 @@ class Index(NamedTuple):
     weights: torch.Tensor
 
 
+def keys_in_blocks(blocks: torch.Tensor, seq_lens: torch.Tensor, block_size: int = 8) -> torch.Tensor:
+    """How many keys are in the blocks that a selection has chosen: lengths for `ops.lightning_indexer` with `block_size`.
+
+    Args:
+        blocks: [rows, n] int32, numbers of blocks in a row's own order of tokens, ascending, then -1: what `ops.topk_selector`
+            writes into `positions`.
+        seq_lens: [rows] int32, keys that each row has in all: its last block may be cut by its end.
+        block_size: keys a block.
+
+    Returns:
+        [rows] int32.
+    """
+    for name, tensor, rank in (("blocks", blocks, 2), ("seq_lens", seq_lens, 1)):
+        require_dense(name, tensor)
+        require(
+            name, tensor.dim() == rank and tensor.dtype == torch.int32, f"int32 with {rank} axes",
+            f"{tensor.dtype}, shape {tuple(tensor.shape)}", "pass what the selection wrote, and a length a row",
+        )  # fmt: skip
+    rows = blocks.shape[0] == seq_lens.shape[0] and blocks.shape[1] > 0
+    require(
+        "blocks",
+        rows,
+        f"[{len(seq_lens)}, n]",
+        str(tuple(blocks.shape)),
+        "pass a list for each row of seq_lens",
+    )
+    size = integer("block_size", block_size, 1)
+    past = ((blocks.amax(dim=1) + 1) * size - seq_lens).clamp(min=0)
+    keys: torch.Tensor = ((blocks >= 0).sum(dim=1, dtype=torch.int32) * size - past).clamp(min=0)
+    return keys
+
+
 def decode(
     q: torch.Tensor,
     kv: torch.Tensor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from leaf_probes import Probe, case, spread
+from leaf_probes import Probe, case, spread, straight
 
 from dsl_kernels.kernels.lightning_indexer.leaves import walk
 
@@ -103,6 +103,27 @@ def grain_entries(p: Probe, page_size: int) -> None:
         p.dim("last", 90),
         p.dim("page_size", page_size),
     )
+
+
+@case(walk.block_entries, page_size=(24, 64), block_size=(8, 24, 64))
+def block_entries(p: Probe, page_size: int, block_size: int) -> None:
+    block_size = min(block_size, page_size)
+    table = spread(p, "block_table", p.integers(0, 999, 3, 100))
+    sizes = [p.dim(text, value) for text, value in (("row", 5), ("first", 7), ("step", 3))]
+    p.call(
+        p.var("entry", None, out=True, each="lane"), p.var("place", None, out=True, each="lane"), table, *sizes, 8,
+        p.dim("last", 90), p.dim("page_size", page_size), p.dim("block_size", block_size), p.dim("sharing", 2),
+    )  # fmt: skip
+
+
+@case(walk.decode_scales, mx=(0, 1))
+def decode_scales(p: Probe, mx: int) -> None:
+    """Bytes from both ends of the range, and between them; what is no power stays as it is."""
+    p.threads = 128
+    powers = torch.arange(256, dtype=torch.uint8)[torch.arange(128) * 2 + torch.arange(128) // 64]
+    words = powers[:, None].expand(-1, 4).contiguous().view(torch.float32)
+    given = words if mx else p.normal(128, 1)
+    p.call(p.registers("scale", (128, 1), given, places=straight(128, 1), private=True), p.dim("mx", mx))
 
 
 @case(walk.entry_of)

@@ -41,6 +41,11 @@ def load_scale(p: Probe, apart: int | None) -> None:
     p.call(_own(p, "scale", None), p.shared("key_scales", (held,), p.normal(held), slot=True), apart)
 
 
+@case(text.load_block_scale)
+def load_block_scale(p: Probe) -> None:
+    p.call(_own(p, "scale", None), p.shared("key_scales", (512,), p.normal(512), slot=True), 32)
+
+
 @case(text.load_lengths)
 def load_lengths(p: Probe) -> None:
     lens = spread(p, "seq_lens", p.integers(0, 99, 6, 5))
@@ -87,6 +92,13 @@ def store_query(p: Probe, query: int, dtype: torch.dtype) -> None:
         p.dim("key", 128),
     )
     p.call(_logits(p, 3, 3, dtype=dtype), _given(p, "logit"), _given(p, "scale"), lengths, *sizes)
+
+
+@case(text.store_maxima, length=(128, 170, 255, 300))
+def store_maxima(p: Probe, length: int) -> None:
+    lengths = _integers(p, "length", [length, *[0] * 31], out=False)
+    maxima = spread(p, "maxima", torch.full((3, 33), -77.0), out=True)
+    p.call(maxima, _given(p, "logit"), _given(p, "scale"), lengths, p.dim("row", 2), p.dim("key", 128))
 
 
 @case(text.store_row, compressed=(None, 0, 1))

@@ -35,6 +35,12 @@ def read_scales(p: Probe, each: int, apart: int | None) -> None:
     p.call(_own(p, "scale", None, _held(each)), scales, 128 if apart is None else 0, each, apart)
 
 
+@case(text.read_block_scales)
+def read_block_scales(p: Probe) -> None:
+    p.threads = 128
+    p.call(_own(p, "scale", None), p.shared("key_scales", (512,), p.normal(512), slot=True), 32)
+
+
 @case(text.weigh, each=EACH, heads=HEADS)
 def weigh(p: Probe, each: int, heads: int) -> None:
     p.relative, p.absolute = 1e-5, 1e-5
@@ -71,6 +77,13 @@ def store_logits(p: Probe, each: int, dtype: torch.dtype) -> None:
         p.dim("key", 128),
     )
     p.call(_logits(p, 3, 5, dtype=dtype), *_stored(p, each), lengths, *sizes)
+
+
+@case(text.store_maxima, length=(128, 170, 191, 300))
+def store_maxima(p: Probe, length: int) -> None:
+    lengths = _integers(p, "length", [length], out=False)
+    maxima = spread(p, "maxima", torch.full((3, 33), -77.0), out=True)
+    p.call(maxima, *_stored(p, 1), lengths, p.dim("row", 2), p.dim("key", 128))
 
 
 @case(text.read_windows, each=(2, 4))

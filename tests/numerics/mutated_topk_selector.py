@@ -82,10 +82,41 @@ AMONG = workload(
 LISTED = tuple(
     (each, {}) for each in (SAMPLED, OVERFLOW, MISLED, MISLED_FEW, MISLED_HELD, SHELF, STEPS, AMONG)
 )
+# The same of a cluster, which samples rows that its registers do not hold: no shorter row gets to its lists.
+LONG_SAMPLED = workload(
+    "long_sampled_rows", "default", lens=[36001, 33500], k=700, starts=[7, 2], page_size=64, pages=600
+)
+LONG_OVERFLOW = workload(
+    "long_overflowing_rows", "default", lens=[34011, 33203], k=1300, scores="levels", starts=[5, 41], page_size=64, pages=600
+)  # fmt: skip
+LONG_MISLED = workload(
+    "long_misled_rows", "default", lens=[34011, 33203], k=1300, scores="thinly_sampled_ties", starts=[5, 3]
+)
+LONG_MISLED_FEW = workload(
+    "long_misled_row_of_few", "default", lens=[33003], k=130, scores="thinly_sampled_ties"
+)
+LONG_SHELF = workload("long_shelf", "default", lens=[33007], k=2048, scores="shelf", starts=[9])
+LONG_STEPS = workload("long_ties_at_zero", "default", lens=[33400], k=2048, scores="steps", tail=1000)
+LONG_AMONG = workload(
+    "long_row_among_equals", "default", lens=[34500], k=100, scores="equal", starts=[17], garbage=False
+)
+LISTED_TOGETHER = tuple(
+    (each, {})
+    for each in (
+        LONG_SAMPLED,
+        LONG_OVERFLOW,
+        LONG_MISLED,
+        LONG_MISLED_FEW,
+        LONG_SHELF,
+        LONG_STEPS,
+        LONG_AMONG,
+    )
+)
 
 STRUCTURES = (
     Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
     Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, *LISTED)),
+    Structure("selection, a sample of a row in a cluster", "topk_selector__cutedsl_sm90a__g2_t1024_r16_c1_s64", (*SELECTION, *LISTED_TOGETHER)),
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}), (LONG_NEAR, {}))),
     Structure("selection with options, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_opt1", WITH_OPTIONS),
 )  # fmt: skip

@@ -208,6 +208,7 @@ POINTS = (
     grids.Point("resample_trajectories", "default", {"b": 2, "n": 50, "m": 9, "d": 8, "targets": "mixed"}),
     grids.Point("sparse_mla", "fp8", {"t": 2, "heads": 16, "pages": 8, "topk": 128, "ids": "holes"}),
     grids.Point("lightning_indexer", "decode_any", {"b": 2, "len": 192, "index_heads": 16, "index_dim": 64, "page_size": 32}),
+    grids.Point("lightning_indexer", "decode_blocks", {"b": 2, "len": 192, "index_heads": 16, "index_dim": 64, "page_size": 32, "block_size": 8}),
     grids.Point("lightning_indexer", "prefill_any_bf16", {"s": 3, "skv": 130, "index_heads": 64, "index_dim": 32}),
 )  # fmt: skip
 

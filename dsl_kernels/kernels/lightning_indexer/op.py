@@ -12,13 +12,13 @@ from ...ops._base import run
 from ...ops._library import torch_op
 from ...ops.workspace import Workspace
 from ...problems.layouts import INDEX_DIM
-from .problem import FEW_HEADS, GRAIN, PAGE, form_of, pages_of
+from .problem import BLOCK, FEW_HEADS, GRAIN, PAGE, form_of, pages_of
 
 # Heads that kernels for pages of 64, 128 dims and scores in fp32 are built for, and the most queries a sequence of these.
 QUERIES_OF_HEADS = {64: 16, 32: 16, **dict.fromkeys(FEW_HEADS, 8)}
 
 
-@torch_op("lightning_indexer", "decode_any")
+@torch_op("lightning_indexer", "decode_blocks")
 def lightning_indexer(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -27,7 +27,10 @@ def lightning_indexer(
     block_table: torch.Tensor,
     *,
     page_size: int = PAGE,
+    block_size: int = 0,
+    scale_format: str = "float32",
     out: torch.Tensor | None = None,
+    maxima: torch.Tensor | None = None,
     skip_below: int = 0,
     executor: str | None = None,
     variant: str | None = None,
@@ -37,7 +40,8 @@ def lightning_indexer(
     """Score every cached key of each sequence: scale * sum_h w_h * relu(q_h . k).
 
     Kernels of their own serve 8, 16, 24, 32 and 64 heads of 128 dims over pages of 64 that lie whole 128 bytes apart, with scores
-    in float32 and next_n up to 8, of 32 and 64 heads up to 16; others serve what else is taken.
+    in float32 and next_n up to 8, of 32 and 64 heads up to 16; others serve what else is taken. Those that serve
+    `block_size`, `scale_format="mx"` and `maxima` read the keys of a sequence once for each of its queries.
 
     Args:
         q: [b, next_n, heads, dim] float8_e4m3fn, 1 to 64 heads, dim a multiple of 16 up to 128, next_n 1 to 16; strides are any multiples of 16 elements.
@@ -49,9 +53,18 @@ def lightning_indexer(
             the stride of `out`. Kernels do not look: a longer one reads past the table and writes past the row.
         block_table: [b, max_pages] int32, rows at any stride, ids of pages of `k_cache`; entries past ceil(len / page_size) are not followed.
             Kernels do not look: any other id reads memory that is not the cache's.
-        page_size: tokens a page, a multiple of 16.
+        page_size: tokens a page, a multiple of 16; of 8 for `block_size`, `scale_format="mx"` and `maxima`.
+        block_size: with a multiple of 8 that divides page_size, `block_table` names blocks of so many tokens in place of
+            pages, block n being tokens n * block_size to (n + 1) * block_size - 1 of all pages: [b, max_blocks], or a list for
+            each query, [b * next_n, max_blocks]. Column j of a query is token j of its blocks, and its length counts those.
+            What `topk_selector` chooses of `maxima`, with pages of page_size / 8, is such a list; and given it as a block
+            table with pages of 8, `topk_selector` names tokens of the cache.
+        scale_format: "float32", or "mx": a key's four bytes of scale are one UE8M0 byte four times, 2^(byte - 127), as
+            vLLM's cache for Blackwell has them. Kernels look at one of the four.
         out: [b, next_n, stride] float32 or bfloat16 to write into, at any strides, by default float32 and a stride of
-            max_pages * page_size. Must not overlap an input.
+            max_pages * page_size, or max_blocks * block_size. Must not overlap an input. Only float32 for `block_size`, `scale_format="mx"` and `maxima`.
+        maxima: [b, next_n, at least ceil(stride / 8)] float32 to write the greatest score of each 8 keys into; NaN does
+            not count. Columns past a row's last key are not written. Not written where left out.
         skip_below: rows with at most this many keys are not scored (selection takes all of them).
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
@@ -67,6 +80,11 @@ def lightning_indexer(
         seq_lens = seq_lens.unsqueeze(1)
     if type(page_size) is not int or not 1 <= page_size <= INT32_MAX:
         page_size = integer("page_size", page_size, 1, INT32_MAX)
+    if block_size != 0 or scale_format != "float32" or maxima is not None:
+        return _by_blocks(
+            q, k_cache, weights, seq_lens, block_table, page_size, block_size, scale_format, out, maxima, skip_below,
+            executor, variant, arch, workspace,
+        )  # fmt: skip
     kind, dim, step = _kind(q, out, 4), INDEX_DIM, INDEX_DIM
     static: dict[str, int] | None = None
     if kind == "plain" and (page_size != PAGE or _apart(k_cache)):
@@ -84,6 +102,80 @@ def lightning_indexer(
     run("lightning_indexer", form_of("decode", kind), operands, executor, variant, arch, workspace, static)
     scores: torch.Tensor = operands["logits"]
     return scores
+
+
+SCALE_FORMATS = ("float32", "mx")
+
+
+def _by_blocks(
+    q: torch.Tensor, k_cache: torch.Tensor, weights: torch.Tensor, seq_lens: torch.Tensor, block_table: torch.Tensor,
+    page_size: int, block_size: int, scale_format: str, out: torch.Tensor | None, maxima: torch.Tensor | None, skip_below: int,
+    executor: str | None, variant: str | None, arch: str | None, workspace: Workspace | None,
+) -> torch.Tensor:  # fmt: skip
+    """`lightning_indexer` of the form whose rows have one query each."""
+    if not isinstance(scale_format, str) or scale_format not in SCALE_FORMATS:
+        raise InvalidArgumentError(
+            "scale_format", expected=" or ".join(map(repr, SCALE_FORMATS)), got=shown(scale_format),
+            fix="name the format of the cache's scales",
+        )  # fmt: skip
+    if type(block_size) is not int or not 0 <= block_size <= INT32_MAX:
+        block_size = integer("block_size", block_size, 0, INT32_MAX)
+    given = {"q": q, "seq_lens": seq_lens, "block_table": block_table}
+    given |= {name: tensor for name, tensor in (("out", out), ("maxima", maxima)) if tensor is not None}
+    for name, tensor in given.items():
+        require_dense(name, tensor)
+    if q.dim() != 4:
+        raise InvalidArgumentError(
+            "q", expected="[b, next_n, heads, dim]", got=f"shape {tuple(q.shape)}", fix="pass four axes"
+        )
+    b, next_n = q.shape[:2]
+    # A list for each query, or a line of the table for each sequence.
+    sharing = 1 if block_size and len(block_table) == b * next_n else max(1, next_n)
+    unit = block_size or page_size
+    _require_unit(page_size, unit)
+    rows = {name: _by_row(name, tensor, b, next_n) for name, tensor in given.items() if name != "block_table"}
+    most = rows.get("maxima")
+    sizes = {
+        "page_size": page_size, "block_size": unit, "sharing": sharing, "mx": int(scale_format == "mx"),
+        "has_maxima": int(maxima is not None),
+    }  # fmt: skip
+    operands: dict[str, Any] = {
+        "q": rows["q"], "k_cache": pages_of(k_cache, page_size, q.shape[-1], GRAIN), "weights": _by_query(weights, q),
+        "seq_lens": rows["seq_lens"], "block_table": block_table, "logits": rows.get("out"), "skip_below": skip_below,
+        "maxima": None if most is None else most[:, 0], **sizes,
+    }  # fmt: skip
+    run("lightning_indexer", form_of("decode", "blocks"), operands, executor, variant, arch, workspace, sizes)
+    scores: torch.Tensor = operands["logits"]
+    return scores.view(b, next_n, -1) if out is None else out
+
+
+def _require_unit(page_size: int, unit: int) -> None:
+    """That entries of a table name whole blocks of a page."""
+    if page_size % unit or unit % BLOCK:
+        name = "page_size" if page_size == unit else "block_size"
+        raise InvalidArgumentError(
+            name,
+            expected=f"a multiple of {BLOCK} that divides page_size = {page_size}"
+            if name == "block_size"
+            else f"a multiple of {BLOCK}",
+            got=str(unit),
+            fix=f"give blocks of a multiple of {BLOCK} tokens",
+        )
+
+
+def _by_row(name: str, tensor: torch.Tensor, b: int, next_n: int) -> torch.Tensor:
+    """[b, next_n, ...] as [b * next_n, 1, ...]."""
+    if tensor.dim() > 1 and tensor.shape[:2] == (b, next_n):
+        try:
+            return tensor if next_n == 1 else tensor.view(b * next_n, 1, *tensor.shape[2:])
+        except RuntimeError:
+            pass
+    raise InvalidArgumentError(
+        name,
+        expected="the queries of q on its first two axes, [b, next_n, ...], all of them as far apart",
+        got=f"shape {tuple(tensor.shape)}, strides {tensor.stride()}",
+        fix="pass a tensor whose first two axes can be seen as one: call .contiguous()",
+    )
 
 
 def _kind(q: torch.Tensor, out: torch.Tensor | None, rank: int) -> str:

@@ -29,6 +29,8 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     usual = k.heads in USUAL_HEADS
     if k.kind != "plain" and not usual:
         return False
+    if k.kind == "blocks" and (k.mode != "decode" or k.queries != 1 or k.evict):
+        return False
     if arch.tmem_columns:
         if k.tile != 128 or k.resident != 1:
             return False
@@ -36,7 +38,7 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
             most = min(BLACKWELL_ROWS, BLACKWELL_N // k.heads)
             return not k.evict and k.queries <= most < 2 * k.queries and (level > 0 or k.stages == 6)
         shapes = ((1, 8, 0), (8, 6, 0), (16, 4, 0)) if usual else ((8, 6, 0),)
-        return level > 0 or (k.queries, k.stages, k.evict) in (shapes if k.kind == "plain" else shapes[-1:])
+        return level > 0 or (k.queries, k.stages, k.evict) in _kept(k, shapes)
     if k.mode == "prefill":
         groups, block = hopper_groups(k)
         fits = (
@@ -54,9 +56,12 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     # Sixteen queries of 64 heads leave room for two tiles.
     most = (16, 256, 2 if k.heads == 64 else 4, 1, 0)
     kept = (one, several, most) if usual else (several,)
-    return level > 0 or (k.queries, k.tile, k.stages, k.resident, k.evict) in (
-        kept if k.kind == "plain" else kept[-1:]
-    )
+    return level > 0 or (k.queries, k.tile, k.stages, k.resident, k.evict) in _kept(k, kept)
+
+
+def _kept(k: SimpleNamespace, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """Of a decode's shapes, from that for one query to that for most, what a kind keeps. Copies of blocks leave the L2 to itself."""
+    return {"plain": shapes, "blocks": ((*shapes[0][:-1], 0),)}.get(k.kind, shapes[-1:])
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
@@ -84,7 +89,7 @@ def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     heads = {name: dims[name] for name in own}
     if mode == "prefill":
         return {"s": dims["s"], "skv": dims["skv"], **heads}
-    longest = dims["max_pages"] * dims.get("page_size", PAGE)
+    longest = dims["max_pages"] * dims.get("block_size", dims.get("page_size", PAGE))
     return {"b": dims["b"], "next_n": dims["next_n"], "max_len": longest, **heads}
 
 

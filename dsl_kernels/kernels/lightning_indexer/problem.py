@@ -3,6 +3,8 @@
 Decode reads the 132-byte block-planar paged cache through a block table; prefill reads flat keys with a window of
 keys per row. Columns outside a row's valid range are not written. The forms "any" take pages of any whole 16 tokens, keys
 of 16 to 128 dims and 1 to 64 heads, and their prefill can write a row's scores from column 0 on; scores are fp32 or bf16.
+The form "decode_blocks" reads lists of blocks of 8 tokens as well as pages, and scales of fp32 or of UE8M0 bytes, and can write
+the greatest score of each 8 keys: the two levels of DeepSeek-V4.1.
 Source: DeepSeek-V3.2 and the flashinfer-bench definition dsa_topk_indexer_fp8_h64_d128_topk2048_ps64.
 """
 
@@ -20,6 +22,7 @@ from ...dtypes import DTYPES
 from ...errors import ArgumentTypeError, InvalidArgumentError
 from ...problems.base import ROW_GRIDS, WIDE_SCORES, Comparison, PointName, Problem, Workload
 from ...problems.layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
+from . import blocks
 from .forms import FORMS, GRAIN, MOST_HEADS, PAGE, PAGE_BYTES, SCORES, form_of, parts_of
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ else:
     torch = later("torch", globals())
 
 __all__ = [
+    "BLOCK",
     "FEW_HEADS",
     "FORMS",
     "GRAIN",
@@ -41,6 +45,7 @@ __all__ = [
     "parts_of",
 ]
 
+BLOCK = blocks.BLOCK
 # Index heads of which a product has several queries.
 FEW_HEADS = (8, 16, 24)
 
@@ -113,6 +118,9 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     mode, kind = parts_of(workload.form)
     if kind != "plain":
         p["heads"] = p["index_heads"] if "index_heads" in p else p["heads"]
+    if kind == "blocks":
+        sizes = {"page_size": PAGE, **p, "lens": _lens(p), "index_heads": p["heads"]}
+        return blocks.make(sizes, _queries, generator)
     drawn = (_make_prefill if mode == "prefill" else _make_decode)(p, kind, generator)
     return {**drawn, **_spread(drawn, kind)} if p.get("strided") else drawn
 
@@ -188,7 +196,10 @@ def _score(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, scales: t
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Float64 logits, NaN where the kernel writes nothing."""
-    mode, _ = parts_of(form)
+    mode, kind = parts_of(form)
+    if kind == "blocks":
+        logits = _logits_of_blocks(inputs)
+        return {"logits": logits, **({"maxima": blocks.maxima_of(logits)} if inputs["has_maxima"] else {})}
     return {"logits": (_prefill_logits if mode == "prefill" else _decode_logits)(inputs)}
 
 
@@ -229,6 +240,20 @@ def _decode_logits(inputs: Mapping[str, Any]) -> torch.Tensor:
     return logits
 
 
+def _logits_of_blocks(inputs: Mapping[str, Any]) -> torch.Tensor:
+    """Scores of rows whose keys lie in units of the cache."""
+    lens, (values, scales) = inputs["seq_lens"], blocks.keys_of(inputs)
+    shape = (*lens.shape, max(1, int(lens.max())))
+    logits = torch.full(shape, float("nan"), dtype=torch.float64, device=lens.device)
+    for row, length in enumerate(lens.flatten().tolist()):
+        if length > max(0, inputs.get("skip_below", 0)):
+            places = blocks.tokens_of(inputs, row, length)
+            q = inputs["q"].flatten(0, 1)[row]
+            found = _score(q, inputs["weights"][row], values[places], scales[places])
+            logits.view(-1, shape[-1])[row, :length] = found
+    return logits
+
+
 # Of scores in fp32, and in bf16, which rounding alone moves by up to 2^-9.
 LIMITS = {"float32": 1e-3, "bfloat16": 3e-3}
 
@@ -236,7 +261,10 @@ LIMITS = {"float32": 1e-3, "bfloat16": 3e-3}
 def compare(
     form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Comparison:
-    """Relative error over the valid columns <= 1e-3, of scores in bf16 <= 3e-3; columns outside them are ignored."""
+    """Relative error over the valid columns <= 1e-3, of scores in bf16 <= 3e-3; columns outside them are ignored.
+
+    Maxima are those of the scores, to the bit.
+    """
     result = Comparison()
     wanted = expected["logits"]
     got = outputs["logits"][..., : wanted.shape[-1]].double()
@@ -244,6 +272,11 @@ def compare(
     error, norm = (got[valid] - wanted[valid]).norm(), wanted[valid].norm()
     figure = float(error / norm) if norm > 0 else float(error)
     result.require("logits relative error", figure, LIMITS[SCORES[parts_of(form)[1]]])
+    if "maxima" in expected:
+        own = blocks.maxima_of(torch.where(valid, got, torch.nan))
+        there = ~expected["maxima"].isnan()
+        most = outputs["maxima"][:, : own.shape[1]].double()
+        result.demand("maxima are the greatest scores", bool((most[there] == own[there]).all()))
     return result
 
 
@@ -317,6 +350,10 @@ def _points_of_any() -> Iterator[tuple[str, dict[str, Any]]]:
             yield form_of("decode", kind), step
         for heads, dim in product((64, 32), (INDEX_DIM, 64)):
             yield form_of("prefill", kind), {"s": 1024, "skv": 32768, "index_heads": heads, "index_dim": dim}
+    for heads, block in product((64, 32), (0, blocks.BLOCK)):
+        length = 16384 if block else 32768
+        step = {"b": 16, "len": length, "index_heads": heads, "index_dim": INDEX_DIM, "page_size": PAGE}
+        yield form_of("decode", "blocks"), {**step, "block_size": block}
 
 
 def _decode(
@@ -332,6 +369,19 @@ def _decode_any(
     return Workload(name, tier, "decode_any", {**sizes, **extra})
 
 
+def _decode_blocks(
+    name: str, tier: str, lens: list[int], heads: int, dim: int, page: int, **extra: Any
+) -> Workload:
+    sizes = {
+        "lens": [[n] for n in lens],
+        "index_heads": heads,
+        "index_dim": dim,
+        "page_size": page,
+        "pages": 24,
+    }
+    return Workload(name, tier, "decode_blocks", {**sizes, **extra})
+
+
 def _prefill_any(name: str, tier: str, s: int, skv: int, heads: int, dim: int, **extra: Any) -> Workload:
     sizes = {"s": s, "skv": skv, "index_heads": heads, "index_dim": dim}
     return Workload(name, tier, "prefill_any", {**sizes, **extra})
@@ -340,6 +390,8 @@ def _prefill_any(name: str, tier: str, s: int, skv: int, heads: int, dim: int, *
 def _share_workloads(form: str, other: str) -> bool:
     """A plain form's workloads can be drawn in the others of its mode, and those of fp32 scores with bf16 ones."""
     (mode, kind), (wanted, as_kind) = parts_of(form), parts_of(other)
+    if "blocks" in (kind, as_kind):
+        return form == other
     return mode == wanted and as_kind != "plain" and kind in ("plain", "any", as_kind)
 
 
@@ -401,6 +453,15 @@ PROBLEM = Problem(
         _decode_any("decode_any_strided", "edge", [[98, 99], [0, 1], [190, 64]], 64, 32, 32, strided=True),
         _decode_any("decode_any_strided_h8", "edge", [[98, 99], [0, 1], [190, 64]], 8, 64, 16, strided=True),
         _decode_any("decode_any_skip", "edge", [[128], [129]], 4, 16, 32, skip_below=128),
+        _decode_blocks("decode_blocks_tiny", "tiny", [130, 0, 7], 64, 128, 64, block_size=8, maxima=1),
+        _decode_blocks("decode_blocks_tiny_h32", "tiny", [200, 9], 32, 128, 64, mx=1),
+        _decode_blocks(
+            "decode_blocks_shared", "edge", [98, 320, 15, 64, 1], 12, 64, 24, sharing=2, mx=1, maxima=1
+        ),
+        _decode_blocks(
+            "decode_blocks_lists", "edge", [129, 700, 3, 64], 40, 96, 128, block_size=16, mx=1, maxima=1
+        ),
+        _decode_blocks("decode_blocks_skip", "edge", [128, 129], 32, 32, 8, maxima=1, skip_below=128),
         _prefill_any("prefill_any_tiny", "tiny", 3, 130, 64, 32),
         _prefill_any("prefill_any_tiny_h8", "tiny", 3, 130, 8, 64, compressed=1, windows="ragged"),
         _prefill_any("prefill_any_ragged", "edge", 21, 300, 40, 128, compressed=1, windows="ragged"),
@@ -419,7 +480,11 @@ PROBLEM = Problem(
     units=units,
     points=points,
     names={
-        form: (PointName("len", "stride"), PointName("len", "max_pages", Fraction(1, PAGE)))
+        # Entries of the form "decode_blocks" may name blocks.
+        form: (
+            PointName("len", "stride"),
+            PointName("len", "max_pages", Fraction(1, blocks.BLOCK if form.endswith("_blocks") else PAGE)),
+        )
         for form in FORMS
         if parts_of(form)[0] == "decode"
     },

@@ -85,7 +85,8 @@ def _prepare_any(point: Point, seed: int) -> Fixture:
     if mode == "prefill":
         shape = (p["s"], -(-p["skv"] // 4) * 4)
     else:
-        shape = (p["b"], p.get("next_n", 1), sets[0]["block_table"].shape[1] * p["page_size"])
+        unit = p.get("block_size") or p["page_size"]
+        shape = (p["b"], p.get("next_n", 1), sets[0]["block_table"].shape[1] * unit)
     outs = [torch.empty(shape, dtype=score, device=measure.DEVICE) for _ in sets]
     op = ops.lightning_indexer_prefill if mode == "prefill" else ops.lightning_indexer
     bound = bind(problem.FORMS[point.form], sets[0] | {"logits": outs[0]}, _scalars(sets[0]))
@@ -98,8 +99,9 @@ def _prepare_any(point: Point, seed: int) -> Fixture:
 
     ceiling = None
     if mode == "decode":
-        pages = [{"pages": s["k_cache"]} for s in sets]
-        live = [s["block_table"][:, : -(-p["len"] // p["page_size"])].contiguous() for s in sets]
+        per_page = p["page_size"] // unit
+        pages = [{"pages": s["k_cache"].unflatten(1, (per_page, -1)).flatten(0, 1)} for s in sets]
+        live = [s["block_table"][:, : -(-p["len"] // unit)].contiguous() for s in sets]
         ceiling = measure.gathers(pages, live)
     fixture = facts(point, calls, dims, ceiling)
     fixture.sample = partial(_few, mode, sets[0], outs[0])
@@ -112,6 +114,10 @@ def _scalars(drawn: Mapping[str, Any]) -> dict[str, int]:
 
 def _as_called(drawn: Mapping[str, Any]) -> dict[str, Any]:
     """Inputs of a form as the op's arguments."""
+    if "mx" in drawn:
+        unsaid = ("sharing", "mx", "has_maxima", "maxima_rows", "maxima_columns")
+        given = {name: value for name, value in drawn.items() if name not in unsaid}
+        return given | {"scale_format": "mx" if drawn["mx"] else "float32", "maxima": None}
     return {name: bool(value) if name == "compressed" else value for name, value in drawn.items()}
 
 
@@ -155,7 +161,7 @@ USUAL = {
     "prefill": {"s": 4096, "skv": 32768, "heads": 64},
     **{
         problem.form_of("decode", kind): {"b": 16, "len": 32768, "index_heads": 64, "index_dim": 128, "page_size": PAGE}
-        for kind in ("any", "any_bf16")
+        for kind in ("any", "any_bf16", "blocks")
     },
     **{
         problem.form_of("prefill", kind): {"s": 4096, "skv": 32768, "index_heads": 64, "index_dim": 128}
@@ -177,7 +183,7 @@ def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
     if kind != "plain":
         pages = p["b"] * -(-p["len"] // p["page_size"])
         return {
-            "read_bytes": read, "unique_bytes": read, "row_bytes": p["page_size"] * token,
+            "read_bytes": read, "unique_bytes": read, "row_bytes": (p.get("block_size") or p["page_size"]) * token,
             "footprint_bytes": float(pages * p["page_size"] * token), "order": "random",
         }  # fmt: skip
     size = StepSize(batch=p["b"], context=p["len"], index_heads=p["heads"])

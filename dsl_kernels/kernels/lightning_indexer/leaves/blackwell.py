@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ....device.torch.warps import shuffle
+from ....device.torch import scalars
+from ....device.torch.warps import exchange, shuffle
 from ....tile.counting import moves
 from ....tile.frontend import unrolled
-from ....tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Writes
+from ....tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Uint32, Writes
 from ....tile.leaf_text import WARP, by_text
 from ....tile.text import maximum
-from .walk import GRAIN, Scores, window_of
+from .walk import BLOCK, GRAIN, LOWEST, Scores, window_of
 
 
 @by_text
@@ -27,6 +28,14 @@ def load_scale(
     """The scale of this thread's key."""
     # Copies of `GRAIN` keys lie `apart`.
     scale[0] = key_scales[m.thread if apart is None else m.thread // GRAIN * apart + m.thread % GRAIN]
+
+
+@by_text
+def load_block_scale(
+    m: LeafRecorder, scale: Registers[Float32], key_scales: Shared[Float32], apart: int,
+) -> None:  # fmt: skip
+    """The scale of this thread's key, where copies of 8 keys lie `apart`."""
+    scale[0] = key_scales[m.thread // BLOCK * apart + m.thread % BLOCK]
 
 
 @by_text
@@ -65,6 +74,24 @@ def store_query(
     at = key + m.thread
     if at < shuffle(length[0], query):
         logits.row("row_of_query", (seq, query))[at] = logit[0] * scale[0]
+
+
+@by_text
+def store_maxima(
+    m: LeafRecorder, maxima: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
+    length: Registers[Int32], row: Int32, key: Int32,
+) -> None:  # fmt: skip
+    """The greatest score of each 8 keys, of those that the row has; NaN does not count."""
+    at = key + m.thread
+    own: Int32 = shuffle(length[0], 0)
+    nothing: Uint32 = LOWEST
+    most: Float32 = scalars.float_of(nothing)
+    if at < own:
+        most = logit[0] * scale[0]
+    for bits in (1, 2, 4):
+        most = maximum(most, exchange(most, bits))
+    if m.thread % BLOCK == 0 and at < own:
+        maxima.row("most_of_row", row)[at // BLOCK] = most
 
 
 @moves(stored=lambda logit: logit)

@@ -10,14 +10,15 @@ query's. Four: every lane gets one query's, of both keys.
 
 from __future__ import annotations
 
+from ....device.torch import scalars
 from ....device.torch.warps import exchange
 from ....tile.counting import moves
 from ....tile.frontend import inline, named, recorded, unrolled
-from ....tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Writes
+from ....tile.kinds import Float32, Global, Int32, LeafRecorder, Registers, Shared, Uint32, Writes
 from ....tile.leaf_text import WARP, by_text
 from ....tile.text import maximum, select
 from ..functions import store_where
-from .walk import Scores, window_of
+from .walk import BLOCK, LOWEST, Scores, window_of
 
 ROWS = 8
 """How far apart a thread's two keys are."""
@@ -67,6 +68,15 @@ def read_scales(
     own = key_scales.part("own", first + _key(m.thread, each, keys))
     for i in range(scale.size):
         scale[i] = own[ROWS * i]
+
+
+@by_text
+def read_block_scales(
+    m: LeafRecorder, scale: Registers[Float32], key_scales: Shared[Float32], apart: int,
+) -> None:  # fmt: skip
+    """The scale of this thread's key of a product of one query, where copies of 8 keys lie `apart`."""
+    key = _key(m.thread, 1)
+    scale[0] = key_scales[key // BLOCK * apart + key % BLOCK]
 
 
 @recorded
@@ -150,6 +160,24 @@ def store_logits(
         to = logits.row("to", (seq, query + _query(m.thread, each)), first=at + ROWS * i)
         wanted = inline((each > 1 or m.thread % 4 < 2) and at + ROWS * i < length[0])
         _store(m, to, 0, logit[i] * scale[i], wanted)
+
+
+@by_text
+def store_maxima(
+    m: LeafRecorder, maxima: Writes[Global[Float32]], logit: Registers[Float32], scale: Registers[Float32],
+    length: Registers[Int32], row: Int32, key: Int32,
+) -> None:  # fmt: skip
+    """The greatest score of each 8 keys, of those that the row has, from a product of one query; NaN does not count."""
+    at = key + _key(m.thread, 1)
+    nothing: Uint32 = LOWEST
+    most: Float32 = scalars.float_of(nothing)
+    if at < length[0]:
+        most = logit[0] * scale[0]
+    m.comment("A block's scores are in every fourth lane, from its first or its second one on.")
+    for bits in (4, 8, 16):
+        most = maximum(most, exchange(most, bits))
+    if m.thread % WARP < 2 and at < length[0]:
+        maxima.row("most_of_row", row)[at // BLOCK] = most
 
 
 @by_text

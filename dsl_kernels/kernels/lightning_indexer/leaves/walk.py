@@ -5,10 +5,22 @@ Every warp works out for itself which tiles it has, of 32 sequences at a time, s
 
 from __future__ import annotations
 
+from ....device.torch import scalars
 from ....device.torch.warps import ballot, clz, scan, shuffle, warp_max, warp_sum
 from ....tile.counting import longest
-from ....tile.frontend import recorded, rolled
-from ....tile.kinds import BFloat16, Boolean, Changes, Float32, Global, Int32, LeafRecorder, Sets
+from ....tile.frontend import recorded, rolled, unrolled
+from ....tile.kinds import (
+    BFloat16,
+    Boolean,
+    Changes,
+    Float32,
+    Global,
+    Int32,
+    LeafRecorder,
+    Registers,
+    Sets,
+    Uint32,
+)
 from ....tile.lang import Size
 from ....tile.leaf_text import WARP, by_text
 from ....tile.text import ceildiv, maximum, minimum, select
@@ -17,6 +29,11 @@ from ..functions import quotient, share_begin, share_size, shuffle_length
 LAST_KEY = 2**31 - 1
 # Keys of one copy where a page may have any whole number of these.
 GRAIN = Size(16, "GRAIN")
+# Keys of one copy where a table names blocks, and of which the greatest score is written.
+BLOCK = Size(8, "BLOCK")
+LOWEST, NOT_A_NUMBER = 0xFF800000, 0x7FC00000
+# UE8M0: the greatest byte is no number, and 0 is the power whose float32 is below the normal ones.
+SPARE_BYTE, LEAST_POWER = 255, 0x00400000
 
 Scores = Global[Float32] | Global[BFloat16]
 """Rows of scores."""
@@ -205,6 +222,42 @@ def grain_entries(
     page: Int32 = (token.to("uint32") // page_size.to("uint32")).to("int32")
     entry = line[page]
     place = token - page * page_size
+
+
+@by_text
+def block_entries(
+    m: LeafRecorder, entry: Sets[Int32], place: Sets[Int32], block_table: Global[Int32], row: Int32, first: Int32,
+    step: Int32, blocks: int, last: Int32, page_size: Int32, block_size: Int32, sharing: Int32,
+) -> None:  # fmt: skip
+    """As `grain_entries`, but of 8 keys each, and of a line of the table that rows share.
+
+    Its entries name blocks of `block_size` keys, or a page, counted through all pages.
+    """
+    line = block_table.row("line", (row.to("uint32") // sharing.to("uint32")).to("int32"), wide=False)
+    unit: Uint32 = block_size.to("uint32")
+    token: Uint32 = (minimum((first + m.lane // blocks * step) * blocks + m.lane % blocks, last) * BLOCK).to(
+        "uint32"
+    )
+    at: Uint32 = token // unit
+    named_unit: Uint32 = line[at.to("int32")].to("uint32")
+    per_page: Uint32 = page_size.to("uint32") // unit
+    page: Uint32 = named_unit // per_page
+    entry = page.to("int32")
+    place = ((named_unit - page * per_page) * unit + (token - at * unit)).to("int32")
+
+
+@by_text
+def decode_scales(m: LeafRecorder, scale: Registers[Float32], mx: Int32) -> None:
+    """Where `mx` is 1, what was read of a scale is four equal UE8M0 bytes: it becomes the power of two that they say."""
+    if mx != 0:
+        for i in unrolled(scale.size):
+            power: Uint32 = scalars.bits_of(scale[i]) & SPARE_BYTE
+            bits: Uint32 = power << 23
+            if power == 0:
+                bits = LEAST_POWER
+            if power == SPARE_BYTE:
+                bits = NOT_A_NUMBER
+            scale[i] = scalars.float_of(bits)
 
 
 @by_text

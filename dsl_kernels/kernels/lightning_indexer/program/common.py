@@ -27,8 +27,9 @@ INDEX_DIM, PAGE = Size(layouts.INDEX_DIM, "INDEX_DIM"), Size(problem.PAGE, "PAGE
 PAGE_ROWS = Size(PAGE + 2, "PAGE_ROWS")
 PAGE_WORDS = Size(PAGE_ROWS * INDEX_DIM // 4, "PAGE_WORDS")
 SCALE_WORD = Size(PAGE * INDEX_DIM // 4, "SCALE_WORD")
-# Of pages of any size, keys are copied so many at a time.
+# Of pages of any size, keys are copied so many at a time; of blocks, a block.
 GRAIN = Size(problem.GRAIN, "GRAIN")
+BLOCK = Size(problem.BLOCK, "BLOCK")
 
 SHARED, TENSOR, REGISTER = Space.SHARED, Space.TENSOR, Space.REGISTER
 FP8 = "float8_e4m3"
@@ -64,17 +65,22 @@ class Kernel(Names):
     k_end: Global
     k_start: Global
     logits: Global
+    maxima: Global
     seq_lens: Global
     weights: Global
     b: Int32
+    block_size: Int32
     compressed: Int32
     ctas: Int32
+    has_maxima: Int32
     index_dim: Int32
     k_cache_stride: Int32
     max_pages: Int32
+    mx: Int32
     next_n: Int32
     page_size: Int32
     s: Int32
+    sharing: Int32
     skip_below: Int32
     skv: Int32
     splits: Int32
@@ -97,6 +103,16 @@ def of_any(k: SimpleNamespace) -> bool:
     return bool(k.kind != "plain")
 
 
+def of_blocks(k: SimpleNamespace) -> bool:
+    """Whether entries of the table name blocks of tokens, too; one query a row."""
+    return bool(k.kind == "blocks")
+
+
+def grain(k: SimpleNamespace) -> Size:
+    """Keys of one copy, where a kernel takes pages of any size."""
+    return BLOCK if of_blocks(k) else GRAIN
+
+
 def few(k: SimpleNamespace) -> bool:
     """Whether a product's scores and weights leave a thread registers enough that no warp has to hand any over."""
     return bool(k.heads < LEAST_PITCH)
@@ -110,7 +126,7 @@ def scales_apart(k: SimpleNamespace) -> int | None:
 def _scales(k: SimpleNamespace) -> Size:
     """Scales of a tile of keys, with what lies between them."""
     apart = scales_apart(k)
-    return k.tile if apart is None else Size(k.tile // GRAIN * apart, "TILE_SCALES")
+    return k.tile if apart is None else Size(k.tile // grain(k) * apart, "TILE_SCALES")
 
 
 def weight_pitch(k: SimpleNamespace) -> Size:

@@ -27,6 +27,7 @@ from ..leaves import blackwell as sm100
 from ..leaves import hopper as sm90
 from ..leaves import walk
 from .common import (
+    BLOCK,
     GRAIN,
     HOPPER_N,
     INDEX_DIM,
@@ -42,10 +43,12 @@ from .common import (
     blackwell_registers,
     columns,
     few,
+    grain,
     hopper_registers,
     input_buffers,
     inputs,
     of_any,
+    of_blocks,
     rows_map,
     rows_of_product,
     scales_apart,
@@ -83,17 +86,19 @@ def _maps_of_any(k: SimpleNamespace) -> tuple[TensorMap, ...]:
         ),
         weights_map("rows", k),
         rows_map(
-            "key_map", "k_cache", ("page_size", "pages"), ("index_dim", "k_cache_stride"), (GRAIN, 1), dim="index_dim"
+            "key_map", "k_cache", ("page_size", "pages"), ("index_dim", "k_cache_stride"), (grain(k), 1), dim="index_dim"
         ),
         # The words of a page, of which the last ones are its scales.
         TensorMap(
-            "scale_map", "k_cache", "FLOAT32", ("page_bytes // 4", "pages"), ("k_cache_stride",), (GRAIN, 1), (1, 1)
+            "scale_map", "k_cache", "FLOAT32", ("page_bytes // 4", "pages"), ("k_cache_stride",), (grain(k), 1), (1, 1)
         ),
     )  # fmt: skip
 
 
 def _copied(k: SimpleNamespace) -> Size:
     """Copies of a key tile: one a page, or a part of a page."""
+    if of_blocks(k):
+        return Size(k.tile // BLOCK, "TILE_BLOCKS")
     return Size(k.tile // GRAIN, "TILE_GRAINS") if of_any(k) else Size(k.tile // PAGE, "TILE_PAGES")
 
 
@@ -226,7 +231,7 @@ def _start(m: Recorder) -> Share:
     if m.in_role("load"):
         m.comment("Garbage past a length: nothing follows an entry before the length is known.")
         row = minimum(s.seq, s.b - 1)
-        reach = inline(s.max_pages * s.page_size // GRAIN if of_any(m.k) else s.max_pages)
+        reach = inline(_reach(m, s))
         _read_entries(m, s, row, s.step, last=reach - 1)
     m.launch_dependents()
     if m.k.queries == 1:
@@ -240,6 +245,13 @@ def _start(m: Recorder) -> Share:
     return s
 
 
+def _reach(m: Recorder, s: Share) -> Value:
+    """Copies of keys that a line of the table has."""
+    if of_blocks(m.k):
+        return s.max_pages * s.block_size // BLOCK
+    return s.max_pages * s.page_size // GRAIN if of_any(m.k) else s.max_pages
+
+
 @recorded
 def _read_entries(m: Recorder, s: Share, row: Value, step: Value, last: Value) -> None:
     """The page-table entries of the current tile and those after it, `step` apart, up to entry `last` of a row."""
@@ -250,7 +262,12 @@ def _read_entries(m: Recorder, s: Share, row: Value, step: Value, last: Value) -
 @recorded
 def _read_first(m: Recorder, s: Share, row: Value, first: Value, step: Value, last: Value) -> None:
     """The page-table entries of the tiles from `first` on."""
-    if of_any(m.k):
+    if of_blocks(m.k):
+        walk.block_entries(
+            m, s.entry, s.place, s.block_table, row, first=first, step=step, blocks=m.c.pages, last=last,
+            page_size=s.page_size, block_size=s.block_size, sharing=s.sharing,
+        )  # fmt: skip
+    elif of_any(m.k):
         walk.grain_entries(
             m, s.entry, s.place, s.block_table, row, first=first, step=step, grains=m.c.pages, last=last,
             page_size=s.page_size,
@@ -265,7 +282,12 @@ def _read_first(m: Recorder, s: Share, row: Value, first: Value, step: Value, la
 def _read_ahead(m: Recorder, s: Share, row: Value, step: Value, last: Value) -> None:
     """The page-table entries of the tiles after those that a warp holds."""
     ahead = inline(s.tile + _tiles_of_entries(m) * step)
-    if of_any(m.k):
+    if of_blocks(m.k):
+        walk.block_entries(
+            m, s.ahead, s.place_ahead, s.block_table, row, first=ahead, step=step, blocks=m.c.pages, last=last,
+            page_size=s.page_size, block_size=s.block_size, sharing=s.sharing,
+        )  # fmt: skip
+    elif of_any(m.k):
         walk.grain_entries(
             m, s.ahead, s.place_ahead, s.block_table, row, first=ahead, step=step, grains=m.c.pages, last=last,
             page_size=s.page_size,
@@ -294,7 +316,7 @@ def _load(m: Recorder, s: Share) -> None:
         within: Int32 = 0
     for it in range(s.turns):
         _begin_tile(m, s, it)
-        last = ceildiv(s.need, GRAIN if of_any(m.k) else PAGE) - 1
+        last = ceildiv(s.need, grain(m.k) if of_any(m.k) else PAGE) - 1
         if s.fresh:
             s.turn += 1
             held = 0
@@ -343,9 +365,10 @@ def _copy_page(m: Recorder, s: Share, keys: Filling, p: Value, page: Value) -> N
 @recorded
 def _copy_grain(m: Recorder, s: Share, keys: Filling, p: Value, page: Value, within: Value) -> None:
     """Keys of a page from key `within` on, and their scales, which follow all keys of the page."""
-    m.bulk(keys.keys.part(p * GRAIN, GRAIN), Box("key_map", (page, within, 0)), keys)
+    count = grain(m.k)
+    m.bulk(keys.keys.part(p * count, count), Box("key_map", (page, within, 0)), keys)
     scale = inline(s.page_size * s.index_dim // 4 + within)
-    m.bulk(keys.key_scales.part(p * LEAST_PITCH, GRAIN), Box("scale_map", (page, scale)), keys)
+    m.bulk(keys.key_scales.part(p * LEAST_PITCH, count), Box("scale_map", (page, scale)), keys)
 
 
 @recorded
@@ -372,7 +395,7 @@ def _load_queries(m: Recorder, s: Share) -> None:
 def _weights_at(m: Recorder, s: Share, query: Value) -> Box | Span:
     """Where the weights of a query of the current sequence lie."""
     if of_any(m.k):
-        return Box("weight_map", (s.seq * s.next_n + query, 0))
+        return Box("weight_map", (s.seq * _next_n(m) + query, 0))
     return s.weights.span((s.seq, query), m.k.heads)
 
 
@@ -403,13 +426,21 @@ def _score(m: Recorder, s: Share) -> None:
         key = inline(s.tile * m.k.tile)
         if one:
             m.multiply("score", acc, keys.keys, queries.queries)
-            sm90.read_scales(m, s.scale, keys.key_scales, first=0, each=each, apart=scales_apart(m.k))
+            if of_blocks(m.k):
+                sm90.read_block_scales(m, s.scale, keys.key_scales, apart=scales_apart(m.k))
+            else:
+                sm90.read_scales(m, s.scale, keys.key_scales, first=0, each=each, apart=scales_apart(m.k))
             keys.release()
             sm90.weigh(m, s.logit, s.acc, s.weight, each, m.k.heads)
             sm90.one_length(m, s.length, s.need)
+            if of_blocks(m.k):
+                walk.decode_scales(m, s.scale, s.mx)
             sm90.store_logits(
                 m, s.logits, s.logit, s.scale, s.length, s.seq, query=0, each=1, next_n=1, key=key,
             )  # fmt: skip
+            if of_blocks(m.k):  # noqa: SIM102 (the inner condition is one of the kernel)
+                if s.has_maxima != 0:
+                    sm90.store_maxima(m, s.maxima, s.logit, s.scale, s.length, s.seq, key=key)
         else:
             sm90.read_scales(m, s.scale, keys.key_scales, first=0, each=each, apart=scales_apart(m.k))
             for product in range(_products(m)):
@@ -486,8 +517,13 @@ def _epilogue(m: Recorder, s: Share, g: int) -> None:
                 sm100.load_weights(m, weight, queries.head_weights, 0)
             sm100.load_lengths(m, length, s.seq_lens, s.seq, s.next_n, s.skip_below)
         keys = s.keys.reader.wait(it)
-        sm100.load_scale(m, scale, keys.key_scales, apart=scales_apart(m.k))
+        if of_blocks(m.k):
+            sm100.load_block_scale(m, scale, keys.key_scales, apart=scales_apart(m.k))
+        else:
+            sm100.load_scale(m, scale, keys.key_scales, apart=scales_apart(m.k))
         keys.release()
+        if of_blocks(m.k):
+            walk.decode_scales(m, scale, s.mx)
         for product in rolled(ring, _products(m), m.c.rings):
             scores = m.channel(f"scores_{ring}").reader.wait(use)
             for j in range(part * own, (part + 1) * own):
@@ -503,6 +539,9 @@ def _epilogue(m: Recorder, s: Share, g: int) -> None:
                 sm100.store_query(
                     m, s.logits, logit, scale, length, s.seq, query, s.next_n, key=s.tile * m.k.tile,
                 )  # fmt: skip
+                if of_blocks(m.k):  # noqa: SIM102 (the inner condition is one of the kernel)
+                    if s.has_maxima != 0:
+                        sm100.store_maxima(m, s.maxima, logit, scale, length, s.seq, key=s.tile * m.k.tile)
         s.tile += s.step
 
 

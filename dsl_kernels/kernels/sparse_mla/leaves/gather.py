@@ -76,7 +76,7 @@ def vote(
 
 
 def page_of(id, page_inverse, page_shift):
-    """The page of an id below 2^30, as `problems._sparse_mla_forms.page_of`."""
+    """The page of an id below 2^30, as `kernels.sparse_mla.forms.page_of`."""
     return mul_hi(id.to("uint32") << 2, page_inverse.to("uint32")).to("int32") >> page_shift
 
 

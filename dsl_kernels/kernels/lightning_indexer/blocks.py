@@ -1,0 +1,163 @@
+"""Scoring of a decode by blocks of tokens: lists of blocks in place of pages, the greatest score of each 8, scales of a byte.
+
+A row's entries name units of the cache: pages, or blocks of a few tokens, which another selection has chosen. Its scores
+are those of the tokens of these units, one unit after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...problems.base import OperandSpec, Values, axis_strides
+from ...problems.layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
+from .._discover import later
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
+
+BLOCK = 8
+"""Tokens whose greatest score is written; a unit of the cache has a whole number of so many."""
+
+UNIT = "(block_size if block_size > 0 else page_size)"
+"""Tokens that an entry of the table names, as an expression over the sizes of a call; kernels are given a block's or a page's."""
+SPARE_BYTE = 255
+
+
+def _wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    reach = dims["max_pages"] * dims["block_size"]
+    return (o["seq_lens"] < 0) | (o["seq_lens"] > min(reach, dims["stride"]))
+
+
+def _wrong_units(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    lens, table, sharing = o["seq_lens"][:, 0], o["block_table"], dims["sharing"]
+    scored = torch.where(lens > int(o.get("skip_below", 0)), lens, 0)
+    used = torch.zeros(len(table) * sharing, dtype=lens.dtype, device=lens.device)
+    used[: len(scored)] = -(-scored // dims["block_size"])
+    most = used.view(-1, sharing).amax(dim=1)
+    live = torch.arange(dims["max_pages"], device=table.device) < most[:, None]
+    return live & ((table < 0) | (table >= dims["pages"] * dims["page_size"] // dims["block_size"]))
+
+
+def _flag(name: str, doc: str) -> OperandSpec:
+    return OperandSpec(name, (), "int32", "scalar", doc=doc, limits=(0, 1))
+
+
+def operands(heads: tuple[str, ...], skip: OperandSpec) -> tuple[OperandSpec, ...]:
+    """The operands of the form; `heads` are the rules of heads and dims, `skip` the rows that are not scored."""
+    return (
+        OperandSpec(
+            "q", ("b", "next_n", "index_heads", "index_dim"), "float8_e4m3", strides=axis_strides("q", "bnh"),
+            requires=heads, doc="queries, one a row; any q scale is folded into weights",
+        ),
+        OperandSpec(
+            "k_cache", ("pages", "page_bytes"), "uint8", row_stride="k_cache_stride",
+            requires=(
+                f"page_size >= {BLOCK}", f"page_size % {BLOCK} == 0", "page_bytes == page_size * (index_dim + 4)",
+            ),
+            doc="paged keys: page_size x index_dim e4m3, then page_size scales of four bytes",
+        ),
+        OperandSpec(
+            "weights", ("rows", "index_heads"), "float32", row_stride="weights_stride", requires=("rows == b * next_n",),
+            doc="per-head weights of each row, may be negative",
+        ),
+        OperandSpec(
+            "seq_lens", ("b", "next_n"), "int32", row_stride="seq_lens_stride", align=4, longest="max_len",
+            doc="keys of each row, in the units that its table line names; 0 for a padded row",
+            values=(Values("0 to min(max_pages units, stride)", _wrong_lengths),),
+        ),
+        OperandSpec(
+            "block_table", ("lines", "max_pages"), "int32", row_stride="block_table_stride", align=4,
+            requires=("lines == ceildiv(b, sharing)",),
+            doc="units of the cache: ids of pages, or of blocks counted through all pages; row r has line r // sharing",
+            values=(Values("units of the cache in the entries that a length reaches", _wrong_units),),
+        ),
+        OperandSpec(
+            "logits", ("b", "next_n", "stride"), "float32", "out", strides=axis_strides("logits", "bn"), align=4,
+            argument="out", sizes={"stride": f"max_pages * {UNIT}"}, of_nothing=-math.inf,
+            doc="scores; columns at and beyond the length stay as they were",
+        ),
+        skip,
+        OperandSpec("page_size", (), "int32", "scalar", doc="tokens a page"),
+        OperandSpec(
+            "block_size", (), "int32", "scalar", doc="tokens of a block that the table names, or of a page",
+            requires=("block_size > 0", "page_size % block_size == 0", f"block_size % {BLOCK} == 0"),
+        ),
+        OperandSpec("sharing", (), "int32", "scalar", doc="rows that share a line of the table"),
+        _flag("mx", "1: a scale is a power of two as four equal bytes (UE8M0); 0: a float32"),
+        _flag("has_maxima", "1: maxima are written"),
+        OperandSpec(
+            "maxima", ("maxima_rows", "maxima_columns"), "float32", "out", row_stride="maxima_stride", align=4,
+            default=-math.inf, sizes={"maxima_rows": "1", "maxima_columns": "1"}, of_nothing=-math.inf,
+            requires=(
+                "maxima_rows == b * next_n or has_maxima == 0",
+                f"maxima_columns * {BLOCK} >= max_pages * block_size or maxima_columns * {BLOCK} >= stride or has_maxima == 0",
+            ),
+            doc=f"the greatest score of each {BLOCK} keys; columns past the last key's stay as they were",
+        ),
+    )  # fmt: skip
+
+
+def make(p: Mapping[str, Any], draw: Any, generator: torch.Generator) -> dict[str, Any]:
+    """Inputs: `draw` gives queries and weights of rows, heads, and dims."""
+    device, dim, page = generator.device, p.get("index_dim", INDEX_DIM), p["page_size"]
+    unit, sharing = p.get("block_size") or page, p.get("sharing", 1)
+    lens = torch.tensor(p["lens"], dtype=torch.int32, device=device)
+    b, next_n = lens.shape
+    q, weights = draw((b, next_n), p["index_heads"], generator, dim)
+    pages = max(p["pages"], -(-int(lens.max()) // page))
+    keys = torch.randn(pages, page, dim, generator=generator, dtype=torch.float32, device=device)
+    cache = pack_index_keys(keys).view(pages, -1)
+    if p.get("mx"):
+        scales = cache[:, page * dim :].view(pages, page, 4)
+        spread = torch.randint(117, 125, (pages, page, 1), generator=generator, device=device)
+        scales.copy_(spread.to(torch.uint8).expand(-1, -1, 4))
+    lines, width = -(-b // sharing), max(1, -(-int(lens.max()) // unit)) + p.get("spare_pages", 1)
+    table = torch.randint(
+        -(2**31), 2**31 - 1, (lines, width), generator=generator, dtype=torch.int64, device=device
+    ).to(torch.int32)
+    for line in range(lines):
+        used = -(-int(lens[line * sharing : (line + 1) * sharing].max()) // unit)
+        order = torch.randperm(pages * page // unit, generator=generator, device=device)[:used]
+        table[line, :used] = order.to(torch.int32)
+    has = int(bool(p.get("maxima")))
+    return {
+        "q": q, "k_cache": cache, "weights": weights.flatten(0, 1), "seq_lens": lens, "block_table": table,
+        "skip_below": p.get("skip_below", 0), "page_size": page, "block_size": unit, "sharing": sharing,
+        "mx": int(bool(p.get("mx"))), "has_maxima": has,
+        "maxima_rows": b * next_n if has else 1, "maxima_columns": -(-width * unit // BLOCK) if has else 1,
+    }  # fmt: skip
+
+
+def keys_of(inputs: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The fp8 values [tokens, dim] and the float32 scales [tokens] of a cache, token by token."""
+    page, dim = inputs["page_size"], inputs["q"].shape[-1]
+    values, scales = unpack_index_keys(inputs["k_cache"], page, dim)
+    if inputs["mx"]:
+        scales = power_of(scales.contiguous().view(torch.uint8)[..., ::4])
+    return values.reshape(-1, dim), scales.reshape(-1)
+
+
+def power_of(scale: torch.Tensor) -> torch.Tensor:
+    """What bytes are as UE8M0: powers of two, and NaN for 255."""
+    powers = torch.exp2(scale.double() - 127)
+    return torch.where(scale == SPARE_BYTE, torch.nan, powers).float()
+
+
+def tokens_of(inputs: Mapping[str, Any], row: int, length: int) -> torch.Tensor:
+    """Where the first `length` keys of a row lie among all tokens of the cache."""
+    unit = inputs["block_size"]
+    entries = inputs["block_table"][row // inputs["sharing"], : -(-length // unit)].long()
+    places: torch.Tensor = entries[:, None] * unit + torch.arange(unit, device=entries.device)
+    return places.flatten()[:length]
+
+
+def maxima_of(logits: torch.Tensor) -> torch.Tensor:
+    """The greatest score of each `BLOCK` columns, NaN where no column is written."""
+    rows = logits.flatten(0, -2)
+    padded = torch.nn.functional.pad(rows, (0, -rows.shape[1] % BLOCK), value=torch.nan)
+    written: torch.Tensor = padded.nan_to_num(nan=-math.inf).view(len(rows), -1, BLOCK).amax(dim=2)
+    return torch.where(written == -math.inf, torch.nan, written)

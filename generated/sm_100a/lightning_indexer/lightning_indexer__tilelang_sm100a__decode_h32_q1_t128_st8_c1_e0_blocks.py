@@ -1,0 +1,510 @@
+"""lightning_indexer__tilelang_sm100a__decode_h32_q1_t128_st8_c1_e0_blocks
+
+Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: mode=decode, heads=32, queries=1, tile=128, stages=8, resident=1, evict=0, kind=blocks.
+
+  load             mma              score_0
+  warp 4           warp 5           warps 0..3
+  |===== keys ====>|                |   keys key_scales, ring of 8; bulk -> tcgen05
+  |============== keys ============>|   keys key_scales, ring of 8; bulk -> threads
+  |=== queries ===>|                |   queries head_weights, ring of 2; bulk -> tcgen05
+  |============ queries ===========>|   queries head_weights, ring of 2; bulk -> threads
+  |                |=== scores_0 ==>|   scores_0, ring of 4; tcgen05 -> tmem
+
+roles
+  score_0    threads 0..127  epilogue of products i with i % 1 == 0, part 0 of 1
+  load       threads 128..159  block table, key pages, queries
+  mma        threads 160..191  issues every tcgen05.mma and commit
+buffers
+  keys       8 stages of 128x128 float8_e4m3, shared, 128-byte swizzle
+  key_scales 8 stages of 512 float32, shared
+  queries    2 stages of 32x128 float8_e4m3, shared, 128-byte swizzle
+  head_weights 2 stages of 32 float32, shared
+  scores_0   4 stages of 128x32 float32, tensor memory
+  dots_0     128x32 float32, registers of score_0
+  weight_0   128x32 float32, registers of score_0
+  scale_0    128x1 float32, registers of score_0
+  logit_0    128x1 float32, registers of score_0
+  length_0   128x1 int32, registers of score_0
+pipelines
+  keys: load (bulk) ==[keys key_scales: 8-slot ring]==> mma (tcgen05), score_0 (threads)
+    full  x1, 18432 bytes: load arrive + expect bytes
+      mma: wait full, fence after
+      score_0: wait full
+    empty x5: load wait empty
+      mma: commit -> empty
+      score_0: one lane a warp, arrive empty
+  queries: load (bulk) ==[queries head_weights: 2-slot ring]==> mma (tcgen05), score_0 (threads)
+    full  x1, 4224 bytes: load arrive + expect bytes
+      mma: wait full, fence after
+      score_0: wait full
+    empty x5: load wait empty
+      mma: commit -> empty
+      score_0: one lane a warp, arrive empty
+  scores_0: mma (tcgen05) ==[scores_0: 4-slot ring]==> score_0 (tmem)
+    full  x1: mma commit -> full
+      score_0: wait full, fence after
+    empty x4: mma wait empty, fence after
+      score_0: wait::ld, fence before, one lane a warp, arrive empty
+totals: 192 threads, 156128 of 232448 bytes of shared memory, 128 of 512 tensor-memory columns, grid (ctas)
+"""
+import tilelang.language as T
+
+from dsl_kernels.device.tilelang import lightning_indexer as leaf
+from dsl_kernels.device.tilelang import lightning_indexer_sm100 as leaf_sm100
+from dsl_kernels.device.tilelang import scalars, warps
+
+PASS_CONFIGS = leaf.PASS_CONFIGS
+
+HEADS = 32  # index heads
+TILE = 128  # keys a tile
+STAGES = 8  # key tiles in flight
+TILE_BLOCKS = 16
+BLOCK = 8
+INDEX_DIM = 128
+TILE_SCALES = 512
+COLUMNS = 32
+
+
+@T.macro
+def read_lengths(length: T.Ref, seq_lens, b, lane):
+    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
+    length = seq_lens[T.min(lane, b - 1), 0]
+
+
+@T.macro
+def block_entries(
+    entry: T.Ref, place: T.Ref, block_table, row, first, step, last, page_size, block_size, sharing, lane
+):
+    """As `grain_entries`, but of 8 keys each, and of a line of the table that rows share.
+
+    Its entries name blocks of `block_size` keys, or a page, counted through all pages.
+    """
+    unit = T.alloc_var("uint32", init=T.cast(block_size, "uint32"))
+    token = T.alloc_var(
+        "uint32",
+        init=T.cast(
+            (
+                T.min(
+                    (first + T.truncdiv(lane, TILE_BLOCKS) * step) * TILE_BLOCKS + T.truncmod(
+                        lane, TILE_BLOCKS
+                    ),
+                    last
+                ) * BLOCK
+            ),
+            "uint32"
+        )
+    )
+    at = T.alloc_var("uint32", init=T.truncdiv(token, unit))
+    named_unit = T.alloc_var(
+        "uint32",
+        init=T.cast(
+            block_table[
+                T.cast(T.truncdiv(T.cast(row, "uint32"), T.cast(sharing, "uint32")), "int32"),
+                T.cast(at, "int32")
+            ],
+            "uint32"
+        )
+    )
+    per_page = T.alloc_var("uint32", init=T.truncdiv(T.cast(page_size, "uint32"), unit))
+    page = T.alloc_var("uint32", init=T.truncdiv(named_unit, per_page))
+    entry = T.cast(page, "int32")
+    place = T.cast(((named_unit - page * per_page) * unit + (token - at * unit)), "int32")
+
+
+@T.macro
+def lengths_to_score(need: T.Ref, length, b, skip_below, lane):
+    """What the lanes' sequences have to score, from their lengths."""
+    known = leaf.shuffle_length(length, lane)
+    need = T.if_then_else((lane < b) & (known > skip_below), known, 0)
+
+
+@T.macro
+def load_weights(weight, head_weights, head_weights_slot):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in T.unroll(HEADS // 4):
+        for part in T.vectorized(4):
+            weight[4 * quad + part] = head_weights[head_weights_slot, (quad) * 4 + part]
+
+
+@T.macro
+def load_lengths(length, seq_lens, seq, next_n, skip_below, thread):
+    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
+    query = T.truncmod(thread, 32)
+    length[0] = 0
+    if query < next_n:
+        found = seq_lens[seq, query]
+        if found > skip_below:
+            length[0] = found
+
+
+@T.macro
+def load_block_scale(scale, key_scales, key_scales_slot, thread):
+    """The scale of this thread's key, where copies of 8 keys lie `apart`."""
+    scale[0] = key_scales[key_scales_slot, T.truncdiv(thread, BLOCK) * 32 + T.truncmod(thread, BLOCK)]
+
+
+@T.macro
+def decode_scales(scale, mx):
+    """Where `mx` is 1, what was read of a scale is four equal UE8M0 bytes: it becomes the power of two
+    that they say.
+    """
+    if mx != 0:
+        for i in T.unroll(1):
+            power = T.alloc_var("uint32", init=scalars.bits_of(scale[i]) & T.uint32(255))
+            bits = T.alloc_var("uint32", init=power << T.uint32(23))
+            if power == T.uint32(0):
+                bits = 4194304
+            if power == T.uint32(255):
+                bits = 2143289344
+            scale[i] = scalars.float_of(bits)
+
+
+@T.macro
+def store_query(logits, logit, scale, length, seq, query, key, thread):
+    """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
+    at = key + thread
+    if at < warps.shuffle(length[0], query):
+        logits[seq, query, at] = logit[0] * scale[0]
+
+
+@T.macro
+def store_maxima(maxima, logit, scale, length, row, key, thread):
+    """The greatest score of each 8 keys, of those that the row has; NaN does not count."""
+    at = key + thread
+    own = T.alloc_var("int32", init=warps.shuffle(length[0], 0))
+    nothing = T.alloc_var("uint32", init=4286578688)
+    most = T.alloc_var("float32", init=scalars.float_of(nothing))
+    if at < own:
+        most = logit[0] * scale[0]
+    most = T.max(most, warps.exchange(most, 1))
+    most = T.max(most, warps.exchange(most, 2))
+    most = T.max(most, warps.exchange(most, 4))
+    if (T.truncmod(thread, BLOCK) == 0) & (at < own):
+        maxima[row, T.truncdiv(at, BLOCK)] = most
+
+
+@T.macro
+def block_entries_step_1(
+    entry: T.Ref, place: T.Ref, block_table, row, first, last, page_size, block_size, sharing, lane
+):
+    """As `grain_entries`, but of 8 keys each, and of a line of the table that rows share.
+
+    Its entries name blocks of `block_size` keys, or a page, counted through all pages.
+    """
+    unit = T.alloc_var("uint32", init=T.cast(block_size, "uint32"))
+    token = T.alloc_var(
+        "uint32",
+        init=T.cast(
+            (
+                T.min(
+                    (first + T.truncdiv(lane, TILE_BLOCKS)) * TILE_BLOCKS + T.truncmod(lane, TILE_BLOCKS),
+                    last
+                ) * BLOCK
+            ),
+            "uint32"
+        )
+    )
+    at = T.alloc_var("uint32", init=T.truncdiv(token, unit))
+    named_unit = T.alloc_var(
+        "uint32",
+        init=T.cast(
+            block_table[
+                T.cast(T.truncdiv(T.cast(row, "uint32"), T.cast(sharing, "uint32")), "int32"),
+                T.cast(at, "int32")
+            ],
+            "uint32"
+        )
+    )
+    per_page = T.alloc_var("uint32", init=T.truncdiv(T.cast(page_size, "uint32"), unit))
+    page = T.alloc_var("uint32", init=T.truncdiv(named_unit, per_page))
+    entry = T.cast(page, "int32")
+    place = T.cast(((named_unit - page * per_page) * unit + (token - at * unit)), "int32")
+
+
+@T.macro
+def entry_of(page: T.Ref, entry, place):
+    """The entry that lane `place` holds."""
+    page = warps.shuffle(entry, place)
+
+
+@T.macro
+def score_0(
+    seq_lens, logits, skip_below, mx, has_maxima, maxima, b, next_n, key_scales, head_weights, scores_0,
+    keys_full, keys_empty, queries_full, queries_empty, scores_0_full, scores_0_empty, seq: T.Ref,
+    tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
+):
+    """Epilogue of products i with i % 1 == 0, part 0 of 1."""
+    dots_0 = T.alloc_local((HEADS,), "float32")
+    weight_0 = T.alloc_local((HEADS,), "float32")
+    scale_0 = T.alloc_local((1,), "float32")
+    logit_0 = T.alloc_local((1,), "float32")
+    length_0 = T.alloc_local((1,), "int32")
+    worker = thread
+    use = T.alloc_var("int32", init=0)
+    for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
+        if fresh:
+            if it > 0:
+                T.sync_warp()
+                if T.shuffle_elect(32):
+                    T.mbarrier_arrive(queries_empty[turn % 2])
+            turn = turn + 1
+            T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
+            load_weights(weight_0, head_weights, turn % 2)
+            load_lengths(length_0, seq_lens, seq, next_n, skip_below, worker)
+        T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
+        load_block_scale(scale_0, key_scales, it % STAGES, worker)
+        T.sync_warp()
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(keys_empty[it % STAGES])
+        decode_scales(scale_0, mx)
+        for product in T.serial(1):
+            T.mbarrier_wait_parity(scores_0_full[use % 4], (use // 4) & 1)
+            T.tcgen05_after_thread_sync()
+            # Accumulators of a product in tensor memory, from column `first` on.
+            leaf_sm100.read_scores(dots_0, scores_0, use % 4, 0, HEADS, worker)
+            T.call_extern("handle", "tl::fence_view_async_tmem_load")
+            T.tcgen05_before_thread_sync()
+            T.sync_warp()
+            if T.shuffle_elect(32):
+                T.mbarrier_arrive(scores_0_empty[use % 4])
+            use = use + 1
+            # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
+            # product.
+            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, True)
+            store_query(logits, logit_0, scale_0, length_0, seq, product, tile * TILE, worker)
+            if has_maxima != 0:
+                store_maxima(maxima, logit_0, scale_0, length_0, seq, tile * TILE, worker)
+        tile = tile + step
+
+
+@T.macro
+def load(
+    seq_lens, block_table, skip_below, page_size, block_size, sharing, b, index_dim, query_map_rows,
+    weight_map_rows, key_map_rows, scale_map_rows, keys, key_scales, queries, head_weights, keys_full,
+    keys_empty, queries_full, queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref,
+    turn: T.Ref, fresh: T.Ref, entry: T.Ref, ahead: T.Ref, place: T.Ref, place_ahead: T.Ref, lane
+):
+    """Block table, key pages, queries."""
+    held = T.alloc_var("int32", init=0)
+    page = T.alloc_var("int32", init=0)
+    within = T.alloc_var("int32", init=0)
+    for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
+        last = leaf.ceildiv(need, BLOCK) - 1
+        if fresh:
+            turn = turn + 1
+            held = 0
+            if step == 1:
+                block_entries_step_1(
+                    entry, place, block_table, seq, tile, last, page_size, block_size, sharing, lane
+                )
+                block_entries_step_1(
+                    ahead, place_ahead, block_table, seq, tile + 2, last, page_size, block_size, sharing,
+                    lane
+                )
+            T.mbarrier_wait_parity(queries_empty[turn % 2], ((turn // 2) & 1) ^ 1)
+            for i in T.serial(1):
+                T.tma_copy(
+                    query_map_rows[seq : seq + 1, 0 : 1, 0 : HEADS, 0 : INDEX_DIM], queries[turn % 2, :, :],
+                    barrier=queries_full[turn % 2]
+                )
+                T.tma_copy(
+                    weight_map_rows[seq : seq + 1, 0 : HEADS], head_weights[turn % 2, :],
+                    barrier=queries_full[turn % 2]
+                )
+            if T.shuffle_elect(32):
+                T.mbarrier_arrive(queries_full[turn % 2])
+        if held == 2:
+            held = 0
+            entry = ahead
+            place = place_ahead
+            block_entries(
+                ahead, place_ahead, block_table, seq, tile + 2 * step, step, last, page_size, block_size,
+                sharing, lane
+            )
+        T.mbarrier_wait_parity(keys_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
+        for p in T.unroll(TILE_BLOCKS):
+            entry_of(page, entry, held * TILE_BLOCKS + T.min(p, last - tile * TILE_BLOCKS))
+            entry_of(within, place, held * TILE_BLOCKS + T.min(p, last - tile * TILE_BLOCKS))
+            T.tma_copy(
+                key_map_rows[page : page + 1, within : within + BLOCK, 0 : INDEX_DIM],
+                keys[it % STAGES, p * BLOCK : p * BLOCK + BLOCK, :], barrier=keys_full[it % STAGES]
+            )
+            T.tma_copy(
+                scale_map_rows[
+                    page : page + 1,
+                    T.truncdiv(
+                        page_size * index_dim, 4
+                    ) + within : T.truncdiv(page_size * index_dim, 4) + within + BLOCK
+                ],
+                key_scales[it % STAGES, p * 32 : p * 32 + BLOCK], barrier=keys_full[it % STAGES]
+            )
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(keys_full[it % STAGES])
+        held = held + 1
+        tile = tile + step
+
+
+@T.macro
+def mma(
+    seq_lens, skip_below, b, keys, queries, scores_0, keys_full, keys_empty, queries_full, queries_empty,
+    scores_0_full, scores_0_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref,
+    turn: T.Ref, fresh: T.Ref
+):
+    """Issues every tcgen05.mma and commit."""
+    fill_0 = T.alloc_var("int32", init=0)
+    for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
+        if fresh:
+            if it > 0:
+                T.tcgen05_mma_arrive(queries_empty[turn % 2])
+            turn = turn + 1
+            T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
+            T.tcgen05_after_thread_sync()
+        T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
+        T.tcgen05_after_thread_sync()
+        T.mbarrier_wait_parity(scores_0_empty[fill_0 % 4], ((fill_0 // 4) & 1) ^ 1)
+        T.tcgen05_after_thread_sync()
+        # S[keys, heads] = K Q^T
+        T.tcgen05_gemm(
+            keys[it % STAGES, :, :], queries[turn % 2, :, :], scores_0[fill_0 % 4, :, :], transpose_B=True,
+            clear_accum=True, mbar=None
+        )
+        T.tcgen05_mma_arrive(scores_0_full[fill_0 % 4])
+        fill_0 = fill_0 + 1
+        T.tcgen05_mma_arrive(keys_empty[it % STAGES])
+        tile = tile + step
+
+
+def program():
+    b = T.dynamic("b")
+    next_n = T.dynamic("next_n")
+    index_heads = T.dynamic("index_heads")
+    index_dim = T.dynamic("index_dim")
+    q_stride_b = T.dynamic("q_stride_b")
+    q_stride_n = T.dynamic("q_stride_n")
+    q_stride_h = T.dynamic("q_stride_h")
+    pages = T.dynamic("pages")
+    page_bytes = T.dynamic("page_bytes")
+    k_cache_stride = T.dynamic("k_cache_stride")
+    rows = T.dynamic("rows")
+    weights_stride = T.dynamic("weights_stride")
+    seq_lens_stride = T.dynamic("seq_lens_stride")
+    lines = T.dynamic("lines")
+    max_pages = T.dynamic("max_pages")
+    block_table_stride = T.dynamic("block_table_stride")
+    stride = T.dynamic("stride")
+    logits_stride_b = T.dynamic("logits_stride_b")
+    logits_stride_n = T.dynamic("logits_stride_n")
+    maxima_rows = T.dynamic("maxima_rows")
+    maxima_columns = T.dynamic("maxima_columns")
+    maxima_stride = T.dynamic("maxima_stride")
+
+    @T.prim_func
+    def lightning_indexer__tilelang_sm100a__decode_h32_q1_t128_st8_c1_e0_blocks(
+        q: T.StridedTensor(
+            (b, next_n, index_heads, index_dim), (q_stride_b, q_stride_n, q_stride_h, 1), "float8_e4m3fn"
+        ),
+        k_cache: T.StridedTensor((pages, page_bytes), (k_cache_stride, 1), "uint8"),
+        weights: T.StridedTensor((rows, index_heads), (weights_stride, 1), "float32"),
+        seq_lens: T.StridedTensor((b, next_n), (seq_lens_stride, 1), "int32"),
+        block_table: T.StridedTensor((lines, max_pages), (block_table_stride, 1), "int32"),
+        logits: T.StridedTensor((b, next_n, stride), (logits_stride_b, logits_stride_n, 1), "float32"),
+        skip_below: T.int32,
+        page_size: T.int32,
+        block_size: T.int32,
+        sharing: T.int32,
+        mx: T.int32,
+        has_maxima: T.int32,
+        maxima: T.StridedTensor((maxima_rows, maxima_columns), (maxima_stride, 1), "float32"),
+        ctas: T.int32,
+    ):
+        with T.Kernel(ctas, threads=192) as cta:
+            query_map_rows = T.view(
+                q, (b, next_n, index_heads, index_dim), "float8_e4m3",
+                strides=((q_stride_b) // 1, (q_stride_n) // 1, (q_stride_h) // 1, 1)
+            )
+            weight_map_rows = T.view(weights, (rows, index_heads), "float32", strides=(weights_stride, 1))
+            key_map_rows = T.StridedTensor(
+                (pages, page_size, index_dim), ((k_cache_stride) // 1, (index_dim) // 1, 1), "float8_e4m3",
+                data=k_cache.data
+            )
+            scale_map_rows = T.StridedTensor(
+                (pages, page_bytes // 4), ((k_cache_stride) // 4, 1), "float32", data=k_cache.data
+            )
+            T.import_source(leaf_sm100.SOURCE + warps.SOURCE + scalars.SOURCE)
+            keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
+            key_scales = T.alloc_shared((STAGES, TILE_SCALES), "float32")
+            queries = T.alloc_shared((2, HEADS, INDEX_DIM), "float8_e4m3")
+            head_weights = T.alloc_shared((2, HEADS), "float32")
+            scores_0 = T.alloc_tmem((4, 128, COLUMNS), "float32")
+            keys_full = T.alloc_barrier([1] * STAGES)
+            keys_empty = T.alloc_barrier([5] * STAGES)
+            queries_full = T.alloc_barrier([1] * 2)
+            queries_empty = T.alloc_barrier([5] * 2)
+            scores_0_full = T.alloc_barrier([1] * 4)
+            scores_0_empty = T.alloc_barrier([4] * 4)
+
+            thread = T.get_thread_binding()
+            lane = thread % 32
+            seq = T.alloc_var("int32", init=0)
+            tile = T.alloc_var("int32", init=0)
+            step = T.alloc_var("int32", init=1)
+            need = T.alloc_var("int32", init=0)
+            turns = T.alloc_var("int32", init=0)
+            turn = T.alloc_var("int32", init=-1)
+            fresh = T.alloc_var("bool", init=False)
+            # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
+            # tiles in turn.
+            leaf.place_when_even(seq, tile, step, b, cta, ctas)
+            # A launch of TileLang starts when the kernel before it has ended.
+            early_length = T.alloc_var("int32", init=0)
+            read_lengths(early_length, seq_lens, b, lane)
+            entry = T.alloc_var("int32", init=0)
+            ahead = T.alloc_var("int32", init=0)
+            place = T.alloc_var("int32", init=0)
+            place_ahead = T.alloc_var("int32", init=0)
+            if (thread >= 128) & (thread < 160):
+                # Garbage past a length: nothing follows an entry before the length is known.
+                row = T.min(seq, b - 1)
+                block_entries(
+                    entry, place, block_table, row, tile, step, T.truncdiv(max_pages * block_size, BLOCK) - 1,
+                    page_size, block_size, sharing, lane
+                )
+                block_entries(
+                    ahead, place_ahead, block_table, row, tile + 2 * step, step,
+                    T.truncdiv(max_pages * block_size, BLOCK) - 1, page_size, block_size, sharing, lane
+                )
+            lengths_to_score(need, early_length, b, skip_below, lane)
+            # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
+            leaf.find_share(seq, tile, need, turns, step, seq_lens, b, 1, skip_below, TILE, cta, ctas, lane)
+            if thread < 128:
+                score_0(
+                    seq_lens, logits, skip_below, mx, has_maxima, maxima, b, next_n, key_scales, head_weights,
+                    scores_0, keys_full, keys_empty, queries_full, queries_empty, scores_0_full,
+                    scores_0_empty, seq, tile, step, need, turns, turn, fresh, thread
+                )
+            elif thread < 160:
+                load(
+                    seq_lens, block_table, skip_below, page_size, block_size, sharing, b, index_dim,
+                    query_map_rows, weight_map_rows, key_map_rows, scale_map_rows, keys, key_scales, queries,
+                    head_weights, keys_full, keys_empty, queries_full, queries_empty, seq, tile, step, need,
+                    turns, turn, fresh, entry, ahead, place, place_ahead, lane
+                )
+            else:
+                mma(
+                    seq_lens, skip_below, b, keys, queries, scores_0, keys_full, keys_empty, queries_full,
+                    queries_empty, scores_0_full, scores_0_empty, seq, tile, step, need, turns, turn, fresh
+                )
+            # Tensor memory goes back only when no role can touch it any more.
+            T.sync_threads()
+
+    return lightning_indexer__tilelang_sm100a__decode_h32_q1_t128_st8_c1_e0_blocks
