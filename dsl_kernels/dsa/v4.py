@@ -15,6 +15,8 @@ from ..kernels.lightning_indexer.problem import PAGE
 from ..kernels.topk_selector.op import MAX_K
 from ..ops import Workspace, lightning_indexer, sparse_mla, topk_selector, window_ids
 from . import _logits, _scratch
+from .compressor import Compressed as Compressed
+from .compressor import compress as compress
 
 
 class Output(NamedTuple):

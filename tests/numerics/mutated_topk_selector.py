@@ -95,7 +95,11 @@ LONG_MISLED = workload(
 LONG_MISLED_FEW = workload(
     "long_misled_row_of_few", "default", lens=[33003], k=130, scores="thinly_sampled_ties"
 )
+# The sample's largest keys are equal and few: with those it does not look at they are less than k, and counted twice more.
+LONG_FEW = workload("long_row_of_few_equal", "default", lens=[33003], k=130, scores="thinly_sampled_few")
 LONG_SHELF = workload("long_shelf", "default", lens=[33007], k=2048, scores="shelf", starts=[9])
+# Three batches a warp.
+LONGER_SHELF = workload("longer_shelf", "default", lens=[67007], k=2048, scores="shelf", starts=[9])
 LONG_STEPS = workload("long_ties_at_zero", "default", lens=[33400], k=2048, scores="steps", tail=1000)
 LONG_AMONG = workload(
     "long_row_among_equals", "default", lens=[34500], k=100, scores="equal", starts=[17], garbage=False
@@ -103,15 +107,9 @@ LONG_AMONG = workload(
 LISTED_TOGETHER = tuple(
     (each, {})
     for each in (
-        LONG_SAMPLED,
-        LONG_OVERFLOW,
-        LONG_MISLED,
-        LONG_MISLED_FEW,
-        LONG_SHELF,
-        LONG_STEPS,
-        LONG_AMONG,
+        LONG_SAMPLED, LONG_OVERFLOW, LONG_MISLED, LONG_MISLED_FEW, LONG_SHELF, LONG_STEPS, LONG_AMONG, LONG_FEW, LONGER_SHELF,
     )
-)
+)  # fmt: skip
 
 STRUCTURES = (
     Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
@@ -122,7 +120,7 @@ STRUCTURES = (
 )  # fmt: skip
 
 ONE, CLUSTER = "selection, one CTA a row", "selection, a cluster a row"
-SAMPLED_ROW = "selection, a sample of a row"
+SAMPLED_ROW, TOGETHER = "selection, a sample of a row", "selection, a sample of a row in a cluster"
 ONE_WITH_OPTIONS = "selection with options, one CTA a row"
 ANY_SAMPLE = "whatever the sample was like: a list that will not do sends the row through the histogram"
 ABOVE = "every key of that list lies above the range, and none is looked at further"
@@ -136,7 +134,8 @@ EXPLAINED: dict[str, str | Only] = {
     ),
     "select: meet behind let": "the row's line was written before the first round",
     "end and span of pick_bin": Only(
-        "the first round reads neither", {ONE: (1,), ONE_WITH_OPTIONS: (1,), SAMPLED_ROW: (1, 3)}
+        "the first round reads neither",
+        {ONE: (1,), ONE_WITH_OPTIONS: (1,), SAMPLED_ROW: (1, 3), TOGETHER: (1,)},
     ),
     "end and span of pick_bin_of_group": "the first round reads neither",
     "half and near of pick_bin_of_group": "both are nought in every round but the first",
@@ -144,8 +143,16 @@ EXPLAINED: dict[str, str | Only] = {
     "select: meet before clear": "what is cleared is used a round later, behind further barriers",
     "start and last of load_sample": ANY_SAMPLE,
     "last and every of load_sample": ANY_SAMPLE,
-    "column and lo of make_keys": Only(ANY_SAMPLE, {SAMPLED_ROW: (1,)}),
-    "lo and hi of make_keys": Only(f"{ANY_SAMPLE}; and where no tie is found, too", {SAMPLED_ROW: (1, 2)}),
+    "every and cta_warps of load_sample": Only(ANY_SAMPLE, {TOGETHER: (1,)}),
+    "column and lo of make_keys": Only(ANY_SAMPLE, {SAMPLED_ROW: (1,), TOGETHER: (1,)}),
+    "column and lo of count_first": Only(ANY_SAMPLE, {TOGETHER: (1,)}),
+    "lo and hi of make_keys": Only(
+        f"{ANY_SAMPLE}; and where no tie is found, too", {SAMPLED_ROW: (1, 2), TOGETHER: (1, 2)}
+    ),
+    "select: drop meet": Only(
+        "before what a row without a list clears: all threads have met at the cluster's barrier behind their last read",
+        {TOGETHER: (13,)},
+    ),
     "select: not (> inside 384)": NARROWER,
     "select: end and span of bound_listed": Only(
         "before the rounds, no key in the range costs a round, and the state of the one before holds",

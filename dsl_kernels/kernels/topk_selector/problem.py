@@ -208,7 +208,8 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
     equal), shelf (a third equal and below zero, few above them), specials (NaN and infinities inside),
     ascending, descending, blocks (a word of 32 in 16 is larger than the others), sampled (so are those that a sample of
     one word in 16 looks at, and no others), sampled_ties (those are few values, all else is close together below),
-    thinly_sampled_ties (the same for a cluster's sample of one word in 64),
+    thinly_sampled_ties (the same for a cluster's sample of one word in 64), thinly_sampled_few (a few equal keys of that sample,
+    and twice as many that it does not look at, are the largest),
     masked (-inf but for the first 3000).
     """
     x = torch.randn(rows, columns, generator=generator, dtype=torch.float32, device=generator.device)
@@ -243,13 +244,17 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
         return x.sort(dim=1, descending=kind == "descending").values
     if kind == "blocks":
         return torch.where(torch.arange(columns, device=x.device) // 32 % 16 == 5, x + 8.0, x)
-    if kind in ("sampled", "sampled_ties", "thinly_sampled_ties"):
-        every, warps = (64, 32) if kind == "thinly_sampled_ties" else (16, 16)
+    if kind in ("sampled", "sampled_ties", "thinly_sampled_ties", "thinly_sampled_few"):
+        every, warps = (64, 32) if kind.startswith("thinly") else (16, 16)
         word = torch.arange(columns, device=x.device) // 32
         run, inside = word // every, word % every
         looked_at = inside == (run % warps + 5 * (run // warps)) % every
         if kind == "sampled":
             return torch.where(looked_at, x + 8.0, x)
+        if kind == "thinly_sampled_few":
+            lane = torch.arange(columns, device=x.device) % 32
+            few = looked_at & (lane % 17 == 0) | (inside == 40) & (lane % 9 == 0)
+            return torch.where(few, -1.0, -9.1 + 2e-5 * x).to(x.dtype)
         return torch.where(looked_at, -1.0 - (x.abs() * 4).round() / 4, -9.1 + 2e-5 * x)
     if kind == "masked":
         x[:, 3000:] = float("-inf")

@@ -1,0 +1,143 @@
+"""The compressor of DeepSeek-V4: windows, halves, norm, rope, and the bytes of a row."""
+
+from __future__ import annotations
+
+import cmath
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from dsl_kernels.dsa import compressor, v4
+from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError
+from dsl_kernels.problems.layouts import unpack_index_keys, unpack_v4_pages
+
+
+def drawn(n: int, ratio: int, parts: int, dim: int, seed: int = 3) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    return {
+        "kv": normal(n, parts * dim), "scores": 2 * normal(n, parts * dim), "ape": normal(ratio, parts * dim),
+        "weight": 1 + 0.1 * normal(dim),
+    }  # fmt: skip
+
+
+def one_row(given: dict[str, torch.Tensor], ratio: int, parts: int, p: int, rope_dim: int) -> list[float]:
+    """The row that ends with position `p`, number by number as the contract says it."""
+    kv, scores, ape, weight = (given[name].double().tolist() for name in ("kv", "scores", "ape", "weight"))
+    dim = len(weight)
+    row = []
+    for channel in range(dim):
+        over = value = 0.0
+        for j in range(parts * ratio):
+            position = p - parts * ratio + 1 + j
+            if position < 0:
+                continue
+            own = channel + (dim if parts == 2 and j >= ratio else 0)
+            e = math.exp(scores[position][own] + ape[position % ratio][own])
+            over += e
+            value += e * kv[position][own]
+        row.append(value / over)
+    norm = math.sqrt(sum(x * x for x in row) / dim + 1e-6)
+    row = [x / norm * w for x, w in zip(row, weight, strict=True)]
+    at = p // ratio * ratio
+    for pair in range(rope_dim // 2):
+        where = dim - rope_dim + 2 * pair
+        turned = complex(row[where], row[where + 1]) * cmath.exp(1j * at * 160000.0 ** (-2 * pair / rope_dim))
+        row[where], row[where + 1] = turned.real, turned.imag
+    return row
+
+
+@pytest.mark.parametrize("ratio,parts", [(4, 2), (4, 1), (128, 1)])
+def test_rows_are_as_the_contract_says_number_by_number(ratio: int, parts: int) -> None:
+    given = drawn(2 * ratio + ratio + 3, ratio, parts, 12)
+    found = v4.compress(**given, ratio=ratio, rope_dim=8)
+    wanted = [one_row(given, ratio, parts, (i + 1) * ratio - 1, 8) for i in range(3)]
+    assert found.first == 0 and found.rows.shape == (3, 12)
+    torch.testing.assert_close(found.rows, torch.tensor(wanted, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("first", [4, 7, 8])
+def test_a_later_call_goes_on_where_the_tokens_of_a_window_are_kept(first: int) -> None:
+    given = drawn(41, 4, 2, 12)
+    whole = v4.compress(**given, ratio=4, rope_dim=8)
+    later = {**given, "kv": given["kv"][first:], "scores": given["scores"][first:]}
+    part = v4.compress(**later, ratio=4, first=first, rope_dim=8)
+    # Row i needs the tokens from 4 i - 4 on.
+    assert part.first == -(-(first + 4) // 4)
+    assert torch.equal(part.rows, whole.rows[part.first :])
+    few = {**given, "kv": given["kv"][:3], "scores": given["scores"][:3]}
+    nothing = v4.compress(**few, ratio=4, rope_dim=8)
+    assert nothing.rows.shape == (0, 12)
+
+
+def test_float32_is_close_to_float64() -> None:
+    given = drawn(64, 4, 2, 512)
+    exact, rough = (
+        v4.compress(**given, ratio=4, dtype=dtype).rows for dtype in (torch.float64, torch.float32)
+    )
+    assert rough.dtype == torch.float32
+    torch.testing.assert_close(rough.double(), exact, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_are_stored_where_attention_and_the_indexer_read_them() -> None:
+    """Page by the block table of the sequence; what other rows hold stays."""
+    table = torch.tensor([5, 0, 3], dtype=torch.int32)
+    given = drawn(90 * 4, 4, 2, 512)
+    found = v4.compress(**given, ratio=4)
+    part = compressor.Compressed(found.rows[37:], 37)
+    # 32 rows a page, which lie apart by what attention asks for.
+    flat = torch.full((6, 33 * 576), 7, dtype=torch.uint8)
+    cache = flat.as_strided((6, 32, 1, 584), (33 * 576, 584, 584, 1))
+    compressor.store(part, cache, table)
+    held = unpack_v4_pages(cache)
+    for number in (37, 63, 64, 89):
+        got, wanted = held[table[number // 32], number % 32], found.rows[number].float()
+        assert float((got - wanted).norm() / wanted.norm()) < 0.04
+        assert torch.equal(got[448:], wanted[448:].to(torch.bfloat16).float())
+    assert bool((flat[5] == 7).all()) and bool((flat[0, : 5 * 576] == 7).all())
+    assert bool((flat[[1, 2, 4]] == 7).all()) and bool((flat[3, 26 * 576 : 32 * 576] == 7).all())
+
+    keys = v4.compress(**drawn(90 * 4, 4, 2, 128), ratio=4)
+    index = torch.full((6, 32, 1, 132), 7, dtype=torch.uint8)
+    compressor.store(keys, index, table)
+    values, scales = unpack_index_keys(index, 32)
+    for number in (0, 31, 32, 89):
+        page, place = table[number // 32], number % 32
+        got = values[page, place].float() * scales[page, place]
+        assert float((got - keys.rows[number]).norm() / keys.rows[number].norm()) < 0.04
+
+
+@pytest.mark.parametrize(
+    "changed,names",
+    [
+        ({"ratio": 0}, "ratio"),
+        ({"ratio": 3}, "ape"),
+        ({"first": -1}, "first"),
+        ({"rope_dim": 7}, "rope_dim"),
+        ({"rope_dim": 14}, "rope_dim"),
+        ({"kv": torch.zeros(8, 30)}, "kv"),
+        ({"scores": torch.zeros(7, 24)}, "scores"),
+        ({"weight": torch.zeros(0)}, "weight"),
+        ({"dtype": torch.float16}, "dtype"),
+        ({"eps": math.nan}, "eps"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(changed: dict[str, Any], names: str) -> None:
+    with pytest.raises((ArgumentTypeError, InvalidArgumentError), match=names):
+        v4.compress(**{**drawn(8, 4, 2, 12), "ratio": 4, "rope_dim": 8, **changed})
+
+
+def test_a_cache_that_does_not_hold_the_rows_is_refused() -> None:
+    found = v4.compress(**drawn(40, 4, 2, 128), ratio=4)
+    cache, table = torch.zeros(2, 8, 1, 132, dtype=torch.uint8), torch.zeros(1, dtype=torch.int32)
+    with pytest.raises(InvalidArgumentError, match="block_table"):
+        compressor.store(found, cache, table)
+    with pytest.raises(InvalidArgumentError, match="cache"):
+        compressor.store(found, torch.zeros(2, 8, 1, 584, dtype=torch.uint8), table)
+    with pytest.raises(InvalidArgumentError, match="rows"):
+        compressor.store(compressor.Compressed(torch.zeros(1, 64), 0), cache, table)
