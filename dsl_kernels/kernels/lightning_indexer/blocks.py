@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..._discover import later
 from ...problems.base import OperandSpec, Values, axis_strides
 from ...problems.layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
-from .._discover import later
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,6 @@
 """lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_blocks
 
-Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/lightning_indexer and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: mode=decode, heads=64, queries=1, tile=128, stages=8, resident=1, evict=0, kind=blocks.
 
   load             mma              score_0
@@ -55,8 +55,8 @@ from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
 from dsl_kernels.device.cutedsl import boxes, bulk, scalars, tcgen05, warps
-from dsl_kernels.device.cutedsl import lightning_indexer as leaf
-from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
+from dsl_kernels.kernels.lightning_indexer import cutedsl as leaf
+from dsl_kernels.kernels.lightning_indexer import cutedsl_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 64  # index heads

@@ -1,6 +1,6 @@
 """lightning_indexer__tilelang_sm100a__decode_h32_q1_t128_st8_c1_e0_blocks
 
-Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/lightning_indexer and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: mode=decode, heads=32, queries=1, tile=128, stages=8, resident=1, evict=0, kind=blocks.
 
   load             mma              score_0
@@ -50,9 +50,9 @@ totals: 192 threads, 156128 of 232448 bytes of shared memory, 128 of 512 tensor-
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import lightning_indexer as leaf
-from dsl_kernels.device.tilelang import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.device.tilelang import scalars, warps
+from dsl_kernels.kernels.lightning_indexer import tilelang as leaf
+from dsl_kernels.kernels.lightning_indexer import tilelang_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 

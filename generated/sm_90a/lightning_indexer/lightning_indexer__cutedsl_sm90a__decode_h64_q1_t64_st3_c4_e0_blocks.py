@@ -1,6 +1,6 @@
 """lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e0_blocks
 
-Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+Generated from dsl_kernels/kernels/lightning_indexer and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: mode=decode, heads=64, queries=1, tile=64, stages=3, resident=4, evict=0, kind=blocks.
 
   load            score
@@ -40,8 +40,8 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
 from dsl_kernels.device.cutedsl import boxes, bulk, scalars, warps, wgmma
-from dsl_kernels.device.cutedsl import lightning_indexer as leaf
-from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as leaf_sm90
+from dsl_kernels.kernels.lightning_indexer import cutedsl as leaf
+from dsl_kernels.kernels.lightning_indexer import cutedsl_sm90 as leaf_sm90
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 64  # index heads

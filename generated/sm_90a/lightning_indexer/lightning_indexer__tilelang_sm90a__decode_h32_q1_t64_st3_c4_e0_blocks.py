@@ -1,6 +1,6 @@
 """lightning_indexer__tilelang_sm90a__decode_h32_q1_t64_st3_c4_e0_blocks
 
-Generated from dsl_kernels/programs/lightning_indexer and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/kernels/lightning_indexer and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: mode=decode, heads=32, queries=1, tile=64, stages=3, resident=4, evict=0, kind=blocks.
 
   load            score
@@ -37,9 +37,9 @@ totals: 160 threads, 36176 of 232448 bytes of shared memory, grid (ctas)
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
-from dsl_kernels.device.tilelang import lightning_indexer as leaf
-from dsl_kernels.device.tilelang import lightning_indexer_sm90 as leaf_sm90
 from dsl_kernels.device.tilelang import scalars, warps, wgmma
+from dsl_kernels.kernels.lightning_indexer import tilelang as leaf
+from dsl_kernels.kernels.lightning_indexer import tilelang_sm90 as leaf_sm90
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
