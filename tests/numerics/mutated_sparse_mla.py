@@ -105,5 +105,7 @@ EXPLAINED: dict[str, str] = {
     "release q behind share_sums": "the queries' memory goes back a little later",
     "right: release far_left behind rescale_rows": "O lies in registers: the slot goes back a little later",
     "start: not (== splits 1)": "whole queries or shares of them: either way each unit is dealt once",
+    "twice drain k": "the second time all slots are free already",
+    "twice drain v": "the second time all slots are free already",
     "drop depend": "without it a launch waits for the whole kernel before it",
 }
