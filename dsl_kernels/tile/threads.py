@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .._discover import later
 from ..errors import DeclarationError, ScheduleError
 from . import text as t
-from .arithmetic import FLOATS, IN_RANGE, OPERATORS, is_wide, number, stored, unsigned, wide
+from .arithmetic import FLOATS, is_wide, number, wide
 from .fragments import held
 from .lang import Schedule, Space
 from .leaf_text import (
@@ -21,7 +21,6 @@ from .leaf_text import (
     WARP,
     Array,
     Do,
-    Function,
     LeafRecorder,
     LeafText,
     Line,
@@ -32,6 +31,7 @@ from .leaf_text import (
     text_of,
 )
 from .text import Expr, Value
+from .worked_out import Meaning, Spelling
 
 if TYPE_CHECKING:
     import torch
@@ -52,18 +52,20 @@ class Place:
     index: torch.Tensor
     name: str = ""
 
-    def of(self, taken: torch.Tensor, count: int = 1) -> torch.Tensor:
-        """The indices of the threads that touch `count` elements from there on, 0 in the others.
+    def of(self, taken: torch.Tensor | None, count: int = 1) -> torch.Tensor:
+        """The indices of the threads that touch `count` elements from there on (None: all), 0 in the others.
 
         Raises:
             ScheduleError: one of them lies outside.
         """
-        size, index = self.memory.numel() - (count - 1), torch.where(taken, self.index, 0)
-        if bool(((index < 0) | (index >= size)).any()):
+        size = self.memory.numel() - (count - 1)
+        index = self.index if taken is None else torch.where(taken, self.index, 0)
+        least, most = torch.aminmax(index)
+        if int(least) < 0 or int(most) >= size:
             raise ScheduleError(
                 f"memory {self.name} of a leaf",
                 expected=f"an index below {size}",
-                got=f"{int(index.min())} to {int(index.max())}",
+                got=f"{int(least)} to {int(most)}",
                 fix="touch what is there only",
             )
         return index
@@ -105,6 +107,9 @@ class Texts:
         return self._known[key][1:]
 
 
+Active = tuple[Any, bool, bool, Any]
+
+
 class Threads:
     """All threads of a role at one leaf.
 
@@ -112,6 +117,7 @@ class Threads:
         scope: what names have, by name.
         active: which threads are at the statement that is carried out.
         some, all: whether any is, and whether every one is.
+        taken: `active`, or None where every one is.
         texts: what is known of leaves.
     """
 
@@ -127,6 +133,17 @@ class Threads:
     def active(self, active: torch.Tensor) -> None:
         self._active, taken = active, int(active.sum())
         self.some, self.all = taken > 0, taken == self.count
+        self.taken = None if self.all else active
+
+    def restrict(self, taken: torch.Tensor) -> Active:
+        """Go on with those of the threads that are at a statement; what `restore` puts back."""
+        before = self._active, self.some, self.all, self.taken
+        self.active = self._active & taken
+        return before
+
+    def restore(self, before: Active) -> None:
+        """Go on with the threads that were at a statement before some were left out."""
+        self._active, self.some, self.all, self.taken = before
 
     def spread(self, value: Any) -> torch.Tensor:
         """A value for each thread, of one for all or for each warp."""
@@ -156,65 +173,27 @@ class Threads:
             if taken:
                 step(self)
             return
-        before = self.active
-        self.active = before & self.spread(taken)
+        before = self.restrict(self.spread(taken))
         step(self)
-        self.active = before
+        self.restore(before)
 
 
 # A text is read once, into functions of the threads: what they work out, and what they do.
-Meaning = Callable[[Threads], Any]
-Step = Callable[[Threads], None]
+Step = Callable[["Threads"], None]
+
+
+def _in_memory(value: Expr) -> Meaning:
+    if value.op == "group":
+        array, _, *index = value.args
+        return _place(array, index)
+    array, *index = value.args
+    return _place(array, index) if value.dtype == ADDRESS else _element(array, index)
 
 
 def _meaning(value: Any) -> Meaning:
     """How threads work out a value."""
-    if isinstance(value, Array):
-        return lambda at: at.scope[value.name]
-    if not isinstance(value, Expr):
-        constant = int(value) if isinstance(value, int) and not isinstance(value, bool) else value
-        return lambda at: constant
-    if value.op == "name":
-        title = value.args[0]
-        return lambda at: at.scope[title]
-    if value.op == "element":
-        array, *index = value.args
-        return _place(array, index) if value.dtype == ADDRESS else _element(array, index)
-    if value.op == "group":
-        array, _, *index = value.args
-        return _place(array, index)
-    of = [_meaning(arg) for arg in value.args if not isinstance(arg, Function)]
-    if value.op == "apply":
-        function = value.args[0]
-        if function.joint:
-            return lambda at: function.torch(at, *[argument(at) for argument in of])
-        return lambda at: function.torch(*[argument(at) for argument in of])
-    if value.op == "select":
-        return lambda at: torch.where(*[at.spread(argument(at)) for argument in of])
-    return _fitted(value.dtype, _operator(value, *of))
-
-
-def _operator(value: Expr, first: Meaning, *rest: Meaning) -> Meaning:
-    if value.op == "~":
-        return lambda at: ~torch.as_tensor(first(at))
-    if value.op == "to":
-        return (lambda at: unsigned(first(at))) if value.args[0].dtype == "uint32" else first
-    (second,) = rest
-    evaluate = OPERATORS.get(value.op) or t.EVALUATE[value.op]
-    return lambda at: evaluate(first(at), second(at))
-
-
-def _fitted(dtype: str, meaning: Meaning) -> Meaning:
-    """The same in the range of its dtype."""
-    fit = IN_RANGE.get(dtype)
-    if fit is None:
-        return meaning
-
-    def fitted(at: Threads) -> Any:
-        result = meaning(at)
-        return result if getattr(result, "dtype", None) is torch.bool else fit(result)
-
-    return fitted
+    spelling = Spelling(_in_memory)
+    return spelling.function(spelling.spell(value))
 
 
 def _element(array: Array, index: Iterable[Value]) -> Meaning:
@@ -223,14 +202,14 @@ def _element(array: Array, index: Iterable[Value]) -> Meaning:
 
         def read(at: Threads) -> torch.Tensor:
             registers = at.scope[array.name]
-            return registers[:, register(at)].to(wide(registers.dtype), copy=True)
+            return registers.select(1, register(at)).to(wide(registers.dtype), copy=True)
 
         return read
     place_of = _place(array, index)
 
     def load(at: Threads) -> torch.Tensor:
         place = place_of(at)
-        found = place.memory[place.of(at.active)]
+        found = place.memory[place.of(at.taken)]
         return found.to(wide(found.dtype))
 
     return load
@@ -243,10 +222,13 @@ def _register(array: Array, index: Iterable[Value]) -> Callable[[Threads], int]:
     if len(numbers) == len(values):
         known = int(sum(numbers))
         return lambda at: known
-    parts = [_meaning(value) for value in values]
+    spelling = Spelling(_in_memory)
+    added = spelling.function(" + ".join(map(spelling.spell, values)))
 
     def number_of(at: Threads) -> int:
-        found = sum(part(at) for part in parts)
+        found = added(at)
+        if type(found) is int:
+            return found
         if isinstance(found, torch.Tensor):
             raise DeclarationError(
                 f"registers {array.name} of a leaf",
@@ -260,16 +242,16 @@ def _register(array: Array, index: Iterable[Value]) -> Callable[[Threads], int]:
 
 
 def _place(array: Array, index: Iterable[Value]) -> Callable[[Threads], Place]:
-    parts = [(extent, _meaning(part)) for extent, part in zip((1, *array.shape[1:]), index, strict=False)]
-    begin = _begin(array.name) if array.line is not None else None
+    spelling, text = Spelling(_in_memory), "0"
+    for extent, part in zip((1, *array.shape[1:]), index, strict=False):
+        text = f"({text} * {int(extent)} + {spelling.spell(part)})" if text != "0" else spelling.spell(part)
+    begin = "0" if array.line is None else f"at.scope[{_begin(array.name)!r}]"
+    index_of = spelling.function(f"{begin} + {text}")
 
     def place(at: Threads) -> Place:
-        memory, found = at.scope[array.name], 0 if begin is None else at.scope[begin]
-        within: Any = 0
-        for extent, part in parts:
-            within = within * extent + part(at)
+        memory = at.scope[array.name]
         flat = memory if isinstance(memory, list) else elements(memory)
-        return Place(flat, at.spread(found + within), array.name)
+        return Place(flat, at.spread(index_of(at)), array.name)
 
     return place
 
@@ -316,16 +298,21 @@ def _put(s: Put) -> Step:
         register = _register(s.array, s.index)
 
         def write(at: Threads) -> None:
-            registers, value = at.scope[s.array.name], at.spread(value_of(at))
-            taken = slice(None) if at.all else at.active
-            registers[taken, register(at)] = stored(registers.dtype, value[taken])
+            value = at.spread(value_of(at))
+            registers = at.scope[s.array.name].select(1, register(at))
+            value = value.to(registers.dtype)
+            registers.copy_(value if at.all else torch.where(at.active, value, registers))
 
         return write
     place_of = _place(s.array, s.index)
 
     def store(at: Threads) -> None:
         place, value = place_of(at), at.spread(value_of(at))
-        place.memory[place.of(at.active)[at.active]] = stored(place.memory.dtype, value[at.active])
+        value, index = value.to(place.memory.dtype), place.of(at.taken)
+        if at.all:
+            place.memory[index] = value
+        else:
+            place.memory[index[at.active]] = value[at.active]
 
     return store
 
@@ -352,15 +339,14 @@ def _loop(s: t.Loop) -> Step:
                 at.scope[s.index] = index
                 body(at)
             return
-        before, each = at.active, at.spread(begin)
-        while True:
-            at.active = before & (each < end)
-            if not at.some:
-                break
+        each = at.spread(begin)
+        before = at.restrict(each < end)
+        while at.some:
             at.scope[s.index] = each
             body(at)
             each = each + s.step
-        at.active = before
+            at.active = before[0] & (each < end)
+        at.restore(before)
 
     return loop
 
@@ -369,13 +355,11 @@ def _repeat(s: t.Repeat) -> Step:
     condition, body = _meaning(s.condition), _block(s.body)
 
     def repeat(at: Threads) -> None:
-        before = at.active
-        while True:
-            at.active = at.active & at.spread(condition(at))
-            if not at.some:
-                break
+        before = at.restrict(at.spread(condition(at)))
+        while at.some:
             body(at)
-        at.active = before
+            at.restrict(at.spread(condition(at)))
+        at.restore(before)
 
     return repeat
 
@@ -387,15 +371,16 @@ def _vector(s: Vector) -> Step:
 
     def move(at: Threads) -> None:
         registers, place, first = at.scope[s.registers.name], place_of(at), register(at)
-        places = place.of(at.active, count)[:, None] + torch.arange(count)
+        places = place.of(at.taken, count)[:, None] + torch.arange(count)
         held = registers[:, first : first + count]
         if s.store:
-            values = stored(place.memory.dtype, held.to(wide(held.dtype)))
-            place.memory[places[at.active]] = values[at.active]
+            values = held.to(wide(held.dtype)).to(place.memory.dtype)
+            taken = slice(None) if at.all else at.active
+            place.memory[places[taken]] = values[taken]
         else:
             values = place.memory[places]
-            values = stored(registers.dtype, values.to(wide(values.dtype)))
-            registers[:, first : first + count] = torch.where(at.active[:, None], values, held)
+            values = values.to(wide(values.dtype)).to(registers.dtype)
+            held.copy_(values if at.all else torch.where(at.active[:, None], values, held))
 
     return move
 
@@ -494,10 +479,7 @@ def run(
     texts = texts or Texts()
     arguments = tuple(arguments)
     (text, step), threads = texts.of(leaf, arguments, schedule), Threads(count, {}, texts)
-    lane = torch.arange(count) % WARP
-    of_thread = {k: threads.spread(v) if isinstance(v, torch.Tensor) else v for k, v in scope.items()}
-    of_thread |= {"worker": torch.arange(count), "lane": lane}
-    tiles = []
+    of_thread, tiles = _OfThreads(threads, scope), []
     for formal, argument in zip(text.parameters, arguments, strict=True):
         if formal is None or formal.fresh:
             continue
@@ -505,15 +487,16 @@ def run(
             threads.scope[formal.name] = t.evaluate(argument, of_thread)
             continue
         tile = threads.scope[formal.name] = memory(argument)
+        if not isinstance(argument, t.View) or schedule.buffer(argument.buffer).space is not Space.REGISTER:
+            continue
         array = memory_of(formal.name, argument, schedule, LeafRecorder())
-        private = array.space == Space.REGISTER.value and schedule.buffer(argument.buffer).private
+        private = schedule.buffer(argument.buffer).private
         if private and tuple(tile.shape) != (count, array.size):
             raise DeclarationError(
                 f"registers {argument.buffer} of leaf {leaf.name}", expected=f"shape ({count}, {array.size}): private registers of a leaf by its text, a row a thread",
                 got=f"shape {tuple(tile.shape)}", fix="declare the buffer with that shape, private=True and per_thread the second of the two",
             )  # fmt: skip
-        dealt = array.space == Space.REGISTER.value and not private
-        places = held(tuple(tile.shape), array.size, count) if dealt else None
+        places = None if private else held(tuple(tile.shape), array.size, count)
         if places is not None:
             threads.scope[formal.name] = tile.view(-1)[places]
             tiles.append((formal.name, tile.view(-1), places))
@@ -524,6 +507,23 @@ def run(
     return {key: alike(value) for key, value in values.items()}
 
 
+class _OfThreads(dict[str, Any]):
+    """What names of a role have in its threads, worked out for those that are asked for."""
+
+    def __init__(self, threads: Threads, scope: Mapping[str, Any]) -> None:
+        self._threads, self._scope = threads, scope
+
+    def __missing__(self, name: str) -> Any:
+        if name in ("worker", "lane"):
+            thread = torch.arange(self._threads.count)
+            found: Any = thread if name == "worker" else thread % WARP
+        else:
+            found = self._scope[name]
+            found = self._threads.spread(found) if isinstance(found, torch.Tensor) else found
+        self[name] = found
+        return found
+
+
 def _join(leaf: str, title: str, tile: torch.Tensor, places: torch.Tensor, registers: torch.Tensor) -> None:
     """Put the threads' registers together as the tile whose elements they hold.
 
@@ -531,7 +531,10 @@ def _join(leaf: str, title: str, tile: torch.Tensor, places: torch.Tensor, regis
         ScheduleError: threads that hold the same element have different values of it.
     """
     tile[places] = registers
-    if not torch.allclose(tile[places], registers, rtol=0, atol=0, equal_nan=True):
+    found = tile[places]
+    # NaN is not equal to itself: the bits are looked at first, in one go.
+    bits = (each.view(torch.uint8) for each in (found, registers.contiguous()))
+    if not torch.equal(*bits) and not torch.allclose(found, registers, rtol=0, atol=0, equal_nan=True):
         raise ScheduleError(
             f"registers {title} of leaf {leaf}",
             expected="one value of each element, in all threads that hold it",

@@ -1,0 +1,122 @@
+"""The expressions of a leaf's text as functions of Python, one for each: threads work out hundreds at every call of a leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from .._discover import later
+from .arithmetic import IN_RANGE, OPERATORS, signed
+from .expressions import EVALUATE, Expr
+from .leaf_text import Array, Function
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch", globals())
+
+Meaning = Callable[[Any], Any]
+WORDS = ("int32", "uint32")
+# Operators whose lowest 32 bits follow from the lowest 32 bits of what they are of, with the bits that a result may have.
+LOW_BITS: dict[str, Callable[[int, int], int]] = {
+    "+": lambda a, b: max(a, b) + 1,
+    "-": lambda a, b: max(a, b) + 1,
+    "*": lambda a, b: a + b,
+    "&": max,
+    "|": max,
+    "^": max,
+}
+# A tensor's numbers have 64; one is left for the sign.
+MOST_BITS = 62
+INLINE = frozenset(EVALUATE) - {"min", "max", "ceildiv", "//", "%"}
+
+
+def _int32(result: Any) -> Any:
+    """In the range of int32; a condition stays one."""
+    return result if getattr(result, "dtype", None) is torch.bool else signed(result)
+
+
+def _uint32(result: Any) -> Any:
+    return result if getattr(result, "dtype", None) is torch.bool else result & 0xFFFFFFFF
+
+
+def _bfloat16(result: Any) -> Any:
+    return result if getattr(result, "dtype", None) is torch.bool else IN_RANGE["bfloat16"](result)
+
+
+class Spelling:
+    """The text of functions, and what the text has names for.
+
+    Args:
+        memory: how threads read an element of an array, or come to its place.
+    """
+
+    def __init__(self, memory: Callable[[Expr], Meaning]) -> None:
+        self._memory, self._held = memory, list[Any]()
+
+    def function(self, text: str) -> Meaning:
+        """The function of the threads `at` that gives what a text says."""
+        made: Meaning = _factory(text, len(self._held))(*self._held)
+        return made
+
+    def _hold(self, value: Any) -> str:
+        self._held.append(value)
+        return f"c{len(self._held) - 1}"
+
+    def spell(self, value: Any) -> str:
+        """How threads work out a value, as an operand."""
+        if isinstance(value, Array):
+            return f"at.scope[{value.name!r}]"
+        if not isinstance(value, Expr):
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            return f"({int(value)})" if whole else self._hold(value)
+        if value.op == "name":
+            return f"at.scope[{value.args[0]!r}]"
+        if value.op in ("element", "group"):
+            return f"{self._hold(self._memory(value))}(at)"
+        if value.op == "apply":
+            function, *given = value.args
+            arguments = ["at"] * function.joint + [
+                self.spell(a) for a in given if not isinstance(a, Function)
+            ]
+            return f"{self._hold(function.torch)}({', '.join(arguments)})"
+        if value.op == "select":
+            return f"torch.where({', '.join(f'at.spread({self.spell(arg)})' for arg in value.args)})"
+        return (
+            f"_{value.dtype}({self._operator(value)})" if value.dtype in IN_RANGE else self._operator(value)
+        )
+
+    def _operator(self, value: Expr) -> str:
+        """An operator's result, not yet in the range of its dtype."""
+        if value.op == "~":
+            return f"(~torch.as_tensor({self.spell(value.args[0])}))"
+        if value.op == "to":
+            given = self.spell(value.args[0])
+            return f"({given} & 0xFFFFFFFF)" if value.args[0].dtype == "uint32" else given
+        # What is brought into range at last need not be in between.
+        late = value.dtype in WORDS and _bits(value) <= MOST_BITS
+        a, b = (self._operator(arg) if late and _low(arg) else self.spell(arg) for arg in value.args)
+        by_number = value.op in ("//", "%") and isinstance(value.args[1], int)
+        if value.op in INLINE or by_number:
+            return f"({a} {value.op} {b})"
+        return f"{self._hold(OPERATORS.get(value.op) or EVALUATE[value.op])}({a}, {b})"
+
+
+def _low(value: Any) -> bool:
+    return isinstance(value, Expr) and value.op in LOW_BITS and value.dtype in WORDS
+
+
+def _bits(value: Any) -> int:
+    """How many bits a result has where none in between is brought into range; more than MOST_BITS for other operators."""
+    if not _low(value):
+        return MOST_BITS + 1
+    a, b = (_bits(arg) if _low(arg) else 32 for arg in value.args)
+    return LOW_BITS[value.op](a, b)
+
+
+@lru_cache(maxsize=8192)
+def _factory(text: str, held: int) -> Callable[..., Meaning]:
+    names = ", ".join(f"c{i}" for i in range(held))
+    made: Callable[..., Meaning] = eval(f"lambda {names}: lambda at: {text}", globals())
+    return made
