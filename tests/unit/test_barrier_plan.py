@@ -253,6 +253,7 @@ BY_HAND = {
     (
         "device/tilelang/tcgen05.py", "mbarrier::arrive::one.shared::cluster.multicast::cluster.b64"
     ): "what a release to several CTAs is spelled with",
+    ("device/tilelang/bulk.py", "mbarrier::complete_tx::bytes.cta_group::2"): "a copy that signals",
     ("device/tilelang/bulk.py", "mbarrier_expect_tx"): "a copy of TileLang announces its own bytes",
     ("device/tilelang/bulk.py", "shuffle_elect"): "one lane announces the bytes and issues the copies",
     ("templates/tilelang/_frame.py.j2", "alloc_tmem"): "storage; TileLang sets it up",

@@ -1215,5 +1215,5 @@ def test_an_operand_is_handed_on_without_detours(monkeypatch) -> None:
         sparse_mla(*mla_args(inputs), kpe=inputs["kpe"], sm_scale=1.0, **CPU)
     finally:
         sys.setprofile(None)
-    assert launched == [True] and stays[:2] == ["<string>", f"{library}/ops/sparse_mla.py"]
+    assert launched == [True] and stays[:2] == ["<string>", f"{library}/kernels/sparse_mla/op.py"]
     assert len(stays[1:]) <= 8, stays

@@ -117,16 +117,19 @@ def test_tensor_map_must_have_matching_rank():
 
 def test_what_programs_hold_of_leaves_is_imported_once(monkeypatch, tmp_path: Path) -> None:
     """A helper that changed is imported anew, but a program goes on calling the leaf that a test or a user knows."""
-    held = {
-        how: importlib.import_module(f"dsl_kernels.device.{how}.lightning_indexer")
-        for how in ("torch", "text")
-    }
+    names = (
+        "device.torch.fragment",
+        "kernels.lightning_indexer.functions",
+        "kernels.lightning_indexer.leaves.walk",
+    )
+    held = {name: importlib.import_module(f"dsl_kernels.{name}") for name in names}
     (tmp_path / "module.py").write_text("x = 1\n")
     (changed := tmp_path / "grid.py").write_text("y = 2\n")
     monkeypatch.setattr(sources, "_loaded", {})
     with mock.patch.dict(sys.modules):
-        sys.modules["dsl_kernels.device.tilelang.grid"] = SimpleNamespace(__file__=str(changed))
+        for name in (helpers := ("device.tilelang.grid", "kernels.lightning_indexer.tilelang_sm90")):
+            sys.modules[f"dsl_kernels.{name}"] = SimpleNamespace(__file__=str(changed))
         sources.load("module_of_a_test", tmp_path / "module.py")
-        assert "dsl_kernels.device.tilelang.grid" not in sys.modules
-        for how, module in held.items():
-            assert importlib.import_module(f"dsl_kernels.device.{how}.lightning_indexer") is module
+        assert not {f"dsl_kernels.{name}" for name in helpers} & sys.modules.keys()
+        for name, module in held.items():
+            assert importlib.import_module(f"dsl_kernels.{name}") is module

@@ -247,9 +247,8 @@ def _start(m: Recorder) -> Share:
 
 def _reach(m: Recorder, s: Share) -> Value:
     """Copies of keys that a line of the table has."""
-    if of_blocks(m.k):
-        return s.max_pages * s.block_size // BLOCK
-    return s.max_pages * s.page_size // GRAIN if of_any(m.k) else s.max_pages
+    paged = s.max_pages * s.page_size // GRAIN if of_any(m.k) else s.max_pages
+    return s.max_pages * s.block_size // BLOCK if of_blocks(m.k) else paged
 
 
 @recorded
