@@ -111,13 +111,13 @@ from types import SimpleNamespace
 
 from ... import problems
 from ...arch import ArchSpec
-from . import leaves as leaf
 from ...problems.base import OperandSpec
 from ...tile.channel import Channel
 from ...tile.frontend import Int32, Names, State, recorded
 from ...tile.lang import START, Body, Buffer, Engine, Knob, Pipeline, Reader, Role, Schedule, Space
 from ...tile.program import TileProgram
 from ...tile.text import Global, Recorder, Value, View, ceildiv, dim
+from . import leaves as leaf
 
 KNOBS = (
     Knob("columns", "n", ((256,), (512, 1024)), "elements of a row; calls of another length are refused"),

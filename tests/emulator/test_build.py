@@ -1,6 +1,7 @@
 """The compiled core is built once, by one process, and loaded only from files that nobody else could write."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -121,6 +122,12 @@ def test_a_core_that_does_not_load_is_named(stub):
             build.load()
     finally:
         build.load.cache_clear()
+
+
+@pytest.mark.parametrize("path", sorted(build.SOURCES.glob("*.[ch]pp")), ids=lambda path: path.name)
+def test_the_core_writes_through_no_stream(path):
+    """Beside another copy of libstdc++, as torch may bring one, a stream takes that copy's facets and crashes."""
+    assert not re.findall(r"#include <(?:\w*stream|locale|regex|iomanip)>", path.read_text())
 
 
 def test_processes_that_build_at_once_build_once(stub):

@@ -1,9 +1,19 @@
 // Findings, the deadlock text and the report.
 #include "machine.hpp"
 
-#include <sstream>
+#include <cstdio>
+#include <type_traits>
 
 namespace emu {
+
+// A text that grows. No std::ostream: one finds facets by ids of its libstdc++, and a process beside torch may hold two.
+struct Text {
+  std::string said;
+  Text& operator<<(const std::string& s) { return said += s, *this; }
+  Text& operator<<(const char* s) { return said += s, *this; }
+  template <class T, class = std::enable_if_t<std::is_integral_v<T>>>
+  Text& operator<<(T number) { return said += std::to_string(number), *this; }
+};
 
 static const char* OP_NAMES[] = {
 #define OP(name, ...) #name,
@@ -17,9 +27,9 @@ static const char* OP_PIPES[] = {
 };
 
 std::string hex(u64 v) {
-  std::ostringstream s;
-  s << "0x" << std::hex << v;
-  return s.str();
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%llx", static_cast<unsigned long long>(v));
+  return std::string("0x") + digits;
 }
 
 std::string json_escape(const std::string& s) {
@@ -77,7 +87,7 @@ Access Machine::async_access(Warp& w, u32 actor, u32 clk, int pc, const Clock& a
 
 // Nothing can run: say who waits for what, and who arrived in the phase before but not in this one.
 void Machine::deadlock() {
-  std::ostringstream s;
+  Text s;
   const Warp* first = nullptr;
   int first_pc = -1, lines = 0;
   s << "no warp can run and nothing asynchronous is in flight";
@@ -131,7 +141,7 @@ void Machine::deadlock() {
           }
         }
   if (lines > 48) s << "\n  ... and " << lines - 48 << " more";
-  fatal("deadlock", first, first_pc, s.str());
+  fatal("deadlock", first, first_pc, s.said);
 }
 
 // PTX ISA: all tcgen05 instructions of a kernel have one value of .cta_group, whether or not they run.
@@ -178,7 +188,7 @@ std::string Machine::run() {
 }
 
 std::string Machine::report_json(const std::string& status) {
-  std::ostringstream s;
+  Text s;
   s << "{\"status\":\"" << status << "\",\"instructions\":" << executed - retries << ",\"errors\":" << errors << ",\"warnings\":" << warnings
     << ",\"findings\":[";
   for (size_t i = 0; i < findings.size(); i++) {
@@ -231,7 +241,7 @@ std::string Machine::report_json(const std::string& status) {
     comma = true;
   }
   s << "]}";
-  return s.str();
+  return s.said;
 }
 
 // Does every index in the program lie within what it indexes?
