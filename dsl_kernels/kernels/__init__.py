@@ -1,4 +1,4 @@
-"""The kernels, a folder each: `ls` of this folder is the table of contents, and without its folder a kernel is gone.
+"""The kernels, a folder each: `ls` of this folder is the table of contents.
 
 A folder holds, by name:
 
@@ -9,6 +9,8 @@ A folder holds, by name:
     op          the torch op that callers import from `dsl_kernels.ops`
     cutedsl, tilelang   what a DSL is told, and leaves that it spells itself; `_sm90` and `_sm100` for one architecture
     functions   what leaves that every DSL spells itself mean, in torch
+
+Other modules of a folder are a part's own: `forms` and `blocks` of a problem, `costs` of a policy.
 """
 
 from __future__ import annotations
