@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from dsl_kernels.kernels.row_softmax import leaves as leaf
 from leaf_probes import Probe, case
+
+from dsl_kernels.kernels.row_softmax import leaves as leaf
 
 COLUMNS = 1024
 EACH = COLUMNS // leaf.THREADS

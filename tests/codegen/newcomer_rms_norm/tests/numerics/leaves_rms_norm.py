@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from dsl_kernels.kernels.rms_norm import leaves as leaf
 from leaf_probes import Probe, case
+
+from dsl_kernels.kernels.rms_norm import leaves as leaf
 
 DIM = 1024
 EACH = DIM // leaf.THREADS
