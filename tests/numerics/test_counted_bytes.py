@@ -43,9 +43,9 @@ class Touched:
             self.bytes[leaf.name, name] += int(torch.cat(found).unique().numel()) * size
         self.places = {}
 
-    def see(self, place: threads.Place, taken: torch.Tensor, count: int) -> None:
+    def see(self, place: threads.Place, taken: torch.Tensor | None, count: int) -> None:
         name = self.operands.get(place.memory.untyped_storage().data_ptr(), "other")
-        index = (place.memory.storage_offset() + place.index)[taken]
+        index = (place.memory.storage_offset() + place.index)[slice(None) if taken is None else taken]
         each = (index[:, None] + torch.arange(count)).reshape(-1)
         self.places.setdefault((name, place.memory.element_size()), []).append(each)
 
@@ -54,7 +54,7 @@ class Touched:
 def touched(monkeypatch) -> Iterator[Touched]:
     found, of, run = Touched(), threads.Place.of, threads.run
 
-    def watched(place: threads.Place, taken: torch.Tensor, count: int = 1) -> torch.Tensor:
+    def watched(place: threads.Place, taken: torch.Tensor | None, count: int = 1) -> torch.Tensor:
         if isinstance(place.memory, torch.Tensor):
             found.see(place, taken, count)
         return of(place, taken, count)

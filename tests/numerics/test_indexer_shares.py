@@ -48,10 +48,12 @@ def decode_variants() -> list[Variant]:
 def test_a_share_of_many_tiles(variant: Variant, interleaving: Interleaving, even: bool) -> None:
     one = variant.knobs["queries"] == 1
     lens = (EVEN_ONE if one else EVEN_THREE) if even else (ONE_QUERY if one else THREE_QUERIES)
-    workload = Workload(
-        f"shares_{even}_q{len(lens[0])}", "edge", "decode", {"lens": lens, "heads": 64, "pages": 280}
-    )
-    workload = trial.fitted(variant, workload)
+    name, sizes = f"shares_{even}_q{len(lens[0])}", {"lens": lens, "pages": 280}
+    if variant.knobs["kind"] == "blocks":
+        blocks = {"index_heads": 64, "index_dim": 128, "page_size": 64, "block_size": 8, "maxima": 1}
+        workload = Workload(f"{name}_blocks", "edge", "decode_blocks", sizes | blocks)
+    else:
+        workload = trial.fitted(variant, Workload(name, "edge", "decode", {**sizes, "heads": 64}))
     with mock.patch.dict(GPUS, {name: gpu.with_sms(SMS) for name, gpu in GPUS.items()}):
         result = trial.run(
             variant, workload, Emulator(interleaving), example=trial.cached_example(OP, workload)
