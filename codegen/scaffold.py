@@ -67,7 +67,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The expected outputs in float64."""
-    raise NotImplementedError("write the reference of {op} in dsl_kernels/kernels/{op}/problem.py")
+    raise NotImplementedError("write the reference in dsl_kernels/kernels/{op}/problem.py")
 
 
 def compare(
@@ -250,7 +250,7 @@ def read_row(m: LeafRecorder, held: Registers[Float32], row: Shared[Float32]) ->
 @by_text
 def write_row(m: LeafRecorder, y: Writes[Global[Float32]], row: Int32, held: Registers[Float32]) -> None:
     """The result of a row."""
-    raise NotImplementedError("write the leaves of {op} in dsl_kernels/kernels/{op}/leaves.py")
+    raise NotImplementedError("write the leaves in dsl_kernels/kernels/{op}/leaves.py")
 '''
 
 _TEST = '''"""{title}: every workload on every executor that can run here. The shared tests cover its variants too."""
