@@ -224,9 +224,14 @@ POINTS = (
     grids.Point("lightning_indexer", "decode_blocks", {"b": 2, "len": 192, "index_heads": 16, "index_dim": 64, "page_size": 32, "block_size": 8}),
     grids.Point("lightning_indexer", "prefill_any_bf16", {"s": 3, "skv": 130, "index_heads": 64, "index_dim": 32}),
 )  # fmt: skip
+MAXIMA = grids.Point(
+    "lightning_indexer",
+    "decode_blocks",
+    {"b": 3, "len": 72, "index_heads": 32, "index_dim": 32, "page_size": 64, "maxima": 1},
+)
 
 
-@pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point.op}-{point.form}")
+@pytest.mark.parametrize("point", (*POINTS, MAXIMA), ids=lambda point: f"{point.op}-{point.name}")
 def test_a_case_gives_a_record_of_the_selected_variant(on_cpu, monkeypatch, point):
     monkeypatch.setattr(bench, "MAX_TURNS", 2)
     monkeypatch.setattr(bench, "turns", lambda touched: 2)

@@ -350,10 +350,15 @@ def _points_of_any() -> Iterator[tuple[str, dict[str, Any]]]:
             yield form_of("decode", kind), step
         for heads, dim in product((64, 32), (INDEX_DIM, 64)):
             yield form_of("prefill", kind), {"s": 1024, "skv": 32768, "index_heads": heads, "index_dim": dim}
-    for heads, block in product((64, 32), (0, blocks.BLOCK)):
-        length = 16384 if block else 32768
-        step = {"b": 16, "len": length, "index_heads": heads, "index_dim": INDEX_DIM, "page_size": PAGE}
-        yield form_of("decode", "blocks"), {**step, "block_size": block}
+    yield from _points_of_blocks()
+
+
+def _points_of_blocks() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Both levels of a choice by blocks: every page with the greatest score of each 8 keys, then 2048 blocks of 8 keys."""
+    for b, heads, block in product((16, 1, 64), (64, 32), (0, blocks.BLOCK)):
+        length, level = (16384, {}) if block else (32768, {"maxima": 1})
+        step = {"b": b, "len": length, "index_heads": heads, "index_dim": INDEX_DIM, "page_size": PAGE}
+        yield form_of("decode", "blocks"), {**step, "block_size": block, **level}
 
 
 def _decode(

@@ -87,15 +87,18 @@ def _prepare_any(point: Point, seed: int) -> Fixture:
     else:
         unit = p.get("block_size") or p["page_size"]
         shape = (p["b"], p.get("next_n", 1), sets[0]["block_table"].shape[1] * unit)
-    outs = [torch.empty(shape, dtype=score, device=measure.DEVICE) for _ in sets]
+    outs = [{"logits": torch.empty(shape, dtype=score, device=measure.DEVICE)} for _ in sets]
+    if p.get("maxima"):
+        most = (*shape[:-1], -(-shape[-1] // problem.BLOCK))
+        outs = [held | {"maxima": torch.empty(most, device=measure.DEVICE)} for held in outs]
     op = ops.lightning_indexer_prefill if mode == "prefill" else ops.lightning_indexer
-    bound = bind(problem.FORMS[point.form], sets[0] | {"logits": outs[0]}, _scalars(sets[0]))
+    bound = bind(problem.FORMS[point.form], sets[0] | _by_rows(outs[0]), _scalars(sets[0]))
     dims = {name: size for name, size in bound.dims.items() if not name.endswith("_stride")}
     if mode == "decode":
         dims["max_len"] = p["len"]
 
     def calls(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
-        return [partial(op, **_as_called(s), out=o, variant=variant) for s, o in zip(sets, outs, strict=True)]
+        return [partial(op, **_as_called(s, o), variant=variant) for s, o in zip(sets, outs, strict=True)]
 
     ceiling = None
     if mode == "decode":
@@ -112,16 +115,24 @@ def _scalars(drawn: Mapping[str, Any]) -> dict[str, int]:
     return {name: value for name, value in drawn.items() if isinstance(value, int)}
 
 
-def _as_called(drawn: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs of a form as the op's arguments."""
+def _by_rows(outs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Outputs as the problem has them: a line of maxima a row."""
+    return {name: out.flatten(0, 1) if name == "maxima" else out for name, out in outs.items()}
+
+
+def _as_called(drawn: Mapping[str, Any], outs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Inputs and outputs of a form as the op's arguments."""
+    out = {"out": outs["logits"]}
     if "mx" in drawn:
         unsaid = ("sharing", "mx", "has_maxima", "maxima_rows", "maxima_columns")
         given = {name: value for name, value in drawn.items() if name not in unsaid}
-        return given | {"scale_format": "mx" if drawn["mx"] else "float32", "maxima": None}
-    return {name: bool(value) if name == "compressed" else value for name, value in drawn.items()}
+        scales = "mx" if drawn["mx"] else "float32"
+        return given | out | {"scale_format": scales, "maxima": outs.get("maxima")}
+    return {name: bool(value) if name == "compressed" else value for name, value in drawn.items()} | out
 
 
-def _few(mode: str, drawn: Mapping[str, Any], out: torch.Tensor) -> Sample:
+def _few(mode: str, drawn: Mapping[str, Any], outs: Mapping[str, torch.Tensor]) -> Sample:
+    out = outs["logits"]
     picked = sampling._spread(len(out), SAMPLED).to(out.device)
     of_rows = {"prefill": ("q", "weights", "k_start", "k_end"), "decode": ("q", "seq_lens", "block_table")}[
         mode
@@ -129,7 +140,9 @@ def _few(mode: str, drawn: Mapping[str, Any], out: torch.Tensor) -> Sample:
     given = {name: value[picked] if name in of_rows else value for name, value in drawn.items()}
     if mode == "decode":
         given["weights"] = drawn["weights"].unflatten(0, drawn["seq_lens"].shape)[picked].flatten(0, 1)
-    return Sample(given, (out,), lambda: {"logits": out[picked]})
+    return Sample(
+        given, (*outs.values(),), lambda: _by_rows({name: out[picked] for name, out in outs.items()})
+    )
 
 
 def _rows(t: Mapping[str, torch.Tensor], out: torch.Tensor) -> Sample:
