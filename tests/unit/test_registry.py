@@ -54,6 +54,15 @@ def decode(b=4, next_n=1, max_pages=512, heads=64, arch="sm_90a", **kwargs) -> r
     return registry.Call("lightning_indexer", "decode", arch, dims, **kwargs)
 
 
+def decode_blocks(b=4, next_n=1, max_len=4096, heads=64, dim=128, arch="sm_90a") -> registry.Call:
+    dims = {
+        "b": b, "next_n": next_n, "index_heads": heads, "index_dim": dim, "pages": 4096, "page_bytes": 8448, "page_size": 64,
+        "block_size": 8, "sharing": 1, "mx": 0, "has_maxima": 0, "max_pages": max_len // 8, "lines": b, "rows": b * next_n,
+        "stride": max_len, "skip_below": 0, "maxima_rows": 1, "maxima_columns": 1,
+    }  # fmt: skip
+    return registry.Call("lightning_indexer", "decode_blocks", arch, dims)
+
+
 def prefill(s=128, skv=4096, heads=64, arch="sm_90a") -> registry.Call:
     return registry.Call(
         "lightning_indexer",

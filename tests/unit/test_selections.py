@@ -31,6 +31,10 @@ def of_entry(entry: dict[str, Any]) -> registry.Call:
         return calls.topk(sizes["rows"], sizes["max_len"], sizes["k"], form)
     if entry["op"] == "lightning_indexer" and form == "decode":
         return calls.decode(sizes["b"], sizes["next_n"], sizes["max_len"] // 64, sizes["heads"])
+    if form == "decode_blocks":
+        return calls.decode_blocks(
+            sizes["b"], sizes["next_n"], sizes["max_len"], sizes["index_heads"], sizes["index_dim"]
+        )
     if entry["op"] == "lightning_indexer":
         return calls.prefill(sizes["s"], sizes["skv"], sizes["heads"])
     return calls.gqa(form=form, **sizes) if entry["op"] == "gqa_forward" else calls.resample(**sizes)
