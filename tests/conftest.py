@@ -30,6 +30,16 @@ def pytest_configure() -> None:
     os.environ["DSL_KERNELS_TUNED_DIR"] = os.devnull
 
 
+@pytest.fixture(autouse=True)
+def _texts_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that changes what programs call records their texts anew, and no other test sees these."""
+    if "monkeypatch" in request.fixturenames:
+        with mock.patch("dsl_kernels.tile.program._texts", {}):
+            yield
+    else:
+        yield
+
+
 @pytest.fixture(scope="module")
 def few_sms() -> Iterator[None]:
     """GPUs of eight SMs: launches of a CTA for each SM cost an interpreter as much as their work."""

@@ -46,7 +46,8 @@ class Run:
         self.group_size = 1
         for axis in self.schedule.group:
             self.group_size *= self.grid[axis]
-        self.text, self.texts = program.text(knobs, arch), threads.Texts()
+        self.text = program.text(knobs, arch)
+        self.texts = self.text.memo.setdefault(threads.Texts, threads.Texts())
         # CTAs that have not begun.
         self.pending: deque[tuple[int, ...]] = deque()
         self.admitted: dict[tuple[int, ...], dict[tuple[int, ...], Cta]] = defaultdict(dict)

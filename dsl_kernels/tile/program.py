@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from ..problems.base import OperandSpec, Problem
 
 
+_MOST_TEXTS = 512
+_texts: dict[tuple[Any, ...], tuple[TileProgram, ArchSpec, Text]] = {}
+"""What programs said last, by their address and knobs; each is kept, so that no other one gets its address."""
+
+
 @dataclass(frozen=True)
 class TileProgram:
     """One kernel, declared: what it computes (`problem`), how (`declare`, `bodies`) and what is swept (`knobs`).
@@ -71,12 +76,22 @@ class TileProgram:
         return schedule
 
     def text(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Text:
-        """What the bodies say at `knobs` on `arch`.
+        """What the bodies say at `knobs` on `arch`, recorded once.
 
         Raises:
             DeclarationError: a role has no body, a body says what the schedule does not declare, or something that is
                 declared is used by no body.
         """
+        # A size that has a name is equal to one that has none, and prints otherwise.
+        key = id(self), id(arch), *((name, type(knobs[name]), knobs[name]) for name in sorted(knobs))
+        held = _texts.get(key)
+        if held is None:
+            held = _texts[key] = self, arch, self._recorded(knobs, arch)
+            for oldest in list(_texts)[:-_MOST_TEXTS]:
+                _texts.pop(oldest, None)
+        return held[2]
+
+    def _recorded(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Text:
         schedule = self.schedule(knobs, arch)
         text = self.said(knobs, arch, schedule)
         check_uses(self.op, self.spelled(knobs), schedule, text, self.declared_operands(knobs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, ClassVar, get_args, get_type_hints
@@ -61,8 +61,8 @@ class Statement:
     def marked(self, mark: Mark) -> list[Any]:
         """What its fields with a mark name."""
         found: list[Any] = []
-        for field in _fields(type(self)).get(mark, ()):
-            named = getattr(self, field)
+        for title in _fields(type(self)).get(mark, ()):
+            named = getattr(self, title)
             found += named if isinstance(named, tuple) else () if named is None else (named,)
         return found
 
@@ -547,11 +547,15 @@ class PassTurn(Statement):
 
 @dataclass(frozen=True)
 class Text:
-    """A kernel: what every thread does first, what each role does then, and what every thread does last."""
+    """A kernel: what every thread does first, what each role does then, and what every thread does last.
+
+    What an executor works out of a text once, it keeps in `memo` under its own type.
+    """
 
     start: tuple[Statement, ...]
     roles: Mapping[str, tuple[Statement, ...]]
     end: tuple[Statement, ...] = ()
+    memo: dict[type, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def parts(self) -> dict[str, tuple[Statement, ...]]:

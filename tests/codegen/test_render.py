@@ -27,6 +27,7 @@ from dsl_kernels.errors import (
     UnknownNameError,
 )
 from dsl_kernels.runtime import storage
+from dsl_kernels.tile.lang import named
 from dsl_kernels.tile.leaf_text import Function
 from dsl_kernels.tile.text import Call, Recorder, walk
 
@@ -51,14 +52,10 @@ def instance(request):
     return request.param
 
 
-_texts: dict[str, str] = {}
-
-
 def rendered(instance: Instance) -> str:
-    """The module, rendered once a process: tests that only read it share it."""
-    if instance.id not in _texts:
-        _texts[instance.id] = render.render(instance)
-    return _texts[instance.id]
+    """The module as it is committed, which test_generated_is_in_step holds to what is rendered; else rendered."""
+    path = emit.GENERATED / emit.relative_path(instance)
+    return path.read_text() if path.exists() else render.render(instance)
 
 
 def test_renders_to_valid_literal_python(instance) -> None:
@@ -149,8 +146,18 @@ def test_only_imports_that_are_needed_are_kept() -> None:
     assert render.needed_imports(body).split("\n")[:2] == ["from a.b import c", "from a import e as f"]
 
 
+@pytest.mark.sample(32)
 def test_rendering_twice_gives_the_same_bytes(instance) -> None:
-    assert render.render(instance) == rendered(instance)
+    assert render.render(instance) == render.render(instance)
+
+
+def test_a_text_is_recorded_once_and_apart_where_its_sizes_have_names() -> None:
+    instance = next(c for c in INSTANCES if c.program.op == "window_ids")
+    plain = instance.program.text(instance.knobs, instance.arch)
+    assert instance.program.text(dict(instance.knobs), instance.arch) is plain
+    spelled = instance.program.text(named(instance.knobs), instance.arch)
+    assert spelled is not plain
+    assert spelled is instance.program.text(named(instance.knobs), instance.arch)
 
 
 def test_a_pool_of_processes_renders_the_same(monkeypatch, tmp_path) -> None:

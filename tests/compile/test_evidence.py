@@ -6,7 +6,9 @@ All expectations come from the schedule. Variants that are not in the cache are 
 from __future__ import annotations
 
 import functools
+import gzip
 import itertools
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -19,6 +21,7 @@ from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.expr import evaluate, names_in_all
 from dsl_kernels.runtime import pool, toolkit
 from dsl_kernels.runtime.artifact import Artifact
+from dsl_kernels.runtime.storage import write_atomically
 from dsl_kernels.tile import Engine, Schedule, Space, barrier_plan
 from dsl_kernels.tile.expressions import text_of
 from dsl_kernels.variants import Variant
@@ -85,16 +88,23 @@ def schedule(variant, arch) -> Schedule:
 
 
 @functools.cache
-def listing(folder: Path) -> str:
-    """SASS of a compiled variant."""
-    command = [str(toolkit.nvdisasm().path), "-c", "kernel.cubin"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+def listing(folder: Path, kept: Path) -> str:
+    """SASS of a compiled variant, disassembled once for all processes of a run."""
+    path = kept / f"{folder.name}.gz"
+    if not path.exists():
+        command = [str(toolkit.nvdisasm().path), "-c", "kernel.cubin"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, check=True)
+        kept.mkdir(exist_ok=True)
+        write_atomically(path, gzip.compress(done.stdout, 1))
+    return gzip.decompress(path.read_bytes()).decode()
 
 
 @pytest.fixture
-def sass(artifact, compiled):
+def sass(artifact, compiled, tmp_path_factory):
     """The SASS of the variant, for a test that looks at it."""
-    return lambda: listing(compiled[artifact.variant].folder)
+    base = tmp_path_factory.getbasetemp()
+    run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    return lambda: listing(compiled[artifact.variant].folder, run / "sass")
 
 
 def test_operands_are_the_problem_s(variant, artifact):

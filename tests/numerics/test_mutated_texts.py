@@ -38,7 +38,7 @@ INTERLEAVINGS = 6
 SECONDS = 6.0
 
 # Mutants of a structure that a run tries; TEST_ALL=1 tries all.
-SAMPLE = 8
+SAMPLE = 5
 DOCS = Path(__file__).parents[2] / "docs" / "declaring.md"
 
 

@@ -143,8 +143,8 @@ for arguments in commands:
 TILELANG = next(v.id for v in variants.variants(backend="tilelang"))
 COMMANDS = (
     ("env", "--json"),
-    ("list", "--op", "topk_selector"),
-    ("list", "--json"),
+    ("list", "--op", "merge_outputs"),
+    ("list", "--json", "--op", "window_ids"),
     ("show", TILELANG),
     ("explain", "sparse_mla", "--dim", "t=16,heads=16,topk=2048", "--arch", "sm_90a"),
     ("run", "decode", "--size", "tiny", "--executor", "interpreter"),
