@@ -1,13 +1,15 @@
 """The same hostile rows through every engine's top-k that is installed: wrong rows, order, and what a repeat changes.
 
-    python benchmarks/topk_exactness.py                                   # on a GPU
-    python benchmarks/topk_exactness.py --device cpu --columns 5000 --k 512 --rows 6 --repeat 3
+    python benchmarks/topk_exactness.py                                   # on a GPU; without one, ours and torch's on the CPU
     python benchmarks/topk_exactness.py --engine dsl_kernels --engine "torch.topk, masked" --out exact.json
 
 A row is wrong if the scores of its ids are not the k largest of its columns, if an id repeats or lies outside of the row, or
 if fewer ids come than the row has. Which of equal scores an engine takes is no error; the table says which it takes. NaN
 counts as larger than all numbers, as in torch.topk. What lies behind the end of a row is NaN or infinite. torch.topk gets rows
 whose ends are masked with -inf, as the torch backends of vLLM and SGLang do it, and so takes masked columns for scores of -inf.
+
+Beside the engines stands the reference of this project, a stable sort of each row. TileLang's selector is an example of its
+checkout, no part of its wheel: it is found with that checkout's examples/deepseek_v32 in PYTHONPATH. DeepGEMM has no top-k.
 
 Each engine runs in a process of its own, so that one which ends the process or breaks its CUDA context takes no other with
 it. Engines that are not installed are named with the reason. The tables are Markdown.
@@ -38,6 +40,10 @@ LINE = "topk_exactness "
 """Begins the line of a child that says what it found."""
 
 
+SIZES = {"rows": (16, 6), "columns": (131072, 5000), "k": (2048, 512), "repeat": (10, 2)}
+"""Sizes that are not given: on a GPU, and on the CPU, where the interpreter runs ours."""
+
+
 class AbsentError(Exception):
     """An engine that is not here, with the reason."""
 
@@ -49,6 +55,20 @@ def ours(executor: str | None) -> tuple[str, Select]:
     return dsl_kernels.__version__, lambda scores, lengths, k: ops.topk_selector(
         scores, lengths, k, executor=executor
     )
+
+
+def reference(executor: str | None) -> tuple[str, Select]:
+    import dsl_kernels
+    from dsl_kernels import problems
+
+    problem = problems.get("topk_selector")
+
+    def select(scores: torch.Tensor, lengths: torch.Tensor, k: int) -> torch.Tensor:
+        whole = {"logits": scores, "row_starts": torch.zeros_like(lengths), "row_ends": lengths}
+        found = problem.reference("default", {**whole, "k": k, "page_size": 0, "absolute": 0, "next_n": 1})
+        return found["indices"]
+
+    return dsl_kernels.__version__, select
 
 
 def torch_topk(executor: str | None) -> tuple[str, Select]:
@@ -74,6 +94,8 @@ def vllm_op(name: str) -> Callable[[str | None], tuple[str, Select]]:
             ids = torch.empty(len(scores), k, dtype=torch.int32, device=scores.device)
             if name == "top_k_per_row_decode":
                 op(scores, 1, lengths, ids, len(scores), *scores.stride(), k)
+            elif name == "top_k_per_row_prefill":
+                op(scores, torch.zeros_like(lengths), lengths, ids, len(scores), *scores.stride(), k)
             else:
                 scratch = torch.empty(1 << 20, dtype=torch.uint8, device=scores.device)
                 op(scores, lengths, ids, scratch, k, scores.shape[1])
@@ -109,16 +131,35 @@ def deep_select(executor: str | None) -> tuple[str, Select]:
     return version, lambda scores, lengths, k: layer.deep_select_topk(scores, k, end=lengths)
 
 
+def tilelang_example(executor: str | None) -> tuple[str, Select]:
+    version = _import("tilelang", "topk_selector")
+    selector = getattr(importlib.import_module("topk_selector"), "tl_topk", None)
+    if selector is None:
+        raise AbsentError(
+            "topk_selector has no tl_topk: it is not the module of TileLang's examples/deepseek_v32"
+        )
+
+    def select(scores: torch.Tensor, lengths: torch.Tensor, k: int) -> torch.Tensor:
+        ids = selector(scores, torch.zeros_like(lengths), lengths, k)
+        # It knows no rows of fewer than k columns, and leaves zeros there.
+        return torch.where(torch.arange(k, device=ids.device) < lengths[:, None], ids, -1)
+
+    return version, select
+
+
 ENGINES: dict[str, Callable[[str | None], tuple[str, Select]]] = {
     "dsl_kernels": ours,
+    "reference": reference,
     "torch.topk, masked": torch_topk,
     "vllm top_k_per_row_decode": vllm_op("top_k_per_row_decode"),
+    "vllm top_k_per_row_prefill": vllm_op("top_k_per_row_prefill"),
     "vllm persistent_topk": vllm_op("persistent_topk"),
     "vllm cooperative_topk": vllm_op("cooperative_topk"),
     "vllm DeepSelect": deep_select,
     "sglang fast_topk_v2": sgl_fast_topk,
     "flashinfer top_k_ragged_transform": flashinfer_ragged(False),
     "flashinfer, deterministic": flashinfer_ragged(True),
+    "tilelang example": tilelang_example,
 }
 
 
@@ -296,15 +337,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--executor", help="of dsl_kernels on the CPU: emulator, or interpreter (the default there)"
     )
-    parser.add_argument("--rows", type=int, default=16)
-    parser.add_argument("--columns", type=int, default=131072)
-    parser.add_argument("--k", type=int, default=2048)
-    parser.add_argument("--repeat", type=int, default=10)
+    for name, (on_gpu, on_cpu) in SIZES.items():
+        parser.add_argument(f"--{name}", type=int, help=f"by default {on_gpu}, and {on_cpu} on the CPU")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", action="append", choices=list(ENGINES), help="by default all")
     parser.add_argument("--out", type=Path, help="write what was found here, as JSON")
     parser.add_argument("--child", choices=list(ENGINES), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    for name, sizes in SIZES.items():
+        if getattr(options, name) is None:
+            setattr(options, name, sizes[options.device == "cpu"])
     if not 2 <= options.k < options.columns or options.rows < 1 or options.repeat < 1:
         parser.error("expected 2 <= k < columns, and at least one row and one run")
     if options.device == "cpu":

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -74,7 +75,58 @@ def test_the_table_of_what_is_here(tmp_path, capsys, monkeypatch) -> None:
     results = {result["engine"]: result for result in json.loads(found.read_text())["results"]}
     assert set(results) == set(script.ENGINES)
     assert results["dsl_kernels"]["cases"]["specials"]["wrong"] == 0
+    assert (
+        results["reference"]["cases"]["ties"]["wrong"] == 0 and results["reference"]["cases"]["ties"]["lower"]
+    )
     assert results["torch.topk, masked"]["cases"]["ties"]["wrong"] == 0
+
+
+def present(monkeypatch, module: str, **names) -> None:
+    """Let a module import, and every package have a version."""
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**names))
+    monkeypatch.setattr(script.importlib.metadata, "version", lambda package: f"{package} 1.2")
+
+
+def test_the_example_of_tilelang_is_asked_as_it_is_written(monkeypatch) -> None:
+    def tl_topk(scores, starts, ends, k):
+        ids = script.largest(scores, ends, k)
+        # The example allocates zeros, and counts positions from column 0 of the scores.
+        return torch.where(ids < 0, 0, ids + starts[:, None])
+
+    present(monkeypatch, "topk_selector", tl_topk=tl_topk)
+    version, select = script.ENGINES["tilelang example"](None)
+    lengths = torch.tensor([6, 2]).int()
+    assert version == "tilelang 1.2" and select(SCORES, lengths, K).tolist() == [[0, 2, 3], [0, 1, -1]]
+    monkeypatch.delattr(sys.modules["topk_selector"], "tl_topk")
+    with pytest.raises(script.AbsentError, match="tl_topk"):
+        script.ENGINES["tilelang example"](None)
+
+
+def test_rows_of_a_prompt_are_asked_as_vllm_declares_it(monkeypatch) -> None:
+    def op(scores, starts, ends, ids, rows, row_stride, column_stride, k) -> None:
+        assert (rows, row_stride, column_stride, starts.tolist()) == (2, 6, 1, [0, 0])
+        ids.copy_(script.largest(scores, ends, k))
+
+    present(monkeypatch, "vllm._custom_ops")
+    monkeypatch.setattr(torch.ops, "_C", SimpleNamespace(top_k_per_row_prefill=op))
+    version, select = script.ENGINES["vllm top_k_per_row_prefill"](None)
+    assert version == "vllm 1.2" and select(SCORES, LENGTHS, K).tolist() == RIGHT
+    with pytest.raises(script.AbsentError, match="no persistent_topk"):
+        script.ENGINES["vllm persistent_topk"](None)
+
+
+def test_sizes_that_are_not_given_suit_the_device(monkeypatch) -> None:
+    asked = {}
+
+    def run(name, options):
+        asked[options.device] = options.rows, options.columns, options.k, options.repeat
+        return {"engine": name, "absent": "not asked"}
+
+    monkeypatch.setattr(script, "apart", run)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    for device in ("cpu", "cuda"):
+        script.main(["--device", device, "--engine", "dsl_kernels", "--repeat", "7"])
+    assert asked == {"cpu": (6, 5000, 512, 7), "cuda": (16, 131072, 2048, 7)}
 
 
 def test_an_engine_that_ends_its_process_is_named(monkeypatch, capsys) -> None:
