@@ -19,17 +19,26 @@ from dsl_kernels.verification import trial
 from dsl_kernels.verification.reach import attended_heads
 
 VARIANTS = [v for v in variants.variants("sparse_mla") if shares_out(SimpleNamespace(**v.knobs))]
-# Tiles a query, and CTAs a block of heads: parts of queries, whole queries, and more CTAs than there is work for.
+# Ids of V4's second scope; tiles a query, and CTAs a block of heads: parts of queries, whole queries, and more CTAs than there is work for.
+EXTRA = 130
 DEALS = ((5, 2), (5, 4), (3, 1), (2, 4), (9, 3), (2, 5))
 
 
 def _workload(variant: variants.Variant, tiles: int, ids: str) -> Workload:
-    sizes = {"t": 3, "heads": attended_heads(variant.knobs), "topk": 64 * tiles, "n": 700, "ids": ids}
+    sizes = {
+        "t": 3,
+        "heads": attended_heads(variant.knobs),
+        "topk": 64 * tiles,
+        "n": 700,
+        "ids": ids,
+        "v4_extra_topk": EXTRA,
+    }
     return Workload(f"shares_{tiles}_{ids}", "edge", variant.knobs["kv"], sizes)
 
 
 def _units(knobs: Mapping[str, Any], tiles: int) -> int:
-    """What is dealt out of a query: on Hopper bf16 goes by pairs of tiles, and a pair of CTAs does."""
+    """What is dealt out of a query: on Hopper bf16 goes by pairs of tiles, and a pair of CTAs does. V4's has a second scope."""
+    tiles += -(-EXTRA // 64) if knobs["kv"] == "v4" else 0
     return -(-tiles // 2) if knobs["tile"] == 128 or (knobs["kv"] == "bf16" and "stages" in knobs) else tiles
 
 
@@ -64,20 +73,24 @@ def test_the_compiled_kernels_agree(variant: variants.Variant) -> None:
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
 def test_queries_without_ids_go_to_kernels_that_write_their_rows(variant: variants.Variant) -> None:
     """No tile is dealt to any CTA, so none would write a result."""
-    heads = attended_heads(variant.knobs)
-    call = registry.Call(
-        "sparse_mla",
-        "bf16",
-        variant.arch,
-        {"t": 2, "heads": heads, "topk": 0, "n": 9, "ckv_stride": 512, "kpe_stride": 64},
+    kv, heads = variant.knobs["kv"], attended_heads(variant.knobs)
+    without = {"t": 2, "heads": heads, "topk": 0, "n": 9}
+    assert "topk = 0" in (
+        registry.refusal(registry.Call("sparse_mla", kv, variant.arch, without), variant) or ""
     )
-    if variant.knobs["kv"] == "bf16":
-        assert "topk = 0" in (registry.refusal(call, variant) or "")
     q, q_pe = torch.randn(2, heads, 512).bfloat16(), torch.randn(2, heads, 64).bfloat16()
-    kv, kpe = torch.randn(9, 512).bfloat16(), torch.randn(9, 64).bfloat16()
+    rows, kpe = torch.randn(9, 512).bfloat16(), torch.randn(9, 64).bfloat16()
+    cache: dict[str, Any] = {
+        "bf16": {"q_pe": q_pe, "kv": rows, "kpe": kpe},
+        "nope": {"q_pe": None, "kv": rows},
+        "fp8": {"q_pe": q_pe, "kv": torch.zeros(9, 656, dtype=torch.uint8)},
+        "v4": {"q_pe": None, "kv": torch.zeros(2, 8, 584, dtype=torch.uint8)},
+    }[kv]
     out, lse = torch.full_like(q, 7.0), torch.full((2, heads), 7.0)
     ids = torch.empty(2, 0, dtype=torch.int32)
-    ops.sparse_mla(q, q_pe, kv, ids, kpe=kpe, sm_scale=0.05, out=out, lse=lse, executor="interpreter")
+    ops.sparse_mla(
+        q, indices=ids, **cache, sm_scale=0.05, out=out, lse=lse, executor="interpreter", arch=variant.arch
+    )
     assert (out == 0).all() and (lse == -torch.inf).all()
 
 

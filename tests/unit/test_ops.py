@@ -642,6 +642,22 @@ def test_splits_that_cannot_run_at_once_take_another_variant() -> None:
     assert registry.refusal(call, whole) is None, "where they cannot, the last CTA to come joins alone"
 
 
+@pytest.mark.parametrize("changed", ({"splits": 16}, {"topk": 0}), ids=str)
+def test_calls_that_ctas_which_go_on_refuse_take_blocks_of_any_heads(changed: dict[str, int]) -> None:
+    """On Blackwell rows without rope dims have one kernel for 16 heads, whose CTAs wait for one another."""
+    call = registry.Call("sparse_mla", "nope", "sm_100a", {"t": 16, "topk": 2048, "n": 4096, "heads": 16})
+    blocks = variants.get("sparse_mla__cutedsl_sm100a__any_nope_bt64_cl1_hb16_cp_async")
+    assert registry.refusal(call, blocks) == "heads = 16 have kernels of their own"
+    assert registry.refusal(replace(call, dims={**call.dims, "splits": 9}), blocks) is not None, (
+        "144 CTAs run at once"
+    )
+    refused = replace(call, dims={**call.dims, **changed})
+    assert registry.refusal(refused, blocks) is None
+    assert registry.select(refused).variant.knobs["heads"] == "any"
+    hopper = variants.get("sparse_mla__cutedsl_sm90a__any_nope_bt64_st2_cl1_hb16")
+    assert registry.refusal(replace(refused, arch="sm_90a"), hopper) == "heads = 16 have kernels of their own"
+
+
 def test_a_cache_that_was_given_other_memory_is_looked_at_again() -> None:
     inputs, _ = drawn("sparse_mla", "tiny_h16")
     kv = torch.cat([inputs["ckv"], inputs["kpe"]], dim=1)

@@ -28,6 +28,7 @@ from . import blackwell, lone, on_m, on_n, pair
 from .common import (
     LATENT_DIM,
     blocks_of,
+    goes_on,
     heads_on_m,
     is_lone,
     merged_rows,
@@ -115,7 +116,15 @@ def _heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     if built != "any":
         return f"heads = {heads}, built for {built}"
     own = heads in HEADS and knobs.get("kv") not in OF_ANY_HEADS
-    return f"heads = {heads} have kernels of their own" if own else None
+    return f"heads = {heads} have kernels of their own" if own and _dealt_out(knobs, call) else None
+
+
+def _dealt_out(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
+    """Whether kernels of whole blocks take a call: those that go on from query to query take none without tiles, nor splits
+    that cannot run at once.
+    """
+    own = {**knobs, "heads": call["heads"], "block": 0}
+    return not goes_on(SimpleNamespace(**own)) or not (_some_tile(own, call) or _splits(own, call))
 
 
 def scratch(k: SimpleNamespace) -> tuple[OperandSpec, ...]:

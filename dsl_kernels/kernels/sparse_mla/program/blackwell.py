@@ -49,7 +49,7 @@ from .common import (
     start,
     unpacked,
 )
-from .shares import TilesInTurn, each_query, has_next, merge_parts, parts_of_query
+from .shares import TilesInTurn, TwoScopesInTurn, each_query, has_next, merge_parts, parts_of_query
 from .shares import start as start_share
 
 # tcgen05 with M = 128 takes N in steps of 16: eight heads are padded.
@@ -169,6 +169,13 @@ def _first_use(walk: Walk | TilesInTurn) -> Value:
 
 
 @recorded
+def _is_over(walk: Walk | TilesInTurn, turn: Value) -> Value:
+    """Whether a turn comes after the last tile of all that the CTA has."""
+    past = inline(turn == walk.turns)
+    return past & (not has_next(walk)) if isinstance(walk, TilesInTurn) else past
+
+
+@recorded
 def _gather_rows(m: Recorder, walk: Walk | TilesInTurn) -> None:
     """bf16 rows: a tile is four units of 128 latent dims and one of rope dims, if there are any.
 
@@ -199,10 +206,11 @@ def _gather_rows(m: Recorder, walk: Walk | TilesInTurn) -> None:
 
 
 @recorded
-def _gather_tokens(m: Recorder, walk: Walk) -> None:
+def _gather_tokens(m: Recorder, walk: Walk | TilesInTurn) -> None:
     """fp8 tokens: a tile waits in registers, and each unit that is written makes room for the next tile's.
 
-    Scales, which the first unit needs, are asked for first.
+    Scales, which the first unit needs, are asked for first. A CTA that goes on has a query's last tile wait for the first one of
+    the next query.
     """
 
     def load(at: int | Expr, first: int | Expr) -> None:
@@ -211,28 +219,31 @@ def _gather_tokens(m: Recorder, walk: Walk) -> None:
             low=walk.now_low, high=walk.now_high, n=walk.n,
         )  # fmt: skip
 
-    for turn in range(walk.turns + 1):
-        walk.enter(turn, keep_rows=True)
-        if walk.live or turn == walk.turns:
-            leaf_sm100.load_scales(m, walk.coming, walk.kv_cache, walk.now_low, walk.now_high, walk.n)
-            for c in unrolled(UNITS):
-                if walk.it > 0:
-                    kv = walk.kv.producer.acquire((walk.it - 1) * UNITS + c)
-                    leaf_sm100.write_unit(m, kv.kv_s, walk.words, unit=c)
-                    kv.commit()
-                load(c * UNIT_WORDS, c * UNIT)
-            if m.c.rope:
-                if walk.it > 0:
-                    pe = walk.pe.producer.acquire(walk.it - 1)
-                    leaf_sm100.write_unit(m, pe.pe_s, walk.words, unit=UNITS)
-                    pe.commit()
-                load(ROPE_WORD, ROPE_AT)
-            leaf_sm100.take_scales(m, walk.words, walk.coming)
-            walk.it += 1
+    def gather() -> None:
+        for turn in range(walk.turns + 1):
+            walk.enter(turn, keep_rows=True)
+            if walk.live or _is_over(walk, turn):
+                leaf_sm100.load_scales(m, walk.coming, walk.kv_cache, walk.now_low, walk.now_high, walk.n)
+                for c in unrolled(UNITS):
+                    if walk.it > 0:
+                        kv = walk.kv.producer.acquire((walk.it - 1) * UNITS + c)
+                        leaf_sm100.write_unit(m, kv.kv_s, walk.words, unit=c)
+                        kv.commit()
+                    load(c * UNIT_WORDS, c * UNIT)
+                if m.c.rope:
+                    if walk.it > 0:
+                        pe = walk.pe.producer.acquire(walk.it - 1)
+                        leaf_sm100.write_unit(m, pe.pe_s, walk.words, unit=UNITS)
+                        pe.commit()
+                    load(ROPE_WORD, ROPE_AT)
+                leaf_sm100.take_scales(m, walk.words, walk.coming)
+                walk.it += 1
+
+    _at_queries(walk, gather)
 
 
 @recorded
-def _gather_v4_tokens(m: Recorder, walk: TwoScopes) -> None:
+def _gather_v4_tokens(m: Recorder, walk: TwoScopes | TwoScopesInTurn) -> None:
     """DeepSeek-V4's tokens, as `_gather_tokens`: the last unit is half fp8 values and half rope dims, as they are."""
 
     def load(leaf: Callable[..., None], *target: View | int, pages: tuple[Value, ...]) -> None:
@@ -242,19 +253,22 @@ def _gather_v4_tokens(m: Recorder, walk: TwoScopes) -> None:
         else:
             leaf(m, *target, walk.kv_pages, *ids, *pages)
 
-    for turn in range(walk.turns + 1):
-        walk.enter(turn, keep_rows=True)
-        if walk.live or turn == walk.turns:
-            pages = walk.pages_of_tile()
-            load(leaf_sm100.load_v4_scales, walk.coming, pages=pages)
-            for c in range(UNITS):
-                if walk.it > 0:
-                    kv = walk.kv.producer.acquire((walk.it - 1) * UNITS + c)
-                    leaf_sm100.write_v4_unit(m, kv.kv_s, walk.words, unit=c)
-                    kv.commit()
-                load(leaf_sm100.load_v4_unit, walk.words, c, pages=pages)
-            leaf_sm100.take_scales(m, walk.words, walk.coming)
-            walk.it += 1
+    def gather() -> None:
+        for turn in range(walk.turns + 1):
+            walk.enter(turn, keep_rows=True)
+            if walk.live or _is_over(walk, turn):
+                pages = walk.pages_of_tile()
+                load(leaf_sm100.load_v4_scales, walk.coming, pages=pages)
+                for c in range(UNITS):
+                    if walk.it > 0:
+                        kv = walk.kv.producer.acquire((walk.it - 1) * UNITS + c)
+                        leaf_sm100.write_v4_unit(m, kv.kv_s, walk.words, unit=c)
+                        kv.commit()
+                    load(leaf_sm100.load_v4_unit, walk.words, c, pages=pages)
+                leaf_sm100.take_scales(m, walk.words, walk.coming)
+                walk.it += 1
+
+    _at_queries(walk, gather)
 
 
 @recorded

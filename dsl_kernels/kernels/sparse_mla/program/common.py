@@ -115,12 +115,11 @@ def is_lone(k: SimpleNamespace) -> bool:
 
 
 def goes_on(k: SimpleNamespace) -> bool:
-    """Whether a CTA on Blackwell goes on from query to query: 16 heads of whole rows that threads copy, and heads on M."""
+    """Whether a CTA on Blackwell goes on from query to query: heads on M, and up to 32 heads of rows that threads copy."""
     if hasattr(k, "stages"):
         return False
-    return (
-        is_lone(k) or k.tile == 128 or (k.heads, k.kv, getattr(k, "gather", "")) == (16, "bf16", "cp_async")
-    )
+    rows = k.kv in ("bf16", "nope") and k.gather == "cp_async"
+    return is_lone(k) or k.tile == 128 or (rows and k.heads in (8, 16, 32))
 
 
 def shares_out(k: SimpleNamespace) -> bool:
@@ -238,6 +237,52 @@ class Ids(State, Kernel):
         self.read_ids(turn + 1)
 
 
+class Scopes(Ids):
+    """Ids of two scopes, whose tiles come one after the other.
+
+    Attributes:
+        known: the tokens of the scope whose ids were read last.
+        of_extra: whether these are of the second scope.
+        now_extra: in a role that gathers, whether the tile that it is at is.
+    """
+
+    known: Int32
+    of_extra: Boolean
+    now_extra: Value
+
+    @recorded
+    def declare(self, suffix: str = "") -> None:
+        super().declare(suffix)
+        self.known = 0
+        self.of_extra = False
+
+    @recorded
+    def vote(self) -> None:
+        leaf_gather.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, self.known)
+
+    @recorded
+    def cache_rows(self, suffix: str = "") -> tuple[Value, Value]:
+        """The ids that were read last, as variables `now_low` and `now_high` with a suffix; `now_extra` says of which scope."""
+        low: Int32 = named(f"now_low{suffix}", self.low)
+        high: Int32 = named(f"now_high{suffix}", self.high)
+        self.now_extra = named(f"now_extra{suffix}", self.of_extra)
+        return low, high
+
+    @recorded
+    def pages_of_tile(self) -> tuple[Value, ...]:
+        """Of the scope that the tile is of: its tokens, and the inverse, the shift and the size of its pages."""
+        known: Int32 = named("now_cached", self.cached)
+        inverse: Int32 = named("now_inverse", self.page_inverse)
+        shift: Int32 = named("now_shift", self.page_shift)
+        size: Int32 = named("now_size", self.page_size)
+        if self.now_extra:
+            known = self.extra_cached
+            inverse = self.extra_page_inverse
+            shift = self.extra_page_shift
+            size = self.extra_page_size
+        return known, inverse, shift, size
+
+
 class Walk(Ids):
     """This CTA's query, heads and tiles. Every role walks the tiles that hold a valid id, on its own reading of the ids.
 
@@ -290,26 +335,14 @@ class Walk(Ids):
         return ceildiv(self.end, self.m.k.tile)
 
 
-class TwoScopes(Walk):
+class TwoScopes(Scopes, Walk):
     """A walk over the tiles of two scopes, one after the other.
 
     Attributes:
         extra_end: how many of the query's ids of the second scope count.
-        known: the tokens of the scope whose ids were read last.
-        of_extra: whether these are of the second scope.
-        now_extra: in a role that gathers, whether the tile that it is at is.
     """
 
     extra_end: Int32
-    known: Int32
-    of_extra: Boolean
-    now_extra: Value
-
-    @recorded
-    def declare(self, suffix: str = "") -> None:
-        super().declare(suffix)
-        self.known = 0
-        self.of_extra = False
 
     @recorded
     def read_ids(self, turn: Value) -> None:
@@ -337,32 +370,6 @@ class TwoScopes(Walk):
 
     def tiles(self) -> Value:
         return ceildiv(self.end, self.m.k.tile) + ceildiv(self.extra_end, self.m.k.tile)
-
-    @recorded
-    def vote(self) -> None:
-        leaf_gather.vote(self.m, self.in_low, self.in_high, self.live, self.low, self.high, self.known)
-
-    @recorded
-    def cache_rows(self, suffix: str = "") -> tuple[Value, Value]:
-        """The ids that were read last, as variables `now_low` and `now_high` with a suffix; `now_extra` says of which scope."""
-        low: Int32 = named(f"now_low{suffix}", self.low)
-        high: Int32 = named(f"now_high{suffix}", self.high)
-        self.now_extra = named(f"now_extra{suffix}", self.of_extra)
-        return low, high
-
-    @recorded
-    def pages_of_tile(self) -> tuple[Value, ...]:
-        """Of the scope that the tile is of: its tokens, and the inverse, the shift and the size of its pages."""
-        known: Int32 = named("now_cached", self.cached)
-        inverse: Int32 = named("now_inverse", self.page_inverse)
-        shift: Int32 = named("now_shift", self.page_shift)
-        size: Int32 = named("now_size", self.page_size)
-        if self.now_extra:
-            known = self.extra_cached
-            inverse = self.extra_page_inverse
-            shift = self.extra_page_shift
-            size = self.extra_page_size
-        return known, inverse, shift, size
 
 
 @recorded

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ....tile.frontend import Boolean, Int32, State, inline, recorded
 from ....tile.text import Expr, Recorder, Value, ceildiv, minimum
 from ..leaves import gather as leaf_gather
-from .common import Ids, Kernel, head_blocks, ids_that_count, one_block, unpacked
+from .common import Ids, Kernel, Scopes, head_blocks, ids_that_count, one_block, unpacked
 
 
 class Units(State, Kernel):
@@ -120,6 +120,28 @@ class Tiles(Ids, Units):
         leaf_gather.read_ids(self.m, self.low, self.high, self.indices, self.row, turn, self.stop)
 
 
+@recorded
+def _stop_of_extra(walk: TilesOfTwoScopes | TwoScopesInTurn, tiles: Value) -> Value:
+    """Which id of the second scope is the first that is not among those that count of so many tiles."""
+    extra_counted: Int32 = walk.extra_topk
+    if walk.has_extra_lengths != 0:
+        extra_counted = ids_that_count(walk.m, walk.extra_topk_length, walk.row, walk.extra_topk)
+    return minimum(tiles * walk.m.k.tile, extra_counted)
+
+
+@recorded
+def _read_scope(walk: TilesOfTwoScopes | TwoScopesInTurn, tile: Value) -> None:
+    """Read the ids of a tile of the query, of the scope that it is of."""
+    ids = walk.low, walk.high
+    walk.of_extra = tile >= walk.near
+    walk.known = walk.cached
+    if walk.of_extra:
+        walk.known = walk.extra_cached
+        leaf_gather.read_ids(walk.m, *ids, walk.extra_indices, walk.row, tile - walk.near, walk.extra_stop)
+    else:
+        leaf_gather.read_ids(walk.m, *ids, walk.indices, walk.row, tile, walk.stop)
+
+
 class TilesOfTwoScopes(Tiles):
     """Units are tiles, a query's those of the second scope after those of the first.
 
@@ -147,24 +169,12 @@ class TilesOfTwoScopes(Tiles):
     @recorded
     def read_first(self) -> None:
         self.near = ceildiv(self.topk, self.m.k.tile)
-        extra_counted: Int32 = self.extra_topk
-        if self.has_extra_lengths != 0:
-            extra_counted = ids_that_count(self.m, self.extra_topk_length, self.row, self.extra_topk)
-        self.extra_stop = minimum((self.turns - self.near) * self.m.k.tile, extra_counted)
+        self.extra_stop = _stop_of_extra(self, self.turns - self.near)
         super().read_first()
 
     @recorded
     def read_ids(self, turn: Value) -> None:
-        ids = self.low, self.high
-        self.of_extra = turn >= self.near
-        self.known = self.cached
-        if self.of_extra:
-            self.known = self.extra_cached
-            leaf_gather.read_ids(
-                self.m, *ids, self.extra_indices, self.row, turn - self.near, self.extra_stop
-            )
-        else:
-            leaf_gather.read_ids(self.m, *ids, self.indices, self.row, turn, self.stop)
+        _read_scope(self, turn)
 
     @recorded
     def vote(self) -> None:
@@ -211,6 +221,28 @@ class TilesInTurn(Ids, OwnTurns):
         )
 
 
+class TwoScopesInTurn(Scopes, TilesInTurn):
+    """Units are tiles, a query's those of the second scope after those of the first.
+
+    Attributes:
+        near: the tiles of the first scope.
+        extra_stop: as `stop`, of the second scope.
+    """
+
+    near: Value
+    extra_stop: Value
+
+    @recorded
+    def read_first(self) -> None:
+        self.near = ceildiv(self.topk, self.m.k.tile)
+        self.extra_stop = _stop_of_extra(self, self.first + self.turns - self.near)
+        super().read_first()
+
+    @recorded
+    def read_ids(self, turn: Value) -> None:
+        _read_scope(self, self.first + turn)
+
+
 class Pairs(OwnTurns):
     """Units are pairs of tiles.
 
@@ -254,7 +286,7 @@ def _walk_of(m: Recorder, of: Callable[[Recorder], Units] | None) -> Units:
     if m.c.unit == 2:
         return Pairs(m)
     if m.arch.tmem_columns:
-        return TilesInTurn(m)
+        return TwoScopesInTurn(m) if m.k.kv == "v4" else TilesInTurn(m)
     return TilesOfTwoScopes(m) if m.k.kv == "v4" else Tiles(m)
 
 
