@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from functools import partial
 from pathlib import Path
+from unittest import mock
 
+import bundled_step
 import pytest
 
-from dsl_kernels import variants
+from dsl_kernels import ops, variants
+from dsl_kernels.dsa import steps
+from dsl_kernels.runtime import bundle, cache
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ("dsl_kernels", "generated", "pyproject.toml", "setup.py", "README.md", "LICENSE")
@@ -71,6 +78,64 @@ def test_it_finds_its_own_generated_set(installed):
         [sys.executable, "-c", PROBE], cwd=installed, capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == [[v.id, True] for v in variants.variants()]
+
+
+def bundle_of_a_step(backend: str, arch: str, folder: Path) -> bundle.Bundle:
+    """A bundle of what a decode step runs, with the PTX; what the cache lacks is compiled."""
+    mine = partial(variants.variants, backend=backend)
+    with bundled_step.few_sms(), mock.patch.object(variants, "variants", mine):
+        ops.clear()
+        steps.draw(bundled_step.size(), seed=4)[0].run(executor="interpreter", arch=arch)
+        chosen = [pick.variant for pick in steps.used()]
+    ops.clear()
+    return bundle.write(folder, chosen, {v.id: cache.artifact_for(v) for v in chosen}, ptx=True)
+
+
+@pytest.mark.compile
+@pytest.mark.emulator
+@pytest.mark.parametrize(("backend", "arch"), [("tilelang", "sm_90a"), ("cutedsl", "sm_100a")])
+def test_a_wheel_and_a_bundle_run_a_decode_step_where_no_dsl_is(installed, tmp_path, backend, arch):
+    """As a server's image has it: the library without its generated set, a bundle, and nothing that compiles a kernel."""
+    held = bundle_of_a_step(backend, arch, tmp_path / "bundle")
+    shutil.copytree(
+        installed / "dsl_kernels",
+        tmp_path / "site/dsl_kernels",
+        ignore=lambda _, names: {"generated"} & {*names},
+    )
+    built = cache.cache_root() / "emulator"
+    if built.is_dir():
+        shutil.copytree(built, tmp_path / "cache" / "emulator")
+        (tmp_path / "cache").chmod(0o700)
+    place = {
+        name: value for name, value in os.environ.items() if not name.startswith(("DSL_KERNELS_", "CUDA"))
+    }
+    no_nvcc = [part for part in os.get_exec_path() if part and shutil.which("nvcc", path=part) is None]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests/bundled_step.py"), arch],
+        env={
+            **place,
+            "PATH": os.pathsep.join(no_nvcc),
+            "PYTHONPATH": str(tmp_path / "site"),
+            "DSL_KERNELS_BUNDLE_DIR": str(held.root),
+            "DSL_KERNELS_CACHE_DIR": str(tmp_path / "cache"),
+            "DSL_KERNELS_DISABLE_JIT": "1",
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["library"] == str(tmp_path / "site/dsl_kernels") and report["imported"] == []
+    assert not any(report["failures"].values()), report["failures"]
+    assert set(report["failures"]) == {"lightning_indexer", "topk_selector", "sparse_mla", "chain"}
+    assert {launch["variant"] for launch in report["launches"]} == set(held.entries)
+    for launch in report["launches"]:
+        cubin = (held.root / launch["variant"] / "kernel.cubin").read_bytes()
+        assert launch["cubin"] == hashlib.sha256(cubin).hexdigest() and launch["grid"]
+        assert launch["pointers"] and all(launch["pointers"].values()), launch
+    assert {path.name for path in (tmp_path / "cache").iterdir()} <= {"emulator"}, "nothing was compiled"
 
 
 def test_an_sdist_has_every_file_of_the_repository(tmp_path: Path) -> None:
