@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from body_mutants import Structure, workload
+from body_mutants import Only, Structure, workload
 
 # With few CTAs, each takes more than one share of the work.
 FEW = {"ctas": 3}
@@ -25,21 +25,53 @@ DECODE = workload(
 )
 # One sequence: dealt tile by tile, which the first workload is not, with three fetches of the block table a CTA.
 ALONE = workload("alone_decode", "decode", lens=[[13500, 13000, 9]], heads=64, pages=220, spare_pages=2)
+# Lists of blocks that two rows share, scales of a byte and maxima; then pages, dealt tile by tile.
+BLOCKS = workload(
+    "distinct_blocks",
+    "decode_blocks",
+    lens=[[333], [0], [640], [77], [1777], [1], [1290]],
+    index_heads=40,
+    index_dim=96,
+    page_size=64,
+    block_size=8,
+    pages=40,
+    spare_pages=3,
+    sharing=2,
+    mx=1,
+    maxima=1,
+    skip_below=2,
+)
+ALONE_BLOCKS = workload(
+    "alone_blocks",
+    "decode_blocks",
+    lens=[[5013]],
+    index_heads=64,
+    index_dim=128,
+    page_size=64,
+    pages=90,
+    spare_pages=2,
+    maxima=1,
+)
 PREFILL = workload("distinct_prefill", "prefill", s=13, skv=390, heads=64, windows="ragged", skip_below=2)
 
 STRUCTURES = (
     Structure("scoring decode, Hopper", "lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
     Structure("scoring prefill, Hopper", "lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0", ((PREFILL, {"splits": 2}),)),
     Structure("scoring decode, Blackwell", "lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
+    Structure("scoring of blocks, Hopper", "lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e0_blocks", ((BLOCKS, FEW), (ALONE_BLOCKS, FEW))),
+    Structure("scoring of blocks, Blackwell", "lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0_blocks", ((BLOCKS, FEW), (ALONE_BLOCKS, FEW))),
     Structure("scoring prefill, Blackwell", "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", ((PREFILL, {"splits": 2}),)),
 )  # fmt: skip
 
 FEW_SEQUENCES = "of at most 32 sequences, as here, the lanes have been given what each has to score"
 # What may survive, and why the kernel is still the same one.
-EXPLAINED: dict[str, str] = {
+EXPLAINED: dict[str, str | Only] = {
     "mma: one more of i": "each product of a round is guarded",
     "release scores behind load_weights": "the weights do not come from what the release waits for",
     "b and next_n of find_share": FEW_SEQUENCES,
     "next_n and skip_below of find_share": FEW_SEQUENCES,
+    "seq and query of store_logits": Only(
+        "rows of one query lie alike along both axes of dense scores", {"scoring of blocks, Hopper": (1,)}
+    ),
     "drop depend": "without it a launch waits for the whole kernel before it",
 }
