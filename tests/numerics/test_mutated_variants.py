@@ -96,12 +96,14 @@ LONG = {
     "prefill_long": Workload("prefill_long", "edge", "prefill", {"s": 4, "skv": 1100, "heads": 64}),
     "dealt": Workload("dealt", "edge", "bf16", {"t": 3, "heads": 64, "topk": 192, "n": 700}),
     "dealt_16": Workload("dealt_16", "edge", "bf16", {"t": 3, "heads": 16, "topk": 192, "n": 700}),
+    "dealt_fp8": Workload("dealt_fp8", "edge", "fp8", {"t": 3, "heads": 16, "topk": 192, "n": 700, "sm_scale": 0.3}),
     "shared": Workload("shared", "edge", "fp16", {"b": 1, "sq": 130, "skv": 300, "heads": 4, "kv_heads": 2, "dim": 128, "causal": 1}),
 }  # fmt: skip
 LAUNCHES = {
     # Three queries of one CTA: each uses the slot of the queries again.
     "dealt": {"splits": 1, "ctas": 1},
     "dealt_16": {"splits": 1, "ctas": 1},
+    "dealt_fp8": {"splits": 1, "ctas": 1},
     # Two items of one cluster, of more tiles than the ring has slots.
     "shared": {"ctas": 1, "abreast": 1},
 }
@@ -111,7 +113,7 @@ CASES = (
     ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_gather4", "tiny", 1, (ARRIVE, COMMIT, WAIT, BYTES, MEET)),
     ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", "dealt_16", 1, (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET, SWIZZLE, COLUMN, SHAPE)),
     ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_gather4", "tiny", 1, (ARRIVE, COMMIT, WAIT, BYTES, MEET)),
-    ("sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, COMMIT, WAIT, PROXY, LOADED, STORED, FENCED, FREED)),
+    ("sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", "dealt_fp8", 1, (ARRIVE, COMMIT, WAIT, PROXY, LOADED, STORED, FENCED, FREED)),
     ("sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl1", "tiny", 1, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
     ("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2", "tiny", 2, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET, BYTES, RANK, CLUSTER, INIT)),
     ("sparse_mla__cutedsl_sm90a__h16_fp8_bt64_st2_cl2_sl2", "tiny", 4, (WAIT, BYTES, RANK, CLUSTER, INIT, LOOK, SENT, ZEROS)),
