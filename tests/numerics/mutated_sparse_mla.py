@@ -68,7 +68,7 @@ STRUCTURES = (
     Structure("attention bf16, Blackwell", "sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", (*_attention("bf16", 16, 2, 1), *_dealt("bf16", 16))),
     Structure("attention with heads on M, Blackwell", "sparse_mla__cutedsl_sm100a__h64_bf16_bt64_cl1_hb64_gather4", (*_attention("bf16", 64, 2, 1), *_dealt("bf16", 64))),
     Structure("attention of a pair of CTAs, Blackwell", "sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4", (*_attention("bf16", 128, 2, 1), *_dealt("bf16", 128))),
-    Structure("attention of DeepSeek-V4, Blackwell", "sparse_mla__cutedsl_sm100a__h16_v4_bt64_cl1_cp_async", _v4(16, 3, 1)),
+    Structure("attention of DeepSeek-V4, Blackwell", "sparse_mla__cutedsl_sm100a__h16_v4_bt64_cl1_cp_async", (*_v4(16, 3, 1), *_dealt("v4", 16))),
     Structure("attention of 528-byte tokens, Hopper", "sparse_mla__tilelang_sm90a__any_nope8_bt64_st2_cl1_hb16", _attention("nope8", 20, 2, 1)),
     Structure("attention fp8, Blackwell", "sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", (*_attention("fp8", 16, 3, 1), *_dealt("fp8", 16))),
 )  # fmt: skip

@@ -118,8 +118,7 @@ def goes_on(k: SimpleNamespace) -> bool:
     """Whether a CTA on Blackwell goes on from query to query: heads on M, and up to 32 heads of what threads gather."""
     if hasattr(k, "stages"):
         return False
-    gathered = k.kv in ("bf16", "nope", "fp8") and k.gather == "cp_async"
-    return is_lone(k) or k.tile == 128 or (gathered and k.heads in (8, 16, 32))
+    return is_lone(k) or k.tile == 128 or (k.gather == "cp_async" and k.heads in (8, 16, 32))
 
 
 def shares_out(k: SimpleNamespace) -> bool:
