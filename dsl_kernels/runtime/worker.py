@@ -5,6 +5,7 @@ Whatever a DSL prints goes to standard error, which the pool keeps for the case 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -15,21 +16,24 @@ from types import SimpleNamespace
 
 from dsl_kernels.errors import CompileError, DslKernelError
 
-from . import cache
+from . import cache, speed
 
 
 def main() -> None:
     """Serve jobs until standard input ends."""
     with os.fdopen(os.dup(1), "w") as replies:
         os.dup2(2, 1)
+        speed.keep_memory()
         for line in sys.stdin:
             replies.write(json.dumps(_serve(json.loads(line))) + "\n")
             replies.flush()
+            gc.collect()
 
 
 def _serve(job: dict[str, str]) -> dict[str, str]:
     module = SimpleNamespace(id=job["id"], backend=job["backend"], arch=job["arch"], path=Path(job["path"]))
     try:
+        speed.prepare(module.backend)
         return {"folder": str(cache.artifact_for(module, retry=bool(job["retry"])))}
     except DslKernelError as error:
         return {"error": _packed(error)}
