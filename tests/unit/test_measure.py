@@ -227,7 +227,7 @@ POINTS = (
 MAXIMA = grids.Point(
     "lightning_indexer",
     "decode_blocks",
-    {"b": 3, "len": 72, "index_heads": 32, "index_dim": 32, "page_size": 64, "maxima": 1},
+    {"b": 3, "len": 72, "index_heads": 32, "index_dim": 32, "page_size": 64, "has_maxima": 1},
 )
 
 

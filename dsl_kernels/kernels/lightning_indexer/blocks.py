@@ -123,7 +123,7 @@ def make(p: Mapping[str, Any], draw: Any, generator: torch.Generator) -> dict[st
         used = -(-int(lens[line * sharing : (line + 1) * sharing].max()) // unit)
         order = torch.randperm(pages * page // unit, generator=generator, device=device)[:used]
         table[line, :used] = order.to(torch.int32)
-    has = int(bool(p.get("maxima")))
+    has = int(bool(p.get("maxima") or p.get("has_maxima")))
     return {
         "q": q, "k_cache": cache, "weights": weights.flatten(0, 1), "seq_lens": lens, "block_table": table,
         "skip_below": p.get("skip_below", 0), "page_size": page, "block_size": unit, "sharing": sharing,

@@ -356,7 +356,7 @@ def _points_of_any() -> Iterator[tuple[str, dict[str, Any]]]:
 def _points_of_blocks() -> Iterator[tuple[str, dict[str, Any]]]:
     """Both levels of a choice by blocks: every page with the greatest score of each 8 keys, then 2048 blocks of 8 keys."""
     for b, heads, block in product((16, 1, 64), (64, 32), (0, blocks.BLOCK)):
-        length, level = (16384, {}) if block else (32768, {"maxima": 1})
+        length, level = (16384, {}) if block else (32768, {"has_maxima": 1})
         step = {"b": b, "len": length, "index_heads": heads, "index_dim": INDEX_DIM, "page_size": PAGE}
         yield form_of("decode", "blocks"), {**step, "block_size": block, **level}
 

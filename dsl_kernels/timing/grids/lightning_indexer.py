@@ -88,7 +88,7 @@ def _prepare_any(point: Point, seed: int) -> Fixture:
         unit = p.get("block_size") or p["page_size"]
         shape = (p["b"], p.get("next_n", 1), sets[0]["block_table"].shape[1] * unit)
     outs = [{"logits": torch.empty(shape, dtype=score, device=measure.DEVICE)} for _ in sets]
-    if p.get("maxima"):
+    if sets[0].get("has_maxima"):
         most = (*shape[:-1], -(-shape[-1] // problem.BLOCK))
         outs = [held | {"maxima": torch.empty(most, device=measure.DEVICE)} for held in outs]
     op = ops.lightning_indexer_prefill if mode == "prefill" else ops.lightning_indexer
