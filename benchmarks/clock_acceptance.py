@@ -26,6 +26,7 @@ import dsl_kernels
 from dsl_kernels import clock, models, problems, programs, registry, variants
 from dsl_kernels.arch import GPUS
 from dsl_kernels.cli.catalog import complete_dims
+from dsl_kernels.kernels.lightning_indexer import blocks
 from dsl_kernels.timing import bench
 
 TIE = 1.03
@@ -88,6 +89,9 @@ def call_of(entry: dict[str, Any], gpu: str) -> registry.Call:
     if entry["form"] == "v4":
         # A bucket counts the ids of both scopes; here all are of the first.
         sizes["extra_topk"] = 0
+    if entry["form"] == "decode_blocks":
+        # A bucket counts keys, of whatever the entries name; here all are of blocks.
+        sizes |= {"page_size": 64, "block_size": blocks.BLOCK}
     dims, _ = complete_dims(programs.get(entry["op"]), entry["form"], problem.dims_of(entry["form"], sizes))
     dims |= {name: 0 for name in ("skip_below",) if name in dims}
     return registry.Call(entry["op"], entry["form"], GPUS[gpu].arch.name, dims, GPUS[gpu].device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -344,3 +344,8 @@ def alike(a: Value | None, b: Value) -> bool:
     if a.op != b.op or a.dtype != b.dtype or len(a.args) != len(b.args):
         return False
     return all(map(alike, a.args, b.args))
+
+
+def names_of(found: Iterable[Any]) -> set[str]:
+    """The names among values."""
+    return {value.args[0] for value in found if type(value) is Expr and value.op == "name"}

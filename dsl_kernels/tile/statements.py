@@ -597,8 +597,3 @@ def contained(parts: Iterable[Any]) -> list[Any]:
         inner = item if type(item) is tuple else vars(item).values()
         todo += [part for part in inner if type(part) in _HOLDERS]
     return found
-
-
-def names_of(found: Iterable[Any]) -> set[str]:
-    """The names among values."""
-    return {value.args[0] for value in found if type(value) is Expr and value.op == "name"}

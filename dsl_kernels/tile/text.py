@@ -26,6 +26,7 @@ from .expressions import (
     maximum,
     minimum,
     name,
+    names_of,
     select,
     size_at,
     text_of,
@@ -88,7 +89,6 @@ from .statements import (
     TearDown,
     Text,
     Variable,
-    names_of,
     values,
     walk,
 )

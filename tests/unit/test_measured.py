@@ -323,6 +323,8 @@ def call_of(held: dict[str, Any]) -> registry.Call:
     }
     if held["form"] == "v4":
         dims |= {"topk": 128, "extra_topk": dims["topk"] - 128, "extra_pages": 1 << 17}
+    if held["form"] == "decode_blocks":
+        dims |= {"max_pages": length // 8, "block_size": 8, "page_size": 64}
     if held["op"] == "topk_selector":
         dims |= {"b": dims["rows"], "next_n": 1, "page_size": 64}
     return registry.Call(held["op"], held["form"], "sm_90a", dims, GPU)
