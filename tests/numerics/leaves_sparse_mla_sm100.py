@@ -40,8 +40,8 @@ def _red(p: Probe, value: torch.Tensor | None = None, **kind: Any) -> Any:
     return p.shared("red", (HEADS, 4), value, slot=True, **kind)
 
 
-@case(text.copy_block, block=(8, 16), few=(False, True))
-def copy_block(p: Probe, block: int, few: bool) -> None:
+@case(text.copy_block, block=(8, 16), few=(False, True), at_once=(None, 2))
+def copy_block(p: Probe, block: int, few: bool, at_once: int | None) -> None:
     p.threads, p.lands = 128, "cp_async"
     p.call(
         p.shared("target", (HEADS, 128), dtype="bfloat16", swizzle=128, out=True, slot=True),
@@ -51,6 +51,7 @@ def copy_block(p: Probe, block: int, few: bool) -> None:
         block,
         128,
         of_call(p, few, 21),
+        at_once,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ....device.torch.fragment import load_columns, store_columns
 from ....device.torch.fragment import read_accumulator as read_accumulator
+from ....device.torch.scalars import anew
 from ....device.torch.warps import (
     any_lane,
     copy16,
@@ -66,12 +67,15 @@ AT_ONCE = 8
 @by_text
 def copy_block(
     m: LeafRecorder, target: Shared[BFloat16], q: Global[BFloat16], row: Int32, head0: Int32,
-    head_block: int, columns: int, heads: Int32 | None,
+    head_block: int, columns: int, heads: Int32 | None, at_once: int | None,
 ) -> None:  # fmt: skip
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    # The places of so many are found together and anew: those of all, held from query to query, take registers that 64 heads need.
     pieces = columns // 8
-    for i in unrolled(target.shape[0] * pieces // THREADS):
-        item = i * THREADS + m.thread
+    count = target.shape[0] * pieces // THREADS
+    thread = m.thread if at_once is None else anew(m.thread)
+    for i in unrolled(count) if at_once is None else rolled(count, at_once=at_once):
+        item = i * THREADS + thread
         to = inline(target.group_at(item // pieces, item % pieces * 8, 8))
         of_head = q.row("of_head", (row, head0 + item // pieces))
         some = inline(item < heads_of_block(head_block, head0, heads) * pieces)

@@ -22,6 +22,7 @@ from types import SimpleNamespace
 
 from ....abi import TensorMap
 from ....arch import ArchSpec
+from ....device.torch.scalars import anew
 from ....tile.channel import Filling
 from ....tile.frontend import Boolean, Int32, inline, named, recorded, rolled, unrolled
 from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
@@ -57,6 +58,8 @@ BLACKWELL_MIN_N = Size(16, "PADDED_HEADS")
 # The ring on Blackwell holds quarter tiles: 64 tokens x 128 of the 512 latent dims.
 UNIT = Size(128, "UNIT")
 UNITS = Size(LATENT_DIM // UNIT, "UNITS")
+# Copies of a query whose places a thread finds together where it lacks registers.
+COPIES = 8
 
 
 def row_map(operand: str, columns: int) -> TensorMap:
@@ -144,6 +147,11 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         min_ctas_per_sm=1,
         resident=dim("splits") - 1 if walks else dim("all_resident"),
     )  # fmt: skip
+
+
+def _lacks_registers(m: Recorder) -> bool:
+    """Whether a thread of softmax has none left for places that do not change from query to query: it has 64 heads."""
+    return goes_on(m.k) and bool(m.c.n == 64)
 
 
 def _number_of_query(walk: Walk | TilesInTurn) -> Value:
@@ -321,7 +329,15 @@ def _copy_queries(walk: Walk | TilesInTurn, row: Value, use: Value) -> None:
         parts = ((q.q_s, walk.q_rows, LATENT_DIM),)
     for target, q_of, width in parts:
         leaf_sm100.copy_block(
-            m, target, q_of, row, walk.head0, m.c.head_block, columns=width, heads=heads_of_call(m)
+            m,
+            target,
+            q_of,
+            row,
+            walk.head0,
+            m.c.head_block,
+            columns=width,
+            heads=heads_of_call(m),
+            at_once=COPIES if _lacks_registers(m) else None,
         )
     q.commit()
 
@@ -407,7 +423,7 @@ def _leave_output(walk: Walk | TilesInTurn, begin: Value) -> None:
     if isinstance(walk, TilesInTurn):
         part, parts, counter = parts_of_query(walk, row)
         if parts > 1:
-            write(walk.o_partial, walk.lse_partial, part)
+            write(walk.o_partial, walk.lse_partial, anew(part) if _lacks_registers(m) else part)
             m.count_in("arrivals", counter, "softmax")
         else:
             write(walk.out, walk.lse, None)

@@ -115,10 +115,14 @@ def is_lone(k: SimpleNamespace) -> bool:
 
 
 def goes_on(k: SimpleNamespace) -> bool:
-    """Whether a CTA on Blackwell goes on from query to query: heads on M, and up to 32 heads of what threads gather."""
+    """Whether a CTA on Blackwell goes on from query to query: heads on M, and on N what threads gather.
+
+    Of whole blocks, that is, and but for 64 and 128 heads of V4's tokens, which spill, and of bf16 rows, which lie on M as well.
+    """
     if hasattr(k, "stages"):
         return False
-    return is_lone(k) or k.tile == 128 or (k.gather == "cp_async" and k.heads in (8, 16, 32))
+    heads = (8, 16, 32, 64, 128) if k.kv in ("nope", "fp8") else (8, 16, 32)
+    return is_lone(k) or k.tile == 128 or (k.gather == "cp_async" and k.heads in heads)
 
 
 def shares_out(k: SimpleNamespace) -> bool:
