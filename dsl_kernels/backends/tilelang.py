@@ -35,7 +35,11 @@ INSTALL = "`pip install 'dsl-kernels[tilelang]'`"
 # Before, it had neither clusters, nor strided views, nor tensor memory of any shape.
 OLDEST = "0.1.15"
 
-# Standard error is redirected while TileLang lowers, so one thread at a time.
+# How Z3 searches when a pass of TileLang asks it to prove a condition. Most cannot be proved, and its older arithmetic
+# without relevancy gives up in half the time. Of the kernels here it proves what its own choice proves.
+PROVER = {"smt.arith.solver": "2", "smt.relevancy": "0"}
+
+# Standard error and Z3's settings are the process's while TileLang lowers, so one thread at a time.
 _lowering = threading.Lock()
 
 # Warnings of the lowering that mean a wrong kernel, with what its author can do.
@@ -194,7 +198,13 @@ def _lower(module: ModuleType, path: Path, arch: str, configs: dict[str, Any]) -
 
     target = Target({"kind": "cuda", "arch": arch})
     captured: list[str] = []
-    with _lowering, refused(path.stem, "TileLang's lowering"), _quiet(), _captured_stderr(captured):
+    with (
+        _lowering,
+        refused(path.stem, "TileLang's lowering"),
+        _quiet(),
+        _prover(),
+        _captured_stderr(captured),
+    ):
         program = module.program()
         with tvm.transform.PassContext(opt_level=3, config=normalize_pass_configs(configs) or {}), target:
             lowered = tilelang.lower(
@@ -477,6 +487,21 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _prover() -> Iterator[None]:
+    """Have Z3 search as `PROVER` says, and afterwards as the process had it."""
+    import z3
+
+    before = {name: z3.get_param(name) for name in PROVER}
+    try:
+        for name, value in PROVER.items():
+            z3.set_param(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            z3.set_param(name, value)
 
 
 @contextlib.contextmanager

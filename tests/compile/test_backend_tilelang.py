@@ -7,7 +7,7 @@ import pytest
 
 from dsl_kernels import backends, programs, variants
 from dsl_kernels.backends.base import imported_helpers, load_module
-from dsl_kernels.backends.tilelang import compile_module
+from dsl_kernels.backends.tilelang import PROVER, compile_module
 from dsl_kernels.errors import CompileError, UnknownNameError
 from dsl_kernels.runtime import toolkit
 from dsl_kernels.runtime.artifact import Operand, Param, TensorMap, dims_of, read
@@ -81,6 +81,28 @@ def test_launch_description(gemm):
         "n": ("b", "shape", 0),
     }
     assert not artifact.cooperative and not artifact.programmatic_launch
+
+
+def test_z3_searches_as_it_is_told_while_tilelang_lowers_and_no_longer(monkeypatch, tmp_path):
+    import tilelang
+    import z3
+
+    def lower(*_args, **_options):
+        seen.update({name: z3.get_param(name) for name in PROVER})
+        raise RuntimeError("far enough")
+
+    seen = {}
+    z3.set_param("smt.relevancy", 1)
+    before = {name: z3.get_param(name) for name in PROVER}
+    monkeypatch.setattr(tilelang, "lower", lower)
+    path = tmp_path / "gemm__tilelang_sm90a__t.py"
+    path.write_text(GEMM)
+    try:
+        with pytest.raises(CompileError, match="far enough"):
+            compile_module(path, "sm_90a", tmp_path / "out")
+        assert {name: z3.get_param(name) for name in PROVER} == before != PROVER == seen
+    finally:
+        z3.reset_params()
 
 
 def test_parameters_are_in_the_order_of_the_entry(gemm):
