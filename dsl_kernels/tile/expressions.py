@@ -334,6 +334,14 @@ def evaluate(value: Value, scope: Mapping[str, Any]) -> Any:
         memory, index = value.args
         found = scope[READ](memory, evaluate(index, scope))
         return found & 0xFFFFFFFF if value.dtype == "uint32" else found
+    if value.op == "apply":
+        function, *given = value.args
+        if function.joint:
+            raise DeclarationError(
+                f"{function.name} in a body", expected="a function of each thread's own values", got="one of a warp's threads together",
+                fix="call it in the text of a leaf",
+            )  # fmt: skip
+        return function.torch(*(evaluate(arg, scope) for arg in given))
     return EVALUATE[value.op](*(evaluate(arg, scope) for arg in value.args))
 
 

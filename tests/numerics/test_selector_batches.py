@@ -82,7 +82,7 @@ def test_whatever_the_sample_the_ids_are_those_of_a_stable_sort(variant: Variant
 
 
 @pytest.fixture
-def passes() -> Iterator[list[int]]:
+def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Grows with each batch of a row that is marked from the histogram."""
     found, meaning = [], leaf.collect.text
 

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from dsl_kernels.device.torch.floats import sum_of_lanes
+from dsl_kernels.device.torch.scalars import anew
+from dsl_kernels.errors import DeclarationError
 from dsl_kernels.tile.arithmetic import IN_RANGE, OPERATORS, unsigned
-from dsl_kernels.tile.expressions import EVALUATE, Expr, name
+from dsl_kernels.tile.expressions import EVALUATE, Expr, evaluate, name
 from dsl_kernels.tile.worked_out import Spelling
 
 OPERATIONS = ("+", "-", "*", "&", "|", "^", "<<", ">>", "//", "%", "min", "max", "~", "to")
@@ -75,3 +78,10 @@ def test_a_product_of_products_is_brought_into_range_before_it_leaves_64_bits() 
     spelling = Spelling(lambda _: pytest.fail("no memory here"))
     found = spelling.function(spelling.spell(value))(SimpleNamespace(scope=NAMES))
     assert torch.equal(found, one_by_one(value))
+
+
+def test_a_body_may_call_a_function_of_each_thread_s_own_values() -> None:
+    of_x = anew(name("x", "int32") - 1)
+    assert evaluate(of_x, {"x": 4}) == 3
+    with pytest.raises(DeclarationError, match="sum_of_lanes in a body.*call it in the text of a leaf"):
+        evaluate(sum_of_lanes(of_x), {"x": 4})
