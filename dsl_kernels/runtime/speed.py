@@ -16,9 +16,8 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
-from dsl_kernels.errors import DslKernelError
-
 from .. import backends
+from ..errors import DslKernelError
 
 # Options of mallopt in malloc.h, and sizes in bytes.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3

@@ -115,9 +115,10 @@ def is_lone(k: SimpleNamespace) -> bool:
 
 
 def goes_on(k: SimpleNamespace) -> bool:
-    """Whether a CTA on Blackwell goes on from query to query: heads on M, and on N what threads gather.
+    """Whether a CTA on Blackwell goes on from query to query.
 
-    Of whole blocks, that is, and but for 64 and 128 heads of V4's tokens, which spill, and of bf16 rows, which lie on M as well.
+    Kernels with heads on M do. With heads on N, kernels do whose threads gather whole blocks of heads, but for 64 and 128
+    heads of V4's tokens, and of bf16 rows, for which kernels with heads on M are there too.
     """
     if hasattr(k, "stages"):
         return False
