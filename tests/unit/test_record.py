@@ -6,7 +6,9 @@ import importlib
 import json
 import subprocess
 import sys
+import zipfile
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -309,21 +311,63 @@ def test_steps_and_prompts_have_parts(timed, monkeypatch) -> None:
     assert {"scoring", "selection", "attention", "page read"} <= set(step.parts) and len(step.kernels) == 3
 
 
-def flash_mla() -> SimpleNamespace:
-    """Our own functions in the place of FlashMLA's, in the heads that it has."""
+def flash_mla(few: tuple[int, ...] = ()) -> SimpleNamespace:
+    """Our own functions in the place of FlashMLA's, in the heads that it has: few ones too in newer kernels of bf16 rows."""
     ours = importlib.import_module("dsl_kernels.compat.flash_mla")
+    asked = []
 
-    def of_its_heads(name: str):
+    def of_its_heads(name: str, heads: tuple[int, ...]):
         def call(q, *args, **options):
-            assert q.shape[-2] in (64, 128), q.shape
+            if q.shape[-2] not in heads:
+                raise RuntimeError(f"Unsupported h_q: {q.shape[-2]}")
+            asked.append(q.shape[-2])
             return getattr(ours, name)(q, *args, **options)
 
         return call
 
-    named = ("flash_mla_sparse_fwd", "flash_mla_with_kvcache")
     return SimpleNamespace(
-        get_mla_metadata=ours.get_mla_metadata, **{name: of_its_heads(name) for name in named}
+        get_mla_metadata=ours.get_mla_metadata,
+        flash_mla_sparse_fwd=of_its_heads("flash_mla_sparse_fwd", (*few, 64, 128)),
+        flash_mla_with_kvcache=of_its_heads("flash_mla_with_kvcache", (64, 128)),
+        asked=asked,
     )
+
+
+def newer_deep_gemm() -> SimpleNamespace:
+    """The same for DeepGEMM's functions of fp8 and fp4 queries, whose logits of a prompt begin with each window."""
+    ours = importlib.import_module("dsl_kernels.compat.deep_gemm")
+
+    def prompt(q, kv, weights, start, end, most):
+        assert q[1] is None and most == int((end - start).max())
+        found = ours.fp8_mqa_logits(q[0], kv, weights, start, end, clean_logits=False)
+        windows = zip(found, start.tolist(), end.tolist(), strict=True)
+        return torch.stack(
+            [torch.nn.functional.pad(row[at:to], (0, most - to + at)) for row, at, to in windows]
+        )
+
+    def paged(q, *operands):
+        assert q[1] is None
+        return ours.fp8_paged_mqa_logits(q[0], *operands, clean_logits=False)
+
+    return SimpleNamespace(
+        fp8_fp4_mqa_logits=prompt,
+        fp8_fp4_paged_mqa_logits=paged,
+        get_paged_mqa_logits_metadata=ours.get_paged_mqa_logits_metadata,
+        get_num_sms=lambda: 132,
+    )
+
+
+def flash3(q, k, v, *, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k, causal, fa_version):
+    """torch's attention in the place of vLLM's FlashAttention 3 of sequences of any lengths."""
+    assert fa_version == 3 and cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
+    assert cu_seqlens_q.diff().max() == max_seqlen_q and cu_seqlens_k.diff().max() == max_seqlen_k
+    parts = []
+    for i in range(len(cu_seqlens_q) - 1):
+        at, to = (starts[i : i + 2].tolist() for starts in (cu_seqlens_q, cu_seqlens_k))
+        mine = [x[slice(*of)].transpose(0, 1)[None] for x, of in ((q, at), (k, to), (v, to))]
+        found = torch.nn.functional.scaled_dot_product_attention(*mine, is_causal=causal, enable_gqa=True)
+        parts.append(found[0].transpose(0, 1))
+    return torch.cat(parts)
 
 
 @pytest.mark.parametrize(
@@ -362,6 +406,88 @@ def test_peers_are_called_as_their_libraries_say(timed, monkeypatch, op, form, p
     monkeypatch.setattr(peers, "offers", lambda op: {name: offer})
     notes: list[str] = []
     assert [found for found, _, _ in peers.standing(point, fixture, ours, {}, notes)] == [name], notes
+
+
+IN_VLLM = {
+    "flash_mla": "vllm.third_party.flashmla.flash_mla_interface",
+    "deep_gemm": "vllm.third_party.deep_gemm",
+    "flash_attn_interface": "vllm.vllm_flash_attn",
+}
+
+
+@pytest.mark.parametrize(
+    ("op", "form", "params", "name", "asked"),
+    [
+        ("sparse_mla", "bf16", {"t": 2, "heads": 16, "pages": 4, "topk": 128}, "FlashMLA", 16),
+        ("sparse_mla", "nope", {"t": 2, "heads": 20, "pages": 4, "topk": 128}, "FlashMLA", 64),
+        ("sparse_mla", "fp8", {"t": 2, "heads": 16, "pages": 4, "topk": 128}, "FlashMLA", 64),
+        ("lightning_indexer", "decode", {"b": 2, "len": 300, "heads": 64}, "DeepGEMM", None),
+        ("lightning_indexer", "prefill", {"s": 5, "skv": 200, "heads": 64}, "DeepGEMM", None),
+        (
+            "gqa_forward",
+            "bf16",
+            {"b": 2, "sq": 64, "skv": 64, "heads": 8, "kv_heads": 4, "dim": 64, "causal": 1},
+            "FlashAttention 3",
+            None,
+        ),
+    ],
+)
+def test_the_builds_of_vllm_stand_in_for_peers(timed, monkeypatch, op, form, params, name, asked) -> None:
+    builds = {
+        "flash_mla": flash_mla(few=(8, 16, 32)),
+        "deep_gemm": newer_deep_gemm(),
+        "flash_attn_interface": SimpleNamespace(flash_attn_varlen_func=flash3),
+    }
+    for own, within in IN_VLLM.items():
+        monkeypatch.setitem(sys.modules, own, None)
+        monkeypatch.setitem(sys.modules, within, builds[own])
+    monkeypatch.setattr(bench, "version", {"vllm": "0.33.0"}.get)
+    point = grids.Point(op, form, params)
+    fixture = grids.prepare(point)
+    ours = fixture.calls(None, None)
+    for call in ours:
+        call()
+    made_ = peers.offers(op)[name](point, fixture, ours)
+    assert made_.version == "vLLM 0.33.0" and made_.apart() <= peers.MOST_APART
+    if asked is not None:
+        assert set(builds["flash_mla"].asked) == {asked}
+
+
+def test_a_peer_that_neither_it_nor_vllm_has_is_named_with_both(monkeypatch) -> None:
+    for name in ("deep_gemm", IN_VLLM["deep_gemm"]):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"deep_gemm.*, nor vllm\.third_party\.deep_gemm"):
+        peers.own_or_of_vllm("deep_gemm", IN_VLLM["deep_gemm"])
+
+
+INDEXER = "from vllm.platforms import current_platform\nfrom vllm.config import get_current_vllm_config\nHERE = True\n"
+
+
+def test_a_small_vllm_is_unpacked_from_a_wheel(tmp_path) -> None:
+    wheel, folder = tmp_path / "vllm-1.2-py3-none-any.whl", tmp_path / "lean"
+    command = [sys.executable, str(Path("scripts/lean_vllm.py").resolve()), str(wheel), str(folder)]
+    files = {
+        "vllm/_C_stable_libtorch.abi3.so": "", "vllm/__init__.py": "import everything", "vllm/engine/core.py": "",
+        "vllm/model_executor/layers/indexer_topk.py": INDEXER, "vllm-1.2.dist-info/METADATA": "Name: vllm\nVersion: 1.2\n",
+    }  # fmt: skip
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "3 files" in done.stdout, done.stderr
+    assert not (folder / "vllm/engine").exists()
+    said = "import importlib.metadata as m, vllm.model_executor.layers.indexer_topk as x; print(x.HERE, m.version('vllm'))"
+    done = subprocess.run(
+        [sys.executable, "-c", said], cwd=folder, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["True", "1.2"]
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("vllm/__init__.py", "")
+    for damaged in (None, b"no wheel"):
+        if damaged:
+            wheel.write_bytes(damaged)
+        refused = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert refused.returncode == 2 and str(wheel)[-10:] in refused.stderr.replace("\n", "")
 
 
 def test_a_result_that_is_not_ours_is_far_from_it() -> None:

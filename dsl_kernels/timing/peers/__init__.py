@@ -7,6 +7,7 @@ raises ImportError there.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,25 @@ def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
 def version(*packages: str) -> str:
     """Version of the first of these packages that is installed; what it was built from where its maker says so."""
     return next((found for package in packages if (found := bench.version(package))), "")
+
+
+def own_or_of_vllm(module: str, within: str, *packages: str) -> tuple[Any, str]:
+    """A peer's module and its version: its own package where that is installed, otherwise the build that vLLM's wheel holds.
+
+    Args:
+        module: name of the peer's own module, and `packages` the names of its distribution.
+        within: name of vLLM's module with the same functions.
+
+    Raises:
+        ImportError: neither imports; names both.
+    """
+    try:
+        return importlib.import_module(module), version(*packages)
+    except ImportError as error:
+        try:
+            return importlib.import_module(within), f"vLLM {version('vllm')}"
+        except ImportError:
+            raise ImportError(f"{_line(error)}, nor {within}") from error
 
 
 def _line(error: Exception) -> str:

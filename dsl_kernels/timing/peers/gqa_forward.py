@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..grids import Fixture, Point
-from . import Contender, Offer, apart, version
+from . import Contender, Offer, apart, own_or_of_vllm, version
 
 Attend = Callable[[], torch.Tensor]
 
@@ -40,9 +40,20 @@ def _sdpa(backend: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causa
 
 
 def _flash3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Attend:
-    from flash_attn_interface import flash_attn_func
+    flash, _ = own_or_of_vllm("flash_attn_interface", "vllm.vllm_flash_attn")
+    if hasattr(flash, "flash_attn_func"):
+        return partial(_first, partial(flash.flash_attn_func, q, k, v, causal=causal))
+    # vLLM builds it for sequences of any lengths alone.
+    starts = [_starts(x.shape[0], x.shape[1], x.device) for x in (q, k)]
+    call = partial(
+        flash.flash_attn_varlen_func, *(x.flatten(0, 1) for x in (q, k, v)), max_seqlen_q=q.shape[1],
+        cu_seqlens_q=starts[0], max_seqlen_k=k.shape[1], cu_seqlens_k=starts[1], causal=causal, fa_version=3,
+    )  # fmt: skip
+    return lambda: _first(call).view(q.shape)
 
-    return partial(_first, partial(flash_attn_func, q, k, v, causal=causal))
+
+def _starts(batch: int, length: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(batch + 1, dtype=torch.int32, device=device) * length
 
 
 def _flash4(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Attend:
@@ -70,7 +81,9 @@ def _peer(name: str, point: Point, fixture: Fixture, ours: Sequence[Any]) -> Con
     build, packages = BUILDERS[name]
     causal, sets = bool(point.params["causal"]), [call.args[0] for call in ours]
     calls = [build(*(each[x] for x in "qkv"), causal) for each in sets]
-    return Contender(version(*packages), calls, lambda: apart(calls[0](), sets[0]["out"]))
+    return Contender(
+        version(*packages) or f"vLLM {version('vllm')}", calls, lambda: apart(calls[0](), sets[0]["out"])
+    )
 
 
 PEERS: dict[str, Offer] = {name: partial(_peer, name) for name in BUILDERS}

@@ -10,7 +10,7 @@ import torch
 
 from ...kernels.lightning_indexer.problem import PAGE
 from ..grids import Fixture, Point
-from . import Contender, Offer, apart, version
+from . import Contender, Offer, apart, own_or_of_vllm
 
 HEADS = (32, 64)
 """Index heads that DeepGEMM has on Hopper."""
@@ -21,23 +21,34 @@ COMPARED = 16
 def _deep_gemm(point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender | None:
     if point.params["heads"] not in HEADS:
         return None
-    import deep_gemm
-
-    found = version("deep_gemm", "deep-gemm")
+    deep_gemm, found = own_or_of_vllm("deep_gemm", "vllm.third_party.deep_gemm", "deep_gemm", "deep-gemm")
+    # Newer versions have one function for fp8 and fp4 queries, whose scales it takes, and leave columns without their start.
+    newer = not hasattr(deep_gemm, "fp8_mqa_logits")
     if point.form == "prefill":
         q, k, scales, weights, start, end = ours[0].args
-        call = partial(deep_gemm.fp8_mqa_logits, q, (k, scales), weights, start, end, clean_logits=False)
-        return Contender(found, [call], lambda: _windows_apart(call(), ours[0].keywords["out"], start, end))
+        if newer:
+            call = partial(
+                deep_gemm.fp8_fp4_mqa_logits,
+                (q, None),
+                (k, scales),
+                weights,
+                start,
+                end,
+                int((end - start).max()),
+            )
+        else:
+            call = partial(deep_gemm.fp8_mqa_logits, q, (k, scales), weights, start, end, clean_logits=False)
+        out = ours[0].keywords["out"]
+        return Contender(found, [call], lambda: _windows_apart(call(), out, start, end, shifted=newer))
     calls = []
     for each in ours:
         q, cache, weights, lens, table = each.args
         plan = deep_gemm.get_paged_mqa_logits_metadata(lens, PAGE, deep_gemm.get_num_sms())
-        calls.append(
-            partial(
-                deep_gemm.fp8_paged_mqa_logits, q, cache.view(torch.uint8), weights.flatten(0, 1), lens, table, plan,
-                table.shape[1] * PAGE, clean_logits=False,
-            )
-        )  # fmt: skip
+        operands = cache.view(torch.uint8), weights.flatten(0, 1), lens, table, plan, table.shape[1] * PAGE
+        if newer:
+            calls.append(partial(deep_gemm.fp8_fp4_paged_mqa_logits, (q, None), *operands))
+        else:
+            calls.append(partial(deep_gemm.fp8_paged_mqa_logits, q, *operands, clean_logits=False))
     length = int(ours[0].args[3].min())
 
     def far() -> float:
@@ -48,13 +59,17 @@ def _deep_gemm(point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender
 
 
 def _windows_apart(
-    found: torch.Tensor, expected: torch.Tensor, start: torch.Tensor, end: torch.Tensor
+    found: torch.Tensor, expected: torch.Tensor, start: torch.Tensor, end: torch.Tensor, shifted: bool
 ) -> float:
-    """The same within the windows of some rows."""
+    """The same within the windows of some rows; `shifted` results begin at column 0 with the first key of a window."""
     rows = torch.linspace(0, len(found) - 1, min(COMPARED, len(found)), device=found.device).long()
-    columns = torch.arange(min(found.shape[1], expected.shape[1]), device=found.device)
-    inside = (columns >= start[rows, None]) & (columns < end[rows, None])
-    return apart(found[rows][:, : len(columns)][inside], expected[rows][:, : len(columns)][inside])
+    windows = [(int(start[row]), int(end[row])) for row in rows]
+    got = [
+        found[row, : to - at] if shifted else found[row, at:to]
+        for row, (at, to) in zip(rows, windows, strict=True)
+    ]
+    wanted = [expected[row, at:to] for row, (at, to) in zip(rows, windows, strict=True)]
+    return apart(torch.cat(got), torch.cat(wanted))
 
 
 PEERS: dict[str, Offer] = {"DeepGEMM": _deep_gemm}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,11 @@ from ...kernels.lightning_indexer.problem import PAGE
 from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
 from .. import bench, measure
 from ..grids import Fixture, Point
-from . import Contender, Offer, apart, version
+from . import Contender, Offer, apart, own_or_of_vllm, version
 
-# Heads that FlashMLA's kernels are built for.
+# Heads that FlashMLA's kernels are built for, and those that its newer kernel of bf16 rows has besides, on Hopper.
 PADDED_HEADS = (64, 128)
+FEW_HEADS = (8, 16, 32)
 # Queries up to which FlashInfer's calls are planned: one plan a turn.
 MOST_PLANNED = 256
 # Queries times heads up to which the Triton kernel is tried at all its settings.
@@ -25,13 +26,14 @@ MOST_TRITON = 4096 * 16
 def flash_mla_calls(form: str, calls: Sequence[Any]) -> list[bench.Call]:
     """FlashMLA's calls over the tensors of ours, each giving out first and lse last, in the heads that it was asked for.
 
-    Queries of other heads than 64 and 128 are padded before the clock starts. Its scheduling is worked out once and not timed.
+    Queries of heads that its kernel does not have are padded before the clock starts. Its scheduling is worked out once and not
+    timed.
 
     Raises:
-        ImportError: `flash_mla` is not installed.
+        ImportError: neither `flash_mla` nor vLLM's build of it is installed.
     """
-    import flash_mla
-
+    flash_mla, _ = _package()
+    few = False
     rows: dict[int, torch.Tensor] = {}
     found: list[bench.Call] = []
     for call in calls:
@@ -40,13 +42,19 @@ def flash_mla_calls(form: str, calls: Sequence[Any]) -> list[bench.Call]:
             continue
         q_nope, q_pe, cache, ids = call.args
         given, parts = call.keywords, [cache]
-        q = _padded(q_nope if q_pe is None else torch.cat([q_nope, q_pe], -1))
+        joined = q_nope if q_pe is None else torch.cat([q_nope, q_pe], -1)
+        q = joined if few else _padded(joined)
         if form in ("bf16", "nope"):
             if cache.data_ptr() not in rows:
                 parts += [] if q_pe is None else [given["kpe"]]
                 rows[cache.data_ptr()] = torch.cat(parts, -1).flatten(0, 1).unsqueeze(1)
-            kv = rows[cache.data_ptr()]
-            found.append(partial(flash_mla.flash_mla_sparse_fwd, q, kv, ids.unsqueeze(1), given["sm_scale"]))
+            operands = rows[cache.data_ptr()], ids.unsqueeze(1), given["sm_scale"]
+            if not found:
+                few = joined.shape[1] in FEW_HEADS and _runs(
+                    flash_mla.flash_mla_sparse_fwd, joined, *operands
+                )
+                q = joined if few else q
+            found.append(partial(flash_mla.flash_mla_sparse_fwd, q, *operands))
             continue
         found.append(
             partial(
@@ -56,6 +64,20 @@ def flash_mla_calls(form: str, calls: Sequence[Any]) -> list[bench.Call]:
             )
         )  # fmt: skip
     return found
+
+
+def _package() -> tuple[Any, str]:
+    within = "vllm.third_party.flashmla.flash_mla_interface"
+    return own_or_of_vllm("flash_mla", within, "flash_mla", "flash-mla")
+
+
+def _runs(call: Callable[..., Any], *operands: Any) -> bool:
+    """Whether a kernel takes these operands: older ones refuse few heads."""
+    try:
+        call(*operands)
+    except (RuntimeError, ValueError):
+        return False
+    return True
 
 
 def _padded(q: torch.Tensor) -> torch.Tensor:
@@ -76,7 +98,7 @@ def _flash_mla(point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender
     calls, out = flash_mla_calls(point.form, ours), ours[0].keywords["out"]
     t, heads, _ = out.shape
     first = partial(lambda call: call()[0].reshape(t, -1, LATENT_DIM)[:, :heads], calls[0])
-    return Contender(version("flash_mla", "flash-mla"), calls, lambda: apart(first(), out))
+    return Contender(_package()[1], calls, lambda: apart(first(), out))
 
 
 def _flashinfer(point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender | None:
