@@ -407,6 +407,8 @@ def known(value: Expr, scope: Mapping[str, Any], inner: Callable[[Any], Any]) ->
     if value.op == "select":
         condition = inner(value.args[0])
         return None if condition is None else inner(value.args[1 if condition else 2])
+    if (itself := t.without_anew(value)) is not value:
+        return inner(itself)
     if value.op == "apply" and value.args[0].name == "any_lane":
         # Code under a vote is for the rare case.
         return False

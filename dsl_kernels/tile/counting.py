@@ -202,6 +202,8 @@ class _Reading:
             memory = value.args[0]
             said = isinstance(memory, t.Global) and self.operands.get(memory.name, "0") != "0"
             return self._argument(memory) if said else None
+        if (itself := t.without_anew(value)) is not value:
+            return self._code(itself)
         if value.op not in t.EVALUATE:
             return None
         a, b = (self._code(arg) for arg in value.args)

@@ -345,6 +345,11 @@ def evaluate(value: Value, scope: Mapping[str, Any]) -> Any:
     return EVALUATE[value.op](*(evaluate(arg, scope) for arg in value.args))
 
 
+def without_anew(value: Expr) -> Value:
+    """What `anew` was called with: it keeps a compiler from holding a value in a register, and changes no number."""
+    return value.args[1] if value.op == "apply" and value.args[0].name == "anew" else value
+
+
 def alike(a: Value | None, b: Value) -> bool:
     """Whether two values are written alike."""
     if not isinstance(a, Expr) or not isinstance(b, Expr):

@@ -30,6 +30,7 @@ from .expressions import (
     select,
     size_at,
     text_of,
+    without_anew,
 )
 from .leaf import (
     AMBIENT,
@@ -180,4 +181,5 @@ __all__ = [
     "unknown_attribute",
     "values",
     "walk",
+    "without_anew",
 ]

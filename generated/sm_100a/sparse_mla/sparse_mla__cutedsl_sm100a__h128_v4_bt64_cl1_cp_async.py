@@ -5,7 +5,7 @@ edit those, not this file. Knobs: heads=128, kv=v4, tile=64, cluster=1, gather=c
 
   producer     mma          softmax
   warps 4..7   warp 8       warps 0..3
-  |            |<=== q =====|   q_s, once; cp_async -> tcgen05
+  |            |<=== q =====|   q_s; cp_async -> tcgen05
   |==== kv ===>|            |   kv_s, ring of 9; threads -> tcgen05
   |            |==== s ====>|   s_t, ring of 2; tcgen05 -> tmem
   |            |<=== p =====|   p_s; threads -> tcgen05
@@ -21,7 +21,6 @@ buffers
   p_s        64x64 bfloat16, shared, 128-byte swizzle
   red_s      2 stages of 64x4 float32, shared
   stat_s     64 float32, shared
-  last_s     1 int32, shared
   o_t        128x256 float32, tensor memory
   s_t        2 stages of 64x64 float32, tensor memory
   scores     128x32 float32, registers of softmax
@@ -32,9 +31,11 @@ buffers
   words      128x76 uint32, registers of producer
   coming     128x4 uint32, registers of producer
 pipelines
-  q: softmax (cp_async) ==[q_s: once]==> mma (tcgen05)
+  q: softmax (cp_async) ==[q_s: 1-slot ring]==> mma (tcgen05)
     full  x128: softmax hardware arrives per thread
       mma: wait full, fence.proxy.async, fence after
+    empty x1: softmax wait empty
+      mma: commit -> empty
   kv: producer (threads) ==[kv_s: 9-slot ring]==> mma (tcgen05)
     full  x128: producer fence.proxy.async, arrive full
       mma: wait full, fence after
@@ -54,7 +55,7 @@ pipelines
     full  x1: mma commit -> full
       softmax: wait full, fence after
   named barrier softmax: softmax
-totals: 288 threads, 223700 of 232448 bytes of shared memory, 384 of 512 tensor-memory columns, grid (t * 2, splits)
+totals: 288 threads, 223704 of 232448 bytes of shared memory, 384 of 512 tensor-memory columns, grid (ctas * 2)
 """
 import cutlass
 import cutlass.cute as cute
@@ -118,12 +119,12 @@ LAUNCH = Launch(
         Operand("extra_page_inverse", "scalar", "int32"),
         Operand("extra_page_shift", "scalar", "int32"),
         Operand("extra_page_size", "scalar", "int32"),
-        Operand("all_resident", "scalar", "int32"),
+        Operand("ctas", "scalar", "int32"),
     ),
-    grid=("t * 2", "splits", "1"),
+    grid=("ctas * 2", "1", "1"),
     block=288,
     cluster=(1, 1, 1),
-    resident="all_resident",
+    resident="splits - 1",
 )
 
 
@@ -134,8 +135,8 @@ class Shared:
     p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * HEAD_BLOCK], 1024]
     red_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * HEAD_BLOCK * 4], 128]
     stat_s: cute.struct.Align[cute.struct.MemRange[Float32, HEAD_BLOCK], 128]
-    last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
     q_full: cute.struct.MemRange[Int64, 1]
+    q_empty: cute.struct.MemRange[Int64, 1]
     kv_full: cute.struct.MemRange[Int64, UNIT_STAGES]
     kv_empty: cute.struct.MemRange[Int64, UNIT_STAGES]
     s_full: cute.struct.MemRange[Int64, 2]
@@ -159,7 +160,8 @@ def read_ids(indices, indices_stride_0, row, tile, end, lane):
 @cute.jit
 def copy_block(target, q, q_stride_0, q_stride_1, row, head0, thread):
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
-    for i in cutlass.range_constexpr(HEAD_BLOCK * (LATENT_DIM // 8) // 128):
+    thread = scalars.anew(thread)
+    for i in cutlass.range(HEAD_BLOCK * (LATENT_DIM // 8) // 128, unroll=8):
         item = i * 128 + thread
         of_head = q + Int64(row) * q_stride_0 + Int64(head0 + item // (LATENT_DIM // 8)) * q_stride_1
         warps.copy16(
@@ -319,6 +321,39 @@ def join_sums(top, red, thread):
 
 
 @cute.jit
+def finish_columns_split(red, lses, row, head0, split, top, peak, stat_s, splits, thread):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
+    """
+    of_heads = lses + Int64(row * splits + split) * HEADS + head0
+    join_sums(top, red, thread)
+    if thread < 4:
+        for column in cutlass.range_constexpr(HEAD_BLOCK // 4):
+            head = column // 2 * 8 + thread % 4 * 2 + column % 2
+            lse2 = cutlass.select_(top[column] > 0.0, warps.log2(top[column]) + peak[column], -Float32.inf)
+            if head < HEAD_BLOCK:
+                stat_s[head] = cutlass.select_(top[column] > 0.0, warps.rcp_approx(top[column]), 0.0)
+                of_heads[head] = lse2
+
+
+@cute.jit
+def write_output_split(to, acc, row, head0, split, some, held, stat_s, splits, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    for step in cutlass.range(16, unroll=1):
+        first = step % 4 * 16
+        factors = cute.make_rmem_tensor(16, Float32)
+        for quad in cutlass.range_constexpr(4):
+            cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
+        if some:
+            fragment_sm100.load_columns(held, acc, step * 16, thread)
+        d = step // 4 * 128 + thread
+        for i in cutlass.range_constexpr(16):
+            head = head0 + first + i
+            of_head = to + Int64((row * splits + split) * HEADS + head) * 512
+            of_head[d] = (factors[i] * cutlass.select_(some, held[i], 0.0)).to(Float32)
+
+
+@cute.jit
 def finish_columns(
     red, lses, lses_stride_0, row, head0, top, peak, stat_s, attn_sink, lse_scale, empty_lse, thread
 ):
@@ -359,42 +394,9 @@ def write_output(to, to_stride_0, to_stride_1, acc, row, head0, some, held, stat
 
 
 @cute.jit
-def finish_columns_split(red, lses, row, head0, split, top, peak, stat_s, splits, thread):
-    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
-    row has no split.
-    """
-    of_heads = lses + Int64(row * splits + split) * HEADS + head0
-    join_sums(top, red, thread)
-    if thread < 4:
-        for column in cutlass.range_constexpr(HEAD_BLOCK // 4):
-            head = column // 2 * 8 + thread % 4 * 2 + column % 2
-            lse2 = cutlass.select_(top[column] > 0.0, warps.log2(top[column]) + peak[column], -Float32.inf)
-            if head < HEAD_BLOCK:
-                stat_s[head] = cutlass.select_(top[column] > 0.0, warps.rcp_approx(top[column]), 0.0)
-                of_heads[head] = lse2
-
-
-@cute.jit
-def write_output_split(to, acc, row, head0, split, some, held, stat_s, splits, thread):
-    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
-    for step in cutlass.range(16, unroll=1):
-        first = step % 4 * 16
-        factors = cute.make_rmem_tensor(16, Float32)
-        for quad in cutlass.range_constexpr(4):
-            cute.autovec_copy(warps.group(stat_s, 4, first // 4 + quad), warps.few(factors, quad * 4, 4))
-        if some:
-            fragment_sm100.load_columns(held, acc, step * 16, thread)
-        d = step // 4 * 128 + thread
-        for i in cutlass.range_constexpr(16):
-            head = head0 + first + i
-            of_head = to + Int64((row * splits + split) * HEADS + head) * 512
-            of_head[d] = (factors[i] * cutlass.select_(some, held[i], 0.0)).to(Float32)
-
-
-@cute.jit
 def merge_heads(
     row, head0, share, shares, o_partial, lse_partial, attn_sink, out, out_stride_0, out_stride_1, lse,
-    lse_stride_0, splits, lse_scale, empty_lse, thread
+    lse_stride_0, splits, lse_scale, empty_lse, parts, thread
 ):
     """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
     0 and `empty_lse`.
@@ -405,7 +407,7 @@ def merge_heads(
         head = head0 + share + turn * shares
         top = Float32(-Float32.inf)
         total = Float32(0.0)
-        for other in cutlass.range(splits, unroll=8):
+        for other in cutlass.range(parts, unroll=8):
             lses = lse_partial + Int64(row * splits + other) * HEADS
             top = cute.arch.fmax(top, lses[head])
         base = cutlass.select_(top > -Float32.inf, top, 0.0)
@@ -413,7 +415,7 @@ def merge_heads(
         merged[1] = Float32(0.0)
         merged[2] = Float32(0.0)
         merged[3] = Float32(0.0)
-        for other in cutlass.range(splits, unroll=8):
+        for other in cutlass.range(parts, unroll=8):
             lses = lse_partial + Int64(row * splits + other) * HEADS
             weight = warps.exp2(lses[head] - base)
             total = total + weight
@@ -733,17 +735,18 @@ def take_scales(words, scales):
 
 @cute.jit
 def softmax(
-    q_rows: cute.Pointer, indices: cute.Pointer, extra_indices: cute.Pointer, attn_sink: cute.Pointer,
-    out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
-    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, cached: Int32,
-    extra_cached: Int32, all_resident: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32,
-    indices_stride: Int32, extra_indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
-    lse_stride: Int32, splits: Int32, q_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer,
-    stat_s: cute.Pointer, last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
-    s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer,
-    o_full: cute.Pointer, bx: Int32, split: Int32, row: Int32, head0: Int32, extra_end: Int32, end: Int32,
-    turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
-    known: Int32, of_extra: Boolean, thread: Int32, lane: Int32
+    q_rows: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer, extra_indices: cute.Pointer,
+    extra_topk_length: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, has_extra_lengths: Int32,
+    extra_cached: Int32, ctas: Int32, t: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32, topk: Int32,
+    indices_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, q_s: cute.Pointer, p_s: cute.Pointer,
+    red_s: cute.Pointer, stat_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
+    q_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer,
+    p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, head0: Int32, done: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, known: Int32, of_extra: Boolean, thread: Int32,
+    lane: Int32
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = cute.make_rmem_tensor(HEAD_BLOCK // 2, Float32)
@@ -752,299 +755,498 @@ def softmax(
     peak = cute.make_rmem_tensor(HEAD_BLOCK // 4, Float32)
     held = cute.make_rmem_tensor(16, Float32)
     worker = thread
-    # q: filled once, so its slot is free
-    copy_block(q_s, q_rows, q_rows_stride_t, q_rows_stride_h, row, head0, worker)
-    cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
-    sums.fill(0.0)
-    peak.fill(-Float32.inf)
-    grown = Boolean(False)
-    for turn in cutlass.range(turns, unroll=1):
-        in_low, in_high, live = vote(low, high, known)
-        of_extra = split + (turn + 1) * splits >= scalars.ceildiv(end, TILE)
-        known = cached
-        if of_extra:
-            known = extra_cached
-            low, high = read_ids(
-                extra_indices, extra_indices_stride, row,
-                split + (turn + 1) * splits - scalars.ceildiv(end, TILE), extra_end, lane
+    share = Int32(
+        (
+            scalars.ceildiv(
+                scalars.anew(topk), TILE
+            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) + splits - 1
+        ) // splits
+    )
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
+        share = (
+            t * (
+                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
+            ) + ctas - 1
+        ) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (
+                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
             )
-        else:
-            low, high = read_ids(indices, indices_stride, row, split + (turn + 1) * splits, end, lane)
-        if live:
-            cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
-            nvvm.tcgen05_fence("after_thread_sync")
-            # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited
-            # for at the release.
-            fragment_sm100.read_accumulator(scores, tmem + (UNITS * HEAD_BLOCK + it % 2 * HEAD_BLOCK), worker)
-            cute.arch.fence_view_async_tmem_load()
-            nvvm.tcgen05_fence("before_thread_sync")
-            cute.arch.mbarrier_arrive(s_empty + it % 2)
-            mask_scores(scores, in_low, in_high, sm_scale, worker)
-            leave_maxima(red_s + it % 2 * (HEAD_BLOCK * 4), scores, worker)
-            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-            grown = take_maxima(top, peak, red_s + it % 2 * (HEAD_BLOCK * 4), worker)
-            if grown:
-                raise_reference(peak, top, sums, stat_s, worker)
-                cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-                if it > 0:
-                    cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
+    unit = Int32(cta // (HEADS // HEAD_BLOCK) * share)
+    end = unit + share
+    while unit < end:
+        row = unit // span
+        first = unit - row * span
+        turns = cutlass.min(
+            end - unit,
+            scalars.ceildiv(
+                scalars.anew(topk), TILE
+            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) - first
+        )
+        if (row < t) & (turns > 0):
+            near = scalars.ceildiv(topk, TILE)
+            extra_counted = Int32(extra_topk)
+            if has_extra_lengths != 0:
+                extra_counted = cutlass.max(cutlass.min(extra_topk_length[row], extra_topk), 0)
+            extra_stop = cutlass.min((first + turns - near) * TILE, extra_counted)
+            counted = Int32(topk)
+            if has_lengths != 0:
+                counted = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+            stop = cutlass.min((first + turns) * TILE, counted)
+            of_extra = first >= near
+            known = cached
+            if of_extra:
+                known = extra_cached
+                low, high = read_ids(
+                    extra_indices, extra_indices_stride, row, first - scalars.anew(near), extra_stop, lane
+                )
+            else:
+                low, high = read_ids(indices, indices_stride, row, first, stop, lane)
+            if done == 0:
+                cute.arch.mbarrier_wait(q_empty, (0 & 1) ^ 1)
+                copy_block(q_s, q_rows, q_rows_stride_t, q_rows_stride_h, row, head0, worker)
+                cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
+            begin = Int32(it)
+            sums.fill(0.0)
+            peak.fill(-Float32.inf)
+            grown = Boolean(False)
+            for turn in cutlass.range(turns, unroll=1):
+                in_low, in_high, live = vote(low, high, known)
+                of_extra = first + (turn + 1) >= near
+                known = cached
+                if of_extra:
+                    known = extra_cached
+                    low, high = read_ids(
+                        extra_indices, extra_indices_stride, row, first + (turn + 1) - scalars.anew(near),
+                        extra_stop, lane
+                    )
+                else:
+                    low, high = read_ids(indices, indices_stride, row, first + (turn + 1), stop, lane)
+                if live:
+                    cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
                     nvvm.tcgen05_fence("after_thread_sync")
-                    rescale_output(tmem, held, stat_s, worker)
-                    # o: p also gives its slot back
-            cute.arch.mbarrier_wait(p_empty, (it & 1) ^ 1)
-            weigh_tokens(scores, sums, peak)
-            store_weights(p_s, scores, worker)
-            # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
-            if (it > 0) & (grown == False):
+                    # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory;
+                    # waited for at the release.
+                    fragment_sm100.read_accumulator(
+                        scores, tmem + (UNITS * HEAD_BLOCK + it % 2 * HEAD_BLOCK), worker
+                    )
+                    cute.arch.fence_view_async_tmem_load()
+                    nvvm.tcgen05_fence("before_thread_sync")
+                    cute.arch.mbarrier_arrive(s_empty + it % 2)
+                    mask_scores(scores, in_low, in_high, sm_scale, worker)
+                    leave_maxima(red_s + it % 2 * (HEAD_BLOCK * 4), scores, worker)
+                    cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+                    grown = take_maxima(top, peak, red_s + it % 2 * (HEAD_BLOCK * 4), worker)
+                    if grown:
+                        raise_reference(peak, top, sums, stat_s, worker)
+                        cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+                        if it > begin:
+                            cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
+                            nvvm.tcgen05_fence("after_thread_sync")
+                            rescale_output(tmem, held, stat_s, worker)
+                            # o: p also gives its slot back
+                    cute.arch.mbarrier_wait(p_empty, (it & 1) ^ 1)
+                    weigh_tokens(scores, sums, peak)
+                    store_weights(p_s, scores, worker)
+                    # Where O was not rescaled it is waited for here: a parity can only tell one phase from
+                    # the next.
+                    if (it > begin) & (grown == False):
+                        cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # o: p also gives its slot back
+                    cute.arch.fence_proxy("async.shared", space="cta")
+                    cute.arch.fence_view_async_tmem_load()
+                    cute.arch.fence_view_async_tmem_store()
+                    nvvm.tcgen05_fence("before_thread_sync")
+                    cute.arch.mbarrier_arrive(p_full)
+                    it = it + 1
+            if ((row + 1) * span < end) & (row + 1 < t):
+                cute.arch.mbarrier_wait(q_empty, ((done + 1) & 1) ^ 1)
+                copy_block(q_s, q_rows, q_rows_stride_t, q_rows_stride_h, row + 1, head0, worker)
+                cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
+            leave_sums(red_s + it % 2 * (HEAD_BLOCK * 4), sums, worker)
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+            if it > begin:
                 cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
                 nvvm.tcgen05_fence("after_thread_sync")
+            from_cta = row * span // share
+            parts = (
+                row * span + (
+                    scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(
+                        scalars.anew(extra_topk), TILE
+                    )
+                ) - 1
+            ) // share - from_cta + 1
+            if parts > 1:
+                finish_columns_split(
+                    red_s + it % 2 * (HEAD_BLOCK * 4), lse_partial, row, head0,
+                    scalars.anew(cta // (HEADS // HEAD_BLOCK) - from_cta), top, peak, stat_s, splits, worker
+                )
+                cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+                write_output_split(
+                    o_partial, tmem, row, head0, scalars.anew(cta // (HEADS // HEAD_BLOCK) - from_cta),
+                    it > begin, held, stat_s, splits, worker
+                )
+                cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+                grid.count_in(arrivals + row * (HEADS // HEAD_BLOCK) + cta % (HEADS // HEAD_BLOCK), worker)
+            else:
+                finish_columns(
+                    red_s + it % 2 * (HEAD_BLOCK * 4), lse, lse_stride, row, head0, top, peak, stat_s,
+                    attn_sink, lse_scale, empty_lse, worker
+                )
+                cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+                write_output(
+                    out, out_stride_t, out_stride_h, tmem, row, head0, it > begin, held, stat_s, worker
+                )
+            if it > begin:
                 # o: p also gives its slot back
-            cute.arch.fence_proxy("async.shared", space="cta")
-            cute.arch.fence_view_async_tmem_load()
-            cute.arch.fence_view_async_tmem_store()
-            nvvm.tcgen05_fence("before_thread_sync")
-            cute.arch.mbarrier_arrive(p_full)
-            it = it + 1
-    leave_sums(red_s + it % 2 * (HEAD_BLOCK * 4), sums, worker)
-    cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-    if it > 0:
-        cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
-        nvvm.tcgen05_fence("after_thread_sync")
-    if splits == 1:
-        finish_columns(
-            red_s + it % 2 * (HEAD_BLOCK * 4), lse, lse_stride, row, head0, top, peak, stat_s, attn_sink,
-            lse_scale, empty_lse, worker
-        )
-        cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        write_output(out, out_stride_t, out_stride_h, tmem, row, head0, it > 0, held, stat_s, worker)
-    else:
-        finish_columns_split(
-            red_s + it % 2 * (HEAD_BLOCK * 4), lse_partial, row, head0, split, top, peak, stat_s, splits,
-            worker
-        )
-        cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        write_output_split(o_partial, tmem, row, head0, split, it > 0, held, stat_s, splits, worker)
-        merges = Boolean(True)
-        share = Int32(split)
-        shares = Int32(splits)
-        if all_resident != 0:
-            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-            grid.count_in(arrivals + bx, worker)
-            grid.await_count(arrivals + bx, splits, worker)
-            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        else:
-            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-            grid.take_ticket(last_s, arrivals + bx, splits, worker)
-            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-            merges = last_s.load() == splits - 1
-            share = Int32(0)
-            shares = Int32(1)
-        if merges:
-            merge_heads(
-                row, head0, share, shares, o_partial, lse_partial, attn_sink, out, out_stride_t, out_stride_h,
-                lse, lse_stride, splits, lse_scale, empty_lse, worker
-            )
-        if all_resident != 0:
-            grid.count_out(arrivals + bx, splits, worker)
+                pass
+            done = done + 1
+        unit = row * span + span
+    if splits > 1:
+        unit = cta // (HEADS // HEAD_BLOCK) * share
+        while unit < end:
+            row = unit // span
+            from_cta = row * span // share
+            parts = (
+                row * span + (
+                    scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(
+                        scalars.anew(extra_topk), TILE
+                    )
+                ) - 1
+            ) // share - from_cta + 1
+            if (row < t) & (
+                unit - row * span < scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(
+                    scalars.anew(extra_topk), TILE
+                )
+            ) & (parts > 1):
+                grid.await_count(
+                    arrivals + row * (HEADS // HEAD_BLOCK) + cta % (HEADS // HEAD_BLOCK), parts, worker
+                )
+                cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+                merge_heads(
+                    row, head0, cta // (HEADS // HEAD_BLOCK) - from_cta, parts, o_partial, lse_partial,
+                    attn_sink, out, out_stride_t, out_stride_h, lse, lse_stride, splits, lse_scale, empty_lse,
+                    parts, worker
+                )
+                grid.count_out(
+                    arrivals + row * (HEADS // HEAD_BLOCK) + cta % (HEADS // HEAD_BLOCK), parts, worker
+                )
+            unit = row * span + span
 
 
 @cute.jit
 def producer(
-    kv_pages: cute.Pointer, indices: cute.Pointer, extra_kv_pages: cute.Pointer, extra_indices: cute.Pointer,
-    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32, extra_cached: Int32,
-    extra_page_inverse: Int32, extra_page_shift: Int32, extra_page_size: Int32, kv_pages_stride: Int32,
-    indices_stride: Int32, extra_kv_pages_stride: Int32, extra_indices_stride: Int32, splits: Int32,
-    kv_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, split: Int32, row: Int32,
-    extra_end: Int32, end: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
+    kv_pages: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer, extra_kv_pages: cute.Pointer,
+    extra_indices: cute.Pointer, extra_topk_length: cute.Pointer, has_lengths: Int32, cached: Int32,
+    page_inverse: Int32, page_shift: Int32, page_size: Int32, has_extra_lengths: Int32, extra_cached: Int32,
+    extra_page_inverse: Int32, extra_page_shift: Int32, extra_page_size: Int32, ctas: Int32, t: Int32,
+    kv_pages_stride: Int32, topk: Int32, indices_stride: Int32, extra_kv_pages_stride: Int32,
+    extra_topk: Int32, extra_indices_stride: Int32, splits: Int32, kv_s: cute.Pointer, kv_full: cute.Pointer,
+    kv_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
     in_high: Int32, live: Boolean, known: Int32, of_extra: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     words = cute.make_rmem_tensor(76, cutlass.Uint32)
     coming = cute.make_rmem_tensor(4, cutlass.Uint32)
     worker = thread % 128
-    for turn in cutlass.range(turns + 1, unroll=1):
-        in_low, in_high, live = vote(low, high, known)
-        now_low = Int32(low)
-        now_high = Int32(high)
-        now_extra = of_extra
-        of_extra = split + (turn + 1) * splits >= scalars.ceildiv(end, TILE)
-        known = cached
-        if of_extra:
-            known = extra_cached
-            low, high = read_ids(
-                extra_indices, extra_indices_stride, row,
-                split + (turn + 1) * splits - scalars.ceildiv(end, TILE), extra_end, lane
+    share = Int32(
+        (
+            scalars.ceildiv(
+                scalars.anew(topk), TILE
+            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) + splits - 1
+        ) // splits
+    )
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
+        share = (
+            t * (
+                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
+            ) + ctas - 1
+        ) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (
+                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
             )
-        else:
-            low, high = read_ids(indices, indices_stride, row, split + (turn + 1) * splits, end, lane)
-        if live | (turn == turns):
-            now_cached = Int32(cached)
-            now_inverse = Int32(page_inverse)
-            now_shift = Int32(page_shift)
-            now_size = Int32(page_size)
-            if now_extra:
-                now_cached = extra_cached
-                now_inverse = extra_page_inverse
-                now_shift = extra_page_shift
-                now_size = extra_page_size
-            if now_extra:
-                load_v4_scales(
-                    coming, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached, now_inverse,
-                    now_shift, now_size, worker
+    unit = Int32(cta // (HEADS // HEAD_BLOCK) * share)
+    end = unit + share
+    while unit < end:
+        row = unit // span
+        first = unit - row * span
+        turns = cutlass.min(
+            end - unit,
+            scalars.ceildiv(
+                scalars.anew(topk), TILE
+            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) - first
+        )
+        if (row < t) & (turns > 0):
+            near = scalars.ceildiv(topk, TILE)
+            extra_counted = Int32(extra_topk)
+            if has_extra_lengths != 0:
+                extra_counted = cutlass.max(cutlass.min(extra_topk_length[row], extra_topk), 0)
+            extra_stop = cutlass.min((first + turns - near) * TILE, extra_counted)
+            counted = Int32(topk)
+            if has_lengths != 0:
+                counted = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+            stop = cutlass.min((first + turns) * TILE, counted)
+            of_extra = first >= near
+            known = cached
+            if of_extra:
+                known = extra_cached
+                low, high = read_ids(
+                    extra_indices, extra_indices_stride, row, first - scalars.anew(near), extra_stop, lane
                 )
             else:
-                load_v4_scales(
-                    coming, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse, now_shift,
-                    now_size, worker
-                )
-            if it > 0:
-                cute.arch.mbarrier_wait(
-                    kv_empty + (it - 1) * UNITS % UNIT_STAGES, (((it - 1) * UNITS // UNIT_STAGES) & 1) ^ 1
-                )
-                write_v4_unit_unit_0(
-                    kv_s + (it - 1) * UNITS % UNIT_STAGES * (TILE * UNIT), words, worker, lane
-                )
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.mbarrier_arrive(kv_full + (it - 1) * UNITS % UNIT_STAGES)
-            if now_extra:
-                load_v4_unit_unit_0(
-                    words, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached, now_inverse,
-                    now_shift, now_size, worker
-                )
-            else:
-                load_v4_unit_unit_0(
-                    words, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse, now_shift,
-                    now_size, worker
-                )
-            if it > 0:
-                cute.arch.mbarrier_wait(
-                    kv_empty + ((it - 1) * UNITS + 1) % UNIT_STAGES,
-                    ((((it - 1) * UNITS + 1) // UNIT_STAGES) & 1) ^ 1
-                )
-                write_v4_unit_unit_1(
-                    kv_s + ((it - 1) * UNITS + 1) % UNIT_STAGES * (TILE * UNIT), words, worker, lane
-                )
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + 1) % UNIT_STAGES)
-            if now_extra:
-                load_v4_unit_unit_1(
-                    words, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached, now_inverse,
-                    now_shift, now_size, worker
-                )
-            else:
-                load_v4_unit_unit_1(
-                    words, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse, now_shift,
-                    now_size, worker
-                )
-            if it > 0:
-                cute.arch.mbarrier_wait(
-                    kv_empty + ((it - 1) * UNITS + 2) % UNIT_STAGES,
-                    ((((it - 1) * UNITS + 2) // UNIT_STAGES) & 1) ^ 1
-                )
-                write_v4_unit_unit_2(
-                    kv_s + ((it - 1) * UNITS + 2) % UNIT_STAGES * (TILE * UNIT), words, worker, lane
-                )
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + 2) % UNIT_STAGES)
-            if now_extra:
-                load_v4_unit_unit_2(
-                    words, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached, now_inverse,
-                    now_shift, now_size, worker
-                )
-            else:
-                load_v4_unit_unit_2(
-                    words, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse, now_shift,
-                    now_size, worker
-                )
-            if it > 0:
-                cute.arch.mbarrier_wait(
-                    kv_empty + ((it - 1) * UNITS + 3) % UNIT_STAGES,
-                    ((((it - 1) * UNITS + 3) // UNIT_STAGES) & 1) ^ 1
-                )
-                write_v4_unit_unit_3(
-                    kv_s + ((it - 1) * UNITS + 3) % UNIT_STAGES * (TILE * UNIT), words, worker, lane
-                )
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + 3) % UNIT_STAGES)
-            if now_extra:
-                load_v4_unit_unit_3(
-                    words, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached, now_inverse,
-                    now_shift, now_size, worker
-                )
-            else:
-                load_v4_unit_unit_3(
-                    words, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse, now_shift,
-                    now_size, worker
-                )
-            take_scales(words, coming)
-            it = it + 1
+                low, high = read_ids(indices, indices_stride, row, first, stop, lane)
+            for turn in cutlass.range(turns + 1, unroll=1):
+                in_low, in_high, live = vote(low, high, known)
+                now_low = Int32(low)
+                now_high = Int32(high)
+                now_extra = of_extra
+                of_extra = first + (turn + 1) >= near
+                known = cached
+                if of_extra:
+                    known = extra_cached
+                    low, high = read_ids(
+                        extra_indices, extra_indices_stride, row, first + (turn + 1) - scalars.anew(near),
+                        extra_stop, lane
+                    )
+                else:
+                    low, high = read_ids(indices, indices_stride, row, first + (turn + 1), stop, lane)
+                if live | (turn == turns) & (((row + 1) * span < end) & (row + 1 < t) == False):
+                    now_cached = Int32(cached)
+                    now_inverse = Int32(page_inverse)
+                    now_shift = Int32(page_shift)
+                    now_size = Int32(page_size)
+                    if now_extra:
+                        now_cached = extra_cached
+                        now_inverse = extra_page_inverse
+                        now_shift = extra_page_shift
+                        now_size = extra_page_size
+                    if now_extra:
+                        load_v4_scales(
+                            coming, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached,
+                            now_inverse, now_shift, now_size, worker
+                        )
+                    else:
+                        load_v4_scales(
+                            coming, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse,
+                            now_shift, now_size, worker
+                        )
+                    if it > 0:
+                        cute.arch.mbarrier_wait(
+                            kv_empty + (it - 1) * UNITS % UNIT_STAGES,
+                            (((it - 1) * UNITS // UNIT_STAGES) & 1) ^ 1
+                        )
+                        write_v4_unit_unit_0(
+                            kv_s + (it - 1) * UNITS % UNIT_STAGES * (TILE * UNIT), words, worker, lane
+                        )
+                        cute.arch.fence_proxy("async.shared", space="cta")
+                        cute.arch.mbarrier_arrive(kv_full + (it - 1) * UNITS % UNIT_STAGES)
+                    if now_extra:
+                        load_v4_unit_unit_0(
+                            words, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached,
+                            now_inverse, now_shift, now_size, worker
+                        )
+                    else:
+                        load_v4_unit_unit_0(
+                            words, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse,
+                            now_shift, now_size, worker
+                        )
+                    if it > 0:
+                        cute.arch.mbarrier_wait(
+                            kv_empty + ((it - 1) * UNITS + 1) % UNIT_STAGES,
+                            ((((it - 1) * UNITS + 1) // UNIT_STAGES) & 1) ^ 1
+                        )
+                        write_v4_unit_unit_1(
+                            kv_s + ((it - 1) * UNITS + 1) % UNIT_STAGES * (TILE * UNIT), words, worker, lane
+                        )
+                        cute.arch.fence_proxy("async.shared", space="cta")
+                        cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + 1) % UNIT_STAGES)
+                    if now_extra:
+                        load_v4_unit_unit_1(
+                            words, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached,
+                            now_inverse, now_shift, now_size, worker
+                        )
+                    else:
+                        load_v4_unit_unit_1(
+                            words, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse,
+                            now_shift, now_size, worker
+                        )
+                    if it > 0:
+                        cute.arch.mbarrier_wait(
+                            kv_empty + ((it - 1) * UNITS + 2) % UNIT_STAGES,
+                            ((((it - 1) * UNITS + 2) // UNIT_STAGES) & 1) ^ 1
+                        )
+                        write_v4_unit_unit_2(
+                            kv_s + ((it - 1) * UNITS + 2) % UNIT_STAGES * (TILE * UNIT), words, worker, lane
+                        )
+                        cute.arch.fence_proxy("async.shared", space="cta")
+                        cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + 2) % UNIT_STAGES)
+                    if now_extra:
+                        load_v4_unit_unit_2(
+                            words, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached,
+                            now_inverse, now_shift, now_size, worker
+                        )
+                    else:
+                        load_v4_unit_unit_2(
+                            words, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse,
+                            now_shift, now_size, worker
+                        )
+                    if it > 0:
+                        cute.arch.mbarrier_wait(
+                            kv_empty + ((it - 1) * UNITS + 3) % UNIT_STAGES,
+                            ((((it - 1) * UNITS + 3) // UNIT_STAGES) & 1) ^ 1
+                        )
+                        write_v4_unit_unit_3(
+                            kv_s + ((it - 1) * UNITS + 3) % UNIT_STAGES * (TILE * UNIT), words, worker, lane
+                        )
+                        cute.arch.fence_proxy("async.shared", space="cta")
+                        cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + 3) % UNIT_STAGES)
+                    if now_extra:
+                        load_v4_unit_unit_3(
+                            words, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached,
+                            now_inverse, now_shift, now_size, worker
+                        )
+                    else:
+                        load_v4_unit_unit_3(
+                            words, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse,
+                            now_shift, now_size, worker
+                        )
+                    take_scales(words, coming)
+                    it = it + 1
+            done = done + 1
+        unit = row * span + span
 
 
 @cute.jit
 def mma(
-    indices: cute.Pointer, extra_indices: cute.Pointer, cached: Int32, extra_cached: Int32,
-    indices_stride: Int32, extra_indices_stride: Int32, splits: Int32, q_s: cute.Pointer, kv_s: cute.Pointer,
-    p_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer, kv_full: cute.Pointer,
+    indices: cute.Pointer, topk_length: cute.Pointer, extra_indices: cute.Pointer,
+    extra_topk_length: cute.Pointer, has_lengths: Int32, cached: Int32, has_extra_lengths: Int32,
+    extra_cached: Int32, ctas: Int32, t: Int32, topk: Int32, indices_stride: Int32, extra_topk: Int32,
+    extra_indices_stride: Int32, splits: Int32, q_s: cute.Pointer, kv_s: cute.Pointer, p_s: cute.Pointer,
+    tmem: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_full: cute.Pointer,
     kv_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer,
-    p_empty: cute.Pointer, o_full: cute.Pointer, split: Int32, row: Int32, extra_end: Int32, end: Int32,
-    turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
-    known: Int32, of_extra: Boolean, lane: Int32
+    p_empty: cute.Pointer, o_full: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, known: Int32, of_extra: Boolean, lane: Int32
 ):
     """Issues every tcgen05.mma and commit."""
     qk_nope_a = QK_NOPE.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
     qk_nope_b = QK_NOPE.operand_b(q_s, HEAD_BLOCK, LATENT_DIM, 1, 128)
     pv_a = PV.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
     pv_b = PV.operand_b(p_s, TILE, HEAD_BLOCK, TILE_STAGES, 128)
-    cute.arch.mbarrier_wait(q_full, 0)
-    cute.arch.fence_proxy("async.shared", space="cta")
-    nvvm.tcgen05_fence("after_thread_sync")
-    for turn in cutlass.range(turns + 1, unroll=1):
-        in_low, in_high, live = vote(low, high, known)
-        of_extra = split + (turn + 1) * splits >= scalars.ceildiv(end, TILE)
-        known = cached
-        if of_extra:
-            known = extra_cached
-            low, high = read_ids(
-                extra_indices, extra_indices_stride, row,
-                split + (turn + 1) * splits - scalars.ceildiv(end, TILE), extra_end, lane
+    share = Int32(
+        (
+            scalars.ceildiv(
+                scalars.anew(topk), TILE
+            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) + splits - 1
+        ) // splits
+    )
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
+        share = (
+            t * (
+                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
+            ) + ctas - 1
+        ) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (
+                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
             )
-        else:
-            low, high = read_ids(indices, indices_stride, row, split + (turn + 1) * splits, end, lane)
-        late = it > 0
-        done = it - 1
-        if live:
-            cute.arch.mbarrier_wait(s_empty + it % 2, ((it // 2) & 1) ^ 1)
+    unit = Int32(cta // (HEADS // HEAD_BLOCK) * share)
+    end = unit + share
+    while unit < end:
+        row = unit // span
+        first = unit - row * span
+        turns = cutlass.min(
+            end - unit,
+            scalars.ceildiv(
+                scalars.anew(topk), TILE
+            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) - first
+        )
+        if (row < t) & (turns > 0):
+            near = scalars.ceildiv(topk, TILE)
+            extra_counted = Int32(extra_topk)
+            if has_extra_lengths != 0:
+                extra_counted = cutlass.max(cutlass.min(extra_topk_length[row], extra_topk), 0)
+            extra_stop = cutlass.min((first + turns - near) * TILE, extra_counted)
+            counted = Int32(topk)
+            if has_lengths != 0:
+                counted = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+            stop = cutlass.min((first + turns) * TILE, counted)
+            of_extra = first >= near
+            known = cached
+            if of_extra:
+                known = extra_cached
+                low, high = read_ids(
+                    extra_indices, extra_indices_stride, row, first - scalars.anew(near), extra_stop, lane
+                )
+            else:
+                low, high = read_ids(indices, indices_stride, row, first, stop, lane)
+            cute.arch.mbarrier_wait(q_full, done & 1)
+            cute.arch.fence_proxy("async.shared", space="cta")
             nvvm.tcgen05_fence("after_thread_sync")
-            for c in cutlass.range(UNITS, unroll=1):
-                cute.arch.mbarrier_wait(
-                    kv_full + (it * UNITS + c) % UNIT_STAGES, ((it * UNITS + c) // UNIT_STAGES) & 1
-                )
-                nvvm.tcgen05_fence("after_thread_sync")
-                # S^T += K Q^T, a unit of the dims
-                QK_NOPE.multiply(
-                    qk_nope_a[None, None, None, (it * UNITS + c) % UNIT_STAGES],
-                    qk_nope_b[None, None, None, c], tmem + (UNITS * HEAD_BLOCK + it % 2 * HEAD_BLOCK), c > 0
-                )
-            with cute.arch.elect_one():
-                tcgen05.commit(s_full + it % 2)
-            it = it + 1
-        # The values of a tile follow the scores of the next one, so that softmax never idles.
-        if late & (live | (turn == turns)):
-            cute.arch.mbarrier_wait(p_full, done & 1)
-            nvvm.tcgen05_fence("after_thread_sync")
-            # o: p also gives its slot back
-            for c in cutlass.range(UNITS, unroll=1):
-                # O^T += K^T P^T, a unit of the dims
-                PV.multiply(
-                    pv_a[None, None, None, (done * UNITS + c) % UNIT_STAGES], pv_b[None, None, None, 0],
-                    tmem + c * HEAD_BLOCK, done > 0
-                )
-                with cute.arch.elect_one():
-                    tcgen05.commit(kv_empty + (done * UNITS + c) % UNIT_STAGES)
-            with cute.arch.elect_one():
-                tcgen05.commit(p_empty)
-            with cute.arch.elect_one():
-                tcgen05.commit(o_full)
+            begin = Int32(it)
+            for turn in cutlass.range(turns + 1, unroll=1):
+                in_low, in_high, live = vote(low, high, known)
+                of_extra = first + (turn + 1) >= near
+                known = cached
+                if of_extra:
+                    known = extra_cached
+                    low, high = read_ids(
+                        extra_indices, extra_indices_stride, row, first + (turn + 1) - scalars.anew(near),
+                        extra_stop, lane
+                    )
+                else:
+                    low, high = read_ids(indices, indices_stride, row, first + (turn + 1), stop, lane)
+                late = it > begin
+                before = it - 1
+                if live:
+                    cute.arch.mbarrier_wait(s_empty + it % 2, ((it // 2) & 1) ^ 1)
+                    nvvm.tcgen05_fence("after_thread_sync")
+                    for c in cutlass.range(UNITS, unroll=1):
+                        cute.arch.mbarrier_wait(
+                            kv_full + (it * UNITS + c) % UNIT_STAGES, ((it * UNITS + c) // UNIT_STAGES) & 1
+                        )
+                        nvvm.tcgen05_fence("after_thread_sync")
+                        # S^T += K Q^T, a unit of the dims
+                        QK_NOPE.multiply(
+                            qk_nope_a[None, None, None, (it * UNITS + c) % UNIT_STAGES],
+                            qk_nope_b[None, None, None, c], tmem + (UNITS * HEAD_BLOCK + it % 2 * HEAD_BLOCK),
+                            c > 0
+                        )
+                    with cute.arch.elect_one():
+                        tcgen05.commit(s_full + it % 2)
+                    it = it + 1
+                if turn == turns:
+                    with cute.arch.elect_one():
+                        tcgen05.commit(q_empty)
+                # The values of a tile follow the scores of the next one, so that softmax never idles.
+                if late & (live | (turn == turns)):
+                    cute.arch.mbarrier_wait(p_full, before & 1)
+                    nvvm.tcgen05_fence("after_thread_sync")
+                    # o: p also gives its slot back
+                    for c in cutlass.range(UNITS, unroll=1):
+                        # O^T += K^T P^T, a unit of the dims
+                        PV.multiply(
+                            pv_a[None, None, None, (before * UNITS + c) % UNIT_STAGES],
+                            pv_b[None, None, None, 0], tmem + c * HEAD_BLOCK, before > begin
+                        )
+                        with cute.arch.elect_one():
+                            tcgen05.commit(kv_empty + (before * UNITS + c) % UNIT_STAGES)
+                    with cute.arch.elect_one():
+                        tcgen05.commit(p_empty)
+                    with cute.arch.elect_one():
+                        tcgen05.commit(o_full)
+            done = done + 1
+        unit = row * span + span
 
 
 @cute.kernel
@@ -1055,7 +1257,7 @@ def sparse_mla__cutedsl_sm100a__h128_v4_bt64_cl1_cp_async(
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
     empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
     page_size: Int32, has_extra_lengths: Int32, extra_cached: Int32, extra_page_inverse: Int32,
-    extra_page_shift: Int32, extra_page_size: Int32, all_resident: Int32, t: Int32, q_rows_stride_t: Int32,
+    extra_page_shift: Int32, extra_page_size: Int32, ctas: Int32, t: Int32, q_rows_stride_t: Int32,
     q_rows_stride_h: Int32, pages: Int32, page_bytes: Int32, kv_pages_stride: Int32, topk: Int32,
     indices_stride: Int32, extra_pages: Int32, extra_page_bytes: Int32, extra_kv_pages_stride: Int32,
     extra_topk: Int32, extra_indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
@@ -1067,8 +1269,8 @@ def sparse_mla__cutedsl_sm100a__h128_v4_bt64_cl1_cp_async(
     p_s = shared.p_s.data_ptr()
     red_s = shared.red_s.data_ptr()
     stat_s = shared.stat_s.data_ptr()
-    last_s = shared.last_s.data_ptr()
     q_full = shared.q_full.data_ptr()
+    q_empty = shared.q_empty.data_ptr()
     kv_full = shared.kv_full.data_ptr()
     kv_empty = shared.kv_empty.data_ptr()
     s_full = shared.s_full.data_ptr()
@@ -1079,13 +1281,9 @@ def sparse_mla__cutedsl_sm100a__h128_v4_bt64_cl1_cp_async(
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
-    bx, split, _ = cute.arch.block_idx()
-    row = bx // (HEADS // HEAD_BLOCK)
-    head0 = bx % (HEADS // HEAD_BLOCK) * HEAD_BLOCK
-    extra_end = Int32(extra_topk)
-    end = Int32(topk)
-    turns = Int32(0)
-    turns = (scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits - 1) // splits
+    cta, _, _ = cute.arch.block_idx()
+    head0 = cta % (HEADS // HEAD_BLOCK) * HEAD_BLOCK
+    done = Int32(0)
     it = Int32(0)
     low = Int32(0)
     high = Int32(0)
@@ -1100,6 +1298,8 @@ def sparse_mla__cutedsl_sm100a__h128_v4_bt64_cl1_cp_async(
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(q_full + i, 128)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(q_empty + i, 1)
             for i in cutlass.range_constexpr(UNIT_STAGES):
                 cute.arch.mbarrier_init(kv_full + i, 128)
             for i in cutlass.range_constexpr(UNIT_STAGES):
@@ -1122,42 +1322,29 @@ def sparse_mla__cutedsl_sm100a__h128_v4_bt64_cl1_cp_async(
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
-    if has_extra_lengths != 0:
-        extra_end = cutlass.max(cutlass.min(extra_topk_length[row], extra_topk), 0)
-        turns = (scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits - 1) // splits
-    if has_lengths != 0:
-        end = cutlass.max(cutlass.min(topk_length[row], topk), 0)
-        turns = (scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits - 1) // splits
-    of_extra = split >= scalars.ceildiv(end, TILE)
-    known = cached
-    if of_extra:
-        known = extra_cached
-        low, high = read_ids(
-            extra_indices, extra_indices_stride, row, split - scalars.ceildiv(end, TILE), extra_end, lane
-        )
-    else:
-        low, high = read_ids(indices, indices_stride, row, split, end, lane)
     if warp < 4:
         softmax(
-            q_rows, indices, extra_indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-            lse_scale, empty_lse, cached, extra_cached, all_resident, q_rows_stride_t, q_rows_stride_h,
-            indices_stride, extra_indices_stride, out_stride_t, out_stride_h, lse_stride, splits, q_s, p_s,
-            red_s, stat_s, last_s, tmem, q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, row,
-            head0, extra_end, end, turns, it, low, high, in_low, in_high, live, known, of_extra, thread, lane
+            q_rows, indices, topk_length, extra_indices, extra_topk_length, attn_sink, out, lse, o_partial,
+            lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths, cached, has_extra_lengths,
+            extra_cached, ctas, t, q_rows_stride_t, q_rows_stride_h, topk, indices_stride, extra_topk,
+            extra_indices_stride, out_stride_t, out_stride_h, lse_stride, splits, q_s, p_s, red_s, stat_s,
+            tmem, q_full, q_empty, s_full, s_empty, p_full, p_empty, o_full, cta, head0, done, it, low, high,
+            in_low, in_high, live, known, of_extra, thread, lane
         )
     elif warp < 8:
         producer(
-            kv_pages, indices, extra_kv_pages, extra_indices, cached, page_inverse, page_shift, page_size,
-            extra_cached, extra_page_inverse, extra_page_shift, extra_page_size, kv_pages_stride,
-            indices_stride, extra_kv_pages_stride, extra_indices_stride, splits, kv_s, kv_full, kv_empty,
-            split, row, extra_end, end, turns, it, low, high, in_low, in_high, live, known, of_extra, thread,
-            lane
+            kv_pages, indices, topk_length, extra_kv_pages, extra_indices, extra_topk_length, has_lengths,
+            cached, page_inverse, page_shift, page_size, has_extra_lengths, extra_cached, extra_page_inverse,
+            extra_page_shift, extra_page_size, ctas, t, kv_pages_stride, topk, indices_stride,
+            extra_kv_pages_stride, extra_topk, extra_indices_stride, splits, kv_s, kv_full, kv_empty, cta,
+            done, it, low, high, in_low, in_high, live, known, of_extra, thread, lane
         )
     else:
         mma(
-            indices, extra_indices, cached, extra_cached, indices_stride, extra_indices_stride, splits, q_s,
-            kv_s, p_s, tmem, q_full, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, split, row,
-            extra_end, end, turns, it, low, high, in_low, in_high, live, known, of_extra, lane
+            indices, topk_length, extra_indices, extra_topk_length, has_lengths, cached, has_extra_lengths,
+            extra_cached, ctas, t, topk, indices_stride, extra_topk, extra_indices_stride, splits, q_s, kv_s,
+            p_s, tmem, q_full, q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta,
+            done, it, low, high, in_low, in_high, live, known, of_extra, lane
         )
     # Tensor memory goes back only when no role can touch it any more.
     nvvm.tcgen05_fence("before_thread_sync")
@@ -1175,7 +1362,7 @@ def program(
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
     empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
     page_size: Int32, has_extra_lengths: Int32, extra_cached: Int32, extra_page_inverse: Int32,
-    extra_page_shift: Int32, extra_page_size: Int32, all_resident: Int32, t: Int32, q_rows_stride_t: Int32,
+    extra_page_shift: Int32, extra_page_size: Int32, ctas: Int32, t: Int32, q_rows_stride_t: Int32,
     q_rows_stride_h: Int32, pages: Int32, page_bytes: Int32, kv_pages_stride: Int32, topk: Int32,
     indices_stride: Int32, extra_pages: Int32, extra_page_bytes: Int32, extra_kv_pages_stride: Int32,
     extra_topk: Int32, extra_indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
@@ -1185,9 +1372,8 @@ def program(
         q_rows, kv_pages, indices, topk_length, extra_kv_pages, extra_indices, extra_topk_length, attn_sink,
         out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths, cached,
         page_inverse, page_shift, page_size, has_extra_lengths, extra_cached, extra_page_inverse,
-        extra_page_shift, extra_page_size, all_resident, t, q_rows_stride_t, q_rows_stride_h, pages,
-        page_bytes, kv_pages_stride, topk, indices_stride, extra_pages, extra_page_bytes,
-        extra_kv_pages_stride, extra_topk, extra_indices_stride, out_stride_t, out_stride_h, lse_stride,
-        splits, counters
+        extra_page_shift, extra_page_size, ctas, t, q_rows_stride_t, q_rows_stride_h, pages, page_bytes,
+        kv_pages_stride, topk, indices_stride, extra_pages, extra_page_bytes, extra_kv_pages_stride,
+        extra_topk, extra_indices_stride, out_stride_t, out_stride_h, lse_stride, splits, counters
     )
     kernel.launch(grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)

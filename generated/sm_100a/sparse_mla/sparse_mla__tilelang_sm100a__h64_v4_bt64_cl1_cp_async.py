@@ -5,7 +5,7 @@ edit those, not this file. Knobs: heads=64, kv=v4, tile=64, cluster=1, gather=cp
 
   producer     mma          softmax
   warps 4..7   warp 8       warps 0..3
-  |            |<=== q =====|   q_s, once; cp_async -> tcgen05
+  |            |<=== q =====|   q_s; cp_async -> tcgen05
   |==== kv ===>|            |   kv_s, ring of 9; threads -> tcgen05
   |            |==== s ====>|   s_t, ring of 2; tcgen05 -> tmem
   |            |<=== p =====|   p_s; threads -> tcgen05
@@ -21,7 +21,6 @@ buffers
   p_s        64x64 bfloat16, shared, 128-byte swizzle
   red_s      2 stages of 64x4 float32, shared
   stat_s     64 float32, shared
-  last_s     1 int32, shared
   o_t        128x256 float32, tensor memory
   s_t        2 stages of 64x64 float32, tensor memory
   scores     128x32 float32, registers of softmax
@@ -32,9 +31,11 @@ buffers
   words      128x76 uint32, registers of producer
   coming     128x4 uint32, registers of producer
 pipelines
-  q: softmax (cp_async) ==[q_s: once]==> mma (tcgen05)
+  q: softmax (cp_async) ==[q_s: 1-slot ring]==> mma (tcgen05)
     full  x128: softmax hardware arrives per thread
       mma: wait full, fence.proxy.async, fence after
+    empty x1: softmax wait empty
+      mma: commit -> empty
   kv: producer (threads) ==[kv_s: 9-slot ring]==> mma (tcgen05)
     full  x128: producer fence.proxy.async, arrive full
       mma: wait full, fence after
@@ -54,7 +55,7 @@ pipelines
     full  x1: mma commit -> full
       softmax: wait full, fence after
   named barrier softmax: softmax
-totals: 288 threads, 223700 of 232448 bytes of shared memory, 384 of 512 tensor-memory columns, grid (t, splits)
+totals: 288 threads, 223704 of 232448 bytes of shared memory, 384 of 512 tensor-memory columns, grid (ctas)
 """
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
@@ -64,7 +65,7 @@ from dsl_kernels.kernels.sparse_mla import tilelang_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
 # Where it is not zero, all CTAs run at once.
-RESIDENT = "all_resident"
+RESIDENT = "splits - 1"
 
 HEADS = 64  # query heads
 TILE = 64  # tokens a tile
@@ -89,7 +90,8 @@ def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
 @T.macro
 def copy_block(target, target_slot, q, row, thread):
     """Start the copies of a block of heads of one query; what the target has more becomes zero."""
-    for i in T.unroll(HEADS * (LATENT_DIM // 8) // 128):
+    thread = scalars.anew(thread)
+    for i in T.unroll(0, HEADS * (LATENT_DIM // 8) // 128, 1, unroll_factor=8):
         item = i * 128 + thread
         warps.copy16(
             target[target_slot, T.truncdiv(item, LATENT_DIM // 8), T.truncmod(item, LATENT_DIM // 8) * 8],
@@ -261,6 +263,40 @@ def join_sums(top, red, red_slot, thread):
 
 
 @T.macro
+def finish_columns_split(red, red_slot, lses, row, split, top, peak, stat_s, thread):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
+    """
+    join_sums(top, red, red_slot, thread)
+    if thread < 4:
+        for column in T.unroll(HEADS // 4):
+            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            lse2 = T.if_then_else(
+                top[column] > 0.0, warps.log2(top[column]) + peak[column], -T.infinity("float32")
+            )
+            if head < HEADS:
+                stat_s[head] = T.if_then_else(top[column] > 0.0, warps.rcp_approx(top[column]), 0.0)
+                lses[row, split, head] = lse2
+
+
+@T.macro
+def write_output_split(to, acc, acc_slot, row, split, some, held, stat_s, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    for step in T.unroll(0, 16, 1, unroll_factor=1):
+        first = T.truncmod(step, 4) * 16
+        factors = T.alloc_local((16,), "float32")
+        for quad in T.unroll(4):
+            for part in T.vectorized(4):
+                factors[quad * 4 + part] = stat_s[(T.truncdiv(first, 4) + quad) * 4 + part]
+        if some:
+            fragment.load_columns(held, acc, acc_slot, step * 16, thread)
+        d = T.truncdiv(step, 4) * 128 + thread
+        for i in T.unroll(16):
+            head = first + i
+            to[row, split, head, d] = T.cast((factors[i] * T.if_then_else(some, held[i], 0.0)), "float32")
+
+
+@T.macro
 def finish_columns(red, red_slot, lses, row, top, peak, stat_s, attn_sink, lse_scale, empty_lse, thread):
     """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
     row has no split.
@@ -300,42 +336,8 @@ def write_output(to, acc, acc_slot, row, some, held, stat_s, thread):
 
 
 @T.macro
-def finish_columns_split(red, red_slot, lses, row, split, top, peak, stat_s, thread):
-    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
-    row has no split.
-    """
-    join_sums(top, red, red_slot, thread)
-    if thread < 4:
-        for column in T.unroll(HEADS // 4):
-            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-            lse2 = T.if_then_else(
-                top[column] > 0.0, warps.log2(top[column]) + peak[column], -T.infinity("float32")
-            )
-            if head < HEADS:
-                stat_s[head] = T.if_then_else(top[column] > 0.0, warps.rcp_approx(top[column]), 0.0)
-                lses[row, split, head] = lse2
-
-
-@T.macro
-def write_output_split(to, acc, acc_slot, row, split, some, held, stat_s, thread):
-    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
-    for step in T.unroll(0, 16, 1, unroll_factor=1):
-        first = T.truncmod(step, 4) * 16
-        factors = T.alloc_local((16,), "float32")
-        for quad in T.unroll(4):
-            for part in T.vectorized(4):
-                factors[quad * 4 + part] = stat_s[(T.truncdiv(first, 4) + quad) * 4 + part]
-        if some:
-            fragment.load_columns(held, acc, acc_slot, step * 16, thread)
-        d = T.truncdiv(step, 4) * 128 + thread
-        for i in T.unroll(16):
-            head = first + i
-            to[row, split, head, d] = T.cast((factors[i] * T.if_then_else(some, held[i], 0.0)), "float32")
-
-
-@T.macro
 def merge_heads(
-    row, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, empty_lse, thread
+    row, share, shares, o_partial, lse_partial, attn_sink, out, lse, lse_scale, empty_lse, parts, thread
 ):
     """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
     0 and `empty_lse`.
@@ -346,14 +348,14 @@ def merge_heads(
         head = share + turn * shares
         top = T.alloc_var("float32", init=-T.infinity("float32"))
         total = T.alloc_var("float32", init=0.0)
-        for other in T.unroll(0, splits, 1, unroll_factor=8):
+        for other in T.unroll(0, parts, 1, unroll_factor=8):
             top = T.max(top, lse_partial[row, other, head])
         base = T.if_then_else(top > -T.infinity("float32"), top, 0.0)
         merged[0] = 0.0
         merged[1] = 0.0
         merged[2] = 0.0
         merged[3] = 0.0
-        for other in T.unroll(0, splits, 1, unroll_factor=8):
+        for other in T.unroll(0, parts, 1, unroll_factor=8):
             weight = warps.exp2(lse_partial[row, other, head] - base)
             total = total + weight
             for part in T.vectorized(4):
@@ -663,11 +665,11 @@ def take_scales(words, scales):
 
 @T.macro
 def softmax(
-    q_rows, indices, extra_indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-    lse_scale, empty_lse, cached, extra_cached, all_resident, splits, q_s, p_s, red_s, stat_s, last_s, o_t,
-    s_t, q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, extra_end: T.Ref, end: T.Ref,
-    turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref,
-    known: T.Ref, of_extra: T.Ref, thread, lane
+    q_rows, indices, topk_length, extra_indices, extra_topk_length, attn_sink, out, lse, o_partial,
+    lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths, cached, has_extra_lengths,
+    extra_cached, ctas, t, topk, extra_topk, splits, q_s, p_s, red_s, stat_s, o_t, s_t, q_full, q_empty,
+    s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref,
+    in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref, of_extra: T.Ref, thread, lane
 ):
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = T.alloc_local((HEADS // 2,), "float32")
@@ -676,267 +678,467 @@ def softmax(
     peak = T.alloc_local((HEADS // 4,), "float32")
     held = T.alloc_local((16,), "float32")
     worker = thread
-    # q: filled once, so its slot is free
-    copy_block(q_s, 0, q_rows, bx, worker)
-    T.cp_async_barrier_noinc(q_full[0])
-    T.fill(sums, 0.0)
-    T.fill(peak, -T.infinity("float32"))
-    grown = T.alloc_var("bool", init=False)
-    for turn in T.serial(turns):
-        vote(in_low, in_high, live, low, high, known)
-        of_extra = split + (turn + 1) * splits >= scalars.ceildiv(end, TILE)
-        known = cached
-        if of_extra:
-            known = extra_cached
-            read_ids(
-                low, high, extra_indices, bx, split + (turn + 1) * splits - scalars.ceildiv(end, TILE),
-                extra_end, lane
+    share = T.alloc_var(
+        "int32",
+        init=T.truncdiv(
+            scalars.ceildiv(
+                scalars.anew(topk), TILE
+            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) + splits - 1,
+            splits
+        )
+    )
+    span = T.alloc_var("int32", init=share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
+        share = T.truncdiv(
+            t * (
+                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
+            ) + ctas - 1,
+            ctas
+        )
+        if splits == 1:
+            share = T.truncdiv(t + ctas - 1, ctas) * (
+                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
             )
-        else:
-            read_ids(low, high, indices, bx, split + (turn + 1) * splits, end, lane)
-        if live:
-            T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
-            T.tcgen05_after_thread_sync()
-            # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited
-            # for at the release.
-            fragment.read_accumulator(scores, s_t, it % 2, worker)
-            T.call_extern("handle", "tl::fence_view_async_tmem_load")
-            T.tcgen05_before_thread_sync()
-            T.mbarrier_arrive(s_empty[it % 2])
-            mask_scores(scores, in_low, in_high, sm_scale, worker)
-            leave_maxima(red_s, it % 2, scores, worker)
-            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-            take_maxima(grown, top, peak, red_s, it % 2, worker)
-            if grown:
-                raise_reference(peak, top, sums, stat_s, worker)
-                T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-                if it > 0:
-                    T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
+    unit = T.alloc_var("int32", init=cta * share)
+    end = unit + share
+    while unit < end:
+        row = T.truncdiv(unit, span)
+        first = unit - row * span
+        turns = T.min(
+            end - unit,
+            scalars.ceildiv(
+                scalars.anew(topk), TILE
+            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) - first
+        )
+        if (row < t) & (turns > 0):
+            near = scalars.ceildiv(topk, TILE)
+            extra_counted = T.alloc_var("int32", init=extra_topk)
+            if has_extra_lengths != 0:
+                extra_counted = T.max(T.min(extra_topk_length[row], extra_topk), 0)
+            extra_stop = T.min((first + turns - near) * TILE, extra_counted)
+            counted = T.alloc_var("int32", init=topk)
+            if has_lengths != 0:
+                counted = T.max(T.min(topk_length[row], topk), 0)
+            stop = T.min((first + turns) * TILE, counted)
+            of_extra = first >= near
+            known = cached
+            if of_extra:
+                known = extra_cached
+                read_ids(low, high, extra_indices, row, first - scalars.anew(near), extra_stop, lane)
+            else:
+                read_ids(low, high, indices, row, first, stop, lane)
+            if done == 0:
+                T.mbarrier_wait_parity(q_empty[0], (0 & 1) ^ 1)
+                copy_block(q_s, 0, q_rows, row, worker)
+                T.cp_async_barrier_noinc(q_full[0])
+            begin = T.alloc_var("int32", init=it)
+            T.fill(sums, 0.0)
+            T.fill(peak, -T.infinity("float32"))
+            grown = T.alloc_var("bool", init=False)
+            for turn in T.serial(turns):
+                vote(in_low, in_high, live, low, high, known)
+                of_extra = first + (turn + 1) >= near
+                known = cached
+                if of_extra:
+                    known = extra_cached
+                    read_ids(
+                        low, high, extra_indices, row, first + (turn + 1) - scalars.anew(near), extra_stop,
+                        lane
+                    )
+                else:
+                    read_ids(low, high, indices, row, first + (turn + 1), stop, lane)
+                if live:
+                    T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
                     T.tcgen05_after_thread_sync()
-                    rescale_output(o_t, 0, held, stat_s, worker)
-                    # o: p also gives its slot back
-            T.mbarrier_wait_parity(p_empty[0], (it & 1) ^ 1)
-            weigh_tokens(scores, sums, peak)
-            store_weights(p_s, 0, scores, worker)
-            # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
-            if (it > 0) & (grown == False):
+                    # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory;
+                    # waited for at the release.
+                    fragment.read_accumulator(scores, s_t, it % 2, worker)
+                    T.call_extern("handle", "tl::fence_view_async_tmem_load")
+                    T.tcgen05_before_thread_sync()
+                    T.mbarrier_arrive(s_empty[it % 2])
+                    mask_scores(scores, in_low, in_high, sm_scale, worker)
+                    leave_maxima(red_s, it % 2, scores, worker)
+                    T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+                    take_maxima(grown, top, peak, red_s, it % 2, worker)
+                    if grown:
+                        raise_reference(peak, top, sums, stat_s, worker)
+                        T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+                        if it > begin:
+                            T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
+                            T.tcgen05_after_thread_sync()
+                            rescale_output(o_t, 0, held, stat_s, worker)
+                            # o: p also gives its slot back
+                    T.mbarrier_wait_parity(p_empty[0], (it & 1) ^ 1)
+                    weigh_tokens(scores, sums, peak)
+                    store_weights(p_s, 0, scores, worker)
+                    # Where O was not rescaled it is waited for here: a parity can only tell one phase from
+                    # the next.
+                    if (it > begin) & (grown == False):
+                        T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
+                        T.tcgen05_after_thread_sync()
+                        # o: p also gives its slot back
+                    T.fence_proxy_async()
+                    T.call_extern("handle", "tl::fence_view_async_tmem_load")
+                    T.call_extern("handle", "tl::fence_view_async_tmem_store")
+                    T.tcgen05_before_thread_sync()
+                    T.mbarrier_arrive(p_full[0])
+                    it = it + 1
+            if ((row + 1) * span < end) & (row + 1 < t):
+                T.mbarrier_wait_parity(q_empty[0], ((done + 1) & 1) ^ 1)
+                copy_block(q_s, 0, q_rows, row + 1, worker)
+                T.cp_async_barrier_noinc(q_full[0])
+            leave_sums(red_s, it % 2, sums, worker)
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+            if it > begin:
                 T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
                 T.tcgen05_after_thread_sync()
+            from_cta = T.truncdiv(row * span, share)
+            parts = T.truncdiv(
+                row * span + (
+                    scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(
+                        scalars.anew(extra_topk), TILE
+                    )
+                ) - 1,
+                share
+            ) - from_cta + 1
+            if parts > 1:
+                finish_columns_split(
+                    red_s, it % 2, lse_partial, row, scalars.anew(cta - from_cta), top, peak, stat_s, worker
+                )
+                T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+                write_output_split(
+                    o_partial, o_t, 0, row, scalars.anew(cta - from_cta), it > begin, held, stat_s, worker
+                )
+                T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+                grid.count_in(arrivals, row + cta % 1, worker)
+            else:
+                finish_columns(
+                    red_s, it % 2, lse, row, top, peak, stat_s, attn_sink, lse_scale, empty_lse, worker
+                )
+                T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+                write_output(out, o_t, 0, row, it > begin, held, stat_s, worker)
+            if it > begin:
                 # o: p also gives its slot back
-            T.fence_proxy_async()
-            T.call_extern("handle", "tl::fence_view_async_tmem_load")
-            T.call_extern("handle", "tl::fence_view_async_tmem_store")
-            T.tcgen05_before_thread_sync()
-            T.mbarrier_arrive(p_full[0])
-            it = it + 1
-    leave_sums(red_s, it % 2, sums, worker)
-    T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-    if it > 0:
-        T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
-        T.tcgen05_after_thread_sync()
-    if splits == 1:
-        finish_columns(red_s, it % 2, lse, bx, top, peak, stat_s, attn_sink, lse_scale, empty_lse, worker)
-        T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-        write_output(out, o_t, 0, bx, it > 0, held, stat_s, worker)
-    else:
-        finish_columns_split(red_s, it % 2, lse_partial, bx, split, top, peak, stat_s, worker)
-        T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-        write_output_split(o_partial, o_t, 0, bx, split, it > 0, held, stat_s, worker)
-        merges = T.alloc_var("bool", init=True)
-        share = T.alloc_var("int32", init=split)
-        shares = T.alloc_var("int32", init=splits)
-        if all_resident != 0:
-            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-            grid.count_in(arrivals, bx, worker)
-            grid.await_count(arrivals, bx, splits, worker)
-            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-        else:
-            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-            grid.take_ticket(last_s, arrivals, bx, splits, worker)
-            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-            merges = last_s[0] == splits - 1
-            share = 0
-            shares = 1
-        if merges:
-            merge_heads(
-                bx, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, empty_lse,
-                worker
-            )
-        if all_resident != 0:
-            grid.count_out(arrivals, bx, splits, worker)
+                pass
+            done = done + 1
+        unit = row * span + span
+    if splits > 1:
+        unit = cta * share
+        while unit < end:
+            row = T.truncdiv(unit, span)
+            from_cta = T.truncdiv(row * span, share)
+            parts = T.truncdiv(
+                row * span + (
+                    scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(
+                        scalars.anew(extra_topk), TILE
+                    )
+                ) - 1,
+                share
+            ) - from_cta + 1
+            if (row < t) & (
+                unit - row * span < scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(
+                    scalars.anew(extra_topk), TILE
+                )
+            ) & (parts > 1):
+                grid.await_count(arrivals, row + cta % 1, parts, worker)
+                T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+                merge_heads(
+                    row, cta - from_cta, parts, o_partial, lse_partial, attn_sink, out, lse, lse_scale,
+                    empty_lse, parts, worker
+                )
+                grid.count_out(arrivals, row + cta % 1, parts, worker)
+            unit = row * span + span
 
 
 @T.macro
 def producer(
-    kv_pages, indices, extra_kv_pages, extra_indices, cached, page_inverse, page_shift, page_size,
-    extra_cached, extra_page_inverse, extra_page_shift, extra_page_size, splits, kv_s, kv_full, kv_empty, bx,
-    split, extra_end: T.Ref, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
-    in_high: T.Ref, live: T.Ref, known: T.Ref, of_extra: T.Ref, thread, lane
+    kv_pages, indices, topk_length, extra_kv_pages, extra_indices, extra_topk_length, has_lengths, cached,
+    page_inverse, page_shift, page_size, has_extra_lengths, extra_cached, extra_page_inverse,
+    extra_page_shift, extra_page_size, ctas, t, topk, extra_topk, splits, kv_s, kv_full, kv_empty, cta,
+    done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref,
+    of_extra: T.Ref, thread, lane
 ):
     """Selected rows into the rings."""
     words = T.alloc_local((76,), "uint32")
     coming = T.alloc_local((4,), "uint32")
     worker = thread - 128
-    for turn in T.serial(turns + 1):
-        vote(in_low, in_high, live, low, high, known)
-        now_low = T.alloc_var("int32", init=low)
-        now_high = T.alloc_var("int32", init=high)
-        now_extra = of_extra
-        of_extra = split + (turn + 1) * splits >= scalars.ceildiv(end, TILE)
-        known = cached
-        if of_extra:
-            known = extra_cached
-            read_ids(
-                low, high, extra_indices, bx, split + (turn + 1) * splits - scalars.ceildiv(end, TILE),
-                extra_end, lane
+    share = T.alloc_var(
+        "int32",
+        init=T.truncdiv(
+            scalars.ceildiv(
+                scalars.anew(topk), TILE
+            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) + splits - 1,
+            splits
+        )
+    )
+    span = T.alloc_var("int32", init=share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
+        share = T.truncdiv(
+            t * (
+                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
+            ) + ctas - 1,
+            ctas
+        )
+        if splits == 1:
+            share = T.truncdiv(t + ctas - 1, ctas) * (
+                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
             )
-        else:
-            read_ids(low, high, indices, bx, split + (turn + 1) * splits, end, lane)
-        if live | (turn == turns):
-            now_cached = T.alloc_var("int32", init=cached)
-            now_inverse = T.alloc_var("int32", init=page_inverse)
-            now_shift = T.alloc_var("int32", init=page_shift)
-            now_size = T.alloc_var("int32", init=page_size)
-            if now_extra:
-                now_cached = extra_cached
-                now_inverse = extra_page_inverse
-                now_shift = extra_page_shift
-                now_size = extra_page_size
-            if now_extra:
-                load_v4_scales(
-                    coming, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
-                    worker
-                )
+    unit = T.alloc_var("int32", init=cta * share)
+    end = unit + share
+    while unit < end:
+        row = T.truncdiv(unit, span)
+        first = unit - row * span
+        turns = T.min(
+            end - unit,
+            scalars.ceildiv(
+                scalars.anew(topk), TILE
+            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) - first
+        )
+        if (row < t) & (turns > 0):
+            near = scalars.ceildiv(topk, TILE)
+            extra_counted = T.alloc_var("int32", init=extra_topk)
+            if has_extra_lengths != 0:
+                extra_counted = T.max(T.min(extra_topk_length[row], extra_topk), 0)
+            extra_stop = T.min((first + turns - near) * TILE, extra_counted)
+            counted = T.alloc_var("int32", init=topk)
+            if has_lengths != 0:
+                counted = T.max(T.min(topk_length[row], topk), 0)
+            stop = T.min((first + turns) * TILE, counted)
+            of_extra = first >= near
+            known = cached
+            if of_extra:
+                known = extra_cached
+                read_ids(low, high, extra_indices, row, first - scalars.anew(near), extra_stop, lane)
             else:
-                load_v4_scales(
-                    coming, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size, worker
-                )
-            if it > 0:
-                T.mbarrier_wait_parity(
-                    kv_empty[(it - 1) * UNITS % UNIT_STAGES], (((it - 1) * UNITS // UNIT_STAGES) & 1) ^ 1
-                )
-                write_v4_unit_unit_0(kv_s, (it - 1) * UNITS % UNIT_STAGES, words, worker, lane)
-                T.fence_proxy_async()
-                T.mbarrier_arrive(kv_full[(it - 1) * UNITS % UNIT_STAGES])
-            if now_extra:
-                load_v4_unit_unit_0(
-                    words, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
-                    worker
-                )
-            else:
-                load_v4_unit_unit_0(
-                    words, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size, worker
-                )
-            if it > 0:
-                T.mbarrier_wait_parity(
-                    kv_empty[((it - 1) * UNITS + 1) % UNIT_STAGES],
-                    ((((it - 1) * UNITS + 1) // UNIT_STAGES) & 1) ^ 1
-                )
-                write_v4_unit_unit_1(kv_s, ((it - 1) * UNITS + 1) % UNIT_STAGES, words, worker, lane)
-                T.fence_proxy_async()
-                T.mbarrier_arrive(kv_full[((it - 1) * UNITS + 1) % UNIT_STAGES])
-            if now_extra:
-                load_v4_unit_unit_1(
-                    words, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
-                    worker
-                )
-            else:
-                load_v4_unit_unit_1(
-                    words, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size, worker
-                )
-            if it > 0:
-                T.mbarrier_wait_parity(
-                    kv_empty[((it - 1) * UNITS + 2) % UNIT_STAGES],
-                    ((((it - 1) * UNITS + 2) // UNIT_STAGES) & 1) ^ 1
-                )
-                write_v4_unit_unit_2(kv_s, ((it - 1) * UNITS + 2) % UNIT_STAGES, words, worker, lane)
-                T.fence_proxy_async()
-                T.mbarrier_arrive(kv_full[((it - 1) * UNITS + 2) % UNIT_STAGES])
-            if now_extra:
-                load_v4_unit_unit_2(
-                    words, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
-                    worker
-                )
-            else:
-                load_v4_unit_unit_2(
-                    words, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size, worker
-                )
-            if it > 0:
-                T.mbarrier_wait_parity(
-                    kv_empty[((it - 1) * UNITS + 3) % UNIT_STAGES],
-                    ((((it - 1) * UNITS + 3) // UNIT_STAGES) & 1) ^ 1
-                )
-                write_v4_unit_unit_3(kv_s, ((it - 1) * UNITS + 3) % UNIT_STAGES, words, worker, lane)
-                T.fence_proxy_async()
-                T.mbarrier_arrive(kv_full[((it - 1) * UNITS + 3) % UNIT_STAGES])
-            if now_extra:
-                load_v4_unit_unit_3(
-                    words, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
-                    worker
-                )
-            else:
-                load_v4_unit_unit_3(
-                    words, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size, worker
-                )
-            take_scales(words, coming)
-            it = it + 1
+                read_ids(low, high, indices, row, first, stop, lane)
+            for turn in T.serial(turns + 1):
+                vote(in_low, in_high, live, low, high, known)
+                now_low = T.alloc_var("int32", init=low)
+                now_high = T.alloc_var("int32", init=high)
+                now_extra = of_extra
+                of_extra = first + (turn + 1) >= near
+                known = cached
+                if of_extra:
+                    known = extra_cached
+                    read_ids(
+                        low, high, extra_indices, row, first + (turn + 1) - scalars.anew(near), extra_stop,
+                        lane
+                    )
+                else:
+                    read_ids(low, high, indices, row, first + (turn + 1), stop, lane)
+                if live | (turn == turns) & (((row + 1) * span < end) & (row + 1 < t) == False):
+                    now_cached = T.alloc_var("int32", init=cached)
+                    now_inverse = T.alloc_var("int32", init=page_inverse)
+                    now_shift = T.alloc_var("int32", init=page_shift)
+                    now_size = T.alloc_var("int32", init=page_size)
+                    if now_extra:
+                        now_cached = extra_cached
+                        now_inverse = extra_page_inverse
+                        now_shift = extra_page_shift
+                        now_size = extra_page_size
+                    if now_extra:
+                        load_v4_scales(
+                            coming, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift,
+                            now_size, worker
+                        )
+                    else:
+                        load_v4_scales(
+                            coming, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                            worker
+                        )
+                    if it > 0:
+                        T.mbarrier_wait_parity(
+                            kv_empty[(it - 1) * UNITS % UNIT_STAGES],
+                            (((it - 1) * UNITS // UNIT_STAGES) & 1) ^ 1
+                        )
+                        write_v4_unit_unit_0(kv_s, (it - 1) * UNITS % UNIT_STAGES, words, worker, lane)
+                        T.fence_proxy_async()
+                        T.mbarrier_arrive(kv_full[(it - 1) * UNITS % UNIT_STAGES])
+                    if now_extra:
+                        load_v4_unit_unit_0(
+                            words, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift,
+                            now_size, worker
+                        )
+                    else:
+                        load_v4_unit_unit_0(
+                            words, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                            worker
+                        )
+                    if it > 0:
+                        T.mbarrier_wait_parity(
+                            kv_empty[((it - 1) * UNITS + 1) % UNIT_STAGES],
+                            ((((it - 1) * UNITS + 1) // UNIT_STAGES) & 1) ^ 1
+                        )
+                        write_v4_unit_unit_1(kv_s, ((it - 1) * UNITS + 1) % UNIT_STAGES, words, worker, lane)
+                        T.fence_proxy_async()
+                        T.mbarrier_arrive(kv_full[((it - 1) * UNITS + 1) % UNIT_STAGES])
+                    if now_extra:
+                        load_v4_unit_unit_1(
+                            words, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift,
+                            now_size, worker
+                        )
+                    else:
+                        load_v4_unit_unit_1(
+                            words, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                            worker
+                        )
+                    if it > 0:
+                        T.mbarrier_wait_parity(
+                            kv_empty[((it - 1) * UNITS + 2) % UNIT_STAGES],
+                            ((((it - 1) * UNITS + 2) // UNIT_STAGES) & 1) ^ 1
+                        )
+                        write_v4_unit_unit_2(kv_s, ((it - 1) * UNITS + 2) % UNIT_STAGES, words, worker, lane)
+                        T.fence_proxy_async()
+                        T.mbarrier_arrive(kv_full[((it - 1) * UNITS + 2) % UNIT_STAGES])
+                    if now_extra:
+                        load_v4_unit_unit_2(
+                            words, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift,
+                            now_size, worker
+                        )
+                    else:
+                        load_v4_unit_unit_2(
+                            words, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                            worker
+                        )
+                    if it > 0:
+                        T.mbarrier_wait_parity(
+                            kv_empty[((it - 1) * UNITS + 3) % UNIT_STAGES],
+                            ((((it - 1) * UNITS + 3) // UNIT_STAGES) & 1) ^ 1
+                        )
+                        write_v4_unit_unit_3(kv_s, ((it - 1) * UNITS + 3) % UNIT_STAGES, words, worker, lane)
+                        T.fence_proxy_async()
+                        T.mbarrier_arrive(kv_full[((it - 1) * UNITS + 3) % UNIT_STAGES])
+                    if now_extra:
+                        load_v4_unit_unit_3(
+                            words, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift,
+                            now_size, worker
+                        )
+                    else:
+                        load_v4_unit_unit_3(
+                            words, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                            worker
+                        )
+                    take_scales(words, coming)
+                    it = it + 1
+            done = done + 1
+        unit = row * span + span
 
 
 @T.macro
 def mma(
-    indices, extra_indices, cached, extra_cached, splits, q_s, kv_s, p_s, o_t, s_t, q_full, kv_full, kv_empty,
-    s_full, s_empty, p_full, p_empty, o_full, bx, split, extra_end: T.Ref, end: T.Ref, turns: T.Ref,
-    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref,
-    of_extra: T.Ref, lane
+    indices, topk_length, extra_indices, extra_topk_length, has_lengths, cached, has_extra_lengths,
+    extra_cached, ctas, t, topk, extra_topk, splits, q_s, kv_s, p_s, o_t, s_t, q_full, q_empty, kv_full,
+    kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref,
+    in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref, of_extra: T.Ref, lane
 ):
     """Issues every tcgen05.mma and commit."""
-    T.mbarrier_wait_parity(q_full[0], 0)
-    T.fence_proxy_async()
-    T.tcgen05_after_thread_sync()
-    for turn in T.serial(turns + 1):
-        vote(in_low, in_high, live, low, high, known)
-        of_extra = split + (turn + 1) * splits >= scalars.ceildiv(end, TILE)
-        known = cached
-        if of_extra:
-            known = extra_cached
-            read_ids(
-                low, high, extra_indices, bx, split + (turn + 1) * splits - scalars.ceildiv(end, TILE),
-                extra_end, lane
+    share = T.alloc_var(
+        "int32",
+        init=T.truncdiv(
+            scalars.ceildiv(
+                scalars.anew(topk), TILE
+            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) + splits - 1,
+            splits
+        )
+    )
+    span = T.alloc_var("int32", init=share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
+        share = T.truncdiv(
+            t * (
+                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
+            ) + ctas - 1,
+            ctas
+        )
+        if splits == 1:
+            share = T.truncdiv(t + ctas - 1, ctas) * (
+                scalars.ceildiv(scalars.anew(topk), TILE) + scalars.ceildiv(scalars.anew(extra_topk), TILE)
             )
-        else:
-            read_ids(low, high, indices, bx, split + (turn + 1) * splits, end, lane)
-        late = it > 0
-        done = it - 1
-        if live:
-            T.mbarrier_wait_parity(s_empty[it % 2], ((it // 2) & 1) ^ 1)
+    unit = T.alloc_var("int32", init=cta * share)
+    end = unit + share
+    while unit < end:
+        row = T.truncdiv(unit, span)
+        first = unit - row * span
+        turns = T.min(
+            end - unit,
+            scalars.ceildiv(
+                scalars.anew(topk), TILE
+            ) + scalars.ceildiv(scalars.anew(extra_topk), TILE) - first
+        )
+        if (row < t) & (turns > 0):
+            near = scalars.ceildiv(topk, TILE)
+            extra_counted = T.alloc_var("int32", init=extra_topk)
+            if has_extra_lengths != 0:
+                extra_counted = T.max(T.min(extra_topk_length[row], extra_topk), 0)
+            extra_stop = T.min((first + turns - near) * TILE, extra_counted)
+            counted = T.alloc_var("int32", init=topk)
+            if has_lengths != 0:
+                counted = T.max(T.min(topk_length[row], topk), 0)
+            stop = T.min((first + turns) * TILE, counted)
+            of_extra = first >= near
+            known = cached
+            if of_extra:
+                known = extra_cached
+                read_ids(low, high, extra_indices, row, first - scalars.anew(near), extra_stop, lane)
+            else:
+                read_ids(low, high, indices, row, first, stop, lane)
+            T.mbarrier_wait_parity(q_full[0], done & 1)
+            T.fence_proxy_async()
             T.tcgen05_after_thread_sync()
-            for c in T.serial(UNITS):
-                T.mbarrier_wait_parity(
-                    kv_full[(it * UNITS + c) % UNIT_STAGES], ((it * UNITS + c) // UNIT_STAGES) & 1
-                )
-                T.tcgen05_after_thread_sync()
-                # S^T += K Q^T, a unit of the dims
-                tcgen05.multiply_m64(
-                    kv_s, (it * UNITS + c) % UNIT_STAGES, 0, q_s, 0, c * UNIT, s_t, it % 2, HEADS, UNIT,
-                    (c > 0) == False
-                )
-            T.tcgen05_mma_arrive(s_full[it % 2])
-            it = it + 1
-        # The values of a tile follow the scores of the next one, so that softmax never idles.
-        if late & (live | (turn == turns)):
-            T.mbarrier_wait_parity(p_full[0], done & 1)
-            T.tcgen05_after_thread_sync()
-            # o: p also gives its slot back
-            for c in T.serial(UNITS):
-                # O^T += K^T P^T, a unit of the dims
-                T.tcgen05_gemm(
-                    kv_s[(done * UNITS + c) % UNIT_STAGES, :, :], p_s[0, :, :],
-                    o_t[0, :, c * HEADS : c * HEADS + HEADS], transpose_A=True,
-                    clear_accum=(done > 0) == False, mbar=None
-                )
-                T.tcgen05_mma_arrive(kv_empty[(done * UNITS + c) % UNIT_STAGES])
-            T.tcgen05_mma_arrive(p_empty[0])
-            T.tcgen05_mma_arrive(o_full[0])
+            begin = T.alloc_var("int32", init=it)
+            for turn in T.serial(turns + 1):
+                vote(in_low, in_high, live, low, high, known)
+                of_extra = first + (turn + 1) >= near
+                known = cached
+                if of_extra:
+                    known = extra_cached
+                    read_ids(
+                        low, high, extra_indices, row, first + (turn + 1) - scalars.anew(near), extra_stop,
+                        lane
+                    )
+                else:
+                    read_ids(low, high, indices, row, first + (turn + 1), stop, lane)
+                late = it > begin
+                before = it - 1
+                if live:
+                    T.mbarrier_wait_parity(s_empty[it % 2], ((it // 2) & 1) ^ 1)
+                    T.tcgen05_after_thread_sync()
+                    for c in T.serial(UNITS):
+                        T.mbarrier_wait_parity(
+                            kv_full[(it * UNITS + c) % UNIT_STAGES], ((it * UNITS + c) // UNIT_STAGES) & 1
+                        )
+                        T.tcgen05_after_thread_sync()
+                        # S^T += K Q^T, a unit of the dims
+                        tcgen05.multiply_m64(
+                            kv_s, (it * UNITS + c) % UNIT_STAGES, 0, q_s, 0, c * UNIT, s_t, it % 2, HEADS,
+                            UNIT, (c > 0) == False
+                        )
+                    T.tcgen05_mma_arrive(s_full[it % 2])
+                    it = it + 1
+                if turn == turns:
+                    T.tcgen05_mma_arrive(q_empty[0])
+                # The values of a tile follow the scores of the next one, so that softmax never idles.
+                if late & (live | (turn == turns)):
+                    T.mbarrier_wait_parity(p_full[0], before & 1)
+                    T.tcgen05_after_thread_sync()
+                    # o: p also gives its slot back
+                    for c in T.serial(UNITS):
+                        # O^T += K^T P^T, a unit of the dims
+                        T.tcgen05_gemm(
+                            kv_s[(before * UNITS + c) % UNIT_STAGES, :, :], p_s[0, :, :],
+                            o_t[0, :, c * HEADS : c * HEADS + HEADS], transpose_A=True,
+                            clear_accum=(before > begin) == False, mbar=None
+                        )
+                        T.tcgen05_mma_arrive(kv_empty[(before * UNITS + c) % UNIT_STAGES])
+                    T.tcgen05_mma_arrive(p_empty[0])
+                    T.tcgen05_mma_arrive(o_full[0])
+            done = done + 1
+        unit = row * span + span
 
 
 def program():
@@ -987,20 +1189,20 @@ def program():
         extra_page_inverse: T.int32,
         extra_page_shift: T.int32,
         extra_page_size: T.int32,
-        all_resident: T.int32,
+        ctas: T.int32,
     ):
-        with T.Kernel(t, splits, threads=288) as (bx, split):
+        with T.Kernel(ctas, threads=288) as cta:
             T.import_source(leaf_sm100.SOURCE + warps.SOURCE + scalars.SOURCE + fragment.SOURCE)
             q_s = T.alloc_shared((1, HEADS, LATENT_DIM), "bfloat16")
             kv_s = T.alloc_shared((UNIT_STAGES, TILE, UNIT), "bfloat16")
             p_s = T.alloc_shared((TILE_STAGES, TILE, HEADS), "bfloat16")
             red_s = T.alloc_shared((2, HEADS, 4), "float32")
             stat_s = T.alloc_shared((HEADS,), "float32")
-            last_s = T.alloc_shared((1,), "int32")
             o_t = T.alloc_tmem((1, UNIT, UNITS * HEADS), "float32")
             s_t = T.alloc_tmem((128, 4 * HEADS), "float32")
             T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (kv_s, q_s)})
             q_full = T.alloc_barrier([128])
+            q_empty = T.alloc_barrier([1])
             kv_full = T.alloc_barrier([128] * UNIT_STAGES)
             kv_empty = T.alloc_barrier([1] * UNIT_STAGES)
             s_full = T.alloc_barrier([1] * 2)
@@ -1011,12 +1213,7 @@ def program():
 
             thread = T.get_thread_binding()
             lane = thread % 32
-            extra_end = T.alloc_var("int32", init=extra_topk)
-            end = T.alloc_var("int32", init=topk)
-            turns = T.alloc_var("int32", init=0)
-            turns = T.truncdiv(
-                scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits - 1, splits
-            )
+            done = T.alloc_var("int32", init=0)
             it = T.alloc_var("int32", init=0)
             low = T.alloc_var("int32", init=0)
             high = T.alloc_var("int32", init=0)
@@ -1026,45 +1223,28 @@ def program():
             known = T.alloc_var("int32", init=0)
             of_extra = T.alloc_var("bool", init=False)
             # A launch of TileLang starts when the kernel before it has ended.
-            if has_extra_lengths != 0:
-                extra_end = T.max(T.min(extra_topk_length[bx], extra_topk), 0)
-                turns = T.truncdiv(
-                    scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits - 1,
-                    splits
-                )
-            if has_lengths != 0:
-                end = T.max(T.min(topk_length[bx], topk), 0)
-                turns = T.truncdiv(
-                    scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits - 1,
-                    splits
-                )
-            of_extra = split >= scalars.ceildiv(end, TILE)
-            known = cached
-            if of_extra:
-                known = extra_cached
-                read_ids(low, high, extra_indices, bx, split - scalars.ceildiv(end, TILE), extra_end, lane)
-            else:
-                read_ids(low, high, indices, bx, split, end, lane)
             if thread < 128:
                 softmax(
-                    q_rows, indices, extra_indices, attn_sink, out, lse, o_partial, lse_partial, arrivals,
-                    sm_scale, lse_scale, empty_lse, cached, extra_cached, all_resident, splits, q_s, p_s,
-                    red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty, p_full, p_empty, o_full, bx,
-                    split, extra_end, end, turns, it, low, high, in_low, in_high, live, known, of_extra,
-                    thread, lane
+                    q_rows, indices, topk_length, extra_indices, extra_topk_length, attn_sink, out, lse,
+                    o_partial, lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths, cached,
+                    has_extra_lengths, extra_cached, ctas, t, topk, extra_topk, splits, q_s, p_s, red_s,
+                    stat_s, o_t, s_t, q_full, q_empty, s_full, s_empty, p_full, p_empty, o_full, cta, done,
+                    it, low, high, in_low, in_high, live, known, of_extra, thread, lane
                 )
             elif thread < 256:
                 producer(
-                    kv_pages, indices, extra_kv_pages, extra_indices, cached, page_inverse, page_shift,
-                    page_size, extra_cached, extra_page_inverse, extra_page_shift, extra_page_size, splits,
-                    kv_s, kv_full, kv_empty, bx, split, extra_end, end, turns, it, low, high, in_low, in_high,
-                    live, known, of_extra, thread, lane
+                    kv_pages, indices, topk_length, extra_kv_pages, extra_indices, extra_topk_length,
+                    has_lengths, cached, page_inverse, page_shift, page_size, has_extra_lengths, extra_cached,
+                    extra_page_inverse, extra_page_shift, extra_page_size, ctas, t, topk, extra_topk, splits,
+                    kv_s, kv_full, kv_empty, cta, done, it, low, high, in_low, in_high, live, known, of_extra,
+                    thread, lane
                 )
             else:
                 mma(
-                    indices, extra_indices, cached, extra_cached, splits, q_s, kv_s, p_s, o_t, s_t, q_full,
-                    kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, bx, split, extra_end, end,
-                    turns, it, low, high, in_low, in_high, live, known, of_extra, lane
+                    indices, topk_length, extra_indices, extra_topk_length, has_lengths, cached,
+                    has_extra_lengths, extra_cached, ctas, t, topk, extra_topk, splits, q_s, kv_s, p_s, o_t,
+                    s_t, q_full, q_empty, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, cta,
+                    done, it, low, high, in_low, in_high, live, known, of_extra, lane
                 )
             # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()

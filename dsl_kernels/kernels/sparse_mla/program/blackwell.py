@@ -42,6 +42,7 @@ from .common import (
     head_block,
     head_blocks,
     heads_of_call,
+    lacks_registers,
     merge_splits,
     padded_heads,
     queries,
@@ -147,11 +148,6 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         min_ctas_per_sm=1,
         resident=dim("splits") - 1 if walks else dim("all_resident"),
     )  # fmt: skip
-
-
-def _lacks_registers(m: Recorder) -> bool:
-    """Whether a thread of softmax has none left for places that do not change from query to query: it has 64 heads."""
-    return goes_on(m.k) and bool(m.c.n == 64)
 
 
 def _number_of_query(walk: Walk | TilesInTurn) -> Value:
@@ -337,7 +333,7 @@ def _copy_queries(walk: Walk | TilesInTurn, row: Value, use: Value) -> None:
             m.c.head_block,
             columns=width,
             heads=heads_of_call(m),
-            at_once=COPIES if _lacks_registers(m) else None,
+            at_once=COPIES if lacks_registers(m.k) else None,
         )
     q.commit()
 
@@ -423,7 +419,7 @@ def _leave_output(walk: Walk | TilesInTurn, begin: Value) -> None:
     if isinstance(walk, TilesInTurn):
         part, parts, counter = parts_of_query(walk, row)
         if parts > 1:
-            write(walk.o_partial, walk.lse_partial, anew(part) if _lacks_registers(m) else part)
+            write(walk.o_partial, walk.lse_partial, anew(part) if lacks_registers(m.k) else part)
             m.count_in("arrivals", counter, "softmax")
         else:
             write(walk.out, walk.lse, None)

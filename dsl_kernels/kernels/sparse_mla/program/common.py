@@ -118,12 +118,20 @@ def goes_on(k: SimpleNamespace) -> bool:
     """Whether a CTA on Blackwell goes on from query to query.
 
     Kernels with heads on M do. With heads on N, kernels do whose threads gather whole blocks of heads, but for 64 and 128
-    heads of V4's tokens, and of bf16 rows, for which kernels with heads on M are there too.
+    heads of bf16 rows, for which kernels with heads on M are there too.
     """
     if hasattr(k, "stages"):
         return False
-    heads = (8, 16, 32, 64, 128) if k.kv in ("nope", "fp8") else (8, 16, 32)
+    heads = (8, 16, 32) if k.kv == "bf16" else (8, 16, 32, 64, 128)
     return is_lone(k) or k.tile == 128 or (k.gather == "cp_async" and k.heads in heads)
+
+
+def lacks_registers(k: SimpleNamespace) -> bool:
+    """Whether a thread that goes on has none left for what does not change from query to query: its 64 heads lie on N.
+
+    Such places and numbers are found anew for each query.
+    """
+    return goes_on(k) and not is_lone(k) and k.tile == 64 and head_block(k) == 64
 
 
 def shares_out(k: SimpleNamespace) -> bool:

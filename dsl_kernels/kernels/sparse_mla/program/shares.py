@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ....device.torch.scalars import anew
 from ....tile.frontend import Boolean, Int32, State, inline, recorded
 from ....tile.text import Expr, Recorder, Value, ceildiv, minimum
 from ..leaves import gather as leaf_gather
-from .common import Ids, Kernel, Scopes, head_blocks, ids_that_count, one_block, unpacked
+from .common import Ids, Kernel, Scopes, head_blocks, ids_that_count, lacks_registers, one_block, unpacked
 
 
 class Units(State, Kernel):
@@ -133,11 +134,12 @@ def _stop_of_extra(walk: TilesOfTwoScopes | TwoScopesInTurn, tiles: Value) -> Va
 def _read_scope(walk: TilesOfTwoScopes | TwoScopesInTurn, tile: Value) -> None:
     """Read the ids of a tile of the query, of the scope that it is of."""
     ids = walk.low, walk.high
+    near = inline(anew(walk.near) if lacks_registers(walk.m.k) else walk.near)
     walk.of_extra = tile >= walk.near
     walk.known = walk.cached
     if walk.of_extra:
         walk.known = walk.extra_cached
-        leaf_gather.read_ids(walk.m, *ids, walk.extra_indices, walk.row, tile - walk.near, walk.extra_stop)
+        leaf_gather.read_ids(walk.m, *ids, walk.extra_indices, walk.row, tile - near, walk.extra_stop)
     else:
         leaf_gather.read_ids(walk.m, *ids, walk.indices, walk.row, tile, walk.stop)
 
@@ -321,6 +323,8 @@ def units_of_query(m: Recorder) -> Value:
     """Units of a query: tiles, or pairs of them."""
     tiles = inline(ceildiv(Kernel(m).topk, _tokens(m)))
     if m.k.kv == "v4":
+        if lacks_registers(m.k):
+            return ceildiv(anew(Kernel(m).topk), m.k.tile) + ceildiv(anew(Kernel(m).extra_topk), m.k.tile)
         return tiles + ceildiv(Kernel(m).extra_topk, m.k.tile)
     return (tiles + 1) // 2 if m.c.unit == 2 else tiles
 
