@@ -30,6 +30,7 @@ from .errors import (
     UnsupportedInstruction,
 )
 from .explain import Explanation, explain
+from .im2col import Im2col
 from .interleaving import Interleaving, interleavings
 from .launch import explore, launch, launch_each
 from .raw import RawArguments, Region
@@ -43,6 +44,7 @@ __all__ = [
     "Event",
     "Explanation",
     "Finding",
+    "Im2col",
     "Interleaving",
     "InternalError",
     "LaunchError",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from ..arguments import is_plain_tensor, shown
 from ..dtypes import BY_TORCH_NAME
 from .errors import LaunchError, checked
+from .im2col import Im2col
 from .isa.base import GENERIC_PARAM, TYPES
 from .ptx import Entry, Param
 
@@ -73,11 +74,12 @@ def as_array(x: Any, name: str) -> Array | None:
 @checked
 @dataclass(frozen=True)
 class TensorMap:
-    """A tiled tensor map (what ``cuTensorMapEncodeTiled`` would be given), over a numpy array or torch CPU tensor.
+    """A tensor map (what ``cuTensorMapEncodeTiled`` would be given), over a numpy array or torch CPU tensor.
 
     ``box``, ``dims`` and ``strides`` are innermost first, as in CUDA; ``strides`` are in bytes and leave out the
     innermost. ``dims`` and ``strides`` default to the array's own. ``fill`` is "zero" or "nan". A ``dtype`` of "e2m1" has two
-    elements a byte, in memory as in shared memory; ``dims`` and ``box`` count elements.
+    elements a byte, in memory as in shared memory; ``dims`` and ``box`` count elements. With ``im2col`` it is what
+    ``cuTensorMapEncodeIm2col`` would be given, and ``box`` is the channels of a pixel and the pixels of a column.
     """
 
     array: Any
@@ -88,6 +90,7 @@ class TensorMap:
     fill: str = "zero"
     dtype: str | None = None
     offset: int = 0  # bytes from the array's start to the map's base
+    im2col: Im2col | None = None
 
     def row(self, address: int, base: int, a: Array, name: str) -> list[int]:
         """The row that the core takes; checks the limits of the hardware."""
@@ -113,13 +116,15 @@ class TensorMap:
             raise bad(f"sizes and strides are integers ({error})") from None
         if len(strides) == len(dims):  # the innermost stride was given too
             strides = strides[1:]
-        if not 1 <= len(dims) <= 5 or len(box) != len(dims) or len(strides) != len(dims) - 1:
+        walked = self.im2col is not None
+        if not 1 <= len(dims) <= 5 or (len(box) != len(dims) and not walked) or len(strides) != len(dims) - 1:
             raise bad(f"rank: {len(dims)} dimensions, {len(box)} box sizes, {len(strides)} strides")
+        pixels, lower, upper, steps = self._walk(dims, box, kind, bad)
         if self.swizzle not in SWIZZLES:
             raise bad(f"swizzle {shown(self.swizzle)} is not one of {', '.join(SWIZZLES)}")
         if self.fill not in ("zero", "nan"):
             raise bad(f"fill {shown(self.fill)} is neither zero nor nan")
-        if any(not 1 <= b <= 256 for b in box):
+        if not walked and any(not 1 <= b <= 256 for b in box):
             raise bad(f"box {shown(box)} is outside 1 to 256")
         if any(not 0 <= d <= 1 << 32 for d in dims):
             raise bad(f"dimensions {shown(dims)} are outside 0 to 2^32")
@@ -142,8 +147,19 @@ class TensorMap:
         def five(v: list[int], fill: int) -> list[int]:
             return [*v, *[fill] * (5 - len(v))]
 
-        return [address, base + offset, len(dims), size, *five(dims, 1), *five([size, *strides], 0), *five(box, 1),
-                *five([], 1), SWIZZLES[self.swizzle], int(self.fill == "nan"), TYPES[kind], 0]  # fmt: skip
+        return [address, base + offset, len(dims), size, *five(dims, 1), *five([size, *strides], 0),
+                *five(box[:1] if walked else box, 1), 1, *steps, 1, SWIZZLES[self.swizzle], int(self.fill == "nan"),
+                TYPES[kind], 0, pixels, *lower, *upper]  # fmt: skip
+
+    def _walk(
+        self, dims: list[int], box: list[int], kind: str, bad: Callable[[str], LaunchError]
+    ) -> tuple[int, list[int], list[int], list[int]]:
+        """Pixels a column (0: a tiled map), corners and steps; each of three."""
+        if self.im2col is None:
+            return 0, [0] * 3, [0] * 3, [1] * 3
+        if kind == "e2m1":
+            raise bad("im2col maps of elements of 4 bits are not supported")
+        return self.im2col.fields(dims, box, bad)
 
 
 #: types of maps by their number in the image
@@ -163,13 +179,28 @@ _HELD = {
 }
 
 
+#: The lowest four bits of a map's image where it is of im2col: the emulator's own, since the hardware's bits are not known.
+IM2COL_IMAGE = 15
+
+
 def map_image(row: Sequence[int]) -> bytes:
-    """The 128 bytes that a kernel finds where a tensor map was passed: opaque to it, as core/exec_map.cpp reads them."""
+    """The 128 bytes that a kernel finds where a tensor map was passed: opaque to it, as core/exec_map.cpp reads them.
+
+    A map of im2col says that it is one and no more: the core takes it at its own place alone.
+    """
     base, rank = row[1:3]
     dims, strides, box, steps = (row[i : i + 5] for i in (4, 9, 14, 19))
     swizzle, fill, type_, interleave = row[24:28]
     atom = int(swizzle == SWIZZLES["128B_atom_32B"])
-    flags = 2 | (rank - 1) << 4 | _held(type_) << 7 | interleave << 11 | (swizzle - atom) << 13 | fill << 15
+    pixels = row[28]
+    flags = (
+        (IM2COL_IMAGE if pixels else 2)
+        | (rank - 1) << 4
+        | _held(type_) << 7
+        | interleave << 11
+        | (swizzle - atom) << 13
+        | fill << 15
+    )
     upper = sum((s >> 36 & 15) << 4 * i for i, s in enumerate(strides[1:]))
     spans = sum((s - 1) << 3 * i for i, s in enumerate(steps))
     return struct.pack("<QI4II5IHx5B68x", base, flags | 1 << 18 | atom << 31, *((s >> 4) & 0xFFFFFFFF for s in strides[1:]),

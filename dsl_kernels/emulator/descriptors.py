@@ -1,9 +1,9 @@
 """The 128 bytes that a tensor copy reads: described, written and recognised.
 
 The driver's own encoding is opaque. Two forms are understood here: that of :meth:`Descriptor.encode`, which holds the
-arguments of ``cuTensorMapEncodeTiled`` as they are, and that of host code which CuTe DSL generates, which writes the
+arguments of ``cuTensorMapEncodeTiled`` or ``cuTensorMapEncodeIm2col`` as they are, and that of host code which CuTe DSL generates, which writes the
 hardware's bits itself. Of those bits only the fields below were found, by comparing what such host code writes for
-known tensors; what does not look like them is no descriptor.
+known tensors; what does not look like them is no descriptor. How the hardware's bits say im2col is not known.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ..arguments import shown
 from .arguments import SWIZZLES, Array, TensorMap
 from .errors import LaunchError, checked
+from .im2col import Im2col
 
 SIZE = 128  # bytes of a descriptor
 ALIGN = 64  # where one may begin
@@ -42,7 +43,7 @@ _FILLS = ("zero", "nan")
 _NO_ARRAY = Array("", 0, 0, 0, (0, 0), (), (), 1, "u8", True, None)  # a map that states all sizes asks none
 
 _TAG = b"EmuTMap1"
-_FORM = struct.Struct("<8sQ5Q4Q5H5BBBBBB")
+_FORM = struct.Struct("<8sQ5Q4Q5H5BBBBBBB6h")
 # Types by the number in the descriptor's bits, where that differs from CUtensorMapDataType.
 _HARDWARE_TYPES = {8: 10, 9: 8, 10: 9, 11: 13, 12: 14}
 
@@ -50,9 +51,10 @@ _HARDWARE_TYPES = {8: 10, 9: 8, 10: 9, 11: 13, 12: 14}
 @checked
 @dataclass(frozen=True)
 class Descriptor:
-    """A tiled tensor map as the driver's call describes it: over addresses, not over tensors.
+    """A tensor map as the driver's call describes it: over addresses, not over tensors.
 
-    Sizes are innermost first. ``strides`` are bytes and leave out the innermost dimension, ``data_type``,
+    Corners (``lower`` and ``upper``, of every dimension between channels and images) make it one of
+    ``cuTensorMapEncodeIm2col``, whose ``box`` is (channels per pixel, pixels per column). Sizes are innermost first. ``strides`` are bytes and leave out the innermost dimension, ``data_type``,
     ``swizzle``, ``interleave`` and ``fill`` are the enumerators of cuda.h.
     """
 
@@ -65,6 +67,8 @@ class Descriptor:
     swizzle: int = 0
     interleave: int = 0
     fill: int = 0
+    lower: Sequence[int] = ()
+    upper: Sequence[int] = ()
 
     def encode(self) -> bytes:
         """128 bytes that the emulator recognises wherever a kernel's parameters or memory hold them."""
@@ -77,7 +81,8 @@ class Descriptor:
         try:
             body = _FORM.pack(
                 _TAG, self.address, *padded(self.dims, 5), *padded(self.strides, 4), *padded(self.box, 5),
-                *padded(steps, 5), rank, self.data_type, self.swizzle, self.interleave, self.fill,
+                *padded(steps, 5), rank, self.data_type, self.swizzle, self.interleave, self.fill, len(self.lower),
+                *padded(self.lower, 3), *padded(self.upper, 3),
             )  # fmt: skip
         except struct.error as error:
             raise LaunchError(f"tensor map {shown(self)}: {error}") from None
@@ -89,10 +94,11 @@ class Descriptor:
         if len(data) < SIZE or data[: len(_TAG)] != _TAG:
             return None
         v = _FORM.unpack(data[: _FORM.size])
-        rank, data_type, swizzle, interleave, fill = v[21:26]
+        rank, data_type, swizzle, interleave, fill, corners = v[21:27]
+        box = 2 if corners else rank
         return Descriptor(
-            v[1], data_type, v[2 : 2 + rank], v[7 : 7 + rank - 1], v[11 : 11 + rank], v[16 : 16 + rank],
-            swizzle, interleave, fill,
+            v[1], data_type, v[2 : 2 + rank], v[7 : 7 + rank - 1], v[11 : 11 + box], v[16 : 16 + rank],
+            swizzle, interleave, fill, v[27 : 27 + corners], v[30 : 30 + corners],
         )  # fmt: skip
 
     @staticmethod
@@ -143,7 +149,10 @@ class Descriptor:
         steps = list(self.element_strides) or [1] * len(self.dims)
         if len(steps) != len(self.dims) or any(not 1 <= s <= 8 for s in steps):
             raise bad(f"element strides {shown(steps)} are outside 1 to 8")
-        tiled = TensorMap(
+        walked = bool(self.lower or self.upper)
+        if walked and steps[-1] != 1:
+            raise bad(f"element strides {shown(steps)}: an im2col map goes through the images one by one")
+        described = TensorMap(
             None,
             list(self.box),
             _SWIZZLE_NAMES[self.swizzle],
@@ -151,8 +160,9 @@ class Descriptor:
             list(self.strides),
             _FILLS[self.fill],
             DATA_TYPES[self.data_type],
+            im2col=Im2col(list(self.lower), list(self.upper), steps[1:-1]) if walked else None,
         )
-        row = tiled.row(at, self.address, _NO_ARRAY, name)
+        row = described.row(at, self.address, _NO_ARRAY, name)
         row[19 : 19 + len(steps)] = steps
         return row
 

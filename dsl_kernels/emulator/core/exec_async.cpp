@@ -59,6 +59,35 @@ std::vector<Row> rows_of(const TensorMapRow& t, int dims, const s64* coord, bool
   return out;
 }
 
+// PTX ISA, im2col mode: the pixels of a column, from the coordinates on through the bounding box in steps, then through the
+// box of the next image. The offsets move every pixel by as much: what they move out of the image counts as outside.
+std::vector<Row> column_of(const TensorMapRow& t, int dims, const s64* coord, const s64* offsets, s64& row_bytes) {
+  std::vector<Row> out;
+  s64 es = t.elem_bytes, at[5], from = std::clamp<s64>(-coord[0], 0, t.box[0]), to = std::clamp<s64>(t.dims[0] - coord[0], from, t.box[0]);
+  row_bytes = t.box[0] * es;
+  std::copy(coord, coord + dims, at);
+  for (s64 pixel = 0; pixel < t.pixels; pixel++) {
+    Row r;
+    r.offset = u64(pixel * pitch_of(t)), r.global = u64(t.base) + u64(coord[0] * es);
+    bool in = to > from;
+    for (int d = 1; d < dims; d++) {
+      s64 k = at[d] + (d < dims - 1 ? offsets[d - 1] : 0);
+      in &= k >= 0 && k < t.dims[d];
+      r.global += u64(k) * u64(t.strides[d]);
+    }
+    if (in) r.inside_from = u64(from * es), r.inside_to = u64(to * es);
+    out.push_back(r);
+    int d = 1;
+    for (; d < dims - 1; d++) {
+      at[d] += t.elem_strides[d];
+      if (at[d] <= t.dims[d] - 1 + t.upper[d - 1]) break;
+      at[d] = t.lower[d - 1];
+    }
+    if (d == dims - 1) at[d]++;
+  }
+  return out;
+}
+
 // A map of tf32 rounds what it loads.
 void round_tf32(u8* p, u64 n) {
   for (u64 i = 0; i + 4 <= n; i += 4) {
@@ -221,7 +250,7 @@ Flow Exec::bulk() {
 }
 
 void Exec::tma() {
-  bool load = in.op == OP_tma_load, gather = in.m[1];
+  bool load = in.op == OP_tma_load, gather = in.m[1] == 1, im2col = in.m[1] == 2;
   int dims = int(in.m[0]), nc = gather ? 5 : dims, red = load ? -1 : int(in.m[2]);
   if (gather && dims != 2) unsupported("gather4 and scatter4 take a 2-dimensional map");
   Val a, bar, map, cast;
@@ -231,6 +260,8 @@ void Exec::tma() {
   get(k++, map, true, "tensor map address");
   std::vector<Val> cv(nc);
   for (int i = 0; i < nc; i++) get(k++, cv[i], true, "coordinate");
+  std::vector<Val> ov(load && im2col ? size_t(dims - 2) : 0);
+  for (Val& v : ov) get(k++, v, true, "im2col offset");
   bool multicast = load && in.m[2];
   if (multicast) get(k++, cast, true, "multicast mask");
   Machine* m = &M;
@@ -256,6 +287,7 @@ void Exec::tma() {
     u64 ma = map[l];
     auto t = std::make_shared<const TensorMapRow>(M.map_at(w, pc, ma));
     if (t->rank != dims) M.fatal("tensor-map", &w, pc, "a " + std::to_string(dims) + "-D copy with a map of rank " + std::to_string(t->rank));
+    if (im2col != (t->pixels > 0)) M.fatal("tensor-map", &w, pc, im2col ? "an im2col copy with a tiled map" : "a tiled copy with an im2col map");
     if (gather && t->box[1] != 1) M.fatal("tensor-map", &w, pc, "gather4 and scatter4 need a box of one row, the map has " + std::to_string(t->box[1]));
     s64 coord[5];
     for (int i = 0; i < nc; i++) coord[i] = sign_extend(cv[i][l], 32);
@@ -264,16 +296,27 @@ void Exec::tma() {
     if (coord[0] * t->elem_bytes % (16 * per))
       M.fatal("tensor-coordinate", &w, pc, "the innermost coordinate " + std::to_string(coord[0]) + " is no multiple of 16 bytes for elements of " + (per > 1 ? "4 bits" : std::to_string(t->elem_bytes)));
     coord[0] /= per;
-    for (int i = 0; i < nc && !load && !gather; i++)
+    s64 offsets[3] = {};
+    for (size_t i = 0; i < ov.size(); i++) {
+      offsets[i] = s64(low(ov[i][l], 16));
+      s64 most = dims == 3 ? 0xFFFF : dims == 4 ? 0xFF : 0x1F;
+      if (offsets[i] > most) M.fatal("tensor-coordinate", &w, pc, "the im2col offset " + std::to_string(offsets[i]) + " exceeds " + std::to_string(most) + ", the most of a " + std::to_string(dims) + "-D copy");
+    }
+    for (int i = 1; i < nc - 1 && im2col; i++) {
+      s64 first = t->lower[i - 1], last = t->dims[i] - 1 + t->upper[i - 1];
+      if (coord[i] < first || coord[i] > last)
+        M.fatal("tensor-coordinate", &w, pc, "the filter's base " + std::to_string(coord[i]) + " in dimension " + std::to_string(i) + " is outside of the bounding box, from " + std::to_string(first) + " to " + std::to_string(last));
+    }
+    for (int i = 0; i < nc && !load && !gather && !im2col; i++)
       if (coord[i] < 0) M.fatal("tensor-coordinate", &w, pc, "a tensor store starts at the negative coordinate " + std::to_string(coord[i]));
-    u64 box = gather ? 4 : 1;
-    for (int i = 1; i < dims && !gather; i++) box *= u64(t->box[i]);
+    u64 box = gather ? 4 : im2col ? u64(t->pixels) : 1;
+    for (int i = 1; i < dims && !gather && !im2col; i++) box *= u64(t->box[i]);
     if (box * u64(pitch_of(*t)) > u64(M.cfg.smem_end)) {
       M.fatal("out-of-bounds-shared", &w, pc, "the box of the tensor map has " + std::to_string(box) + " rows of " + std::to_string(pitch_of(*t)) +
               " bytes, more than the CTA's shared memory");
     }
     s64 row_bytes;
-    auto rows = std::make_shared<std::vector<Row>>(rows_of(*t, dims, coord, gather, row_bytes));
+    auto rows = std::make_shared<std::vector<Row>>(im2col ? column_of(*t, dims, coord, offsets, row_bytes) : rows_of(*t, dims, coord, gather, row_bytes));
     u64 n = u64(row_bytes), total = n * rows->size(), extent = rows->back().offset + n, sa = a[l] >= WIN_SHARED ? a[l] - WIN_SHARED : a[l];
     u32 clk, slot = M.take_slot(*c.cluster, clk);
     if (load) {

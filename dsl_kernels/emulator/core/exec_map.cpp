@@ -31,6 +31,7 @@ struct Image {
     upper = (upper & ~(15u << (4 * i))) | u32(v >> 36 & 15) << (4 * i);
   }
   void set_step(int i, u64 v) { steps = u16((steps & ~(7u << (3 * i))) | u32(v - 1) << (3 * i)); }
+  bool is_im2col() const { return field(0, 4) == 15; }  // the emulator's own mark of a map that stays where it was passed
   bool is_map() const { return field(0, 4) == 2 && field(RANK, 3) < 5 && field(18, 1); }
   enum Bits : int { RANK = 4, TYPE = 7, INTERLEAVE = 11, SWIZZLE = 13, FILL = 15, ATOM = 31 };  // the last is the emulator's own
 };
@@ -110,6 +111,7 @@ void Exec::tensormap() {
     M.note_read(at, sizeof(Image), acc, w, pc, "tensormap.replace");
     Image m;
     std::memcpy(&m, at.p, sizeof(Image));
+    if (m.is_im2col()) unsupported("tensormap.replace on an im2col map");
     if (!m.is_map()) M.fatal("tensor-map", &w, pc, "tensormap.replace on 128 bytes that are no tensor map");
     u64 v = value[l], k = many ? ordinal[l] : 0;
     if (k > (field == F_STRIDE ? 3u : 4u)) M.fatal("tensor-map", &w, pc, "tensormap.replace of ordinal " + std::to_string(k));
@@ -156,11 +158,17 @@ void Exec::acquire_map() {
 
 // The map that a tensor copy names.
 TensorMapRow Machine::map_at(Warp& w, int pc, u64 address) {
-  if (auto it = maps.find(address); it != maps.end()) return in_bytes(it->second);
+  if (auto it = maps.find(address); it != maps.end()) {
+    const TensorMapRow& t = it->second;
+    for (int i = 1; i < t.rank && !t.pixels; i++)
+      if (t.elem_strides[i] != 1) fatal("tensor-map", &w, pc, "the tensor map at " + hex(address) + " cannot be used: element stride " + std::to_string(t.elem_strides[i]) + ", where the emulator knows 1 alone");
+    return in_bytes(t);
+  }
   if (maps.count(address + WIN_PARAM)) fatal("tensor-map", &w, pc, "the tensor map's address is one of the parameter space: convert it with cvta.param");
   GlobalRegion* r = region_of(address);
   Image m{};
   if (r && within(address, 128, u64(r->r.base + r->r.size))) std::memcpy(&m, reinterpret_cast<u8*>(r->r.host) + (address - u64(r->r.base)), sizeof(Image));
+  if (m.is_im2col()) fatal("tensor-map", &w, pc, "the tensor map at " + hex(address) + " is a copy of an im2col map, of which the emulator knows no bits: use it where it was passed");
   if (!m.is_map()) fatal("tensor-map", &w, pc, "no tensor map was passed at address " + hex(address));
   if (address % 64) fatal("tensor-map", &w, pc, "the tensor map at " + hex(address) + " is not aligned to 64 bytes");
   Loc at = global_at(w, pc, address, 128, "tensor copy", false);

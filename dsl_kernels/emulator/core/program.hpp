@@ -78,6 +78,7 @@ struct TensorMapRow {
   s64 address;  // generic address of the 128-byte descriptor
   s64 base;     // emulated global address of the tensor
   s64 rank, elem_bytes, dims[5], strides[5], box[5], elem_strides[5], swizzle, nan_fill, type, interleave;
+  s64 pixels, lower[3], upper[3];  // of im2col maps: pixels a column (0: a tiled map) and the corners of the bounding box
 };
 
 struct Program {

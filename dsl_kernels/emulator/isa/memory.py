@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from ..ptx import Addr, Imm, Reg, Sink, Vec
 from .base import BITS, SPACES, Ctx, decoder
 
@@ -241,11 +239,19 @@ def _bulk(c: Ctx, reduce: bool) -> None:
 
 
 def _tensor_copy(c: Ctx, reduce: bool) -> None:
-    """m0 dimensions, m1 mode (0 tile, 1 gather4/scatter4), m2 multicast / reduction, m3 cta_group."""
+    """m0 dimensions, m1 mode (0 tile, 1 gather4/scatter4, 2 im2col), m2 multicast / reduction, m3 cta_group.
+
+    Offsets of im2col follow the coordinates of a load.
+    """
     dims = c.choose({f"{i}d": i for i in range(1, 6)}, what="dimension")
     mode = 1 if c.take("tile::gather4") or c.take("tile::scatter4") else 0
-    if any(re.match(r"im2col", t) for t in c.tokens):
-        raise c.fail("im2col copies are not supported")
+    if any(t.startswith("im2col::") for t in c.tokens):
+        raise c.fail("of the im2col modes .im2col and .im2col_no_offs are supported, im2col::w is not")
+    loads = "mbarrier::complete_tx::bytes" in c.tokens
+    if c.take("im2col" if loads else "im2col_no_offs"):
+        if mode or dims < 3:
+            raise c.fail(".im2col takes tensors of 3 to 5 dimensions, and no other mode")
+        mode = 2
     c.drop("tile")
     group = c.choose({"cta_group::1": 1, "cta_group::2": 2}, 0)
     if c.take("mbarrier::complete_tx::bytes"):
@@ -253,17 +259,20 @@ def _tensor_copy(c: Ctx, reduce: bool) -> None:
         if not ((c.take("shared::cluster") or c.take("shared::cta")) and c.take("global")):
             raise c.fail("unknown direction of a tensor copy")
         c.done()
-        c.count(4 if multicast else 3)
-        dst, src, bar, *mask = c.ops
-        tensor_map, coords = _map(c, src, 5 if mode else dims)
-        c.emit("tma_load", m=[dims, mode, multicast, group], ops=[dst, bar, tensor_map, *coords, *mask])
+        c.count(3 + (mode == 2) + multicast)
+        dst, src, bar, *rest = c.ops
+        tensor_map, coords = _map(c, src, 5 if mode == 1 else dims)
+        offsets = c.vector(rest.pop(0), dims - 2, "im2col offsets") if mode == 2 else []
+        c.emit(
+            "tma_load", m=[dims, mode, multicast, group], ops=[dst, bar, tensor_map, *coords, *offsets, *rest]
+        )
     elif c.take("bulk_group"):
         red = c.choose(RED, what="reduction") if reduce else -1
         if not (c.take("global") and c.take("shared::cta")):
             raise c.fail("unknown direction of a tensor copy")
         c.done()
         c.count(2)
-        tensor_map, coords = _map(c, c.ops[0], 5 if mode else dims)
+        tensor_map, coords = _map(c, c.ops[0], 5 if mode == 1 else dims)
         c.emit("tma_store", m=[dims, mode, red], ops=[c.ops[1], tensor_map, *coords])
     else:
         raise c.fail("unknown completion of a tensor copy")
