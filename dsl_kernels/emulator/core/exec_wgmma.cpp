@@ -1,5 +1,5 @@
 // wgmma: every warp of the warpgroup works on its 16 rows; groups complete in order, asynchronously.
-#include "operand.hpp"
+#include "sparse.hpp"
 
 namespace emu {
 
@@ -30,6 +30,8 @@ Flow Exec::wgmma() {
   }
   int N = int(in.m[0]), K = int(in.m[1]), nd = int(in.m[6]), ta = int(in.ty), tb = int(in.ty2);
   bool half = in.m[2], a_regs = in.m[3], trans_a = in.m[4] & 1, trans_b = in.m[4] & 2, neg_a = in.m[5] & 1, neg_b = in.m[5] & 2;
+  const Sparsity sparsity(in.m[7]);
+  const int stored = sparsity.sparse ? K / 2 : K;  // elements of a row of A that are there
   if (nd != (half ? N / 4 : N / 2)) unsupported("wgmma with " + std::to_string(nd) + " accumulator registers for N = " + std::to_string(N));
   int at_b = nd + (a_regs ? 4 : 1);
   std::vector<int> d(nd), areg(4, -1);
@@ -57,6 +59,14 @@ Flow Exec::wgmma() {
     for (int r : d)
       if (w.init[size_t(r)] != ~0u && !w.busy[size_t(r)])
         M.find("uninit-register", true, &w, pc, "wgmma accumulates onto a register that was never written");
+  std::vector<int> columns;
+  if (sparsity.sparse) {
+    // A row of B has 64 bytes then, and where the second half lies is nowhere said.
+    if (!trans_b && bdesc >> 62 == 3) unsupported("wgmma.mma_async.sp with a K-major B in a swizzle of 32 bytes");
+    Val meta;
+    get(at_b + 2, meta, false, "metadata");
+    columns = sparse_columns(M, w, pc, meta.v, meta.valid, ta, K, sparsity);
+  }
   u64 group = w.wgmma_open;
   for (int r : d) w.busy[size_t(r)] = 2, w.wgmma_regs.push_back({group, r});
   for (int r : areg)
@@ -72,19 +82,19 @@ Flow Exec::wgmma() {
   M.launch_async(w.wgmma_queue, std::make_shared<AsyncOp>(AsyncOp{"wgmma", &w, pc, at, [=] {
     Access acc = m->async_access(*wp, actor, u32(group), p, *at);
     int row0 = 16 * (wp->index % 4), width = TYPE_BITS[ta], E = 32 / width;
-    Tile a(16, K);
+    Tile a(16, stored);
     if (a_regs) {
       for (int t = 0; t < 32; t++)
         for (int r = 0; r < 4; r++)
           for (int e = 0; e < E; e++)
-            a.v[size_t((t / 4 + 8 * (r & 1)) * K + E * (t % 4) + e + 4 * E * (r >> 1))] =
+            a.v[size_t((t / 4 + 8 * (r & 1)) * stored + E * (t % 4) + e + 4 * E * (r >> 1))] =
                 element(u32(low(a_copy[size_t(r * 32 + t)] >> (width * e), width)), ta);
     } else {
       load_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, adesc, false), wp->cta->rank, row0, a, 0, 16, ta, trans_a, acc, "wgmma A operand");
     }
     std::vector<u8> raw_b, bad_b(static_cast<size_t>(N));
     read_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, bdesc, false), wp->cta->rank, 0, raw_b, bad_b, 0, N, K, tb, trans_b, acc, "wgmma B operand");
-    const HeldOperand& b = held_operand(*m, bdesc, wp->cta->rank, tb, N, K, trans_b, neg_b, raw_b);
+    const HeldOperand* b = sparsity.sparse ? nullptr : &held_operand(*m, bdesc, wp->cta->rank, tb, N, K, trans_b, neg_b, raw_b);
     if (neg_a) for (float& x : a.v) x = -x;
     std::vector<float> c(size_t(16 * N), 0.0f);
     // Value i of every thread t = 4g + q, which lies in row g + 8 (i / 2 % 2) and column 2q + i % 2 + 8 (i / 4) of C; an f16
@@ -100,7 +110,14 @@ Flow Exec::wgmma() {
     };
     if (accumulate && half) each([](int i, u64& reg, float& x) { x = f16_f32(u32(reg >> (16 * (i & 1)))); });
     else if (accumulate) each([](int, u64& reg, float& x) { x = as_f32(reg); });
-    hopper_multiply(a.v.data(), ta, b.factors, c.data(), 16, N, K, hopper_sums(ta, half));
+    if (b) {
+      hopper_multiply(a.v.data(), ta, b->factors, c.data(), 16, N, K, hopper_sums(ta, half));
+    } else {
+      Tile whole(N, K, true);
+      convert_smem_tile(raw_b.data(), whole, 0, N, tb, trans_b);
+      if (neg_b) for (float& x : whole.v) x = -x;
+      sparse_multiply(a.v.data(), ta, columns.data(), whole.v.data(), tb, c.data(), N, K, hopper_sums(ta, half));
+    }
     if (half) each([](int i, u64& reg, float& x) { reg = i & 1 ? reg | u64(encode(x, F16)) << 16 : encode(x, F16); });
     else each([](int, u64& reg, float& x) { reg = bits(x); });
     for (int i = 0; i < nd; i++) {
@@ -111,7 +128,7 @@ Flow Exec::wgmma() {
       u32& init = wp->init[size_t(d[size_t(i)])];
       init = accumulate ? init & valid : valid;
     }
-    m->stats.mma_flops += u64(2) * 16 * u64(N) * u64(K);
+    m->stats.mma_flops += u64(2) * 16 * u64(N) * u64(stored);
     return true;
   }, group}));
   return Flow::next;

@@ -35,40 +35,63 @@ def _shape(c: Ctx) -> tuple[int, int, int]:
     raise c.fail("expected a shape")
 
 
+def _sparsity(c: Ctx, k: int, bits: int, operand: object) -> int:
+    """The selector of the lanes that contribute metadata, which must be one that PTX ISA has for the shape.
+
+    A register holds 64 bits of K in 16-bit elements for two rows, or 32 columns in 8-bit elements for one, so from one lane of
+    four to all of them contribute.
+    """
+    most = {256: 3 if bits > 8 else 1, 512: 1 if bits > 8 else 0}[k * bits]
+    if not isinstance(operand, Imm) or not 0 <= operand.value <= most:
+        raise c.fail(f"the sparsity selector of this shape is an immediate from 0 to {most}" if most else "the sparsity selector of this shape is 0")  # fmt: skip
+    return operand.value
+
+
 @decoder("mma")
 def _mma(c: Ctx) -> None:
-    """m: M, N, K, accumulator is f16, B type in ty2; operands d, a, b, c flattened; m4..m7 their counts."""
+    """m: M, N, K, accumulator (0 f32, 1 f16, 2 s32), counts of d, a and b, flags; B type in ty2; operands d, a, b, c flattened.
+
+    Flags are .satfinite, and from bit 1 on those of a sparse A as the core's Sparsity has them; then metadata follows.
+    """
     if not c.take("sync", "aligned"):
         raise c.fail("expected .sync.aligned")
     tc, tb, ta = c.type("f32 f16 s32"), c.type(INPUTS), c.type(INPUTS)
     td = c.type("f32 f16 s32")
     if td != tc:
         raise c.fail("accumulator types differ")
-    if "sp" in c.tokens or "sp::ordered_metadata" in c.tokens:
-        raise c.fail("sparse mma is not supported")
-    c.drop("kind::f8f6f4", "satfinite")
+    ordered = c.take("sp::ordered_metadata")
+    sparse = c.take("sp") or ordered
+    c.drop("kind::f8f6f4")
+    saturate = c.take("satfinite")
     m, n, k = _shape(c)
     if not c.take("row", "col"):
         raise c.fail("only .row.col is supported")
     c.done()
     bits = {"bf16": 16, "f16": 16, "tf32": 32}.get(ta, 8)
-    if (m, n) != (16, 8) or k * bits not in (128, 256) or (ta != tb and bits != 8):
-        raise c.fail("this shape or type of mma is not supported (m16n8 with 128 or 256 bits of K is)")
+    stored = k // 2 if sparse else k
+    if (m, n) != (16, 8) or stored * bits not in (128, 256) or (ta != tb and bits != 8):
+        what = ".sp is not supported (m16n8 with 256 or 512 bits of K is)" if sparse else " is not supported (m16n8 with 128 or 256 bits of K is)"  # fmt: skip
+        raise c.fail(f"this shape or type of mma{what}")
+    if sparse and ta in ("e4m3", "e5m2") and k != 64:
+        raise c.fail("mma.sp of 8-bit floats is supported with K = 64 alone")
     if (td == "s32") != (ta in ("s8", "u8")) or (td == "s32") != (tb in ("s8", "u8")):
         raise c.fail("integers are summed in s32, and only they")
-    c.count(4)
+    c.count(6 if sparse else 4)
+    flags = int(saturate)
+    if sparse:
+        flags |= 2 | int(ordered) << 2 | _sparsity(c, k, bits, c.ops.pop()) << 3
+        c.vector(c.ops[4], 1, "metadata")
     accumulators = 2 if td == "f16" else 4
-    sizes = [accumulators, k * bits // 64, k * bits // 128, accumulators]
-    for o, size in zip(c.ops, sizes, strict=True):
+    sizes = [accumulators, stored * bits // 64, k * bits // 128, accumulators]
+    for o, size in zip(c.ops, sizes, strict=False):
         c.vector(o, size, "matrix fragment")
-    c.emit_all(
-        "mma", ta, tb, m=[m, n, k, {"f32": 0, "f16": 1, "s32": 2}[td], *sizes[:3]], writes=range(accumulators)
-    )
+    kind = {"f32": 0, "f16": 1, "s32": 2}[td]
+    c.emit_all("mma", ta, tb, m=[m, n, k, kind, *sizes[:3], flags], writes=range(accumulators))
 
 
 @decoder("wgmma")
 def _wgmma(c: Ctx) -> None:
-    """m: N, K, f16 accumulator, A in registers, transpose A, transpose B, count of D; operands D, A, B, scale-d, signs."""
+    """m: N, K, f16 accumulator, A in registers, transpositions, signs, count of D, sparsity; operands D, A, B, scale-d, metadata."""
     if c.take("fence"):
         c.drop("sync", "aligned")
         c.done()
@@ -82,8 +105,7 @@ def _wgmma(c: Ctx) -> None:
         c.done()
         c.emit_all("wgmma_wait")
     elif c.take("mma_async"):
-        if "sp" in c.tokens:
-            raise c.fail("sparse wgmma is not supported")
+        sparse = c.take("sp")
         if not c.take("sync", "aligned"):
             raise c.fail("expected .sync.aligned")
         tb, ta = c.type("bf16 f16 tf32 e4m3 e5m2"), c.type("bf16 f16 tf32 e4m3 e5m2")
@@ -91,9 +113,15 @@ def _wgmma(c: Ctx) -> None:
         m, n, k = _shape(c)
         c.done()
         bits = {"bf16": 16, "f16": 16, "tf32": 32}.get(ta, 8)
-        if m != 64 or n % 8 or not 8 <= n <= 256 or k * bits != 256:
-            raise c.fail("this shape of wgmma is not supported")
-        c.count(6, 8)
+        if m != 64 or n % 8 or not 8 <= n <= 256 or k * bits != (512 if sparse else 256):
+            raise c.fail(f"this shape of wgmma{'.sp' if sparse else ''} is not supported")
+        c.count(6 + 2 * sparse, 8 + 2 * sparse)
+        metadata, sparsity = [], 0
+        if sparse:
+            metadata, sparsity = (
+                c.vector(c.ops.pop(3), 1, "metadata"),
+                1 | _sparsity(c, k, bits, c.ops.pop(3)) << 2,
+            )
         d, a, b, scale, *signs = c.ops
         in_regs = isinstance(a, Vec)
         if not isinstance(d, Vec):
@@ -114,8 +142,8 @@ def _wgmma(c: Ctx) -> None:
         trans_a = values[2] if bits == 16 and not in_regs else 0
         trans_b = values[-1] if bits == 16 else 0
         neg = (1 if values[0] < 0 else 0) | (2 if values[1] < 0 else 0)
-        c.emit("wgmma", ta, tb, m=[n, k, int(td == "f16"), int(in_regs), trans_a | trans_b << 1, neg, len(d.items)],
-               ops=c.flat([d, a, b, scale]), writes=range(len(d.items)))  # fmt: skip
+        c.emit("wgmma", ta, tb, m=[n, k, int(td == "f16"), int(in_regs), trans_a | trans_b << 1, neg, len(d.items), sparsity],
+               ops=[*c.flat([d, a, b, scale]), *metadata], writes=range(len(d.items)))  # fmt: skip
     else:
         raise c.fail("unknown form of wgmma")
 
