@@ -352,7 +352,7 @@ def test_other_forms_of_mma_are_refused(old: str, new: str, message: str) -> Non
         ("wgmma.mma_async.sp.sync.aligned.m64n8k16.f32.f16.f16 {%f1,%f2,%f3,%f4}, %d1, %d2, %r1, 0, %p1, 1, 1, 0, 0;", "this shape of wgmma.sp"),
         ("wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%f1,%f2,%f3,%f4}, %d1, %d2, %r1, 2, %p1, 1, 1, 0, 0;", "from 0 to 1"),
         ("wgmma.mma_async.sp.sync.aligned.m64n8k64.s32.s8.s8 {%r1,%r2,%r3,%r4}, %d1, %d2, %r1, 0, %p1;", "wgmma.mma_async.sp"),
-        ("tcgen05.mma.sp.cta_group::1.kind::f16 [%r1], %d1, %d2, [%r2], %r3, %p1;", "sparse tcgen05.mma is not supported"),
+        ("tcgen05.mma.ws.sp.cta_group::1.kind::f16 [%r1], %d1, %d2, [%r2], %r3, %p1;", "without .ws and .block_scale alone"),
     ],
 )  # fmt: skip
 def test_other_instructions_are_refused(line: str, message: str) -> None:

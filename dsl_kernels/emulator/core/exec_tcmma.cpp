@@ -1,4 +1,5 @@
 // tcgen05.mma: matrix products into tensor memory, with and without scale factors of blocks.
+#include "sparse.hpp"
 #include "tmem.hpp"
 
 namespace emu {
@@ -69,9 +70,49 @@ void multiply_scaled(const Tile& a, const Tile& b, const Scales& fa, const Scale
     }
 }
 
+// The column of A, of K, of every stored element of 128 rows, by metadata in tensor memory (CUTLASS's tmem_e_frg). Elements of
+// 8 bits: a row's lane holds four bits a chunk, in two columns. Wider ones: a cell has half of a row and, in its upper 16 bits,
+// half of the row 8 below; the halves' lanes are 8 apart.
+static std::vector<int> tmem_columns(Machine& m, Warp& w, int pc, Cta& cta, int col, int width, int K, const Access& acc) {
+  const char* what = "tcgen05.mma.sp metadata";
+  int chunk = width == 32 ? 2 : 4, chunks = K / chunk, cells = chunks / 8;
+  check_columns(m, w, pc, cta, col, cells, what);
+  Tmem& t = tmem_of(cta);
+  for (int lane = 0; lane < 128; lane++) note_tmem(m, w, pc, cta, lane, col, cells, acc, false, what);
+  std::vector<int> columns;
+  u32 wrong = 0;
+  for (int row = 0; row < 128; row++)
+    for (int i = 0; i < chunks; i++) {
+      int lane = width == 8 ? row : row % 8 + 8 * (i / 4) + row / 16 * 16, column = width == 8 ? i / 8 : 0;
+      int bit = width == 8 ? 4 * (i % 8) : 4 * (i % 4) + 16 * (row / 8 % 2);
+      u32 held = t.data[size_t(lane * TMEM_COLS + col + column)] >> bit & 15, first = held & 3, second = held >> 2;
+      if (width == 32) {
+        if (held != 0b0100 && held != 0b1110) wrong |= 1u << held;
+        columns.push_back(chunk * i + (held == 0b1110));
+        continue;
+      }
+      // PTX ISA names 0b0110 among the meaningful values, of tcgen05.mma.sp alone.
+      if (first >= second && held != 0b0110) wrong |= 1u << held;
+      columns.push_back(chunk * i + int(first)), columns.push_back(chunk * i + int(second));
+    }
+  report_metadata(m, w, pc, wrong, width, true);
+  return columns;
+}
+
+// acc[m][n] += the sum over the stored elements of a[m] of each by the row of B that is its column's, in their order, in fp32.
+static void multiply_sparse(const Tile& a, const std::vector<int>& columns, const Tile& b, std::vector<float>& acc) {
+  for (int m = 0; m < a.rows; m++)
+    for (int j = 0; j < a.depth; j++) {
+      float x = a.v[size_t(m * a.depth + j)];
+      const float* from = &b.v[size_t(columns[size_t(m * a.depth + j)] * b.rows)];
+      float* to = &acc[size_t(m * b.rows)];
+      for (int n = 0; n < b.rows; n++) to[n] += x * from[n];
+    }
+}
+
 void Exec::tc_mma() {
   int group = int(in.m[0]), kind = int(in.m[1]);
-  bool a_tmem = in.m[2], ws = in.m[3];
+  bool a_tmem = in.m[2], ws = in.m[3], sparse = in.m[6];
   if (mask & (mask - 1))
     M.find("mma-many-threads", true, &w, pc, std::to_string(__builtin_popcount(mask)) + " threads issue the same tcgen05.mma; one elected thread must");
   u64 daddr = lead(0, "TMEM address of D"), adesc = lead(1, "A operand"), bdesc = lead(2, "B descriptor");
@@ -87,7 +128,9 @@ void Exec::tc_mma() {
   int cf = scaled ? 1 : idesc >> 4 & 3, af = idesc >> 7 & 7, bf = idesc >> 10 & (kind > KIND_MXF8F6F4 ? 3 : 7), N = int(idesc >> 17 & 63) << 3, Mt = int(idesc >> 24 & 31) << 4;
   bool neg_a = idesc >> 13 & 1, neg_b = idesc >> 14 & 1, mn_a = idesc >> 15 & 1, mn_b = idesc >> 16 & 1;
   auto bad = [&](const std::string& why) { M.fatal("instruction-descriptor", &w, pc, "instruction descriptor " + hex(idesc) + ": " + why); };
-  if (idesc & 7 || (!scaled && idesc >> 30)) M.fatal("unsupported", &w, pc, "instruction descriptor " + hex(idesc) + " asks for sparsity or a shift");
+  if (!scaled && idesc >> 30) M.fatal("unsupported", &w, pc, "instruction descriptor " + hex(idesc) + " asks for a shift");
+  if (sparse != (idesc >> 2 & 1)) bad(sparse ? "tcgen05.mma.sp, and bit 2 says that A is dense" : "bit 2 asks for sparsity, which is tcgen05.mma.sp's");
+  const int selector = int(idesc & 3);
   auto type = [&](int f) -> int {
     if (kind == 0 && f <= 1) return f ? TY_bf16 : TY_f16;
     if (kind == 1 && f == 2) return TY_tf32;
@@ -97,7 +140,9 @@ void Exec::tc_mma() {
     bad("operand format " + std::to_string(f) + " does not belong to this kind");
     return TY_none;
   };
-  int ta = type(af), tb = type(bf), K = kind <= 1 ? 256 / TYPE_BITS[ta] : kind <= KIND_MXF8F6F4 ? 32 : 64;
+  int ta = type(af), tb = type(bf), stored = kind <= 1 ? 256 / TYPE_BITS[ta] : kind <= KIND_MXF8F6F4 ? 32 : 64;  // elements of a row of A that are there
+  int K = sparse ? 2 * stored : stored;
+  if (selector > (sparse && kind <= 1)) bad("sparsity selector " + std::to_string(selector) + (sparse ? ", which this kind does not have" : " of a dense A"));
   if (cf > 1) bad("accumulator format " + std::to_string(cf));
   if (cf == 0 && kind == 1) bad("tf32 accumulates in f32 only");
   bool wide = kind <= KIND_MXF8F6F4;  // every element of a byte or more stands in a byte of its own
@@ -117,6 +162,15 @@ void Exec::tc_mma() {
   if (a_tmem && adesc >> 16 && (adesc >> 16 != 16 || rows == 128 || ws || group == 2))
     M.fatal("tmem-lane", &w, pc, "A of tcgen05.mma at lane " + std::to_string(adesc >> 16));
   if (a_tmem && wide && TYPE_BITS[ta] < 8) unsupported("an A of 4 or 6 bits in tensor memory");
+  int meta_col = 0;
+  if (sparse) {
+    u64 meta = lead(5 + int(in.m[4]), "TMEM address of the metadata");
+    if (rows != 128) unsupported("tcgen05.mma.sp with " + std::to_string(rows) + " rows in a CTA");
+    if (!mn_b && bdesc >> 61 == 6) unsupported("tcgen05.mma.sp with a K-major B in a swizzle of 32 bytes");
+    if (meta >> 16) M.fatal("tmem-lane", &w, pc, "metadata of tcgen05.mma.sp at lane " + std::to_string(meta >> 16));
+    if (meta & 1 && kind <= 1) unsupported("metadata of tcgen05.mma.sp at an odd column");
+    meta_col = int(meta & 0xFFFF) + selector;
+  }
   u64 sfa = 0, sfb = 0;
   if (scaled) {
     sfa = lead(5, "TMEM address of A's scale factors") & 0x3FFFFFFF, sfb = lead(6, "TMEM address of B's scale factors") & 0x3FFFFFFF;
@@ -129,7 +183,7 @@ void Exec::tc_mma() {
   Cta* cp = &c;
   int p = pc;
   u32 clk = w.tc_clk, actor = w.actor + P_TC;
-  M.stats.mma_flops += u64(2) * u64(Mt) * u64(N) * u64(K);
+  M.stats.mma_flops += u64(2) * u64(Mt) * u64(N) * u64(stored);
   M.launch_async(w.tc_queue[group], std::make_shared<AsyncOp>(AsyncOp{"tcgen05.mma", &w, pc, at, [=] {
     Access smem = m->async_access(*wp, actor, clk, p, *at);
     Access tm = m->async_access(*wp, actor, clk, p, *at, EV_ASYNC | EV_TCGEN);
@@ -147,9 +201,9 @@ void Exec::tc_mma() {
       // An A in tensor memory is read in the lanes that its sums lie in. Where rows lie there several times, so does A: each
       // share of the columns of D is of what its own lanes hold, which need not be copies of one another.
       int parts = a_tmem ? lane_parts(rows, ws, group) : 1, share = N / parts;
-      std::vector<Tile> as(size_t(parts), Tile(rows, K));
+      std::vector<Tile> as(size_t(parts), Tile(rows, stored));
       if (a_tmem) {
-        int acol = int(adesc & 0xFFFF), es = TYPE_BITS[ta], cells = K * es / 32, per = 128 / es;
+        int acol = int(adesc & 0xFFFF), es = TYPE_BITS[ta], cells = stored * es / 32, per = 128 / es;
         check_columns(*m, *wp, p, cta, acol, cells, "tcgen05.mma A operand");
         for (int part = 0; part < parts; part++) {
           Tile& a = as[size_t(part)];
@@ -159,8 +213,8 @@ void Exec::tc_mma() {
             for (int q = 0; q < cells; q++)
               if (m->cfg.allow_uninit_mma && !t.shadow[at_cell + size_t(q)].w) a.bad[size_t(i)] = 1;
             note_tmem(*m, *wp, p, cta, lane, acol, cells, tm, false, "tcgen05.mma A operand", !m->cfg.allow_uninit_mma);
-            for (int k = 0; k < K; k += per)
-              convert_unit(reinterpret_cast<const u8*>(&t.data[at_cell + size_t(k * es / 32)]), &a.v[size_t(i * K + k)], ta, per);
+            for (int k = 0; k < stored; k += per)
+              convert_unit(reinterpret_cast<const u8*>(&t.data[at_cell + size_t(k * es / 32)]), &a.v[size_t(i * stored + k)], ta, per);
           }
         }
       } else {
@@ -199,7 +253,8 @@ void Exec::tc_mma() {
       auto add = [&](const Tile& a, std::vector<float>& sums) { scaled ? multiply_scaled(a, b, fa, fb, sc.block, sums) : multiply(a, b, sums); };
       std::vector<float> before;
       if (parts > 1) before = acc;
-      add(as[0], acc);
+      if (sparse) multiply_sparse(as[0], tmem_columns(*m, *wp, p, cta, meta_col, TYPE_BITS[ta] < 8 ? 8 : TYPE_BITS[ta], K, tm), b, acc);
+      else add(as[0], acc);
       for (int part = 1; part < parts; part++) {
         const Tile& a = as[size_t(part)];
         if (!std::memcmp(a.v.data(), as[0].v.data(), 4 * a.v.size())) continue;

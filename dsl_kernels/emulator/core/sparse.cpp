@@ -30,14 +30,17 @@ std::vector<int> sparse_columns(Machine& m, Warp& w, int pc, const u64* meta, u3
       for (int j = 0; j < kept; j++) columns.push_back(chunk * i + int(j ? second : first));
     }
   if (unwritten) m.find("uninit-register", true, &w, pc, "the metadata of a sparse A was never written in a lane that the sparsity selector names");
-  if (wrong) {
-    std::string bits;
-    for (int b = 3; b >= 0; b--) bits += __builtin_ctz(wrong) >> b & 1 ? '1' : '0';
-    m.find("sparse-metadata", true, &w, pc, "the metadata of a sparse A holds 0b" + bits + ", which says " +
-           (width == 32 ? "neither the first (0b0100) nor the second (0b1110) of two elements"
-                        : how.ordered ? "no two elements of four in increasing order" : "one element of four twice"));
-  }
+  report_metadata(m, w, pc, wrong, width, how.ordered);
   return columns;
+}
+
+void report_metadata(Machine& m, Warp& w, int pc, u32 wrong, int width, bool ordered) {
+  if (!wrong) return;
+  std::string bits;
+  for (int b = 3; b >= 0; b--) bits += __builtin_ctz(wrong) >> b & 1 ? '1' : '0';
+  m.find("sparse-metadata", true, &w, pc, "the metadata of a sparse A holds 0b" + bits + ", which says " +
+         (width == 32 ? "neither the first (0b0100) nor the second (0b1110) of two elements"
+                      : ordered ? "no two elements of four in increasing order" : "one element of four twice"));
 }
 
 void gather_rows(const float* b, const int* columns, int stored, int N, float* into) {

@@ -17,6 +17,9 @@ struct Sparsity {
 // theirs; lanes that contribute none are not looked at.
 std::vector<int> sparse_columns(Machine& m, Warp& w, int pc, const u64* meta, u32 valid, int ty, int K, Sparsity how);
 
+// Say that metadata holds a value of four bits that PTX leaves undefined, the first of the set `wrong`.
+void report_metadata(Machine& m, Warp& w, int pc, u32 wrong, int width, bool ordered);
+
 // For each row of A, of K / 2 stored elements, what the tensor core multiplies it with: the rows of a K x N matrix that its
 // metadata names.
 void gather_rows(const float* b, const int* columns, int stored, int N, float* into);

@@ -222,10 +222,14 @@ def _ldst(c: Ctx, head: str) -> None:
 
 
 def _tc_mma(c: Ctx, group: int) -> None:
-    """m0 group, m1 kind, m2 A in TMEM, m3 .ws, m4 length of the disable-output-lane vector, m5 block of a scale factor."""
+    """m0 group, m1 kind, m2 A in TMEM, m3 .ws, m4 length of the disable-output-lane vector, m5 block of a scale factor, m6 sparse A.
+
+    The address of a sparse A's metadata is the last operand of the core.
+    """
     ws = int(c.take("ws"))
-    if "sp" in c.tokens:
-        raise c.fail("sparse tcgen05.mma is not supported")
+    sparse = int(c.take("sp"))
+    if sparse and (ws or "block_scale" in c.tokens):
+        raise c.fail("tcgen05.mma.sp is supported without .ws and .block_scale alone")
     kind = c.choose(MMA_KINDS, what="kind")
     c.tokens = [t for t in c.tokens if not t.startswith("collector::")]
     if kind >= MMA_KINDS["kind::mxf8f6f4"]:
@@ -234,7 +238,10 @@ def _tc_mma(c: Ctx, group: int) -> None:
     if c.take("ashift"):
         raise c.fail(".ashift is not supported")
     c.done()
-    c.count(5, 7)
+    c.count(5 + sparse, 7 + sparse)
+    metadata = [c.ops.pop(3)] if sparse else []
+    if not all(isinstance(o, Addr) for o in metadata):
+        raise c.fail("the metadata is an address of tensor memory")
     d, a, b, idesc, *rest = c.ops
     mask = [x for r in rest if isinstance(r, Vec) for x in r.items]
     rest = [r for r in rest if not isinstance(r, Vec)]
@@ -245,8 +252,8 @@ def _tc_mma(c: Ctx, group: int) -> None:
     # The core refuses a disable-output-lane vector that is not all zero.
     c.emit(
         "tc_mma",
-        m=[group, kind, int(isinstance(a, Addr)), ws, len(mask)],
-        ops=[d, a, b, idesc, rest[0], *mask],
+        m=[group, kind, int(isinstance(a, Addr)), ws, len(mask), 0, sparse],
+        ops=[d, a, b, idesc, rest[0], *mask, *metadata],
     )
 
 
