@@ -105,6 +105,41 @@ def test_the_product_is_by_the_dense_matrix(fmt: str, n: int, span: int, mn, sel
     assert (args[2] == expect).all()
 
 
+def two_ctas(fmt: str, n: int, span: int) -> tuple[str, list[np.ndarray], int, np.ndarray]:
+    """256 rows of A by two CTAs: each holds its rows, their metadata and half of B; the first issues for both."""
+    size, encode = ENCODE[fmt]
+    dense, stored, bits = sparse(256, 64 // size, size, 11, True)
+    b = ints((n, 64 // size), 12)
+    parts = [canonical(encode(stored[128 * r : 128 * r + 128]), span, 0, size) for r in range(2)]
+    shares = [canonical(encode(b[n // 2 * r : n // 2 * (r + 1)]), span, 0, size) for r in range(2)]
+    operands = [(x[0][0], sm100_desc(x[0][2], span, x[0][1])) for x in (parts, shares)]
+    meta = [np.ascontiguousarray(cells(bits[128 * r : 128 * r + 128], size).T) for r in range(2)]
+    idesc = 4 | 1 << 4 | (1 << 7 | 1 << 10 if fmt == "bf16" else 0) | n >> 3 << 17 | 16 << 24
+    text = kernel(fmt, n, operands, idesc, len(meta[0])).replace("cta_group::1", "cta_group::2")
+    sizes = {"p0": len(parts[0][0]), "p1": len(shares[0][0]), "p2": 512 * n, "p3": meta[0].nbytes}
+    for name, width in sizes.items():
+        for register in ("%d20", "%d9", "%d12"):
+            text = text.replace(f"ld.param.u64 {register}, [{name}];", f"ld.param.u64 {register}, [{name}]; mad.wide.u32 {register}, %r45, {width}, {register};")  # fmt: skip
+    met = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+    head, tail = text.split("mov.u32 %r1, %tid.x;", 1)
+    text = head + "mov.u32 %r45, %cluster_ctarank; setp.ne.u32 %p6, %r45, 0; mov.b16 %h1, 3;\nmov.u32 %r1, %tid.x;" + tail  # fmt: skip
+    text = text.replace("@%p2 bra ALLOCATED;", "fence.mbarrier_init.release.cluster;\n@%p2 bra ALLOCATED;")
+    text = text.replace("bar.sync 0;\ntcgen05.fence::after_thread_sync;\n@%p1 bra WAIT;", f"{met}\ntcgen05.fence::after_thread_sync;\n@%p1 bra WAIT; @%p6 bra WAIT;")  # fmt: skip
+    text = text.replace(".shared::cluster.b64 [%r3];", ".shared::cluster.multicast::cluster.b64 [%r3], %h1;")
+    text = text.replace("bar.sync 0;\n@%p2 bra DONE;", f"{met}\n@%p2 bra DONE;")
+    out = np.zeros((256, n), np.float32)
+    args = [*(np.concatenate([x[0] for x in both]) for both in (parts, shares)), out, np.concatenate(meta)]
+    return text, args, sizes["p0"] + sizes["p1"], dense @ b.T
+
+
+@pytest.mark.parametrize(("fmt", "n"), [("bf16", 64), ("e4m3", 128)])
+def test_a_pair_of_ctas_multiplies_rows_by_their_own_metadata(fmt: str, n: int, tmp_path: Path) -> None:
+    text, args, shared, expect = two_ctas(fmt, n, 128)
+    launch(text, 2, 128, args, dynamic_smem=shared, cluster=2, interleaving=Interleaving.random(n))
+    assert (args[2] == expect).all()
+    assembles(text, tmp_path)
+
+
 def test_the_assembler_takes_the_kernel(tmp_path: Path) -> None:
     for in_memory in (False, True):
         assembles(prepared("f16", 8, 128, in_memory=in_memory)[0], tmp_path)
