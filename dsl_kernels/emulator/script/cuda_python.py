@@ -208,6 +208,7 @@ class Bindings:
         self, kind: Any, rank: int, address: Any, dims: Sequence[Any], strides: Sequence[Any], box: Sequence[Any],
         steps: Sequence[Any], interleave: Any, swizzle: Any, promotion: Any, fill: Any,
     ) -> Answer:  # fmt: skip
+        """cuTensorMapEncodeTiled."""
         extents, pitches, boxes, jumps = (
             tuple(int(v) for v in values) for values in (dims, strides, box, steps)
         )
@@ -223,6 +224,24 @@ class Bindings:
             int(fill),
         )
         descriptor.row(0, f"of the call of cuTensorMapEncodeTiled over {_address(address):#x}")
+        made = self.types.CUtensorMap()
+        ctypes.memmove(int(made.getPtr()), descriptor.encode(), SIZE)
+        return _ok(made)
+
+    def encode_im2col(
+        self, kind: Any, rank: int, address: Any, dims: Sequence[Any], strides: Sequence[Any], lower: Sequence[Any],
+        upper: Sequence[Any], channels: Any, pixels: Any, steps: Sequence[Any], interleave: Any, swizzle: Any, promotion: Any,
+        fill: Any,
+    ) -> Answer:  # fmt: skip
+        """cuTensorMapEncodeIm2col."""
+        extents, pitches, jumps, low, high = (
+            tuple(int(v) for v in values) for values in (dims, strides, steps, lower, upper)
+        )
+        descriptor = Descriptor(
+            _address(address), int(kind), extents, pitches, (int(channels), int(pixels)), jumps, int(swizzle), int(interleave),
+            int(fill), low, high,
+        )  # fmt: skip
+        descriptor.row(0, f"of the call of cuTensorMapEncodeIm2col over {_address(address):#x}")
         made = self.types.CUtensorMap()
         ctypes.memmove(int(made.getPtr()), descriptor.encode(), SIZE)
         return _ok(made)
@@ -293,6 +312,7 @@ DRIVER: dict[str, tuple[str, str | None]] = {
     "cuEventSynchronize": ("nothing", None), "cuEventQuery": ("nothing", None), "cuEventElapsedTime": ("elapsed", None),
     "cuGraphInstantiate": ("instantiate", "CUgraphExec"), "cuGraphLaunch": ("launch_graph", None),
     "cuGraphDestroy": ("nothing", None), "cuGraphExecDestroy": ("nothing", None),
+    "cuTensorMapEncodeIm2col": ("encode_im2col", None),
     "cuTensorMapEncodeTiled": ("encode", None), "cuLaunchKernel": ("launch", None), "cuLaunchKernelEx": ("launch_with", None),
 }  # fmt: skip
 #: the same of cuda.bindings.runtime

@@ -43,17 +43,40 @@ def encode_tiled(
     if not 1 <= rank <= 5 or to % 64:
         return INVALID_VALUE
 
-    def read(kind: Any, at: int, count: int) -> list[int]:
-        return list((kind * count).from_address(at)) if count else []
-
     u64, u32 = ctypes.c_uint64, ctypes.c_uint32
     descriptor = Descriptor(
-        address, kind, read(u64, dims, rank), read(u64, strides, rank - 1), read(u32, box, rank), read(u32, steps, rank),
+        address, kind, _read(u64, dims, rank), _read(u64, strides, rank - 1), _read(u32, box, rank), _read(u32, steps, rank),
         swizzle, interleave, fill,
     )  # fmt: skip
     descriptor.row(0, f"of the call of cuTensorMapEncodeTiled over {address:#x}")
     ctypes.memmove(to, descriptor.encode(), SIZE)
     return SUCCESS
+
+
+def encode_im2col(
+    to: int, kind: int, rank: int, address: int, dims: int, strides: int, lower: int, upper: int, channels: int, pixels: int,
+    steps: int, interleave: int, swizzle: int, promotion: int, fill: int,
+) -> int:  # fmt: skip
+    """``cuTensorMapEncodeIm2col``, its arrays given by their addresses.
+
+    Raises:
+        LaunchError: the driver would refuse the map.
+    """
+    if not 3 <= rank <= 5 or to % 64:
+        return INVALID_VALUE
+    u64, u32 = ctypes.c_uint64, ctypes.c_uint32
+    corners = [_read(ctypes.c_int, at, rank - 2) for at in (lower, upper)]
+    descriptor = Descriptor(
+        address, kind, _read(u64, dims, rank), _read(u64, strides, rank - 1), (channels, pixels), _read(u32, steps, rank),
+        swizzle, interleave, fill, *corners,
+    )  # fmt: skip
+    descriptor.row(0, f"of the call of cuTensorMapEncodeIm2col over {address:#x}")
+    ctypes.memmove(to, descriptor.encode(), SIZE)
+    return SUCCESS
+
+
+def _read(kind: Any, at: int, count: int) -> list[int]:
+    return list((kind * count).from_address(at)) if count else []
 
 
 class Driver:

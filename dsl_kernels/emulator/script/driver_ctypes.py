@@ -16,7 +16,16 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from ...errors import BaseError
-from .driver import INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, SUCCESS, VERSION, Driver, encode_tiled
+from .driver import (
+    INVALID_HANDLE,
+    INVALID_VALUE,
+    NOT_FOUND,
+    SUCCESS,
+    VERSION,
+    Driver,
+    encode_im2col,
+    encode_tiled,
+)
 from .errors import UnsupportedCall
 from .hooks import Patches
 
@@ -63,6 +72,7 @@ class CApi:
         "cuEventElapsedTime": "ppp",
         "cuGraphInstantiate": "ppq", "cuGraphInstantiateWithFlags": "ppq", "cuGraphLaunch": "pp", "cuGraphExecDestroy": "p",
         "cuGraphDestroy": "p",
+        "cuTensorMapEncodeIm2col": "piupppppuupiiii",
         "cuTensorMapEncodeTiled": "piupppppiiii", "cuLaunchKernel": "puuuuuuuppp", "cuLaunchKernelEx": "pppp",
         "cuLaunchCooperativeKernel": "puuuuuuupp",
     }  # fmt: skip
@@ -366,6 +376,9 @@ class CApi:
         return encode_tiled(
             to, kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill
         )
+
+    def cuTensorMapEncodeIm2col(self, *arguments: int) -> int:
+        return encode_im2col(*arguments)
 
     def cuLaunchKernel(self, function: int, *rest: int) -> int:
         grid, block, (smem, stream, params, extra) = rest[:3], rest[3:6], rest[6:]
