@@ -193,6 +193,15 @@ def _tensor_map(d: Any, t: TensorMap, a: Any, pointer: int) -> Any:
     rank, base = row[2], row[1]
     dims, strides, box = row[4 : 4 + rank], row[10 : 9 + rank], row[14 : 14 + rank]
     u32, u64 = d.cuuint32_t, d.cuuint64_t
+    if t.im2col is not None:
+        return _ok(
+            d.cuTensorMapEncodeIm2col(
+                d.CUtensorMapDataType(TYPES[t.dtype or a.type]), rank, base, [u64(x) for x in dims], [u64(x) for x in strides],
+                row[29 : 27 + rank], row[32 : 30 + rank], u32(box[0]), u32(row[28]), [u32(x) for x in row[19 : 19 + rank]],
+                d.CUtensorMapInterleave(0), d.CUtensorMapSwizzle(SWIZZLES[t.swizzle]), d.CUtensorMapL2promotion(0),
+                d.CUtensorMapFloatOOBfill(int(t.fill == "nan")),
+            )
+        )  # fmt: skip
     return _ok(
         d.cuTensorMapEncodeTiled(
             d.CUtensorMapDataType(TYPES[t.dtype or a.type]),

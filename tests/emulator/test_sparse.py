@@ -110,7 +110,7 @@ MMA = [
 ]  # fmt: skip
 
 
-def run_mma(fmt: str, k: int, tc: str, selector: int, spelling: str = "sp", change=lambda bits: bits, **kernel) -> tuple[Report, np.ndarray, np.ndarray]:  # fmt: skip
+def run_mma(fmt: str, k: int, tc: str, selector: int, spelling: str = "sp", change=lambda bits: bits, check="report", **kernel) -> tuple[Report, np.ndarray, np.ndarray]:  # fmt: skip
     """The report, D, and what D should be."""
     size, encode = ENCODE[fmt]
     other = ENCODE[{"s8": "u8", "e4m3": "e5m2"}.get(fmt, fmt)][1]
@@ -125,7 +125,7 @@ def run_mma(fmt: str, k: int, tc: str, selector: int, spelling: str = "sp", chan
     rc = np.ascontiguousarray(rc.astype(np.int32) if tc == "s32" else rc.astype(np.float16 if tc == "f16" else np.float32)).view(np.uint32).reshape(-1, 32)  # fmt: skip
     d = np.zeros_like(rc)
     text = mma_kernel(fmt, k, len(ra), len(rb), selector, spelling, tc, **kernel)
-    report = launch(text, 1, 32, [ra, rb, rc, meta, d], check="report")
+    report = launch(text, 1, 32, [ra, rb, rc, meta, d], check=check)
     found = np.zeros((16, 8), np.float32)
     typed = d.view({"f32": np.float32, "f16": np.float16, "s32": np.int32}[tc]).astype(np.float32)
     for i in range(4):
@@ -140,8 +140,7 @@ def run_mma(fmt: str, k: int, tc: str, selector: int, spelling: str = "sp", chan
 )
 def test_mma_multiplies_by_the_dense_matrix(fmt: str, k: int, tc: str, selector: int, spelling: str) -> None:
     """Other lanes hold metadata that nothing could mean, and are not asked."""
-    report, found, expect = run_mma(fmt, k, tc, selector, spelling)
-    assert report.ok, report
+    _, found, expect = run_mma(fmt, k, tc, selector, spelling, check="raise")
     assert (found == expect).all()
 
 
@@ -150,6 +149,9 @@ def test_the_assembler_takes_what_is_multiplied(tmp_path: Path) -> None:
         size = ENCODE[fmt][0]
         text = mma_kernel(fmt, k, k * size // 16, k * size // 16, most - 1, "sp::ordered_metadata", tc)
         assembles(text, tmp_path)
+    for case in WGMMA:
+        for registers in (False, True):
+            assembles(prepared(*case, registers, True)[0], tmp_path)
 
 
 def test_sums_of_integers_saturate_where_it_is_asked_for() -> None:
@@ -278,20 +280,18 @@ ld.param.u64 %d9, [p3]; add.u64 %d9, %d9, %d8;
     ).replace("%f<80>", "%f<130>")  # fmt: skip
 
 
-@pytest.mark.parametrize("registers", [False, True], ids=["shared", "registers"])
-@pytest.mark.parametrize(
-    ("fmt", "n", "span", "mn", "selector"),
-    [
-        ("f16", 8, 128, (0, 0), 0), ("f16", 64, 64, (0, 0), 1), ("bf16", 256, 128, (0, 0), 1), ("bf16", 64, 128, (1, 1), 0),
-        ("f16", 64, 0, (0, 0), 1), ("tf32", 16, 128, (0, 0), 1), ("tf32", 256, 64, (0, 0), 0), ("e4m3", 64, 128, (0, 0), 0),
-        ("e4m3", 256, 64, (0, 0), 0), ("e4m3", 8, 0, (0, 0), 0),
-    ],
-)  # fmt: skip
-def test_wgmma_multiplies_by_the_dense_matrix(fmt: str, n: int, span: int, mn, selector: int, registers: bool, tmp_path: Path) -> None:  # fmt: skip
-    """B's sign is turned round on the way."""
+WGMMA = [
+    ("f16", 8, 128, (0, 0), 0), ("f16", 64, 64, (0, 0), 1), ("bf16", 256, 128, (0, 0), 1), ("bf16", 64, 128, (1, 1), 0),
+    ("f16", 64, 0, (0, 0), 1), ("tf32", 16, 128, (0, 0), 1), ("tf32", 256, 64, (0, 0), 0), ("e4m3", 64, 128, (0, 0), 0),
+    ("e4m3", 256, 64, (0, 0), 0), ("e4m3", 8, 0, (0, 0), 0),
+]  # fmt: skip
+
+
+def prepared(fmt: str, n: int, span: int, mn, selector: int, registers: bool, ordered: bool):
+    """The kernel, its arguments, and what it should find: B's sign is turned round on the way."""
     size, encode = ENCODE[fmt]
     k = 64 // size
-    dense, stored, bits = sparse(64, k, size, 4, False)
+    dense, stored, bits = sparse(64, k, size, 4, ordered)
     b = ints((n, k), 5)
     held = encode(stored)
     abytes, albo, asbo = canonical(held, span, mn[0], size)
@@ -304,14 +304,18 @@ def test_wgmma_multiplies_by_the_dense_matrix(fmt: str, n: int, span: int, mn, s
         (len(bbytes), desc_constant(bsbo, LAYOUTS_90[span], blbo, sm100=False)),
     ]
     meta = np.concatenate([metadata(bits[16 * w : 16 * w + 16], size, selector) for w in range(4)])
-    out = np.zeros((64, n), np.float32)
     text = wgmma_kernel(fmt, n, k, layouts, selector, registers, mn)
-    launch(
-        text, 1, 128, [abytes, bbytes, meta, out], dynamic_smem=abytes.nbytes + len(bbytes),
-        interleaving=Interleaving.random(3),
-    )  # fmt: skip
-    assert (out == -dense @ b.T).all()
-    assembles(text, tmp_path)
+    return text, [abytes, bbytes, meta, np.zeros((64, n), np.float32)], -dense @ b.T
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["ascending", "any-order"])
+@pytest.mark.parametrize("registers", [False, True], ids=["shared", "registers"])
+@pytest.mark.parametrize(("fmt", "n", "span", "mn", "selector"), WGMMA)
+def test_wgmma_multiplies_by_the_dense_matrix(fmt: str, n: int, span: int, mn, selector: int, registers: bool, ordered: bool) -> None:  # fmt: skip
+    text, args, expect = prepared(fmt, n, span, mn, selector, registers, ordered)
+    shared = args[0].nbytes + args[1].nbytes
+    launch(text, 1, 128, args, dynamic_smem=shared, interleaving=Interleaving.random(3))
+    assert (args[3] == expect).all()
 
 
 def test_illegal_metadata_of_a_warpgroup_is_found() -> None:
