@@ -47,7 +47,7 @@ ORDERED = [v for v in probe.variants() if v.barrier or v.target == "none"]
 
 @pytest.mark.parametrize("variant", ORDERED, ids=lambda v: v.name)
 def test_a_barrier_of_the_warpgroup_orders_it(variant: probe.Variant) -> None:
-    for interleaving in interleavings(4):
+    for interleaving in (Interleaving.lockstep(), LATE):
         report, warps = launched(variant, interleaving)
         assert report.ok and not report.findings, str(report)
         assert warps == [{"old": 1, "new": 0, "mixed": 0}] * 4
