@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import tokenize
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -73,33 +73,60 @@ def _digest(variant: Variant, module: str, read: Callable[[bytes], bytes]) -> st
     return digest.hexdigest()
 
 
-_LAYOUT = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-_SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING)
+_LAYOUT = ("NEWLINE", "INDENT", "DEDENT")
+_SILENT = ("COMMENT", "NL", "ENCODING")
 
 
 @lru_cache(maxsize=256)
 def program(source: bytes) -> bytes:
-    """The tokens of Python source that make a difference when it runs; of other files, all of it."""
+    """The tokens of Python source that make a difference when it runs, alike under every Python; of other files, all of it."""
     try:
-        tokens = [
-            (token.type, "" if token.type in _LAYOUT else token.string)
+        named = [
+            (tokenize.tok_name[token.type], token.string, token.start, token.end)
             for token in tokenize.tokenize(io.BytesIO(source).readline)
-            if token.type not in _SILENT
         ]
-    except (tokenize.TokenError, SyntaxError):
+        lines = io.StringIO(source.decode()).readlines()
+    except (tokenize.TokenError, SyntaxError, UnicodeDecodeError):
         return source
+    tokens = [
+        (kind, "" if kind in _LAYOUT else string)
+        for kind, string in whole_strings(named, lines)
+        if kind not in _SILENT
+    ]
     said: list[str] = []
     for i, (kind, string) in enumerate(tokens):
         # A string that is a statement of its own: what is before it ends a line or begins a block.
-        if (
-            kind == tokenize.STRING
-            and (i == 0 or tokens[i - 1][0] in _LAYOUT)
-            and tokens[i + 1][0] == tokenize.NEWLINE
-        ):
-            tokens[i + 1] = (tokenize.NL, "")
-        elif kind != tokenize.NL:
-            said.append(f"{tokenize.tok_name[kind]} {string}")
+        if kind == "STRING" and (i == 0 or tokens[i - 1][0] in _LAYOUT) and tokens[i + 1][0] == "NEWLINE":
+            tokens[i + 1] = ("NL", "")
+        elif kind != "NL":
+            said.append(f"{kind} {string}")
     return "\n".join(said).encode()
+
+
+Token = tuple[str, str, tuple[int, int], tuple[int, int]]
+"""Name of the kind, text, and row (from 1) and column where a token starts and ends."""
+
+
+def whole_strings(tokens: Iterable[Token], lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Kinds and texts of tokens; an f-string is one of kind STRING, as before Python 3.12, which gives its parts."""
+    depth, begin = 0, (1, 0)
+    for kind, string, start, end in tokens:
+        if kind in ("FSTRING_START", "TSTRING_START"):
+            begin = begin if depth else start
+            depth += 1
+        elif kind in ("FSTRING_END", "TSTRING_END"):
+            depth -= 1
+            if not depth:
+                yield "STRING", _between(lines, begin, end)
+        elif not depth:
+            yield kind, string
+
+
+def _between(lines: Sequence[str], start: tuple[int, int], end: tuple[int, int]) -> str:
+    rows = list(lines[start[0] - 1 : end[0]])
+    rows[-1] = rows[-1][: end[1]]
+    rows[0] = rows[0][start[1] :]
+    return "".join(rows)
 
 
 @checked

@@ -202,6 +202,23 @@ def test_a_program_is_what_it_does_not_how_it_is_laid_out(other, same):
     assert (runs.program(other.encode()) == runs.program(plain)) is same
 
 
+def test_an_f_string_is_one_token_under_every_python() -> None:
+    """Python 3.12 and later give its parts: here one with another one inside, over two lines."""
+    lines = ['x = f"""a{\n', 'f\'{b!r}\'}c""" + y\n']
+    parts = [
+        ("NAME", "x", (1, 0), (1, 1)), ("OP", "=", (1, 2), (1, 3)), ("FSTRING_START", 'f"""', (1, 4), (1, 8)),
+        ("FSTRING_MIDDLE", "a", (1, 8), (1, 9)), ("OP", "{", (1, 9), (1, 10)), ("NL", "\n", (1, 10), (1, 11)),
+        ("FSTRING_START", "f'", (2, 0), (2, 2)), ("OP", "{", (2, 2), (2, 3)), ("NAME", "b", (2, 3), (2, 4)),
+        ("OP", "!", (2, 4), (2, 5)), ("NAME", "r", (2, 5), (2, 6)), ("OP", "}", (2, 6), (2, 7)),
+        ("FSTRING_END", "'", (2, 7), (2, 8)), ("OP", "}", (2, 8), (2, 9)), ("FSTRING_MIDDLE", "c", (2, 9), (2, 10)),
+        ("FSTRING_END", '"""', (2, 10), (2, 13)), ("OP", "+", (2, 14), (2, 15)), ("NAME", "y", (2, 16), (2, 17)),
+    ]  # fmt: skip
+    whole = 'f"""a{\nf\'{b!r}\'}c"""'
+    wanted = [("NAME", "x"), ("OP", "="), ("STRING", whole), ("OP", "+"), ("NAME", "y")]
+    assert list(runs.whole_strings(parts, lines)) == wanted
+    assert f"STRING {whole}".encode() in runs.program("".join(lines).encode())
+
+
 def test_a_record_does_not_count_once_a_device_helper_has_changed(tmp_path, monkeypatch):
     variant, helper = some_variant("sparse_mla"), tmp_path / "leaf.py"
     helper.write_text("first = 1\n")
