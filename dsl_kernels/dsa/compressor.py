@@ -1,7 +1,7 @@
 """The compressor of DeepSeek-V4 in torch: rows of its compressed caches, from what a model gives for each token.
 
 A row stands for `ratio` tokens. It is a softmax over a window of tokens, a channel at a time, then RMSNorm and rope; its bytes are
-those that attention (584 a row) or the indexer (132) reads. It is what a kernel would be held to; there is none.
+those that attention (584 a row) or the indexer (132) reads. `dsa.v4.compress_rows` is the kernel, whose bytes are these.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..arguments import integer, require, require_dense
+from ..kernels.compress_rows.op import compress_rows as compress_rows
 from ..kernels.lightning_indexer.problem import PAGE
 from ..kernels.topk_selector.op import MAX_K
 from ..ops import Workspace, lightning_indexer, sparse_mla, topk_selector, window_ids

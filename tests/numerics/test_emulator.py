@@ -204,13 +204,13 @@ def test_the_command_reports_each_schedule_and_what_was_counted() -> None:
 
 
 def read_by_element():
-    """One variant an architecture, DSL and form, and the operands that need no more than 4 bytes of alignment."""
+    """One variant an architecture, DSL, operation and form, and the operands that need no more than 4 bytes of alignment."""
     found = {}
     for variant in variants.variants():
         workload = trial.workloads(variant, "tiny")[0]
         names = [s.name for s in problems.get(variant.op).operands(workload.form) if s.align == 4]
         if names:
-            key = (variant.arch, variant.backend, workload.form)
+            key = (variant.arch, variant.backend, variant.op, workload.form)
             found.setdefault(key, pytest.param(variant, workload, names, id=variant.id))
     return list(found.values())
 
@@ -221,9 +221,10 @@ def test_operands_read_by_element_may_begin_on_any_element(variant, workload, na
     operands, dims = trial.allocate(variant, workload, example.inputs)
     for name in names:
         given = operands[name]
-        room = torch.empty(given.numel() + 32, dtype=given.dtype)
+        extent = sum((size - 1) * step for size, step in zip(given.shape, given.stride(), strict=True)) + 1
+        room = torch.empty(extent + 32, dtype=given.dtype)
         first = -room.data_ptr() % 16 // 4 + 1
-        operands[name] = room[first : first + given.numel()].view(given.shape).copy_(given)
+        operands[name] = room.as_strided(given.shape, given.stride(), first).copy_(given)
     Emulator().prepare(variant)(operands, dims)
     outputs = trial.on_cpu(operands)
     comparison = problems.get(variant.op).compare(workload.form, example.inputs, outputs, example.expected)

@@ -141,3 +141,93 @@ def test_a_cache_that_does_not_hold_the_rows_is_refused() -> None:
         compressor.store(found, torch.zeros(2, 8, 1, 584, dtype=torch.uint8), table)
     with pytest.raises(InvalidArgumentError, match="rows"):
         compressor.store(compressor.Compressed(torch.zeros(1, 64), 0), cache, table)
+
+
+def cache_of(pages: int, page: int, each: int) -> torch.Tensor:
+    """Pages that lie apart, with something in every byte."""
+    stride = -(-page * each // 576) * 576
+    flat = torch.full((pages, stride), 0x55, dtype=torch.uint8)
+    return flat.as_strided((pages, page, 1, each), (stride, each, each, 1))
+
+
+def kernel_call(ratio: int, parts: int, dim: int, page: int, rows: int = 6) -> dict[str, Any]:
+    """A prompt's rows as the kernel takes them, in pages of any order; the last row has no slot."""
+    given = drawn(rows * ratio, ratio, parts, dim)
+    number = torch.arange(rows, dtype=torch.int32)
+    table = torch.randperm(rows // page + 2, generator=torch.Generator().manual_seed(5)).int()
+    ends = (number[:, None] + 1) * ratio
+    slots = table[number // page] * page + number % page
+    slots[-1] = -2
+    turns = torch.arange(rows * ratio).double()[:, None] * 160000.0 ** (-torch.arange(0, 64, 2).double() / 64)
+    return {
+        **given,
+        "windows": (ends - parts * ratio + torch.arange(parts * ratio)).clamp(min=-1).int(),
+        "positions": number * ratio, "cos_sin": torch.cat((turns.cos(), turns.sin()), dim=1).float(), "row_slots": slots,
+        "cache": cache_of(len(table), page, {512: 584, 128: 132}[dim]), "table": table,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("ratio,parts,dim,page", [(4, 2, 512, 2), (4, 2, 128, 64), (128, 1, 512, 2)])
+def test_the_kernel_writes_the_bytes_that_store_does(
+    ratio: int, parts: int, dim: int, page: int, arch: str
+) -> None:
+    call = kernel_call(ratio, parts, dim, page)
+    table, cache = call.pop("table"), call["cache"]
+    # As an engine's state has them, scores after values.
+    state = torch.cat((call["kv"], call["scores"]), dim=1)
+    call["kv"], call["scores"] = state.chunk(2, dim=1)
+    v4.compress_rows(**call, executor="interpreter", arch=arch)
+    wanted = cache_of(len(table), page, cache.shape[-1])
+    made = v4.compress(
+        call["kv"], call["scores"], call["ape"], call["weight"], ratio=ratio, dtype=torch.float32
+    )
+    compressor.store(made._replace(rows=made.rows[:-1]), wanted, table)
+    flat = [x.as_strided((len(x), x.stride(0)), (x.stride(0), 1)) for x in (cache, wanted)]
+    assert torch.equal(*flat), int((flat[0] != flat[1]).sum())
+
+
+BAD_CALLS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "weight": ({"weight": torch.ones(256)}, InvalidArgumentError, r"weight.*\[512\] or \[128\]"),
+    "cache": ({"cache": cache_of(5, 2, 132)}, InvalidArgumentError, r"cache.*584"),
+    "words": ({"cache": torch.zeros(5, 2, 1, 584)}, ArgumentTypeError, "cache.*one byte"),
+    "apart": (
+        {"cache": torch.zeros(5 * 1171, dtype=torch.uint8).as_strided((5, 2, 1, 584), (1170, 584, 584, 1))},
+        InvalidArgumentError, "cache.*multiple of 4 bytes.*1170",
+    ),
+    "span": ({"windows": torch.zeros(6, 9, dtype=torch.int32)}, InvalidArgumentError, "span"),
+    "scores": ({"scores": torch.zeros(24, 512)}, InvalidArgumentError, "scores"),
+    "slots": ({"row_slots": torch.zeros(5, dtype=torch.int32)}, InvalidArgumentError, "row_slots"),
+    "angles": ({"cos_sin": torch.zeros(24, 32)}, InvalidArgumentError, "cos_sin.*64"),
+    "eps": ({"eps": -1.0}, InvalidArgumentError, "eps"),
+    "kv": ({"kv": torch.zeros(24, 1024).bfloat16()}, ArgumentTypeError, "kv"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_CALLS)
+def test_the_kernel_refuses(case: str) -> None:
+    change, error, message = BAD_CALLS[case]
+    call = kernel_call(4, 2, 512, 2)
+    call.pop("table")
+    with pytest.raises(error, match=message):
+        v4.compress_rows(**{**call, **change}, executor="interpreter")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("windows", 24, "below the tokens"),
+        ("positions", -1, "lines of cos_sin"),
+        ("row_slots", 99, "slots of the cache"),
+    ],
+)
+def test_ids_that_name_nothing_are_found_where_values_are_checked(
+    name: str, value: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DSL_KERNELS_CHECK_VALUES", "1")
+    call = kernel_call(4, 2, 512, 2)
+    call.pop("table")
+    v4.compress_rows(**call, executor="interpreter")
+    call[name][2] = value
+    with pytest.raises(InvalidArgumentError, match=f"{name}.*{message}"):
+        v4.compress_rows(**call, executor="interpreter")

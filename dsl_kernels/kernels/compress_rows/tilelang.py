@@ -1,0 +1,8 @@
+"""What TileLang is told of compress_rows, whose leaves all have a text (dsl_kernels/device/text)."""
+
+PASS_CONFIGS = {
+    "tl.disable_safe_memory_legalize": True,
+    "tl.disable_shared_memory_reuse": True,
+    "tl.disable_thread_storage_sync": True,
+    "tl.disable_warp_specialized": True,
+}

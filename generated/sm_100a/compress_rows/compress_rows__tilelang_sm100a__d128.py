@@ -1,0 +1,322 @@
+"""compress_rows__tilelang_sm100a__d128
+
+Generated from dsl_kernels/kernels/compress_rows and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: dim=128.
+
+roles
+  compress   threads 0..31  four channels a thread
+buffers
+  sums       1 float32, shared
+  held       32x4 float32, registers of compress
+  named barrier compress: compress
+totals: 32 threads, 4 of 232448 bytes of shared memory, grid (rows)
+"""
+import tilelang.language as T
+
+from dsl_kernels.device.tilelang import floats, scalars, warps
+from dsl_kernels.kernels.compress_rows import tilelang as leaf
+
+PASS_CONFIGS = leaf.PASS_CONFIGS
+
+DIM = 128  # channels of a row: 512 of attention's cache, 128 of the indexer's
+COMPRESS_BARRIER = 1
+COMPRESS_THREADS = 32
+
+
+@T.macro
+def weigh_window(held, kv, scores, ape, windows, row, ratio, span, thread):
+    """The softmax over a row's window of each channel of the thread, with the values as they come."""
+    value = T.alloc_local((16,), "uint32")
+    score = T.alloc_local((16,), "uint32")
+    bias = T.alloc_local((16,), "uint32")
+    peak = T.alloc_local((4,), "float32")
+    total = T.alloc_local((4,), "float32")
+    tokens = T.alloc_local((4,), "int32")
+    for i in T.unroll(4):
+        peak[i] = -3e+38
+        total[i] = 0.0
+        held[i] = 0.0
+    for first in T.unroll(0, span, 4, unroll_factor=1):
+        for u in T.unroll(4):
+            tokens[u] = warps.load_or(windows[row, (first + u)], first + u < span, -1)
+        for u in T.unroll(4):
+            section = T.truncdiv(first + u, ratio)
+            channel = section * DIM + thread * 4
+            there = tokens[u] >= 0
+            token = T.max(tokens[u], 0)
+            warps.load_vector(value, u * 4, 4, kv[token, channel], there)
+            warps.load_vector(score, u * 4, 4, scores[token, channel], there)
+            place = first + u - section * ratio
+            warps.load_vector(bias, u * 4, 4, ape[place, channel], there)
+        for u in T.unroll(4):
+            if tokens[u] >= 0:
+                for i in T.unroll(4):
+                    x = (
+                        scalars.float_of(score[u * 4 + i]) + scalars.float_of(bias[u * 4 + i])
+                    ) * 1.4426950408889634
+                    top = T.max(peak[i], x)
+                    before = warps.exp2(peak[i] - top)
+                    own = warps.exp2(x - top)
+                    total[i] = total[i] * before + own
+                    held[i] = held[i] * before + own * scalars.float_of(value[u * 4 + i])
+                    peak[i] = top
+    for i in T.unroll(4):
+        held[i] = floats.divide(held[i], total[i])
+
+
+@T.macro
+def sum_squares(sums, held, warp, lane):
+    """The sum of the squares of each warp's channels."""
+    total = T.alloc_var("float32", init=0.0)
+    for i in T.unroll(4):
+        total = total + held[i] * held[i]
+    total = floats.sum_of_lanes(total)
+    if lane == 0:
+        sums[warp] = total
+
+
+@T.macro
+def norm_and_turn(held, sums, weight, cos_sin, positions, row, eps, thread):
+    """The row over the root of its mean square, times the weight; its last dims rotated in pairs of
+    neighbours.
+    """
+    total = T.alloc_var("float32", init=0.0)
+    for w in T.unroll(1):
+        total = total + sums[w]
+    scale = floats.rsqrt(total * 0.0078125 + eps)
+    factor = T.alloc_local((4,), "float32")
+    for part in T.vectorized(4):
+        factor[part] = weight[(thread) * 4 + part]
+    for i in T.unroll(4):
+        held[i] = held[i] * scale * factor[i]
+    first = thread * 4 - (DIM - 64)
+    if first >= 0:
+        for pair in T.unroll(2):
+            cos = cos_sin[T.max(positions[row], 0), T.truncdiv(first, 2) + pair]
+            sin = cos_sin[T.max(positions[row], 0), 32 + T.truncdiv(first, 2) + pair]
+            even = held[2 * pair] * cos - held[2 * pair + 1] * sin
+            odd = held[2 * pair] * sin + held[2 * pair + 1] * cos
+            held[2 * pair] = even
+            held[2 * pair + 1] = odd
+
+
+@T.macro
+def write_index_row(cache, held, slots, row, page_size, thread):
+    """A row of 128: e4m3 over a float32 scale."""
+    words = T.alloc_local((2,), "uint32")
+    words[0] = scalars.pair_of(held[0], held[1])
+    held[0] = scalars.float_of(words[0] << T.uint32(16))
+    held[1] = scalars.float_of(words[0] & T.uint32(4294901760))
+    words[1] = scalars.pair_of(held[2], held[3])
+    held[2] = scalars.float_of(words[1] << T.uint32(16))
+    held[3] = scalars.float_of(words[1] & T.uint32(4294901760))
+    scale = floats.divide(
+        floats.max_of_lanes(
+            T.max(
+                T.max(
+                    T.max(T.max(0.0001, T.max(held[0], 0 - held[0])), T.max(held[1], 0 - held[1])),
+                    T.max(held[2], 0 - held[2])
+                ),
+                T.max(held[3], 0 - held[3])
+            ),
+            32
+        ),
+        448.0
+    )
+    code = T.if_then_else(
+        floats.is_nan(held[0] * floats.divide(1.0, scale)), T.uint32(127),
+        T.if_then_else(
+            warps.below(
+                T.min(
+                    scalars.bits_of(held[0] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                    T.uint32(1138753536)
+                ),
+                T.uint32(1015021568)
+            ),
+            scalars.bits_of(
+                scalars.float_of(
+                    T.min(
+                        scalars.bits_of(held[0] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                        T.uint32(1138753536)
+                    )
+                ) + 16384.0
+            ) - T.uint32(1182793728),
+            (
+                T.min(
+                    scalars.bits_of(held[0] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                    T.uint32(1138753536)
+                ) + T.uint32(524287) + (
+                    T.min(
+                        scalars.bits_of(held[0] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                        T.uint32(1138753536)
+                    ) >> T.uint32(20) & T.uint32(1)
+                ) >> T.uint32(20)
+            ) - T.uint32(960)
+        )
+    ) | scalars.bits_of(
+        held[0] * floats.divide(1.0, scale)
+    ) >> T.uint32(24) & T.uint32(128) | (
+        T.if_then_else(
+            floats.is_nan(held[1] * floats.divide(1.0, scale)), T.uint32(127),
+            T.if_then_else(
+                warps.below(
+                    T.min(
+                        scalars.bits_of(held[1] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                        T.uint32(1138753536)
+                    ),
+                    T.uint32(1015021568)
+                ),
+                scalars.bits_of(
+                    scalars.float_of(
+                        T.min(
+                            scalars.bits_of(held[1] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                            T.uint32(1138753536)
+                        )
+                    ) + 16384.0
+                ) - T.uint32(1182793728),
+                (
+                    T.min(
+                        scalars.bits_of(held[1] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                        T.uint32(1138753536)
+                    ) + T.uint32(524287) + (
+                        T.min(
+                            scalars.bits_of(held[1] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                            T.uint32(1138753536)
+                        ) >> T.uint32(20) & T.uint32(1)
+                    ) >> T.uint32(20)
+                ) - T.uint32(960)
+            )
+        ) | scalars.bits_of(held[1] * floats.divide(1.0, scale)) >> T.uint32(24) & T.uint32(128)
+    ) << T.uint32(8) | (
+        T.if_then_else(
+            floats.is_nan(held[2] * floats.divide(1.0, scale)), T.uint32(127),
+            T.if_then_else(
+                warps.below(
+                    T.min(
+                        scalars.bits_of(held[2] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                        T.uint32(1138753536)
+                    ),
+                    T.uint32(1015021568)
+                ),
+                scalars.bits_of(
+                    scalars.float_of(
+                        T.min(
+                            scalars.bits_of(held[2] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                            T.uint32(1138753536)
+                        )
+                    ) + 16384.0
+                ) - T.uint32(1182793728),
+                (
+                    T.min(
+                        scalars.bits_of(held[2] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                        T.uint32(1138753536)
+                    ) + T.uint32(524287) + (
+                        T.min(
+                            scalars.bits_of(held[2] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                            T.uint32(1138753536)
+                        ) >> T.uint32(20) & T.uint32(1)
+                    ) >> T.uint32(20)
+                ) - T.uint32(960)
+            )
+        ) | scalars.bits_of(held[2] * floats.divide(1.0, scale)) >> T.uint32(24) & T.uint32(128)
+    ) << T.uint32(16) | (
+        T.if_then_else(
+            floats.is_nan(held[3] * floats.divide(1.0, scale)), T.uint32(127),
+            T.if_then_else(
+                warps.below(
+                    T.min(
+                        scalars.bits_of(held[3] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                        T.uint32(1138753536)
+                    ),
+                    T.uint32(1015021568)
+                ),
+                scalars.bits_of(
+                    scalars.float_of(
+                        T.min(
+                            scalars.bits_of(held[3] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                            T.uint32(1138753536)
+                        )
+                    ) + 16384.0
+                ) - T.uint32(1182793728),
+                (
+                    T.min(
+                        scalars.bits_of(held[3] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                        T.uint32(1138753536)
+                    ) + T.uint32(524287) + (
+                        T.min(
+                            scalars.bits_of(held[3] * floats.divide(1.0, scale)) & T.uint32(2147483647),
+                            T.uint32(1138753536)
+                        ) >> T.uint32(20) & T.uint32(1)
+                    ) >> T.uint32(20)
+                ) - T.uint32(960)
+            )
+        ) | scalars.bits_of(held[3] * floats.divide(1.0, scale)) >> T.uint32(24) & T.uint32(128)
+    ) << T.uint32(24)
+    slot = slots[row]
+    if slot >= 0:
+        page = T.truncdiv(slot, page_size)
+        place = slot - page * page_size
+        cache[page, place * (DIM // 4) + thread] = T.cast(code, "int32")
+        if thread == 0:
+            cache[page, page_size * (DIM // 4) + place] = T.cast(scalars.bits_of(scale), "int32")
+
+
+@T.macro
+def compress(
+    kv, scores, ape, weight, windows, positions, cos_sin, row_slots, eps, page_size, cache, ratio, span, sums,
+    row, thread, warp, lane
+):
+    """Four channels a thread."""
+    held = T.alloc_local((4,), "float32")
+    worker = thread
+    weigh_window(held, kv, scores, ape, windows, row, ratio, span, worker)
+    sum_squares(sums, held, warp, lane)
+    T.sync_threads(COMPRESS_BARRIER, COMPRESS_THREADS)
+    norm_and_turn(held, sums, weight, cos_sin, positions, row, eps, worker)
+    write_index_row(cache, held, row_slots, row, page_size, worker)
+
+
+def program():
+    tokens = T.dynamic("tokens")
+    width = T.dynamic("width")
+    kv_stride = T.dynamic("kv_stride")
+    scores_stride = T.dynamic("scores_stride")
+    ratio = T.dynamic("ratio")
+    ape_stride = T.dynamic("ape_stride")
+    rows = T.dynamic("rows")
+    span = T.dynamic("span")
+    windows_stride = T.dynamic("windows_stride")
+    angles = T.dynamic("angles")
+    turned = T.dynamic("turned")
+    pages = T.dynamic("pages")
+    page_words = T.dynamic("page_words")
+    cache_stride = T.dynamic("cache_stride")
+
+    @T.prim_func
+    def compress_rows__tilelang_sm100a__d128(
+        kv: T.StridedTensor((tokens, width), (kv_stride, 1), "float32"),
+        scores: T.StridedTensor((tokens, width), (scores_stride, 1), "float32"),
+        ape: T.StridedTensor((ratio, width), (ape_stride, 1), "float32"),
+        weight: T.Tensor((128,), "float32"),
+        windows: T.StridedTensor((rows, span), (windows_stride, 1), "int32"),
+        positions: T.Tensor((rows,), "int32"),
+        cos_sin: T.Tensor((angles, turned), "float32"),
+        row_slots: T.Tensor((rows,), "int32"),
+        eps: T.float32,
+        page_size: T.int32,
+        cache: T.StridedTensor((pages, page_words), (cache_stride, 1), "int32"),
+    ):
+        with T.Kernel(rows, threads=32) as row:
+            T.import_source(warps.SOURCE + floats.SOURCE + scalars.SOURCE)
+            sums = T.alloc_shared((1,), "float32")
+
+            thread = T.get_thread_binding()
+            lane = thread % 32
+            warp = thread // 32
+            # A launch of TileLang starts when the kernel before it has ended.
+            compress(
+                kv, scores, ape, weight, windows, positions, cos_sin, row_slots, eps, page_size, cache, ratio,
+                span, sums, row, thread, warp, lane
+            )
+
+    return compress_rows__tilelang_sm100a__d128
