@@ -7,12 +7,13 @@ values and scores are `parts` rows of `dim` next to one another: token number j 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from ..._discover import later
 from ...arguments import INT32_MAX
-from ...problems.base import Comparison, OperandSpec, Problem, Values, Workload
+from ...problems.base import WIDE, Comparison, OperandSpec, Problem, Values, Workload
 from ...problems.layouts import (
     E4M3_MAX,
     INDEX_DIM,
@@ -89,12 +90,14 @@ OPERANDS = (
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
-    """Windows of one sequence from its beginning on, in slots of any order; the last row has none."""
+    """Windows of one sequence from row `first` of it on, in slots of any order; of several rows the last has none."""
     p, device = workload.params, generator.device
     rows, dim, ratio, page = p["rows"], p["dim"], p["ratio"], p["page_size"]
     # At another dim than its own a workload has whole parts, too.
     parts = max(1, p["width"] // dim)
-    tokens, span, width = rows * ratio, parts * ratio, parts * dim
+    # Of the sequence's first row a window reaches to before its beginning.
+    first = p.get("first", 0)
+    tokens, span, width = (first + rows) * ratio, parts * ratio, parts * dim
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, device=device, dtype=torch.float32)
@@ -102,15 +105,16 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     # As an engine's state has them: scores after values, token by token, and tokens in any order.
     state = normal(tokens, 2 * width)
     place = torch.randperm(tokens, generator=generator, device=device).int()
-    ends = torch.arange(1, rows + 1, device=device)[:, None] * ratio
+    number = torch.arange(first, first + rows, device=device, dtype=torch.int32)
+    ends = (number[:, None] + 1) * ratio
     at = ends - span + torch.arange(span, device=device)
     gap = 3 if workload.tier == "edge" else 0
     windows = torch.full((rows, span + gap), tokens + 7, dtype=torch.int32, device=device)[:, :span]
     windows.copy_(torch.where(at < 0, -1, place[at.clamp(min=0)]))
     pages = -(-rows // page) + 1
     slots = torch.randperm(pages * page, generator=generator, device=device)[:rows].int()
-    slots[-1:] = -1
-    positions = torch.arange(rows, device=device, dtype=torch.int32) * ratio % p.get("angles", 4096)
+    slots[max(1, rows - 1) :] = -1
+    positions = number * ratio % p.get("angles", 4096)
     angles = torch.rand(p.get("angles", 4096), ROPE_DIM // 2, generator=generator, device=device) * 6.3
     weight = normal(dim) * 0.2 + 1.0
     # A group of zeros, and one that is tiny.
@@ -215,6 +219,28 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
     return {"float32": 8.0 * dims["rows"] * dims["ratio"] * dims["width"]}
 
 
+# Dim, ratio, parts and rows a page of DeepSeek-V4: attention's two ratios, and the indexer of the lesser one.
+KINDS = ((LATENT_DIM, 4, 2, 64), (LATENT_DIM, 128, 1, 2), (INDEX_DIM, 4, 2, 64))
+
+
+def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows of a decode step, and those of a prompt's tokens; none begins its sequence, so that windows are whole."""
+    rows, tokens = {
+        "core": ((1, 64), (32768,)),
+        "serving": ((1, 16, 64, 256), (4096, 32768)),
+        "contest": ((64,), ()),
+        "smoke": ((1, 16), ()),
+        "wide": (WIDE, (1024, 4096, 8192, 32768)),
+    }[grid]
+    prompts = ((n // kind[1], kind) for n, kind in product(tokens, KINDS))
+    sizes = dict.fromkeys((*product(rows, KINDS), *prompts))
+    for n, (dim, ratio, parts, page) in sizes:
+        yield (
+            "default",
+            {"rows": n, "dim": dim, "ratio": ratio, "width": parts * dim, "page_size": page, "first": 1},
+        )
+
+
 def _case(name: str, tier: str, rows: int, dim: int, ratio: int, parts: int, page_size: int) -> Workload:
     sizes = {"rows": rows, "dim": dim, "ratio": ratio, "width": parts * dim, "page_size": page_size}
     return Workload(name, tier, "default", sizes)
@@ -240,4 +266,5 @@ PROBLEM = Problem(
     bytes=moved_bytes,
     flops=flops,
     units=lambda form, dims: ("rows", dims["rows"]),
+    points=points,
 )
