@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import cmath
+import importlib.util
+import json
 import math
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ import torch
 from dsl_kernels.dsa import compressor, v4
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError
 from dsl_kernels.problems.layouts import unpack_index_keys, unpack_v4_pages
+from dsl_kernels.timing import bench, measure
 
 
 def drawn(n: int, ratio: int, parts: int, dim: int, seed: int = 3) -> dict[str, torch.Tensor]:
@@ -231,3 +236,36 @@ def test_ids_that_name_nothing_are_found_where_values_are_checked(
     call[name][2] = value
     with pytest.raises(InvalidArgumentError, match=f"{name}.*{message}"):
         v4.compress_rows(**call, executor="interpreter")
+
+
+def test_the_benchmark_compares_the_kernel_and_torch_with_the_reference(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = Path(__file__).parents[2] / "benchmarks" / "compressed_rows.py"
+    spec = importlib.util.spec_from_file_location("compressed_rows", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setenv("DSL_KERNELS_EXECUTOR", "interpreter")
+    monkeypatch.setattr(measure, "DEVICE", "cpu")
+    monkeypatch.setattr(bench, "require_gpu", lambda: "a GPU")
+    monkeypatch.setattr(bench, "turns", lambda touched: 1)
+    monkeypatch.setattr(bench, "graph_time", lambda calls: bench.Timing(3.0, 3.0, 3.0, len(calls), 1))
+    out = tmp_path / "rows.jsonl"
+    monkeypatch.setattr(
+        sys, "argv", ["compressed_rows.py", "--rows", "1,3", "--no-compile", "--out", str(out)]
+    )
+    assert module.main() == 0
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert len(table) == 2 + 6 and table[2].startswith("| 512 | 4 | 1 | 3.00 |")
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {(row["dim"], row["ratio"]) for row in rows} == {(512, 4), (512, 128), (128, 4)}
+    # Torch is compared, too.
+    right = module.in_torch
+    monkeypatch.setattr(module, "in_torch", lambda *args: right(*args[:2], -args[2], *args[3:]))
+    assert module.main() == 0
+    captured = capsys.readouterr()
+    assert "eager: RuntimeError" in captured.err and "| 3.00 | None | None | None |" in captured.out
+    monkeypatch.setattr(module, "kernel", lambda given: None)
+    with pytest.raises(RuntimeError, match="a step"):
+        module.main()
