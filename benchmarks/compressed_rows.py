@@ -1,10 +1,11 @@
-"""DeepSeek-V4's compressed rows on this GPU: the kernel beside torch, eager and compiled, and the time of their bytes alone.
+"""DeepSeek-V4's compressed rows on this GPU: the kernel, torch, eager and compiled, and their bytes alone.
 
     python benchmarks/compressed_rows.py [--rows 1,64,4096,32768] [--no-compile] [--out rows.jsonl]
 
-Times are under a CUDA graph whose turns rotate past the L2, so that eager torch has no time of the host either. The kernel's bytes
-are compared with the reference before. Torch does the same in float32: it fetches the tokens of each window, and it writes into the
-same cache. The floor is the bytes over what this GPU's memory gives for reading (`profile calibrate`).
+Times are under a CUDA graph whose turns rotate past the L2, so that eager torch has no time of the host
+either. The kernel's bytes are compared with the reference before. Torch does the same in float32: it fetches
+the tokens of each window, and it writes into the same cache. The floor is the bytes over what this GPU's
+memory gives for reading (`profile calibrate`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,14 @@ OPERANDS = ("kv", "scores", "ape", "weight", "windows", "positions", "cos_sin", 
 def drawn(rows: int, kind: tuple[int, int, int, int], seed: int) -> dict[str, Any]:
     """Operands of a call whose rows all have a slot, with its cache."""
     dim, ratio, parts, page = kind
-    sizes = {"rows": rows, "dim": dim, "ratio": ratio, "width": parts * dim, "page_size": page, "first": 1}
+    sizes = {
+        "rows": rows,
+        "dim": dim,
+        "ratio": ratio,
+        "width": parts * dim,
+        "page_size": page,
+        "sequence": "inside",
+    }
     generator = torch.Generator(measure.DEVICE).manual_seed(seed)
     given = PROBLEM.make(Workload("rows", "real", "default", sizes), generator)
     places = torch.randperm(given["pages"] * page, generator=generator, device=measure.DEVICE)

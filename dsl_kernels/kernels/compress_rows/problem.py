@@ -90,13 +90,13 @@ OPERANDS = (
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
-    """Windows of one sequence from row `first` of it on, in slots of any order; of several rows the last has none."""
+    """Windows of one sequence from its beginning on, or inside it, in slots of any order; of several rows the last has none."""
     p, device = workload.params, generator.device
     rows, dim, ratio, page = p["rows"], p["dim"], p["ratio"], p["page_size"]
     # At another dim than its own a workload has whole parts, too.
     parts = max(1, p["width"] // dim)
-    # Of the sequence's first row a window reaches to before its beginning.
-    first = p.get("first", 0)
+    # The first window of a sequence lacks what would lie before it.
+    first = int(p.get("sequence") == "inside")
     tokens, span, width = (first + rows) * ratio, parts * ratio, parts * dim
 
     def normal(*shape: int) -> torch.Tensor:
@@ -224,7 +224,7 @@ KINDS = ((LATENT_DIM, 4, 2, 64), (LATENT_DIM, 128, 1, 2), (INDEX_DIM, 4, 2, 64))
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows of a decode step, and those of a prompt's tokens; none begins its sequence, so that windows are whole."""
+    """Rows of a decode step, and those of a prompt's tokens; none begins a sequence, so that windows are whole."""
     rows, tokens = {
         "core": ((1, 64), (32768,)),
         "serving": ((1, 16, 64, 256), (4096, 32768)),
@@ -233,12 +233,9 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         "wide": (WIDE, (1024, 4096, 8192, 32768)),
     }[grid]
     prompts = ((n // kind[1], kind) for n, kind in product(tokens, KINDS))
-    sizes = dict.fromkeys((*product(rows, KINDS), *prompts))
-    for n, (dim, ratio, parts, page) in sizes:
-        yield (
-            "default",
-            {"rows": n, "dim": dim, "ratio": ratio, "width": parts * dim, "page_size": page, "first": 1},
-        )
+    for n, (dim, ratio, parts, page) in dict.fromkeys((*product(rows, KINDS), *prompts)):
+        sizes = {"rows": n, "dim": dim, "ratio": ratio, "width": parts * dim, "page_size": page}
+        yield "default", {**sizes, "sequence": "inside"}
 
 
 def _case(name: str, tier: str, rows: int, dim: int, ratio: int, parts: int, page_size: int) -> Workload:
