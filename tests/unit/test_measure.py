@@ -223,6 +223,7 @@ POINTS = (
     grids.Point("lightning_indexer", "decode_any", {"b": 2, "len": 192, "index_heads": 16, "index_dim": 64, "page_size": 32}),
     grids.Point("lightning_indexer", "decode_blocks", {"b": 2, "len": 192, "index_heads": 16, "index_dim": 64, "page_size": 32, "block_size": 8}),
     grids.Point("lightning_indexer", "prefill_any_bf16", {"s": 3, "skv": 130, "index_heads": 64, "index_dim": 32}),
+    grids.Point("compress_rows", "default", {"rows": 3, "dim": 128, "ratio": 4, "width": 256, "page_size": 4, "sequence": "inside"}),
 )  # fmt: skip
 MAXIMA = grids.Point(
     "lightning_indexer",
