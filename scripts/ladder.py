@@ -8,7 +8,7 @@ from pathlib import Path
 import walkthrough
 
 from codegen.sketch import Sketch, sketches
-from dsl_kernels.timing import report
+from dsl_kernels.timing import results
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
@@ -24,13 +24,16 @@ RUNGS = {
 # The kernel that README.md shows, with what CuTe DSL gets of it.
 SHOWN, FUNCTIONS = "ring", ("load", "add")
 GPU = "NVIDIA H200"
-# README's times: what it says of a point, and the point as benchmarks name it.
+# README's times: what it says of a row of the recorded results, and the row's section, operation and point.
 TIMES = (
-    ("scoring, 16 sequences of 32K tokens", "lightning_indexer", "decode", {"b": 16, "len": 32768, "heads": 64}),
-    ("selection, 2048 of 32K, 64 rows", "topk_selector", "default", {"rows": 64, "len": 32768, "k": 2048}),
-    ("attention, bf16, 64 queries of 16 heads", "sparse_mla", "bf16", {"t": 64, "heads": 16, "pages": 4096}),
-    ("attention, fp8, 128 queries of 128 heads", "sparse_mla", "fp8", {"t": 128, "heads": 128, "pages": 4096}),
-)  # fmt: skip
+    ("scoring, 16 sequences of 32K tokens", "scoring lightning_indexer decode b=16 len=32768 heads=64 next_n=1"),
+    ("selection, 2048 of 32K, 64 rows", "selection topk_selector default rows=64 len=32768 k=2048"),
+    ("attention, bf16, 64 queries of 16 heads", "attention sparse_mla bf16 t=64 heads=16 pages=4096"),
+    (
+        "dense attention, fp16, causal, 4 x 4096, 64 heads",
+        "dense gqa_forward fp16 b=4 sq=4096 skv=4096 heads=64 kv_heads=8 dim=128 causal=1",
+    ),
+)
 
 
 def sketch(rung: str) -> Sketch:
@@ -58,11 +61,19 @@ def printed(dsl: str = "cutedsl") -> str:
 
 
 def times() -> str:
-    """Ours beside the fastest peer's, of one run."""
-    peers = report.peers_of(GPU)
+    """Ours beside the fastest peer's, of one run.
+
+    Raises:
+        LookupError: the recorded results of `GPU` lack a row or a peer of it.
+    """
+    held = results.read(results.path_of(GPU, ROOT))
+    found = {row.key: row for row in held.rows} if held else {}
     rows = ["| | dsl_kernels | fastest peer | |", "| --- | --- | --- | --- |"]
-    for title, op, form, sizes in TIMES:
-        peer = peers.of({"op": op, "form": form, **sizes})
-        if peer is not None and peer.ours_us is not None:
-            rows.append(f"| {title} | {peer.ours_us:.1f} | {peer.us:.1f} | {peer.peer} |")
-    return "\n".join([*rows, "", f"Microseconds on {peers.source} ({peers.ours})."])
+    for title, key in TIMES:
+        row = found.get(key)
+        if held is None or row is None or row.fastest is None:
+            raise LookupError(f"{key}: expected a row with a peer in the results of {GPU}; run `bench --record`")
+        rows.append(f"| {title} | {row.us:.1f} | {row.fastest.us:.1f} | {row.fastest.name} |")
+    taken = f"Microseconds on one {GPU}, {held.runs[0].date}, dsl_kernels at {held.commit[:12]}"
+    page = f"docs/results_{results.short_name(GPU)}.md"
+    return "\n".join([*rows, "", f"{taken}: ours and the peers in turns, every row checked before it was timed ([all rows]({page}))."])
