@@ -26,7 +26,10 @@ SHOWN, FUNCTIONS = "ring", ("load", "add")
 GPU = "NVIDIA H200"
 # README's times: what it says of a row of the recorded results, and the row's section, operation and point.
 TIMES = (
-    ("scoring, 16 sequences of 32K tokens", "scoring lightning_indexer decode b=16 len=32768 heads=64 next_n=1"),
+    (
+        "scoring, 16 sequences of 32K tokens",
+        "scoring lightning_indexer decode b=16 len=32768 heads=64 next_n=1",
+    ),
     ("selection, 2048 of 32K, 64 rows", "selection topk_selector default rows=64 len=32768 k=2048"),
     ("attention, bf16, 64 queries of 16 heads", "attention sparse_mla bf16 t=64 heads=16 pages=4096"),
     (
@@ -72,8 +75,16 @@ def times() -> str:
     for title, key in TIMES:
         row = found.get(key)
         if held is None or row is None or row.fastest is None:
-            raise LookupError(f"{key}: expected a row with a peer in the results of {GPU}; run `bench --record`")
+            raise LookupError(
+                f"{key}: expected a row with a peer in the results of {GPU}; run `bench --record`"
+            )
         rows.append(f"| {title} | {row.us:.1f} | {row.fastest.us:.1f} | {row.fastest.name} |")
     taken = f"Microseconds on one {GPU}, {held.runs[0].date}, dsl_kernels at {held.commit[:12]}"
     page = f"docs/results_{results.short_name(GPU)}.md"
-    return "\n".join([*rows, "", f"{taken}: ours and the peers in turns, every row checked before it was timed ([all rows]({page}))."])
+    return "\n".join(
+        [
+            *rows,
+            "",
+            f"{taken}: ours and the peers in turns, every row checked before it was timed ([all rows]({page})).",
+        ]
+    )

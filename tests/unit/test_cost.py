@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_registry import ARCHS, GRID, decode, gqa, mla, prefill, resample, topk
+from test_registry import ARCHS, GRID, compress, decode, gqa, mla, prefill, resample, topk
 
 from dsl_kernels import models, policies, problems, programs, registry, variants
 from dsl_kernels.arch import get_arch
@@ -145,10 +145,7 @@ CASES = [
     *(resample(b, n, m, d, a) for (b, n, m, d), a in product(((1, 2, 5, 8), (2, 300, 131, 5), (3, 20000, 70, 16)), ARCHS)),
     *(registry.Call("merge_entries", "default", a, {"ranks": r, "planes": p, "rows": n, "k": k, "columns": r * k}) for r, p, (n, k), a in product((1, 2, 5), (2, 3), ((1, 64), (3, 300)), ARCHS)),
     *(registry.Call("window_ids", "default", a, {"b": b, "next_n": n, "rows": b * n, "max_pages": 4, "page_size": 64, "window": w}) for b, n, w, a in product((1, 40), (1, 3), (1, 128, 300), ARCHS)),
-    *(
-        registry.Call("compress_rows", "default", a, {"rows": n, "dim": d, "ratio": r, "width": p * d, "span": p * r, "tokens": n * r, "angles": n * r, "turned": 64, "page_size": 2, "pages": n, "page_words": 2 * (146 if d == 512 else 33)})
-        for n, (d, r, p), a in product((1, 3, 40), ((512, 4, 2), (128, 4, 2), (512, 128, 1), (128, 1, 1)), ARCHS)
-    ),
+    *(compress(n, d, r, p * d, a) for n, (d, r, p), a in product((1, 3, 40), ((512, 4, 2), (128, 4, 2), (512, 128, 1), (128, 1, 1)), ARCHS)),
     *(registry.Call("merge_outputs", "default", a, {"ranks": r, "rows": n, "heads": h}) for r, (n, h), a in product((1, 2, 5), ((1, 5), (2, 8), (3, 1), (4, 128)), ARCHS)),
     *(
         gqa(b, sq, skv, 8, 4, dim, causal, form, a)

@@ -54,6 +54,16 @@ def decode(b=4, next_n=1, max_pages=512, heads=64, arch="sm_90a", **kwargs) -> r
     return registry.Call("lightning_indexer", "decode", arch, dims, **kwargs)
 
 
+def compress(rows=4, dim=512, ratio=4, width=1024, arch="sm_90a") -> registry.Call:
+    """Rows of whole windows, of `width // dim` times `ratio` tokens each."""
+    span, page_words = ratio * width // dim, 2 * (146 if dim == 512 else 33)
+    dims = {
+        "rows": rows, "dim": dim, "ratio": ratio, "width": width, "span": span, "tokens": rows * ratio, "angles": rows * ratio,
+        "turned": 64, "page_size": 2, "pages": rows, "page_words": page_words,
+    }  # fmt: skip
+    return registry.Call("compress_rows", "default", arch, dims)
+
+
 def decode_blocks(b=4, next_n=1, max_len=4096, heads=64, dim=128, arch="sm_90a") -> registry.Call:
     dims = {
         "b": b, "next_n": next_n, "index_heads": heads, "index_dim": dim, "pages": 4096, "page_bytes": 8448, "page_size": 64,

@@ -37,6 +37,8 @@ def of_entry(entry: dict[str, Any]) -> registry.Call:
         )
     if entry["op"] == "lightning_indexer":
         return calls.prefill(sizes["s"], sizes["skv"], sizes["heads"])
+    if entry["op"] == "compress_rows":
+        return calls.compress(**sizes)
     return calls.gqa(form=form, **sizes) if entry["op"] == "gqa_forward" else calls.resample(**sizes)
 
 
