@@ -40,7 +40,7 @@ def _sdpa(backend: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causa
 
 
 def _flash3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Attend:
-    flash, _ = own_or_of_vllm("flash_attn_interface", "vllm.vllm_flash_attn")
+    flash, _ = _package3()
     if hasattr(flash, "flash_attn_func"):
         return partial(_first, partial(flash.flash_attn_func, q, k, v, causal=causal))
     # vLLM builds it for sequences of any lengths alone.
@@ -50,6 +50,10 @@ def _flash3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> 
         cu_seqlens_q=starts[0], max_seqlen_k=k.shape[1], cu_seqlens_k=starts[1], causal=causal, fa_version=3,
     )  # fmt: skip
     return lambda: _first(call).view(q.shape)
+
+
+def _package3() -> tuple[Any, str]:
+    return own_or_of_vllm("flash_attn_interface", "vllm.vllm_flash_attn", "flash_attn_3", "flash-attn-3")
 
 
 def _starts(batch: int, length: int, device: torch.device) -> torch.Tensor:
@@ -68,22 +72,20 @@ def _first(call: Callable[[], Any]) -> torch.Tensor:
     return made
 
 
-BUILDERS: dict[str, tuple[Callable[..., Attend], tuple[str, ...]]] = {
-    "torch cuDNN": (partial(_sdpa, "CUDNN_ATTENTION"), ("torch",)),
-    "torch flash": (partial(_sdpa, "FLASH_ATTENTION"), ("torch",)),
-    "FlashAttention 3": (_flash3, ("flash_attn_3", "flash-attn-3")),
-    "flash-attn-4": (_flash4, ("flash-attn-4", "flash_attn")),
+BUILDERS: dict[str, tuple[Callable[..., Attend], Callable[[], str]]] = {
+    "torch cuDNN": (partial(_sdpa, "CUDNN_ATTENTION"), partial(version, "torch")),
+    "torch flash": (partial(_sdpa, "FLASH_ATTENTION"), partial(version, "torch")),
+    "FlashAttention 3": (_flash3, lambda: _package3()[1]),
+    "flash-attn-4": (_flash4, partial(version, "flash-attn-4", "flash_attn")),
 }
-"""How a call of each peer is made of (q, k, v, causal), and the packages that have its version."""
+"""How a call of each peer is made of (q, k, v, causal), and what gives its version."""
 
 
 def _peer(name: str, point: Point, fixture: Fixture, ours: Sequence[Any]) -> Contender:
-    build, packages = BUILDERS[name]
+    build, said = BUILDERS[name]
     causal, sets = bool(point.params["causal"]), [call.args[0] for call in ours]
     calls = [build(*(each[x] for x in "qkv"), causal) for each in sets]
-    return Contender(
-        version(*packages) or f"vLLM {version('vllm')}", calls, lambda: apart(calls[0](), sets[0]["out"])
-    )
+    return Contender(said(), calls, lambda: apart(calls[0](), sets[0]["out"]))
 
 
 PEERS: dict[str, Offer] = {name: partial(_peer, name) for name in BUILDERS}
