@@ -27,6 +27,7 @@ from dsl_kernels import clock, models, problems, programs, registry, variants
 from dsl_kernels.arch import GPUS
 from dsl_kernels.cli.catalog import complete_dims
 from dsl_kernels.kernels.lightning_indexer import blocks
+from dsl_kernels.kernels.sparse_mla.forms import PAGED
 from dsl_kernels.timing import bench
 
 TIE = 1.03
@@ -86,7 +87,7 @@ def call_of(entry: dict[str, Any], gpu: str) -> registry.Call:
     problem, sizes = problems.get(entry["op"]), dict(entry["bucket"])
     if "max_len" in sizes:
         sizes["len"] = sizes.pop("max_len")
-    if entry["form"] == "v4":
+    if entry["form"] in PAGED:
         # A bucket counts the ids of both scopes; here all are of the first.
         sizes["extra_topk"] = 0
     if entry["form"] == "decode_blocks":

@@ -33,14 +33,14 @@ def _attention(
     )
 
 
-def _v4(heads: int, *splits: int) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
+def _v4(heads: int, *splits: int, form: str = "v4") -> tuple[tuple[Workload, Mapping[str, int]], ...]:
     """Two scopes whose pages differ; lengths of both, of one query none of either."""
     sizes = {"heads": heads, "topk": 330, "n": 700, "sink": True, "lse_scale": 0.7, "v4_extra_topk": 250}
     return (
-        *_attention("v4", heads, *splits),
+        *_attention(form, heads, *splits),
         (
             workload(
-                f"lengths_v4_h{heads}", "v4", t=4, ids="holes", lengths=True, empty_lse=math.inf, page_size=53, **sizes
+                f"lengths_{form}_h{heads}", form, t=4, ids="holes", lengths=True, empty_lse=math.inf, page_size=53, **sizes
             ),
             {"splits": splits[0]},
         ),
@@ -70,6 +70,7 @@ STRUCTURES = (
     Structure("attention of a pair of CTAs, Blackwell", "sparse_mla__cutedsl_sm100a__h128_bf16_bt128_cl1_gather4", (*_attention("bf16", 128, 2, 1), *_dealt("bf16", 128))),
     Structure("attention of DeepSeek-V4, Blackwell", "sparse_mla__cutedsl_sm100a__h16_v4_bt64_cl1_cp_async", (*_v4(16, 3, 1), *_dealt("v4", 16))),
     Structure("attention of 528-byte tokens, Hopper", "sparse_mla__tilelang_sm90a__any_nope8_bt64_st2_cl1_hb16", _attention("nope8", 20, 2, 1)),
+    Structure("attention of DeepSeek-V4.1, Hopper", "sparse_mla__cutedsl_sm90a__any_v41_bt64_st2_cl1_hb16", _v4(20, 2, 1, form="v41")),
     Structure("attention fp8, Blackwell", "sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", (*_attention("fp8", 16, 3, 1), *_dealt("fp8", 16))),
 )  # fmt: skip
 

@@ -12,6 +12,7 @@ import torch
 from dsl_kernels import ops, registry, variants
 from dsl_kernels.arch import GPUS, get_arch
 from dsl_kernels.executors import Emulator, Interpreter
+from dsl_kernels.kernels.sparse_mla.forms import PAGED
 from dsl_kernels.kernels.sparse_mla.policy import launch
 from dsl_kernels.kernels.sparse_mla.program.common import shares_out
 from dsl_kernels.problems.base import Workload
@@ -37,8 +38,8 @@ def _workload(variant: variants.Variant, tiles: int, ids: str) -> Workload:
 
 
 def _units(knobs: Mapping[str, Any], tiles: int) -> int:
-    """What is dealt out of a query: on Hopper bf16 goes by pairs of tiles, and a pair of CTAs does. V4's has a second scope."""
-    tiles += -(-EXTRA // 64) if knobs["kv"] == "v4" else 0
+    """What is dealt out of a query: on Hopper bf16 goes by pairs of tiles, and a pair of CTAs does. V4's and V4.1's have a second scope."""
+    tiles += -(-EXTRA // 64) if knobs["kv"] in PAGED else 0
     return -(-tiles // 2) if knobs["tile"] == 128 or (knobs["kv"] == "bf16" and "stages" in knobs) else tiles
 
 
@@ -85,6 +86,7 @@ def test_queries_without_ids_go_to_kernels_that_write_their_rows(variant: varian
         "nope": {"q_pe": None, "kv": rows},
         "fp8": {"q_pe": q_pe, "kv": torch.zeros(9, 656, dtype=torch.uint8)},
         "v4": {"q_pe": None, "kv": torch.zeros(2, 8, 584, dtype=torch.uint8)},
+        "v41": {"q_pe": None, "kv": torch.zeros(2, 8, 528, dtype=torch.uint8), "row_format": "v41"},
     }[kv]
     out, lse = torch.full_like(q, 7.0), torch.full((2, heads), 7.0)
     ids = torch.empty(2, 0, dtype=torch.int32)

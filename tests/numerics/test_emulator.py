@@ -11,7 +11,7 @@ from dsl_kernels import problems, variants
 from dsl_kernels.emulator import Interleaving
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
-from dsl_kernels.problems.layouts import V4_ROW_BYTES, V4_SCALE_BYTES
+from dsl_kernels.problems.layouts import LATENT_DIM, V4_ROW_BYTES, V4_SCALE_BYTES, V41_TOKEN_BYTES
 from dsl_kernels.verification import trial
 from dsl_kernels.verification.reach import attended_heads
 
@@ -135,6 +135,9 @@ def test_rows_that_no_id_names_may_hold_anything(variant) -> None:
         page, scales = inputs["kv_pages"][0], inputs["page_size"] * V4_ROW_BYTES
         page[:V4_ROW_BYTES] = 0x7F
         page[scales : scales + V4_SCALE_BYTES] = 0xFF
+    if kv == "v41":
+        inputs["kv_pages"][0, :LATENT_DIM] = 0x7F
+        inputs["kv_pages"][0, LATENT_DIM:V41_TOKEN_BYTES] = 0xFF
     expected = problems.get("sparse_mla").reference(kv, inputs)
     result = trial.run(variant, workload, Emulator(), example=trial.Example(inputs, expected))
     assert result.comparison.ok, result.comparison.failures

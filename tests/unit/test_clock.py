@@ -30,6 +30,7 @@ DIMS = {
     "decode_blocks": {"b": 4, "next_n": 1, "index_heads": 0, "index_dim": 128, "pages": 64, "page_bytes": 8448, "page_size": 64, "block_size": 8, "sharing": 1, "mx": 0, "has_maxima": 0, "max_pages": 512, "lines": 4, "rows": 4, "stride": 4096, "skip_below": 0, "maxima_rows": 1, "maxima_columns": 1},
     "prefill_any": {"s": 256, "skv": 4096, "index_heads": 0, "index_dim": 128, "stride": 4096, "skip_below": 0, "compressed": 0},
     "v4": {"t": 16, "heads": 0, "topk": 128, "pages": 512, "extra_topk": 512, "extra_pages": 512, "page_bytes": 37376, "extra_page_bytes": 37376},
+    "v41": {"t": 16, "heads": 0, "topk": 128, "pages": 512, "extra_topk": 512, "extra_pages": 512, "page_bytes": 33792, "extra_page_bytes": 33792},
     "gqa": {"b": 1, "sq": 1024, "skv": 1024, "heads": 16, "kv_heads": 4, "dim": 0, "causal": 0},
 }  # fmt: skip
 H128 = "sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_cp_async"

@@ -452,6 +452,13 @@ def in_a_helper(m: Recorder) -> None:
     _waits(m)
 
 
+@recorded
+def names_by_a_loop_of_the_kernel(m: Recorder) -> None:
+    for i in unrolled(4):
+        x = named(f"x_{i}", m.thread + i)  # <- named(f"x_{i}", m.thread + i)
+        m.comment(str(x))
+
+
 REFUSED: dict[str, tuple[tuple[Callable[..., Any], ...], str]] = {
     "a name bound before, under a branch or in a loop": ((bound_again, number_bound_again), "`column: Int32|`first: Int32"),
     "a name that a branch or a loop binds, after it": ((read_behind, index_read_behind), "`x: Int32 = 0`"),
@@ -468,6 +475,7 @@ REFUSED: dict[str, tuple[tuple[Callable[..., Any], ...], str]] = {
         (asks_the_state_too_early, another_attribute, assigns_a_value_twice), "assign it before|annotate it|declare a variable"),
     "a value of Python for an attribute of a `State` in a branch or loop of the kernel": (
         (gives_a_branch_a_value_of_python,), "declare a variable"),
+    "the number of a loop of the kernel in a name": ((names_by_a_loop_of_the_kernel,), "`range` of Python"),
     "what the recorder refuses": ((in_a_helper,), "."),
 }  # fmt: skip
 

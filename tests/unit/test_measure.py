@@ -29,6 +29,7 @@ from dsl_kernels.errors import (
     UnknownNameError,
     WrongResultError,
 )
+from dsl_kernels.kernels.sparse_mla.forms import PAGED
 from dsl_kernels.timing import bench, calibrate, grids, measure
 
 GPU = "NVIDIA H200"
@@ -749,7 +750,7 @@ def test_every_form_of_attention_is_drawn_and_compared(form, monkeypatch):
     """The draws of a point, without a GPU, and the reference on what a check would compare."""
     monkeypatch.setattr(measure, "DEVICE", "cpu")
     monkeypatch.setattr(bench, "turns", lambda *_, **__: 1)
-    params = {"t": 2, "heads": 4, "pages": 4, "topk": 64, **({"extra_topk": 64} if form == "v4" else {})}
+    params = {"t": 2, "heads": 4, "pages": 4, "topk": 64, **({"extra_topk": 64} if form in PAGED else {})}
     fixture = grids.prepare(grids.Point("sparse_mla", form, params))
     given = fixture.sample().given
     assert problems.get("sparse_mla").reference(form, given)["out"].isfinite().all()

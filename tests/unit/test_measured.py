@@ -16,6 +16,7 @@ import dsl_kernels
 from dsl_kernels import env, measured, models, prepare, registry, variants
 from dsl_kernels.arch import GPUS, gpu_row
 from dsl_kernels.cli import _output
+from dsl_kernels.kernels.sparse_mla.forms import PAGED
 from dsl_kernels.runtime import store
 
 GPU = "NVIDIA H200"
@@ -321,7 +322,7 @@ def call_of(held: dict[str, Any]) -> registry.Call:
         "skip_below": 0,
         "n": dims.get("n", 1 << 18),
     }
-    if held["form"] == "v4":
+    if held["form"] in PAGED:
         dims |= {"topk": 128, "extra_topk": dims["topk"] - 128, "extra_pages": 1 << 17}
     if held["form"] == "decode_blocks":
         dims |= {"max_pages": length // 8, "block_size": 8, "page_size": 64}

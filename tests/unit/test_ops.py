@@ -26,6 +26,7 @@ from dsl_kernels.errors import (
     UnknownNameError,
     UnsupportedArchError,
 )
+from dsl_kernels.kernels.sparse_mla.forms import PAGED, PAGED_BYTES, split_cache
 from dsl_kernels.kernels.topk_selector.problem import draw
 from dsl_kernels.ops import (
     Workspace,
@@ -112,10 +113,13 @@ def test_the_largest_scores_are_true_maxima(name: str, variant: str | None, spli
     for length in ("topk_length", "extra_topk_length"):
         if inputs.get(f"has_{length.replace('topk_length', 'lengths')}"):
             given[length] = inputs[length]
-    if workload.form == "v4":
-        kv = inputs["kv_pages"].unflatten(1, (inputs["page_size"], 584))
-        extra = inputs["extra_kv_pages"].unflatten(1, (inputs["extra_page_size"], 584))
+    if workload.form in PAGED:
+        width = PAGED_BYTES[workload.form]
+        kv = inputs["kv_pages"].unflatten(1, (inputs["page_size"], width))
+        extra = inputs["extra_kv_pages"].unflatten(1, (inputs["extra_page_size"], width))
         given |= {"extra_kv": extra, "extra_indices": inputs["extra_indices"]}
+        planar = workload.params.get("planar")
+        given["row_format"] = f"{workload.form}_planar" if planar else workload.form
     else:
         kv = inputs.get("ckv", inputs.get("kv_cache"))
     t, heads = queries[0].shape[:2]
@@ -226,6 +230,40 @@ def test_rows_of_528_bytes_in_place(heads: int, arch: str) -> None:
         total = scores.logsumexp(1)
         wanted = scores.softmax(1) @ taken / (1 + torch.exp(sink - total))[:, None]
         torch.testing.assert_close(lse[row].double(), total, rtol=1e-5, atol=1e-5)
+        assert (out[row].double() - wanted).norm() < 3e-3 * wanted.norm()
+
+
+@pytest.mark.parametrize("planar", [False, True], ids=["interleaved", "planar"])
+@pytest.mark.parametrize(("heads", "arch"), [(8, "sm_90a"), (20, "sm_100a"), (64, "sm_90a"), (64, "sm_100a")])
+def test_tokens_of_deepseek_v41_in_place(heads: int, arch: str, planar: bool) -> None:
+    """Pages of a wider buffer, between NaN: 512 e4m3 values and 16 scales, read here from the bytes themselves."""
+    generator = torch.Generator().manual_seed(heads)
+    normal = partial(torch.randn, generator=generator)
+    values = normal(5, 40, 512).clamp(-4, 4).to(torch.float8_e4m3fn)
+    exponents = torch.randint(124, 131, (5, 40, 16), generator=generator)
+    wide = torch.full((5, 41 * 528), 0x7F, dtype=torch.uint8)
+    if planar:
+        wide[:, : 40 * 512] = values.view(torch.uint8).flatten(1)
+        wide[:, 40 * 512 : 40 * 528] = exponents.byte().flatten(1)
+    else:
+        tokens = torch.cat([values.view(torch.uint8), exponents.byte()], dim=2)
+        wide[:, : 40 * 528] = tokens.flatten(1)
+    cache = wide[:, : 40 * 528].unflatten(1, (40, 1, 528))
+    factors = torch.exp2(exponents.double() - 127)
+    keys = (values.double().view(200, 16, 32) * factors.view(200, 16, 1)).view(200, 512)
+    q = normal(3, heads, 512).bfloat16()
+    ids = torch.randint(-1, 200, (3, 100), generator=generator, dtype=torch.int32)
+    ids[1], ids[2, 4] = -1, 200
+    format_, other = ("v41_planar", "v41") if planar else ("v41", "v41_planar")
+    call = partial(sparse_mla, q, None, cache, ids, sm_scale=0.05, arch=arch, **CPU)
+    call(row_format=other)
+    out, lse = call(row_format=format_)
+    assert not out[1].any() and (lse[1] == -math.inf).all()
+    for row in (0, 2):
+        taken = keys[ids[row][(ids[row] >= 0) & (ids[row] < 200)].long()]
+        scores = 0.05 * (q[row].double() @ taken.T)
+        torch.testing.assert_close(lse[row].double(), scores.logsumexp(1) / math.log(2), rtol=1e-5, atol=1e-5)
+        wanted = scores.softmax(1) @ taken
         assert (out[row].double() - wanted).norm() < 3e-3 * wanted.norm()
 
 
@@ -669,7 +707,7 @@ def test_a_cache_that_was_given_other_memory_is_looked_at_again() -> None:
     assert torch.equal(found[0], wanted[0])
     from dsl_kernels.ops import _views
 
-    held = _views._kept[id(kv), 0]
+    held = _views._kept[id(kv), 0, split_cache]
     assert held[3][1]["ckv"].data_ptr() == kv.data_ptr(), "the memory from before is let go"
 
 
@@ -737,7 +775,25 @@ BAD_MLA = {
     "rows of no format": (lambda a: a.update(row_format="fp4"), InvalidArgumentError, "row_format.*'bf16' or 'nope'"),
     "528 bytes without a format": (
         lambda a: a.update(kv=torch.zeros(512, 528, dtype=torch.uint8), kpe=None, q_pe=None), InvalidArgumentError,
-        "row_format.*'nope8'.*e4m3.*V32_NO_ROPE",
+        "row_format.*'nope8', 'v41' or 'v41_planar'.*e4m3.*V32_NO_ROPE",
+    ),
+    "tokens of V4.1 in no pages": (
+        lambda a: a.update(kv=torch.zeros(512, 528, dtype=torch.uint8), kpe=None, q_pe=None, row_format="v41"), InvalidArgumentError,
+        "kv.*pages, page_size, 528",
+    ),
+    "tokens of V4.1 beside rope": (
+        lambda a: a.update(kv=torch.zeros(8, 64, 528, dtype=torch.uint8), row_format="v41_planar"), InvalidArgumentError,
+        "kpe.*None.*'v41_planar'",
+    ),
+    "tokens of V4.1 in bf16": (
+        lambda a: a.update(kv=torch.zeros(8, 64, 528).bfloat16(), kpe=None, q_pe=None, row_format="v41"), ArgumentTypeError,
+        "kv.*528-byte tokens.*bfloat16",
+    ),
+    "a second cache of V4 beside V4.1": (
+        lambda a: a.update(
+            kv=torch.zeros(8, 64, 528, dtype=torch.uint8), kpe=None, q_pe=None, row_format="v41", extra_indices=a["indices"],
+            extra_kv=torch.zeros(8, 64, 584, dtype=torch.uint8),
+        ), InvalidArgumentError, "extra_kv.*528.*584",
     ),
     "528 bytes beside rope": (
         lambda a: a.update(kv=torch.zeros(512, 528, dtype=torch.uint8), kpe=None, row_format="nope8"), InvalidArgumentError,

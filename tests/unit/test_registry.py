@@ -10,6 +10,7 @@ import pytest
 
 from dsl_kernels import measured, models, policies, problems, programs, registry, variants
 from dsl_kernels.errors import ArtifactError, NoVariantError, UnknownNameError
+from dsl_kernels.kernels.sparse_mla.forms import PAGED
 
 ARCHS = ("sm_90a", "sm_100a")
 
@@ -22,10 +23,11 @@ def fresh():
 
 
 def mla(t=4, heads=16, topk=2048, form="bf16", arch="sm_90a", **kwargs) -> registry.Call:
-    """Attention of `topk` ids; of DeepSeek-V4 128 of them are the window's."""
+    """Attention of `topk` ids; of DeepSeek-V4 and V4.1 128 of them are the window's."""
     dims = {"t": t, "heads": heads, "topk": topk, "n": 8192, **_strides}
-    if form == "v4":
-        pages = {"pages": 128, "page_bytes": 64 * 584, "kv_pages_stride": 65 * 576}
+    if form in PAGED:
+        width = {"v4": 584, "v41": 528}[form]
+        pages = {"pages": 128, "page_bytes": 64 * width, "kv_pages_stride": 65 * 576}
         dims = {"t": t, "heads": heads, "topk": 128, "extra_topk": topk - 128}
         dims |= {f"{scope}{name}": value for scope in ("", "extra_") for name, value in pages.items()}
     return registry.Call("sparse_mla", form, arch, dims, **kwargs)
