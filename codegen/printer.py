@@ -345,10 +345,10 @@ class Printer(Values):
         for p in s.products:
             if own["own_registers"] and any(view.width is not None for view in (p.a, p.b)):
                 raise TemplateError(
-                    f"product {p.mma.name}", expected="whole rows of its operands, where a DSL's threads "
-                                                      "hold tiles by themselves",
-                    got="a view of some of their columns", fix="make those columns a buffer, or spell them "
-                                                               "in this DSL's _spelling.j2",
+                    f"product {p.mma.name}",
+                    expected="whole rows of its operands, where a DSL's threads hold tiles by themselves",
+                    got="a view of some of their columns",
+                    fix="make those columns a buffer, or spell them in this DSL's _spelling.j2",
                 )  # fmt: skip
         yield from self._spell(f"open_{unit}", accs=accs, operands=operands, **own)
         for p in s.products:

@@ -232,9 +232,8 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
     for role in schedule.roles:
         if role.name in {p.name for p in within}:
             raise TemplateError(
-                f"role {role.name} ({instance.id})", expected="a name of its own", got="the name of an "
-                                                                                       "operand, buffer, "
-                                                                                       "axis or variable",
+                f"role {role.name} ({instance.id})", expected="a name of its own",
+                got="the name of an operand, buffer, axis or variable",
                 fix="rename one of them",
             )  # fmt: skip
         facts = role_facts(schedule, role)

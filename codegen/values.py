@@ -53,8 +53,8 @@ class Values:
             for name, value in number.names.items():
                 if self.sizes.setdefault(name, value) != value:
                     raise DeclarationError(
-                        f"size {name}", expected="one value in a kernel", got=f"{self.sizes[name]} and "
-                                                                              f"{value}",
+                        f"size {name}", expected="one value in a kernel",
+                        got=f"{self.sizes[name]} and {value}",
                         fix="give one of the two another name, or none",
                     )  # fmt: skip
         return spell(number, outer)
