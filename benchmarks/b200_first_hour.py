@@ -1,18 +1,17 @@
 """The first hour on a card that the library has not run on, as one script: correctness, rates, tuning.
 
-    python benchmarks/b200_first_hour.py OUT              # on the card; run it again with the same OUT to
-    continue python benchmarks/b200_first_hour.py --plan           # print the steps and limits for a B200;
-    needs no GPU python benchmarks/b200_first_hour.py --plan --arch sm_90a python
-    benchmarks/b200_first_hour.py OUT --arch sm_90a   # rehearse on a Hopper card; by default the card's own
-    arch
+    python benchmarks/b200_first_hour.py OUT                 # on the card; run it again with OUT to continue
+    python benchmarks/b200_first_hour.py --plan              # the steps and limits for a B200; needs no GPU
+    python benchmarks/b200_first_hour.py --plan --arch sm_90a
+    python benchmarks/b200_first_hour.py OUT --arch sm_90a   # rehearse on a Hopper card
 
 Steps, each in processes of its own that are killed at its limit:
 
     compile  every variant of the card's architecture, in worker processes
-    correct  each variant on its tiny, edge and real workloads, outputs and workspaces poisoned, against the
-    reference rates    the micro-benchmarks of clock_rates.py: first rates that decide a choice, then other
-    uncertain ones, then all tune     every variant timed at each point of the core grid, then of the serving
-    grid compare  the clock beside that table (clock_acceptance.py)
+    correct  each variant on its tiny, edge and real workloads, outputs poisoned, against the reference
+    rates    the micro-benchmarks of clock_rates.py: rates that decide a choice, other uncertain ones, the
+    rest tune     every variant timed at each point of the core grid, then of the serving grid compare  the
+    clock beside that table (clock_acceptance.py)
 
 A kernel that hangs, or leaves the card unusable, costs only its own item: the process is killed and restarted
 with the items that are left. What is in OUT is not repeated, failures included (--again NAME forgets those of

@@ -1,8 +1,8 @@
 """The clock beside measurements: every point of a GPU's tuned table, and the cost model on the same points.
 
     python benchmarks/clock_acceptance.py                                    # the H200's table
-    python benchmarks/clock_acceptance.py --gpu H100 --step 3 --predict FILE # record predictions before any
-    measurement python benchmarks/clock_acceptance.py --gpu H100 --table tuned.json --predicted FILE
+    python benchmarks/clock_acceptance.py --gpu H100 --step 3 --predict FILE # predict before measuring
+    python benchmarks/clock_acceptance.py --gpu H100 --table tuned.json --predicted FILE
 
 For each operation and form: the rank correlation (Spearman) of predicted and measured times among the
 variants of a point, for points with at least three variants, where times within 3 % count as ties; the time

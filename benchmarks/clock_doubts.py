@@ -1,8 +1,8 @@
 """Which uncertain rates decide the clock's choice of a variant when nothing was measured. Needs no GPU.
 
-    python benchmarks/clock_doubts.py                        # a B200 over the core and serving grids, four
-    minutes python benchmarks/clock_doubts.py --gpu H200 --grid smoke python benchmarks/clock_doubts.py
-    --write docs/clock.md  # replace the table on that page
+    python benchmarks/clock_doubts.py                        # a B200, core and serving grids: four minutes
+    python benchmarks/clock_doubts.py --gpu H200 --grid smoke
+    python benchmarks/clock_doubts.py --write docs/clock.md  # replace the table on that page
 
 For every call of the grids, and again with a quarter of its pages: the choice at the centre of the rates'
 intervals, and the rates that change it on their own at an end of their interval

@@ -1,8 +1,8 @@
 """Compare two trees: the ratio of their times at every point that `bench --out` wrote for both.
 
     python -m dsl_kernels bench --grid core --no-baseline --out before.jsonl     # in one tree, on one GPU
-    python -m dsl_kernels bench --grid core --no-baseline --out after.jsonl      # in the other, in turns with
-    it python benchmarks/compare_records.py before.jsonl after.jsonl
+    python -m dsl_kernels bench --grid core --no-baseline --out after.jsonl      # in the other, in turns
+    python benchmarks/compare_records.py before.jsonl after.jsonl
 
 A file may contain several runs of a point; the fastest counts. The table is Markdown.
 """

@@ -2,7 +2,7 @@
 decides.
 
     python benchmarks/early_launch.py [--queries 48,72,96] [--heads 16,64] [--form bf16 fp8] [--steps 64,96]
-    [--out F]
+        [--out FILE]
 
 CTAs of an early launch take SMs as these fall free. The second table is of a kernel that only gathers rows,
 the same bytes per CTA whatever the number of CTAs: how many pairs of SMs (TPCs) ran two CTAs, and how long it

@@ -1,7 +1,7 @@
 """How fast the emulator is: parsing, one CTA of attention, and many interleavings of the committed variants.
 
     python benchmarks/emulator_speed.py [parse] [cta] [set] [--rounds N] [--interleavings N] [--jobs N]
-    [--arch A] [--json]
+        [--arch A] [--json]
 
 `cta` runs one query token over 2,048 selected ones, with one split, of variants with 16 and with 128 heads.
 It prints the best CPU seconds of the process over the rounds, with a digest of all tensors, counts and

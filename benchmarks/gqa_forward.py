@@ -1,8 +1,7 @@
 """Grouped-query attention on this GPU: every variant checked and timed, beside torch, FlashAttention 3 and 4.
 
     python benchmarks/gqa_forward.py [--out gqa.jsonl] [--dtypes fp16,bf16] [--dims 128] [--filter REGEX]
-    [--rounds 2]
-        [--launches rule|best|all]
+        [--rounds 2] [--launches rule|best|all]
 
 B=4, S=4096, 64 query heads, 8 key heads; full and causal. A check poisons the outputs, compares sampled heads
 with float64, and compares a second run bit for bit. Times are medians under CUDA graphs, the least of the

@@ -1,8 +1,7 @@
 """The shares of a role's regions by NVIDIA's `run-iket`, beside those by this project's probes.
 
     python benchmarks/iket_shares.py --precompile build/iket            # needs CuTe DSL, but no GPU
-    python benchmarks/iket_shares.py --bundle build/iket --out FOLDER   # needs a GPU and nvidia-cutlass-dsl's
-    `iket`
+    python benchmarks/iket_shares.py --bundle build/iket --out FOLDER   # needs a GPU and the package `iket`
 
 The first command compiles a CuTe DSL kernel with probes twice: with sums, and with each mark replaced by a
 mark of `cute.experimental.iket`. Both end the same regions at the same places. The second runs the first

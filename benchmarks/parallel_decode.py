@@ -1,8 +1,8 @@
 """Steps over a context that two GPUs share, beside one GPU, and beside other ways to share it.
 
-    torchrun --nproc-per-node 2 benchmarks/parallel_decode.py --out parallel.json [--bundle FOLDER] [--limit
-    150] torchrun --nproc-per-node 2 benchmarks/parallel_decode.py --cpu          # tiny sizes, gloo and the
-    interpreter
+    torchrun --nproc-per-node 2 benchmarks/parallel_decode.py --out parallel.json [--bundle FOLDER]
+        [--limit 150]
+    torchrun --nproc-per-node 2 benchmarks/parallel_decode.py --cpu   # tiny sizes, gloo and the interpreter
 
 Microseconds of a step under CUDA-graph replay, on the slower rank: over the whole context on one GPU; shared,
 through NCCL and through symmetric memory; shared by gathering the logits; shared by selecting topk / ranks on

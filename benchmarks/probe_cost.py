@@ -1,8 +1,7 @@
 """What probes cost on a GPU, whether they change a bit of the result, and where the time of each kernel goes.
 
-    python benchmarks/probe_cost.py --precompile build/probes          # needs no GPU: variants with and
-    without probes python benchmarks/probe_cost.py --bundle build/probes --out FOLDER # needs a GPU, but no
-    compiler
+    python benchmarks/probe_cost.py --precompile build/probes          # with and without probes; needs no GPU
+    python benchmarks/probe_cost.py --bundle build/probes --out FOLDER # needs a GPU, but no compiler
 
 The first command takes the variants that the registry selects for a list of calls. It writes each with probes
 off, with sums, with a trace and with waits only, as a generated set with its bundle, and writes the calls.

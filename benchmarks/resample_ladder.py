@@ -2,8 +2,7 @@
 copy.
 
     python benchmarks/resample_ladder.py [--out ladder.json] [--batches 64,512] [--no-compile]
-    python benchmarks/resample_ladder.py --rows 1024 --targets 8192 --batches 16,128     # targets denser than
-    rows
+    python benchmarks/resample_ladder.py --rows 1024 --targets 8192 --batches 16,128   # dense targets
 
 By default, 4096 rows of 32 bf16 values are sampled at 1024 sorted times. Every variant of this GPU's
 architecture runs twice on the problem's small workloads and at the sizes that are timed, into poisoned
@@ -34,9 +33,15 @@ from dsl_kernels.variants import Variant
 from dsl_kernels.verification import trial
 
 RUNGS = (
-    "global_n128_v1", "staged_n128_v1", "staged_n128_v8", "staged_n512_v8", "warp_n128_v8", "window_n128_v8",
-    "window_n512_v8", "merge_n128_v8",
-)  # fmt: skip
+    "global_n128_v1",
+    "staged_n128_v1",
+    "staged_n128_v8",
+    "staged_n512_v8",
+    "warp_n128_v8",
+    "window_n128_v8",
+    "window_n512_v8",
+    "merge_n128_v8",
+)
 COLUMNS = ("version", "DSL", "b", "us", "10 to 90 %", "GB/s", "of copy", "million trajectories/s")
 
 Set = dict[str, Any]

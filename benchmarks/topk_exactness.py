@@ -1,9 +1,8 @@
 """The same hostile rows through the top-k of every installed engine: wrong rows, order, and differences of a
 repeat.
 
-    python benchmarks/topk_exactness.py                                   # without a GPU, ours and torch's on
-    the CPU python benchmarks/topk_exactness.py --engine dsl_kernels --engine "torch.topk, masked" --out
-    exact.json
+    python benchmarks/topk_exactness.py                  # without a GPU, ours and torch's on the CPU
+    python benchmarks/topk_exactness.py --engine dsl_kernels --engine "torch.topk, masked" --out exact.json
 
 A row is wrong if the scores of its ids are not the k largest of its columns, if an id repeats or is outside
 the row, or if there are fewer ids than the row has. Which of equal scores an engine selects is not an error;

@@ -1,9 +1,10 @@
 """Launch this GPU's variants on their tiny and edge workloads and compare; meant to run under
 compute-sanitizer.
 
-    compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 python scripts/sanitize.py
-    [FILTER] compute-sanitizer --tool racecheck --error-exitcode 9 python scripts/sanitize.py [FILTER]
-    [--workloads REGEX]
+    compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 \\
+        python scripts/sanitize.py [FILTER]
+    compute-sanitizer --tool racecheck --error-exitcode 9 \\
+        python scripts/sanitize.py [FILTER] [--workloads REGEX]
 
 API errors are off because the CUDA bindings probe for driver functions that may not exist. FILTER is a
 regular expression searched in the variant id, REGEX in the workload's name. Each launch is printed when it

@@ -58,7 +58,7 @@ DONE:
 )
 
 
-# Every warp stores its first thread to one word: which one lasts depends on the order.
+# The first thread of every warp stores to one word: the order decides which value stays.
 LAST = simple(
     """
 mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 31; setp.ne.u32 %p1, %r2, 0; @%p1 bra DONE;
@@ -326,7 +326,8 @@ mov.u32 %r1, %ctaid.x; mov.u32 %r2, answer; mov.u32 %r3, bar; mov.u32 %r4, 0; mo
 mbarrier.init.shared::cta.b64 [%r3], 1;
 fence.mbarrier_init.release.cluster;
 AGAIN:
-mul.wide.u32 %d1, %r1, 4; ld.param.u64 %d2, [p0]; add.u64 %d2, %d2, %d1; add.u32 %r10, %r9, 1; st.global.u32 [%d2], %r10;
+mul.wide.u32 %d1, %r1, 4; ld.param.u64 %d2, [p0]; add.u64 %d2, %d2, %d1; add.u32 %r10, %r9, 1; \
+st.global.u32 [%d2], %r10;
 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 16;
 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r2], [%r3];
 WAIT:

@@ -40,8 +40,14 @@ from dsl_kernels.variants import Variant
 
 NAMES = {torch_dtype: text for text, torch_dtype in TORCH_DTYPES.items() if text != "uint32"}
 ROLE = "probe"
-CUTE_TYPES = {"float32": "Float32", "int32": "Int32", "uint32": "cutlass.Uint32", "int64": "Int64",
-              "bfloat16": "cutlass.BFloat16", "float16": "cutlass.Float16"}  # fmt: skip
+CUTE_TYPES = {
+    "float32": "Float32",
+    "int32": "Int32",
+    "uint32": "cutlass.Uint32",
+    "int64": "Int64",
+    "bfloat16": "cutlass.BFloat16",
+    "float16": "cutlass.Float16",
+}
 LANDS = {
     # The waits that the barrier plan would emit after a leaf that only issues.
     "cp_async":
@@ -245,15 +251,20 @@ class Probe:
                 else parameters[0].replace("to", "to: T.Ref", 1)
             )
             cute_parameters = parameters[1] if sets is None or way == "give" else ""
-            head = (f"{inner}, {operand}, rank, thread",
-                    ", ".join(x for x in (cute_parameters, operand, "rank", "thread") if x))  # fmt: skip
+            head = (
+                f"{inner}, {operand}, rank, thread",
+                ", ".join(x for x in (cute_parameters, operand, "rank", "thread") if x),
+            )
             argument.leaves[f"{way}_{title}"] = (
                 _source("@T.macro", f"{way}_{title}", head[0], tile),
                 _source("@cute.jit", f"{way}_{title}", head[1], cute),
             )
             if way == "take":
-                meaning = (lambda source, rank, thread: put(None, source[rank])) if sets else (lambda to,
-                    source, rank, thread: put(to, source[rank]))  # fmt: skip
+                meaning = (
+                    (lambda source, rank, thread: put(None, source[rank]))
+                    if sets
+                    else (lambda to, source, rank, thread: put(to, source[rank]))
+                )
             else:
                 meaning = lambda to, target, rank, thread: get(to, target[rank])  # noqa: E731
             copier = _leaf(
@@ -343,8 +354,9 @@ class Probe:
         taken = None if value is None else torch.stack([spread(v) for v in values])
         argument = Argument(title, lambda m: name(title, dtype))
         kept = torch.float32 if dtype == "float32" else torch.int32
-        self._copied(argument, (self.threads,), kept, taken, out, put, get, lines, ("to", "to"),
-                     argument.spell, Out)  # fmt: skip
+        self._copied(
+            argument, (self.threads,), kept, taken, out, put, get, lines, ("to", "to"), argument.spell, Out
+        )
         take = argument.begin
 
         def begin(m: Recorder) -> None:
@@ -560,8 +572,9 @@ class Probe:
             taken = torch.stack([laid(v) for v in values])
         spell = (lambda m: m.cluster(title)) if cluster else view
         argument = Argument(title, spell, buffers=(buffer,))
-        self._copied(argument, (count,), kept, taken, out, put, get, lines,
-                     ("to, slot" if slot else "to", "to"), view)  # fmt: skip
+        self._copied(
+            argument, (count,), kept, taken, out, put, get, lines, ("to, slot" if slot else "to", "to"), view
+        )
         if not ordered:
             argument.folded[f"{title}_out"] = lambda given: torch.cat(
                 [given.sort(dim=-1).values, (given != 0).to(kept)], dim=-1
@@ -638,8 +651,18 @@ class Probe:
             return tile + textwrap.indent("\n".join(steps), "    "), "\n".join(walk)
 
         argument = Argument(title, lambda m: m.buffer(title, 1), buffers=(buffer,))
-        self._copied(argument, (128, width), torch.float32, raw[None], out, put, get, lines,
-                     ("to, slot", "to"), argument.spell)  # fmt: skip
+        self._copied(
+            argument,
+            (128, width),
+            torch.float32,
+            raw[None],
+            out,
+            put,
+            get,
+            lines,
+            ("to, slot", "to"),
+            argument.spell,
+        )
         if out and rows == 64:
             ignored = torch.ones(128, width, dtype=torch.bool)
             ignored[lanes] = False

@@ -34,8 +34,7 @@ def read_lengths(p: Probe, b: int) -> None:
 @case(walk.lengths_to_score)
 def lengths_to_score(p: Probe) -> None:
     length = p.var("length", p.integers(0, 99, 32), each="lane")
-    p.call(p.var("need", None, out=True, each="lane"), length, p.dim("b", 20),
-           p.dim("skip_below", 30))  # fmt: skip
+    p.call(p.var("need", None, out=True, each="lane"), length, p.dim("b", 20), p.dim("skip_below", 30))
 
 
 @case(walk.keys_to_score)

@@ -56,8 +56,9 @@ def stage_times(p: Probe, count: int) -> None:
         p.shared("times", (8192,), torch.zeros(8192), out=True),
         p.operand("src_times", p.normal(2, 5001)),
     )
-    p.call(times, source, p.dim("row", 1), p.dim("n", 5001), p.dim("first", 33), p.dim("count", count),
-           TARGETS)  # fmt: skip
+    p.call(
+        times, source, p.dim("row", 1), p.dim("n", 5001), p.dim("first", 33), p.dim("count", count), TARGETS
+    )
 
 
 @case(leaf.place_staged, count=(2, 3, 1000))

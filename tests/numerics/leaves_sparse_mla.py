@@ -334,8 +334,8 @@ def renew_half(p: Probe, shares: int) -> None:
     ring_of_halves(
         p, shares, ("ckv", "kpe"), gather.renew_half,
         lambda rows, rank, ids: (words, *rows, cache, rank, shares, ids, n),
-        None if shares == 1 else lambda rank,
-        ids: calling(gather.load_half, (words, cache, rank, shares, ids, n)),
+        None if shares == 1 else
+        lambda rank, ids: calling(gather.load_half, (words, cache, rank, shares, ids, n)),
     )  # fmt: skip
 
 

@@ -25,8 +25,9 @@ def _bits_of(p: Probe, *shape: int) -> torch.Tensor:
 
 
 def _keys(p: Probe, title: str, value: torch.Tensor | None, each: int = KEEP, **kind: Any) -> Any:
-    return p.registers(title, (THREADS, each), value, dtype="uint32", places=straight(THREADS, each),
-                       private=True, **kind)  # fmt: skip
+    return p.registers(
+        title, (THREADS, each), value, dtype="uint32", places=straight(THREADS, each), private=True, **kind
+    )
 
 
 def _column(p: Probe) -> Callable[[Any], Any]:
@@ -130,8 +131,9 @@ def make_keys(p: Probe, paired: bool) -> None:
 def stash_keys(p: Probe, back: bool) -> None:
     p.threads = THREADS
     count = THREADS * KEEP
-    stash = p.shared("stash", (2 * count,), p.integers(-(2**31), 2**31 - 1, 2 * count), dtype="int32",
-                     out=not back)  # fmt: skip
+    stash = p.shared(
+        "stash", (2 * count,), p.integers(-(2**31), 2**31 - 1, 2 * count), dtype="int32", out=not back
+    )
     bits = _keys(p, "bits", None if back else _bits_of(p, THREADS, KEEP), out=back)
     p.call(bits, stash, p.dim("number", 1), back)
 
@@ -234,8 +236,9 @@ def key_entries(p: Probe, total: int) -> None:
 
 def _mine(p: Probe, threads: int, value: torch.Tensor | None, **kind: Any) -> Any:
     each = row.BINS // threads
-    return p.registers("mine", (threads, each), value, dtype="int32", places=straight(threads, each),
-                       private=True, **kind)  # fmt: skip
+    return p.registers(
+        "mine", (threads, each), value, dtype="int32", places=straight(threads, each), private=True, **kind
+    )
 
 
 @case(rounds.sum_bins)
@@ -284,8 +287,14 @@ def read_state(p: Probe) -> None:
 def send_sums(p: Probe, group: int) -> None:
     p.threads, p.cluster = THREADS, group
     hist = [p.integers(0, 9, 2 * row.BINS) for _ in range(group)]
-    coarse = p.shared("coarse", (2 * group * row.COARSE,), p.integers(0, 9, 2 * group * row.COARSE),
-                      dtype="int32", out=True, cluster=True)  # fmt: skip
+    coarse = p.shared(
+        "coarse",
+        (2 * group * row.COARSE,),
+        p.integers(0, 9, 2 * group * row.COARSE),
+        dtype="int32",
+        out=True,
+        cluster=True,
+    )
     held = p.shared("hist", (2 * row.BINS,), hist, dtype="int32")
     at, first = p.dim("at", group * row.COARSE), p.dim("first", row.BINS)
     p.call(coarse, at, held, first, group, p.rank, WARPS)
@@ -317,9 +326,10 @@ def pick_bin_of_group(p: Probe, half: bool, need: int, near: int) -> None:
 
 
 def _counters(p: Probe, value: list[int], out: bool = True) -> Any:
-    tensors = [torch.tensor([*x, 0, 0, 0, 0],
-                            dtype=torch.int32) for x in (value if isinstance(value[0],
-                                list) else [value])]  # fmt: skip
+    tensors = [
+        torch.tensor([*x, 0, 0, 0, 0], dtype=torch.int32)
+        for x in (value if isinstance(value[0], list) else [value])
+    ]
     return p.shared("counters", (8,), tensors if len(tensors) > 1 else tensors[0], dtype="int32", out=out)
 
 

@@ -52,8 +52,11 @@ class Instruction:
         return Instruction(self.guard, self.opcode, tuple(found))
 
     def renamed(self, old: str, new: str) -> str | None:
-        return None if old not in self.opcode else str(Instruction(self.guard,
-            self.opcode.replace(old, new, 1), self.operands))  # fmt: skip
+        return (
+            None
+            if old not in self.opcode
+            else str(Instruction(self.guard, self.opcode.replace(old, new, 1), self.operands))
+        )
 
 
 #: The changed instruction; None if there is nothing to break in it.

@@ -32,8 +32,12 @@ def representatives():
     found = {}
     for variant in variants.variants():
         if variant.op in ("gqa_forward", "sparse_mla", "lightning_indexer"):
-            key = (variant.op, variant.arch, variant.backend,
-                   *(variant.knobs.get(k) for k in ("mode", "block", "cluster")))  # fmt: skip
+            key = (
+                variant.op,
+                variant.arch,
+                variant.backend,
+                *(variant.knobs.get(k) for k in ("mode", "block", "cluster")),
+            )
             key += (variant.op == "sparse_mla" and variant.knobs["tile"],)
             found.setdefault(key, variant)
     return [pytest.param(v, id=v.id) for v in found.values()]
@@ -96,8 +100,13 @@ def test_900_arrivals_too_many_are_seen_at_every_barrier(name) -> None:
         for workload, launch in runs:
             executor = Emulator(Interleaving.lockstep(), edit=edit)
             try:
-                trial.run(variant, workload, executor, example=trial.cached_example(variant.op, workload),
-                          launch=launch)  # fmt: skip
+                trial.run(
+                    variant,
+                    workload,
+                    executor,
+                    example=trial.cached_example(variant.op, workload),
+                    launch=launch,
+                )
             except EmulatorError as error:
                 return error.finding.code == "deadlock"
         return False

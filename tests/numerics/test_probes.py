@@ -75,8 +75,11 @@ def chosen(full: bool = True) -> list[Variant]:
 
 def marks(statements: t.Statement) -> list[str]:
     """Names of the regions that end with a mark, in the order of the text."""
-    return [s.arguments[3].spelled for s in t.walk(statements) if isinstance(s,
-        t.Call) and s.leaf.name == "mark_region"]  # fmt: skip
+    return [
+        s.arguments[3].spelled
+        for s in t.walk(statements)
+        if isinstance(s, t.Call) and s.leaf.name == "mark_region"
+    ]
 
 
 @pytest.mark.parametrize("variant", chosen(), ids=lambda variant: variant.id)
@@ -254,8 +257,9 @@ def test_a_region_that_a_body_names_changes_nothing_else() -> None:
 def test_the_interpreter_runs_a_probed_text() -> None:
     variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
     assert variant is not None
-    probed = Variant("probed", variant.op, variant.backend, variant.arch, {**variant.knobs, "probe": 1},
-                     variant.path)  # fmt: skip
+    probed = Variant(
+        "probed", variant.op, variant.backend, variant.arch, {**variant.knobs, "probe": 1}, variant.path
+    )
     workload = trial.workloads(variant, "tiny")[0]
     assert trial.run(
         probed, workload, Interpreter(), example=trial.cached_example(variant.op, workload)
@@ -330,8 +334,10 @@ def test_a_timeline_has_every_passage_in_order(tmp_path: Path) -> None:
     found = json.loads(trace.read_text())
     assert found["otherData"]["clock"].startswith("ticks of the emulator")
     events = found["traceEvents"]
-    assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {"CTA 0 on SM 0",
-        "CTA 1 on SM 1"}  # fmt: skip
+    assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {
+        "CTA 0 on SM 0",
+        "CTA 1 on SM 1",
+    }
     lines = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     names = {name for (cta, _), name in lines.items() if cta == 0}
     assert {"score, warp 0", "load, warp 4", timeline.TENSOR_CORE} <= names

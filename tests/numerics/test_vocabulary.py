@@ -375,8 +375,16 @@ SEQUENCES = {"b": 2, "s": 80, "h": 3}
 def strided_map(operand: str) -> TensorMap:
     """Boxes of 64 steps; axes with more than one element come first."""
     strides = tuple(f"{operand}_{axis} * 2" for axis in ("step", "head", "batch"))
-    return TensorMap(f"{operand}_map", operand, "FLOAT16", ("64", "s", "h", "b"), strides, (64, 64, 1, 1),
-                     (1,) * 4, swizzle="128B")  # fmt: skip
+    return TensorMap(
+        f"{operand}_map",
+        operand,
+        "FLOAT16",
+        ("64", "s", "h", "b"),
+        strides,
+        (64, 64, 1, 1),
+        (1,) * 4,
+        swizzle="128B",
+    )
 
 
 def strided(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -791,8 +799,16 @@ def bytes_map(
     operand: str, columns: int, rows: int, box: int, each: int = 128, swizzle: str = "128B"
 ) -> TensorMap:
     """Boxes of `box` rows of a row-major matrix of bytes, `each` columns each."""
-    return TensorMap(f"{operand}_map", operand, "UINT8", (str(columns), str(rows)), (str(columns),),
-                     (each, box), (1, 1), swizzle=swizzle)  # fmt: skip
+    return TensorMap(
+        f"{operand}_map",
+        operand,
+        "UINT8",
+        (str(columns), str(rows)),
+        (str(columns),),
+        (each, box),
+        (1, 1),
+        swizzle=swizzle,
+    )
 
 
 def scaled(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -1891,6 +1907,13 @@ def one_field(
     return declare
 
 
+def with_product_of_one_cta(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    """The declaration of a pair with a product of one CTA beside its own."""
+    schedule = pair(k, arch)
+    own = dataclasses.replace(schedule.mmas[0], name="own", cta_group=1)
+    return dataclasses.replace(schedule, mmas=(*schedule.mmas, own))
+
+
 REFUSED = (
     ("two buffers in one place that nobody hands over", "in_place",
      one_field("in_place", "pipelines", "p", returned_by=None), "give each other's slots back"),
@@ -1947,12 +1970,7 @@ REFUSED = (
     ("factors of bfloat16", "scaled", one_field("scaled", "mmas", "product", dtype="bfloat16"),
      "K-major float8_e4m3"),
     (
-        "products of one CTA and of a pair", "pair",
-        lambda k,
-        arch:
-            dataclasses.replace(pair(k, arch),
-                                mmas=(*pair(k, arch).mmas,
-                                      dataclasses.replace(pair(k, arch).mmas[0], name="own", cta_group=1))),
+        "products of one CTA and of a pair", "pair", with_product_of_one_cta,
         "the same for all, as the PTX ISA",
     ),
     ("a CTA asked for in two axes", "stealing", altered("stealing", grid=("7", "1"), axes=("cta", "other")),

@@ -262,10 +262,11 @@ def test_a_prediction_that_is_no_number_is_none(monkeypatch, value) -> None:
 def test_a_variant_without_a_prediction_ranks_last(monkeypatch) -> None:
     best = registry.select(topk()).variant
     known = models._by_cost
-    monkeypatch.setattr(
-        models, "_by_cost", lambda op, arch, knobs,
-        *rest: (None, "") if dict(knobs) == best.knobs else known(op, arch, knobs, *rest)
-    )  # fmt: skip
+
+    def without_best(op, arch, knobs, *rest):
+        return (None, "") if dict(knobs) == best.knobs else known(op, arch, knobs, *rest)
+
+    monkeypatch.setattr(models, "_by_cost", without_best)
     monkeypatch.setattr(registry, "_selected", {})
     found = registry.explain(topk())
     assert (
