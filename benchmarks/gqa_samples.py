@@ -1,9 +1,9 @@
-"""Where warps of dense attention are, ours and FlashAttention 3's: samples of the program counter between landmarks of the SASS.
+"""Where warps of dense attention are, ours and FlashAttention 3's, by samples of the program counter.
 
-    python benchmarks/gqa_samples.py --out gqa_samples.json [--reports FOLDER] [--causal 0,1] [--dtypes fp16,bf16]
+    python benchmarks/gqa_samples.py --out gqa_samples.json [--reports FOLDER] [--causal 0,1] [--dtypes fp16]
 
-The main loop of the consumer warps is the span of instructions that the most frequent product is in. A sample in it belongs
-to the region that the landmarks around it say:
+The main loop of the consumer warps is the span of instructions around the most frequent product. A sample in
+the loop belongs to the region that landmarks of the SASS show:
 
     turn        a named barrier, at which a warpgroup waits for its turn to multiply
     tiles       an mbarrier, at which it waits for keys or values
@@ -11,11 +11,12 @@ to the region that the landmarks around it say:
     issue       from the first HGMMA of a product to its last
     softmax     everything else: maxima, exponentials, sums, rescaling, conversion
 
-Clocks of a region are those of one warp in one iteration: its samples, over the samples of all warps in all clocks. Since
-kernels have tiles of other widths, `each 128 keys` gives the same for 64 queries and 128 keys, and `products take` the clocks
-of the tensor cores for the products of all warpgroups of an SM. Where schedulers have different numbers of warps, clocks
-are some 3 % too high: that of a lone copying warp samples the others less often. B=4, S=4096, 64 query heads, 8 key heads, 128 dims.
-Needs Nsight Compute and FlashAttention 3, or vLLM's build of it. Clocks of the card are left as they are.
+Clocks of a region are those of one warp in one iteration: the region's samples, over the samples of all warps
+in all clocks. The kernels have tiles of different widths, so `each 128 keys` scales an iteration to 64 queries
+and 128 keys. `products take` is how long the tensor cores need for the products of all warpgroups of an SM.
+Where the schedulers of an SM have different numbers of warps, clocks are some 3 % too high: a scheduler's
+sampler sees each of its warps less often where there are more. B=4, S=4096, 64 query heads, 8 key heads, 128
+dims. Needs Nsight Compute and FlashAttention 3, or vLLM's build of it. Clocks of the card are left as they are.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def regions(loop: Sequence[Instruction]) -> Counter[str]:
 
 
 def keys_of_tile(loop: Sequence[Instruction]) -> int:
-    """Keys of an iteration: N of the product whose result is the scores, the one that is not as wide as the values."""
+    """Keys of an iteration: N of the product that makes scores, whose N is not the width of the values."""
     widths = {int(n) for x in loop for n in re.findall(r"HGMMA\.64x(\d+)x", x["Source"])} - {DIM}
     return widths.pop() if len(widths) == 1 else DIM
 
@@ -178,7 +179,7 @@ def summary(text: str, raw: str) -> dict[str, Any]:
     counted = report.metrics
     loop, turns = main_loop(kernel)
     sms = counted["device__attribute_multiprocessor_count"]
-    # A sampler looks at one of its scheduler's warps at a time: a warp is seen less often where there are more.
+    # A scheduler's sampler looks at one warp at a time.
     resident = counted["sm__warps_active.avg.per_cycle_active"] * sms
     per_clock = sum(map(samples, kernel)) / (resident * counted[metrics.CYCLES])
     keys, parts = keys_of_tile(loop), regions(loop)
@@ -216,18 +217,27 @@ def times(dtype: str, causal: bool) -> dict[str, float]:
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The rows as Markdown."""
-    columns = (
-        "tensor cores", "warpgroups", "keys", *REGIONS, "an iteration", "each 128 keys", "products take", "MUFU of it",
-    )  # fmt: skip
-    yield "| dtype | causal | kernel | µs | " + " | ".join(columns) + " |"
-    yield "|" + " --- |" * (4 + len(columns))
+    scaled = ("an iteration", "each 128 keys", "products take", "MUFU of it")
+    columns = ("dtype", "causal", "kernel", "µs", "tensor cores", "warpgroups", "keys", *REGIONS, *scaled)
+    yield f"| {' | '.join(columns)} |"
+    yield "|" + " --- |" * len(columns)
     for row in rows:
         parts, total = row["iteration"], sum(row["iteration"].values())
-        yield (
-            f"| {row['dtype']} | {'yes' if row['causal'] else 'no'} | {row['name']} | {row['us']:.0f} | {row['tensor_percent']:.1f} % "
-            f"| {row['warpgroups']} | {row['keys']} | " + " | ".join(f"{parts[name]:.0f}" for name in REGIONS) +
-            f" | {total:.0f} | {total * 128 / row['keys']:.0f} | {row['warpgroups'] * PRODUCTS} | {row['exponentials_percent_of_loop']:.0f} % |"
-        )  # fmt: skip
+        cells = (
+            row["dtype"],
+            "yes" if row["causal"] else "no",
+            row["name"],
+            f"{row['us']:.0f}",
+            f"{row['tensor_percent']:.1f} %",
+            row["warpgroups"],
+            row["keys"],
+            *(f"{parts[name]:.0f}" for name in REGIONS),
+            f"{total:.0f}",
+            f"{total * 128 / row['keys']:.0f}",
+            row["warpgroups"] * PRODUCTS,
+            f"{row['exponentials_percent_of_loop']:.0f} %",
+        )
+        yield f"| {' | '.join(map(str, cells))} |"
 
 
 def main() -> None:
@@ -274,9 +284,8 @@ def main() -> None:
         stalls = ", ".join(
             f"{name} {value:.2f}" for name, value in sorted(row["stalls"].items(), key=lambda x: -x[1])
         )
-        print(
-            f"{row['name']}, {row['dtype']}{', causal' if row['causal'] else ''}: {row['kernel']}: stalls {stalls}"
-        )
+        mask = ", causal" if row["causal"] else ""
+        print(f"{row['name']}, {row['dtype']}{mask}: {row['kernel']}: stalls {stalls}")
     if given.out:
         made = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
         given.out.write_text(json.dumps(made, indent=1) + "\n")

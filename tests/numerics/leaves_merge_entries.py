@@ -1,4 +1,4 @@
-"""Cases of the leaves that put ranks' entries in order."""
+"""Cases of the leaves that sort ranks' entries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ THREADS = 64
 
 @case(leaf.place_entry, workload=("tiny", "tiny_positions"), first=(0, 2 * THREADS))
 def place_entry(p: Probe, workload: str, first: int) -> None:
-    """The first entries of a row, and those where one rank's end and another's begin or no more are."""
+    """A row's first entries; entries at the boundary of two ranks; entries past the last one."""
     p.threads = THREADS
     drawn = trial.draw("merge_entries", problems.get("merge_entries").workload(workload), 0)
     ranks, planes, rows, k = drawn["rank_entries"].shape

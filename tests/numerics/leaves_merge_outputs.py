@@ -23,6 +23,7 @@ def merge_head(p: Probe, first: int) -> None:
     outs, lses = (p.operand(name, drawn[name], strided=True) for name in ("outs", "lses"))
     sizes = {"first": first, "ranks": ranks, "rows": rows, "heads": heads}
     p.call(
-        out, lse, outs, lses, p.operand("attn_sink", drawn["attn_sink"]), *(p.dim(*size) for size in sizes.items()),
+        out, lse, outs, lses, p.operand("attn_sink", drawn["attn_sink"]),
+        *(p.dim(*size) for size in sizes.items()),
         p.scalar("lse_scale", 1.0), WARPS,
     )  # fmt: skip

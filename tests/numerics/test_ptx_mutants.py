@@ -1,4 +1,4 @@
-"""Broken PTX: one slip in the text that a compiler made of a variant must be caught by the emulator (ptx_mutants.py)."""
+"""Broken PTX: one slip in the PTX of a variant must be caught by the emulator (ptx_mutants.py)."""
 
 from __future__ import annotations
 

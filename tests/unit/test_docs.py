@@ -1,4 +1,5 @@
-"""The documents say what the code does: examples run, generated parts are in step, every code and variable is listed."""
+"""The documents match the code: examples run, generated parts are in step,
+every code and variable is listed."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ BUDGET_BYTES = 150_000
 
 
 def script(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
+    """A module of scripts/, which is not a package."""
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
@@ -58,7 +59,7 @@ def python_blocks(path: Path) -> list[str]:
 
 
 def raised_codes() -> set[str]:
-    """Codes that the library and the generator give to errors and violations, read from their sources."""
+    """Codes of errors and violations, read from the sources of the library and the generator."""
     found = set()
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -106,7 +107,8 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def kept_results(folder: Path) -> results.Results:
-    """A file of results in a checkout at `folder`: a row ahead of its peer, one behind, and one of a kernel that is gone."""
+    """A file of results below `folder`: a row faster than its peer, one slower,
+    and one of a removed kernel."""
     known = variants.variants("sparse_mla", arch="sm_90a")[0].id
     made = {known: results.fingerprint(known)}
 
@@ -149,7 +151,7 @@ WORDS = """one two three four five six seven eight nine ten eleven twelve
 thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"""
 NUMBERS = {word: value for value, word in enumerate(re.findall(r"\w+", WORDS), start=1)}
 NOUNS = "variants|modules|tests|claims|verdicts|mutants|checks|probes|structures|attacks|bugs"
-# Of these a few are what a sentence is about; many are a count of what there is.
+# Small counts of these nouns can be what a sentence is about; large ones count the project.
 MANY_NOUNS = "kernels|commands"
 FEW = "one|two|three"
 BETWEEN = r"(?: of (?:the|its|all))?(?: (?!for |of |with )[\w`/-]+){0,2}? "
@@ -163,7 +165,7 @@ NOT_PROSE = re.compile(r"<!-- begin (\w+) -->.*?<!-- end \1 -->|```.*?```", re.D
 
 
 def counts(text: str) -> list[str]:
-    """Phrases of prose that count what the project consists of: neither generated, nor in a sentence with a date."""
+    """Phrases of prose that count parts of the project, outside generated text and sentences with a date."""
     blocks = re.split(r"\n\n|\n(?=[|#-])", NOT_PROSE.sub("", text))
     sentences = [s for block in blocks for s in re.split(r"(?<=[.:;]) ", " ".join(block.split()))]
     return [found[0] for s in sentences if not DATE.search(s) for found in COUNT.finditer(s)]
@@ -187,14 +189,14 @@ def sanitized_mutants() -> int:
 
 
 def rendered_schedules() -> int:
-    """What the case of attention's regions launches and the committed set does not hold."""
+    """Schedules that the case of attention's regions launches and the committed set lacks."""
     return sum(
         bool(probe) or schedule.knobs != dict(schedule.committed.knobs)
         for schedule, probe in gqa_regions.every()
     )
 
 
-# Counts in prose, with what gives the right one.
+# Counts in prose, and the function that gives the right number.
 HELD = {
     ("gqa_regions.md", "17 variants"): rendered_schedules,
     ("declaring.md", "5 mutants"): lambda: constant("tests/numerics/test_mutated_texts.py", "SAMPLE"),
@@ -268,7 +270,8 @@ DECLARING = ROOT / "docs" / "declaring.md"
 
 
 def test_the_page_defines_every_name_of_the_body_that_it_reads() -> None:
-    """Names by its excerpts and its table, what is asked of m, s, kernel and of slots by the excerpts and the prose."""
+    """Names are defined by excerpts and a table; attributes of m, s,
+    kernel and slots by excerpts and prose."""
     shown = "\n\n\n".join(
         re.search(rf"<!-- begin {block} -->\n```python\n(.*?)```", DECLARING.read_text(), re.DOTALL)[1]
         for block in ("body_names", "body")
@@ -282,16 +285,17 @@ def test_the_page_defines_every_name_of_the_body_that_it_reads() -> None:
 
 
 def test_free_names_are_found() -> None:
-    """An excerpt that leaves out a function, a constant or an import is seen."""
+    """An excerpt that omits a function, a constant or an import is noticed."""
     text = (
         "def f(m: Recorder, n: int) -> None:\n    kept = LANES + n\n    def inner(): return kept + place(m)\n"
     )
     assert walkthrough.free(text) == ["LANES", "Recorder", "place"]
 
 
-# What stands behind plain Python, names and channels: no body spells it out (tests/unit/test_frontend.py).
+# Methods that plain Python, names and channels use: bodies never call them (tests/unit/test_frontend.py).
 BEHIND = {
-    "acquire", "call", "comment", "commit", "declare", "dim", "drain", "known_as", "is_variable", "let", "loop", "otherwise", "release",
+    "acquire", "call", "comment", "commit", "declare", "dim", "drain", "known_as", "is_variable", "let",
+    "loop", "otherwise", "release",
     "repeat", "scalar", "scope", "set", "slot", "var", "wait", "when", "within",
 }  # fmt: skip
 
