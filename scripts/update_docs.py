@@ -28,6 +28,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import case_pages  # noqa: E402
+import command_pages  # noqa: E402
 import count_lines  # noqa: E402
 import draw_pipeline  # noqa: E402
 import ladder  # noqa: E402
@@ -651,6 +652,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "attack": attack,
     "beside_peers": beside_peers,
     "results_list": results_list,
+    "explained": command_pages.explained,
+    "commands_of_the_library": partial(command_pages.page, "dsl_kernels"),
+    "commands_of_the_generator": partial(command_pages.page, "codegen"),
     "sizes": sizes,
 }
 

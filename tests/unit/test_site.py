@@ -1,0 +1,119 @@
+"""The site and its pages: every page has a place, stays short, and reads alike in a checkout and on the site."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+
+def script(name: str) -> ModuleType:
+    """A module of scripts/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+site_hooks = script("site_hooks")
+DOCUMENTS = [*(ROOT / name for name in site_hooks.ROOT_PAGES), *PAGES]
+
+
+def settings() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+
+
+def entries(nav: Any) -> Iterator[str]:
+    """The pages of a nav, from the first to the last."""
+    if isinstance(nav, str):
+        yield nav
+    for item in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from entries(item)
+
+
+def test_every_page_is_in_the_nav_once_and_every_entry_exists() -> None:
+    listed = list(entries(settings()["nav"]))
+    pages = [path.relative_to(DOCS).as_posix() for path in PAGES] + list(site_hooks.ROOT_PAGES.values())
+    assert sorted(listed) == sorted(pages)
+
+
+def test_the_site_asks_no_other_host_and_fails_on_what_is_broken() -> None:
+    held = settings()
+    assert held["theme"]["font"] is False
+    assert [
+        path for path in (*held["extra_css"], *held["extra_javascript"]) if not (DOCS / path).is_file()
+    ] == []
+    assert set(held["validation"].values()) == {"warn"} and "--strict" in (ROOT / "Makefile").read_text()
+    for path in (DOCS / "assets").iterdir():
+        assert "://" not in path.read_text(), path.name
+
+
+def prose(path: Path) -> list[tuple[str, str]]:
+    """Each line outside of fences, with the line before it."""
+    lines, inside, before = [], False, ""
+    for line in path.read_text().splitlines():
+        if line.lstrip().startswith("```"):
+            inside = not inside
+        elif not inside:
+            lines.append((before, line))
+        before = line
+    return lines
+
+
+ITEM = re.compile(r"(?:[-*]|\d+\.) ")
+
+
+def run_on(path: Path) -> list[str]:
+    """Lists, tables and headings that a paragraph runs into: Markdown of the site takes them for its words."""
+    found = []
+    for before, line in prose(path):
+        comment = before.startswith("<!--")
+        lists = ITEM.match(line) and before and not (ITEM.match(before) or before.startswith(" ") or comment)
+        tables = line.startswith("|") and before and not (before.startswith("|") or comment)
+        after = before.startswith("|") and line and not line.startswith(("|", "<!--"))
+        if lists or tables or after or (line.startswith("#") and before and not comment):
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_lists_and_tables_stand_apart(path: Path) -> None:
+    assert run_on(path) == []
+
+
+def test_what_runs_on_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Words:\n- a list\n\n- right\n- right\n\nWords\n| a |\n| - |\nWords\n\n```\nx\n- y\n```\n## Heading\n"
+    )
+    assert run_on(page) == ["- a list", "| a |", "Words", "## Heading"]
+
+
+def test_links_lead_to_pages_and_to_copies_of_sources() -> None:
+    text = "[v](docs/variants.md#each) [`x`](examples/ring.py) [w](https://a.b/c) ![p](docs/images/path.svg)\n```\n[v](docs/variants.md)\n```\n"
+    done, sources = site_hooks.relinked("README.md", text)
+    assert sources == {"examples/ring.py"}
+    assert done == (
+        "[v](variants.md#each) [`x`](source/examples/ring.py.txt) [w](https://a.b/c) ![p](images/path.svg)\n"
+        "```\n[v](docs/variants.md)\n```\n"
+    )
+    assert (
+        site_hooks.relinked("docs/log/host.md", "[a](../../README.md#times)")[0] == "[a](../index.md#times)"
+    )
+    # A link to nothing stays as it is, so that mkdocs refuses it.
+    assert site_hooks.relinked("docs/clock.md", "[a](gone.md)")[0] == "[a](gone.md)"
+
+
+def test_a_folder_is_listed() -> None:
+    assert "attention.py" in site_hooks.listing(ROOT / "examples").splitlines()
