@@ -40,6 +40,7 @@ from case_pages import table  # noqa: E402
 from codegen.sweep import FUNCTIONS, SHARED_LEAVES, leaf_modules  # noqa: E402
 from dsl_kernels import backends, cases, env, measured, problems, profile, programs, variants  # noqa: E402
 from dsl_kernels.arch import ARCHS, GPUS, get_arch  # noqa: E402
+from dsl_kernels.emulator.script import cuda_python  # noqa: E402
 from dsl_kernels.profile import recorded  # noqa: E402
 from dsl_kernels.tile.describe import describe, in_words  # noqa: E402
 from dsl_kernels.tile.leaf_text import Function  # noqa: E402
@@ -442,6 +443,15 @@ def tuned_fingerprints() -> str:
     return table(columns, rows)
 
 
+def recorded_calls() -> str:
+    """Functions of the driver and the runtime that a checked program may call."""
+    rows = [
+        (name, " ".join(f"`{function}`" for function in sorted(functions)))
+        for name, functions in (("driver", cuda_python.DRIVER), ("runtime", cuda_python.RUNTIME))
+    ]
+    return table(("module", "functions"), rows)
+
+
 def ceilings() -> str:
     """The ceilings of the H200 for rows out of 4 GiB, and of 16 MiB, with the fastest method."""
     held = profile.read_ceilings(planted_causes.GPU)
@@ -644,6 +654,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "turned_knobs": turned_knobs,
     "looks": looks,
     "tuned_fingerprints": tuned_fingerprints,
+    "recorded_calls": recorded_calls,
     "ceilings": ceilings,
     "ceilings_words": ceilings_words,
     "example": example,

@@ -235,7 +235,7 @@ extern "C" __global__ void scale(const Job job) {
 
 @pytest.mark.compile
 def test_a_kernel_of_nvcc_with_a_structure(tmp_path):
-    """What docs/emulator.md shows: a structure of ctypes with this process's own addresses."""
+    """What docs/emulator_runs.md shows: a structure of ctypes with this process's own addresses."""
     try:
         toolkit.nvcc()
     except ToolchainError as error:

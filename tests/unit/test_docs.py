@@ -199,9 +199,9 @@ def rendered_schedules() -> int:
 HELD = {
     ("cases/gqa_regions.md", "17 variants"): rendered_schedules,
     ("declaring.md", "5 mutants"): lambda: constant("tests/numerics/test_mutated_texts.py", "SAMPLE"),
-    ("emulator.md", "81 seeded bugs"): lambda: constant("tests/emulator/test_mutations.py", "BUGS"),
-    ("emulator.md", "600 mutants"): sanitized_mutants,
-    ("emulator.md", "four compiled variants"): lambda: constant("tests/fuzz/ptx.py", "VARIANTS"),
+    ("emulator_evidence.md", "81 seeded bugs"): lambda: constant("tests/emulator/test_mutations.py", "BUGS"),
+    ("emulator_evidence.md", "600 mutants"): sanitized_mutants,
+    ("emulator_evidence.md", "four compiled variants"): lambda: constant("tests/fuzz/ptx.py", "VARIANTS"),
     ("profiling.md", "Sixteen kernels"): lambda: len(planted_causes.planted(132)),
     ("two_dsls.md", "two generated modules"): lambda: len(backends.names()),
     ("two_dsls.md", "two modules"): lambda: len(backends.names()),

@@ -2,7 +2,7 @@
 
 The projects are installed by their names, and some examples come from checkouts; nothing of theirs is kept here.
 README.md says how to get them. `python -m tests.emulator.public.by_script` runs what is there and prints the table of
-docs/emulator.md; `tests/emulator/test_public.py` holds it to the verdicts below.
+docs/emulator_public.md; `tests/emulator/test_public.py` holds it to the verdicts below.
 """
 
 # ruff: noqa: T201 - a command-line script prints
