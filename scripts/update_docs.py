@@ -142,7 +142,7 @@ def declaration() -> str:
     return _source("gqa_forward.program.blackwell", "declare")
 
 
-# The kernel that docs/extending.md writes, which a test takes through every stage.
+# The kernel that docs/new_kernel.md writes, which a test takes through every stage.
 NEWCOMER = ROOT / "tests" / "codegen" / "newcomer"
 
 
@@ -169,7 +169,7 @@ def body() -> str:
 
 
 def body_names() -> str:
-    """What the operation defines of the names in the body that docs/declaring.md reads."""
+    """What the operation defines of the names in the body that docs/bodies.md reads."""
     return code("python", walkthrough.definitions())
 
 

@@ -1,6 +1,6 @@
-"""What docs/declaring.md shows of the kernel that it reads: attention on Blackwell, whose one warp issues all products.
+"""What docs/bodies.md and docs/printed_kernel.md show of the kernel that they read: attention on Blackwell, whose one warp issues all products.
 
-The body of that warp stands on the page with every name that occurs in it: what the operation defines as an excerpt, and
+The body of that warp stands in docs/bodies.md with every name that occurs in it: what the operation defines as an excerpt, and
 what the tile language gives it in a table.
 """
 

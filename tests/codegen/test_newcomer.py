@@ -1,6 +1,6 @@
 """A kernel and a DSL that are not ours, in a copy of the checkout: nothing outside their own files is written.
 
-The kernel is the row softmax of newcomer/, as docs/extending.md tells to write it; the DSL is that of toydsl/.
+The kernel is the row softmax of newcomer/, as docs/new_kernel.md tells to write it; the DSL is that of toydsl/.
 """
 
 from __future__ import annotations

@@ -198,7 +198,8 @@ def rendered_schedules() -> int:
 # Counts in prose, by page of docs/, with what gives the right one.
 HELD = {
     ("cases/gqa_regions.md", "17 variants"): rendered_schedules,
-    ("declaring.md", "5 mutants"): lambda: constant("tests/numerics/test_mutated_texts.py", "SAMPLE"),
+    ("ladder.md", "Six kernels"): lambda: len(ladder.RUNGS),
+    ("kernel_checks.md", "5 mutants"): lambda: constant("tests/numerics/test_mutated_texts.py", "SAMPLE"),
     ("emulator_evidence.md", "81 seeded bugs"): lambda: constant("tests/emulator/test_mutations.py", "BUGS"),
     ("emulator_evidence.md", "600 mutants"): sanitized_mutants,
     ("emulator_evidence.md", "four compiled variants"): lambda: constant("tests/fuzz/ptx.py", "VARIANTS"),
@@ -262,18 +263,18 @@ def outside(path: Path, *blocks: str) -> str:
     return text
 
 
-DECLARING = ROOT / "docs" / "declaring.md"
+BODIES, STATEMENTS, LEAVES = (ROOT / "docs" / f"{name}.md" for name in ("bodies", "statements", "leaves"))
 
 
-def test_the_page_defines_every_name_of_the_body_that_it_reads() -> None:
+def test_the_pages_define_every_name_of_the_body_that_it_reads() -> None:
     """Names by its excerpts and its table, what is asked of m, s, kernel and of slots by the excerpts and the prose."""
     shown = "\n\n\n".join(
-        re.search(rf"<!-- begin {block} -->\n```python\n(.*?)```", DECLARING.read_text(), re.DOTALL)[1]
+        re.search(rf"<!-- begin {block} -->\n```python\n(.*?)```", BODIES.read_text(), re.DOTALL)[1]
         for block in ("body_names", "body")
     )
-    listed = set(re.findall(r"^\| `(\w+)` \| `[\w.]+` \|", DECLARING.read_text(), re.MULTILINE))
+    listed = set(re.findall(r"^\| `(\w+)` \| `[\w.]+` \|", BODIES.read_text(), re.MULTILINE))
     assert set(walkthrough.free(shown)) <= listed
-    told = outside(DECLARING, "body", "generated", "generated_cutedsl", "leaf_functions")
+    told = outside(BODIES, "body") + STATEMENTS.read_text()
     asked = {node.attr for node in ast.walk(ast.parse(walkthrough.body())) if isinstance(node, ast.Attribute)}
     assert {"multiply", "wait", "release", "tiles", "skv", "k_s"} <= asked
     assert [name for name in sorted(asked) if not re.search(rf"\b{name}\b", told)] == []
@@ -294,14 +295,14 @@ BEHIND = {
 }  # fmt: skip
 
 
-def test_the_page_lists_what_a_body_and_a_leaf_may_say() -> None:
+def test_the_pages_list_what_a_body_and_a_leaf_may_say() -> None:
     said = {name for name in vars(Recorder) if not name.startswith("_")}
     assert said >= BEHIND
-    text = DECLARING.read_text()
+    text = STATEMENTS.read_text()
     assert [name for name in sorted(said - BEHIND) if not re.search(rf"\bm\.{name}\b", text)] == []
     parts = [name for name in vars(View) if not name.startswith("_") and callable(getattr(View, name))]
     assert "stage" in parts and [name for name in parts if f"view.{name}(" not in text] == []
-    assert [name for name in kinds.__all__ if not re.search(rf"\b{name}\b", text)] == []
+    assert [name for name in kinds.__all__ if not re.search(rf"\b{name}\b", LEAVES.read_text())] == []
 
 
 def test_every_error_code_is_documented() -> None:

@@ -1,4 +1,4 @@
-"""Bodies in plain Python: what is recorded, and what is refused at its line. Each row of the table in docs/declaring.md is a case."""
+"""Bodies in plain Python: what is recorded, and what is refused at its line. Each row of the table in docs/statements.md is a case."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dsl_kernels.tile.leaf_text import by_text, text_of
 from dsl_kernels.tile.text import Changes, Recorder, Sets, Value
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs" / "declaring.md"
+DOCS = ROOT / "docs" / "statements.md"
 SCHEDULE = Schedule(
     roles=(Role("work", 4, doc="all of it"),), buffers=(), pipelines=(), mmas=(), grid=("rows",), axes=("row",)
 )  # fmt: skip

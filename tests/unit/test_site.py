@@ -59,6 +59,28 @@ def test_the_site_asks_no_other_host_and_fails_on_what_is_broken() -> None:
         assert "://" not in path.read_text(), path.name
 
 
+MOST_LINES = 300
+# Each of these is one generated table with a few sentences, which the site gives a filter or a list of contents.
+TABLES = {
+    "variants.md": "a row for each committed variant",
+    "counters.md": "a row for each tuned winner",
+    "reference/commands.md": "a section for each command",
+}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_no_page_is_longer_than_a_reader_bears(path: Path) -> None:
+    text = path.read_text()
+    page = path.relative_to(DOCS).as_posix() if path.is_relative_to(DOCS) else path.name
+    if page in TABLES:
+        text = re.sub(r"<!-- begin (\w+) -->.*?<!-- end \1 -->", "", text, flags=re.DOTALL)
+    assert len(text.splitlines()) <= (40 if page in TABLES else MOST_LINES)
+
+
+def test_tables_are_exempt_only_while_they_are_long() -> None:
+    assert [page for page in TABLES if len((DOCS / page).read_text().splitlines()) <= MOST_LINES] == []
+
+
 def prose(path: Path) -> list[tuple[str, str]]:
     """Each line outside of fences, with the line before it."""
     lines, inside, before = [], False, ""
