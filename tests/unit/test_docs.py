@@ -76,8 +76,8 @@ def documented_codes() -> set[str]:
     return set(re.findall(r"^\| `([A-Z_]+)` \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE))
 
 
-def test_the_readme_example_runs_on_a_cpu() -> None:
-    (block,) = [b for b in python_blocks(ROOT / "README.md") if "import torch" in b]
+def test_the_example_of_a_decode_step_runs_on_a_cpu() -> None:
+    (block,) = [b for b in python_blocks(ROOT / "docs" / "operations.md") if "import torch" in b]
     done = subprocess.run(
         [sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, check=False
     )
