@@ -74,4 +74,4 @@ lock: ## pin and hash what setup installs (needs uv); versions stay unless UPGRA
 	@$(UV) pip compile --quiet $(UPGRADE) --group toolkit -c requirements-torch.lock -o requirements-toolkit.lock
 
 clean: ## remove the virtual environment, caches of the tools and untracked output
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build site *.egg-info

@@ -37,7 +37,7 @@ def plain(text: str | None) -> str:
 
 def _default(one: Any) -> str:
     value = one.default() if callable(one.default) else one.default
-    if value in (None, False, (), [], "") or one.required or isinstance(value, bool):
+    if one.required or value is None or isinstance(value, bool) or value in ((), [], ""):
         return "-"
     return f"`{getattr(value, 'value', value)}`"
 

@@ -122,6 +122,39 @@ def test_what_runs_on_is_found(tmp_path: Path) -> None:
     assert run_on(page) == ["- a list", "| a |", "Words", "## Heading"]
 
 
+HEADING = re.compile(r"#{1,6} (.+)")
+
+
+def anchors(path: Path) -> set[str]:
+    """Anchors that headings of a page have both in a checkout and on the site, which spell them alike but for rare signs."""
+    titles = [match[1] for _, line in prose(path) if (match := HEADING.match(line))]
+    words = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles]
+    checkout = {re.sub(r"[^\w\- ]", "", word).replace(" ", "-") for word in words}
+    return checkout & {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", word).strip()) for word in words}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_anchors_of_links_exist(path: Path) -> None:
+    found = re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", "\n".join(line for _, line in prose(path)))
+    held = [(path.parent / page if page else path, anchor) for page, anchor in found if "://" not in page]
+    assert [anchor for page, anchor in held if page.suffix == ".md" and anchor not in anchors(page)] == []
+
+
+# What a reader who has never seen the project asks, and where README leads at once.
+ASKED = {
+    "how do I install it beside vLLM": "docs/vllm.md#install",
+    "which variant runs at a shape, and why": "docs/tuning.md#which-variant-runs",
+    "how does a barrier of attention come about": "docs/barriers.md",
+    "how do I add an operation": "docs/new_kernel.md",
+    "what is slower than a peer, and why": "docs/performance.md",
+}
+
+
+@pytest.mark.parametrize("question", ASKED)
+def test_an_answer_is_one_click_from_the_readme(question: str) -> None:
+    assert f"]({ASKED[question]})" in (ROOT / "README.md").read_text()
+
+
 def test_links_lead_to_pages_and_to_copies_of_sources() -> None:
     text = "[v](docs/variants.md#each) [`x`](examples/ring.py) [w](https://a.b/c) ![p](docs/images/path.svg)\n```\n[v](docs/variants.md)\n```\n"
     done, sources = site_hooks.relinked("README.md", text)
