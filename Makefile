@@ -54,7 +54,7 @@ docs: $(STAMP) ## tables, excerpts and pictures that are generated into the docu
 
 site: $(STAMP) ## the site, from the documents and docstrings, in site/ (installs the extra `docs` when it is missing)
 	@$(PY) -c "import material, mkdocstrings_handlers.python" 2>/dev/null || $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[docs]"
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --site-dir $(SITE)
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --site-dir $(SITE)
 	@echo "$(SITE)/index.html"
 
 bench: $(STAMP) ## time every operation on the GPU that is present

@@ -203,7 +203,7 @@ HELD = {
     ("emulator_evidence.md", "81 seeded bugs"): lambda: constant("tests/emulator/test_mutations.py", "BUGS"),
     ("emulator_evidence.md", "600 mutants"): sanitized_mutants,
     ("emulator_evidence.md", "four compiled variants"): lambda: constant("tests/fuzz/ptx.py", "VARIANTS"),
-    ("profiling.md", "Sixteen kernels"): lambda: len(planted_causes.planted(132)),
+    ("profiling_evidence.md", "Sixteen kernels"): lambda: len(planted_causes.planted(132)),
     ("two_dsls.md", "two generated modules"): lambda: len(backends.names()),
     ("two_dsls.md", "two modules"): lambda: len(backends.names()),
 }
