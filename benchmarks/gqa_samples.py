@@ -12,11 +12,11 @@ the loop belongs to the region that landmarks of the SASS show:
     softmax     everything else: maxima, exponentials, sums, rescaling, conversion
 
 Clocks of a region are those of one warp in one iteration: the region's samples, over the samples of all warps
-in all clocks. The kernels have tiles of different widths, so `each 128 keys` scales an iteration to 64 queries
-and 128 keys. `products take` is how long the tensor cores need for the products of all warpgroups of an SM.
-Where the schedulers of an SM have different numbers of warps, clocks are some 3 % too high: a scheduler's
+in all clocks. The kernels have tiles of different widths, so `each 128 keys` scales an iteration to 64
+queries and 128 keys. `products take` is how long the tensor cores need for all warpgroups of an SM. Where
+the schedulers of an SM have different numbers of warps, clocks are some 3 % too high: a scheduler's
 sampler sees each of its warps less often where there are more. B=4, S=4096, 64 query heads, 8 key heads, 128
-dims. Needs Nsight Compute and FlashAttention 3, or vLLM's build of it. Clocks of the card are left as they are.
+dims. Needs Nsight Compute and FlashAttention 3, or vLLM's build of it. The card's clocks stay as they are.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import case_pages  # noqa: E402
+import command_pages  # noqa: E402
 import count_lines  # noqa: E402
 import draw_pipeline  # noqa: E402
 import ladder  # noqa: E402
@@ -40,6 +41,7 @@ from case_pages import table  # noqa: E402
 from codegen.sweep import FUNCTIONS, SHARED_LEAVES, leaf_modules  # noqa: E402
 from dsl_kernels import backends, cases, env, measured, problems, profile, programs, variants  # noqa: E402
 from dsl_kernels.arch import ARCHS, GPUS, get_arch  # noqa: E402
+from dsl_kernels.emulator.script import cuda_python  # noqa: E402
 from dsl_kernels.profile import recorded  # noqa: E402
 from dsl_kernels.tile.describe import describe, in_words  # noqa: E402
 from dsl_kernels.tile.leaf_text import Function  # noqa: E402
@@ -141,7 +143,7 @@ def declaration() -> str:
     return _source("gqa_forward.program.blackwell", "declare")
 
 
-# The kernel that docs/extending.md writes, and that a test takes through every stage.
+# The kernel that docs/new_kernel.md writes, and that a test takes through every stage.
 NEWCOMER = ROOT / "tests" / "codegen" / "newcomer"
 
 
@@ -168,7 +170,7 @@ def body() -> str:
 
 
 def body_names() -> str:
-    """The operation's definitions of names in the body that docs/declaring.md reads."""
+    """The operation's definitions of names in the body that docs/bodies.md reads."""
     return code("python", walkthrough.definitions())
 
 
@@ -449,6 +451,15 @@ def tuned_fingerprints() -> str:
     return table(columns, rows)
 
 
+def recorded_calls() -> str:
+    """Functions of the driver and the runtime that a checked program may call."""
+    rows = [
+        (name, " ".join(f"`{function}`" for function in sorted(functions)))
+        for name, functions in (("driver", cuda_python.DRIVER), ("runtime", cuda_python.RUNTIME))
+    ]
+    return table(("module", "functions"), rows)
+
+
 def ceilings() -> str:
     """The H200's gather ceilings for rows spread over 4 GiB and over 16 MiB, with the fastest method."""
     held = profile.read_ceilings(planted_causes.GPU)
@@ -657,6 +668,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "turned_knobs": turned_knobs,
     "looks": looks,
     "tuned_fingerprints": tuned_fingerprints,
+    "recorded_calls": recorded_calls,
     "ceilings": ceilings,
     "ceilings_words": ceilings_words,
     "example": example,
@@ -665,6 +677,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "attack": attack,
     "beside_peers": beside_peers,
     "results_list": results_list,
+    "explained": command_pages.explained,
+    "commands_of_the_library": partial(command_pages.page, "dsl_kernels"),
+    "commands_of_the_generator": partial(command_pages.page, "codegen"),
     "sizes": sizes,
 }
 

@@ -1,8 +1,8 @@
-"""The excerpts of docs/declaring.md, which reads one kernel: attention on Blackwell, where one warp issues
-all products.
+"""The excerpts of docs/bodies.md and docs/printed_kernel.md, which read one kernel: attention on Blackwell,
+where one warp issues all products.
 
-The page shows the body of that warp, and explains every name in it: definitions of the operation as excerpts,
-names of the tile language in a table.
+docs/bodies.md shows the body of that warp, and explains every name in it: definitions of the operation as
+excerpts, names of the tile language in a table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The build backend: scikit-build-core, and an sdist that holds the library's sources from outside this folder."""
+"""The build backend: scikit-build-core, and an sdist that holds sources of the library."""
 
 from __future__ import annotations
 

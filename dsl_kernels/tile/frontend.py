@@ -9,7 +9,7 @@
   they set the caller's.
 - `and`, `or`, `not` and `a < b < c` over conditions of the kernel are conditions of the kernel.
 
-What reads well and would be recorded wrongly is refused at its line: docs/declaring.md has the table.
+What reads well and would be recorded wrongly is refused at its line: docs/statements.md has the table.
 """
 
 from __future__ import annotations

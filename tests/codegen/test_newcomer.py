@@ -1,6 +1,6 @@
 """A new kernel and a new DSL in a copy of the checkout: no file but their own is written.
 
-The kernel is the row softmax of newcomer/, written as docs/extending.md says; the DSL is that of toydsl/.
+The kernel is the row softmax of newcomer/, written as docs/new_kernel.md says; the DSL is that of toydsl/.
 """
 
 from __future__ import annotations

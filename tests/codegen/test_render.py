@@ -355,7 +355,7 @@ def test_columns_of_an_operand_are_refused_where_a_dsl_does_not_spell_them(monke
     ],
 )
 def test_heads_on_m_of_blackwell_print_in_tilelang(variant: str, spelled: tuple[str, ...]) -> None:
-    """These variants are not committed, as they spill (docs/two_dsls.md), but TileLang can print them."""
+    """These variants are not committed, as they spill (docs/dsl_differences.md). TileLang can print them."""
     knobs = dict(variants.get(f"sparse_mla__cutedsl_sm100a__{variant}").knobs)
     program, arch = programs.get("sparse_mla"), get_arch("sm_100a")
     text = render.render(Instance(program, "tilelang", arch, knobs, sweeping.frame("tilelang")))
@@ -424,14 +424,14 @@ def test_touching_a_template_changes_its_variants_and_no_others(monkeypatch, tmp
 
 @pytest.mark.parametrize("module", FUNCTIONS)
 def test_every_function_of_a_leaf_is_spelled_and_told(module: str) -> None:
-    """The table in docs/declaring.md is complete: each function has a meaning in words,
+    """The table in docs/leaf_functions.md is complete: each function has a meaning in words,
     and a DSL that spells it."""
     meant = importlib.import_module(f"dsl_kernels.device.torch.{module}")
     functions = {title for title, value in vars(meant).items() if isinstance(value, Function)}
     modules = (each for dsl in backends() for each in leaf_modules(dsl, "topk_selector", "sm_90"))
     spelled = [names for alias, _, names in modules if alias == module]
     assert len(spelled) == len(backends()) and functions and functions <= frozenset().union(*spelled)
-    listed = (Path(emit.ROOT) / "docs" / "declaring.md").read_text()
+    listed = (Path(emit.ROOT) / "docs" / "leaf_functions.md").read_text()
     for title in functions:
         row = re.search(rf"^\| `{module}` \| `{title}\(.*?\| (.+) \|$", listed, re.MULTILINE)
         assert row, title

@@ -237,7 +237,7 @@ extern "C" __global__ void scale(const Job job) {
 
 @pytest.mark.compile
 def test_a_kernel_of_nvcc_with_a_structure(tmp_path):
-    """The example of docs/emulator.md: a ctypes structure with this process's own addresses."""
+    """The example of docs/emulator_runs.md: a ctypes structure with this process's own addresses."""
     try:
         toolkit.nvcc()
     except ToolchainError as error:

@@ -17,7 +17,7 @@ RESULTS = json.loads(RECORDED.read_text())["probes"]
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_emulator_agrees_with_the_recording(group):
-    """A probe that has changed since needs a new recording: see docs/emulator.md."""
+    """A probe that has changed since needs a new recording: see docs/emulator_evidence.md."""
     for p in GROUPS[group]:
         kept = RESULTS.get(p.name)
         if kept is None:

@@ -424,7 +424,7 @@ def explained(name: str, mutant: Mutant) -> str | None:
 
 
 def row(name: str, found: Sequence[Outcome]) -> str:
-    """A variant's row of the table in docs/emulator.md."""
+    """A variant's row of the table in docs/emulator_evidence.md."""
     counts = Counter(o.by for o in found)
     return f"| {name} | {len(found)} | {counts['caught']} | {counts['unreached']} | {counts['explained']} |"
 

@@ -40,7 +40,7 @@ SECONDS = 6.0
 
 # Mutants of a structure that a run tries; TEST_ALL=1 tries all.
 SAMPLE = 5
-DOCS = Path(__file__).parents[2] / "docs" / "declaring.md"
+DOCS = Path(__file__).parents[2] / "docs" / "kernel_checks.md"
 
 
 _OPERATIONS = {

@@ -1,5 +1,5 @@
 """Bodies in plain Python: what is recorded, and what is refused at which line;
-the table of docs/declaring.md."""
+the table of docs/statements.md."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from dsl_kernels.tile.leaf_text import by_text, text_of
 from dsl_kernels.tile.text import Changes, Recorder, Sets, Value
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs" / "declaring.md"
+DOCS = ROOT / "docs" / "statements.md"
 SCHEDULE = Schedule(
     roles=(Role("work", 4, doc="all of it"),), buffers=(), pipelines=(), mmas=(), grid=("rows",),
     axes=("row",)

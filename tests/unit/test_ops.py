@@ -245,7 +245,7 @@ def test_rows_of_528_bytes_in_place(heads: int, arch: str) -> None:
 @pytest.mark.parametrize("planar", [False, True], ids=["interleaved", "planar"])
 @pytest.mark.parametrize(("heads", "arch"), [(8, "sm_90a"), (20, "sm_100a"), (64, "sm_90a"), (64, "sm_100a")])
 def test_tokens_of_deepseek_v41_in_place(heads: int, arch: str, planar: bool) -> None:
-    """Pages of a wider buffer, between NaN: the reference reads values and scales from the bytes themselves."""
+    """Pages of a wider buffer, between NaN; the reference reads the bytes themselves."""
     generator = torch.Generator().manual_seed(heads)
     normal = partial(torch.randn, generator=generator)
     values = normal(5, 40, 512).clamp(-4, 4).to(torch.float8_e4m3fn)

@@ -3,7 +3,7 @@ interleavings.
 
 The projects are installed by name, and some examples come from checkouts; none of their code is kept here.
 README.md says how to get them. `python -m tests.emulator.public.by_script` runs what is there and prints the
-table of docs/emulator.md; `tests/emulator/test_public.py` compares with the verdicts below.
+table of docs/emulator_public.md; `tests/emulator/test_public.py` compares with the verdicts below.
 """
 
 # ruff: noqa: T201 - a command-line script prints
