@@ -66,7 +66,9 @@ class Point:
 class Unlinked(parallel.Sharding):
     """A sharding whose exchanges give what the last real ones left: a step without its link."""
 
-    def gather(self, what: str, slot: int, given: torch.Tensor, workspace: ops.Workspace) -> torch.Tensor:
+    def gather(
+        self, what: str, slot: int, given: torch.Tensor, way: str, workspace: ops.Workspace
+    ) -> torch.Tensor:
         shape = (self.ranks, len(given))
         return workspace.get(f"exchanged {slot}", shape, torch.uint8, given.device, zeroed=False)
 
@@ -445,7 +447,7 @@ def main() -> int:
     parser.add_argument("--cpu", action="store_true", help="tiny sizes with gloo and the interpreter")
     parser.add_argument("--limit", type=float, default=150.0, help="seconds after which no point begins")
     parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--transports", default="collectives,symmetric")
+    parser.add_argument("--transports", default="collectives,symmetric_copy,symmetric_direct")
     parser.add_argument("--only", default="", help="points whose name contains this")
     parser.add_argument("--bundle", type=Path, help="folder of compiled variants")
     parser.add_argument("--out", type=Path, help="write the records here, as JSON")

@@ -24,6 +24,8 @@ from dsl_kernels.kernels.lightning_indexer.problem import PAGE
 Tensors = dict[str, torch.Tensor]
 TOPK = 64
 CACHES = ("k_index_cache", "kv", "kpe")
+ONE_GPU = "one GPU"
+"""In place of a backend: every process on the first GPU, where only symmetric memory exchanges tensors."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ def arguments(case: Case, sharding: parallel.Sharding) -> dict[str, Any]:
         own = slice(8 * sharding.rank, 8 * (sharding.rank + 1))
         part |= {name: part[name][:, own].contiguous() for name in ("q_nope", "q_pe")}
         part |= {"attn_sink": part["attn_sink"][own].contiguous(), "split_heads": True}
-    gpu = dist.get_backend(sharding.group) == "nccl"
+    gpu = torch.cuda.is_initialized()
     if gpu:
         part = {name: v.cuda() if isinstance(v, torch.Tensor) else v for name, v in part.items()}
     executor = None if gpu else "interpreter"
@@ -229,6 +231,7 @@ class Mapped:
     def __init__(self, group: dist.ProcessGroup, names: list[str], size: int) -> None:
         self.group = group
         self.each = [torch.from_file(name, shared=True, size=size, dtype=torch.uint8) for name in names]
+        self.buffer_ptrs = [each.data_ptr() for each in self.each]
 
     def barrier(self) -> None:
         dist.barrier(self.group)
@@ -243,17 +246,16 @@ class Mapped:
 class Symmetric(parallel.Sharding):
     """A sharding through symmetric memory, which is files in a folder: its turns of buffers without a GPU."""
 
-    def __init__(self, folder: str, interleave: int) -> None:
-        super().__init__(interleave=interleave, transport="symmetric")
+    def __init__(self, folder: str, interleave: int, transport: str = "symmetric_copy") -> None:
+        super().__init__(interleave=interleave, transport=transport)
         self.folder = Path(folder) / self._prefix.replace("/", "_")
 
-    def _grow(self, slot: int, size: int, device: torch.device) -> tuple[torch.Tensor, Any]:
+    def _rendezvous(self, slot: int, size: int, device: torch.device) -> tuple[torch.Tensor, Any]:
         names = [f"{self.folder}_{slot}_{size}_{rank}" for rank in range(self.ranks)]
         Path(names[self.rank]).write_bytes(bytes(size))
         dist.barrier(self.group)
         mapped = Mapped(self.group, names, size)
-        self._symmetric[slot] = mapped.each[self.rank], mapped
-        return self._symmetric[slot]
+        return mapped.each[self.rank], mapped
 
 
 Work = Callable[..., Any]
@@ -264,8 +266,15 @@ def _body(
 ) -> None:
     torch.set_num_threads(1)
     os.environ["DSL_KERNELS_TUNED_DIR"] = os.devnull
-    if backend == "nccl":
+    if backend == ONE_GPU:
+        # Contexts of several processes take turns on it, also within a barrier.
+        os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+        torch.cuda.set_device(0)
+        torch.cuda.init()
+        backend = "gloo"
+    elif backend == "nccl":
         torch.cuda.set_device(rank)
+        torch.cuda.init()
     else:
         GPUS.update({name: gpu.with_sms(8) for name, gpu in GPUS.items()})
         ops.clear()
@@ -293,7 +302,10 @@ def _body(
 def in_processes(
     ranks: int, work: Work, folder: Path, *arguments: Any, backend: str = "gloo", seconds: float = 300.0
 ) -> list[Any]:
-    """What work(*arguments) gave on each rank of a process group; the text of what it raised where it did."""
+    """What work(*arguments) gave on each rank of a process group; the text of what it raised where it did.
+
+    `backend` is torch's name of one, or `ONE_GPU`.
+    """
     together = multiprocessing.get_context("forkserver")
     # Importing torch takes a process longer than most cases.
     together.set_forkserver_preload([__name__])

@@ -65,8 +65,10 @@ def steps_through_memory(folder, names):
     found = {}
     for case in cases(names):
         plain = parallel.Sharding(interleave=case.interleave)
-        memory = shared.Symmetric(folder, case.interleave)
-        again = [parts(shared.on_rank(case, memory)) for _ in range(2)]
+        again = []
+        for transport in ("symmetric_copy", "symmetric_direct"):
+            memory = shared.Symmetric(folder, case.interleave, transport)
+            again += [parts(shared.on_rank(case, memory)) for _ in range(2)]
         found[case.name] = [parts(shared.on_rank(case, plain)), *again]
     return found
 
@@ -335,10 +337,10 @@ def missing_gpus() -> str:
     return "" if dist.is_nccl_available() else "needs a torch with NCCL"
 
 
-def steps_on_gpus(transport):
-    """Every case in a process a GPU, and its decode steps again from a graph that was captured with other lengths."""
+def steps_on_gpus(transport, names=NAMES):
+    """Each case in a process a rank, and its decode steps again from a graph that was captured with other lengths."""
     found = {}
-    for case in shared.CASES:
+    for case in cases(names):
         sharding = parallel.Sharding(interleave=case.interleave, transport=transport)
         outputs = [shared.on_rank(case, sharding)]
         if case.lens:
@@ -349,12 +351,26 @@ def steps_on_gpus(transport):
 
 @pytest.mark.sm90
 @pytest.mark.skipif(bool(missing_gpus()), reason=missing_gpus() or "two GPUs are there")
-@pytest.mark.parametrize("transport", ["collectives", "symmetric"])
+@pytest.mark.parametrize("transport", ["collectives", "symmetric_copy", "symmetric_direct", "fastest"])
 def test_two_gpus_have_what_one_has(transport, tmp_path):
     every = shared.in_processes(2, steps_on_gpus, tmp_path, transport, backend="nccl")
     assert not [found for found in every if isinstance(found, str)], every
     for case in shared.CASES:
         compare(case, 2, together(case, [found[case.name] for found in every]), "cuda")
+
+
+@pytest.mark.sm90
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, found none")
+@pytest.mark.parametrize(
+    ("ranks", "transport"), [(2, "symmetric_direct"), (4, "symmetric_direct"), (2, "symmetric_copy")]
+)
+def test_ranks_of_one_gpu_have_what_one_has(ranks, transport, tmp_path):
+    """Every rank a process of its own on the same GPU, whose kernels read the others' symmetric memory."""
+    names = WORLDS[ranks]
+    every = shared.in_processes(ranks, steps_on_gpus, tmp_path, transport, names, backend=shared.ONE_GPU)
+    assert not [found for found in every if isinstance(found, str)], every
+    for case in cases(names):
+        compare(case, ranks, together(case, [found[case.name] for found in every]), "cuda")
 
 
 def test_what_a_rank_misses_says_how_to_go_on():
