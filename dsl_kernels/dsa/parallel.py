@@ -19,7 +19,7 @@ from .. import env
 from ..arguments import INT32_MAX, finite, integer, require_dense, shown
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..kernels.lightning_indexer.problem import PAGE
-from ..kernels.merge_entries.problem import ID, SCORE, TOKEN
+from ..kernels.merge_entries.problem import ID, MOST_LISTED, SCORE, TOKEN
 from ..kernels.sparse_mla.op import LSE_SCALE
 from ..ops import (
     Workspace,
@@ -27,6 +27,7 @@ from ..ops import (
     lightning_indexer_prefill,
     merge_entries,
     merge_outputs,
+    merge_peer_entries,
     merge_peer_outputs,
     sparse_mla,
     topk_selector,
@@ -263,9 +264,15 @@ def _selected(
     In the order of their positions, entries that tie are selected as on one GPU. Ids are those of the ranks' caches of
     `tokens` tokens each, end to end, or positions where entries have no ids.
     """
-    received = sharding.gather("entries", slot, given, sharding.way(Exchange(len(given))), kept)
-    every = received.view(torch.int32).view(sharding.ranks, *entries.shape)
-    scores, ids = merge_entries(every, interleave=sharding.interleave, rank_stride=tokens, **options)
+    what, named = "entries", {"interleave": sharding.interleave, "rank_stride": tokens, **options}
+    taken = sharding.ranks * entries.shape[2] <= MOST_LISTED
+    way = sharding.way(Exchange(len(given), len(given) if taken else None))
+    if way == DIRECT:
+        scores, ids = merge_peer_entries(entries, sharding.peers(what, slot), **named)
+    else:
+        received = sharding.gather(what, slot, given, way, kept)
+        every = received.view(torch.int32).view(sharding.ranks, *entries.shape)
+        scores, ids = merge_entries(every, **named)
     return topk_selector(
         scores.view(torch.float32), counts, entries.shape[2], block_table=ids, page_size=1, **options
     )
@@ -310,8 +317,8 @@ def _attend(
     own_heads = heads // sharding.ranks if split_heads else heads
     way = sharding.way(Exchange(len(given), rows * own_heads * (2 * LATENT_DIM + 4)))
     if way == DIRECT:
-        peers = sharding.peers(what, PARTIALS)
-        merge_peer_outputs(outs[0, :, mine], lses[0, :, mine], peers, attn_sink, **wanted)
+        distances = sharding.peers(what, PARTIALS)
+        merge_peer_outputs(outs[0, :, mine], lses[0, :, mine], distances, attn_sink, **wanted)
     else:
         outs, lses = _partials(sharding.gather(what, PARTIALS, given, way, kept), rows, heads)
         merge_outputs(outs[:, :, mine], lses[:, :, mine], attn_sink, **wanted)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
     torch = later("torch", globals())
 
-PEERS = "peers"
+PEER_DISTANCES = "peer_distances"
 """The operand of distances."""
 MOST_PEERS = 8
 """Ranks, this one among them, from which a kernel reads: the GPUs of a host."""
@@ -26,13 +26,13 @@ _GAPS = 1 << 12
 
 def _no_distances(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
     """Distances that are no multiple of 16 bytes; all of them where none is this rank's own."""
-    distances = o[PEERS]
+    distances = o[PEER_DISTANCES]
     wrong: torch.Tensor = distances % ALIGNMENT != 0
     return wrong | ~(distances == 0).any()
 
 
 DISTANCES = OperandSpec(
-    PEERS,
+    PEER_DISTANCES,
     ("ranks",),
     "int64",
     align=8,
@@ -65,4 +65,4 @@ def dealt(every: torch.Tensor, own: int, generator: torch.Generator) -> tuple[to
 def gathered(inputs: Mapping[str, Any], name: str) -> torch.Tensor:
     """An operand of all ranks side by side, [ranks, ...], however a call gave it."""
     found: torch.Tensor = inputs[name]
-    return torch.stack(views(found, inputs[PEERS])) if PEERS in inputs else found
+    return torch.stack(views(found, inputs[PEER_DISTANCES])) if PEER_DISTANCES in inputs else found

@@ -30,6 +30,7 @@ from dsl_kernels import programs
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.executors import Emulator
+from dsl_kernels.problems.base import OperandSpec
 from dsl_kernels.runtime.artifact import Operand
 from dsl_kernels.tile.cta import TORCH_DTYPES
 from dsl_kernels.tile.interpreter import Interpreter
@@ -128,6 +129,7 @@ class Probe:
         self.after: Callable[[Recorder], None] | None = None
         self.relative, self.absolute = 0.0, 0.0
         self.exact: tuple[str, ...] = ()
+        self.peers: dict[str, str] = {}
         self.generator = torch.Generator().manual_seed(11)
         self.thread, self.lane, self.warp, self.rank = (
             lambda m: m.thread, lambda m: m.lane, lambda m: m.warp, lambda m: m.block(1) if self.cluster > 1 else 0,
@@ -170,9 +172,14 @@ class Probe:
         return argument.spell
 
     def operand(
-        self, title: str, value: torch.Tensor, *, out: bool = False, strided: bool = False
+        self, title: str, value: torch.Tensor, *, out: bool = False, strided: bool = False, peers: str = ""
     ) -> Callable[[Recorder], Any]:
-        """Global memory; its axes are as far apart as `value`'s where it is `strided`, else it is contiguous."""
+        """Global memory; its axes are as far apart as `value`'s where it is `strided`, else it is contiguous.
+
+        `peers` names the operand of the distances at which other ranks hold theirs, in the same allocation.
+        """
+        if peers:
+            self.peers[title] = peers
         shape = tuple(value.shape)
         names = tuple(f"{title}_stride_{axis}" for axis in range(len(shape) - 1)) if strided else ()
         strides = (*names, 1) if strided else None
@@ -180,7 +187,7 @@ class Probe:
         return self._add(
             Argument(
                 title,
-                lambda m: replace(m.operand(title), strides=names, dtype=spec.dtype),
+                lambda m: replace(m.operand(title), strides=names, dtype=spec.dtype, peers=peers),
                 operands=(spec,),
                 values={title: value},
             )
@@ -686,6 +693,9 @@ class Probe:
 
             def operands(_, knobs: Any) -> tuple[Operand, ...]:
                 return operands
+
+            def declared_operands(_, knobs: Any) -> tuple[OperandSpec, ...]:
+                return tuple(OperandSpec(title, ("n",), "int32", peers=d) for title, d in self.peers.items())
 
             def text(_, knobs: Any, arch: ArchSpec) -> Text:
                 """Not held to the schedule as a kernel's is: a leaf alone may leave some of its context untouched."""

@@ -81,7 +81,7 @@ def merge_head(
 @by_text
 def merge_peers_head(
     m: LeafRecorder, out: Writes[Global[BFloat16]], lse: Writes[Global[Float32]], outs: Global[BFloat16],
-    lses: Global[Float32], peers: Global[Int64], attn_sink: Global[Float32], first: Int32, ranks: Int32, rows: Int32,
+    lses: Global[Float32], peer_distances: Global[Int64], attn_sink: Global[Float32], first: Int32, ranks: Int32, rows: Int32,
     heads: Int32, lse_scale: Float32, warps: int,
 ) -> None:  # fmt: skip
     """Merge head `first` + warp of all rows' heads from the ranks' own memory, by the same sums.
@@ -97,7 +97,7 @@ def merge_peers_head(
         words = m.local("words", MOST_PEERS * PIECES * WORDS, "uint32")
         for i in unrolled(MOST_PEERS):
             if i < ranks:
-                distances[i] = peers[i]
+                distances[i] = peer_distances[i]
         for r in unrolled(MOST_PEERS):
             scores[r] = -math.inf
             if r < ranks:

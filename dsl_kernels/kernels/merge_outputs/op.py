@@ -56,7 +56,7 @@ def merge_outputs(
 def merge_peer_outputs(
     outs: torch.Tensor,
     lses: torch.Tensor,
-    peers: torch.Tensor,
+    peer_distances: torch.Tensor,
     attn_sink: torch.Tensor | None = None,
     *,
     lse_scale: float = 1.0,
@@ -76,7 +76,7 @@ def merge_peer_outputs(
         outs: [rows, heads, 512] bfloat16, this rank's, as `merge_outputs` takes each rank's; its first two axes at any stride
             of a multiple of 8, the same on every rank.
         lses: [rows, heads] float32, this rank's; rows at any stride, the same on every rank.
-        peers: [ranks] int64 on the GPU, how many bytes from this rank's memory each rank's lies, 0 for its own: with torch's
+        peer_distances: [ranks] int64 on the GPU, how many bytes from this rank's memory each rank's lies, 0 for its own: with torch's
             symmetric memory `buffer_ptrs[r] - buffer_ptrs[rank]`. Multiples of 16; at most 8 ranks.
         attn_sink, lse_scale, out, lse: as `merge_outputs`.
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
@@ -90,7 +90,8 @@ def merge_peer_outputs(
         NoVariantError: more than 8 ranks, or other sizes that no generated variant accepts.
     """
     operands: dict[str, Any] = {
-        "outs": outs, "lses": lses, "peers": peers, "attn_sink": attn_sink, "lse_scale": lse_scale, "out": out, "lse": lse,
+        "outs": outs, "lses": lses, "peer_distances": peer_distances, "attn_sink": attn_sink, "lse_scale": lse_scale,
+        "out": out, "lse": lse,
     }  # fmt: skip
     run("merge_outputs", "peers", operands, executor, variant, arch, workspace)
     return operands["out"], operands["lse"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..._discover import later
 from ...problems.base import Comparison, OperandSpec, Problem, Workload, axis_strides
 from ...problems.layouts import LATENT_DIM
-from ...problems.peers import DISTANCES, PEERS, dealt, gathered
+from ...problems.peers import DISTANCES, PEER_DISTANCES, dealt, gathered
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ ON_RANKS = (
         ("rows", "heads", LATENT_DIM),
         "bfloat16",
         strides=axis_strides("outs", "th"),
-        peers=PEERS,
+        peers=PEER_DISTANCES,
         doc="outputs of this rank, as every rank has them",
     ),
     OperandSpec(
@@ -59,7 +59,7 @@ ON_RANKS = (
         "float32",
         strides=axis_strides("lses", "t"),
         align=4,
-        peers=PEERS,
+        peers=PEER_DISTANCES,
         doc="base-2 log-sum-exp of the scores of this rank's keys, -inf where it has none, as every rank has it",
     ),
     DISTANCES,
@@ -110,7 +110,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         given = {
             "outs": own[:size].view(rows, heads, LATENT_DIM)[:, mine],
             "lses": own[size : size + 2 * rows * heads].view(torch.float32).view(rows, heads)[:, mine],
-            PEERS: distances,
+            PEER_DISTANCES: distances,
         }
     return {
         **given,

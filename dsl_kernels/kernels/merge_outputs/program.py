@@ -38,7 +38,7 @@ class Kernel(Names):
 class PeerKernel(Kernel):
     """The same, and how far the ranks' parts lie from this rank's."""
 
-    peers: Global
+    peer_distances: Global
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -71,7 +71,7 @@ def _merge(m: Recorder) -> None:
 def _merge_peers(m: Recorder) -> None:
     s = PeerKernel(m)
     leaf.merge_peers_head(
-        m, s.out, s.lse, s.outs, s.lses, s.peers, s.attn_sink, m.block(0) * m.k.warps, s.ranks, s.rows, s.heads,
+        m, s.out, s.lse, s.outs, s.lses, s.peer_distances, s.attn_sink, m.block(0) * m.k.warps, s.ranks, s.rows, s.heads,
         s.lse_scale, m.k.warps,
     )  # fmt: skip
 
@@ -81,8 +81,8 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
 
 
 def _same_form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    parts = "peers" if call["form"] == "peers" else "gathered"
-    return None if knobs["parts"] == parts else f"merges {knobs['parts']} parts, the call has {parts} ones"
+    built, asked = "peers" if knobs["parts"] == "peers" else "default", call.get("form")
+    return None if asked in (None, built) else f"form = {asked}, built for {built}"
 
 
 def _ranks(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:

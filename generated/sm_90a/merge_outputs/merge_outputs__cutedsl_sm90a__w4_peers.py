@@ -25,7 +25,7 @@ LAUNCH = Launch(
             strides=("outs_stride_t", "outs_stride_h", "1")
         ),
         Operand("lses", "tensor", "float32", ("rows", "heads"), strides=("lses_stride_t", "1")),
-        Operand("peers", "tensor", "int64", ("ranks",)),
+        Operand("peer_distances", "tensor", "int64", ("ranks",)),
         Operand("attn_sink", "tensor", "float32", ("heads",)),
         Operand("lse_scale", "scalar", "float32"),
         Operand("out", "tensor", "bfloat16", ("rows", "heads", "512"), written=True),
@@ -39,8 +39,8 @@ LAUNCH = Launch(
 
 @cute.jit
 def merge_peers_head(
-    out, lse, outs, outs_stride_0, outs_stride_1, lses, lses_stride_0, peers, attn_sink, first, ranks, rows,
-    heads, lse_scale, warp, lane
+    out, lse, outs, outs_stride_0, outs_stride_1, lses, lses_stride_0, peer_distances, attn_sink, first,
+    ranks, rows, heads, lse_scale, warp, lane
 ):
     """Merge head `first` + warp of all rows' heads from the ranks' own memory, by the same sums.
 
@@ -55,7 +55,7 @@ def merge_peers_head(
         words = cute.make_rmem_tensor(64, cutlass.Uint32)
         for i in cutlass.range_constexpr(8):
             if i < ranks:
-                distances[i] = peers[i]
+                distances[i] = peer_distances[i]
         for r in cutlass.range_constexpr(8):
             scores[r] = Float32(-Float32.inf)
             if r < ranks:
@@ -97,21 +97,21 @@ def merge_peers_head(
 
 @cute.jit
 def merge(
-    outs: cute.Pointer, lses: cute.Pointer, peers: cute.Pointer, attn_sink: cute.Pointer, lse_scale: Float32,
-    out: cute.Pointer, lse: cute.Pointer, rows: Int32, heads: Int32, outs_stride_t: Int32,
+    outs: cute.Pointer, lses: cute.Pointer, peer_distances: cute.Pointer, attn_sink: cute.Pointer,
+    lse_scale: Float32, out: cute.Pointer, lse: cute.Pointer, rows: Int32, heads: Int32, outs_stride_t: Int32,
     outs_stride_h: Int32, lses_stride_t: Int32, ranks: Int32, tile: Int32, warp: Int32, lane: Int32
 ):
     """A head of a row a warp."""
     merge_peers_head(
-        out, lse, outs, outs_stride_t, outs_stride_h, lses, lses_stride_t, peers, attn_sink, tile * WARPS,
-        ranks, rows, heads, lse_scale, warp, lane
+        out, lse, outs, outs_stride_t, outs_stride_h, lses, lses_stride_t, peer_distances, attn_sink,
+        tile * WARPS, ranks, rows, heads, lse_scale, warp, lane
     )
 
 
 @cute.kernel
 def merge_outputs__cutedsl_sm90a__w4_peers(
-    outs: cute.Pointer, lses: cute.Pointer, peers: cute.Pointer, attn_sink: cute.Pointer, lse_scale: Float32,
-    out: cute.Pointer, lse: cute.Pointer, rows: Int32, heads: Int32, outs_stride_t: Int32,
+    outs: cute.Pointer, lses: cute.Pointer, peer_distances: cute.Pointer, attn_sink: cute.Pointer,
+    lse_scale: Float32, out: cute.Pointer, lse: cute.Pointer, rows: Int32, heads: Int32, outs_stride_t: Int32,
     outs_stride_h: Int32, lses_stride_t: Int32, ranks: Int32
 ):
     thread, _, _ = cute.arch.thread_idx()
@@ -125,19 +125,19 @@ def merge_outputs__cutedsl_sm90a__w4_peers(
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
     merge(
-        outs, lses, peers, attn_sink, lse_scale, out, lse, rows, heads, outs_stride_t, outs_stride_h,
+        outs, lses, peer_distances, attn_sink, lse_scale, out, lse, rows, heads, outs_stride_t, outs_stride_h,
         lses_stride_t, ranks, tile, warp, lane
     )
 
 
 @cute.jit
 def program(
-    outs: cute.Pointer, lses: cute.Pointer, peers: cute.Pointer, attn_sink: cute.Pointer, lse_scale: Float32,
-    out: cute.Pointer, lse: cute.Pointer, rows: Int32, heads: Int32, outs_stride_t: Int32,
+    outs: cute.Pointer, lses: cute.Pointer, peer_distances: cute.Pointer, attn_sink: cute.Pointer,
+    lse_scale: Float32, out: cute.Pointer, lse: cute.Pointer, rows: Int32, heads: Int32, outs_stride_t: Int32,
     outs_stride_h: Int32, lses_stride_t: Int32, ranks: Int32
 ):
     kernel = merge_outputs__cutedsl_sm90a__w4_peers(
-        outs, lses, peers, attn_sink, lse_scale, out, lse, rows, heads, outs_stride_t, outs_stride_h,
+        outs, lses, peer_distances, attn_sink, lse_scale, out, lse, rows, heads, outs_stride_t, outs_stride_h,
         lses_stride_t, ranks
     )
     kernel.launch(grid=(1, 1, 1), block=(128, 1, 1), cluster=(1, 1, 1))

@@ -20,7 +20,7 @@ WARPS = 4  # heads a CTA, one a warp
 
 @T.macro
 def merge_peers_head(
-    out, lse, outs, lses, peers, attn_sink, first, ranks, rows, heads, lse_scale, warp, lane
+    out, lse, outs, lses, peer_distances, attn_sink, first, ranks, rows, heads, lse_scale, warp, lane
 ):
     """Merge head `first` + warp of all rows' heads from the ranks' own memory, by the same sums.
 
@@ -35,7 +35,7 @@ def merge_peers_head(
         words = T.alloc_local((64,), "uint32")
         for i in T.unroll(8):
             if i < ranks:
-                distances[i] = peers[i]
+                distances[i] = peer_distances[i]
         for r in T.unroll(8):
             scores[r] = -T.infinity("float32")
             if r < ranks:
@@ -73,10 +73,11 @@ def merge_peers_head(
 
 
 @T.macro
-def merge(outs, lses, peers, attn_sink, lse_scale, out, lse, rows, heads, ranks, tile, warp, lane):
+def merge(outs, lses, peer_distances, attn_sink, lse_scale, out, lse, rows, heads, ranks, tile, warp, lane):
     """A head of a row a warp."""
     merge_peers_head(
-        out, lse, outs, lses, peers, attn_sink, tile * WARPS, ranks, rows, heads, lse_scale, warp, lane
+        out, lse, outs, lses, peer_distances, attn_sink, tile * WARPS, ranks, rows, heads, lse_scale, warp,
+        lane
     )
 
 
@@ -92,7 +93,7 @@ def program():
     def merge_outputs__tilelang_sm90a__w4_peers(
         outs: T.StridedTensor((rows, heads, 512), (outs_stride_t, outs_stride_h, 1), "bfloat16"),
         lses: T.StridedTensor((rows, heads), (lses_stride_t, 1), "float32"),
-        peers: T.Tensor((ranks,), "int64"),
+        peer_distances: T.Tensor((ranks,), "int64"),
         attn_sink: T.Tensor((heads,), "float32"),
         lse_scale: T.float32,
         out: T.Tensor((rows, heads, 512), "bfloat16"),
@@ -105,6 +106,9 @@ def program():
             lane = thread % 32
             warp = thread // 32
             # A launch of TileLang starts when the kernel before it has ended.
-            merge(outs, lses, peers, attn_sink, lse_scale, out, lse, rows, heads, ranks, tile, warp, lane)
+            merge(
+                outs, lses, peer_distances, attn_sink, lse_scale, out, lse, rows, heads, ranks, tile, warp,
+                lane
+            )
 
     return merge_outputs__tilelang_sm90a__w4_peers
