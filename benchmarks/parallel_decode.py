@@ -3,11 +3,11 @@
     torchrun --nproc-per-node 2 benchmarks/parallel_decode.py --out parallel.json [--bundle FOLDER] [--limit 150]
     torchrun --nproc-per-node 2 benchmarks/parallel_decode.py --cpu          # tiny sizes, gloo and the interpreter
 
-Microseconds of a step under CUDA-graph replay, the slower rank's: over the whole context on one GPU; shared, through NCCL
-and through symmetric memory; shared with the logits gathered; shared with topk / ranks selected on each rank, which is
-not exact and whose wrong rows are counted. `no link` is the shared step with nothing exchanged, `kernels` scoring,
-both selections and attention alone. Every point is checked first: the ranks hold the same bits, and rows
-whose ids differ from one GPU's are counted. Sequences that together pass 16M tokens share pages. A model of 4 and 8
+Microseconds of a step under CUDA-graph replay, the slower rank's: over the whole context on one GPU; shared, through NCCL,
+through copies of symmetric memory and through kernels that read it; shared with the logits gathered; shared with topk / ranks
+selected on each rank, which is not exact and whose wrong rows are counted. `no link` is the shared step with nothing
+exchanged, `kernels` scoring, both selections and attention alone. Every point is checked first: the ranks hold the same bits,
+and rows whose ids differ from one GPU's are counted. Sequences that together pass 16M tokens share pages. A model of 4 and 8
 ranks follows, labelled as one.
 """
 

@@ -70,6 +70,7 @@ def steps_through_memory(folder, names):
             memory = shared.Symmetric(folder, case.interleave, transport)
             again += [parts(shared.on_rank(case, memory)) for _ in range(2)]
         found[case.name] = [parts(shared.on_rank(case, plain)), *again]
+    found["variants"] = {selection.variant.id for selection in ops.selections()}
     return found
 
 
@@ -82,6 +83,9 @@ def test_buffers_that_peers_read_take_turns(tmp_path):
         first = every[0][name][0]
         for again in (*every[0][name], *every[1][name]):
             assert all(map(torch.equal, bits(first), bits(again))), name
+    merged = {name for name in every[0]["variants"] if name.startswith("merge_")}
+    assert len(merged) == 4, merged
+    assert {name.split("__")[0] for name in merged if "peers" in name} == {"merge_entries", "merge_outputs"}
 
 
 def parts(output):

@@ -94,14 +94,16 @@ FORMS = {"default": (*GATHERED, *COMMON), "peers": (*ON_RANKS, *COMMON)}
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
-    """Rows of different lengths; the last is empty, and of the first a rank has no token."""
+    """Rows of different lengths; the last of several is empty, and of the first a rank has no token."""
     p, device = workload.params, generator.device
     ranks, rows, k, interleave = p["ranks"], p["rows"], p["k"], p["interleave"]
     entries = torch.full((ranks, p["planes"], rows, k), -1, dtype=torch.int32, device=device)
     for row in range(rows):
         for rank in range(ranks):
             count = (
-                0 if row == rows - 1 or (row, rank) == (0, ranks - 1) else max(k - (row + rank) * k // 5, 0)
+                0
+                if row == rows - 1 > 0 or (row, rank) == (0, ranks - 1)
+                else max(k - (row + rank) * k // 5, 0)
             )
             tokens = torch.randperm(4 * k, generator=generator, device=device)[:count].sort().values
             entries[rank, TOKEN, row, :count] = tokens.int()
@@ -189,7 +191,7 @@ PROBLEM = Problem(
         _case("contiguous", "edge", 3, 4, 300, 2, MOST_INTERLEAVE),
         _case("odd_runs", "edge", 5, 6, 257, 3, 7),
         _case("peers_of_a_host", "edge", 8, 2, 30, 3, 64),
-        _case("peers_many_entries", "edge", 7, 1, 2000, 3, 5),
+        _case("peers_many_entries", "edge", 7, 2, 2000, 3, 5),
         _case("real_one", "real", 2, 1, 2048, 3, 64),
         _case("real_many", "real", 2, 64, 2048, 3, 64),
         _case("real_ranks", "real", 8, 16, 2048, 3, 64),
