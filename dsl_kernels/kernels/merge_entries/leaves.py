@@ -63,7 +63,7 @@ def place_entry(
             ids.row("ordered_ids", row, ranks * k)[place] = named
 
 
-@moves(loaded=lambda planes, tokens, threads: 4 * planes * tokens.size * threads, stored=0)
+@moves(loaded=lambda planes, tokens: planes * tokens)
 @by_text
 def read_peers(
     m: LeafRecorder, tokens: Registers[Int32], scores: Registers[Int32], names: Registers[Int32],
@@ -104,7 +104,7 @@ def share_tokens(
                 m.do(store_peer(lists.at(first + m.thread + i * step), cta, tokens[i]))
 
 
-@moves(loaded=0, stored=lambda tokens, threads: 8 * tokens.size * threads)
+@moves(stored=lambda tokens: 2 * tokens)
 @by_text
 def place_read(
     m: LeafRecorder, ordered_scores: Writes[Global[Int32]], ordered_ids: Writes[Global[Int32]], lists: Shared[Int32],
