@@ -144,6 +144,8 @@ CASES = [
     *(mla(t, h, topk=k, form=f, arch=a) for (t, k), h, f, a in product(((1, 2048), (40, 192), (500, 128)), (8, 16, 32, 64, 128), ("bf16", "fp8"), ARCHS)),
     *(resample(b, n, m, d, a) for (b, n, m, d), a in product(((1, 2, 5, 8), (2, 300, 131, 5), (3, 20000, 70, 16)), ARCHS)),
     *(registry.Call("merge_entries", "default", a, {"ranks": r, "planes": p, "rows": n, "k": k, "columns": r * k}) for r, p, (n, k), a in product((1, 2, 5), (2, 3), ((1, 64), (3, 300)), ARCHS)),
+    *(registry.Call("merge_entries", "peers", a, {"ranks": r, "planes": p, "rows": n, "k": k, "columns": r * k}) for r, p, (n, k), a in product((1, 5), (2, 3), ((1, 64), (3, 300)), ARCHS)),
+    *(registry.Call("merge_outputs", "peers", a, {"ranks": r, "rows": n, "heads": h}) for r, (n, h), a in product((1, 5), ((2, 8), (3, 1)), ARCHS)),
     *(registry.Call("window_ids", "default", a, {"b": b, "next_n": n, "rows": b * n, "max_pages": 4, "page_size": 64, "window": w}) for b, n, w, a in product((1, 40), (1, 3), (1, 128, 300), ARCHS)),
     *(compress(n, d, r, p * d, a) for n, (d, r, p), a in product((1, 3, 40), ((512, 4, 2), (128, 4, 2), (512, 128, 1), (128, 1, 1)), ARCHS)),
     *(registry.Call("merge_outputs", "default", a, {"ranks": r, "rows": n, "heads": h}) for r, (n, h), a in product((1, 2, 5), ((1, 5), (2, 8), (3, 1), (4, 128)), ARCHS)),
