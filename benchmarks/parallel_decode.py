@@ -5,11 +5,12 @@
     torchrun --nproc-per-node 2 benchmarks/parallel_decode.py --cpu   # tiny sizes, gloo and the interpreter
 
 Microseconds of a step under CUDA-graph replay, on the slower rank: over the whole context on one GPU; shared,
-through NCCL and through symmetric memory; shared by gathering the logits; shared by selecting topk / ranks on
-each rank, which is inexact and whose wrong rows are counted. `no link` is the shared step without its
-exchanges; `kernels` is scoring, both selections and attention alone. Every point is checked first: all ranks
-must have the same bits, and rows whose ids differ from one GPU's are counted. Sequences of more than 16M
-tokens together share pages. A model of 4 and 8 ranks follows, labelled as a model.
+through NCCL, through copies of symmetric memory, and through kernels that read it; shared by gathering the
+logits; shared by selecting topk / ranks on each rank, which is inexact and whose wrong rows are counted.
+`no link` is the shared step without its exchanges; `kernels` is scoring, both selections and attention alone.
+Every point is checked first: all ranks must have the same bits, and rows whose ids differ from one GPU's are
+counted. Sequences of more than 16M tokens together share pages. A model of 4 and 8 ranks follows, labelled as
+a model.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class Point:
 class Unlinked(parallel.Sharding):
     """A sharding whose exchanges return what the last real ones left: a step without its link."""
 
-    def gather(self, what: str, slot: int, given: torch.Tensor, workspace: ops.Workspace) -> torch.Tensor:
+    def gather(
+        self, what: str, slot: int, given: torch.Tensor, way: str, workspace: ops.Workspace
+    ) -> torch.Tensor:
         shape = (self.ranks, len(given))
         return workspace.get(f"exchanged {slot}", shape, torch.uint8, given.device, zeroed=False)
 
@@ -461,7 +464,7 @@ def main() -> int:
     parser.add_argument("--cpu", action="store_true", help="tiny sizes with gloo and the interpreter")
     parser.add_argument("--limit", type=float, default=150.0, help="begin no point after this many seconds")
     parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--transports", default="collectives,symmetric")
+    parser.add_argument("--transports", default="collectives,symmetric_copy,symmetric_direct")
     parser.add_argument("--only", default="", help="points whose name contains this")
     parser.add_argument("--bundle", type=Path, help="folder of compiled variants")
     parser.add_argument("--out", type=Path, help="write the records here, as JSON")

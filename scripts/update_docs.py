@@ -18,7 +18,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise, permutations
+from itertools import pairwise, permutations, product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -613,7 +613,25 @@ def attack() -> str:
     return table(columns, rows)
 
 
+def predicted_exchanges() -> str:
+    """What the rule of `dsa.exchanges` predicts for both exchanges of a step with topk 2048 and 16 heads."""
+    from dsl_kernels.dsa import exchanges
+
+    rows = []
+    for (step, count, each), ranks in product(
+        (("decode", 1, 12), ("decode", 16, 12), ("decode", 64, 12), ("prompt", 4096, 8)), (2, 4, 8)
+    ):
+        row = [step, str(count), str(ranks)]
+        for given in (count * 2048 * each, count * 16 * 1028):
+            exchange = exchanges.Exchange(given, given)
+            times = (exchanges.predicted(way, exchange, ranks) for way in exchanges.WAYS)
+            row += [" / ".join(f"{us:.1f}" for us in times), exchanges.fastest(exchange, ranks)]
+        rows.append(row)
+    return table(["step", "rows", "ranks", "entries", "way", "partial outputs", "way"], rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "exchanges": predicted_exchanges,
     "variant_summary": variant_summary,
     "variant_list": variant_list,
     "environment": environment,

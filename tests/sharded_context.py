@@ -24,6 +24,8 @@ from dsl_kernels.kernels.lightning_indexer.problem import PAGE
 Tensors = dict[str, torch.Tensor]
 TOPK = 64
 CACHES = ("k_index_cache", "kv", "kpe")
+ONE_GPU = "one GPU"
+"""In place of a backend: every process on the first GPU, where only symmetric memory exchanges tensors."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ def arguments(case: Case, sharding: parallel.Sharding) -> dict[str, Any]:
         own = slice(8 * sharding.rank, 8 * (sharding.rank + 1))
         part |= {name: part[name][:, own].contiguous() for name in ("q_nope", "q_pe")}
         part |= {"attn_sink": part["attn_sink"][own].contiguous(), "split_heads": True}
-    gpu = dist.get_backend(sharding.group) == "nccl"
+    gpu = torch.cuda.is_initialized()
     if gpu:
         part = {name: v.cuda() if isinstance(v, torch.Tensor) else v for name, v in part.items()}
     executor = None if gpu else "interpreter"
@@ -234,6 +236,7 @@ class Mapped:
     def __init__(self, group: dist.ProcessGroup, names: list[str], size: int) -> None:
         self.group = group
         self.each = [torch.from_file(name, shared=True, size=size, dtype=torch.uint8) for name in names]
+        self.buffer_ptrs = [each.data_ptr() for each in self.each]
 
     def barrier(self) -> None:
         dist.barrier(self.group)
@@ -248,17 +251,16 @@ class Mapped:
 class Symmetric(parallel.Sharding):
     """A sharding through symmetric memory, with its buffers in files, so that it needs no GPU."""
 
-    def __init__(self, folder: str, interleave: int) -> None:
-        super().__init__(interleave=interleave, transport="symmetric")
+    def __init__(self, folder: str, interleave: int, transport: str = "symmetric_copy") -> None:
+        super().__init__(interleave=interleave, transport=transport)
         self.folder = Path(folder) / self._prefix.replace("/", "_")
 
-    def _grow(self, slot: int, size: int, device: torch.device) -> tuple[torch.Tensor, Any]:
+    def _rendezvous(self, slot: int, size: int, device: torch.device) -> tuple[torch.Tensor, Any]:
         names = [f"{self.folder}_{slot}_{size}_{rank}" for rank in range(self.ranks)]
         Path(names[self.rank]).write_bytes(bytes(size))
         dist.barrier(self.group)
         mapped = Mapped(self.group, names, size)
-        self._symmetric[slot] = mapped.each[self.rank], mapped
-        return self._symmetric[slot]
+        return mapped.each[self.rank], mapped
 
 
 Work = Callable[..., Any]
@@ -269,8 +271,15 @@ def _body(
 ) -> None:
     torch.set_num_threads(1)
     os.environ["DSL_KERNELS_TUNED_DIR"] = os.devnull
-    if backend == "nccl":
+    if backend == ONE_GPU:
+        # Contexts of several processes take turns on it, also within a barrier.
+        os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+        torch.cuda.set_device(0)
+        torch.cuda.init()
+        backend = "gloo"
+    elif backend == "nccl":
         torch.cuda.set_device(rank)
+        torch.cuda.init()
     else:
         GPUS.update({name: gpu.with_sms(8) for name, gpu in GPUS.items()})
         ops.clear()
@@ -299,7 +308,10 @@ def in_processes(
     ranks: int, work: Work, folder: Path, *arguments: Any, backend: str = "gloo", seconds: float = 300.0
 ) -> list[Any]:
     """The results of work(*arguments) on each rank of a process group,
-    or the traceback of a rank that failed."""
+    or the traceback of a rank that failed.
+
+    `backend` is the name of one of torch, or `ONE_GPU`.
+    """
     together = multiprocessing.get_context("forkserver")
     # Preloaded, as importing torch takes a process longer than most cases.
     together.set_forkserver_preload([__name__])

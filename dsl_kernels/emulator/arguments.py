@@ -238,7 +238,9 @@ def _float(p: Param, value: float, name: str) -> bytes:
 class Arguments:
     """Packed parameters, memory regions and tensor maps of one launch."""
 
-    def __init__(self, entry: Entry, args: Sequence[Any], names: Sequence[str] | None) -> None:
+    def __init__(
+        self, entry: Entry, args: Sequence[Any], names: Sequence[str] | None, memory: Sequence[Any] = ()
+    ) -> None:
         if len(args) != len(entry.params):
             listing = ", ".join(
                 f".{p.type}{f'[{p.size}]' if p.is_array else ''} {p.name}" for p in entry.params
@@ -252,6 +254,13 @@ class Arguments:
         self.arrays: list[Array] = []
         for a, n in zip(args, self.names, strict=True):
             self._collect(a, n)
+        self._distant = bool(memory)
+        for i, further in enumerate(memory):
+            if as_array(further, f"memory {i}") is None:
+                raise LaunchError(
+                    f"memory {i} is a {type(further).__name__}, neither a numpy array nor a torch tensor"
+                )
+            self._collect(further, f"memory {i}")
         self.regions: list[list[int]] = []  # emulated base, size, host, writable
         self.region_names: list[str] = []
         self.map_rows: list[list[int]] = []
@@ -272,7 +281,10 @@ class Arguments:
             self.arrays.append(arr)
 
     def _place(self) -> None:
-        """Give every allocation an emulated address; views of one allocation keep their distance."""
+        """Give every allocation an emulated address; views of one allocation keep their distance.
+
+        Where the kernel goes from one to another by their distance, all of them do.
+        """
         groups: list[tuple[int, int, list[Array]]] = []
         for a in sorted(self.arrays, key=lambda a: a.root):
             if groups and a.root[0] < groups[-1][1]:
@@ -282,7 +294,10 @@ class Arguments:
                 groups.append((a.root[0], a.root[1], [a]))
         self.next = ADDRESS_BASE
         self.bases: list[tuple[int, int, int]] = []  # host low, host high, emulated base
+        lowest = groups[0][0] // _ALIGN * _ALIGN if groups else 0
         for lo, hi, members in groups:
+            if self._distant:
+                self.next = ADDRESS_BASE + lo - lowest
             live = [m for m in members if m.high > m.low]
             self.bases.append((lo, max(hi, lo + 1), self.next))
             if live:

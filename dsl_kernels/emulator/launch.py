@@ -145,6 +145,7 @@ def launch(
     instruction_limit: int | None = None,
     max_findings: int = 50,
     trace: int = 0,
+    memory: Sequence[Any] = (),
 ) -> Report:
     """Execute one kernel of a PTX module on the CPU, with checks; tensors are written in place.
 
@@ -162,6 +163,8 @@ def launch(
     ``instruction_limit`` ends a kernel that executes more warp instructions (0: no limit); by default it ends when the
     CTAs that run executed ``INSTRUCTIONS_PER_CTA`` each and none ended. ``max_findings`` bounds the warnings that the report keeps; errors are all kept.
     ``trace`` keeps so many of the last events in the report, in the order in which they happened.
+    ``memory`` are further arrays and tensors, which the kernel reaches from those of ``args`` by their distance: with it all lie
+    as far from one another as on this machine.
 
     Raises:
         PtxSyntaxError: the text is not PTX.
@@ -175,6 +178,7 @@ def launch(
         ptx, grid, block, args, cluster=cluster, dynamic_smem=dynamic_smem, entry=entry, check=check, roles=roles, names=names,
         registers_per_thread=registers_per_thread, allow_uninit_mma=allow_uninit_mma, strict_fences=strict_fences, strict_lapping=strict_lapping,
         strict_exits=strict_exits, strict_races=strict_races, instruction_limit=instruction_limit, max_findings=max_findings, trace=trace,
+        memory=memory,
     )  # fmt: skip
     return prepared.settle(prepared.run(interleaving or Interleaving()))
 
@@ -306,6 +310,7 @@ def _prepare(
     instruction_limit: int | None = None,
     max_findings: int = 50,
     trace: int = 0,
+    memory: Sequence[Any] = (),
 ) -> _Prepared:
     if check not in ("raise", "report"):
         raise LaunchError(f"check {shown(check)} is neither 'raise' nor 'report'")
@@ -337,7 +342,9 @@ def _prepare(
     footprint = math.prod(cluster3) * (
         warps * (e.registers * (32 * 8 + 9) + 32 * program.local_bytes) + 21 * end
     )
-    packed = RawPacked(e, args) if isinstance(args, RawArguments) else Arguments(e, args, names)
+    if memory and isinstance(args, RawArguments):
+        raise LaunchError("memory is for arguments that are arrays; raw arguments bring their own")
+    packed = RawPacked(e, args) if isinstance(args, RawArguments) else Arguments(e, args, names, memory)
     regions, region_names, keep = list(packed.regions), list(packed.region_names), []
     variables = [
         v

@@ -61,11 +61,15 @@ class View(Memory):
 
 @dataclass(frozen=True, eq=False)
 class Global(Memory):
-    """A global-memory operand, whole; `strides` name the dims that are the strides of all axes but the last, for DSLs that pass addresses."""
+    """A global-memory operand, whole; `strides` name the dims that are the strides of all axes but the last, for DSLs that pass addresses.
+
+    `peers` names the operand that says how far away other ranks hold theirs; empty where no rank but this one has it.
+    """
 
     name: str
     strides: tuple[str, ...] = ()
     dtype: str = "int32"
+    peers: str = ""
 
     def span(
         self,

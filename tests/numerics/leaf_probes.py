@@ -30,6 +30,7 @@ from dsl_kernels import programs
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.executors import Emulator
+from dsl_kernels.problems.base import OperandSpec
 from dsl_kernels.runtime.artifact import Operand
 from dsl_kernels.tile.cta import TORCH_DTYPES
 from dsl_kernels.tile.interpreter import Interpreter
@@ -138,6 +139,7 @@ class Probe:
         self.after: Callable[[Recorder], None] | None = None
         self.relative, self.absolute = 0.0, 0.0
         self.exact: tuple[str, ...] = ()
+        self.peers: dict[str, str] = {}
         self.generator = torch.Generator().manual_seed(11)
         self.thread, self.lane, self.warp, self.rank = (
             lambda m: m.thread, lambda m: m.lane, lambda m: m.warp,
@@ -177,9 +179,14 @@ class Probe:
         return argument.spell
 
     def operand(
-        self, title: str, value: torch.Tensor, *, out: bool = False, strided: bool = False
+        self, title: str, value: torch.Tensor, *, out: bool = False, strided: bool = False, peers: str = ""
     ) -> Callable[[Recorder], Any]:
-        """Global memory, contiguous, or with the strides of `value` if `strided` is set."""
+        """Global memory, contiguous, or with the strides of `value` if `strided` is set.
+
+        `peers` names the operand of the distances at which other ranks hold theirs, in the same allocation.
+        """
+        if peers:
+            self.peers[title] = peers
         shape = tuple(value.shape)
         names = tuple(f"{title}_stride_{axis}" for axis in range(len(shape) - 1)) if strided else ()
         strides = (*names, 1) if strided else None
@@ -187,7 +194,7 @@ class Probe:
         return self._add(
             Argument(
                 title,
-                lambda m: replace(m.operand(title), strides=names, dtype=spec.dtype),
+                lambda m: replace(m.operand(title), strides=names, dtype=spec.dtype, peers=peers),
                 operands=(spec,),
                 values={title: value},
             )
@@ -730,6 +737,9 @@ class Probe:
 
             def operands(_, knobs: Any) -> tuple[Operand, ...]:
                 return operands
+
+            def declared_operands(_, knobs: Any) -> tuple[OperandSpec, ...]:
+                return tuple(OperandSpec(title, ("n",), "int32", peers=d) for title, d in self.peers.items())
 
             def text(_, knobs: Any, arch: ArchSpec) -> Text:
                 """Unchecked against the schedule, as a leaf alone may leave some of its context unused."""

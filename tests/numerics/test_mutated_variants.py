@@ -91,6 +91,9 @@ RANK = Mutation(
     r"mov.u32 \2, \3;",
     "all",
 )
+DISTANCE = Mutation(
+    "peers at no distance", r"(ld\.global(?:\.nc)?\.[bsu]64\s+)(%rd\d+), [^;]*;", r"mov.u64 \2, 0;", "all"
+)
 RECEIVED = Mutation("copies and commits that one CTA of two receives", r"(mov\.b16\s+%rs\d+), 3;", r"\1, 1;")
 
 # The indexer's own small workloads give a CTA too few tiles to reuse a slot, so a lost release is no bug
@@ -145,6 +148,11 @@ CASES = (
     ("gqa_forward__tilelang_sm100a__fp16_d128_n64_st3_c2_z2", "shared", 0, (COMMIT, WAIT, CLUSTER)),
     ("topk_selector__tilelang_sm90a__g8_t512_r8_c1", "starts", 0, (CLUSTER, RANK, MEET)),
     ("topk_selector__cutedsl_sm90a__g8_t512_r8_c1", "starts", 0, (CLUSTER, RANK, MEET)),
+    ("merge_entries__tilelang_sm90a__n512_peers", "tiny", 0, (CLUSTER, DISTANCE)),
+    ("merge_entries__tilelang_sm90a__n512_peers", "peers_many_entries", 0, (RANK,)),
+    ("merge_entries__cutedsl_sm90a__n512_peers", "tiny", 0, (CLUSTER, DISTANCE)),
+    ("merge_outputs__tilelang_sm90a__w4_peers", "tiny", 0, (DISTANCE,)),
+    ("merge_outputs__cutedsl_sm90a__w4_peers", "tiny", 0, (DISTANCE,)),
 )  # fmt: skip
 
 

@@ -66,9 +66,12 @@ def steps_through_memory(folder, names):
     found = {}
     for case in cases(names):
         plain = parallel.Sharding(interleave=case.interleave)
-        memory = shared.Symmetric(folder, case.interleave)
-        again = [parts(shared.on_rank(case, memory)) for _ in range(2)]
+        again = []
+        for transport in ("symmetric_copy", "symmetric_direct"):
+            memory = shared.Symmetric(folder, case.interleave, transport)
+            again += [parts(shared.on_rank(case, memory)) for _ in range(2)]
         found[case.name] = [parts(shared.on_rank(case, plain)), *again]
+    found["variants"] = {selection.variant.id for selection in ops.selections()}
     return found
 
 
@@ -81,6 +84,9 @@ def test_buffers_that_peers_read_take_turns(tmp_path):
         first = every[0][name][0]
         for again in (*every[0][name], *every[1][name]):
             assert all(map(torch.equal, bits(first), bits(again))), name
+    merged = {name for name in every[0]["variants"] if name.startswith("merge_")}
+    assert len(merged) == 4, merged
+    assert {name.split("__")[0] for name in merged if "peers" in name} == {"merge_entries", "merge_outputs"}
 
 
 def parts(output):
@@ -339,11 +345,11 @@ def missing_gpus() -> str:
     return "" if dist.is_nccl_available() else "needs a torch with NCCL"
 
 
-def steps_on_gpus(transport):
-    """Every case with one process per GPU;
+def steps_on_gpus(transport, names=NAMES):
+    """Every case with one process per rank;
     decode steps also from a graph that was captured with other lengths."""
     found = {}
-    for case in shared.CASES:
+    for case in cases(names):
         sharding = parallel.Sharding(interleave=case.interleave, transport=transport)
         outputs = [shared.on_rank(case, sharding)]
         if case.lens:
@@ -354,12 +360,26 @@ def steps_on_gpus(transport):
 
 @pytest.mark.sm90
 @pytest.mark.skipif(bool(missing_gpus()), reason=missing_gpus() or "two GPUs are there")
-@pytest.mark.parametrize("transport", ["collectives", "symmetric"])
+@pytest.mark.parametrize("transport", ["collectives", "symmetric_copy", "symmetric_direct", "fastest"])
 def test_two_gpus_have_what_one_has(transport, tmp_path):
     every = shared.in_processes(2, steps_on_gpus, tmp_path, transport, backend="nccl")
     assert not [found for found in every if isinstance(found, str)], every
     for case in shared.CASES:
         compare(case, 2, together(case, [found[case.name] for found in every]), "cuda")
+
+
+@pytest.mark.sm90
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, found none")
+@pytest.mark.parametrize(
+    ("ranks", "transport"), [(2, "symmetric_direct"), (4, "symmetric_direct"), (2, "symmetric_copy")]
+)
+def test_ranks_of_one_gpu_have_what_one_has(ranks, transport, tmp_path):
+    """Every rank a process of its own on the same GPU, whose kernels read the others' symmetric memory."""
+    names = WORLDS[ranks]
+    every = shared.in_processes(ranks, steps_on_gpus, tmp_path, transport, names, backend=shared.ONE_GPU)
+    assert not [found for found in every if isinstance(found, str)], every
+    for case in cases(names):
+        compare(case, ranks, together(case, [found[case.name] for found in every]), "cuda")
 
 
 def test_what_a_rank_misses_says_how_to_go_on():
