@@ -33,7 +33,7 @@ from dsl_kernels.tile.transfers import Action, transfer_of  # noqa: E402
 from dsl_kernels.timing import report, results  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
-# The variant whose pipeline README.md shows.
+# The variant of sparse attention whose pipelines docs/barriers.md shows.
 EXAMPLE = ("sparse_mla", "sm_100a", {"heads": 16, "kv": "bf16", "gather": "cp_async"})
 
 INK, SOFT, LINE, PAPER, PANEL = "#1f2328", "#59636e", "#b6bec8", "#ffffff", "#f4f6f8"
