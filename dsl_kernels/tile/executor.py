@@ -38,7 +38,7 @@ def folded(result: torch.Tensor) -> torch.Tensor:
 
 
 def of_halves(result: torch.Tensor) -> torch.Tensor:
-    """Of 64 rows that are there twice, half of the columns of the first 64 lanes and the other half of the last."""
+    """Of 64 rows that are there twice, the first half of the columns of one, the other half of the other."""
     first, last = result[:64].chunk(2, dim=1)[0], result[64:].chunk(2, dim=1)[1]
     return torch.cat([first, last])
 
@@ -257,7 +257,7 @@ class Executor:
         return self._value(argument)
 
     def _memory(self, argument: Any) -> Any:
-        """Memory passed to a leaf's text; for a sender, the slots or words of all CTAs that it may send to."""
+        """Memory passed to a leaf's text; of a sender the slots or words of all CTAs that it sends to."""
         if isinstance(argument, t.Sender):
             pipe = argument.slot.pipeline
             if not transfer_of(pipe).WORDS:
@@ -343,7 +343,7 @@ class Executor:
         turn.whose, turn.held = (turn.whose + 1) % len(turn.members), False
 
     def do_barriers_stand(self, _: t.BarriersStand | None = None) -> Generator[Any, None, None]:
-        """Meet the cluster if its CTAs fill each other's slots: before the first copy, and before one ends."""
+        """Meet the cluster, before the first copy and before the end, if CTAs fill each other's slots."""
         if self.schedule.multicasts:
             self._run.cluster_of(self.block).arrive(self)
             yield from self.do_cluster_wait()
@@ -391,7 +391,7 @@ class Executor:
         return whole
 
     def _hold(self, pipeline: str, use: int, buffer: str) -> None:
-        """Refuse a producer's access outside of acquire to commit, and a reader's outside of wait to release."""
+        """Refuse an access by a producer outside acquire..commit, or by a reader outside wait..release."""
         ring = self.cta.rings[pipeline]
         producer = self.role == self.schedule.pipeline(pipeline).producer
         fills = producer and ring.committed <= use < ring.acquired

@@ -114,7 +114,7 @@ def _bits(value: Any) -> int:
 
 
 @lru_cache(maxsize=8192)
-def _factory(text: str, held: int) -> Callable[..., Meaning]:
-    names = ", ".join(f"c{i}" for i in range(held))
+def _factory(text: str, objects: int) -> Callable[..., Meaning]:
+    names = ", ".join(f"c{i}" for i in range(objects))
     made: Callable[..., Meaning] = eval(f"lambda {names}: lambda at: {text}", globals())
     return made
