@@ -240,7 +240,7 @@ def test_without_a_meaning_or_a_macro_the_error_says_where_to_write_it() -> None
 
 
 def kinds() -> list[type[Statement]]:
-    found = [kind for kind in vars(statements).values() if inspect.isclass(kind)]
+    found = [kind for kind in vars(t).values() if inspect.isclass(kind)]
     return [kind for kind in found if issubclass(kind, Statement) and kind is not Statement]
 
 
