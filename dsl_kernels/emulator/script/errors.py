@@ -1,4 +1,4 @@
-"""What a checked program may run into besides the emulator's own errors."""
+"""Errors of checked programs, besides the emulator's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...errors import BaseError
 
 
 class UnsupportedCall(BaseError, NotImplementedError):
-    """A call of the driver, of the runtime or of a DSL that the emulator does not record. It never guesses."""
+    """The emulator does not record a call of the driver, of the runtime or of a DSL. It never guesses."""
 
     default_code = "SCRIPT_UNSUPPORTED"
 
