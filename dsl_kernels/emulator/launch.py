@@ -176,8 +176,8 @@ def launch(
             when the CTAs that run have executed ``INSTRUCTIONS_PER_CTA`` each and none has ended.
         max_findings: The most warnings that the report keeps; it keeps every error.
         trace: How many of the last events the report keeps, in the order in which they happened.
-        memory: Further arrays and tensors, which the kernel reaches from those of ``args`` by their distance. All
-            of them are then as far apart as on this machine.
+        memory: Further arrays and tensors, which the kernel reaches from those of ``args`` by their
+            distance. All of them are then as far apart as on this machine.
 
     Raises:
         PtxSyntaxError: the text is not PTX.

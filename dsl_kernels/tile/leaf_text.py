@@ -145,8 +145,10 @@ class Array(t.Memory):
         """The same operand on another rank, so many bytes from this one's."""
         if not self.peers or self.line is not None:
             raise DeclarationError(
-                f"{self.name}.of_peer in the text of a leaf", expected="a whole operand that other ranks hold too",
-                got="a part of one" if self.line else "memory of this rank", fix="name the operand of distances as its `peers` in its OperandSpec",
+                f"{self.name}.of_peer in the text of a leaf",
+                expected="a whole operand that other ranks hold too",
+                got="a part of one" if self.line else "memory of this rank",
+                fix="name the operand of distances as its `peers` in its OperandSpec",
             )  # fmt: skip
         elements = distance >> DTYPES[self.dtype].bytes.bit_length() - 1
         return self.part(title, elements)

@@ -75,7 +75,7 @@ class Place:
 
 
 class Peered:
-    """An operand that every rank holds: an index past this rank's elements is one of another rank's, that far away.
+    """An operand that every rank holds: an index past this rank's elements reaches another rank's elements.
 
     Args:
         own: this rank's.

@@ -358,7 +358,7 @@ def test_a_rate_that_turns_a_choice_is_named_with_what_measures_it(monkeypatch):
         app, ["explain", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=128,topk=2048"]
     )
     text = " ".join(said.output.split())
-    assert "The choice hangs on bulk_latency" in text and "--only '^fetch_bulk_1k_l2$'" in text
+    assert "The choice depends on bulk_latency" in text and "--only '^fetch_bulk_1k_l2$'" in text
 
 
 def test_the_interval_of_a_prediction_encloses_it():

@@ -8,8 +8,8 @@
 This verifies kernels written for NVIDIA GPUs before they run there: it is no platform to run them on, and
 nothing is translated. The emulator records launches of CuTe DSL, TileLang, Triton, Gluon and of the driver's
 calls from Python, and executes them in the order of issue. No library is replaced: CuTe DSL's launches are
-read from the host function that the DSL prints, the others at each DSL's Python interface. docs/emulator_runs.md
-lists what is recorded; every other call raises :class:`UnsupportedCall`.
+read from the host function that the DSL prints, the others at each DSL's Python interface.
+docs/emulator_runs.md lists what is recorded; every other call raises :class:`UnsupportedCall`.
 """
 
 from __future__ import annotations
