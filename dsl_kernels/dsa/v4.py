@@ -1,4 +1,4 @@
-"""A decode step of DeepSeek-V4's attention layers: the last tokens of a window, and compressed ones beside them.
+"""A decode step of the attention layers of DeepSeek-V4 and V4.1: the last tokens of a window, and compressed ones beside them.
 
 A layer attends to its window alone, to all compressed tokens as well (one for 128), or to those that an indexer scores highest
 (one for 4). As `dsl_kernels.dsa.decode`, a step can be captured in a CUDA graph.
@@ -13,6 +13,7 @@ import torch
 from ..arguments import integer, require, require_dense
 from ..kernels.compress_rows.op import compress_rows as compress_rows
 from ..kernels.lightning_indexer.problem import PAGE
+from ..kernels.sparse_mla.forms import PAGED_BYTES
 from ..kernels.topk_selector.op import MAX_K
 from ..ops import Workspace, lightning_indexer, sparse_mla, topk_selector, window_ids
 from . import _logits, _scratch
@@ -97,6 +98,7 @@ def decode(
     index: Index | None = None,
     attn_sink: torch.Tensor | None = None,
     lse_base: str = "2",
+    row_format: str = "v4",
     workspace: Workspace | None = None,
     executor: str | None = None,
     arch: str | None = None,
@@ -105,16 +107,17 @@ def decode(
 
     Args:
         q: [b * next_n, heads, 512] bfloat16.
-        kv: [pages, page_size, 1, 584] bytes, the window's cache, as `ops.sparse_mla` takes it.
+        kv: [pages, page_size, 1, 584] bytes, with another `row_format` 528 bytes a token: the window's cache, as `ops.sparse_mla` takes it.
         seq_lens: [b, next_n] int32, tokens each query sees, itself among them; 0 for padded rows.
         window_table: [b, max_pages] int32, page ids of `kv` by position; those outside of a query's window are not read.
         sm_scale, attn_sink, lse_base: as `ops.sparse_mla`.
         window: so many tokens at the end of a sequence are attended, 1 to 4096.
-        extra_kv: [pages, page_size, 1, 584] bytes, the compressed cache; None for a layer without one.
+        extra_kv: the compressed cache, bytes like `kv`, with pages of its own size; None for a layer without one.
         block_table: [b, max_pages] int32, page ids of `extra_kv` by compressed position; given with it.
         ratio: tokens that a compressed one stands for: a query sees seq_lens // ratio of them.
         topk: compressed tokens to attend to, 1 to 4096. Without `index` all of them, which may be no more.
         index: scores compressed tokens, whose pages have 64 tokens then.
+        row_format: of both caches: "v4", or DeepSeek-V4.1's "v41" or "v41_planar", as `ops.sparse_mla` says.
         workspace, executor, arch: as in `dsl_kernels.dsa.decode`.
 
     Returns:
@@ -132,12 +135,16 @@ def decode(
     require(
         "seq_lens", seq_lens.dim() == 2, "[b, next_n]", str(tuple(seq_lens.shape)), "pass one length a query"
     )
+    require(
+        "row_format", isinstance(row_format, str) and row_format in PAGED_BYTES, "'v4', 'v41' or 'v41_planar'",
+        repr(row_format), "name the format of both caches",
+    )  # fmt: skip
     for name, cache in (("kv", kv), ("extra_kv", extra_kv)):
         pages = cache is None or (cache.dim() in (3, 4) and 0 not in cache.shape)
         require(
             name,
             pages,
-            "[pages, page_size, 1, 584]",
+            f"[pages, page_size, 1, {PAGED_BYTES[row_format]}]",
             str(None if cache is None else tuple(cache.shape)),
             "pass the paged cache",
         )
@@ -213,6 +220,6 @@ def decode(
                 )  # fmt: skip
         out, lse = sparse_mla(
             q, None, kv, ids, sm_scale=sm_scale, extra_kv=extra_kv, extra_indices=extra, attn_sink=attn_sink,
-            lse_base=lse_base, **options,
+            lse_base=lse_base, row_format=row_format, **options,
         )  # fmt: skip
     return Output(out, lse, ids, extra)

@@ -15,7 +15,8 @@ floats, and for tensor copies a :class:`TensorMap` where the kernel takes a 128-
 
 A failed check raises :class:`EmulatorError` naming the warp, the PTX line and the source line; with
 ``check="report"`` the findings are in the report. What is not supported raises :class:`UnsupportedInstruction`.
-It is a verification tool: see docs/emulator.md for what it checks and what it cannot promise.
+It is a verification tool: see docs/emulator_checks.md for what it checks, docs/emulator_limits.md for what it
+cannot promise.
 """
 
 from .arguments import Struct, TensorMap

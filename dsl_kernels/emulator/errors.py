@@ -67,7 +67,7 @@ class UnsupportedInstruction(EmulatorError):
     """An instruction, or a form of one, that the emulator does not execute. It never guesses."""
 
     default_code = "PTX_UNSUPPORTED"
-    default_expected = "instructions that the emulator executes (listed in docs/emulator.md)"
+    default_expected = "instructions that the emulator executes (listed in docs/emulator_limits.md)"
     default_fix = "write it with a supported form, or run the kernel on a GPU"
 
 

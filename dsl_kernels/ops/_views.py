@@ -12,7 +12,7 @@ from ._dispatch import Unaddressed, of_its_own
 
 Split = tuple[str, dict[str, Any]]
 _Reference = weakref.ref[torch.Tensor]
-_kept: dict[tuple[int, int], tuple[_Reference, _Reference, tuple[Any, ...], Split]] = {}
+_kept: dict[tuple[int, int, Callable[..., Split]], tuple[_Reference, _Reference, tuple[Any, ...], Split]] = {}
 
 
 def kept_views(
@@ -21,7 +21,7 @@ def kept_views(
     first: torch.Tensor,
     second: torch.Tensor | None,
 ) -> Split:
-    """The form, and the operands and scalars that `split` makes of one or two tensors.
+    """The form, and the operands and scalars that `split` makes of one or two tensors, kept for each `split`.
 
     A tensor that was given other memory, another shape or another dtype (`set_`, `resize_`, `.data = `) is looked at
     again.
@@ -35,10 +35,10 @@ def kept_views(
     """
     try:
         if second is None:
-            key = (id(first), 0)
+            key = (id(first), 0, split)
             layout: tuple[Any, ...] = (first.data_ptr(), first.shape, first.stride(), first.dtype)
         else:
-            key = (id(first), id(second))
+            key = (id(first), id(second), split)
             layout = (
                 first.data_ptr(), first.shape, first.stride(), first.dtype,
                 second.data_ptr(), second.shape, second.stride(), second.dtype,

@@ -2,7 +2,9 @@
 
 An index page is block-planar: the fp8 bytes of all its tokens first, then their fp32 scales. A 656-byte token is
 interleaved: 512 fp8 bytes, four fp32 scales (one per 128 dims), 64 bf16 rope values; one of 528 bytes ends before the
-rope values. Of 584-byte tokens a page is block-planar again: rows of 448 fp8 bytes and 64 bf16 rope values, then 8 bytes a token, of which seven are UE8M0 scales.
+rope values. Of 584-byte tokens (DeepSeek-V4) a page is block-planar again: rows of 448 fp8 bytes and 64 bf16 rope values,
+then 8 bytes a token, of which seven are UE8M0 scales. DeepSeek-V4.1's tokens have 528 bytes too: 512 fp8 bytes and 16
+UE8M0 scales, one per 32 dims, interleaved or block-planar.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ FP8_TOKEN_BYTES = NOPE8_TOKEN_BYTES + 2 * ROPE_DIM
 # DeepSeek-V4: a row of fp8 and of bf16 values, and what scales take.
 V4_ROW_BYTES, V4_SCALE_BYTES, V4_FP8_DIMS, V4_GROUP = 576, 8, LATENT_DIM - ROPE_DIM, 64
 V4_TOKEN_BYTES = V4_ROW_BYTES + V4_SCALE_BYTES
+# DeepSeek-V4.1: the dims that share a scale, and what the scales of a token take.
+V41_GROUP = 32
+V41_SCALE_BYTES = LATENT_DIM // V41_GROUP
+V41_TOKEN_BYTES = LATENT_DIM + V41_SCALE_BYTES
 E4M3_MAX = 448.0
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
@@ -175,6 +181,57 @@ def unpack_v4_pages(cache: torch.Tensor) -> torch.Tensor:
     found[..., :V4_FP8_DIMS] = (values.view(pages, size, -1, V4_GROUP) * factors[..., None]).flatten(2)
     found[..., V4_FP8_DIMS:] = data[..., V4_FP8_DIMS:].contiguous().view(torch.bfloat16).float()
     return found
+
+
+@checked
+def pack_v41_pages(rows: torch.Tensor, *, planar: bool = False) -> torch.Tensor:
+    """Quantise rows into the paged cache of DeepSeek-V4.1.
+
+    Args:
+        rows: [pages, page_size, 512] floating point.
+        planar: the values of all tokens of a page first and their scales after those, in pages a multiple of 512 bytes
+            apart; otherwise each token's scales follow its values, which is FlashMLA's arrangement since 2026-09-30.
+
+    Returns:
+        [pages, page_size, 1, 528] uint8. In planar pages the shape is nominal: byte 528 t of a page is not the first one of
+        token t.
+    """
+    _require("rows", rows, ("pages", "page_size", LATENT_DIM), _FLOATS)
+    pages, size, _ = rows.shape
+    groups = rows.float().reshape(pages, size, V41_SCALE_BYTES, V41_GROUP)
+    exponents = torch.ceil(torch.log2(groups.abs().amax(dim=3).clamp(min=1e-4) / E4M3_MAX))
+    values = (groups / torch.exp2(exponents)[..., None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+    used = size * V41_TOKEN_BYTES
+    stride = -(-used // LATENT_DIM) * LATENT_DIM if planar else used
+    flat = torch.zeros(pages, stride, dtype=torch.uint8, device=rows.device)
+    data, scales = v41_parts(flat[:, :used], size, planar=planar)
+    data.copy_(values.view(torch.uint8).view(pages, size, LATENT_DIM))
+    scales.copy_((exponents + 127).to(torch.uint8))
+    return flat.as_strided((pages, size, 1, V41_TOKEN_BYTES), (stride, V41_TOKEN_BYTES, V41_TOKEN_BYTES, 1))
+
+
+def v41_parts(pages: torch.Tensor, size: int, *, planar: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Views of the values [pages, size, 512] and of the scales [pages, size, 16] in pages [pages, size * 528] of bytes."""
+    if planar:
+        split = size * LATENT_DIM
+        return pages[:, :split].unflatten(1, (size, LATENT_DIM)), pages[:, split:].unflatten(
+            1, (size, V41_SCALE_BYTES)
+        )
+    tokens = pages.unflatten(1, (size, V41_TOKEN_BYTES))
+    return tokens[..., :LATENT_DIM], tokens[..., LATENT_DIM:]
+
+
+@checked
+def unpack_v41_pages(cache: torch.Tensor, *, planar: bool = False) -> torch.Tensor:
+    """The rows [pages, page_size, 512] in float32 of a paged cache [pages, page_size, 1, 528] of DeepSeek-V4.1."""
+    _require("cache", cache, ("pages", "page_size", 1, V41_TOKEN_BYTES), BYTE_DTYPES)
+    pages, size = cache.shape[:2]
+    flat = cache.view(torch.uint8).reshape(pages, size * V41_TOKEN_BYTES)
+    data, scales = v41_parts(flat, size, planar=planar)
+    exponents = scales.float()
+    factors = torch.where(exponents == 255, torch.nan, torch.exp2(exponents - 127))
+    values = data.contiguous().view(torch.float8_e4m3fn).float()
+    return (values.unflatten(2, (V41_SCALE_BYTES, V41_GROUP)) * factors[..., None]).flatten(2)
 
 
 def _require(name: str, tensor: torch.Tensor, shape: tuple[str | int, ...], dtypes: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@
   they set the caller's.
 - `and`, `or`, `not` and `a < b < c` over conditions of the kernel are conditions of the kernel.
 
-What reads well and would be recorded wrongly is refused at its line: docs/declaring.md has the table.
+What reads well and would be recorded wrongly is refused at its line: docs/statements.md has the table.
 """
 
 from __future__ import annotations
@@ -97,7 +97,15 @@ def named(name: str, value: Any) -> Any:
     """In `x = named(...)`: the kernel's name of `x`, for a function that is called several times by another.
 
     `x = [named(...) for ...]` names each value of a list.
+
+    Raises:
+        DeclarationError: the name is none, as where the number of a loop of the kernel is written into it.
     """
+    if not name.isidentifier():
+        raise DeclarationError(
+            "named", expected="a name of letters, digits and underscores", got=repr(name),
+            fix="write numbers of Python into it; `range` of Python runs a loop whose turns have names of their own",
+        )  # fmt: skip
     return _Named(name, value)
 
 

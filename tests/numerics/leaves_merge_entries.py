@@ -1,4 +1,4 @@
-"""Cases of the leaves that put ranks' entries in order."""
+"""Cases of the leaves that sort ranks' entries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THREADS = 64
 
 @case(leaf.place_entry, workload=("tiny", "tiny_positions"), first=(0, 2 * THREADS))
 def place_entry(p: Probe, workload: str, first: int) -> None:
-    """The first entries of a row, and those where one rank's end and another's begin or no more are."""
+    """A row's first entries; entries at the boundary of two ranks; entries past the last one."""
     p.threads = THREADS
     drawn = trial.draw("merge_entries", problems.get("merge_entries").workload(workload), 0)
     ranks, planes, rows, k = drawn["rank_entries"].shape
@@ -51,7 +51,8 @@ def read_peers(p: Probe, workload: str, first: int) -> None:
     distances = p.operand("peer_distances", drawn["peer_distances"])
     sizes = {"ranks": len(drawn["peer_distances"]), "planes": planes, "rows": rows, "k": k}
     p.call(
-        *held, entries, distances, p.dim("row", 0), p.dim("first", first), STEP, *(p.dim(*size) for size in sizes.items())
+        *held, entries, distances, p.dim("row", 0), p.dim("first", first), STEP,
+        *(p.dim(*size) for size in sizes.items()),
     )  # fmt: skip
 
 

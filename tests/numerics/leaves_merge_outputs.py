@@ -25,7 +25,8 @@ def merge_head(p: Probe, first: int) -> None:
     outs, lses = (p.operand(name, drawn[name], strided=True) for name in ("outs", "lses"))
     sizes = {"first": first, "ranks": ranks, "rows": rows, "heads": heads}
     p.call(
-        out, lse, outs, lses, p.operand("attn_sink", drawn["attn_sink"]), *(p.dim(*size) for size in sizes.items()),
+        out, lse, outs, lses, p.operand("attn_sink", drawn["attn_sink"]),
+        *(p.dim(*size) for size in sizes.items()),
         p.scalar("lse_scale", 1.0), WARPS,
     )  # fmt: skip
 
@@ -42,6 +43,7 @@ def merge_peers_head(p: Probe, workload: str, first: int) -> None:
     outs, lses = (p.operand(n, drawn[n], strided=True, peers="peer_distances") for n in ("outs", "lses"))
     sizes = {"first": first, "ranks": len(drawn["peer_distances"]), "rows": rows, "heads": heads}
     p.call(
-        out, lse, outs, lses, p.operand("peer_distances", drawn["peer_distances"]), p.operand("attn_sink", drawn["attn_sink"]),
+        out, lse, outs, lses, p.operand("peer_distances", drawn["peer_distances"]),
+        p.operand("attn_sink", drawn["attn_sink"]),
         *(p.dim(*size) for size in sizes.items()), p.scalar("lse_scale", 1.0), WARPS,
     )  # fmt: skip

@@ -1,6 +1,7 @@
-"""Steps over a context that processes share: every rank against one GPU and the references over the whole context.
+"""Steps over a context that processes share: every rank against one GPU and the references over the whole
+context.
 
-The processes of a world size are started once; each takes all its cases and its failures in turn.
+The processes of a world size are started once; each runs all of its cases and then the failures.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from dsl_kernels.kernels.merge_entries import problem as merge_entries
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [case.name for case in shared.CASES]
-# Every case runs on two ranks; between them three and four take each once more.
+# Every case runs on two ranks; worlds of three and four ranks share the cases between them.
 SPLIT = [case.name for case in shared.CASES if case.split]
 WHOLE = [name for name in NAMES if name not in SPLIT]
-# Attention has kernels of 8, 16 and 32 heads, not of 24.
+# Attention has kernels for 8, 16 and 32 heads, not for 24.
 WORLDS = {1: ["windows"], 2: NAMES, 3: WHOLE[::2], 4: [*WHOLE[1::2], *SPLIT]}
 SECONDS = 12.0
 
@@ -48,7 +49,7 @@ def cases(names):
 
 
 def steps_of_all(names):
-    """What a rank gets for each case, and again with outputs of its own."""
+    """A rank's results for each case, also with given outputs."""
     found = {}
     for case in cases(names):
         sharding = parallel.Sharding(interleave=case.interleave)
@@ -61,7 +62,7 @@ def steps_of_all(names):
 
 
 def steps_through_memory(folder, names):
-    """What a rank gets when it reads its peers' buffers, twice over, and what through the group."""
+    """A rank's results when it reads its peers' buffers, twice, and when it uses the group."""
     found = {}
     for case in cases(names):
         plain = parallel.Sharding(interleave=case.interleave)
@@ -75,7 +76,7 @@ def steps_through_memory(folder, names):
 
 
 def test_buffers_that_peers_read_take_turns(tmp_path):
-    """One barrier an exchange is enough, also for a prompt of several chunks."""
+    """One barrier per exchange suffices, also for a prompt of several chunks."""
     names = ["ties", "contiguous_prompt"]
     every = shared.in_processes(2, steps_through_memory, tmp_path, str(tmp_path), names)
     assert not [found for found in every if isinstance(found, str)], every
@@ -107,7 +108,7 @@ def test_every_rank_has_what_one_gpu_has_over_the_whole_context(ranks, tmp_path)
 
 
 def together(case, every):
-    """The output of all heads, which every rank has where they are not split; each rank's calls and all ranks' ids agree."""
+    """All heads' output, which unsplit ranks have anyway; every rank's calls agree, and all ranks' ids do."""
     firsts = [calls[0] for calls in every]
     for first, calls in zip(firsts, every, strict=True):
         for again in calls:
@@ -120,7 +121,7 @@ def together(case, every):
 
 
 def compare(case, ranks, got, device="cpu"):
-    """Ids equal to one GPU's, attention within its rule of the reference's, over the whole context."""
+    """Ids equal one GPU's; attention over the whole context is within its tolerance of the reference."""
     one = shared.on_one(case, ranks, device)
     assert torch.equal(got.indices, one.indices), case.name
     whole = shared.context(case, ranks).whole
@@ -141,7 +142,7 @@ def compare(case, ranks, got, device="cpu"):
 
 
 def fails(error, call):
-    """What of an error a test looks at; None where the call ended well."""
+    """The parts of an error that tests compare; None if the call succeeded."""
     try:
         call()
     except error as raised:
@@ -160,7 +161,8 @@ def failures():
         sharding = parallel.Sharding(interleave=case.interleave)
         example = shared.context(case, 2).whole["q_nope"]
         output = dsa.StepOutput(
-            torch.full_like(example, 7), torch.full(example.shape[:2], 7.0), torch.full((8, 64), 7, dtype=torch.int32)
+            torch.full_like(example, 7), torch.full(example.shape[:2], 7.0),
+            torch.full((8, 64), 7, dtype=torch.int32)
         )  # fmt: skip
         start = time.monotonic()
         seen = fails(DslKernelError, lambda: shared.on_rank(case, sharding, output=output, **more))
@@ -171,7 +173,7 @@ def failures():
     wrong("another length", True, seq_lens=torch.tensor(case.lens, dtype=torch.int32) - rank)
     wrong("no rank 1, with checks", True, **({"topk": 0} if rank else {}))
     wrong("right", True)
-    # The group cannot be used after a rank did not come: last.
+    # Last, as the group is unusable after a rank did not arrive.
     wrong("no rank 1", False, **({"topk": 0} if rank else {}))
     return found
 
@@ -197,7 +199,8 @@ def test_a_call_that_fails_ends_on_every_rank_with_a_typed_error_and_untouched_o
 
 def test_the_benchmark_runs_without_a_gpu(tmp_path):
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "benchmarks/parallel_decode.py", "--cpu",
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+        "benchmarks/parallel_decode.py", "--cpu",
         "--only", "2 x", "--out", str(tmp_path / "found.json"),
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -205,7 +208,7 @@ def test_the_benchmark_runs_without_a_gpu(tmp_path):
     (row,) = json.loads((tmp_path / "found.json").read_text())["rows"]
     assert row["check"]["collectives"]["ranks_equal"]
     assert row["check"]["collectives"]["rows_with_other_ids"] == 0
-    # Of random scores no rank has exactly its share of the best.
+    # With random scores, no rank has exactly its share of the best.
     assert row["per_shard_wrong"]["rows"] == 2
     assert row["bytes"]["entries"] == 2 * 64 * 12
 
@@ -271,7 +274,8 @@ def wrong_arguments():
         "block_table": ({"block_table": whole["block_table"][:, :0].contiguous()}, InvalidArgumentError),
         "output.out": ({"output": replace(right, out=out[:-1])}, InvalidArgumentError),
         "output.lse": ({"output": replace(right, lse=lse.half())}, ArgumentTypeError),
-        "output.indices": ({"output": replace(right, indices=ids[:, :32].contiguous())}, InvalidArgumentError),
+        "output.indices": ({"output": replace(right, indices=ids[:, :32].contiguous())},
+                           InvalidArgumentError),
         "lengths": ({"lengths": 3}, ArgumentTypeError),
         "lengths (rows)": ({"lengths": parallel.Lengths(*[torch.zeros(3).int()] * 3)}, InvalidArgumentError),
         "sharding": ({"sharding": "all"}, ArgumentTypeError),
@@ -342,7 +346,8 @@ def missing_gpus() -> str:
 
 
 def steps_on_gpus(transport, names=NAMES):
-    """Each case in a process a rank, and its decode steps again from a graph that was captured with other lengths."""
+    """Each case with one process per rank;
+    decode steps also from a graph that was captured with other lengths."""
     found = {}
     for case in cases(names):
         sharding = parallel.Sharding(interleave=case.interleave, transport=transport)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -10,12 +11,17 @@ import torch
 from dsl_kernels import problems
 from dsl_kernels.dsa import v4
 from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError
-from dsl_kernels.kernels.sparse_mla.forms import v4_pages_of
-from dsl_kernels.problems.layouts import pack_index_keys, pack_v4_pages
+from dsl_kernels.kernels.sparse_mla.forms import split_pages
+from dsl_kernels.problems.layouts import pack_index_keys, pack_v4_pages, pack_v41_pages
 
 B, NEXT_N, HEADS, INDEX_HEADS, WINDOW, TOPK = 3, 2, 8, 32, 20, 48
 LENS = torch.tensor([[700, 701], [9, 10], [0, 300]], dtype=torch.int32)
 WINDOW_PAGE, PAGES = 16, 60
+PACKED = {
+    "v4": pack_v4_pages,
+    "v41": pack_v41_pages,
+    "v41_planar": partial(pack_v41_pages, planar=True),
+}
 
 
 def normal(*shape: int, seed: int) -> torch.Tensor:
@@ -27,16 +33,18 @@ def table(b: int, pages: int, most: int, seed: int) -> torch.Tensor:
     return order[: b * pages].view(b, pages).contiguous()
 
 
-def layer(kind: str) -> dict:
-    """A window alone, an index over one compressed token for 4, or all compressed tokens, one for 128."""
+def layer(kind: str, row_format: str = "v4") -> dict:
+    """A window only, an index over one compressed token per 4, or all compressed tokens, one per 128."""
+    pack = PACKED[row_format]
     given = {
         "q": normal(B * NEXT_N, HEADS, 512, seed=1).bfloat16(),
-        "kv": pack_v4_pages(normal(B * 44 + 1, WINDOW_PAGE, 512, seed=2).bfloat16()),
+        "kv": pack(normal(B * 44 + 1, WINDOW_PAGE, 512, seed=2).bfloat16()),
         "seq_lens": LENS,
         "window_table": table(B, 44, B * 44 + 1, 3),
         "window": WINDOW,
         "sm_scale": 0.06,
         "attn_sink": normal(HEADS, seed=4),
+        "row_format": row_format,
     }
     if kind == "index":
         index = v4.Index(
@@ -44,7 +52,7 @@ def layer(kind: str) -> dict:
             pack_index_keys(normal(B * 3 + 2, 64, 128, seed=6)),
             normal(B, NEXT_N, INDEX_HEADS, seed=7),
         )
-        extra = pack_v4_pages(normal(B * 3 + 2, 64, 512, seed=8).bfloat16())
+        extra = pack(normal(B * 3 + 2, 64, 512, seed=8).bfloat16())
         given |= {
             "extra_kv": extra,
             "block_table": table(B, 3, B * 3 + 2, 9),
@@ -53,7 +61,7 @@ def layer(kind: str) -> dict:
             "index": index,
         }
     elif kind == "all":
-        extra = pack_v4_pages(normal(B * 3, 2, 512, seed=8).bfloat16())
+        extra = pack(normal(B * 3, 2, 512, seed=8).bfloat16())
         given |= {"extra_kv": extra, "block_table": table(B, 3, B * 3, 9), "ratio": 128, "topk": 64}
     return given
 
@@ -64,23 +72,26 @@ def ids_by_position(positions: torch.Tensor, pages: torch.Tensor, page: int, wid
     return ids
 
 
-@pytest.mark.parametrize("kind", ["window", "index", "all"])
-def test_a_layer_attends_to_its_window_and_its_compressed_tokens(kind: str) -> None:
-    given = layer(kind)
+@pytest.mark.parametrize(
+    ("kind", "row_format"),
+    [("window", "v4"), ("index", "v4"), ("all", "v4"), ("index", "v41"), ("all", "v41_planar")],
+)
+def test_a_layer_attends_to_its_window_and_its_compressed_tokens(kind: str, row_format: str) -> None:
+    given = layer(kind, row_format)
     found = v4.decode(**given, executor="interpreter", lse_base="e")
     lens = LENS.view(-1).tolist()
     wanted = torch.stack(
         [
-            ids_by_position(torch.arange(max(0, n - WINDOW), n), given["window_table"][row // NEXT_N], WINDOW_PAGE, WINDOW)
+            ids_by_position(torch.arange(max(0, n - WINDOW), n), given["window_table"][row // NEXT_N],
+                            WINDOW_PAGE, WINDOW)
             for row, n in enumerate(lens)
         ]
     )  # fmt: skip
     assert torch.equal(found.indices, wanted)
     inputs = {
         "q_rows": given["q"],
-        "kv_pages": given["kv"].reshape(len(given["kv"]), -1),
         "indices": wanted,
-        **v4_pages_of("", given["kv"].shape[0] * WINDOW_PAGE, WINDOW_PAGE),
+        **split_pages("kv", row_format, given["kv"])[1],
     }
     if kind == "window":
         assert found.extra_indices is None
@@ -113,16 +124,16 @@ def test_a_layer_attends_to_its_window_and_its_compressed_tokens(kind: str) -> N
         )
         assert torch.equal(found.extra_indices, chosen)
     inputs |= {
-        "extra_kv_pages": extra.reshape(len(extra), -1),
         "extra_indices": chosen,
-        **v4_pages_of("extra_", len(extra) * page, page),
+        **{f"extra_{name}": value for name, value in split_pages("extra_kv", row_format, extra)[1].items()},
         "attn_sink": given["attn_sink"],
         "sm_scale": given["sm_scale"],
         "lse_scale": math.log(2),
     }
     problem = problems.get("sparse_mla")
     outputs = {"out": found.out, "lse": found.lse}
-    result = problem.compare("v4", inputs, outputs, problem.reference("v4", inputs))
+    form = row_format.removesuffix("_planar")
+    result = problem.compare(form, inputs, outputs, problem.reference(form, inputs))
     assert result.ok, result.failures
 
 
@@ -133,6 +144,8 @@ def test_a_layer_attends_to_its_window_and_its_compressed_tokens(kind: str) -> N
         ({"topk": 3}, "topk.*at least 6, all that block_table names"),
         ({"seq_lens": LENS.view(-1)}, r"seq_lens.*\[b, next_n\]"),
         ({"window": 0}, "window.*1 to 4096"),
+        ({"row_format": "fp8"}, "row_format.*'v4', 'v41' or 'v41_planar'.*'fp8'"),
+        ({"row_format": "v41"}, r"kv.*528.*584"),
         ({"ratio": 0}, "ratio"),
         ({"window_table": torch.zeros(3, 0, dtype=torch.int32)}, "window_table.*at least one page"),
         ({"extra_kv": torch.zeros(584, dtype=torch.uint8)}, "extra_kv.*584"),

@@ -8,8 +8,8 @@
 It verifies kernels that are written for NVIDIA GPUs before they run there: it is no platform to run them on, and
 nothing is translated. Launches of CuTe DSL, TileLang, Triton, Gluon and of the driver's calls from Python are recorded
 and executed by the emulator, in the order in which they are issued. No library is replaced: CuTe DSL's launches are read
-from the host function that it prints, the others at the Python interfaces of each DSL. docs/emulator.md lists what is
-recorded; every other call raises :class:`UnsupportedCall`.
+from the host function that it prints, the others at the Python interfaces of each DSL. docs/emulator_runs.md lists what
+is recorded; every other call raises :class:`UnsupportedCall`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class UnsupportedCall(BaseError, NotImplementedError):
     def __init__(self, call: str, *, got: str = "a call of it", fix: str, where: str = "") -> None:
         super().__init__(
             call,
-            expected="calls that are recorded (listed in docs/emulator.md)",
+            expected="calls that are recorded (listed in docs/emulator_runs.md)",
             got=got,
             fix=fix,
             where=where,

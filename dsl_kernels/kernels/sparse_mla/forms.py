@@ -11,7 +11,15 @@ from ..._discover import later
 from ...arguments import INT32_MAX, require_dense
 from ...errors import ArgumentTypeError, InvalidArgumentError
 from ...problems.base import OperandSpec, Values, axis_strides
-from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, NOPE8_TOKEN_BYTES, ROPE_DIM, V4_TOKEN_BYTES
+from ...problems.layouts import (
+    FP8_TOKEN_BYTES,
+    LATENT_DIM,
+    NOPE8_TOKEN_BYTES,
+    ROPE_DIM,
+    V4_TOKEN_BYTES,
+    V41_SCALE_BYTES,
+    V41_TOKEN_BYTES,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -131,7 +139,37 @@ _LATENT_ROWS = OperandSpec(
     doc="latent rows, and those between pages; may be a slice of 576-wide rows",
     argument="kv",
 )
-ROPELESS = ("nope", "nope8", "v4")
+# Where in a page of DeepSeek-V4.1 tokens are: it is interleaved or block-planar.
+_PLACES = (
+    ("token_bytes", "bytes from a token's values to the next one's"),
+    ("scales_at", "the byte of a page where its scales begin"),
+    ("scale_bytes", "bytes from a token's scales to the next one's"),
+)
+
+
+def _of_two_scopes(*places: tuple[str, str]) -> tuple[OperandSpec, ...]:
+    """The operands of a form of two scopes, whose `places` are scalars of a scope beside those of its pages."""
+    numbers = (("page_size", "tokens of a page"), *places)
+    return (
+        _QUERY_ROWS,
+        _v4_pages(),
+        *_ids(may_be_empty=True),
+        _v4_pages(EXTRA),
+        *_ids(EXTRA, may_be_empty=True),
+        _SINK,
+        *_RESULTS,
+        *(
+            spec
+            for scope in ("", EXTRA)
+            for spec in (
+                *_pages(scope),
+                *(OperandSpec(f"{scope}{name}", (), "int32", "scalar", doc=doc) for name, doc in numbers),
+            )
+        ),
+    )
+
+
+ROPELESS = ("nope", "nope8", "v4", "v41")
 """Forms whose rows and queries are 512 dims, all of them values."""
 FORMS = {
     "bf16": (
@@ -165,24 +203,11 @@ FORMS = {
         ),
         *_REST,
     ),
-    "v4": (
-        _QUERY_ROWS,
-        _v4_pages(),
-        *_ids(may_be_empty=True),
-        _v4_pages(EXTRA),
-        *_ids(EXTRA, may_be_empty=True),
-        _SINK,
-        *_RESULTS,
-        *(
-            spec
-            for scope in ("", EXTRA)
-            for spec in (
-                *_pages(scope),
-                OperandSpec(f"{scope}page_size", (), "int32", "scalar", doc="tokens of a page"),
-            )
-        ),
-    ),
+    "v4": _of_two_scopes(),
+    "v41": _of_two_scopes(*_PLACES),
 }
+PAGED = ("v4", "v41")
+"""Forms of two scopes, whose caches are pages of bytes."""
 
 
 def split_queries(q: torch.Tensor, _: torch.Tensor | None = None) -> tuple[str, dict[str, Any]]:
@@ -252,36 +277,49 @@ def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[s
     )  # fmt: skip
 
 
-def split_v4_cache(name: str, kv: torch.Tensor, _: torch.Tensor | None = None) -> tuple[str, dict[str, Any]]:
-    """Pages of DeepSeek-V4 [pages, page_size, 584] or [pages, page_size, 1, 584] as bytes, and where tokens lie, without copying.
+PAGED_BYTES = {"v4": V4_TOKEN_BYTES, "v41": V41_TOKEN_BYTES, "v41_planar": V41_TOKEN_BYTES}
+"""Bytes of a token by the format of a paged cache."""
+
+
+def split_pages(
+    name: str, row_format: str, kv: torch.Tensor, _: torch.Tensor | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Pages [pages, page_size, width] or [pages, page_size, 1, width] as bytes, and where tokens are, without copying.
+
+    Args:
+        row_format: one of `PAGED_BYTES`, which says the width too.
 
     Raises:
         ArgumentTypeError, InvalidArgumentError: another dtype or shape, or tokens of a page that do not lie in its order.
     """
+    width = PAGED_BYTES[row_format]
     require_dense(name, kv)
     if kv.element_size() != 1:
         raise ArgumentTypeError(
-            name, expected="584-byte tokens", got=str(kv.dtype), fix="pass the cache's bytes"
+            name, expected=f"{width}-byte tokens", got=str(kv.dtype), fix="pass the cache's bytes"
         )
     shape = tuple(kv.shape)
-    plain = len(shape) in (3, 4) and shape[-1] == V4_TOKEN_BYTES and (len(shape) == 3 or shape[2] == 1)
+    plain = len(shape) in (3, 4) and shape[-1] == width and (len(shape) == 3 or shape[2] == 1)
     if not plain or not all(shape):
         raise InvalidArgumentError(
-            name, expected=f"[pages, page_size, {V4_TOKEN_BYTES}] or [pages, page_size, 1, {V4_TOKEN_BYTES}], no extent 0",
+            name, expected=f"[pages, page_size, {width}] or [pages, page_size, 1, {width}], no extent 0",
             got=str(shape), fix="pass the paged cache as its allocator shaped it",
         )  # fmt: skip
     pages, size = shape[:2]
-    if kv.stride(-1) != 1 or (size > 1 and kv.stride(1) != V4_TOKEN_BYTES):
+    if kv.stride(-1) != 1 or (size > 1 and kv.stride(1) != width):
         raise InvalidArgumentError(
-            name, expected=f"the bytes of a page one after the other: strides (any, {V4_TOKEN_BYTES}, ..., 1)",
+            name, expected=f"the bytes of a page one after the other: strides (any, {width}, ..., 1)",
             got=str(kv.stride()), fix="pass whole pages",
         )  # fmt: skip
     if pages * size > MOST_PAGED:
         raise InvalidArgumentError(
             name, expected=f"at most {MOST_PAGED} tokens", got=str(pages * size), fix="pass the part that is in use"
         )  # fmt: skip
-    rows = kv.view(torch.uint8).as_strided((pages, size * V4_TOKEN_BYTES), (kv.stride(0), 1))
-    return "v4", {"kv_pages": rows, **v4_pages_of("", pages * size, size)}
+    rows = kv.view(torch.uint8).as_strided((pages, size * width), (kv.stride(0), 1))
+    places = v4_pages_of("", pages * size, size)
+    if row_format != "v4":
+        places |= v41_places_of("", size, planar=row_format == "v41_planar")
+    return row_format.removesuffix("_planar"), {"kv_pages": rows, **places}
 
 
 def _rows(name: str, cache: torch.Tensor, width: int) -> tuple[torch.Tensor, dict[str, int]]:
@@ -335,3 +373,12 @@ def v4_pages_of(scope: str, cached: int, page_size: int) -> dict[str, int]:
     found = pages_of(cached, page_size, 0)
     del found["page_gap"]
     return {f"{scope}{name}": value for name, value in {**found, "page_size": page_size}.items()}
+
+
+def v41_places_of(scope: str, page_size: int, *, planar: bool) -> dict[str, int]:
+    """Scalars of a scope that say where in a page of DeepSeek-V4.1 a token's values and scales are."""
+    if planar:
+        token, begin, each = LATENT_DIM, page_size * LATENT_DIM, V41_SCALE_BYTES
+    else:
+        token, begin, each = V41_TOKEN_BYTES, LATENT_DIM, V41_TOKEN_BYTES
+    return {f"{scope}token_bytes": token, f"{scope}scales_at": begin, f"{scope}scale_bytes": each}

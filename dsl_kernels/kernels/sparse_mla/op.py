@@ -17,10 +17,16 @@ from ...ops._views import kept_views
 from ...ops.workspace import Workspace
 from ...problems.binding import require_outputs_apart
 from ...problems.layouts import LATENT_DIM, V4_TOKEN_BYTES
-from .forms import EXTRA, FORMS, ROPELESS, split_cache, split_queries, split_v4_cache
+from .forms import EXTRA, FORMS, PAGED_BYTES, ROPELESS, split_cache, split_pages, split_queries
 from .program import SLICES
 
-_SPLIT = {name: partial(split_v4_cache, name) for name in ("kv", "extra_kv")}
+_SPLIT = {
+    (name, row_format): partial(split_pages, name, row_format)
+    for name in ("kv", "extra_kv")
+    for row_format in PAGED_BYTES
+}
+FORMATS = (*FORMS, *(name for name in PAGED_BYTES if name not in FORMS))
+"""Names of the formats of a cache's rows."""
 LSE_SCALE = {"2": 1.0, "e": math.log(2)}
 SHARPNESS = 2.0**64
 """By so much are scores multiplied in a pass whose lse is to be their maximum."""
@@ -66,19 +72,23 @@ def sparse_mla(
             and pages, the first axis, a whole number of tokens apart: ids do not count what lies between.
             Dequantised values are rounded to bf16, which is exact for scales that are powers of two.
             Or pages of DeepSeek-V4, bytes [pages, page_size, 584] or [pages, page_size, 1, 584], block-planar
-            (`problems.layouts.pack_v4_pages`), any multiple of 16 bytes apart: key and value are the same 512 dims.
+            (`problems.layouts.pack_v4_pages`), any multiple of 16 bytes apart: key and value are the same 512 dims. Or pages
+            of DeepSeek-V4.1 with `row_format`, bytes [pages, page_size, 528] or [pages, page_size, 1, 528]
+            (`problems.layouts.pack_v41_pages`).
         indices: [t, topk] int32 global token ids, rows at any stride; -1 anywhere is padding, and so is any other id that
             names no token; repeats count.
         topk_length: [t] int32: so many of each query's ids count, the first ones; by default all.
-        extra_kv, extra_indices, extra_topk_length: with 584-byte tokens, a second cache whose tokens join the same softmax,
-            with pages of its own size, ids [t, extra_topk] and lengths: DeepSeek-V4's compressed cache beside its window.
+        extra_kv, extra_indices, extra_topk_length: with tokens of DeepSeek-V4 or V4.1, a second cache of the same format whose
+            tokens join the same softmax, with pages of its own size, ids [t, extra_topk] and lengths: the compressed cache
+            beside the window.
         sm_scale: factor of the logits, finite.
         attn_sink: [heads] float32 natural-log logit that joins the denominator of `out`, not of `lse`.
         lse_base: "2" or "e".
         empty_lse: lse of a query without tokens: -inf, the identity of a merge, by default; or inf, as FlashMLA has it.
         row_format: what the rows of `kv` have to be: "bf16" (512 and 64 dims), "nope" (512 dims), "fp8" (656 bytes), "nope8" (528
-            bytes) or "v4" (584 bytes); rows of another format are refused. By default dtype and width say which they are, but
-            for 528 bytes, which tokens of DeepSeek-V4.1 have too.
+            bytes: four fp32 scales), "v4" (584 bytes), "v41" or "v41_planar" (528 bytes: 16 UE8M0 scales, after each token's
+            values or after those of all tokens of a page); rows of another format are refused. By default dtype and width say
+            which they are, but for 528 bytes, which are of three formats.
         out, lse: [t, heads, 512] bfloat16 and [t, heads] float32 to write into, strided as queries are, and rows of lse at
             any stride; must not overlap an input.
         max_logits: [t, heads] float32 to write the largest score of each query's tokens into (`sm_scale` times the product,
@@ -119,14 +129,16 @@ def sparse_mla(
         "out": out, "lse": lse, "sm_scale": sm_scale, "lse_scale": lse_scale, "empty_lse": empty_lse,
         "has_lengths": int(topk_length is not None),
     }  # fmt: skip
-    if kpe is None and isinstance(kv, torch.Tensor) and kv.dim() > 2 and kv.shape[-1] == V4_TOKEN_BYTES:
-        form = "v4"
-        operands |= _v4_operands(q_nope, q_pe, kv, extra_kv, indices, extra_indices, extra_topk_length)
+    if paged := _paged_format(kv, kpe, row_format):
+        form, two_scopes = _operands_of_scopes(
+            paged, q_nope, q_pe, kv, extra_kv, indices, extra_indices, extra_topk_length
+        )
+        operands |= two_scopes
     else:
         given = {"extra_kv": extra_kv, "extra_indices": extra_indices, "extra_topk_length": extra_topk_length}
         if extra := [name for name, value in given.items() if value is not None]:
             raise InvalidArgumentError(
-                extra[0], expected=f"None, where kv has no {V4_TOKEN_BYTES}-byte tokens", got="a tensor",
+                extra[0], expected=f"None, where kv has no {V4_TOKEN_BYTES}-byte tokens and row_format is not 'v41'", got="a tensor",
                 fix="attend to one cache, or merge two results by their lse",
             )  # fmt: skip
         form, cache = kept_views("kv", split_cache, kv, kpe)
@@ -138,11 +150,11 @@ def sparse_mla(
         else:
             operands |= {"q_nope": q_nope, "q_pe": q_pe}
     if row_format is not None:
-        _require_format(row_format, form)
+        _require_format(row_format, paged or form)
     elif form == "nope8":
         raise InvalidArgumentError(
-            "row_format", expected="'nope8' with 528-byte tokens, whose size does not say what their scales are", got="None",
-            fix="name the format, if each token is 512 e4m3 values and four fp32 scales (V32_NO_ROPE)",
+            "row_format", expected="'nope8', 'v41' or 'v41_planar' with 528-byte tokens, whose size does not say what their scales are",
+            got="None", fix="name the format: 512 e4m3 values and four fp32 scales (V32_NO_ROPE), or 16 UE8M0 scales (DeepSeek-V4.1)",
         )  # fmt: skip
     launch = None if splits is None else {"splits": splits}
     launched = partial(
@@ -191,9 +203,9 @@ def _write_maxima(
 
 def _require_format(asked: str, found: str) -> None:
     """That rows are in the format that a caller says."""
-    if not isinstance(asked, str) or asked not in FORMS:
+    if not isinstance(asked, str) or asked not in FORMATS:
         raise InvalidArgumentError(
-            "row_format", expected=" or ".join(map(repr, FORMS)), got=shown(asked), fix="name the format of kv's rows"
+            "row_format", expected=" or ".join(map(repr, FORMATS)), got=shown(asked), fix="name the format of kv's rows"
         )  # fmt: skip
     if asked != found:
         raise InvalidArgumentError(
@@ -223,7 +235,21 @@ def _queries_without_rope(query: torch.Tensor, q_pe: torch.Tensor | None, rows: 
     return query
 
 
-def _v4_operands(
+def _paged_format(kv: torch.Tensor, kpe: torch.Tensor | None, row_format: str | None) -> str | None:
+    """The format of a cache of pages, which has two scopes; None of another one."""
+    if isinstance(row_format, str) and row_format != "v4" and row_format in PAGED_BYTES:
+        if kpe is not None:
+            raise InvalidArgumentError(
+                "kpe", expected=f"None with row_format={row_format!r}, whose rows have all dims", got="a tensor",
+                fix="leave it out, or name the format that kv has",
+            )  # fmt: skip
+        return row_format
+    paged = kpe is None and isinstance(kv, torch.Tensor) and kv.dim() > 2 and kv.shape[-1] == V4_TOKEN_BYTES
+    return "v4" if paged else None
+
+
+def _operands_of_scopes(
+    row_format: str,
     query: torch.Tensor,
     q_pe: torch.Tensor | None,
     kv: torch.Tensor,
@@ -231,9 +257,9 @@ def _v4_operands(
     indices: torch.Tensor,
     extra_indices: torch.Tensor | None,
     extra_topk_length: torch.Tensor | None,
-) -> dict[str, Any]:
-    """Queries and both scopes of DeepSeek-V4; without a second cache the scope has no ids."""
-    query = _queries_without_rope(query, q_pe, f"{V4_TOKEN_BYTES}-byte tokens")
+) -> tuple[str, dict[str, Any]]:
+    """The form, the queries and both scopes of DeepSeek-V4 or V4.1; without a second cache the scope has no ids."""
+    query = _queries_without_rope(query, q_pe, f"{PAGED_BYTES[row_format]}-byte tokens")
     if (extra_kv is None) != (extra_indices is None):
         raise InvalidArgumentError(
             "extra_indices", expected="given with extra_kv, and only with it",
@@ -247,9 +273,11 @@ def _v4_operands(
         require_dense("indices", indices)
         # Memory that nothing reads.
         extra_indices = indices[:, :0]
-    cache = kept_views("kv", _SPLIT["kv"], kv, None)[1]
-    extra = cache if extra_kv is None else kept_views("extra_kv", _SPLIT["extra_kv"], extra_kv, None)[1]
-    return {
+    form, cache = kept_views("kv", _SPLIT["kv", row_format], kv, None)
+    extra = cache
+    if extra_kv is not None:
+        extra = kept_views("extra_kv", _SPLIT["extra_kv", row_format], extra_kv, None)[1]
+    return form, {
         "q_rows": query,
         **cache,
         **{f"{EXTRA}{name}": value for name, value in extra.items()},

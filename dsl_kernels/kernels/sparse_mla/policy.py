@@ -67,7 +67,7 @@ def _useful_blocks(k: SimpleNamespace, arch: ArchSpec) -> bool:
     rows in blocks of 16 heads alone.
     """
     if arch.tmem_columns:
-        blocks = (16,) if k.kv in ("nope8", "v4") else (16, 64)
+        blocks = (16,) if k.kv in ("nope8", "v4", "v41") else (16, 64)
         return k.block in blocks and (k.tile, k.cluster, k.gather) == (64, 1, "cp_async")
     shape = k.tile, k.exchange, k.stages, k.cluster, k.slices, k.block
     if k.kv == "nope8":

@@ -27,15 +27,20 @@ from ...problems.layouts import (
     V4_ROW_BYTES,
     V4_SCALE_BYTES,
     V4_TOKEN_BYTES,
+    V41_GROUP,
+    V41_TOKEN_BYTES,
     pack_fp8_tokens,
     pack_nope8_tokens,
     pack_v4_pages,
+    pack_v41_pages,
     unpack_fp8_tokens,
     unpack_nope8_tokens,
     unpack_v4_pages,
+    unpack_v41_pages,
+    v41_parts,
 )
 from ..lightning_indexer.problem import PAGE
-from .forms import EXTRA, FORMS, ROPELESS, page_of, pages_of, v4_pages_of
+from .forms import EXTRA, FORMS, PAGED, ROPELESS, page_of, pages_of, v4_pages_of, v41_places_of
 
 if TYPE_CHECKING:
     import torch
@@ -91,7 +96,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     else:
         inputs["q_nope"] = normal(t, heads, LATENT_DIM).bfloat16()
         inputs["q_pe"] = normal(t, heads, ROPE_DIM).bfloat16()
-    if workload.form != "v4":
+    if workload.form not in PAGED:
         latent, rope = normal(n, LATENT_DIM).bfloat16(), normal(n, ROPE_DIM).bfloat16()
     inputs |= _draw_ids("", p, topk, n, generator)
     sink = normal(heads)
@@ -103,15 +108,16 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         "lse_scale": p.get("lse_scale", 1.0),
         "empty_lse": p.get("empty_lse", -math.inf),
     }
-    if workload.form == "v4":
+    if workload.form in PAGED:
         extra_n, extra_topk = p.get("v4_extra_n", 300), p.get("v4_extra_topk", 130)
+        draw = _draw_v4_pages
+        if workload.form == "v41":
+            draw = partial(_draw_v41_pages, bool(p.get("planar")))
         inputs |= {
             **_draw_ids(EXTRA, p, extra_topk, extra_n, generator),
-            **_draw_v4_pages("", n, p.get("page_size", PAGE), inputs["indices"], generator),
+            **draw("", n, p.get("page_size", PAGE), inputs["indices"], generator),
         }
-        inputs |= _draw_v4_pages(
-            EXTRA, extra_n, p.get("v4_extra_page_size", 2), inputs["extra_indices"], generator
-        )
+        inputs |= draw(EXTRA, extra_n, p.get("v4_extra_page_size", 2), inputs["extra_indices"], generator)
         return {**inputs, **_spread(inputs)} if p.get("strided") else inputs
     inputs |= pages_of(n, 1, 0)
     if workload.form == "fp8":
@@ -168,19 +174,43 @@ def _draw_v4_pages(
 ) -> dict[str, Any]:
     """Pages of `n` tokens; what no id names, and what no token has, is NaN."""
     count = -(-n // size)
-    drawn: Any = {"generator": generator, "device": generator.device}
-    # Groups of dims that differ by powers of two, so that a scale of another group shows.
-    powers = torch.randint(-8, 2, (count, size, LATENT_DIM // V4_GROUP), **drawn)
-    rows = torch.randn(count, size, LATENT_DIM, dtype=torch.float32, **drawn)
-    pages = pack_v4_pages(rows * torch.exp2(powers).repeat_interleave(V4_GROUP, 2))
+    pages = pack_v4_pages(_draw_rows(count, size, V4_GROUP, generator))
     flat = pages.as_strided((count, pages.stride(0)), (pages.stride(0), 1))
     flat[:, size * V4_TOKEN_BYTES :] = 255
-    named = torch.zeros(count * size, dtype=torch.bool, device=generator.device)
-    named[ids[(ids >= 0) & (ids < n)].long()] = True
-    unnamed = ~named.view(count, size)
+    unnamed = _unnamed(ids, n, count, size)
     for begin, each, byte in ((0, V4_ROW_BYTES, 127), (size * V4_ROW_BYTES, V4_SCALE_BYTES, 255)):
         flat[:, begin : begin + size * each].view(count, size, each)[unnamed] = byte
     return {f"{scope}kv_pages": flat[:, : size * V4_TOKEN_BYTES], **v4_pages_of(scope, n, size)}
+
+
+def _draw_rows(count: int, size: int, group: int, generator: torch.Generator) -> torch.Tensor:
+    """Rows [count, size, 512] whose groups of dims differ by powers of two, so that a scale of another group shows."""
+    drawn: Any = {"generator": generator, "device": generator.device}
+    powers = torch.randint(-8, 2, (count, size, LATENT_DIM // group), **drawn)
+    rows = torch.randn(count, size, LATENT_DIM, dtype=torch.float32, **drawn)
+    return rows * torch.exp2(powers).repeat_interleave(group, 2)
+
+
+def _unnamed(ids: torch.Tensor, n: int, count: int, size: int) -> torch.Tensor:
+    """Which tokens [count, size] of the pages of `n` no id names."""
+    named = torch.zeros(count * size, dtype=torch.bool, device=ids.device)
+    named[ids[(ids >= 0) & (ids < n)].long()] = True
+    return ~named.view(count, size)
+
+
+def _draw_v41_pages(
+    planar: bool, scope: str, n: int, size: int, ids: torch.Tensor, generator: torch.Generator
+) -> dict[str, Any]:
+    """Pages of `n` tokens with a gap between them; tokens that no id names, and the gaps, are NaN."""
+    count, used = -(-n // size), size * V41_TOKEN_BYTES
+    pages = pack_v41_pages(_draw_rows(count, size, V41_GROUP, generator), planar=planar)
+    flat = torch.full((count, used + 48), 255, dtype=torch.uint8, device=generator.device)[:, :used]
+    flat.copy_(pages.as_strided((count, used), (pages.stride(0), 1)))
+    unnamed = _unnamed(ids, n, count, size)
+    for part, byte in zip(v41_parts(flat, size, planar=planar), (127, 255), strict=True):
+        part[unnamed] = byte
+    places = v41_places_of(scope, size, planar=planar)
+    return {f"{scope}kv_pages": flat, **v4_pages_of(scope, n, size), **places}
 
 
 def _spread(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -200,8 +230,8 @@ def _spread(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Float64 attention, one query at a time."""
-    if form == "v4":
-        caches = {scope: _v4_rows(scope, inputs) for scope in ("", EXTRA)}
+    if form in PAGED:
+        caches = {scope: _rows_of_pages(scope, inputs) for scope in ("", EXTRA)}
 
         def selected(row: int) -> torch.Tensor:
             return torch.cat([rows[_ids_of(scope, row, inputs)] for scope, rows in caches.items()])
@@ -216,11 +246,16 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return _attend_rows(inputs["ckv"], inputs["kpe"], inputs)
 
 
-def _v4_rows(scope: str, inputs: Mapping[str, Any]) -> torch.Tensor:
+def _rows_of_pages(scope: str, inputs: Mapping[str, Any]) -> torch.Tensor:
     """The rows [tokens, 512] of a scope's pages, by their ids."""
     pages, size = inputs[f"{scope}kv_pages"], inputs[f"{scope}page_size"]
-    found = unpack_v4_pages(pages.reshape(len(pages), size, 1, V4_TOKEN_BYTES))
-    return found.view(-1, LATENT_DIM)
+    token = inputs.get(f"{scope}token_bytes")
+    if token is None:
+        rows = unpack_v4_pages(pages.reshape(len(pages), size, 1, V4_TOKEN_BYTES))
+    else:
+        shaped = pages.reshape(len(pages), size, 1, V41_TOKEN_BYTES)
+        rows = unpack_v41_pages(shaped, planar=token == LATENT_DIM)
+    return rows.view(-1, LATENT_DIM)
 
 
 def _ids_of(scope: str, row: int, inputs: Mapping[str, Any]) -> torch.Tensor:
@@ -333,7 +368,7 @@ def _over_rounded_tokens(form: str, inputs: Mapping[str, Any]) -> dict[str, torc
     return _attend_rows(latent.bfloat16(), rope, inputs)
 
 
-ROW_BYTES = {"fp8": FP8_TOKEN_BYTES, "nope8": NOPE8_TOKEN_BYTES, "v4": V4_TOKEN_BYTES}
+ROW_BYTES = {"fp8": FP8_TOKEN_BYTES, "nope8": NOPE8_TOKEN_BYTES, "v4": V4_TOKEN_BYTES, "v41": V41_TOKEN_BYTES}
 """Of a token, where it is no row of bf16."""
 
 
@@ -382,7 +417,9 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         others = product(("bf16", "fp8", "nope", "nope8"), (4, 20, 96), (1, 64, 1024))
         yield from ((f, {"t": t, "heads": h, "pages": 2048}) for f, h, t in others)
         both = {"pages": 4096, "topk": 128, "extra_topk": 512}
-        yield from (("v4", {"t": t, "heads": h, **both}) for h, t in product((4, 20, 96), (1, 64, 1024)))
+        of_any = product(("v4", "v41"), (4, 20, 96), (1, 64, 1024))
+        yield from ((f, {"t": t, "heads": h, **both}) for f, h, t in of_any)
+        yield from (("v41", {"t": t, "heads": h, **both}) for h, t in product((8, 64), (1, 16, 64, 1024)))
         return
     queries = (1, 16) if grid == "smoke" else (1, 4, 16, 64, 128)
     heads = (16, 8, 32, 64, 128) if grid == "serving" else (16,)
@@ -442,6 +479,11 @@ WORKLOADS = (
     _case("v4_odd_pages", "edge", "v4", t=3, page_size=53, v4_extra_page_size=69, ids="holes"),
     _case("v4_lengths", "edge", "v4", t=4, lengths=True, empty_lse=math.inf, sink=True),
     _case("v4_empty", "edge", "v4", t=3, ids="empty", lse_scale=math.log(2)),
+    _case("tiny_v41", "tiny", "v41"),
+    _case("v41_planar", "edge", "v41", t=3, planar=True, page_size=53, v4_extra_page_size=69, ids="holes"),
+    _case("v41_odd_pages", "edge", "v41", t=3, page_size=53, v4_extra_page_size=69, ids="mixed", sink=True),
+    _case("v41_window_alone", "edge", "v41", t=3, topk=128, v4_extra_topk=0, ids="holes", planar=True),
+    _case("v41_lengths", "edge", "v41", t=4, lengths=True, empty_lse=math.inf),
     _case("fp8_raw_scales", "edge", "fp8", ids="holes", t=3, fp8_scales="raw"),
     *(
         _case(f"real_h{heads}", "real", heads=heads, t=16, topk=2048, n=131072)
@@ -451,16 +493,19 @@ WORKLOADS = (
     _case("real_nope8", "real", "nope8", t=16, topk=2048, n=131072),
     _case("real_pages_8462", "real", t=8, topk=2048, n=8462 * 64, ids="tail"),
     _case("real_fp8", "real", "fp8", t=16, topk=2048, n=131072),
-    _case(
-        "real_v4",
-        "real",
-        "v4",
-        t=16,
-        topk=128,
-        n=16384,
-        v4_extra_topk=512,
-        v4_extra_n=16384,
-        v4_extra_page_size=64,
+    *(
+        _case(
+            f"real_{form}",
+            "real",
+            form,
+            t=16,
+            topk=128,
+            n=16384,
+            v4_extra_topk=512,
+            v4_extra_n=16384,
+            v4_extra_page_size=64,
+        )
+        for form in PAGED
     ),
 )
 # Kernels for any heads are tried where those of a number of their own are, with a full block and one that is not.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from ...dsa import check as sampling
 from ...dsa.drawing import part_of
 from ...dsa.steps import StepInputs, StepSize, draw
 from ...kernels.lightning_indexer.problem import PAGE
-from ...kernels.sparse_mla.forms import EXTRA, ROPELESS, split_cache, split_v4_cache, v4_pages_of
+from ...kernels.sparse_mla.forms import EXTRA, PAGED, ROPELESS, split_cache, split_pages
 from ...kernels.sparse_mla.problem import DATASET_SM_SCALE, ROW_BYTES, draw_indices
 from ...kernels.sparse_mla.program.common import head_block
 from ...problems.layouts import (
@@ -23,8 +23,9 @@ from ...problems.layouts import (
     NOPE8_TOKEN_BYTES,
     ROPE_DIM,
     V4_ROW_BYTES,
-    V4_TOKEN_BYTES,
+    V41_TOKEN_BYTES,
     pack_v4_pages,
+    pack_v41_pages,
 )
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts
@@ -49,8 +50,8 @@ def _ids_each(p: Mapping[str, Any]) -> int:
 
 
 def _prepare(point: Point, seed: int) -> Fixture:
-    if point.form == "v4":
-        return _prepare_v4(point, seed)
+    if point.form in PAGED:
+        return _prepare_pages(point, seed)
     p = point.params
     t, heads, n, topk = p["t"], p["heads"], p["pages"] * PAGE, p.get("topk", 2048)
     sets = bench.turns(t * topk * float(_row_bytes(point.form)))
@@ -110,16 +111,25 @@ def _prepare(point: Point, seed: int) -> Fixture:
     return fixture
 
 
-def _prepare_v4(point: Point, seed: int) -> Fixture:
-    """DeepSeek-V4: as many pages of the window as of the compressed cache, in one allocation."""
+# How pages are packed, the bytes of a row that is gathered, and the rows of a page: in a page of DeepSeek-V4 one has scales.
+_PAGES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int, int]] = {
+    "v4": (pack_v4_pages, V4_ROW_BYTES, PAGE + 1),
+    "v41": (pack_v41_pages, V41_TOKEN_BYTES, PAGE),
+}
+
+
+def _prepare_pages(point: Point, seed: int) -> Fixture:
+    """DeepSeek-V4 or V4.1: as many pages of the window as of the compressed cache, in one allocation."""
     p = point.params
+    pack, row_bytes, rows_of_page = _PAGES[point.form]
+    token_bytes = _row_bytes(point.form)
     t, heads, pages = p["t"], p["heads"], p["pages"]
     widths, n = (p.get("topk", 128), p.get("extra_topk", 512)), p["pages"] * PAGE
     generator = torch.Generator(measure.DEVICE).manual_seed(seed)
     normal = partial(torch.randn, generator=generator, device=measure.DEVICE)
 
-    turns = bench.turns(t * _ids_each(p) * float(V4_TOKEN_BYTES), limit=MOST_V4_TURNS)
-    held = [pack_v4_pages(normal(2 * pages, PAGE, LATENT_DIM)) for _ in range(min(turns, bench.MAX_TURNS))]
+    turns = bench.turns(t * _ids_each(p) * float(token_bytes), limit=MOST_V4_TURNS)
+    held = [pack(normal(2 * pages, PAGE, LATENT_DIM)) for _ in range(min(turns, bench.MAX_TURNS))]
 
     def turn(number: int) -> dict[str, Any]:
         cache = held[number % len(held)]
@@ -136,6 +146,7 @@ def _prepare_v4(point: Point, seed: int) -> Fixture:
     def calls(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
         options = {
             "sm_scale": DATASET_SM_SCALE,
+            "row_format": point.form,
             "variant": variant,
             "splits": (launch or {}).get("splits"),
             "workspace": workspace,
@@ -143,9 +154,10 @@ def _prepare_v4(point: Point, seed: int) -> Fixture:
         return [partial(ops.sparse_mla, q_pe=None, **given, **options) for given in drawn]
 
     def rows_of(given: Mapping[str, Any]) -> torch.Tensor:
-        """Rows of 576 bytes, of which a page has 65: those of its tokens, and one of their scales."""
-        scopes = (given["indices"], 0), (given["extra_indices"], pages * (PAGE + 1))
-        return torch.cat([ids + ids // PAGE + first for ids, first in scopes], dim=1).int()
+        """The rows that are gathered, of both scopes."""
+        scopes = (given["indices"], 0), (given["extra_indices"], pages * rows_of_page)
+        between = rows_of_page - PAGE
+        return torch.cat([ids + ids // PAGE * between + first for ids, first in scopes], dim=1).int()
 
     def sample() -> Sample:
         first = drawn[0]
@@ -154,9 +166,8 @@ def _prepare_v4(point: Point, seed: int) -> Fixture:
             f"{scope}{name}": value
             for scope in ("", EXTRA)
             for name, value in {
-                "kv_pages": split_v4_cache("kv", first[f"{scope}kv"])[1]["kv_pages"],
+                **split_pages("kv", point.form, first[f"{scope}kv"])[1],
                 "indices": first[f"{scope}indices"][rows],
-                **v4_pages_of("", n, PAGE),
             }.items()
         }
         sink = torch.full((heads,), -math.inf, device=measure.DEVICE)
@@ -173,11 +184,11 @@ def _prepare_v4(point: Point, seed: int) -> Fixture:
     dims = {
         "t": t, "heads": heads, "topk": widths[0], "extra_topk": widths[1],
         **{f"{scope}pages": pages for scope in ("", EXTRA)},
-        **{f"{scope}page_bytes": PAGE * V4_TOKEN_BYTES for scope in ("", EXTRA)},
+        **{f"{scope}page_bytes": PAGE * token_bytes for scope in ("", EXTRA)},
         **{f"{scope}kv_pages_stride": row_stride for scope in ("", EXTRA)},
     }  # fmt: skip
     caches = [
-        {"rows": given["kv"].as_strided((2 * pages * (PAGE + 1), V4_ROW_BYTES), (V4_ROW_BYTES, 1))}
+        {"rows": given["kv"].as_strided((2 * pages * rows_of_page, row_bytes), (row_bytes, 1))}
         for given in drawn
     ]
     fixture = facts(point, calls, dims, measure.gathers(caches, [rows_of(given) for given in drawn]))
@@ -268,6 +279,6 @@ GRID = Grid(
     _prepare,
     _launches,
     _step,
-    {**dict.fromkeys(("bf16", "nope", "fp8", "nope8"), USUAL), "v4": USUAL_V4},
+    {**dict.fromkeys(("bf16", "nope", "fp8", "nope8"), USUAL), **dict.fromkeys(PAGED, USUAL_V4)},
     _reads,
 )

@@ -24,7 +24,14 @@ from ....device.torch.warps import (
     store_pair,
     store_vector,
 )
-from ....problems.layouts import LATENT_DIM, ROPE_DIM, V4_GROUP, V4_ROW_BYTES, V4_SCALE_BYTES
+from ....problems.layouts import (
+    LATENT_DIM,
+    ROPE_DIM,
+    V4_GROUP,
+    V4_ROW_BYTES,
+    V4_SCALE_BYTES,
+    V41_SCALE_BYTES,
+)
 from ....tile.counting import moves
 from ....tile.frontend import inline, named, recorded, rolled, unrolled
 from ....tile.kinds import (
@@ -46,6 +53,7 @@ from ....tile.leaf_text import WARP, by_text
 from ....tile.text import ceildiv, maximum, select
 from .gather import SCALE_WORD, SCALES_AT, THREADS, TOKEN_WORDS, cache_row, heads_of_block, is_head
 from .gather_v4 import ue8m0, v4_token
+from .gather_v41 import scales_of, store_piece, turn_scales, values_of
 from .softmax import (
     base2_lse,
     column_head,
@@ -201,6 +209,56 @@ def write_v4_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[Ui
                         words, own + 4 + piece * 4, target.group_at(row, 64 + piece * 32 + lane * 8, 8)
                     )
                 )
+
+
+V41_WORDS = 4 * UNIT_WORDS + 4
+"""Words of a token of DeepSeek-V4.1: four units of fp8 values, and the scales."""
+
+
+@moves(loaded=lambda low: 2 * WARP * UNIT if low >= 0 else 0)
+@by_text
+def load_v41_unit(
+    m: LeafRecorder, words: Registers[Uint32], unit: int, kv_pages: Global[Uint8], low: Int32, high: Int32,
+    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32, token_bytes: Int32,
+    scales_at: Int32, scale_bytes: Int32,
+) -> None:  # fmt: skip
+    """Read a unit of a lane's two tokens of DeepSeek-V4.1."""
+    for half, ids in enumerate((low, high)):
+        page, slot, inside = v4_token(
+            m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
+        )
+        values = values_of(m, kv_pages, page, slot, token_bytes, unit * UNIT + m.thread % 4 * 16)
+        for piece in range(2):
+            at = half * V41_WORDS + unit * UNIT_WORDS + piece * 4
+            m.do(load_vector(words, at, 4, values.at(piece * 64), inside))
+
+
+@moves(loaded=lambda low: 2 * WARP * V41_SCALE_BYTES if low >= 0 else 0)
+@by_text
+def load_v41_scales(
+    m: LeafRecorder, scales: Registers[Uint32], kv_pages: Global[Uint8], low: Int32, high: Int32, cached: Int32,
+    page_inverse: Int32, page_shift: Int32, page_size: Int32, token_bytes: Int32, scales_at: Int32,
+    scale_bytes: Int32,
+) -> None:  # fmt: skip
+    """Read the scales of a lane's two tokens of DeepSeek-V4.1, the same in all lanes of a token."""
+    for half, ids in enumerate((low, high)):
+        page, slot, inside = v4_token(
+            m, ids, m.thread // 4, cached, page_inverse, page_shift, page_size, f"_{half}"
+        )
+        of_token = scales_of(m, kv_pages, page, slot, scales_at, scale_bytes)
+        m.do(load_vector(scales, half * 4, 4, of_token.at(0), inside))
+
+
+@by_text
+def write_v41_unit(m: LeafRecorder, target: Shared[BFloat16], words: Registers[Uint32], unit: int) -> None:
+    """Write a unit as bf16, each value once rounded from e4m3 times its scale, of which there is one for 32 dims."""
+    for half in range(2):
+        row, first = half * WARP + m.thread // 4, half * V41_WORDS
+        scales = first + 4 * UNIT_WORDS + unit
+        turn_scales(m, words, scales, 1, m.thread % 4)
+        for piece in range(2):
+            at = first + unit * UNIT_WORDS + piece * 4
+            store_piece(m, target, row, piece * 64, words, at, scales, m.thread % 4, f"{half}_{piece}")
 
 
 @by_text

@@ -41,13 +41,13 @@ from .common import (
 SLICES = (1, 2, 4)
 HEADS = (8, 16, 32, 64, 128)
 """Numbers of heads that have kernels of their own."""
-OF_ANY_HEADS = ("nope8",)
+OF_ANY_HEADS = ("nope8", "v41")
 """Formats of a cache for which no number of heads has."""
 # Kernels for any other number of heads have blocks, of which the last one may have fewer heads. On Blackwell a block of 0 is
 # at most 64 heads, and heads lie on N whatever it is.
 KNOBS = (
     Knob("heads", "h", ((*HEADS, "any"),), "query heads"),
-    Knob("kv", "", (("bf16", "nope", "fp8", "nope8", "v4"),), "cache format: bf16 rows with rope dims beside them or without, or fp8 tokens of 656 bytes or of DeepSeek-V4 dequantised on the way in"),
+    Knob("kv", "", (("bf16", "nope", "fp8", "nope8", "v4", "v41"),), "cache format: bf16 rows with rope dims beside them or without, or fp8 tokens of 656 bytes or of DeepSeek-V4 dequantised on the way in"),
     Knob("tile", "bt", ((64, 128),), "tokens a tile"),
     Knob("stages", "st", ((2, 3, 4),), "gathered tiles in flight", ("sm_90a",)),
     Knob("cluster", "cl", ((1, 2, 4, 8, 16),), "splits of a row that meet as a cluster and share out the merge"),

@@ -30,7 +30,7 @@ from ....tile.text import Expr, Global, Recorder, Rows, Value, View, dim, text_o
 from ..leaves import blackwell as leaf_sm100
 from ..leaves import gather as leaf_gather
 from ..leaves import softmax as leaf_softmax
-from ..leaves.blackwell import UNIT_WORDS, V4_WORDS
+from ..leaves.blackwell import UNIT_WORDS, V4_WORDS, V41_WORDS
 from ..leaves.gather import ROPE_AT, ROPE_WORD, TOKEN_WORDS
 from .common import (
     LATENT_DIM,
@@ -49,6 +49,7 @@ from .common import (
     rope_dims,
     rope_rows,
     start,
+    two_scopes,
     unpacked,
 )
 from .shares import TilesInTurn, TwoScopesInTurn, each_query, has_next, merge_parts, parts_of_query
@@ -61,6 +62,11 @@ UNIT = Size(128, "UNIT")
 UNITS = Size(LATENT_DIM // UNIT, "UNITS")
 # Copies of a query whose places a thread finds together where it lacks registers.
 COPIES = 8
+# The leaves that load scales and units of tokens in pages, and write units.
+PAGE_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
+    "v4": (leaf_sm100.load_v4_scales, leaf_sm100.load_v4_unit, leaf_sm100.write_v4_unit),
+    "v41": (leaf_sm100.load_v41_scales, leaf_sm100.load_v41_unit, leaf_sm100.write_v41_unit),
+}
 
 
 def row_map(operand: str, columns: int) -> TensorMap:
@@ -90,9 +96,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     bulk, walks = k.gather == "gather4", goes_on(k)
 
     rows = Buffer.own("rows", "producer", k.tile, "int32", 32, "ids of the rows to copy, alike in all lanes")
-    words = Buffer.own(
-        "words", "producer", 2 * (V4_WORDS if k.kv == "v4" else TOKEN_WORDS), "uint32", doc="tokens in flight"
-    )
+    each = {"v4": V4_WORDS, "v41": V41_WORDS}.get(k.kv, TOKEN_WORDS)
+    words = Buffer.own("words", "producer", 2 * each, "uint32", doc="tokens in flight")
     coming = Buffer.own(
         "coming", "producer", 4 if k.kv == "v4" else 8, "uint32", doc="scales of the next tokens"
     )
@@ -247,8 +252,9 @@ def _gather_tokens(m: Recorder, walk: Walk | TilesInTurn) -> None:
 
 
 @recorded
-def _gather_v4_tokens(m: Recorder, walk: TwoScopes | TwoScopesInTurn) -> None:
-    """DeepSeek-V4's tokens, as `_gather_tokens`: the last unit is half fp8 values and half rope dims, as they are."""
+def _gather_pages(m: Recorder, walk: TwoScopes | TwoScopesInTurn) -> None:
+    """Tokens of two scopes, as `_gather_tokens`; of DeepSeek-V4's the last unit is half fp8 values and half rope dims, as they are."""
+    load_scales, load_unit, write_unit = PAGE_LEAVES[m.k.kv]
 
     def load(leaf: Callable[..., None], *target: View | int, pages: tuple[Value, ...]) -> None:
         ids = (walk.now_low, walk.now_high)
@@ -262,13 +268,13 @@ def _gather_v4_tokens(m: Recorder, walk: TwoScopes | TwoScopesInTurn) -> None:
             walk.enter(turn, keep_rows=True)
             if walk.live or _is_over(walk, turn):
                 pages = walk.pages_of_tile()
-                load(leaf_sm100.load_v4_scales, walk.coming, pages=pages)
+                load(load_scales, walk.coming, pages=pages)
                 for c in range(UNITS):
                     if walk.it > 0:
                         kv = walk.kv.producer.acquire((walk.it - 1) * UNITS + c)
-                        leaf_sm100.write_v4_unit(m, kv.kv_s, walk.words, unit=c)
+                        write_unit(m, kv.kv_s, walk.words, unit=c)
                         kv.commit()
-                    load(leaf_sm100.load_v4_unit, walk.words, c, pages=pages)
+                    load(load_unit, walk.words, c, pages=pages)
                 leaf_sm100.take_scales(m, walk.words, walk.coming)
                 walk.it += 1
 
@@ -444,10 +450,10 @@ def _merge_heads(walk: Walk | TilesInTurn, row: Value, share: Value, shares: Val
 
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
-    producers: dict[str, Body] = {"fp8": _gather_tokens, "nope8": _gather_tokens, "v4": _gather_v4_tokens}
+    gather = _gather_pages if two_scopes(k) else _gather_tokens if unpacked(k) else _gather_rows
     return {
         START: start_share if goes_on(k) else start,
         "softmax": _softmax,
-        "producer": producers.get(k.kv, _gather_rows),
+        "producer": gather,
         "mma": _issue,
     }

@@ -54,6 +54,9 @@ class Kernel(Names):
     extra_page_inverse: Int32
     extra_page_shift: Int32
     extra_page_size: Int32
+    extra_scale_bytes: Int32
+    extra_scales_at: Int32
+    extra_token_bytes: Int32
     extra_topk: Int32
     has_extra_lengths: Int32
     has_lengths: Int32
@@ -63,6 +66,9 @@ class Kernel(Names):
     page_inverse: Int32
     page_shift: Int32
     page_size: Int32
+    scale_bytes: Int32
+    scales_at: Int32
+    token_bytes: Int32
     splits: Int32
     t: Int32
     topk: Int32
@@ -95,7 +101,12 @@ def rope_dims(k: SimpleNamespace) -> Size:
 
 def unpacked(k: SimpleNamespace) -> bool:
     """Whether rows are tokens that threads unpack to bf16."""
-    return k.kv in ("fp8", "nope8", "v4")
+    return k.kv in ("fp8", "nope8") or two_scopes(k)
+
+
+def two_scopes(k: SimpleNamespace) -> bool:
+    """Whether queries attend to two paged caches in one softmax, as DeepSeek-V4's do: a window and compressed tokens."""
+    return k.kv in ("v4", "v41")
 
 
 def head_block(k: SimpleNamespace) -> int:
@@ -280,8 +291,25 @@ class Scopes(Ids):
         self.now_extra = named(f"now_extra{suffix}", self.of_extra)
         return low, high
 
-    @recorded
     def pages_of_tile(self) -> tuple[Value, ...]:
+        """As `_pages`, of the scope that the tile is of."""
+        pages = self._pages_of_tile()
+        return pages if self.m.k.kv == "v4" else (*pages, *self._places_of_tile())
+
+    @recorded
+    def _places_of_tile(self) -> tuple[Value, ...]:
+        """Of the scope that the tile is of: the bytes of a token, where the scales of a page begin, and how far apart they are."""
+        token: Int32 = named("now_token", self.token_bytes)
+        begin: Int32 = named("now_scales", self.scales_at)
+        each: Int32 = named("now_scale", self.scale_bytes)
+        if self.now_extra:
+            token = self.extra_token_bytes
+            begin = self.extra_scales_at
+            each = self.extra_scale_bytes
+        return token, begin, each
+
+    @recorded
+    def _pages_of_tile(self) -> tuple[Value, ...]:
         """Of the scope that the tile is of: its tokens, and the inverse, the shift and the size of its pages."""
         known: Int32 = named("now_cached", self.cached)
         inverse: Int32 = named("now_inverse", self.page_inverse)
@@ -384,6 +412,20 @@ class TwoScopes(Scopes, Walk):
         return ceildiv(self.end, self.m.k.tile) + ceildiv(self.extra_end, self.m.k.tile)
 
 
+def _pages(walk: Any) -> tuple[Value, ...]:
+    """What finds a token of the first scope: how many there are, its pages, and where in a page tokens are."""
+    pages = walk.cached, walk.page_inverse, walk.page_shift, walk.page_size
+    return pages if walk.m.k.kv == "v4" else (*pages, walk.token_bytes, walk.scales_at, walk.scale_bytes)
+
+
+def _extra_pages(walk: Any) -> tuple[Value, ...]:
+    """As `_pages`, of the second scope."""
+    pages = walk.extra_cached, walk.extra_page_inverse, walk.extra_page_shift, walk.extra_page_size
+    if walk.m.k.kv == "v4":
+        return pages
+    return *pages, walk.extra_token_bytes, walk.extra_scales_at, walk.extra_scale_bytes
+
+
 @recorded
 def at_cache(walk: Any, use: Callable[..., None], *, ahead: bool = False) -> None:
     """Call `use` with the memory of a tile's tokens, and what finds a token there.
@@ -392,21 +434,18 @@ def at_cache(walk: Any, use: Callable[..., None], *, ahead: bool = False) -> Non
         walk: where there are two scopes, `now_extra` says of which one the tile is.
         ahead: the tile is that whose ids were read last, of which `of_extra` says it.
     """
-    if walk.m.k.kv != "v4":
+    if not two_scopes(walk.m.k):
         use(walk.kv_cache, walk.n)
     elif walk.of_extra if ahead else walk.now_extra:
-        use(
-            walk.extra_kv_pages, walk.extra_cached, walk.extra_page_inverse, walk.extra_page_shift,
-            walk.extra_page_size,
-        )  # fmt: skip
+        use(walk.extra_kv_pages, *_extra_pages(walk))
     else:
-        use(walk.kv_pages, walk.cached, walk.page_inverse, walk.page_shift, walk.page_size)
+        use(walk.kv_pages, *_pages(walk))
 
 
 @recorded
 def start(m: Recorder) -> Walk:
     """Find this CTA's place, and read its first ids. Nothing before that reads what the previous kernel wrote."""
-    walk: Walk = TwoScopes(m) if m.k.kv == "v4" else Walk(m)
+    walk: Walk = TwoScopes(m) if two_scopes(m.k) else Walk(m)
     blocks, slices, splits = head_blocks(m.k), slices_of(m), walk.splits
     walk.row = m.block(0) if one_block(m.k) else m.block(0) // blocks
     walk.head0 = 0 if one_block(m.k) else m.block(0) % blocks * m.c.head_block

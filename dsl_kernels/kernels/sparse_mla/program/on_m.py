@@ -17,6 +17,7 @@ from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Ro
 from ....tile.text import Global, Recorder, Slot, Value, View, dim
 from ..leaves import gather as leaf_gather
 from ..leaves import gather_v4 as leaf_v4
+from ..leaves import gather_v41 as leaf_v41
 from ..leaves import results as leaf
 from ..leaves import softmax as leaf_softmax
 from .common import (
@@ -38,6 +39,7 @@ from .shares import Pairs, Tiles, Units, each_query, merge_parts, parts_of_query
 HALF_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
     "fp8": (leaf_gather.fetch_half, leaf_gather.load_half, leaf_gather.renew_half),
     "v4": (leaf_v4.fetch_v4_half, leaf_v4.load_v4_half, leaf_v4.renew_v4_half),
+    "v41": (leaf_v41.fetch_v41_half, leaf_v41.load_v41_half, leaf_v41.renew_v41_half),
 }
 # The two warpgroups that attend where heads lie on M, each with half of the dims of O.
 HALF = Size(LATENT_DIM // 2, "HALF")
@@ -118,6 +120,8 @@ def _wide(k: SimpleNamespace) -> Schedule:
         gather, each = side.of("gather"), leaf_gather.SCALE_WORD // k.exchange + 1
         if k.kv == "v4":
             each = leaf_v4.v4_words(leaf_v4.V4_PANELS // k.exchange, 1)
+        elif k.kv == "v41":
+            each = leaf_v41.words_of(LATENT_DIM, 1)
         doc = "half a tile; read K-major for scores, MN-major for values"
         return (
             side.rows("ckv_s", tokens, LATENT_DIM, doc, stages=k.stages),

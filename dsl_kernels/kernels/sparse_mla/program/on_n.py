@@ -17,6 +17,7 @@ from ....tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Ro
 from ....tile.text import Global, Recorder, Value, View, dim
 from ..leaves import gather as leaf_gather
 from ..leaves import gather_v4 as leaf_v4
+from ..leaves import gather_v41 as leaf_v41
 from ..leaves import results as leaf
 from ..leaves import softmax as leaf_softmax
 from .common import (
@@ -37,6 +38,7 @@ from .common import (
     rope_rows,
     sliced_ctas_per_sm,
     start,
+    two_scopes,
     unpacked,
 )
 
@@ -46,7 +48,13 @@ MOST_STAGED, SMALL_BYTES = 4, 512
 TOKEN_LEAVES: dict[str, tuple[Callable[..., None], ...]] = {
     "fp8": (leaf_gather.load_tokens, leaf_gather.renew_tokens),
     "v4": (leaf_v4.load_v4_tokens, leaf_v4.renew_v4_tokens),
+    "v41": (leaf_v41.load_v41_tokens, leaf_v41.renew_v41_tokens),
 }
+SCALES = {
+    "v4": (2, "a UE8M0 for each 64 values"),
+    "v41": (4, "a UE8M0 for each 32 values"),
+}
+"""Words of a token's scales, and what they are; in other formats four float32."""
 
 
 def _roles(k: SimpleNamespace) -> tuple[Role, ...]:
@@ -86,14 +94,13 @@ def _stage(
     stages = Size(min(MOST_STAGED, room // (tokens * layouts.FP8_TOKEN_BYTES)), "STAGED_HALVES")
     # Of DeepSeek-V4's tokens the last dims are bf16 too.
     rope = Buffer("raw_pe_s", shared, (tokens, ROPE_DIM), "bfloat16", stages, swizzle=128)
-    beside = () if k.kv == "nope8" else (rope,)
+    beside = () if k.kv in ("nope8", "v41") else (rope,)
+    words, doc = SCALES.get(k.kv, (4, "a float32 for each 128 values"))
     parts = ("raw_s", *(buffer.name for buffer in beside), "scale_s")
     return (
         Buffer("raw_s", shared, (tokens, LATENT_DIM // 4), "int32", stages, swizzle=128, doc="four fp8 values a word"),
         *beside,
-        Buffer("scale_s", shared, (tokens, 2), "int32", stages, doc="a UE8M0 for each 64 values")
-        if k.kv == "v4"
-        else Buffer("scale_s", shared, (tokens, 4), "int32", stages, doc="a float32 for each 128 values"),
+        Buffer("scale_s", shared, (tokens, words), "int32", stages, doc=doc),
     ), (
         Pipeline(
             "raw", parts, "gather", Engine.CP_ASYNC, (Reader("unpack", Engine.THREADS),), stages,
@@ -151,7 +158,8 @@ def _held(k: SimpleNamespace, hb: int, dims: int) -> Iterator[Buffer]:
     for text, each in own.items():
         yield Buffer.own(text, "attend", each)
     if unpacked(k) and not _staged(k):
-        each = leaf_v4.v4_words(dims // 64, 2) if k.kv == "v4" else 8 + dims * 9 // 64
+        words = {"v4": leaf_v4.v4_words(dims // 64, 2), "v41": leaf_v41.words_of(dims, 2)}
+        each = words.get(k.kv, 8 + dims * 9 // 64)
         yield Buffer.own("words", "gather", each, "uint32", doc="tokens in flight")
 
 
@@ -248,19 +256,21 @@ def _stage_tokens(m: Recorder, walk: Walk) -> None:
 
 
 @recorded
-def _stage_v4_tokens(m: Recorder, walk: TwoScopes) -> None:
-    """Tokens of DeepSeek-V4 of both scopes as they are, half a tile at a time."""
+def _stage_pages(m: Recorder, walk: TwoScopes) -> None:
+    """Tokens of both scopes as they are, half a tile at a time."""
+    copy = leaf_v4.copy_v4_tokens if m.k.kv == "v4" else leaf_v41.copy_v41_tokens
     for turn in range(walk.turns):
         walk.enter(turn, keep_rows=True)
         if walk.live:
             pages = walk.pages_of_tile()
             for half, ids in enumerate((walk.now_low, walk.now_high)):
                 raw = walk.raw.producer.acquire(walk.it * 2 + half)
-                target = (raw.raw_s, raw.raw_pe_s, raw.scale_s)
+                beside = (raw.raw_pe_s,) if m.k.kv == "v4" else ()
+                target = (raw.raw_s, *beside, raw.scale_s)
                 if walk.now_extra:
-                    leaf_v4.copy_v4_tokens(m, *target, walk.extra_kv_pages, ids, *pages)
+                    copy(m, *target, walk.extra_kv_pages, ids, *pages)
                 else:
-                    leaf_v4.copy_v4_tokens(m, *target, walk.kv_pages, ids, *pages)
+                    copy(m, *target, walk.kv_pages, ids, *pages)
                 raw.commit()
             walk.it += 1
     end_of_cluster(m)
@@ -279,6 +289,8 @@ def _unpack(m: Recorder, walk: Walk) -> None:
                     leaf_gather.unpack_nope8_tokens(m, kv.view(), raw.raw_s, raw.scale_s, half)
                 elif m.k.kv == "v4":
                     leaf_v4.unpack_v4_tokens(m, kv.ckv_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half)
+                elif m.k.kv == "v41":
+                    leaf_v41.unpack_v41_tokens(m, kv.ckv_s, raw.raw_s, raw.scale_s, half)
                 else:
                     leaf_gather.unpack_tokens(
                         m, kv.ckv_s, kv.kpe_s, raw.raw_s, raw.raw_pe_s, raw.scale_s, half
@@ -418,7 +430,7 @@ def _attend_slice(m: Recorder, walk: Walk) -> None:
 
 def bodies(k: SimpleNamespace) -> dict[str, Body]:
     unpack: dict[str, Body] = {"unpack": _unpack} if _staged(k) else {}
-    stage: Body = _stage_v4_tokens if k.kv == "v4" else _stage_tokens
+    stage: Body = _stage_pages if two_scopes(k) else _stage_tokens
     gather = stage if _staged(k) else _gather_tokens if unpacked(k) else _gather_rows
     attend = _attend_slice if k.slices > 1 else _attend_whole
     return {START: start, "gather": gather, **unpack, "attend": attend}

@@ -8,7 +8,17 @@ from ....device.torch.scalars import anew
 from ....tile.frontend import Boolean, Int32, State, inline, recorded
 from ....tile.text import Expr, Recorder, Value, ceildiv, minimum
 from ..leaves import gather as leaf_gather
-from .common import Ids, Kernel, Scopes, head_blocks, ids_that_count, lacks_registers, one_block, unpacked
+from .common import (
+    Ids,
+    Kernel,
+    Scopes,
+    head_blocks,
+    ids_that_count,
+    lacks_registers,
+    one_block,
+    two_scopes,
+    unpacked,
+)
 
 
 class Units(State, Kernel):
@@ -288,8 +298,8 @@ def _walk_of(m: Recorder, of: Callable[[Recorder], Units] | None) -> Units:
     if m.c.unit == 2:
         return Pairs(m)
     if m.arch.tmem_columns:
-        return TwoScopesInTurn(m) if m.k.kv == "v4" else TilesInTurn(m)
-    return TilesOfTwoScopes(m) if m.k.kv == "v4" else Tiles(m)
+        return TwoScopesInTurn(m) if two_scopes(m.k) else TilesInTurn(m)
+    return TilesOfTwoScopes(m) if two_scopes(m.k) else Tiles(m)
 
 
 @recorded
@@ -322,7 +332,7 @@ def _tokens(m: Recorder) -> int:
 def units_of_query(m: Recorder) -> Value:
     """Units of a query: tiles, or pairs of them."""
     tiles = inline(ceildiv(Kernel(m).topk, _tokens(m)))
-    if m.k.kv == "v4":
+    if two_scopes(m.k):
         if lacks_registers(m.k):
             return ceildiv(anew(Kernel(m).topk), m.k.tile) + ceildiv(anew(Kernel(m).extra_topk), m.k.tile)
         return tiles + ceildiv(Kernel(m).extra_topk, m.k.tile)

@@ -1,0 +1,1222 @@
+"""sparse_mla__cutedsl_sm100a__any_v41_bt64_cl1_hb16_cp_async
+
+Generated from dsl_kernels/kernels/sparse_mla and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
+edit those, not this file. Knobs: heads=any, kv=v41, tile=64, cluster=1, block=16, gather=cp_async.
+
+  producer     mma          softmax
+  warps 4..7   warp 8       warps 0..3
+  |            |<=== q =====|   q_s, once; cp_async -> tcgen05
+  |==== kv ===>|            |   kv_s, ring of 11; threads -> tcgen05
+  |            |==== s ====>|   s_t, ring of 2; tcgen05 -> tmem
+  |            |<=== p =====|   p_s, ring of 2; threads -> tcgen05
+  |            |==== o ====>|   o_t; tcgen05 -> tmem
+
+roles
+  softmax    threads 0..127  queries, online softmax, lazy rescale, epilogue, merge
+  producer   threads 128..255  selected rows into the rings
+  mma        threads 256..287  issues every tcgen05.mma and commit
+buffers
+  q_s        16x512 bfloat16, shared, 128-byte swizzle
+  kv_s       11 stages of 64x128 bfloat16, shared, 128-byte swizzle
+  p_s        2 stages of 64x16 bfloat16, shared, 32-byte swizzle
+  red_s      2 stages of 16x4 float32, shared
+  stat_s     16 float32, shared
+  last_s     1 int32, shared
+  o_t        128x64 float32, tensor memory
+  s_t        2 stages of 64x16 float32, tensor memory
+  scores     128x8 float32, registers of softmax
+  sums       128x4 float32, registers of softmax
+  top        128x4 float32, registers of softmax
+  peak       128x4 float32, registers of softmax
+  held       128x16 float32, registers of softmax
+  words      128x72 uint32, registers of producer
+  coming     128x8 uint32, registers of producer
+pipelines
+  q: softmax (cp_async) ==[q_s: once]==> mma (tcgen05)
+    full  x128: softmax hardware arrives per thread
+      mma: wait full, fence.proxy.async, fence after
+  kv: producer (threads) ==[kv_s: 11-slot ring]==> mma (tcgen05)
+    full  x128: producer fence.proxy.async, arrive full
+      mma: wait full, fence after
+    empty x1: producer wait empty
+      mma: commit -> empty
+  s: mma (tcgen05) ==[s_t: 2-slot ring]==> softmax (tmem)
+    full  x1: mma commit -> full
+      softmax: wait full, fence after
+    empty x128: mma wait empty, fence after
+      softmax: wait::ld, fence before, arrive empty
+  p: softmax (threads) ==[p_s: 2-slot ring]==> mma (tcgen05)
+    full  x128: softmax fence.proxy.async, wait::ld, wait::st, fence before, arrive full
+      mma: wait full, fence after
+    empty x1: softmax wait empty
+      mma: commit -> empty
+  o: mma (tcgen05) ==[o_t: 1-slot ring]==> softmax (tmem)
+    full  x1: mma commit -> full
+      softmax: wait full, fence after
+  named barrier softmax: softmax
+totals: 288 threads, 201540 of 232448 bytes of shared memory, 96 of 512 tensor-memory columns, grid (t * ceildiv(heads, 16), splits)
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Float32, Int32, Int64
+from cutlass.experimental.primitives import nvvm_wrapper as nvvm
+
+from dsl_kernels.device.cutedsl import fragment_sm100, grid, scalars, tcgen05, warps
+from dsl_kernels.runtime.artifact import Launch, Operand
+
+TILE = 64  # tokens a tile
+BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+UNIT_STAGES = 11
+TILE_STAGES = 2
+LATENT_DIM = 512
+UNITS = 4
+LOG2_E = 1.4426950408889634
+SOFTMAX_BARRIER = 1
+SOFTMAX_THREADS = 128
+UNIT = 128
+
+QK_NOPE = tcgen05.Product("bfloat16", TILE, BLOCK, UNIT, "k", "k")
+PV = tcgen05.Product("bfloat16", UNIT, BLOCK, TILE, "mn", "mn")
+
+LAUNCH = Launch(
+    operands=(
+        Operand(
+            "q_rows", "tensor", "bfloat16", ("t", "heads", "512"),
+            strides=("q_rows_stride_t", "q_rows_stride_h", "1")
+        ),
+        Operand("kv_pages", "tensor", "uint8", ("pages", "page_bytes"), strides=("kv_pages_stride", "1")),
+        Operand("indices", "tensor", "int32", ("t", "topk"), strides=("indices_stride", "1")),
+        Operand("topk_length", "tensor", "int32", ("t",)),
+        Operand(
+            "extra_kv_pages", "tensor", "uint8", ("extra_pages", "extra_page_bytes"),
+            strides=("extra_kv_pages_stride", "1")
+        ),
+        Operand(
+            "extra_indices", "tensor", "int32", ("t", "extra_topk"), strides=("extra_indices_stride", "1")
+        ),
+        Operand("extra_topk_length", "tensor", "int32", ("t",)),
+        Operand("attn_sink", "tensor", "float32", ("heads",)),
+        Operand(
+            "out", "tensor", "bfloat16", ("t", "heads", "512"), strides=("out_stride_t", "out_stride_h", "1"),
+            written=True
+        ),
+        Operand("lse", "tensor", "float32", ("t", "heads"), strides=("lse_stride", "1"), written=True),
+        Operand("o_partial", "tensor", "float32", ("t", "splits", "padded_heads", "512"), written=True),
+        Operand("lse_partial", "tensor", "float32", ("t", "splits", "padded_heads"), written=True),
+        Operand("arrivals", "tensor", "int32", ("counters",), written=True),
+        Operand("sm_scale", "scalar", "float32"),
+        Operand("lse_scale", "scalar", "float32"),
+        Operand("empty_lse", "scalar", "float32"),
+        Operand("has_lengths", "scalar", "int32"),
+        Operand("cached", "scalar", "int32"),
+        Operand("page_inverse", "scalar", "int32"),
+        Operand("page_shift", "scalar", "int32"),
+        Operand("page_size", "scalar", "int32"),
+        Operand("token_bytes", "scalar", "int32"),
+        Operand("scales_at", "scalar", "int32"),
+        Operand("scale_bytes", "scalar", "int32"),
+        Operand("has_extra_lengths", "scalar", "int32"),
+        Operand("extra_cached", "scalar", "int32"),
+        Operand("extra_page_inverse", "scalar", "int32"),
+        Operand("extra_page_shift", "scalar", "int32"),
+        Operand("extra_page_size", "scalar", "int32"),
+        Operand("extra_token_bytes", "scalar", "int32"),
+        Operand("extra_scales_at", "scalar", "int32"),
+        Operand("extra_scale_bytes", "scalar", "int32"),
+        Operand("all_resident", "scalar", "int32"),
+    ),
+    grid=("t * ceildiv(heads, 16)", "splits", "1"),
+    block=288,
+    cluster=(1, 1, 1),
+    resident="all_resident",
+)
+
+
+@cute.struct
+class Shared:
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * LATENT_DIM], 1024]
+    kv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, UNIT_STAGES * TILE * UNIT], 1024]
+    p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE_STAGES * TILE * BLOCK], 1024]
+    red_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * BLOCK * 4], 128]
+    stat_s: cute.struct.Align[cute.struct.MemRange[Float32, BLOCK], 128]
+    last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
+    q_full: cute.struct.MemRange[Int64, 1]
+    kv_full: cute.struct.MemRange[Int64, UNIT_STAGES]
+    kv_empty: cute.struct.MemRange[Int64, UNIT_STAGES]
+    s_full: cute.struct.MemRange[Int64, 2]
+    s_empty: cute.struct.MemRange[Int64, 2]
+    p_full: cute.struct.MemRange[Int64, TILE_STAGES]
+    p_empty: cute.struct.MemRange[Int64, TILE_STAGES]
+    o_full: cute.struct.MemRange[Int64, 1]
+    tmem: Int32
+
+
+@cute.jit
+def read_ids(indices, indices_stride_0, row, tile, end, lane):
+    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    ids = indices + Int64(row) * indices_stride_0
+    first = tile * 64 + lane
+    low = warps.load_or(ids + first, first < end, -1)
+    high = warps.load_or(ids + (first + 32), first + 32 < end, -1)
+    return low, high
+
+
+@cute.jit
+def copy_block(target, q, q_stride_0, q_stride_1, row, head0, heads, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    for i in cutlass.range_constexpr(BLOCK * (LATENT_DIM // 8) // 128):
+        item = i * 128 + thread
+        of_head = q + Int64(row) * q_stride_0 + Int64(head0 + item // (LATENT_DIM // 8)) * q_stride_1
+        warps.copy16(
+            warps.piece(
+                target, 8, item // (LATENT_DIM // 8), item % (LATENT_DIM // 8) * 8, (BLOCK, LATENT_DIM), 128
+            ).iterator,
+            of_head + item % (LATENT_DIM // 8) * 8,
+            item < cutlass.min(BLOCK, heads - head0) * (LATENT_DIM // 8)
+        )
+
+
+@cute.jit
+def vote(low, high, cached):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < cached))
+    in_high = warps.ballot((high >= 0) & (high < cached))
+    live = in_low | in_high != 0
+    return in_low, in_high, live
+
+
+@cute.jit
+def mask_scores(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
+    valid id.
+    """
+    own = cutlass.select_(thread < 64, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
+    scale = sm_scale * LOG2_E
+    valid_0 = own & 1 != 0
+    for group in cutlass.range_constexpr(BLOCK // 2 // 4):
+        scores[group * 4] = cutlass.select_(valid_0, scores[group * 4] * scale, -Float32.inf)
+        scores[group * 4 + 1] = cutlass.select_(valid_0, scores[group * 4 + 1] * scale, -Float32.inf)
+    valid_1 = own >> 8 & 1 != 0
+    for group in cutlass.range_constexpr(BLOCK // 2 // 4):
+        scores[group * 4 + 2] = cutlass.select_(valid_1, scores[group * 4 + 2] * scale, -Float32.inf)
+        scores[group * 4 + 1 + 2] = cutlass.select_(valid_1, scores[group * 4 + 1 + 2] * scale, -Float32.inf)
+
+
+@cute.jit
+def leave_maxima(red, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = cute.make_rmem_tensor(BLOCK // 2 // 2, Float32)
+    for group in cutlass.range_constexpr(BLOCK // 2 // 4):
+        own = cute.arch.fmax(scores[group * 4], scores[group * 4 + 2])
+        over_4 = cute.arch.fmax(own, warps.exchange(own, 4))
+        over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
+        over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
+        risen[group * 2] = over_16
+        own = cute.arch.fmax(scores[group * 4 + 1], scores[group * 4 + 1 + 2])
+        over_4 = cute.arch.fmax(own, warps.exchange(own, 4))
+        over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
+        over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
+        risen[group * 2 + 1] = over_16
+    if thread % 32 < 4:
+        for column in cutlass.range_constexpr(BLOCK // 2 // 2):
+            red[(column // 2 * 8 + thread % 4 * 2 + column % 2) * 4 + thread // 32] = risen[column]
+
+
+@cute.jit
+def join_maxima(top, red, thread):
+    """The maxima of the heads over the four warps."""
+    four = cute.make_rmem_tensor(4, Float32)
+    for column in cutlass.range_constexpr(BLOCK // 4):
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (BLOCK, 4), 0), four
+        )
+        top[column] = cute.arch.fmax(cute.arch.fmax(four[0], four[1]), cute.arch.fmax(four[2], four[3]))
+
+
+@cute.jit
+def take_maxima(top, peak, red, thread):
+    """The maxima of the heads over the four warps.
+
+    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
+    warp.
+    """
+    join_maxima(top, red, thread)
+    above = Boolean(False)
+    for column in cutlass.range_constexpr(BLOCK // 4):
+        above = above | (top[column] > peak[column] + 8.0)
+    grown = warps.any_lane(above)
+    return grown
+
+
+@cute.jit
+def raise_reference(peak, top, sums, stat_s, thread):
+    """Move the reference up to the maximum: rescale the running sums, and leave each head's factor for O."""
+    for column in cutlass.range_constexpr(BLOCK // 4):
+        highest = cute.arch.fmax(top[column], peak[column])
+        factor = warps.exp2(peak[column] - highest)
+        sums[column] = sums[column] * factor
+        peak[column] = highest
+        if thread < 4:
+            stat_s[column // 2 * 8 + thread % 4 * 2 + column % 2] = factor
+
+
+@cute.jit
+def rescale_output(acc, held, stat_s, thread):
+    """O^T times each head's factor."""
+    for step in cutlass.range(4, unroll=1):
+        factors = cute.make_rmem_tensor(BLOCK, Float32)
+        for quad in cutlass.range_constexpr(BLOCK // 4):
+            cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
+        fragment_sm100.load_columns(held, acc, step * 16, thread)
+        for i in cutlass.range_constexpr(16):
+            held[i] = held[i] * factors[i]
+        fragment_sm100.store_columns(held, acc, step * 16, thread)
+
+
+@cute.jit
+def weigh_tokens(scores, sums, peak):
+    """P = exp2(S - reference) in place of S, and the running sums of this thread's own weights."""
+    for i in cutlass.range_constexpr(BLOCK // 2):
+        scores[i] = warps.exp2(scores[i] - peak[i // 4 * 2 + i % 2])
+        sums[i // 4 * 2 + i % 2] = sums[i // 4 * 2 + i % 2] + scores[i]
+
+
+@cute.jit
+def store_weights(target, scores, thread):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    for pair in cutlass.range_constexpr(1):
+        warps.store_matrices(
+            warps.piece(
+                target, 8, thread // 32 * 16 + thread % 32 % 16, pair * 16 + thread % 32 // 16 * 8,
+                (TILE, BLOCK), 32
+            ).iterator,
+            scores, pair * 8, 4
+        )
+
+
+@cute.jit
+def leave_sums(red, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = cute.make_rmem_tensor(BLOCK // 4, Float32)
+    for column in cutlass.range_constexpr(BLOCK // 4):
+        own = sums[column]
+        over_4 = own + warps.exchange(own, 4)
+        over_8 = over_4 + warps.exchange(over_4, 8)
+        over_16 = over_8 + warps.exchange(over_8, 16)
+        whole[column] = over_16
+    if thread % 32 < 4:
+        for column in cutlass.range_constexpr(BLOCK // 4):
+            red[(column // 2 * 8 + thread % 4 * 2 + column % 2) * 4 + thread // 32] = whole[column]
+
+
+@cute.jit
+def join_sums(top, red, thread):
+    """The sums of the heads over the four warps."""
+    four = cute.make_rmem_tensor(4, Float32)
+    for column in cutlass.range_constexpr(BLOCK // 4):
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (BLOCK, 4), 0), four
+        )
+        top[column] = four[0] + four[1] + (four[2] + four[3])
+
+
+@cute.jit
+def finish_columns(
+    red, lses, lses_stride_0, row, head0, top, peak, stat_s, attn_sink, lse_scale, empty_lse, heads, thread
+):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
+    """
+    of_heads = lses + Int64(row) * lses_stride_0 + head0
+    join_sums(top, red, thread)
+    if thread < 4:
+        for column in cutlass.range_constexpr(BLOCK // 4):
+            head = column // 2 * 8 + thread % 4 * 2 + column % 2
+            lse2 = cutlass.select_(top[column] > 0.0, warps.log2(top[column]) + peak[column], -Float32.inf)
+            if head < BLOCK:
+                stat_s[head] = cutlass.select_(
+                    top[column] > 0.0, warps.rcp_approx(top[column]), 0.0
+                ) * cutlass.select_(
+                    lse2 > -Float32.inf,
+                    warps.rcp_approx(
+                        warps.exp2(attn_sink[cutlass.min(head0 + head, heads - 1)] * LOG2_E - lse2) + 1.0
+                    ),
+                    0.0
+                )
+                if head0 + head < heads:
+                    of_heads[head] = cutlass.select_(lse2 > -Float32.inf, lse2 * lse_scale, empty_lse)
+
+
+@cute.jit
+def write_output(to, to_stride_0, to_stride_1, acc, row, head0, some, held, stat_s, heads, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    for step in cutlass.range(4, unroll=1):
+        factors = cute.make_rmem_tensor(BLOCK, Float32)
+        for quad in cutlass.range_constexpr(BLOCK // 4):
+            cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
+        if some:
+            fragment_sm100.load_columns(held, acc, step * 16, thread)
+        d = step * 128 + thread
+        left = heads - head0
+        for i in cutlass.range_constexpr(BLOCK):
+            head = head0 + i
+            of_head = to + Int64(row) * to_stride_0 + Int64(head) * to_stride_1
+            if i < left:
+                of_head[d] = (factors[i] * cutlass.select_(some, held[i], 0.0)).to(cutlass.BFloat16)
+
+
+@cute.jit
+def finish_columns_split(red, lses, row, head0, split, top, peak, stat_s, padded, splits, heads, thread):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
+    """
+    of_heads = lses + Int64(row * splits + split) * padded + head0
+    join_sums(top, red, thread)
+    if thread < 4:
+        for column in cutlass.range_constexpr(BLOCK // 4):
+            head = column // 2 * 8 + thread % 4 * 2 + column % 2
+            lse2 = cutlass.select_(top[column] > 0.0, warps.log2(top[column]) + peak[column], -Float32.inf)
+            if head < BLOCK:
+                stat_s[head] = cutlass.select_(top[column] > 0.0, warps.rcp_approx(top[column]), 0.0)
+                if head0 + head < heads:
+                    of_heads[head] = lse2
+
+
+@cute.jit
+def write_output_split(to, acc, row, head0, split, some, held, stat_s, padded, splits, heads, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    for step in cutlass.range(4, unroll=1):
+        factors = cute.make_rmem_tensor(BLOCK, Float32)
+        for quad in cutlass.range_constexpr(BLOCK // 4):
+            cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
+        if some:
+            fragment_sm100.load_columns(held, acc, step * 16, thread)
+        d = step * 128 + thread
+        left = heads - head0
+        for i in cutlass.range_constexpr(BLOCK):
+            head = head0 + i
+            of_head = to + Int64((row * splits + split) * padded + head) * 512
+            if i < left:
+                of_head[d] = (factors[i] * cutlass.select_(some, held[i], 0.0)).to(Float32)
+
+
+@cute.jit
+def merge_heads(
+    row, head0, share, shares, o_partial, lse_partial, attn_sink, out, out_stride_0, out_stride_1, lse,
+    lse_stride_0, padded, splits, lse_scale, empty_lse, heads, thread
+):
+    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
+    0 and `empty_lse`.
+    """
+    four = cute.make_rmem_tensor(4, Float32)
+    merged = cute.make_rmem_tensor(4, Float32)
+    for turn in cutlass.range((cutlass.min(BLOCK, heads - head0) - share + shares - 1) // shares, unroll=1):
+        head = head0 + share + turn * shares
+        top = Float32(-Float32.inf)
+        total = Float32(0.0)
+        for other in cutlass.range(splits, unroll=8):
+            lses = lse_partial + Int64(row * splits + other) * padded
+            top = cute.arch.fmax(top, lses[head])
+        base = cutlass.select_(top > -Float32.inf, top, 0.0)
+        merged[0] = Float32(0.0)
+        merged[1] = Float32(0.0)
+        merged[2] = Float32(0.0)
+        merged[3] = Float32(0.0)
+        for other in cutlass.range(splits, unroll=8):
+            lses = lse_partial + Int64(row * splits + other) * padded
+            weight = warps.exp2(lses[head] - base)
+            total = total + weight
+            partial = o_partial + Int64((row * splits + other) * padded + head) * 512
+            cute.autovec_copy(warps.group(partial, 4, thread), four)
+            merged[0] = merged[0] + weight * four[0]
+            merged[1] = merged[1] + weight * four[1]
+            merged[2] = merged[2] + weight * four[2]
+            merged[3] = merged[3] + weight * four[3]
+        joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+        scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+            joined > -Float32.inf, warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - joined) + 1.0), 0.0
+        )
+        to = out + Int64(row) * out_stride_0 + Int64(head) * out_stride_1 + thread * 4
+        warps.store_pair(to, merged[0] * scale, merged[1] * scale)
+        warps.store_pair(to + 2, merged[2] * scale, merged[3] * scale)
+        if thread == 0:
+            of_row = lse + Int64(row) * lse_stride_0
+            of_row[head] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+
+
+@cute.jit
+def load_v41_scales(
+    scales, kv_pages, kv_pages_stride_0, low, high, cached, page_inverse, page_shift, page_size, scales_at,
+    scale_bytes, thread
+):
+    """Read the scales of a lane's two tokens of DeepSeek-V4.1, the same in all lanes of a token."""
+    token_0 = warps.shuffle(low, thread // 4)
+    inside_0 = (token_0 >= 0) & (token_0 < cached)
+    chosen_0 = Int32(cutlass.select_(inside_0, token_0, 0))
+    page_0 = warps.mul_hi(
+        chosen_0.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_0 = chosen_0 - page_0 * page_size
+    of_token = kv_pages + Int64(page_0) * kv_pages_stride_0 + (scales_at + slot_0 * scale_bytes)
+    warps.load_vector(scales, 0, 4, of_token, inside_0)
+    token_1 = warps.shuffle(high, thread // 4)
+    inside_1 = (token_1 >= 0) & (token_1 < cached)
+    chosen_1 = Int32(cutlass.select_(inside_1, token_1, 0))
+    page_1 = warps.mul_hi(
+        chosen_1.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_1 = chosen_1 - page_1 * page_size
+    of_token = kv_pages + Int64(page_1) * kv_pages_stride_0 + (scales_at + slot_1 * scale_bytes)
+    warps.load_vector(scales, 4, 4, of_token, inside_1)
+
+
+@cute.jit
+def write_v41_unit_unit_0(target, words, thread):
+    """Write a unit as bf16, each value once rounded from e4m3 times its scale, of which there is one for
+    32 dims.
+    """
+    words[32] = words[32] >> (thread % 4 >> 1) * 8
+    exponent_0_0 = words[32].to(Int32) & 255
+    factor_0_0 = cutlass.select_(exponent_0_0 == 255, 2143289344, cutlass.max(exponent_0_0 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, thread // 4, thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, thread // 4, thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words, 0,
+        factor_0_0
+    )
+    exponent_0_1 = words[32].to(Int32) >> 16 & 255
+    factor_0_1 = cutlass.select_(exponent_0_1 == 255, 2143289344, cutlass.max(exponent_0_1 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, thread // 4, 64 + thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, thread // 4, 64 + thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words, 4,
+        factor_0_1
+    )
+    words[68] = words[68] >> (thread % 4 >> 1) * 8
+    exponent_1_0 = words[68].to(Int32) & 255
+    factor_1_0 = cutlass.select_(exponent_1_0 == 255, 2143289344, cutlass.max(exponent_1_0 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + thread // 4, thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, 32 + thread // 4, thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words, 36,
+        factor_1_0
+    )
+    exponent_1_1 = words[68].to(Int32) >> 16 & 255
+    factor_1_1 = cutlass.select_(exponent_1_1 == 255, 2143289344, cutlass.max(exponent_1_1 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + thread // 4, 64 + thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, 32 + thread // 4, 64 + thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
+        40, factor_1_1
+    )
+
+
+@cute.jit
+def load_v41_unit_unit_0(
+    words, kv_pages, kv_pages_stride_0, low, high, cached, page_inverse, page_shift, page_size, token_bytes,
+    thread
+):
+    """Read a unit of a lane's two tokens of DeepSeek-V4.1."""
+    token_0 = warps.shuffle(low, thread // 4)
+    inside_0 = (token_0 >= 0) & (token_0 < cached)
+    chosen_0 = Int32(cutlass.select_(inside_0, token_0, 0))
+    page_0 = warps.mul_hi(
+        chosen_0.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_0 = chosen_0 - page_0 * page_size
+    values = kv_pages + Int64(page_0) * kv_pages_stride_0 + (slot_0 * token_bytes + thread % 4 * 16)
+    warps.load_vector(words, 0, 4, values, inside_0)
+    warps.load_vector(words, 4, 4, values + 64, inside_0)
+    token_1 = warps.shuffle(high, thread // 4)
+    inside_1 = (token_1 >= 0) & (token_1 < cached)
+    chosen_1 = Int32(cutlass.select_(inside_1, token_1, 0))
+    page_1 = warps.mul_hi(
+        chosen_1.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_1 = chosen_1 - page_1 * page_size
+    values = kv_pages + Int64(page_1) * kv_pages_stride_0 + (slot_1 * token_bytes + thread % 4 * 16)
+    warps.load_vector(words, 36, 4, values, inside_1)
+    warps.load_vector(words, 40, 4, values + 64, inside_1)
+
+
+@cute.jit
+def write_v41_unit_unit_1(target, words, thread):
+    """Write a unit as bf16, each value once rounded from e4m3 times its scale, of which there is one for
+    32 dims.
+    """
+    words[33] = words[33] >> (thread % 4 >> 1) * 8
+    exponent_0_0 = words[33].to(Int32) & 255
+    factor_0_0 = cutlass.select_(exponent_0_0 == 255, 2143289344, cutlass.max(exponent_0_0 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, thread // 4, thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, thread // 4, thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words, 8,
+        factor_0_0
+    )
+    exponent_0_1 = words[33].to(Int32) >> 16 & 255
+    factor_0_1 = cutlass.select_(exponent_0_1 == 255, 2143289344, cutlass.max(exponent_0_1 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, thread // 4, 64 + thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, thread // 4, 64 + thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words, 12,
+        factor_0_1
+    )
+    words[69] = words[69] >> (thread % 4 >> 1) * 8
+    exponent_1_0 = words[69].to(Int32) & 255
+    factor_1_0 = cutlass.select_(exponent_1_0 == 255, 2143289344, cutlass.max(exponent_1_0 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + thread // 4, thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, 32 + thread // 4, thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words, 44,
+        factor_1_0
+    )
+    exponent_1_1 = words[69].to(Int32) >> 16 & 255
+    factor_1_1 = cutlass.select_(exponent_1_1 == 255, 2143289344, cutlass.max(exponent_1_1 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + thread // 4, 64 + thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, 32 + thread // 4, 64 + thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
+        48, factor_1_1
+    )
+
+
+@cute.jit
+def load_v41_unit_unit_1(
+    words, kv_pages, kv_pages_stride_0, low, high, cached, page_inverse, page_shift, page_size, token_bytes,
+    thread
+):
+    """Read a unit of a lane's two tokens of DeepSeek-V4.1."""
+    token_0 = warps.shuffle(low, thread // 4)
+    inside_0 = (token_0 >= 0) & (token_0 < cached)
+    chosen_0 = Int32(cutlass.select_(inside_0, token_0, 0))
+    page_0 = warps.mul_hi(
+        chosen_0.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_0 = chosen_0 - page_0 * page_size
+    values = kv_pages + Int64(page_0) * kv_pages_stride_0 + (slot_0 * token_bytes + (128 + thread % 4 * 16))
+    warps.load_vector(words, 8, 4, values, inside_0)
+    warps.load_vector(words, 12, 4, values + 64, inside_0)
+    token_1 = warps.shuffle(high, thread // 4)
+    inside_1 = (token_1 >= 0) & (token_1 < cached)
+    chosen_1 = Int32(cutlass.select_(inside_1, token_1, 0))
+    page_1 = warps.mul_hi(
+        chosen_1.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_1 = chosen_1 - page_1 * page_size
+    values = kv_pages + Int64(page_1) * kv_pages_stride_0 + (slot_1 * token_bytes + (128 + thread % 4 * 16))
+    warps.load_vector(words, 44, 4, values, inside_1)
+    warps.load_vector(words, 48, 4, values + 64, inside_1)
+
+
+@cute.jit
+def write_v41_unit_unit_2(target, words, thread):
+    """Write a unit as bf16, each value once rounded from e4m3 times its scale, of which there is one for
+    32 dims.
+    """
+    words[34] = words[34] >> (thread % 4 >> 1) * 8
+    exponent_0_0 = words[34].to(Int32) & 255
+    factor_0_0 = cutlass.select_(exponent_0_0 == 255, 2143289344, cutlass.max(exponent_0_0 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, thread // 4, thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, thread // 4, thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words, 16,
+        factor_0_0
+    )
+    exponent_0_1 = words[34].to(Int32) >> 16 & 255
+    factor_0_1 = cutlass.select_(exponent_0_1 == 255, 2143289344, cutlass.max(exponent_0_1 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, thread // 4, 64 + thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, thread // 4, 64 + thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words, 20,
+        factor_0_1
+    )
+    words[70] = words[70] >> (thread % 4 >> 1) * 8
+    exponent_1_0 = words[70].to(Int32) & 255
+    factor_1_0 = cutlass.select_(exponent_1_0 == 255, 2143289344, cutlass.max(exponent_1_0 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + thread // 4, thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, 32 + thread // 4, thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words, 52,
+        factor_1_0
+    )
+    exponent_1_1 = words[70].to(Int32) >> 16 & 255
+    factor_1_1 = cutlass.select_(exponent_1_1 == 255, 2143289344, cutlass.max(exponent_1_1 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + thread // 4, 64 + thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, 32 + thread // 4, 64 + thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
+        56, factor_1_1
+    )
+
+
+@cute.jit
+def load_v41_unit_unit_2(
+    words, kv_pages, kv_pages_stride_0, low, high, cached, page_inverse, page_shift, page_size, token_bytes,
+    thread
+):
+    """Read a unit of a lane's two tokens of DeepSeek-V4.1."""
+    token_0 = warps.shuffle(low, thread // 4)
+    inside_0 = (token_0 >= 0) & (token_0 < cached)
+    chosen_0 = Int32(cutlass.select_(inside_0, token_0, 0))
+    page_0 = warps.mul_hi(
+        chosen_0.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_0 = chosen_0 - page_0 * page_size
+    values = kv_pages + Int64(page_0) * kv_pages_stride_0 + (slot_0 * token_bytes + (256 + thread % 4 * 16))
+    warps.load_vector(words, 16, 4, values, inside_0)
+    warps.load_vector(words, 20, 4, values + 64, inside_0)
+    token_1 = warps.shuffle(high, thread // 4)
+    inside_1 = (token_1 >= 0) & (token_1 < cached)
+    chosen_1 = Int32(cutlass.select_(inside_1, token_1, 0))
+    page_1 = warps.mul_hi(
+        chosen_1.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_1 = chosen_1 - page_1 * page_size
+    values = kv_pages + Int64(page_1) * kv_pages_stride_0 + (slot_1 * token_bytes + (256 + thread % 4 * 16))
+    warps.load_vector(words, 52, 4, values, inside_1)
+    warps.load_vector(words, 56, 4, values + 64, inside_1)
+
+
+@cute.jit
+def write_v41_unit_unit_3(target, words, thread):
+    """Write a unit as bf16, each value once rounded from e4m3 times its scale, of which there is one for
+    32 dims.
+    """
+    words[35] = words[35] >> (thread % 4 >> 1) * 8
+    exponent_0_0 = words[35].to(Int32) & 255
+    factor_0_0 = cutlass.select_(exponent_0_0 == 255, 2143289344, cutlass.max(exponent_0_0 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, thread // 4, thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, thread // 4, thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words, 24,
+        factor_0_0
+    )
+    exponent_0_1 = words[35].to(Int32) >> 16 & 255
+    factor_0_1 = cutlass.select_(exponent_0_1 == 255, 2143289344, cutlass.max(exponent_0_1 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, thread // 4, 64 + thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, thread // 4, 64 + thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words, 28,
+        factor_0_1
+    )
+    words[71] = words[71] >> (thread % 4 >> 1) * 8
+    exponent_1_0 = words[71].to(Int32) & 255
+    factor_1_0 = cutlass.select_(exponent_1_0 == 255, 2143289344, cutlass.max(exponent_1_0 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + thread // 4, thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, 32 + thread // 4, thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words, 60,
+        factor_1_0
+    )
+    exponent_1_1 = words[71].to(Int32) >> 16 & 255
+    factor_1_1 = cutlass.select_(exponent_1_1 == 255, 2143289344, cutlass.max(exponent_1_1 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + thread // 4, 64 + thread % 4 * 16, (TILE, UNIT), 128).iterator,
+        warps.piece(target, 8, 32 + thread // 4, 64 + thread % 4 * 16 + 8, (TILE, UNIT), 128).iterator, words,
+        64, factor_1_1
+    )
+
+
+@cute.jit
+def load_v41_unit_unit_3(
+    words, kv_pages, kv_pages_stride_0, low, high, cached, page_inverse, page_shift, page_size, token_bytes,
+    thread
+):
+    """Read a unit of a lane's two tokens of DeepSeek-V4.1."""
+    token_0 = warps.shuffle(low, thread // 4)
+    inside_0 = (token_0 >= 0) & (token_0 < cached)
+    chosen_0 = Int32(cutlass.select_(inside_0, token_0, 0))
+    page_0 = warps.mul_hi(
+        chosen_0.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_0 = chosen_0 - page_0 * page_size
+    values = kv_pages + Int64(page_0) * kv_pages_stride_0 + (slot_0 * token_bytes + (384 + thread % 4 * 16))
+    warps.load_vector(words, 24, 4, values, inside_0)
+    warps.load_vector(words, 28, 4, values + 64, inside_0)
+    token_1 = warps.shuffle(high, thread // 4)
+    inside_1 = (token_1 >= 0) & (token_1 < cached)
+    chosen_1 = Int32(cutlass.select_(inside_1, token_1, 0))
+    page_1 = warps.mul_hi(
+        chosen_1.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_1 = chosen_1 - page_1 * page_size
+    values = kv_pages + Int64(page_1) * kv_pages_stride_0 + (slot_1 * token_bytes + (384 + thread % 4 * 16))
+    warps.load_vector(words, 60, 4, values, inside_1)
+    warps.load_vector(words, 64, 4, values + 64, inside_1)
+
+
+@cute.jit
+def take_scales(words, scales):
+    """Make the scales that came in the last words of each token."""
+    words[32] = scales[0]
+    words[33] = scales[1]
+    words[34] = scales[2]
+    words[35] = scales[3]
+    words[68] = scales[4]
+    words[69] = scales[5]
+    words[70] = scales[6]
+    words[71] = scales[7]
+
+
+@cute.jit
+def softmax(
+    q_rows: cute.Pointer, indices: cute.Pointer, extra_indices: cute.Pointer, attn_sink: cute.Pointer,
+    out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
+    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, empty_lse: Float32, cached: Int32,
+    extra_cached: Int32, all_resident: Int32, heads: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32,
+    indices_stride: Int32, extra_indices_stride: Int32, out_stride_t: Int32, out_stride_h: Int32,
+    lse_stride: Int32, splits: Int32, q_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer,
+    stat_s: cute.Pointer, last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
+    s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer,
+    o_full: cute.Pointer, bx: Int32, split: Int32, row: Int32, head0: Int32, extra_end: Int32, end: Int32,
+    turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
+    known: Int32, of_extra: Boolean, thread: Int32, lane: Int32
+):
+    """Queries, online softmax, lazy rescale, epilogue, merge."""
+    scores = cute.make_rmem_tensor(BLOCK // 2, Float32)
+    sums = cute.make_rmem_tensor(BLOCK // 4, Float32)
+    top = cute.make_rmem_tensor(BLOCK // 4, Float32)
+    peak = cute.make_rmem_tensor(BLOCK // 4, Float32)
+    held = cute.make_rmem_tensor(16, Float32)
+    worker = thread
+    # q: filled once, so its slot is free
+    copy_block(q_s, q_rows, q_rows_stride_t, q_rows_stride_h, row, head0, heads, worker)
+    cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
+    sums.fill(0.0)
+    peak.fill(-Float32.inf)
+    grown = Boolean(False)
+    for turn in cutlass.range(turns, unroll=1):
+        in_low, in_high, live = vote(low, high, known)
+        of_extra = split + (turn + 1) * splits >= scalars.ceildiv(end, TILE)
+        known = cached
+        if of_extra:
+            known = extra_cached
+            low, high = read_ids(
+                extra_indices, extra_indices_stride, row,
+                split + (turn + 1) * splits - scalars.ceildiv(end, TILE), extra_end, lane
+            )
+        else:
+            low, high = read_ids(indices, indices_stride, row, split + (turn + 1) * splits, end, lane)
+        if live:
+            cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited
+            # for at the release.
+            fragment_sm100.read_accumulator(scores, tmem + (UNITS * BLOCK + it % 2 * BLOCK), worker)
+            cute.arch.fence_view_async_tmem_load()
+            nvvm.tcgen05_fence("before_thread_sync")
+            cute.arch.mbarrier_arrive(s_empty + it % 2)
+            mask_scores(scores, in_low, in_high, sm_scale, worker)
+            leave_maxima(red_s + it % 2 * (BLOCK * 4), scores, worker)
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+            grown = take_maxima(top, peak, red_s + it % 2 * (BLOCK * 4), worker)
+            if grown:
+                raise_reference(peak, top, sums, stat_s, worker)
+                cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+                if it > 0:
+                    cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
+                    nvvm.tcgen05_fence("after_thread_sync")
+                    rescale_output(tmem, held, stat_s, worker)
+                    # o: p also gives its slot back
+            cute.arch.mbarrier_wait(p_empty + it % TILE_STAGES, ((it // TILE_STAGES) & 1) ^ 1)
+            weigh_tokens(scores, sums, peak)
+            store_weights(p_s + it % TILE_STAGES * (TILE * BLOCK), scores, worker)
+            # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
+            if (it > 0) & (grown == False):
+                cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
+                nvvm.tcgen05_fence("after_thread_sync")
+                # o: p also gives its slot back
+            cute.arch.fence_proxy("async.shared", space="cta")
+            cute.arch.fence_view_async_tmem_load()
+            cute.arch.fence_view_async_tmem_store()
+            nvvm.tcgen05_fence("before_thread_sync")
+            cute.arch.mbarrier_arrive(p_full + it % TILE_STAGES)
+            it = it + 1
+    leave_sums(red_s + it % 2 * (BLOCK * 4), sums, worker)
+    cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+    if it > 0:
+        cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
+        nvvm.tcgen05_fence("after_thread_sync")
+    if splits == 1:
+        finish_columns(
+            red_s + it % 2 * (BLOCK * 4), lse, lse_stride, row, head0, top, peak, stat_s, attn_sink,
+            lse_scale, empty_lse, heads, worker
+        )
+        cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+        write_output(out, out_stride_t, out_stride_h, tmem, row, head0, it > 0, held, stat_s, heads, worker)
+    else:
+        finish_columns_split(
+            red_s + it % 2 * (BLOCK * 4), lse_partial, row, head0, split, top, peak, stat_s,
+            scalars.ceildiv(heads, BLOCK) * BLOCK, splits, heads, worker
+        )
+        cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+        write_output_split(
+            o_partial, tmem, row, head0, split, it > 0, held, stat_s, scalars.ceildiv(heads, BLOCK) * BLOCK,
+            splits, heads, worker
+        )
+        merges = Boolean(True)
+        share = Int32(split)
+        shares = Int32(splits)
+        if all_resident != 0:
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+            grid.count_in(arrivals + bx, worker)
+            grid.await_count(arrivals + bx, splits, worker)
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+        else:
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+            grid.take_ticket(last_s, arrivals + bx, splits, worker)
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+            merges = last_s.load() == splits - 1
+            share = Int32(0)
+            shares = Int32(1)
+        if merges:
+            merge_heads(
+                row, head0, share, shares, o_partial, lse_partial, attn_sink, out, out_stride_t, out_stride_h,
+                lse, lse_stride, scalars.ceildiv(heads, BLOCK) * BLOCK, splits, lse_scale, empty_lse, heads,
+                worker
+            )
+        if all_resident != 0:
+            grid.count_out(arrivals + bx, splits, worker)
+
+
+@cute.jit
+def producer(
+    kv_pages: cute.Pointer, indices: cute.Pointer, extra_kv_pages: cute.Pointer, extra_indices: cute.Pointer,
+    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32, token_bytes: Int32,
+    scales_at: Int32, scale_bytes: Int32, extra_cached: Int32, extra_page_inverse: Int32,
+    extra_page_shift: Int32, extra_page_size: Int32, extra_token_bytes: Int32, extra_scales_at: Int32,
+    extra_scale_bytes: Int32, kv_pages_stride: Int32, indices_stride: Int32, extra_kv_pages_stride: Int32,
+    extra_indices_stride: Int32, splits: Int32, kv_s: cute.Pointer, kv_full: cute.Pointer,
+    kv_empty: cute.Pointer, split: Int32, row: Int32, extra_end: Int32, end: Int32, turns: Int32, it: Int32,
+    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, known: Int32, of_extra: Boolean,
+    thread: Int32, lane: Int32
+):
+    """Selected rows into the rings."""
+    words = cute.make_rmem_tensor(72, cutlass.Uint32)
+    coming = cute.make_rmem_tensor(8, cutlass.Uint32)
+    worker = thread % 128
+    for turn in cutlass.range(turns + 1, unroll=1):
+        in_low, in_high, live = vote(low, high, known)
+        now_low = Int32(low)
+        now_high = Int32(high)
+        now_extra = of_extra
+        of_extra = split + (turn + 1) * splits >= scalars.ceildiv(end, TILE)
+        known = cached
+        if of_extra:
+            known = extra_cached
+            low, high = read_ids(
+                extra_indices, extra_indices_stride, row,
+                split + (turn + 1) * splits - scalars.ceildiv(end, TILE), extra_end, lane
+            )
+        else:
+            low, high = read_ids(indices, indices_stride, row, split + (turn + 1) * splits, end, lane)
+        if live | (turn == turns):
+            now_cached = Int32(cached)
+            now_inverse = Int32(page_inverse)
+            now_shift = Int32(page_shift)
+            now_size = Int32(page_size)
+            if now_extra:
+                now_cached = extra_cached
+                now_inverse = extra_page_inverse
+                now_shift = extra_page_shift
+                now_size = extra_page_size
+            now_token = Int32(token_bytes)
+            now_scales = Int32(scales_at)
+            now_scale = Int32(scale_bytes)
+            if now_extra:
+                now_token = extra_token_bytes
+                now_scales = extra_scales_at
+                now_scale = extra_scale_bytes
+            if now_extra:
+                load_v41_scales(
+                    coming, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached, now_inverse,
+                    now_shift, now_size, now_scales, now_scale, worker
+                )
+            else:
+                load_v41_scales(
+                    coming, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse, now_shift,
+                    now_size, now_scales, now_scale, worker
+                )
+            if it > 0:
+                cute.arch.mbarrier_wait(
+                    kv_empty + (it - 1) * UNITS % UNIT_STAGES, (((it - 1) * UNITS // UNIT_STAGES) & 1) ^ 1
+                )
+                write_v41_unit_unit_0(kv_s + (it - 1) * UNITS % UNIT_STAGES * (TILE * UNIT), words, worker)
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.mbarrier_arrive(kv_full + (it - 1) * UNITS % UNIT_STAGES)
+            if now_extra:
+                load_v41_unit_unit_0(
+                    words, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached, now_inverse,
+                    now_shift, now_size, now_token, worker
+                )
+            else:
+                load_v41_unit_unit_0(
+                    words, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse, now_shift,
+                    now_size, now_token, worker
+                )
+            if it > 0:
+                cute.arch.mbarrier_wait(
+                    kv_empty + ((it - 1) * UNITS + 1) % UNIT_STAGES,
+                    ((((it - 1) * UNITS + 1) // UNIT_STAGES) & 1) ^ 1
+                )
+                write_v41_unit_unit_1(
+                    kv_s + ((it - 1) * UNITS + 1) % UNIT_STAGES * (TILE * UNIT), words, worker
+                )
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + 1) % UNIT_STAGES)
+            if now_extra:
+                load_v41_unit_unit_1(
+                    words, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached, now_inverse,
+                    now_shift, now_size, now_token, worker
+                )
+            else:
+                load_v41_unit_unit_1(
+                    words, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse, now_shift,
+                    now_size, now_token, worker
+                )
+            if it > 0:
+                cute.arch.mbarrier_wait(
+                    kv_empty + ((it - 1) * UNITS + 2) % UNIT_STAGES,
+                    ((((it - 1) * UNITS + 2) // UNIT_STAGES) & 1) ^ 1
+                )
+                write_v41_unit_unit_2(
+                    kv_s + ((it - 1) * UNITS + 2) % UNIT_STAGES * (TILE * UNIT), words, worker
+                )
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + 2) % UNIT_STAGES)
+            if now_extra:
+                load_v41_unit_unit_2(
+                    words, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached, now_inverse,
+                    now_shift, now_size, now_token, worker
+                )
+            else:
+                load_v41_unit_unit_2(
+                    words, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse, now_shift,
+                    now_size, now_token, worker
+                )
+            if it > 0:
+                cute.arch.mbarrier_wait(
+                    kv_empty + ((it - 1) * UNITS + 3) % UNIT_STAGES,
+                    ((((it - 1) * UNITS + 3) // UNIT_STAGES) & 1) ^ 1
+                )
+                write_v41_unit_unit_3(
+                    kv_s + ((it - 1) * UNITS + 3) % UNIT_STAGES * (TILE * UNIT), words, worker
+                )
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + 3) % UNIT_STAGES)
+            if now_extra:
+                load_v41_unit_unit_3(
+                    words, extra_kv_pages, extra_kv_pages_stride, now_low, now_high, now_cached, now_inverse,
+                    now_shift, now_size, now_token, worker
+                )
+            else:
+                load_v41_unit_unit_3(
+                    words, kv_pages, kv_pages_stride, now_low, now_high, now_cached, now_inverse, now_shift,
+                    now_size, now_token, worker
+                )
+            take_scales(words, coming)
+            it = it + 1
+
+
+@cute.jit
+def mma(
+    indices: cute.Pointer, extra_indices: cute.Pointer, cached: Int32, extra_cached: Int32,
+    indices_stride: Int32, extra_indices_stride: Int32, splits: Int32, q_s: cute.Pointer, kv_s: cute.Pointer,
+    p_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer, kv_full: cute.Pointer,
+    kv_empty: cute.Pointer, s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer,
+    p_empty: cute.Pointer, o_full: cute.Pointer, split: Int32, row: Int32, extra_end: Int32, end: Int32,
+    turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
+    known: Int32, of_extra: Boolean, lane: Int32
+):
+    """Issues every tcgen05.mma and commit."""
+    qk_nope_a = QK_NOPE.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
+    qk_nope_b = QK_NOPE.operand_b(q_s, BLOCK, LATENT_DIM, 1, 128)
+    pv_a = PV.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
+    pv_b = PV.operand_b(p_s, TILE, BLOCK, TILE_STAGES, 32)
+    cute.arch.mbarrier_wait(q_full, 0)
+    cute.arch.fence_proxy("async.shared", space="cta")
+    nvvm.tcgen05_fence("after_thread_sync")
+    for turn in cutlass.range(turns + 1, unroll=1):
+        in_low, in_high, live = vote(low, high, known)
+        of_extra = split + (turn + 1) * splits >= scalars.ceildiv(end, TILE)
+        known = cached
+        if of_extra:
+            known = extra_cached
+            low, high = read_ids(
+                extra_indices, extra_indices_stride, row,
+                split + (turn + 1) * splits - scalars.ceildiv(end, TILE), extra_end, lane
+            )
+        else:
+            low, high = read_ids(indices, indices_stride, row, split + (turn + 1) * splits, end, lane)
+        late = it > 0
+        done = it - 1
+        if live:
+            cute.arch.mbarrier_wait(s_empty + it % 2, ((it // 2) & 1) ^ 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            for c in cutlass.range(UNITS, unroll=1):
+                cute.arch.mbarrier_wait(
+                    kv_full + (it * UNITS + c) % UNIT_STAGES, ((it * UNITS + c) // UNIT_STAGES) & 1
+                )
+                nvvm.tcgen05_fence("after_thread_sync")
+                # S^T += K Q^T, a unit of the dims
+                QK_NOPE.multiply(
+                    qk_nope_a[None, None, None, (it * UNITS + c) % UNIT_STAGES],
+                    qk_nope_b[None, None, None, c], tmem + (UNITS * BLOCK + it % 2 * BLOCK), c > 0
+                )
+            with cute.arch.elect_one():
+                tcgen05.commit(s_full + it % 2)
+            it = it + 1
+        # The values of a tile follow the scores of the next one, so that softmax never idles.
+        if late & (live | (turn == turns)):
+            cute.arch.mbarrier_wait(p_full + done % TILE_STAGES, (done // TILE_STAGES) & 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            # o: p also gives its slot back
+            for c in cutlass.range(UNITS, unroll=1):
+                # O^T += K^T P^T, a unit of the dims
+                PV.multiply(
+                    pv_a[None, None, None, (done * UNITS + c) % UNIT_STAGES],
+                    pv_b[None, None, None, done % TILE_STAGES], tmem + c * BLOCK, done > 0
+                )
+                with cute.arch.elect_one():
+                    tcgen05.commit(kv_empty + (done * UNITS + c) % UNIT_STAGES)
+            with cute.arch.elect_one():
+                tcgen05.commit(p_empty + done % TILE_STAGES)
+            with cute.arch.elect_one():
+                tcgen05.commit(o_full)
+
+
+@cute.kernel
+def sparse_mla__cutedsl_sm100a__any_v41_bt64_cl1_hb16_cp_async(
+    q_rows: cute.Pointer, kv_pages: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer,
+    extra_kv_pages: cute.Pointer, extra_indices: cute.Pointer, extra_topk_length: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
+    page_size: Int32, token_bytes: Int32, scales_at: Int32, scale_bytes: Int32, has_extra_lengths: Int32,
+    extra_cached: Int32, extra_page_inverse: Int32, extra_page_shift: Int32, extra_page_size: Int32,
+    extra_token_bytes: Int32, extra_scales_at: Int32, extra_scale_bytes: Int32, all_resident: Int32, t: Int32,
+    heads: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32, pages: Int32, page_bytes: Int32,
+    kv_pages_stride: Int32, topk: Int32, indices_stride: Int32, extra_pages: Int32, extra_page_bytes: Int32,
+    extra_kv_pages_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, padded_heads: Int32, counters: Int32
+):
+    shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    q_s = shared.q_s.data_ptr()
+    kv_s = shared.kv_s.data_ptr()
+    p_s = shared.p_s.data_ptr()
+    red_s = shared.red_s.data_ptr()
+    stat_s = shared.stat_s.data_ptr()
+    last_s = shared.last_s.data_ptr()
+    q_full = shared.q_full.data_ptr()
+    kv_full = shared.kv_full.data_ptr()
+    kv_empty = shared.kv_empty.data_ptr()
+    s_full = shared.s_full.data_ptr()
+    s_empty = shared.s_empty.data_ptr()
+    p_full = shared.p_full.data_ptr()
+    p_empty = shared.p_empty.data_ptr()
+    o_full = shared.o_full.data_ptr()
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    lane = cute.arch.lane_idx()
+    bx, split, _ = cute.arch.block_idx()
+    row = bx // scalars.ceildiv(heads, BLOCK)
+    head0 = bx % scalars.ceildiv(heads, BLOCK) * BLOCK
+    extra_end = Int32(extra_topk)
+    end = Int32(topk)
+    turns = Int32(0)
+    turns = (scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits - 1) // splits
+    it = Int32(0)
+    low = Int32(0)
+    high = Int32(0)
+    in_low = Int32(0)
+    in_high = Int32(0)
+    live = Boolean(False)
+    known = Int32(0)
+    of_extra = Boolean(False)
+    cute.arch.griddepcontrol_launch_dependents()
+    cute.arch.griddepcontrol_wait()
+    if warp == 0:
+        with cute.arch.elect_one():
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(q_full + i, 128)
+            for i in cutlass.range_constexpr(UNIT_STAGES):
+                cute.arch.mbarrier_init(kv_full + i, 128)
+            for i in cutlass.range_constexpr(UNIT_STAGES):
+                cute.arch.mbarrier_init(kv_empty + i, 1)
+            for i in cutlass.range_constexpr(2):
+                cute.arch.mbarrier_init(s_full + i, 1)
+            for i in cutlass.range_constexpr(2):
+                cute.arch.mbarrier_init(s_empty + i, 128)
+            for i in cutlass.range_constexpr(TILE_STAGES):
+                cute.arch.mbarrier_init(p_full + i, 128)
+            for i in cutlass.range_constexpr(TILE_STAGES):
+                cute.arch.mbarrier_init(p_empty + i, 1)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(o_full + i, 1)
+            cute.arch.mbarrier_init_fence()
+    if warp == 1:
+        cute.arch.alloc_tmem(128, shared.tmem)
+        cute.arch.relinquish_tmem_alloc_permit()
+        nvvm.tcgen05_fence("before_thread_sync")
+    cute.arch.sync_threads()
+    nvvm.tcgen05_fence("after_thread_sync")
+    tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
+    if has_extra_lengths != 0:
+        extra_end = cutlass.max(cutlass.min(extra_topk_length[row], extra_topk), 0)
+        turns = (scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits - 1) // splits
+    if has_lengths != 0:
+        end = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+        turns = (scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits - 1) // splits
+    of_extra = split >= scalars.ceildiv(end, TILE)
+    known = cached
+    if of_extra:
+        known = extra_cached
+        low, high = read_ids(
+            extra_indices, extra_indices_stride, row, split - scalars.ceildiv(end, TILE), extra_end, lane
+        )
+    else:
+        low, high = read_ids(indices, indices_stride, row, split, end, lane)
+    if warp < 4:
+        softmax(
+            q_rows, indices, extra_indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
+            lse_scale, empty_lse, cached, extra_cached, all_resident, heads, q_rows_stride_t, q_rows_stride_h,
+            indices_stride, extra_indices_stride, out_stride_t, out_stride_h, lse_stride, splits, q_s, p_s,
+            red_s, stat_s, last_s, tmem, q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, row,
+            head0, extra_end, end, turns, it, low, high, in_low, in_high, live, known, of_extra, thread, lane
+        )
+    elif warp < 8:
+        producer(
+            kv_pages, indices, extra_kv_pages, extra_indices, cached, page_inverse, page_shift, page_size,
+            token_bytes, scales_at, scale_bytes, extra_cached, extra_page_inverse, extra_page_shift,
+            extra_page_size, extra_token_bytes, extra_scales_at, extra_scale_bytes, kv_pages_stride,
+            indices_stride, extra_kv_pages_stride, extra_indices_stride, splits, kv_s, kv_full, kv_empty,
+            split, row, extra_end, end, turns, it, low, high, in_low, in_high, live, known, of_extra, thread,
+            lane
+        )
+    else:
+        mma(
+            indices, extra_indices, cached, extra_cached, indices_stride, extra_indices_stride, splits, q_s,
+            kv_s, p_s, tmem, q_full, kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, split, row,
+            extra_end, end, turns, it, low, high, in_low, in_high, live, known, of_extra, lane
+        )
+    # Tensor memory goes back only when no role can touch it any more.
+    nvvm.tcgen05_fence("before_thread_sync")
+    cute.arch.sync_threads()
+    nvvm.tcgen05_fence("after_thread_sync")
+    if thread // 32 == 1:
+        cute.arch.dealloc_tmem(tmem, 128)
+
+
+@cute.jit
+def program(
+    q_rows: cute.Pointer, kv_pages: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer,
+    extra_kv_pages: cute.Pointer, extra_indices: cute.Pointer, extra_topk_length: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32, page_shift: Int32,
+    page_size: Int32, token_bytes: Int32, scales_at: Int32, scale_bytes: Int32, has_extra_lengths: Int32,
+    extra_cached: Int32, extra_page_inverse: Int32, extra_page_shift: Int32, extra_page_size: Int32,
+    extra_token_bytes: Int32, extra_scales_at: Int32, extra_scale_bytes: Int32, all_resident: Int32, t: Int32,
+    heads: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32, pages: Int32, page_bytes: Int32,
+    kv_pages_stride: Int32, topk: Int32, indices_stride: Int32, extra_pages: Int32, extra_page_bytes: Int32,
+    extra_kv_pages_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, splits: Int32, padded_heads: Int32, counters: Int32
+):
+    kernel = sparse_mla__cutedsl_sm100a__any_v41_bt64_cl1_hb16_cp_async(
+        q_rows, kv_pages, indices, topk_length, extra_kv_pages, extra_indices, extra_topk_length, attn_sink,
+        out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, empty_lse, has_lengths, cached,
+        page_inverse, page_shift, page_size, token_bytes, scales_at, scale_bytes, has_extra_lengths,
+        extra_cached, extra_page_inverse, extra_page_shift, extra_page_size, extra_token_bytes,
+        extra_scales_at, extra_scale_bytes, all_resident, t, heads, q_rows_stride_t, q_rows_stride_h, pages,
+        page_bytes, kv_pages_stride, topk, indices_stride, extra_pages, extra_page_bytes,
+        extra_kv_pages_stride, extra_topk, extra_indices_stride, out_stride_t, out_stride_h, lse_stride,
+        splits, padded_heads, counters
+    )
+    kernel.launch(grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)

@@ -1,0 +1,1146 @@
+"""sparse_mla__tilelang_sm100a__any_v41_bt64_cl1_hb16_cp_async
+
+Generated from dsl_kernels/kernels/sparse_mla and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: heads=any, kv=v41, tile=64, cluster=1, block=16, gather=cp_async.
+
+  producer     mma          softmax
+  warps 4..7   warp 8       warps 0..3
+  |            |<=== q =====|   q_s, once; cp_async -> tcgen05
+  |==== kv ===>|            |   kv_s, ring of 11; threads -> tcgen05
+  |            |==== s ====>|   s_t, ring of 2; tcgen05 -> tmem
+  |            |<=== p =====|   p_s, ring of 2; threads -> tcgen05
+  |            |==== o ====>|   o_t; tcgen05 -> tmem
+
+roles
+  softmax    threads 0..127  queries, online softmax, lazy rescale, epilogue, merge
+  producer   threads 128..255  selected rows into the rings
+  mma        threads 256..287  issues every tcgen05.mma and commit
+buffers
+  q_s        16x512 bfloat16, shared, 128-byte swizzle
+  kv_s       11 stages of 64x128 bfloat16, shared, 128-byte swizzle
+  p_s        2 stages of 64x16 bfloat16, shared, 32-byte swizzle
+  red_s      2 stages of 16x4 float32, shared
+  stat_s     16 float32, shared
+  last_s     1 int32, shared
+  o_t        128x64 float32, tensor memory
+  s_t        2 stages of 64x16 float32, tensor memory
+  scores     128x8 float32, registers of softmax
+  sums       128x4 float32, registers of softmax
+  top        128x4 float32, registers of softmax
+  peak       128x4 float32, registers of softmax
+  held       128x16 float32, registers of softmax
+  words      128x72 uint32, registers of producer
+  coming     128x8 uint32, registers of producer
+pipelines
+  q: softmax (cp_async) ==[q_s: once]==> mma (tcgen05)
+    full  x128: softmax hardware arrives per thread
+      mma: wait full, fence.proxy.async, fence after
+  kv: producer (threads) ==[kv_s: 11-slot ring]==> mma (tcgen05)
+    full  x128: producer fence.proxy.async, arrive full
+      mma: wait full, fence after
+    empty x1: producer wait empty
+      mma: commit -> empty
+  s: mma (tcgen05) ==[s_t: 2-slot ring]==> softmax (tmem)
+    full  x1: mma commit -> full
+      softmax: wait full, fence after
+    empty x128: mma wait empty, fence after
+      softmax: wait::ld, fence before, arrive empty
+  p: softmax (threads) ==[p_s: 2-slot ring]==> mma (tcgen05)
+    full  x128: softmax fence.proxy.async, wait::ld, wait::st, fence before, arrive full
+      mma: wait full, fence after
+    empty x1: softmax wait empty
+      mma: commit -> empty
+  o: mma (tcgen05) ==[o_t: 1-slot ring]==> softmax (tmem)
+    full  x1: mma commit -> full
+      softmax: wait full, fence after
+  named barrier softmax: softmax
+totals: 288 threads, 201540 of 232448 bytes of shared memory, 96 of 512 tensor-memory columns, grid (t * ceildiv(heads, 16), splits)
+"""
+import tilelang.language as T
+from tilelang.layout import make_full_bank_swizzled_layout
+
+from dsl_kernels.device.tilelang import fragment, grid, scalars, tcgen05, warps
+from dsl_kernels.kernels.sparse_mla import tilelang_sm100 as leaf_sm100
+
+PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
+# Where it is not zero, all CTAs run at once.
+RESIDENT = "all_resident"
+
+TILE = 64  # tokens a tile
+BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+UNIT_STAGES = 11
+TILE_STAGES = 2
+LATENT_DIM = 512
+UNITS = 4
+LOG2_E = 1.4426950408889634
+SOFTMAX_BARRIER = 1
+SOFTMAX_THREADS = 128
+UNIT = 128
+
+
+@T.macro
+def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
+    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    first = tile * 64 + lane
+    low = warps.load_or(indices[row, first], first < end, -1)
+    high = warps.load_or(indices[row, (first + 32)], first + 32 < end, -1)
+
+
+@T.macro
+def copy_block(target, target_slot, q, row, head0, heads, thread):
+    """Start the copies of a block of heads of one query; what the target has more becomes zero."""
+    for i in T.unroll(BLOCK * (LATENT_DIM // 8) // 128):
+        item = i * 128 + thread
+        warps.copy16(
+            target[target_slot, T.truncdiv(item, LATENT_DIM // 8), T.truncmod(item, LATENT_DIM // 8) * 8],
+            q[row, head0 + T.truncdiv(item, LATENT_DIM // 8), T.truncmod(item, LATENT_DIM // 8) * 8],
+            item < T.min(BLOCK, heads - head0) * (LATENT_DIM // 8)
+        )
+
+
+@T.macro
+def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < cached))
+    in_high = warps.ballot((high >= 0) & (high < cached))
+    live = in_low | in_high != 0
+
+
+@T.macro
+def mask_scores(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
+    valid id.
+    """
+    own = T.if_then_else(thread < 64, low, high) >> (
+        T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
+    )
+    scale = sm_scale * LOG2_E
+    valid_0 = own & 1 != 0
+    for group in T.unroll(BLOCK // 2 // 4):
+        scores[group * 4] = T.if_then_else(valid_0, scores[group * 4] * scale, -T.infinity("float32"))
+        scores[group * 4 + 1] = T.if_then_else(valid_0, scores[group * 4 + 1] * scale, -T.infinity("float32"))
+    valid_1 = own >> 8 & 1 != 0
+    for group in T.unroll(BLOCK // 2 // 4):
+        scores[group * 4 + 2] = T.if_then_else(valid_1, scores[group * 4 + 2] * scale, -T.infinity("float32"))
+        scores[group * 4 + 1 + 2] = T.if_then_else(
+            valid_1, scores[group * 4 + 1 + 2] * scale, -T.infinity("float32")
+        )
+
+
+@T.macro
+def leave_maxima(red, red_slot, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = T.alloc_local((BLOCK // 2 // 2,), "float32")
+    for group in T.unroll(BLOCK // 2 // 4):
+        own = T.max(scores[group * 4], scores[group * 4 + 2])
+        over_4 = T.max(own, warps.exchange(own, 4))
+        over_8 = T.max(over_4, warps.exchange(over_4, 8))
+        over_16 = T.max(over_8, warps.exchange(over_8, 16))
+        risen[group * 2] = over_16
+        own = T.max(scores[group * 4 + 1], scores[group * 4 + 1 + 2])
+        over_4 = T.max(own, warps.exchange(own, 4))
+        over_8 = T.max(over_4, warps.exchange(over_4, 8))
+        over_16 = T.max(over_8, warps.exchange(over_8, 16))
+        risen[group * 2 + 1] = over_16
+    if T.truncmod(thread, 32) < 4:
+        for column in T.unroll(BLOCK // 2 // 2):
+            red[
+                red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                T.truncdiv(thread, 32)
+            ] = risen[column]
+
+
+@T.macro
+def join_maxima(top, red, red_slot, thread):
+    """The maxima of the heads over the four warps."""
+    four = T.alloc_local((4,), "float32")
+    for column in T.unroll(BLOCK // 4):
+        for part in T.vectorized(4):
+            four[part] = red[
+                red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                0 + part
+            ]
+        top[column] = T.max(T.max(four[0], four[1]), T.max(four[2], four[3]))
+
+
+@T.macro
+def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
+    """The maxima of the heads over the four warps.
+
+    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
+    warp.
+    """
+    join_maxima(top, red, red_slot, thread)
+    above = T.alloc_var("bool", init=False)
+    for column in T.unroll(BLOCK // 4):
+        above = above | (top[column] > peak[column] + 8.0)
+    grown = warps.any_lane(above)
+
+
+@T.macro
+def raise_reference(peak, top, sums, stat_s, thread):
+    """Move the reference up to the maximum: rescale the running sums, and leave each head's factor for O."""
+    for column in T.unroll(BLOCK // 4):
+        highest = T.max(top[column], peak[column])
+        factor = warps.exp2(peak[column] - highest)
+        sums[column] = sums[column] * factor
+        peak[column] = highest
+        if thread < 4:
+            stat_s[T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)] = factor
+
+
+@T.macro
+def rescale_output(acc, acc_slot, held, stat_s, thread):
+    """O^T times each head's factor."""
+    for step in T.unroll(0, 4, 1, unroll_factor=1):
+        factors = T.alloc_local((BLOCK,), "float32")
+        for quad in T.unroll(BLOCK // 4):
+            for part in T.vectorized(4):
+                factors[quad * 4 + part] = stat_s[(quad) * 4 + part]
+        fragment.load_columns(held, acc, acc_slot, step * 16, thread)
+        for i in T.unroll(16):
+            held[i] = held[i] * factors[i]
+        fragment.store_columns(held, acc, acc_slot, step * 16, thread)
+
+
+@T.macro
+def weigh_tokens(scores, sums, peak):
+    """P = exp2(S - reference) in place of S, and the running sums of this thread's own weights."""
+    for i in T.unroll(BLOCK // 2):
+        scores[i] = warps.exp2(scores[i] - peak[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)])
+        sums[
+            T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)
+        ] = sums[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)] + scores[i]
+
+
+@T.macro
+def store_weights(target, target_slot, scores, thread):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    for pair in T.unroll(1):
+        warps.store_matrices(
+            target[
+                target_slot, T.truncdiv(thread, 32) * 16 + T.truncmod(T.truncmod(thread, 32), 16),
+                pair * 16 + T.truncdiv(T.truncmod(thread, 32), 16) * 8
+            ],
+            scores, pair * 8, 4
+        )
+
+
+@T.macro
+def leave_sums(red, red_slot, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = T.alloc_local((BLOCK // 4,), "float32")
+    for column in T.unroll(BLOCK // 4):
+        own = sums[column]
+        over_4 = own + warps.exchange(own, 4)
+        over_8 = over_4 + warps.exchange(over_4, 8)
+        over_16 = over_8 + warps.exchange(over_8, 16)
+        whole[column] = over_16
+    if T.truncmod(thread, 32) < 4:
+        for column in T.unroll(BLOCK // 4):
+            red[
+                red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                T.truncdiv(thread, 32)
+            ] = whole[column]
+
+
+@T.macro
+def join_sums(top, red, red_slot, thread):
+    """The sums of the heads over the four warps."""
+    four = T.alloc_local((4,), "float32")
+    for column in T.unroll(BLOCK // 4):
+        for part in T.vectorized(4):
+            four[part] = red[
+                red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                0 + part
+            ]
+        top[column] = four[0] + four[1] + (four[2] + four[3])
+
+
+@T.macro
+def finish_columns(
+    red, red_slot, lses, row, head0, top, peak, stat_s, attn_sink, lse_scale, empty_lse, heads, thread
+):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
+    """
+    join_sums(top, red, red_slot, thread)
+    if thread < 4:
+        for column in T.unroll(BLOCK // 4):
+            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            lse2 = T.if_then_else(
+                top[column] > 0.0, warps.log2(top[column]) + peak[column], -T.infinity("float32")
+            )
+            if head < BLOCK:
+                stat_s[head] = T.if_then_else(
+                    top[column] > 0.0, warps.rcp_approx(top[column]), 0.0
+                ) * T.if_then_else(
+                    lse2 > -T.infinity("float32"),
+                    warps.rcp_approx(
+                        warps.exp2(attn_sink[T.min(head0 + head, heads - 1)] * LOG2_E - lse2) + 1.0
+                    ),
+                    0.0
+                )
+                if head0 + head < heads:
+                    lses[row, head0 + head] = T.if_then_else(
+                        lse2 > -T.infinity("float32"), lse2 * lse_scale, empty_lse
+                    )
+
+
+@T.macro
+def write_output(to, acc, acc_slot, row, head0, some, held, stat_s, heads, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    for step in T.unroll(0, 4, 1, unroll_factor=1):
+        factors = T.alloc_local((BLOCK,), "float32")
+        for quad in T.unroll(BLOCK // 4):
+            for part in T.vectorized(4):
+                factors[quad * 4 + part] = stat_s[(quad) * 4 + part]
+        if some:
+            fragment.load_columns(held, acc, acc_slot, step * 16, thread)
+        d = step * 128 + thread
+        left = heads - head0
+        for i in T.unroll(BLOCK):
+            head = head0 + i
+            if i < left:
+                to[row, head, d] = T.cast((factors[i] * T.if_then_else(some, held[i], 0.0)), "bfloat16")
+
+
+@T.macro
+def finish_columns_split(red, red_slot, lses, row, head0, split, top, peak, stat_s, heads, thread):
+    """From sums and reference: the lse of each head, and what normalises its O^T; beside the sink, where a
+    row has no split.
+    """
+    join_sums(top, red, red_slot, thread)
+    if thread < 4:
+        for column in T.unroll(BLOCK // 4):
+            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            lse2 = T.if_then_else(
+                top[column] > 0.0, warps.log2(top[column]) + peak[column], -T.infinity("float32")
+            )
+            if head < BLOCK:
+                stat_s[head] = T.if_then_else(top[column] > 0.0, warps.rcp_approx(top[column]), 0.0)
+                if head0 + head < heads:
+                    lses[row, split, head0 + head] = lse2
+
+
+@T.macro
+def write_output_split(to, acc, acc_slot, row, head0, split, some, held, stat_s, heads, thread):
+    """O^T times each head's factor, as a row or as a split's part of it; zeros without `some` live tile."""
+    for step in T.unroll(0, 4, 1, unroll_factor=1):
+        factors = T.alloc_local((BLOCK,), "float32")
+        for quad in T.unroll(BLOCK // 4):
+            for part in T.vectorized(4):
+                factors[quad * 4 + part] = stat_s[(quad) * 4 + part]
+        if some:
+            fragment.load_columns(held, acc, acc_slot, step * 16, thread)
+        d = step * 128 + thread
+        left = heads - head0
+        for i in T.unroll(BLOCK):
+            head = head0 + i
+            if i < left:
+                to[row, split, head, d] = T.cast((factors[i] * T.if_then_else(some, held[i], 0.0)), "float32")
+
+
+@T.macro
+def merge_heads(
+    row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale, empty_lse,
+    heads, thread
+):
+    """The weighted sum of the splits for a share of the heads, four dims a thread; a row without ids gives
+    0 and `empty_lse`.
+    """
+    four = T.alloc_local((4,), "float32")
+    merged = T.alloc_local((4,), "float32")
+    for turn in T.unroll(
+        0, T.truncdiv(T.min(BLOCK, heads - head0) - share + shares - 1, shares), 1, unroll_factor=1
+    ):
+        head = head0 + share + turn * shares
+        top = T.alloc_var("float32", init=-T.infinity("float32"))
+        total = T.alloc_var("float32", init=0.0)
+        for other in T.unroll(0, splits, 1, unroll_factor=8):
+            top = T.max(top, lse_partial[row, other, head])
+        base = T.if_then_else(top > -T.infinity("float32"), top, 0.0)
+        merged[0] = 0.0
+        merged[1] = 0.0
+        merged[2] = 0.0
+        merged[3] = 0.0
+        for other in T.unroll(0, splits, 1, unroll_factor=8):
+            weight = warps.exp2(lse_partial[row, other, head] - base)
+            total = total + weight
+            for part in T.vectorized(4):
+                four[part] = o_partial[row, other, head, (thread) * 4 + part]
+            merged[0] = merged[0] + weight * four[0]
+            merged[1] = merged[1] + weight * four[1]
+            merged[2] = merged[2] + weight * four[2]
+            merged[3] = merged[3] + weight * four[3]
+        joined = T.if_then_else(total > 0.0, warps.log2(total) + base, -T.infinity("float32"))
+        scale = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0) * T.if_then_else(
+            joined > -T.infinity("float32"),
+            warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - joined) + 1.0), 0.0
+        )
+        warps.store_pair(out[row, head, thread * 4 + 0], merged[0] * scale, merged[1] * scale)
+        warps.store_pair(out[row, head, thread * 4 + 2], merged[2] * scale, merged[3] * scale)
+        if thread == 0:
+            lse[row, head] = T.if_then_else(joined > -T.infinity("float32"), joined * lse_scale, empty_lse)
+
+
+@T.macro
+def load_v41_scales(
+    scales, kv_pages, low, high, cached, page_inverse, page_shift, page_size, scales_at, scale_bytes, thread
+):
+    """Read the scales of a lane's two tokens of DeepSeek-V4.1, the same in all lanes of a token."""
+    token_0 = warps.shuffle(low, T.truncdiv(thread, 4))
+    inside_0 = (token_0 >= 0) & (token_0 < cached)
+    chosen_0 = T.alloc_var("int32", init=T.if_then_else(inside_0, token_0, 0))
+    page_0 = T.cast(
+        warps.mul_hi(T.cast(chosen_0, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+    ) >> page_shift
+    slot_0 = chosen_0 - page_0 * page_size
+    warps.load_vector(scales, 0, 4, kv_pages[page_0, scales_at + slot_0 * scale_bytes + 0], inside_0)
+    token_1 = warps.shuffle(high, T.truncdiv(thread, 4))
+    inside_1 = (token_1 >= 0) & (token_1 < cached)
+    chosen_1 = T.alloc_var("int32", init=T.if_then_else(inside_1, token_1, 0))
+    page_1 = T.cast(
+        warps.mul_hi(T.cast(chosen_1, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+    ) >> page_shift
+    slot_1 = chosen_1 - page_1 * page_size
+    warps.load_vector(scales, 4, 4, kv_pages[page_1, scales_at + slot_1 * scale_bytes + 0], inside_1)
+
+
+@T.macro
+def write_v41_unit_unit_0(target, target_slot, words, thread):
+    """Write a unit as bf16, each value once rounded from e4m3 times its scale, of which there is one for
+    32 dims.
+    """
+    words[32] = words[32] >> (T.truncmod(thread, 4) >> 1) * 8
+    exponent_0_0 = T.cast(words[32], "int32") & 255
+    factor_0_0 = T.if_then_else(exponent_0_0 == 255, 2143289344, T.max(exponent_0_0 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16],
+        target[target_slot, T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16 + 8], words, 0, factor_0_0
+    )
+    exponent_0_1 = T.cast(words[32], "int32") >> 16 & 255
+    factor_0_1 = T.if_then_else(exponent_0_1 == 255, 2143289344, T.max(exponent_0_1 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16],
+        target[target_slot, T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16 + 8], words, 4, factor_0_1
+    )
+    words[68] = words[68] >> (T.truncmod(thread, 4) >> 1) * 8
+    exponent_1_0 = T.cast(words[68], "int32") & 255
+    factor_1_0 = T.if_then_else(exponent_1_0 == 255, 2143289344, T.max(exponent_1_0 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, 32 + T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16],
+        target[target_slot, 32 + T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16 + 8], words, 36,
+        factor_1_0
+    )
+    exponent_1_1 = T.cast(words[68], "int32") >> 16 & 255
+    factor_1_1 = T.if_then_else(exponent_1_1 == 255, 2143289344, T.max(exponent_1_1 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, 32 + T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16],
+        target[target_slot, 32 + T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16 + 8], words, 40,
+        factor_1_1
+    )
+
+
+@T.macro
+def load_v41_unit_unit_0(
+    words, kv_pages, low, high, cached, page_inverse, page_shift, page_size, token_bytes, thread
+):
+    """Read a unit of a lane's two tokens of DeepSeek-V4.1."""
+    token_0 = warps.shuffle(low, T.truncdiv(thread, 4))
+    inside_0 = (token_0 >= 0) & (token_0 < cached)
+    chosen_0 = T.alloc_var("int32", init=T.if_then_else(inside_0, token_0, 0))
+    page_0 = T.cast(
+        warps.mul_hi(T.cast(chosen_0, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+    ) >> page_shift
+    slot_0 = chosen_0 - page_0 * page_size
+    warps.load_vector(
+        words, 0, 4, kv_pages[page_0, slot_0 * token_bytes + T.truncmod(thread, 4) * 16 + 0], inside_0
+    )
+    warps.load_vector(
+        words, 4, 4, kv_pages[page_0, slot_0 * token_bytes + T.truncmod(thread, 4) * 16 + 64], inside_0
+    )
+    token_1 = warps.shuffle(high, T.truncdiv(thread, 4))
+    inside_1 = (token_1 >= 0) & (token_1 < cached)
+    chosen_1 = T.alloc_var("int32", init=T.if_then_else(inside_1, token_1, 0))
+    page_1 = T.cast(
+        warps.mul_hi(T.cast(chosen_1, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+    ) >> page_shift
+    slot_1 = chosen_1 - page_1 * page_size
+    warps.load_vector(
+        words, 36, 4, kv_pages[page_1, slot_1 * token_bytes + T.truncmod(thread, 4) * 16 + 0], inside_1
+    )
+    warps.load_vector(
+        words, 40, 4, kv_pages[page_1, slot_1 * token_bytes + T.truncmod(thread, 4) * 16 + 64], inside_1
+    )
+
+
+@T.macro
+def write_v41_unit_unit_1(target, target_slot, words, thread):
+    """Write a unit as bf16, each value once rounded from e4m3 times its scale, of which there is one for
+    32 dims.
+    """
+    words[33] = words[33] >> (T.truncmod(thread, 4) >> 1) * 8
+    exponent_0_0 = T.cast(words[33], "int32") & 255
+    factor_0_0 = T.if_then_else(exponent_0_0 == 255, 2143289344, T.max(exponent_0_0 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16],
+        target[target_slot, T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16 + 8], words, 8, factor_0_0
+    )
+    exponent_0_1 = T.cast(words[33], "int32") >> 16 & 255
+    factor_0_1 = T.if_then_else(exponent_0_1 == 255, 2143289344, T.max(exponent_0_1 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16],
+        target[target_slot, T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16 + 8], words, 12,
+        factor_0_1
+    )
+    words[69] = words[69] >> (T.truncmod(thread, 4) >> 1) * 8
+    exponent_1_0 = T.cast(words[69], "int32") & 255
+    factor_1_0 = T.if_then_else(exponent_1_0 == 255, 2143289344, T.max(exponent_1_0 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, 32 + T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16],
+        target[target_slot, 32 + T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16 + 8], words, 44,
+        factor_1_0
+    )
+    exponent_1_1 = T.cast(words[69], "int32") >> 16 & 255
+    factor_1_1 = T.if_then_else(exponent_1_1 == 255, 2143289344, T.max(exponent_1_1 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, 32 + T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16],
+        target[target_slot, 32 + T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16 + 8], words, 48,
+        factor_1_1
+    )
+
+
+@T.macro
+def load_v41_unit_unit_1(
+    words, kv_pages, low, high, cached, page_inverse, page_shift, page_size, token_bytes, thread
+):
+    """Read a unit of a lane's two tokens of DeepSeek-V4.1."""
+    token_0 = warps.shuffle(low, T.truncdiv(thread, 4))
+    inside_0 = (token_0 >= 0) & (token_0 < cached)
+    chosen_0 = T.alloc_var("int32", init=T.if_then_else(inside_0, token_0, 0))
+    page_0 = T.cast(
+        warps.mul_hi(T.cast(chosen_0, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+    ) >> page_shift
+    slot_0 = chosen_0 - page_0 * page_size
+    warps.load_vector(
+        words, 8, 4, kv_pages[page_0, slot_0 * token_bytes + (128 + T.truncmod(thread, 4) * 16) + 0],
+        inside_0
+    )
+    warps.load_vector(
+        words, 12, 4, kv_pages[page_0, slot_0 * token_bytes + (128 + T.truncmod(thread, 4) * 16) + 64],
+        inside_0
+    )
+    token_1 = warps.shuffle(high, T.truncdiv(thread, 4))
+    inside_1 = (token_1 >= 0) & (token_1 < cached)
+    chosen_1 = T.alloc_var("int32", init=T.if_then_else(inside_1, token_1, 0))
+    page_1 = T.cast(
+        warps.mul_hi(T.cast(chosen_1, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+    ) >> page_shift
+    slot_1 = chosen_1 - page_1 * page_size
+    warps.load_vector(
+        words, 44, 4, kv_pages[page_1, slot_1 * token_bytes + (128 + T.truncmod(thread, 4) * 16) + 0],
+        inside_1
+    )
+    warps.load_vector(
+        words, 48, 4, kv_pages[page_1, slot_1 * token_bytes + (128 + T.truncmod(thread, 4) * 16) + 64],
+        inside_1
+    )
+
+
+@T.macro
+def write_v41_unit_unit_2(target, target_slot, words, thread):
+    """Write a unit as bf16, each value once rounded from e4m3 times its scale, of which there is one for
+    32 dims.
+    """
+    words[34] = words[34] >> (T.truncmod(thread, 4) >> 1) * 8
+    exponent_0_0 = T.cast(words[34], "int32") & 255
+    factor_0_0 = T.if_then_else(exponent_0_0 == 255, 2143289344, T.max(exponent_0_0 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16],
+        target[target_slot, T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16 + 8], words, 16, factor_0_0
+    )
+    exponent_0_1 = T.cast(words[34], "int32") >> 16 & 255
+    factor_0_1 = T.if_then_else(exponent_0_1 == 255, 2143289344, T.max(exponent_0_1 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16],
+        target[target_slot, T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16 + 8], words, 20,
+        factor_0_1
+    )
+    words[70] = words[70] >> (T.truncmod(thread, 4) >> 1) * 8
+    exponent_1_0 = T.cast(words[70], "int32") & 255
+    factor_1_0 = T.if_then_else(exponent_1_0 == 255, 2143289344, T.max(exponent_1_0 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, 32 + T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16],
+        target[target_slot, 32 + T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16 + 8], words, 52,
+        factor_1_0
+    )
+    exponent_1_1 = T.cast(words[70], "int32") >> 16 & 255
+    factor_1_1 = T.if_then_else(exponent_1_1 == 255, 2143289344, T.max(exponent_1_1 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, 32 + T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16],
+        target[target_slot, 32 + T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16 + 8], words, 56,
+        factor_1_1
+    )
+
+
+@T.macro
+def load_v41_unit_unit_2(
+    words, kv_pages, low, high, cached, page_inverse, page_shift, page_size, token_bytes, thread
+):
+    """Read a unit of a lane's two tokens of DeepSeek-V4.1."""
+    token_0 = warps.shuffle(low, T.truncdiv(thread, 4))
+    inside_0 = (token_0 >= 0) & (token_0 < cached)
+    chosen_0 = T.alloc_var("int32", init=T.if_then_else(inside_0, token_0, 0))
+    page_0 = T.cast(
+        warps.mul_hi(T.cast(chosen_0, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+    ) >> page_shift
+    slot_0 = chosen_0 - page_0 * page_size
+    warps.load_vector(
+        words, 16, 4, kv_pages[page_0, slot_0 * token_bytes + (256 + T.truncmod(thread, 4) * 16) + 0],
+        inside_0
+    )
+    warps.load_vector(
+        words, 20, 4, kv_pages[page_0, slot_0 * token_bytes + (256 + T.truncmod(thread, 4) * 16) + 64],
+        inside_0
+    )
+    token_1 = warps.shuffle(high, T.truncdiv(thread, 4))
+    inside_1 = (token_1 >= 0) & (token_1 < cached)
+    chosen_1 = T.alloc_var("int32", init=T.if_then_else(inside_1, token_1, 0))
+    page_1 = T.cast(
+        warps.mul_hi(T.cast(chosen_1, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+    ) >> page_shift
+    slot_1 = chosen_1 - page_1 * page_size
+    warps.load_vector(
+        words, 52, 4, kv_pages[page_1, slot_1 * token_bytes + (256 + T.truncmod(thread, 4) * 16) + 0],
+        inside_1
+    )
+    warps.load_vector(
+        words, 56, 4, kv_pages[page_1, slot_1 * token_bytes + (256 + T.truncmod(thread, 4) * 16) + 64],
+        inside_1
+    )
+
+
+@T.macro
+def write_v41_unit_unit_3(target, target_slot, words, thread):
+    """Write a unit as bf16, each value once rounded from e4m3 times its scale, of which there is one for
+    32 dims.
+    """
+    words[35] = words[35] >> (T.truncmod(thread, 4) >> 1) * 8
+    exponent_0_0 = T.cast(words[35], "int32") & 255
+    factor_0_0 = T.if_then_else(exponent_0_0 == 255, 2143289344, T.max(exponent_0_0 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16],
+        target[target_slot, T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16 + 8], words, 24, factor_0_0
+    )
+    exponent_0_1 = T.cast(words[35], "int32") >> 16 & 255
+    factor_0_1 = T.if_then_else(exponent_0_1 == 255, 2143289344, T.max(exponent_0_1 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16],
+        target[target_slot, T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16 + 8], words, 28,
+        factor_0_1
+    )
+    words[71] = words[71] >> (T.truncmod(thread, 4) >> 1) * 8
+    exponent_1_0 = T.cast(words[71], "int32") & 255
+    factor_1_0 = T.if_then_else(exponent_1_0 == 255, 2143289344, T.max(exponent_1_0 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, 32 + T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16],
+        target[target_slot, 32 + T.truncdiv(thread, 4), T.truncmod(thread, 4) * 16 + 8], words, 60,
+        factor_1_0
+    )
+    exponent_1_1 = T.cast(words[71], "int32") >> 16 & 255
+    factor_1_1 = T.if_then_else(exponent_1_1 == 255, 2143289344, T.max(exponent_1_1 << 23, 4194304))
+    warps.store_fp8(
+        target[target_slot, 32 + T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16],
+        target[target_slot, 32 + T.truncdiv(thread, 4), 64 + T.truncmod(thread, 4) * 16 + 8], words, 64,
+        factor_1_1
+    )
+
+
+@T.macro
+def load_v41_unit_unit_3(
+    words, kv_pages, low, high, cached, page_inverse, page_shift, page_size, token_bytes, thread
+):
+    """Read a unit of a lane's two tokens of DeepSeek-V4.1."""
+    token_0 = warps.shuffle(low, T.truncdiv(thread, 4))
+    inside_0 = (token_0 >= 0) & (token_0 < cached)
+    chosen_0 = T.alloc_var("int32", init=T.if_then_else(inside_0, token_0, 0))
+    page_0 = T.cast(
+        warps.mul_hi(T.cast(chosen_0, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+    ) >> page_shift
+    slot_0 = chosen_0 - page_0 * page_size
+    warps.load_vector(
+        words, 24, 4, kv_pages[page_0, slot_0 * token_bytes + (384 + T.truncmod(thread, 4) * 16) + 0],
+        inside_0
+    )
+    warps.load_vector(
+        words, 28, 4, kv_pages[page_0, slot_0 * token_bytes + (384 + T.truncmod(thread, 4) * 16) + 64],
+        inside_0
+    )
+    token_1 = warps.shuffle(high, T.truncdiv(thread, 4))
+    inside_1 = (token_1 >= 0) & (token_1 < cached)
+    chosen_1 = T.alloc_var("int32", init=T.if_then_else(inside_1, token_1, 0))
+    page_1 = T.cast(
+        warps.mul_hi(T.cast(chosen_1, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+    ) >> page_shift
+    slot_1 = chosen_1 - page_1 * page_size
+    warps.load_vector(
+        words, 60, 4, kv_pages[page_1, slot_1 * token_bytes + (384 + T.truncmod(thread, 4) * 16) + 0],
+        inside_1
+    )
+    warps.load_vector(
+        words, 64, 4, kv_pages[page_1, slot_1 * token_bytes + (384 + T.truncmod(thread, 4) * 16) + 64],
+        inside_1
+    )
+
+
+@T.macro
+def take_scales(words, scales):
+    """Make the scales that came in the last words of each token."""
+    words[32] = scales[0]
+    words[33] = scales[1]
+    words[34] = scales[2]
+    words[35] = scales[3]
+    words[68] = scales[4]
+    words[69] = scales[5]
+    words[70] = scales[6]
+    words[71] = scales[7]
+
+
+@T.macro
+def softmax(
+    q_rows, indices, extra_indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
+    lse_scale, empty_lse, cached, extra_cached, all_resident, heads, splits, q_s, p_s, red_s, stat_s, last_s,
+    o_t, s_t, q_full, s_full, s_empty, p_full, p_empty, o_full, bx, split, row, head0, extra_end: T.Ref,
+    end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref,
+    known: T.Ref, of_extra: T.Ref, thread, lane
+):
+    """Queries, online softmax, lazy rescale, epilogue, merge."""
+    scores = T.alloc_local((BLOCK // 2,), "float32")
+    sums = T.alloc_local((BLOCK // 4,), "float32")
+    top = T.alloc_local((BLOCK // 4,), "float32")
+    peak = T.alloc_local((BLOCK // 4,), "float32")
+    held = T.alloc_local((16,), "float32")
+    worker = thread
+    # q: filled once, so its slot is free
+    copy_block(q_s, 0, q_rows, row, head0, heads, worker)
+    T.cp_async_barrier_noinc(q_full[0])
+    T.fill(sums, 0.0)
+    T.fill(peak, -T.infinity("float32"))
+    grown = T.alloc_var("bool", init=False)
+    for turn in T.serial(turns):
+        vote(in_low, in_high, live, low, high, known)
+        of_extra = split + (turn + 1) * splits >= scalars.ceildiv(end, TILE)
+        known = cached
+        if of_extra:
+            known = extra_cached
+            read_ids(
+                low, high, extra_indices, row, split + (turn + 1) * splits - scalars.ceildiv(end, TILE),
+                extra_end, lane
+            )
+        else:
+            read_ids(low, high, indices, row, split + (turn + 1) * splits, end, lane)
+        if live:
+            T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
+            T.tcgen05_after_thread_sync()
+            # What a thread has of an accumulator of 64 rows, as wgmma leaves it, from tensor memory; waited
+            # for at the release.
+            fragment.read_accumulator(scores, s_t, it % 2, worker)
+            T.call_extern("handle", "tl::fence_view_async_tmem_load")
+            T.tcgen05_before_thread_sync()
+            T.mbarrier_arrive(s_empty[it % 2])
+            mask_scores(scores, in_low, in_high, sm_scale, worker)
+            leave_maxima(red_s, it % 2, scores, worker)
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+            take_maxima(grown, top, peak, red_s, it % 2, worker)
+            if grown:
+                raise_reference(peak, top, sums, stat_s, worker)
+                T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+                if it > 0:
+                    T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
+                    T.tcgen05_after_thread_sync()
+                    rescale_output(o_t, 0, held, stat_s, worker)
+                    # o: p also gives its slot back
+            T.mbarrier_wait_parity(p_empty[it % TILE_STAGES], ((it // TILE_STAGES) & 1) ^ 1)
+            weigh_tokens(scores, sums, peak)
+            store_weights(p_s, it % TILE_STAGES, scores, worker)
+            # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
+            if (it > 0) & (grown == False):
+                T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
+                T.tcgen05_after_thread_sync()
+                # o: p also gives its slot back
+            T.fence_proxy_async()
+            T.call_extern("handle", "tl::fence_view_async_tmem_load")
+            T.call_extern("handle", "tl::fence_view_async_tmem_store")
+            T.tcgen05_before_thread_sync()
+            T.mbarrier_arrive(p_full[it % TILE_STAGES])
+            it = it + 1
+    leave_sums(red_s, it % 2, sums, worker)
+    T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+    if it > 0:
+        T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
+        T.tcgen05_after_thread_sync()
+    if splits == 1:
+        finish_columns(
+            red_s, it % 2, lse, row, head0, top, peak, stat_s, attn_sink, lse_scale, empty_lse, heads, worker
+        )
+        T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+        write_output(out, o_t, 0, row, head0, it > 0, held, stat_s, heads, worker)
+    else:
+        finish_columns_split(red_s, it % 2, lse_partial, row, head0, split, top, peak, stat_s, heads, worker)
+        T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+        write_output_split(o_partial, o_t, 0, row, head0, split, it > 0, held, stat_s, heads, worker)
+        merges = T.alloc_var("bool", init=True)
+        share = T.alloc_var("int32", init=split)
+        shares = T.alloc_var("int32", init=splits)
+        if all_resident != 0:
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+            grid.count_in(arrivals, bx, worker)
+            grid.await_count(arrivals, bx, splits, worker)
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+        else:
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+            grid.take_ticket(last_s, arrivals, bx, splits, worker)
+            T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
+            merges = last_s[0] == splits - 1
+            share = 0
+            shares = 1
+        if merges:
+            merge_heads(
+                row, head0, share, shares, o_partial, lse_partial, attn_sink, out, lse, splits, lse_scale,
+                empty_lse, heads, worker
+            )
+        if all_resident != 0:
+            grid.count_out(arrivals, bx, splits, worker)
+
+
+@T.macro
+def producer(
+    kv_pages, indices, extra_kv_pages, extra_indices, cached, page_inverse, page_shift, page_size,
+    token_bytes, scales_at, scale_bytes, extra_cached, extra_page_inverse, extra_page_shift, extra_page_size,
+    extra_token_bytes, extra_scales_at, extra_scale_bytes, splits, kv_s, kv_full, kv_empty, split, row,
+    extra_end: T.Ref, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
+    in_high: T.Ref, live: T.Ref, known: T.Ref, of_extra: T.Ref, thread, lane
+):
+    """Selected rows into the rings."""
+    words = T.alloc_local((72,), "uint32")
+    coming = T.alloc_local((8,), "uint32")
+    worker = thread - 128
+    for turn in T.serial(turns + 1):
+        vote(in_low, in_high, live, low, high, known)
+        now_low = T.alloc_var("int32", init=low)
+        now_high = T.alloc_var("int32", init=high)
+        now_extra = of_extra
+        of_extra = split + (turn + 1) * splits >= scalars.ceildiv(end, TILE)
+        known = cached
+        if of_extra:
+            known = extra_cached
+            read_ids(
+                low, high, extra_indices, row, split + (turn + 1) * splits - scalars.ceildiv(end, TILE),
+                extra_end, lane
+            )
+        else:
+            read_ids(low, high, indices, row, split + (turn + 1) * splits, end, lane)
+        if live | (turn == turns):
+            now_cached = T.alloc_var("int32", init=cached)
+            now_inverse = T.alloc_var("int32", init=page_inverse)
+            now_shift = T.alloc_var("int32", init=page_shift)
+            now_size = T.alloc_var("int32", init=page_size)
+            if now_extra:
+                now_cached = extra_cached
+                now_inverse = extra_page_inverse
+                now_shift = extra_page_shift
+                now_size = extra_page_size
+            now_token = T.alloc_var("int32", init=token_bytes)
+            now_scales = T.alloc_var("int32", init=scales_at)
+            now_scale = T.alloc_var("int32", init=scale_bytes)
+            if now_extra:
+                now_token = extra_token_bytes
+                now_scales = extra_scales_at
+                now_scale = extra_scale_bytes
+            if now_extra:
+                load_v41_scales(
+                    coming, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                    now_scales, now_scale, worker
+                )
+            else:
+                load_v41_scales(
+                    coming, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                    now_scales, now_scale, worker
+                )
+            if it > 0:
+                T.mbarrier_wait_parity(
+                    kv_empty[(it - 1) * UNITS % UNIT_STAGES], (((it - 1) * UNITS // UNIT_STAGES) & 1) ^ 1
+                )
+                write_v41_unit_unit_0(kv_s, (it - 1) * UNITS % UNIT_STAGES, words, worker)
+                T.fence_proxy_async()
+                T.mbarrier_arrive(kv_full[(it - 1) * UNITS % UNIT_STAGES])
+            if now_extra:
+                load_v41_unit_unit_0(
+                    words, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                    now_token, worker
+                )
+            else:
+                load_v41_unit_unit_0(
+                    words, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                    now_token, worker
+                )
+            if it > 0:
+                T.mbarrier_wait_parity(
+                    kv_empty[((it - 1) * UNITS + 1) % UNIT_STAGES],
+                    ((((it - 1) * UNITS + 1) // UNIT_STAGES) & 1) ^ 1
+                )
+                write_v41_unit_unit_1(kv_s, ((it - 1) * UNITS + 1) % UNIT_STAGES, words, worker)
+                T.fence_proxy_async()
+                T.mbarrier_arrive(kv_full[((it - 1) * UNITS + 1) % UNIT_STAGES])
+            if now_extra:
+                load_v41_unit_unit_1(
+                    words, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                    now_token, worker
+                )
+            else:
+                load_v41_unit_unit_1(
+                    words, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                    now_token, worker
+                )
+            if it > 0:
+                T.mbarrier_wait_parity(
+                    kv_empty[((it - 1) * UNITS + 2) % UNIT_STAGES],
+                    ((((it - 1) * UNITS + 2) // UNIT_STAGES) & 1) ^ 1
+                )
+                write_v41_unit_unit_2(kv_s, ((it - 1) * UNITS + 2) % UNIT_STAGES, words, worker)
+                T.fence_proxy_async()
+                T.mbarrier_arrive(kv_full[((it - 1) * UNITS + 2) % UNIT_STAGES])
+            if now_extra:
+                load_v41_unit_unit_2(
+                    words, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                    now_token, worker
+                )
+            else:
+                load_v41_unit_unit_2(
+                    words, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                    now_token, worker
+                )
+            if it > 0:
+                T.mbarrier_wait_parity(
+                    kv_empty[((it - 1) * UNITS + 3) % UNIT_STAGES],
+                    ((((it - 1) * UNITS + 3) // UNIT_STAGES) & 1) ^ 1
+                )
+                write_v41_unit_unit_3(kv_s, ((it - 1) * UNITS + 3) % UNIT_STAGES, words, worker)
+                T.fence_proxy_async()
+                T.mbarrier_arrive(kv_full[((it - 1) * UNITS + 3) % UNIT_STAGES])
+            if now_extra:
+                load_v41_unit_unit_3(
+                    words, extra_kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                    now_token, worker
+                )
+            else:
+                load_v41_unit_unit_3(
+                    words, kv_pages, now_low, now_high, now_cached, now_inverse, now_shift, now_size,
+                    now_token, worker
+                )
+            take_scales(words, coming)
+            it = it + 1
+
+
+@T.macro
+def mma(
+    indices, extra_indices, cached, extra_cached, splits, q_s, kv_s, p_s, o_t, s_t, q_full, kv_full, kv_empty,
+    s_full, s_empty, p_full, p_empty, o_full, split, row, extra_end: T.Ref, end: T.Ref, turns: T.Ref,
+    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref,
+    of_extra: T.Ref, lane
+):
+    """Issues every tcgen05.mma and commit."""
+    T.mbarrier_wait_parity(q_full[0], 0)
+    T.fence_proxy_async()
+    T.tcgen05_after_thread_sync()
+    for turn in T.serial(turns + 1):
+        vote(in_low, in_high, live, low, high, known)
+        of_extra = split + (turn + 1) * splits >= scalars.ceildiv(end, TILE)
+        known = cached
+        if of_extra:
+            known = extra_cached
+            read_ids(
+                low, high, extra_indices, row, split + (turn + 1) * splits - scalars.ceildiv(end, TILE),
+                extra_end, lane
+            )
+        else:
+            read_ids(low, high, indices, row, split + (turn + 1) * splits, end, lane)
+        late = it > 0
+        done = it - 1
+        if live:
+            T.mbarrier_wait_parity(s_empty[it % 2], ((it // 2) & 1) ^ 1)
+            T.tcgen05_after_thread_sync()
+            for c in T.serial(UNITS):
+                T.mbarrier_wait_parity(
+                    kv_full[(it * UNITS + c) % UNIT_STAGES], ((it * UNITS + c) // UNIT_STAGES) & 1
+                )
+                T.tcgen05_after_thread_sync()
+                # S^T += K Q^T, a unit of the dims
+                tcgen05.multiply_m64(
+                    kv_s, (it * UNITS + c) % UNIT_STAGES, 0, q_s, 0, c * UNIT, s_t, it % 2, BLOCK, UNIT,
+                    (c > 0) == False
+                )
+            T.tcgen05_mma_arrive(s_full[it % 2])
+            it = it + 1
+        # The values of a tile follow the scores of the next one, so that softmax never idles.
+        if late & (live | (turn == turns)):
+            T.mbarrier_wait_parity(p_full[done % TILE_STAGES], (done // TILE_STAGES) & 1)
+            T.tcgen05_after_thread_sync()
+            # o: p also gives its slot back
+            for c in T.serial(UNITS):
+                # O^T += K^T P^T, a unit of the dims
+                T.tcgen05_gemm(
+                    kv_s[(done * UNITS + c) % UNIT_STAGES, :, :], p_s[done % TILE_STAGES, :, :],
+                    o_t[0, :, c * BLOCK : c * BLOCK + BLOCK], transpose_A=True,
+                    clear_accum=(done > 0) == False, mbar=None
+                )
+                T.tcgen05_mma_arrive(kv_empty[(done * UNITS + c) % UNIT_STAGES])
+            T.tcgen05_mma_arrive(p_empty[done % TILE_STAGES])
+            T.tcgen05_mma_arrive(o_full[0])
+
+
+def program():
+    t = T.dynamic("t")
+    heads = T.dynamic("heads")
+    q_rows_stride_t = T.dynamic("q_rows_stride_t")
+    q_rows_stride_h = T.dynamic("q_rows_stride_h")
+    pages = T.dynamic("pages")
+    page_bytes = T.dynamic("page_bytes")
+    kv_pages_stride = T.dynamic("kv_pages_stride")
+    topk = T.dynamic("topk")
+    indices_stride = T.dynamic("indices_stride")
+    extra_pages = T.dynamic("extra_pages")
+    extra_page_bytes = T.dynamic("extra_page_bytes")
+    extra_kv_pages_stride = T.dynamic("extra_kv_pages_stride")
+    extra_topk = T.dynamic("extra_topk")
+    extra_indices_stride = T.dynamic("extra_indices_stride")
+    out_stride_t = T.dynamic("out_stride_t")
+    out_stride_h = T.dynamic("out_stride_h")
+    lse_stride = T.dynamic("lse_stride")
+    splits = T.dynamic("splits")
+    padded_heads = T.dynamic("padded_heads")
+    counters = T.dynamic("counters")
+
+    @T.prim_func
+    def sparse_mla__tilelang_sm100a__any_v41_bt64_cl1_hb16_cp_async(
+        q_rows: T.StridedTensor((t, heads, 512), (q_rows_stride_t, q_rows_stride_h, 1), "bfloat16"),
+        kv_pages: T.StridedTensor((pages, page_bytes), (kv_pages_stride, 1), "uint8"),
+        indices: T.StridedTensor((t, topk), (indices_stride, 1), "int32"),
+        topk_length: T.Tensor((t,), "int32"),
+        extra_kv_pages: T.StridedTensor((extra_pages, extra_page_bytes), (extra_kv_pages_stride, 1), "uint8"),
+        extra_indices: T.StridedTensor((t, extra_topk), (extra_indices_stride, 1), "int32"),
+        extra_topk_length: T.Tensor((t,), "int32"),
+        attn_sink: T.Tensor((heads,), "float32"),
+        out: T.StridedTensor((t, heads, 512), (out_stride_t, out_stride_h, 1), "bfloat16"),
+        lse: T.StridedTensor((t, heads), (lse_stride, 1), "float32"),
+        o_partial: T.Tensor((t, splits, padded_heads, 512), "float32"),
+        lse_partial: T.Tensor((t, splits, padded_heads), "float32"),
+        arrivals: T.Tensor((counters,), "int32"),
+        sm_scale: T.float32,
+        lse_scale: T.float32,
+        empty_lse: T.float32,
+        has_lengths: T.int32,
+        cached: T.int32,
+        page_inverse: T.int32,
+        page_shift: T.int32,
+        page_size: T.int32,
+        token_bytes: T.int32,
+        scales_at: T.int32,
+        scale_bytes: T.int32,
+        has_extra_lengths: T.int32,
+        extra_cached: T.int32,
+        extra_page_inverse: T.int32,
+        extra_page_shift: T.int32,
+        extra_page_size: T.int32,
+        extra_token_bytes: T.int32,
+        extra_scales_at: T.int32,
+        extra_scale_bytes: T.int32,
+        all_resident: T.int32,
+    ):
+        with T.Kernel(t * T.ceildiv(heads, 16), splits, threads=288) as (bx, split):
+            T.import_source(leaf_sm100.SOURCE + warps.SOURCE + scalars.SOURCE + fragment.SOURCE)
+            q_s = T.alloc_shared((1, BLOCK, LATENT_DIM), "bfloat16")
+            kv_s = T.alloc_shared((UNIT_STAGES, TILE, UNIT), "bfloat16")
+            p_s = T.alloc_shared((TILE_STAGES, TILE, BLOCK), "bfloat16")
+            red_s = T.alloc_shared((2, BLOCK, 4), "float32")
+            stat_s = T.alloc_shared((BLOCK,), "float32")
+            last_s = T.alloc_shared((1,), "int32")
+            o_t = T.alloc_tmem((1, UNIT, UNITS * BLOCK), "float32")
+            s_t = T.alloc_tmem((128, 4 * BLOCK), "float32")
+            T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (kv_s, q_s)})
+            q_full = T.alloc_barrier([128])
+            kv_full = T.alloc_barrier([128] * UNIT_STAGES)
+            kv_empty = T.alloc_barrier([1] * UNIT_STAGES)
+            s_full = T.alloc_barrier([1] * 2)
+            s_empty = T.alloc_barrier([128] * 2)
+            p_full = T.alloc_barrier([128] * TILE_STAGES)
+            p_empty = T.alloc_barrier([1] * TILE_STAGES)
+            o_full = T.alloc_barrier([1])
+
+            thread = T.get_thread_binding()
+            lane = thread % 32
+            row = bx // scalars.ceildiv(heads, BLOCK)
+            head0 = bx % scalars.ceildiv(heads, BLOCK) * BLOCK
+            extra_end = T.alloc_var("int32", init=extra_topk)
+            end = T.alloc_var("int32", init=topk)
+            turns = T.alloc_var("int32", init=0)
+            turns = T.truncdiv(
+                scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits - 1, splits
+            )
+            it = T.alloc_var("int32", init=0)
+            low = T.alloc_var("int32", init=0)
+            high = T.alloc_var("int32", init=0)
+            in_low = T.alloc_var("int32", init=0)
+            in_high = T.alloc_var("int32", init=0)
+            live = T.alloc_var("bool", init=False)
+            known = T.alloc_var("int32", init=0)
+            of_extra = T.alloc_var("bool", init=False)
+            # A launch of TileLang starts when the kernel before it has ended.
+            if has_extra_lengths != 0:
+                extra_end = T.max(T.min(extra_topk_length[row], extra_topk), 0)
+                turns = T.truncdiv(
+                    scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits - 1,
+                    splits
+                )
+            if has_lengths != 0:
+                end = T.max(T.min(topk_length[row], topk), 0)
+                turns = T.truncdiv(
+                    scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits - 1,
+                    splits
+                )
+            of_extra = split >= scalars.ceildiv(end, TILE)
+            known = cached
+            if of_extra:
+                known = extra_cached
+                read_ids(low, high, extra_indices, row, split - scalars.ceildiv(end, TILE), extra_end, lane)
+            else:
+                read_ids(low, high, indices, row, split, end, lane)
+            if thread < 128:
+                softmax(
+                    q_rows, indices, extra_indices, attn_sink, out, lse, o_partial, lse_partial, arrivals,
+                    sm_scale, lse_scale, empty_lse, cached, extra_cached, all_resident, heads, splits, q_s,
+                    p_s, red_s, stat_s, last_s, o_t, s_t, q_full, s_full, s_empty, p_full, p_empty, o_full,
+                    bx, split, row, head0, extra_end, end, turns, it, low, high, in_low, in_high, live, known,
+                    of_extra, thread, lane
+                )
+            elif thread < 256:
+                producer(
+                    kv_pages, indices, extra_kv_pages, extra_indices, cached, page_inverse, page_shift,
+                    page_size, token_bytes, scales_at, scale_bytes, extra_cached, extra_page_inverse,
+                    extra_page_shift, extra_page_size, extra_token_bytes, extra_scales_at, extra_scale_bytes,
+                    splits, kv_s, kv_full, kv_empty, split, row, extra_end, end, turns, it, low, high, in_low,
+                    in_high, live, known, of_extra, thread, lane
+                )
+            else:
+                mma(
+                    indices, extra_indices, cached, extra_cached, splits, q_s, kv_s, p_s, o_t, s_t, q_full,
+                    kv_full, kv_empty, s_full, s_empty, p_full, p_empty, o_full, split, row, extra_end, end,
+                    turns, it, low, high, in_low, in_high, live, known, of_extra, lane
+                )
+            # Tensor memory goes back only when no role can touch it any more.
+            T.sync_threads()
+
+    return sparse_mla__tilelang_sm100a__any_v41_bt64_cl1_hb16_cp_async

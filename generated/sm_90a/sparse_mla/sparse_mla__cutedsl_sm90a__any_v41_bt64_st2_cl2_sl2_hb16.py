@@ -1,0 +1,1193 @@
+"""sparse_mla__cutedsl_sm90a__any_v41_bt64_st2_cl2_sl2_hb16
+
+Generated from dsl_kernels/kernels/sparse_mla and what all kernels share in dsl_kernels/device/cutedsl by `make generate`:
+edit those, not this file. Knobs: heads=any, kv=v41, tile=64, stages=2, cluster=2, slices=2, block=16.
+
+  gather       attend
+  warps 4..7   warps 0..3
+  |==== kv ===>|   ckv_s, ring of 2; threads -> wgmma
+  |            |   x, between CTAs: x_s, ring of 2; peers -> threads
+  |            |   o, between CTAs: o_s, once; grid -> threads
+
+roles
+  attend     threads 0..127  queries, both products, softmax, merge, output
+  gather     threads 128..255  selected rows into the ring
+buffers
+  q_s        16x256 bfloat16, shared, 128-byte swizzle
+  ckv_s      2 stages of 64x256 bfloat16, shared, 128-byte swizzle
+  p_s        64x16 bfloat16, shared, 32-byte swizzle
+  red_s      16x4 float32, shared
+  x_s        2 stages of 1x2x128x4 float32, shared
+  o_s        32x144 float32, shared, in the storage of ckv_s
+  scores     64x16 float32, registers of attend
+  acc        256x16 float32, registers of attend
+  sums       128x4 float32, registers of attend
+  top        128x4 float32, registers of attend
+  peak       128x4 float32, registers of attend
+  sinks      128x2 float32, registers of attend
+  words      128x36 uint32, registers of gather
+pipelines
+  kv: gather (threads) ==[ckv_s: 2-slot ring]==> attend (wgmma)
+    full  x128: gather fence.proxy.async, arrive full
+      attend: wait full
+    empty x128: gather wait empty
+      attend: wgmma wait, arrive empty
+  x: attend (peers) ==[x_s: 2-slot ring]==> attend (threads)
+    full  x1, 4096 bytes: attend arrive + expect bytes
+      attend: wait full
+  o: attend (grid) ==[o_s: once]==> attend (threads)
+    words through inboxes: attend sends
+      attend: look for words, leave zeros, meet
+  named barrier attend: attend
+totals: 256 threads, 84272 of 232448 bytes of shared memory, grid (t * ceildiv(heads, 16), 2, splits // 2)
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Float32, Int32, Int64
+from cutlass.cute.nvgpu import warpgroup
+
+from dsl_kernels.device.cutedsl import inbox, scalars, warps, wgmma
+from dsl_kernels.runtime.artifact import Launch, Operand
+
+TILE = 64  # tokens a tile
+STAGES = 2  # gathered tiles in flight
+SLICES = 2  # CTAs of a cluster that share out the dims and add their partial scores
+BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+DIMS = 256
+ATTEND_BARRIER = 1
+ATTEND_THREADS = 128
+OWN_COLUMNS = 4
+OWN_SCORES = 8
+LOG2_E = 1.4426950408889634
+OWN_OUTPUTS = 32
+LATENT_DIM = 512
+
+QK_NOPE = wgmma.Product("bfloat16", TILE, BLOCK, DIMS, "k", "k")
+PV = wgmma.Product("bfloat16", DIMS, BLOCK, TILE, "mn", "mn")
+
+LAUNCH = Launch(
+    operands=(
+        Operand(
+            "q_rows", "tensor", "bfloat16", ("t", "heads", "512"),
+            strides=("q_rows_stride_t", "q_rows_stride_h", "1")
+        ),
+        Operand("kv_pages", "tensor", "uint8", ("pages", "page_bytes"), strides=("kv_pages_stride", "1")),
+        Operand("indices", "tensor", "int32", ("t", "topk"), strides=("indices_stride", "1")),
+        Operand("topk_length", "tensor", "int32", ("t",)),
+        Operand(
+            "extra_kv_pages", "tensor", "uint8", ("extra_pages", "extra_page_bytes"),
+            strides=("extra_kv_pages_stride", "1")
+        ),
+        Operand(
+            "extra_indices", "tensor", "int32", ("t", "extra_topk"), strides=("extra_indices_stride", "1")
+        ),
+        Operand("extra_topk_length", "tensor", "int32", ("t",)),
+        Operand("attn_sink", "tensor", "float32", ("heads",)),
+        Operand(
+            "out", "tensor", "bfloat16", ("t", "heads", "512"), strides=("out_stride_t", "out_stride_h", "1"),
+            written=True
+        ),
+        Operand("lse", "tensor", "float32", ("t", "heads"), strides=("lse_stride", "1"), written=True),
+        Operand("inboxes", "tensor", "int32", ("inbox_words",), written=True),
+        Operand("sm_scale", "scalar", "float32"),
+        Operand("lse_scale", "scalar", "float32"),
+        Operand("empty_lse", "scalar", "float32"),
+        Operand("has_lengths", "scalar", "int32"),
+        Operand("cached", "scalar", "int32"),
+        Operand("page_inverse", "scalar", "int32"),
+        Operand("page_shift", "scalar", "int32"),
+        Operand("page_size", "scalar", "int32"),
+        Operand("token_bytes", "scalar", "int32"),
+        Operand("scales_at", "scalar", "int32"),
+        Operand("scale_bytes", "scalar", "int32"),
+        Operand("has_extra_lengths", "scalar", "int32"),
+        Operand("extra_cached", "scalar", "int32"),
+        Operand("extra_page_inverse", "scalar", "int32"),
+        Operand("extra_page_shift", "scalar", "int32"),
+        Operand("extra_page_size", "scalar", "int32"),
+        Operand("extra_token_bytes", "scalar", "int32"),
+        Operand("extra_scales_at", "scalar", "int32"),
+        Operand("extra_scale_bytes", "scalar", "int32"),
+        Operand("splits", "scalar", "int32"),
+    ),
+    grid=("t * ceildiv(heads, 16)", "2", "splits // 2"),
+    block=256,
+    cluster=(1, 2, 1),
+    resident="splits // 2 - 1",
+)
+
+
+@cute.struct
+class Shared:
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * DIMS], 1024]
+    ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * DIMS], 1024]
+    p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * BLOCK], 1024]
+    red_s: cute.struct.Align[cute.struct.MemRange[Float32, BLOCK * 4], 128]
+    x_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * (SLICES - 1) * (BLOCK // 8) * 128 * 4], 128]
+    kv_full: cute.struct.MemRange[Int64, STAGES]
+    kv_empty: cute.struct.MemRange[Int64, STAGES]
+    x_full: cute.struct.MemRange[Int64, 2]
+
+
+@cute.jit
+def read_ids(indices, indices_stride_0, row, tile, end, lane):
+    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    ids = indices + Int64(row) * indices_stride_0
+    first = tile * 64 + lane
+    low = warps.load_or(ids + first, first < end, -1)
+    high = warps.load_or(ids + (first + 32), first + 32 < end, -1)
+    return low, high
+
+
+@cute.jit
+def load_sinks(sinks, attn_sink, head0, heads, thread):
+    """The sink logits of a thread's heads, one of each row's, read long before they are wanted."""
+    sinks[0] = attn_sink[cutlass.min(head0 + (thread >> 4), heads - 1)]
+    sinks[1] = attn_sink[cutlass.min(head0 + (thread >> 4) + 8, heads - 1)]
+
+
+@cute.jit
+def load_queries(target, q, q_stride_0, q_stride_1, row, head0, first, heads, thread):
+    """Columns `first` on of a block of heads of one query."""
+    held = cute.make_rmem_tensor(16, cutlass.Uint32)
+    # All reads before the first write, which a compiler would not move them past.
+    for i in cutlass.range_constexpr(4):
+        item = i * 128 + thread
+        of_head = q + Int64(row) * q_stride_0 + Int64(head0 + item // (DIMS // 8)) * q_stride_1 + first
+        warps.load_vector(
+            held, i * 4, 4, of_head + item % (DIMS // 8) * 8,
+            item < cutlass.min(BLOCK, heads - head0) * (DIMS // 8)
+        )
+    for i in cutlass.range_constexpr(4):
+        item = i * 128 + thread
+        if item < BLOCK * (DIMS // 8):
+            warps.store_vector(
+                held, i * 4,
+                warps.piece(
+                    target, 8, item // (DIMS // 8), item % (DIMS // 8) * 8, (BLOCK, DIMS), 128
+                ).iterator
+            )
+
+
+@cute.jit
+def vote(low, high, cached):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < cached))
+    in_high = warps.ballot((high >= 0) & (high < cached))
+    live = in_low | in_high != 0
+    return in_low, in_high, live
+
+
+@cute.jit
+def send_scores(scores, slots, to_slots, rank, thread):
+    """Send the partial scores to the same thread of every other CTA of the slice group: slot d - 1
+    receives from rank XOR d.
+    """
+    warps.send_fours(slots + thread * 4, to_slots, rank ^ 1, scores, 512)
+
+
+@cute.jit
+def add_scores(scores, received, thread):
+    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
+    slots = received + thread * 4
+    for v in cutlass.range_constexpr(OWN_SCORES // 4):
+        scores[v * 4] = scores[v * 4] + slots[v * 512]
+        scores[v * 4 + 1] = scores[v * 4 + 1] + slots[v * 512 + 1]
+        scores[v * 4 + 2] = scores[v * 4 + 2] + slots[v * 512 + 2]
+        scores[v * 4 + 3] = scores[v * 4 + 3] + slots[v * 512 + 3]
+
+
+@cute.jit
+def mask_scores(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
+    valid id.
+    """
+    own = cutlass.select_(thread < 64, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
+    scale = sm_scale * LOG2_E
+    valid_0 = own & 1 != 0
+    for group in cutlass.range_constexpr(OWN_SCORES // 4):
+        scores[group * 4] = cutlass.select_(valid_0, scores[group * 4] * scale, -Float32.inf)
+        scores[group * 4 + 1] = cutlass.select_(valid_0, scores[group * 4 + 1] * scale, -Float32.inf)
+    valid_1 = own >> 8 & 1 != 0
+    for group in cutlass.range_constexpr(OWN_SCORES // 4):
+        scores[group * 4 + 2] = cutlass.select_(valid_1, scores[group * 4 + 2] * scale, -Float32.inf)
+        scores[group * 4 + 1 + 2] = cutlass.select_(valid_1, scores[group * 4 + 1 + 2] * scale, -Float32.inf)
+
+
+@cute.jit
+def leave_maxima(red, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = cute.make_rmem_tensor(OWN_SCORES // 2, Float32)
+    for group in cutlass.range_constexpr(OWN_SCORES // 4):
+        own = cute.arch.fmax(scores[group * 4], scores[group * 4 + 2])
+        over_4 = cute.arch.fmax(own, warps.exchange(own, 4))
+        over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
+        over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
+        risen[group * 2] = over_16
+        own = cute.arch.fmax(scores[group * 4 + 1], scores[group * 4 + 1 + 2])
+        over_4 = cute.arch.fmax(own, warps.exchange(own, 4))
+        over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
+        over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
+        risen[group * 2 + 1] = over_16
+    if thread % 32 < 4:
+        for column in cutlass.range_constexpr(OWN_SCORES // 2):
+            red[(column // 2 * 8 + thread % 4 * 2 + column % 2) * 4 + thread // 32] = risen[column]
+
+
+@cute.jit
+def join_maxima(top, red, thread):
+    """The maxima of the heads over the four warps."""
+    four = cute.make_rmem_tensor(4, Float32)
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (BLOCK, 4), 0), four
+        )
+        top[column] = cute.arch.fmax(cute.arch.fmax(four[0], four[1]), cute.arch.fmax(four[2], four[3]))
+
+
+@cute.jit
+def online_softmax(scores, sums, acc, peak, top):
+    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+
+    The sums stay per thread until the end: one addition an element and no exchange between threads. To
+    rescale only where a maximum has grown by much takes a branch around O, and that costs more than it
+    saves (docs/performance.md).
+    """
+    for group in cutlass.range_constexpr(OWN_SCORES // 4):
+        risen = cute.arch.fmax(top[group * 2], peak[group * 2])
+        decay = warps.exp2(peak[group * 2] - risen)
+        peak[group * 2] = risen
+        scores[group * 4] = warps.exp2(scores[group * 4] - risen)
+        scores[group * 4 + 2] = warps.exp2(scores[group * 4 + 2] - risen)
+        sums[group * 2] = sums[group * 2] * decay + (scores[group * 4] + scores[group * 4 + 2])
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // OWN_SCORES):
+            acc[block * OWN_SCORES + group * 4] = acc[block * OWN_SCORES + group * 4] * decay
+            acc[block * OWN_SCORES + group * 4 + 2] = acc[block * OWN_SCORES + group * 4 + 2] * decay
+        risen = cute.arch.fmax(top[group * 2 + 1], peak[group * 2 + 1])
+        decay = warps.exp2(peak[group * 2 + 1] - risen)
+        peak[group * 2 + 1] = risen
+        scores[group * 4 + 1] = warps.exp2(scores[group * 4 + 1] - risen)
+        scores[group * 4 + 1 + 2] = warps.exp2(scores[group * 4 + 1 + 2] - risen)
+        sums[group * 2 + 1] = sums[group * 2 + 1] * decay + (
+            scores[group * 4 + 1] + scores[group * 4 + 1 + 2]
+        )
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // OWN_SCORES):
+            acc[block * OWN_SCORES + (group * 4 + 1)] = acc[block * OWN_SCORES + (group * 4 + 1)] * decay
+            acc[
+                block * OWN_SCORES + (group * 4 + 1) + 2
+            ] = acc[block * OWN_SCORES + (group * 4 + 1) + 2] * decay
+
+
+@cute.jit
+def store_weights(target, scores, thread):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    for pair in cutlass.range_constexpr(1):
+        warps.store_matrices(
+            warps.piece(
+                target, 8, thread // 32 * 16 + thread % 32 % 16, pair * 16 + thread % 32 // 16 * 8,
+                (TILE, BLOCK), 32
+            ).iterator,
+            scores, pair * 8, 4
+        )
+
+
+@cute.jit
+def leave_sums(red, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
+        own = sums[column]
+        over_4 = own + warps.exchange(own, 4)
+        over_8 = over_4 + warps.exchange(over_4, 8)
+        over_16 = over_8 + warps.exchange(over_8, 16)
+        whole[column] = over_16
+    if thread % 32 < 4:
+        for column in cutlass.range_constexpr(OWN_COLUMNS):
+            red[(column // 2 * 8 + thread % 4 * 2 + column % 2) * 4 + thread // 32] = whole[column]
+
+
+@cute.jit
+def join_sums(top, red, thread):
+    """The sums of the heads over the four warps."""
+    four = cute.make_rmem_tensor(4, Float32)
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (BLOCK, 4), 0), four
+        )
+        top[column] = four[0] + four[1] + (four[2] + four[3])
+
+
+@cute.jit
+def normalise(acc, top, peak):
+    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    for group in cutlass.range_constexpr(OWN_COLUMNS // 2):
+        inverse = cutlass.select_(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
+        top[group * 2] = cutlass.select_(
+            top[group * 2] > 0.0, warps.log2(top[group * 2]) + peak[group * 2], -Float32.inf
+        )
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            acc[block * (OWN_COLUMNS * 2) + group * 4] = acc[block * (OWN_COLUMNS * 2) + group * 4] * inverse
+            acc[
+                block * (OWN_COLUMNS * 2) + group * 4 + 2
+            ] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 2] * inverse
+        inverse = cutlass.select_(top[group * 2 + 1] > 0.0, warps.rcp_approx(top[group * 2 + 1]), 0.0)
+        top[group * 2 + 1] = cutlass.select_(
+            top[group * 2 + 1] > 0.0, warps.log2(top[group * 2 + 1]) + peak[group * 2 + 1], -Float32.inf
+        )
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            acc[
+                block * (OWN_COLUMNS * 2) + (group * 4 + 1)
+            ] = acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1)] * inverse
+            acc[
+                block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2
+            ] = acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2] * inverse
+
+
+@cute.jit
+def send_parts(acc, lses, inbox, first, part, parts, thread):
+    """Send each CTA that holds this slice its share of O, this one included; a CTA receives so many
+    `words`.
+
+    A CTA's share are the rows of its number, one part behind the other; CTA `first` merges the first
+    share, and every `slices`-th from there the next.
+    """
+    log2_each = -26 + warps.clz(parts)
+    four = cute.make_rmem_tensor(4, Float32)
+    few = cute.make_rmem_tensor(4, Float32)
+    place = ((thread & 3) * 8 + (thread >> 2 & 7)) * 4
+    for u in cutlass.range_constexpr(OWN_OUTPUTS // 4):
+        four[0] = acc[u * 4]
+        four[1] = acc[u * 4 + 1]
+        four[2] = acc[u * 4 + 2]
+        four[3] = acc[u * 4 + 3]
+        owner = u * 4 + (thread >> 5) >> log2_each
+        share = inbox + Int64(first + owner * SLICES) * (
+            LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)
+        ) + (
+            (
+                (part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)
+            ) * (128 + 4 * OWN_COLUMNS) + place
+        )
+        warps.push(share, four)
+    # Four threads a row: those that hold all heads' lses between them.
+    for i in cutlass.range_constexpr(1):
+        row = i * 32 + (thread >> 2)
+        if row < OWN_OUTPUTS:
+            few[0] = lses[0]
+            few[1] = lses[1]
+            few[2] = lses[2]
+            few[3] = lses[3]
+            owner = row >> log2_each
+            share = inbox + Int64(first + owner * SLICES) * (
+                LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)
+            ) + (
+                ((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * OWN_COLUMNS) + (
+                    (thread & 3) * OWN_COLUMNS + 128
+                )
+            )
+            warps.push(share, few)
+
+
+@cute.jit
+def keep_parts(target, acc, lses, thread):
+    """Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it."""
+    four = cute.make_rmem_tensor(4, Float32)
+    few = cute.make_rmem_tensor(4, Float32)
+    place = ((thread & 3) * 8 + (thread >> 2 & 7)) * 4
+    for u in cutlass.range_constexpr(OWN_OUTPUTS // 4):
+        four[0] = acc[u * 4]
+        four[1] = acc[u * 4 + 1]
+        four[2] = acc[u * 4 + 2]
+        four[3] = acc[u * 4 + 3]
+        to = target + ((u * 4 + (thread >> 5)) * (128 + 4 * OWN_COLUMNS) + place)
+        cute.autovec_copy(four, warps.group(to, 4, 0))
+    # Four threads a row: those that hold all heads' lses between them.
+    for i in cutlass.range_constexpr(1):
+        row = i * 32 + (thread >> 2)
+        if row < OWN_OUTPUTS:
+            few[0] = lses[0]
+            few[1] = lses[1]
+            few[2] = lses[2]
+            few[3] = lses[3]
+            to = target + (row * (128 + 4 * OWN_COLUMNS) + ((thread & 3) * OWN_COLUMNS + 128))
+            cute.autovec_copy(few, warps.group(to, 4, 0))
+
+
+@cute.jit
+def merge_rows(
+    out, out_stride_0, out_stride_1, lse, lse_stride_0, received, sinks, row, head0, part, parts, which,
+    lse_scale, empty_lse, heads, thread
+):
+    """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and
+    store it; and the lse.
+
+    A thread has one dim of one head of a row; neighbours store a word together. The number of parts is
+    a constant of each branch, so that what it reads is in flight at once.
+    """
+    lses = received + (128 + ((thread >> 4 >> 1) * 2 * (BLOCK // 8) + (thread >> 4 & 1)))
+    values = received + (
+        ((thread >> 4 >> 1) * 8 + (thread & 15 & 7)) * 4 + ((thread & 15) >> 3) * 2 + (thread >> 4 & 1)
+    )
+    head = head0 + (thread >> 4)
+    dim = which * DIMS + (thread & 15)
+    if parts == 1:
+        weights = cute.make_rmem_tensor(1, Float32)
+        for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
+            n = part * (DIMS * BLOCK // 128) + c * 4
+            column = n >> 2 & BLOCK // 8 - 1
+            mine = head + column * 8
+            for p in cutlass.range_constexpr(1):
+                weights[p] = lses[(p * (DIMS * BLOCK // 128) + c * 4) * (128 + BLOCK) + column * 2]
+            top = Float32(weights[0])
+            # Of an empty part 0, also where all are.
+            base = cutlass.select_(top > -Float32.inf, top, 0.0)
+            for p in cutlass.range_constexpr(1):
+                weights[p] = warps.exp2(weights[p] - base)
+            total = Float32(weights[0])
+            joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+            scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+                joined > -Float32.inf,
+                warps.rcp_approx(
+                    warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * LOG2_E - joined) + 1.0
+                ),
+                0.0
+            )
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+                if mine < heads:
+                    of_row = lse + Int64(row) * lse_stride_0
+                    of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
+            for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // (4 * (BLOCK // 8))):
+                for i in cutlass.range_constexpr(4):
+                    at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
+                    value = Float32(values[at] * weights[0])
+                    value = value * scale
+                    beside = warps.exchange(value, 1)
+                    if dim & 1 == 0:
+                        own = n + i + again * (4 * (BLOCK // 8))
+                        if mine < heads:
+                            warps.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
+    if parts == 2:
+        weights = cute.make_rmem_tensor(2, Float32)
+        for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
+            n = part * (DIMS * BLOCK // 128 // 2) + c * 4
+            column = n >> 2 & BLOCK // 8 - 1
+            mine = head + column * 8
+            for p in cutlass.range_constexpr(2):
+                weights[p] = lses[(p * (DIMS * BLOCK // 128 // 2) + c * 4) * (128 + BLOCK) + column * 2]
+            top = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 2):
+                top = cute.arch.fmax(top, weights[p])
+            # Of an empty part 0, also where all are.
+            base = cutlass.select_(top > -Float32.inf, top, 0.0)
+            for p in cutlass.range_constexpr(2):
+                weights[p] = warps.exp2(weights[p] - base)
+            total = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 2):
+                total = total + weights[p]
+            joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+            scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+                joined > -Float32.inf,
+                warps.rcp_approx(
+                    warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * LOG2_E - joined) + 1.0
+                ),
+                0.0
+            )
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+                if mine < heads:
+                    of_row = lse + Int64(row) * lse_stride_0
+                    of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
+            for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // 2 // (4 * (BLOCK // 8))):
+                for i in cutlass.range_constexpr(4):
+                    at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
+                    value = Float32(values[at] * weights[0])
+                    for p in cutlass.range_constexpr(1, 2):
+                        value = value + values[p * (DIMS * BLOCK // 128 // 2) * (128 + BLOCK) + at] * weights[
+                            p
+                        ]
+                    value = value * scale
+                    beside = warps.exchange(value, 1)
+                    if dim & 1 == 0:
+                        own = n + i + again * (4 * (BLOCK // 8))
+                        if mine < heads:
+                            warps.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
+    if parts == 4:
+        weights = cute.make_rmem_tensor(4, Float32)
+        for c in cutlass.range_constexpr(DIMS * BLOCK // 128 // 4 // 4):
+            n = part * (DIMS * BLOCK // 128 // 4) + c * 4
+            column = n >> 2 & BLOCK // 8 - 1
+            mine = head + column * 8
+            for p in cutlass.range_constexpr(4):
+                weights[p] = lses[(p * (DIMS * BLOCK // 128 // 4) + c * 4) * (128 + BLOCK) + column * 2]
+            top = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 4):
+                top = cute.arch.fmax(top, weights[p])
+            # Of an empty part 0, also where all are.
+            base = cutlass.select_(top > -Float32.inf, top, 0.0)
+            for p in cutlass.range_constexpr(4):
+                weights[p] = warps.exp2(weights[p] - base)
+            total = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 4):
+                total = total + weights[p]
+            joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+            scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+                joined > -Float32.inf,
+                warps.rcp_approx(
+                    warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * LOG2_E - joined) + 1.0
+                ),
+                0.0
+            )
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+                if mine < heads:
+                    of_row = lse + Int64(row) * lse_stride_0
+                    of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
+            for again in cutlass.range_constexpr(1):
+                for i in cutlass.range_constexpr(4):
+                    at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
+                    value = Float32(values[at] * weights[0])
+                    for p in cutlass.range_constexpr(1, 4):
+                        value = value + values[p * (DIMS * BLOCK // 128 // 4) * (128 + BLOCK) + at] * weights[
+                            p
+                        ]
+                    value = value * scale
+                    beside = warps.exchange(value, 1)
+                    if dim & 1 == 0:
+                        own = n + i + again * (4 * (BLOCK // 8))
+                        if mine < heads:
+                            warps.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
+    if parts == 8:
+        weights = cute.make_rmem_tensor(8, Float32)
+        for c in cutlass.range_constexpr(1):
+            n = part * (DIMS * BLOCK // 128 // 8) + c * (DIMS * BLOCK // 128 // 8)
+            column = n >> 2 & BLOCK // 8 - 1
+            mine = head + column * 8
+            for p in cutlass.range_constexpr(8):
+                weights[p] = lses[
+                    (
+                        p * (DIMS * BLOCK // 128 // 8) + c * (DIMS * BLOCK // 128 // 8)
+                    ) * (128 + BLOCK) + column * 2
+                ]
+            top = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 8):
+                top = cute.arch.fmax(top, weights[p])
+            # Of an empty part 0, also where all are.
+            base = cutlass.select_(top > -Float32.inf, top, 0.0)
+            for p in cutlass.range_constexpr(8):
+                weights[p] = warps.exp2(weights[p] - base)
+            total = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 8):
+                total = total + weights[p]
+            joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+            scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+                joined > -Float32.inf,
+                warps.rcp_approx(
+                    warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * LOG2_E - joined) + 1.0
+                ),
+                0.0
+            )
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+                if mine < heads:
+                    of_row = lse + Int64(row) * lse_stride_0
+                    of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
+            for again in cutlass.range_constexpr(1):
+                for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 8):
+                    at = (c * (DIMS * BLOCK // 128 // 8) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
+                    value = Float32(values[at] * weights[0])
+                    for p in cutlass.range_constexpr(1, 8):
+                        value = value + values[p * (DIMS * BLOCK // 128 // 8) * (128 + BLOCK) + at] * weights[
+                            p
+                        ]
+                    value = value * scale
+                    beside = warps.exchange(value, 1)
+                    if dim & 1 == 0:
+                        own = n + i + again * (4 * (BLOCK // 8))
+                        if mine < heads:
+                            warps.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
+    if parts == 16:
+        weights = cute.make_rmem_tensor(16, Float32)
+        for c in cutlass.range_constexpr(1):
+            n = part * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)
+            column = n >> 2 & BLOCK // 8 - 1
+            mine = head + column * 8
+            for p in cutlass.range_constexpr(16):
+                weights[p] = lses[
+                    (
+                        p * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)
+                    ) * (128 + BLOCK) + column * 2
+                ]
+            top = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 16):
+                top = cute.arch.fmax(top, weights[p])
+            # Of an empty part 0, also where all are.
+            base = cutlass.select_(top > -Float32.inf, top, 0.0)
+            for p in cutlass.range_constexpr(16):
+                weights[p] = warps.exp2(weights[p] - base)
+            total = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 16):
+                total = total + weights[p]
+            joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+            scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+                joined > -Float32.inf,
+                warps.rcp_approx(
+                    warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * LOG2_E - joined) + 1.0
+                ),
+                0.0
+            )
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+                if mine < heads:
+                    of_row = lse + Int64(row) * lse_stride_0
+                    of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
+            for again in cutlass.range_constexpr(1):
+                for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 16):
+                    at = (c * (DIMS * BLOCK // 128 // 16) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
+                    value = Float32(values[at] * weights[0])
+                    for p in cutlass.range_constexpr(1, 16):
+                        value = value + values[
+                            p * (DIMS * BLOCK // 128 // 16) * (128 + BLOCK) + at
+                        ] * weights[p]
+                    value = value * scale
+                    beside = warps.exchange(value, 1)
+                    if dim & 1 == 0:
+                        own = n + i + again * (4 * (BLOCK // 8))
+                        if mine < heads:
+                            warps.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
+    if parts == 32:
+        weights = cute.make_rmem_tensor(32, Float32)
+        for c in cutlass.range_constexpr(1):
+            n = part + c
+            column = n >> 2 & BLOCK // 8 - 1
+            mine = head + column * 8
+            for p in cutlass.range_constexpr(32):
+                weights[p] = lses[(p + c) * (128 + BLOCK) + column * 2]
+            top = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 32):
+                top = cute.arch.fmax(top, weights[p])
+            # Of an empty part 0, also where all are.
+            base = cutlass.select_(top > -Float32.inf, top, 0.0)
+            for p in cutlass.range_constexpr(32):
+                weights[p] = warps.exp2(weights[p] - base)
+            total = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 32):
+                total = total + weights[p]
+            joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+            scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+                joined > -Float32.inf,
+                warps.rcp_approx(
+                    warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * LOG2_E - joined) + 1.0
+                ),
+                0.0
+            )
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+                if mine < heads:
+                    of_row = lse + Int64(row) * lse_stride_0
+                    of_row[mine] = cutlass.select_(joined > -Float32.inf, joined * lse_scale, empty_lse)
+            to = out + Int64(row) * out_stride_0 + Int64(mine) * out_stride_1 + dim
+            for again in cutlass.range_constexpr(1):
+                for i in cutlass.range_constexpr(1):
+                    at = (c + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
+                    value = Float32(values[at] * weights[0])
+                    for p in cutlass.range_constexpr(1, 32):
+                        value = value + values[p * (128 + BLOCK) + at] * weights[p]
+                    value = value * scale
+                    beside = warps.exchange(value, 1)
+                    if dim & 1 == 0:
+                        own = n + i + again * (4 * (BLOCK // 8))
+                        if mine < heads:
+                            warps.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
+
+
+@cute.jit
+def renew_v41_tokens(
+    words, target, kv_pages, kv_pages_stride_0, which, low, high, cached, page_inverse, page_shift, page_size,
+    token_bytes, scales_at, scale_bytes, thread
+):
+    """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_v41_tokens`
+    does.
+    """
+    words[32] = words[32] >> ((thread & 3) >> 1) * 8
+    words[33] = words[33] >> ((thread & 3) >> 1) * 8
+    words[34] = words[34] >> ((thread & 3) >> 1) * 8
+    words[35] = words[35] >> ((thread & 3) >> 1) * 8
+    token_0 = warps.shuffle(low, thread >> 2 & 31)
+    inside_0 = (token_0 >= 0) & (token_0 < cached)
+    chosen_0 = Int32(cutlass.select_(inside_0, token_0, 0))
+    page_0 = warps.mul_hi(
+        chosen_0.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_0 = chosen_0 - page_0 * page_size
+    values = kv_pages + Int64(page_0) * kv_pages_stride_0 + (
+        slot_0 * token_bytes + ((thread & 3) * 16 + which * 256)
+    )
+    exponent_0_0 = words[32].to(Int32) & 255
+    factor_0_0 = cutlass.select_(exponent_0_0 == 255, 2143289344, cutlass.max(exponent_0_0 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, thread >> 2, (thread & 3) * 16, (TILE, DIMS), 128).iterator,
+        warps.piece(target, 8, thread >> 2, (thread & 3) * 16 + 8, (TILE, DIMS), 128).iterator, words, 0,
+        factor_0_0
+    )
+    warps.load_vector(words, 0, 4, values, inside_0)
+    warps.sync_warp()
+    exponent_0_1 = words[32].to(Int32) >> 16 & 255
+    factor_0_1 = cutlass.select_(exponent_0_1 == 255, 2143289344, cutlass.max(exponent_0_1 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, thread >> 2, 64 + (thread & 3) * 16, (TILE, DIMS), 128).iterator,
+        warps.piece(target, 8, thread >> 2, 64 + (thread & 3) * 16 + 8, (TILE, DIMS), 128).iterator, words, 4,
+        factor_0_1
+    )
+    warps.load_vector(words, 4, 4, values + 64, inside_0)
+    warps.sync_warp()
+    exponent_0_2 = words[33].to(Int32) & 255
+    factor_0_2 = cutlass.select_(exponent_0_2 == 255, 2143289344, cutlass.max(exponent_0_2 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, thread >> 2, 128 + (thread & 3) * 16, (TILE, DIMS), 128).iterator,
+        warps.piece(target, 8, thread >> 2, 128 + (thread & 3) * 16 + 8, (TILE, DIMS), 128).iterator, words,
+        8, factor_0_2
+    )
+    warps.load_vector(words, 8, 4, values + 128, inside_0)
+    warps.sync_warp()
+    exponent_0_3 = words[33].to(Int32) >> 16 & 255
+    factor_0_3 = cutlass.select_(exponent_0_3 == 255, 2143289344, cutlass.max(exponent_0_3 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, thread >> 2, 192 + (thread & 3) * 16, (TILE, DIMS), 128).iterator,
+        warps.piece(target, 8, thread >> 2, 192 + (thread & 3) * 16 + 8, (TILE, DIMS), 128).iterator, words,
+        12, factor_0_3
+    )
+    warps.load_vector(words, 12, 4, values + 192, inside_0)
+    warps.sync_warp()
+    # After all uses of the ones before, so that they can take their registers; the place is found again.
+    token_of_scales_0 = warps.shuffle(low, thread >> 2 & 31)
+    inside_of_scales_0 = (token_of_scales_0 >= 0) & (token_of_scales_0 < cached)
+    chosen_of_scales_0 = Int32(cutlass.select_(inside_of_scales_0, token_of_scales_0, 0))
+    page_of_scales_0 = warps.mul_hi(
+        chosen_of_scales_0.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_of_scales_0 = chosen_of_scales_0 - page_of_scales_0 * page_size
+    of_token = kv_pages + Int64(page_of_scales_0) * kv_pages_stride_0 + (
+        scales_at + slot_of_scales_0 * scale_bytes + which * 8
+    )
+    warps.load_vector(words, 32, 2, of_token, inside_of_scales_0)
+    token_1 = warps.shuffle(high, thread >> 2 & 31)
+    inside_1 = (token_1 >= 0) & (token_1 < cached)
+    chosen_1 = Int32(cutlass.select_(inside_1, token_1, 0))
+    page_1 = warps.mul_hi(
+        chosen_1.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_1 = chosen_1 - page_1 * page_size
+    values = kv_pages + Int64(page_1) * kv_pages_stride_0 + (
+        slot_1 * token_bytes + ((thread & 3) * 16 + which * 256)
+    )
+    exponent_1_0 = words[34].to(Int32) & 255
+    factor_1_0 = cutlass.select_(exponent_1_0 == 255, 2143289344, cutlass.max(exponent_1_0 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + (thread >> 2), (thread & 3) * 16, (TILE, DIMS), 128).iterator,
+        warps.piece(target, 8, 32 + (thread >> 2), (thread & 3) * 16 + 8, (TILE, DIMS), 128).iterator, words,
+        16, factor_1_0
+    )
+    warps.load_vector(words, 16, 4, values, inside_1)
+    warps.sync_warp()
+    exponent_1_1 = words[34].to(Int32) >> 16 & 255
+    factor_1_1 = cutlass.select_(exponent_1_1 == 255, 2143289344, cutlass.max(exponent_1_1 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + (thread >> 2), 64 + (thread & 3) * 16, (TILE, DIMS), 128).iterator,
+        warps.piece(target, 8, 32 + (thread >> 2), 64 + (thread & 3) * 16 + 8, (TILE, DIMS), 128).iterator,
+        words, 20, factor_1_1
+    )
+    warps.load_vector(words, 20, 4, values + 64, inside_1)
+    warps.sync_warp()
+    exponent_1_2 = words[35].to(Int32) & 255
+    factor_1_2 = cutlass.select_(exponent_1_2 == 255, 2143289344, cutlass.max(exponent_1_2 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + (thread >> 2), 128 + (thread & 3) * 16, (TILE, DIMS), 128).iterator,
+        warps.piece(target, 8, 32 + (thread >> 2), 128 + (thread & 3) * 16 + 8, (TILE, DIMS), 128).iterator,
+        words, 24, factor_1_2
+    )
+    warps.load_vector(words, 24, 4, values + 128, inside_1)
+    warps.sync_warp()
+    exponent_1_3 = words[35].to(Int32) >> 16 & 255
+    factor_1_3 = cutlass.select_(exponent_1_3 == 255, 2143289344, cutlass.max(exponent_1_3 << 23, 4194304))
+    warps.store_fp8(
+        warps.piece(target, 8, 32 + (thread >> 2), 192 + (thread & 3) * 16, (TILE, DIMS), 128).iterator,
+        warps.piece(target, 8, 32 + (thread >> 2), 192 + (thread & 3) * 16 + 8, (TILE, DIMS), 128).iterator,
+        words, 28, factor_1_3
+    )
+    warps.load_vector(words, 28, 4, values + 192, inside_1)
+    warps.sync_warp()
+    # After all uses of the ones before, so that they can take their registers; the place is found again.
+    token_of_scales_1 = warps.shuffle(high, thread >> 2 & 31)
+    inside_of_scales_1 = (token_of_scales_1 >= 0) & (token_of_scales_1 < cached)
+    chosen_of_scales_1 = Int32(cutlass.select_(inside_of_scales_1, token_of_scales_1, 0))
+    page_of_scales_1 = warps.mul_hi(
+        chosen_of_scales_1.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_of_scales_1 = chosen_of_scales_1 - page_of_scales_1 * page_size
+    of_token = kv_pages + Int64(page_of_scales_1) * kv_pages_stride_0 + (
+        scales_at + slot_of_scales_1 * scale_bytes + which * 8
+    )
+    warps.load_vector(words, 34, 2, of_token, inside_of_scales_1)
+
+
+@cute.jit
+def load_v41_tokens(
+    words, kv_pages, kv_pages_stride_0, which, low, high, cached, page_inverse, page_shift, page_size,
+    token_bytes, scales_at, scale_bytes, thread
+):
+    """Read slice `which`, `dims` dims, of a tile's tokens into registers; zeros where an id names no row."""
+    holder = thread >> 2 & 31
+    token_0 = warps.shuffle(low, holder)
+    inside_0 = (token_0 >= 0) & (token_0 < cached)
+    chosen_0 = Int32(cutlass.select_(inside_0, token_0, 0))
+    page_0 = warps.mul_hi(
+        chosen_0.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_0 = chosen_0 - page_0 * page_size
+    values = kv_pages + Int64(page_0) * kv_pages_stride_0 + (
+        slot_0 * token_bytes + ((thread & 3) * 16 + which * 256)
+    )
+    warps.load_vector(words, 0, 4, values, inside_0)
+    warps.sync_warp()
+    warps.load_vector(words, 4, 4, values + 64, inside_0)
+    warps.sync_warp()
+    warps.load_vector(words, 8, 4, values + 128, inside_0)
+    warps.sync_warp()
+    warps.load_vector(words, 12, 4, values + 192, inside_0)
+    warps.sync_warp()
+    # After all uses of the ones before, so that they can take their registers; the place is found again.
+    token_of_scales_0 = warps.shuffle(low, holder)
+    inside_of_scales_0 = (token_of_scales_0 >= 0) & (token_of_scales_0 < cached)
+    chosen_of_scales_0 = Int32(cutlass.select_(inside_of_scales_0, token_of_scales_0, 0))
+    page_of_scales_0 = warps.mul_hi(
+        chosen_of_scales_0.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_of_scales_0 = chosen_of_scales_0 - page_of_scales_0 * page_size
+    of_token = kv_pages + Int64(page_of_scales_0) * kv_pages_stride_0 + (
+        scales_at + slot_of_scales_0 * scale_bytes + which * 8
+    )
+    warps.load_vector(words, 32, 2, of_token, inside_of_scales_0)
+    token_1 = warps.shuffle(high, holder)
+    inside_1 = (token_1 >= 0) & (token_1 < cached)
+    chosen_1 = Int32(cutlass.select_(inside_1, token_1, 0))
+    page_1 = warps.mul_hi(
+        chosen_1.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_1 = chosen_1 - page_1 * page_size
+    values = kv_pages + Int64(page_1) * kv_pages_stride_0 + (
+        slot_1 * token_bytes + ((thread & 3) * 16 + which * 256)
+    )
+    warps.load_vector(words, 16, 4, values, inside_1)
+    warps.sync_warp()
+    warps.load_vector(words, 20, 4, values + 64, inside_1)
+    warps.sync_warp()
+    warps.load_vector(words, 24, 4, values + 128, inside_1)
+    warps.sync_warp()
+    warps.load_vector(words, 28, 4, values + 192, inside_1)
+    warps.sync_warp()
+    # After all uses of the ones before, so that they can take their registers; the place is found again.
+    token_of_scales_1 = warps.shuffle(high, holder)
+    inside_of_scales_1 = (token_of_scales_1 >= 0) & (token_of_scales_1 < cached)
+    chosen_of_scales_1 = Int32(cutlass.select_(inside_of_scales_1, token_of_scales_1, 0))
+    page_of_scales_1 = warps.mul_hi(
+        chosen_of_scales_1.to(cutlass.Uint32) << 2, page_inverse.to(cutlass.Uint32)
+    ).to(Int32) >> page_shift
+    slot_of_scales_1 = chosen_of_scales_1 - page_of_scales_1 * page_size
+    of_token = kv_pages + Int64(page_of_scales_1) * kv_pages_stride_0 + (
+        scales_at + slot_of_scales_1 * scale_bytes + which * 8
+    )
+    warps.load_vector(words, 34, 2, of_token, inside_of_scales_1)
+
+
+@cute.jit
+def attend(
+    q_rows: cute.Pointer, indices: cute.Pointer, extra_indices: cute.Pointer, attn_sink: cute.Pointer,
+    out: cute.Pointer, lse: cute.Pointer, inboxes: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    empty_lse: Float32, cached: Int32, extra_cached: Int32, heads: Int32, q_rows_stride_t: Int32,
+    q_rows_stride_h: Int32, indices_stride: Int32, extra_indices_stride: Int32, out_stride_t: Int32,
+    out_stride_h: Int32, lse_stride: Int32, q_s: cute.Pointer, ckv_s: cute.Pointer, p_s: cute.Pointer,
+    red_s: cute.Pointer, x_s: cute.Pointer, o_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer,
+    x_full: cute.Pointer, bx: Int32, rank: Int32, row: Int32, head0: Int32, which: Int32, split: Int32,
+    splits_of_row: Int32, extra_end: Int32, end: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, known: Int32, of_extra: Boolean, thread: Int32, lane: Int32
+):
+    """Queries, both products, softmax, merge, output."""
+    qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
+    qk_nope_b = QK_NOPE.operand_b(q_s, BLOCK, DIMS, 1, 128)
+    pv_a = PV.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
+    pv_b = PV.operand_b(p_s, TILE, BLOCK, 1, 32)
+    scores = QK_NOPE.accumulators()
+    acc = PV.accumulators()
+    sums = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    top = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    sinks = cute.make_rmem_tensor(BLOCK // 8, Float32)
+    worker = thread
+    load_sinks(sinks, attn_sink, head0, heads, worker)
+    load_queries(q_s, q_rows, q_rows_stride_t, q_rows_stride_h, row, head0, which * DIMS, heads, worker)
+    cute.arch.fence_proxy("async.shared", space="cta")
+    cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+    acc.fill(0.0)
+    sums.fill(0.0)
+    peak.fill(-Float32.inf)
+    cute.arch.cluster_wait()
+    for turn in cutlass.range(turns, unroll=1):
+        in_low, in_high, live = vote(low, high, known)
+        of_extra = split + (turn + 1) * splits_of_row >= scalars.ceildiv(end, TILE)
+        known = cached
+        if of_extra:
+            known = extra_cached
+            low, high = read_ids(
+                extra_indices, extra_indices_stride, row,
+                split + (turn + 1) * splits_of_row - scalars.ceildiv(end, TILE), extra_end, lane
+            )
+        else:
+            low, high = read_ids(indices, indices_stride, row, split + (turn + 1) * splits_of_row, end, lane)
+        if live:
+            cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
+            # S^T = K Q^T
+            warpgroup.fence()
+            QK_NOPE.multiply(
+                qk_nope_a[None, None, None, it % STAGES, 0, 0], qk_nope_b[None, None, None, 0, 0, 0], scores,
+                False
+            )
+            warpgroup.commit_group()
+            warpgroup.wait_group(0)
+            if worker == 0:
+                cute.arch.mbarrier_arrive_and_expect_tx(x_full + it % 2, BLOCK // 8 * 2048)
+            send_scores(scores, x_s + it % 2 * (BLOCK // 8 * 512), x_full + it % 2, rank, worker)
+            cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
+            add_scores(scores, x_s + it % 2 * (BLOCK // 8 * 512), worker)
+            mask_scores(scores, in_low, in_high, sm_scale, worker)
+            leave_maxima(red_s, scores, worker)
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+            join_maxima(top, red_s, worker)
+            online_softmax(scores, sums, acc, peak, top)
+            store_weights(p_s, scores, worker)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+            # O^T += K^T P^T
+            warpgroup.fence()
+            PV.multiply(pv_a[None, None, None, it % STAGES, 0, 0], pv_b[None, None, None, 0, 0, 0], acc, True)
+            warpgroup.commit_group()
+            warpgroup.wait_group(0)
+            cute.arch.mbarrier_arrive(kv_empty + it % STAGES)
+            it = it + 1
+    leave_sums(red_s, sums, worker)
+    cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+    join_sums(top, red_s, worker)
+    normalise(acc, top, peak)
+    first = bx * splits_of_row * SLICES + which
+    if splits_of_row > 1:
+        # The CTAs that hold this slice trade rows of O, so that each merges its share of them.
+        send_parts(acc, top, inboxes, first, split, splits_of_row, worker)
+        inbox.collect(
+            o_s, inboxes + (first + split * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)),
+            LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK), worker, ATTEND_THREADS
+        )
+        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+    else:
+        keep_parts(o_s, acc, top, worker)
+        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+    merge_rows(
+        out, out_stride_t, out_stride_h, lse, lse_stride, o_s, sinks, row, head0, split, splits_of_row, which,
+        lse_scale, empty_lse, heads, worker
+    )
+
+
+@cute.jit
+def gather(
+    kv_pages: cute.Pointer, indices: cute.Pointer, extra_kv_pages: cute.Pointer, extra_indices: cute.Pointer,
+    cached: Int32, page_inverse: Int32, page_shift: Int32, page_size: Int32, token_bytes: Int32,
+    scales_at: Int32, scale_bytes: Int32, extra_cached: Int32, extra_page_inverse: Int32,
+    extra_page_shift: Int32, extra_page_size: Int32, extra_token_bytes: Int32, extra_scales_at: Int32,
+    extra_scale_bytes: Int32, kv_pages_stride: Int32, indices_stride: Int32, extra_kv_pages_stride: Int32,
+    extra_indices_stride: Int32, ckv_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer,
+    row: Int32, which: Int32, split: Int32, splits_of_row: Int32, extra_end: Int32, end: Int32, turns: Int32,
+    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, known: Int32,
+    of_extra: Boolean, thread: Int32, lane: Int32
+):
+    """Selected rows into the ring."""
+    words = cute.make_rmem_tensor(2 * (DIMS // 16 + DIMS // 128), cutlass.Uint32)
+    worker = thread % 128
+    # As the words of a tile are written, those of the next one take their place.
+    holds = Boolean(False)
+    for turn in cutlass.range(turns + 1, unroll=1):
+        in_low, in_high, live = vote(low, high, known)
+        now_low = Int32(low)
+        now_high = Int32(high)
+        now_extra = of_extra
+        of_extra = split + (turn + 1) * splits_of_row >= scalars.ceildiv(end, TILE)
+        known = cached
+        if of_extra:
+            known = extra_cached
+            low, high = read_ids(
+                extra_indices, extra_indices_stride, row,
+                split + (turn + 1) * splits_of_row - scalars.ceildiv(end, TILE), extra_end, lane
+            )
+        else:
+            low, high = read_ids(indices, indices_stride, row, split + (turn + 1) * splits_of_row, end, lane)
+        if live | (turn == turns):
+            if holds:
+                cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+                if now_extra:
+                    renew_v41_tokens(
+                        words, ckv_s + it % STAGES * (TILE * DIMS), extra_kv_pages, extra_kv_pages_stride,
+                        which, now_low, now_high, extra_cached, extra_page_inverse, extra_page_shift,
+                        extra_page_size, extra_token_bytes, extra_scales_at, extra_scale_bytes, worker
+                    )
+                else:
+                    renew_v41_tokens(
+                        words, ckv_s + it % STAGES * (TILE * DIMS), kv_pages, kv_pages_stride, which, now_low,
+                        now_high, cached, page_inverse, page_shift, page_size, token_bytes, scales_at,
+                        scale_bytes, worker
+                    )
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.mbarrier_arrive(kv_full + it % STAGES)
+                it = it + 1
+            else:
+                if now_extra:
+                    load_v41_tokens(
+                        words, extra_kv_pages, extra_kv_pages_stride, which, now_low, now_high, extra_cached,
+                        extra_page_inverse, extra_page_shift, extra_page_size, extra_token_bytes,
+                        extra_scales_at, extra_scale_bytes, worker
+                    )
+                else:
+                    load_v41_tokens(
+                        words, kv_pages, kv_pages_stride, which, now_low, now_high, cached, page_inverse,
+                        page_shift, page_size, token_bytes, scales_at, scale_bytes, worker
+                    )
+            holds = live
+    cute.arch.cluster_wait()
+
+
+@cute.kernel
+def sparse_mla__cutedsl_sm90a__any_v41_bt64_st2_cl2_sl2_hb16(
+    q_rows: cute.Pointer, kv_pages: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer,
+    extra_kv_pages: cute.Pointer, extra_indices: cute.Pointer, extra_topk_length: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, inboxes: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
+    page_shift: Int32, page_size: Int32, token_bytes: Int32, scales_at: Int32, scale_bytes: Int32,
+    has_extra_lengths: Int32, extra_cached: Int32, extra_page_inverse: Int32, extra_page_shift: Int32,
+    extra_page_size: Int32, extra_token_bytes: Int32, extra_scales_at: Int32, extra_scale_bytes: Int32,
+    splits: Int32, t: Int32, heads: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32, pages: Int32,
+    page_bytes: Int32, kv_pages_stride: Int32, topk: Int32, indices_stride: Int32, extra_pages: Int32,
+    extra_page_bytes: Int32, extra_kv_pages_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, inbox_words: Int32
+):
+    shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    q_s = shared.q_s.data_ptr()
+    ckv_s = shared.ckv_s.data_ptr()
+    p_s = shared.p_s.data_ptr()
+    red_s = shared.red_s.data_ptr()
+    x_s = shared.x_s.data_ptr()
+    kv_full = shared.kv_full.data_ptr()
+    kv_empty = shared.kv_empty.data_ptr()
+    x_full = shared.x_full.data_ptr()
+    o_s = cute.recast_ptr(ckv_s, dtype=Float32)
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    lane = cute.arch.lane_idx()
+    bx, rank, part = cute.arch.block_idx()
+    bx = cute.arch.make_warp_uniform(bx)
+    row = bx // scalars.ceildiv(heads, BLOCK)
+    head0 = bx % scalars.ceildiv(heads, BLOCK) * BLOCK
+    # The CTAs of a slice group have consecutive ranks and walk the same tiles.
+    which = rank % SLICES
+    split = part + rank // SLICES
+    splits_of_row = splits // SLICES
+    extra_end = Int32(extra_topk)
+    end = Int32(topk)
+    turns = Int32(0)
+    turns = (
+        scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits_of_row - 1
+    ) // splits_of_row
+    it = Int32(0)
+    low = Int32(0)
+    high = Int32(0)
+    in_low = Int32(0)
+    in_high = Int32(0)
+    live = Boolean(False)
+    known = Int32(0)
+    of_extra = Boolean(False)
+    if warp == 0:
+        with cute.arch.elect_one():
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(kv_full + i, 128)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(kv_empty + i, 128)
+            for i in cutlass.range_constexpr(2):
+                cute.arch.mbarrier_init(x_full + i, 1)
+            cute.arch.mbarrier_init_fence()
+    cute.arch.sync_threads()
+    # The other CTAs' barriers must stand before anything is sent to them.
+    cute.arch.cluster_arrive_relaxed()
+    cute.arch.griddepcontrol_launch_dependents()
+    cute.arch.griddepcontrol_wait()
+    if has_extra_lengths != 0:
+        extra_end = cutlass.max(cutlass.min(extra_topk_length[row], extra_topk), 0)
+        turns = (
+            scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits_of_row - 1
+        ) // splits_of_row
+    if has_lengths != 0:
+        end = cutlass.max(cutlass.min(topk_length[row], topk), 0)
+        turns = (
+            scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits_of_row - 1
+        ) // splits_of_row
+    of_extra = split >= scalars.ceildiv(end, TILE)
+    known = cached
+    if of_extra:
+        known = extra_cached
+        low, high = read_ids(
+            extra_indices, extra_indices_stride, row, split - scalars.ceildiv(end, TILE), extra_end, lane
+        )
+    else:
+        low, high = read_ids(indices, indices_stride, row, split, end, lane)
+    if warp < 4:
+        attend(
+            q_rows, indices, extra_indices, attn_sink, out, lse, inboxes, sm_scale, lse_scale, empty_lse,
+            cached, extra_cached, heads, q_rows_stride_t, q_rows_stride_h, indices_stride,
+            extra_indices_stride, out_stride_t, out_stride_h, lse_stride, q_s, ckv_s, p_s, red_s, x_s, o_s,
+            kv_full, kv_empty, x_full, bx, rank, row, head0, which, split, splits_of_row, extra_end, end,
+            turns, it, low, high, in_low, in_high, live, known, of_extra, thread, lane
+        )
+    else:
+        gather(
+            kv_pages, indices, extra_kv_pages, extra_indices, cached, page_inverse, page_shift, page_size,
+            token_bytes, scales_at, scale_bytes, extra_cached, extra_page_inverse, extra_page_shift,
+            extra_page_size, extra_token_bytes, extra_scales_at, extra_scale_bytes, kv_pages_stride,
+            indices_stride, extra_kv_pages_stride, extra_indices_stride, ckv_s, kv_full, kv_empty, row, which,
+            split, splits_of_row, extra_end, end, turns, it, low, high, in_low, in_high, live, known,
+            of_extra, thread, lane
+        )
+
+
+@cute.jit
+def program(
+    q_rows: cute.Pointer, kv_pages: cute.Pointer, indices: cute.Pointer, topk_length: cute.Pointer,
+    extra_kv_pages: cute.Pointer, extra_indices: cute.Pointer, extra_topk_length: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, inboxes: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, empty_lse: Float32, has_lengths: Int32, cached: Int32, page_inverse: Int32,
+    page_shift: Int32, page_size: Int32, token_bytes: Int32, scales_at: Int32, scale_bytes: Int32,
+    has_extra_lengths: Int32, extra_cached: Int32, extra_page_inverse: Int32, extra_page_shift: Int32,
+    extra_page_size: Int32, extra_token_bytes: Int32, extra_scales_at: Int32, extra_scale_bytes: Int32,
+    splits: Int32, t: Int32, heads: Int32, q_rows_stride_t: Int32, q_rows_stride_h: Int32, pages: Int32,
+    page_bytes: Int32, kv_pages_stride: Int32, topk: Int32, indices_stride: Int32, extra_pages: Int32,
+    extra_page_bytes: Int32, extra_kv_pages_stride: Int32, extra_topk: Int32, extra_indices_stride: Int32,
+    out_stride_t: Int32, out_stride_h: Int32, lse_stride: Int32, inbox_words: Int32
+):
+    kernel = sparse_mla__cutedsl_sm90a__any_v41_bt64_st2_cl2_sl2_hb16(
+        q_rows, kv_pages, indices, topk_length, extra_kv_pages, extra_indices, extra_topk_length, attn_sink,
+        out, lse, inboxes, sm_scale, lse_scale, empty_lse, has_lengths, cached, page_inverse, page_shift,
+        page_size, token_bytes, scales_at, scale_bytes, has_extra_lengths, extra_cached, extra_page_inverse,
+        extra_page_shift, extra_page_size, extra_token_bytes, extra_scales_at, extra_scale_bytes, splits, t,
+        heads, q_rows_stride_t, q_rows_stride_h, pages, page_bytes, kv_pages_stride, topk, indices_stride,
+        extra_pages, extra_page_bytes, extra_kv_pages_stride, extra_topk, extra_indices_stride, out_stride_t,
+        out_stride_h, lse_stride, inbox_words
+    )
+    kernel.launch(
+        grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 2, 1), min_blocks_per_mp=2,
+        preferred_smem_carveout=100
+    )

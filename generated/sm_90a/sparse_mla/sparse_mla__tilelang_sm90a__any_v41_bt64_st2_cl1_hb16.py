@@ -1,0 +1,906 @@
+"""sparse_mla__tilelang_sm90a__any_v41_bt64_st2_cl1_hb16
+
+Generated from dsl_kernels/kernels/sparse_mla and what all kernels share in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: heads=any, kv=v41, tile=64, stages=2, cluster=1, block=16.
+
+  gather         unpack         attend
+  warps 12..15   warps 4..11    warps 0..3
+  |==== raw ====>|              |   raw_s scale_s, ring of 3; cp_async -> threads
+  |              |===== kv ====>|   ckv_s, ring of 2; threads -> wgmma
+
+roles
+  attend     threads 0..127, 224 registers  queries, both products, softmax, merge, output
+  unpack     threads 128..383, 104 registers  staged tokens to bf16 rows
+  gather     threads 384..511, 80 registers  selected tokens as they are
+buffers
+  q_s        16x512 bfloat16, shared, 128-byte swizzle
+  ckv_s      2 stages of 64x512 bfloat16, shared, 128-byte swizzle
+  p_s        64x16 bfloat16, shared, 32-byte swizzle
+  red_s      16x4 float32, shared
+  raw_s      3 stages of 32x128 int32, shared, 128-byte swizzle
+  scale_s    3 stages of 32x4 int32, shared
+  last_s     1 int32, shared
+  scores     64x16 float32, registers of attend
+  acc        512x16 float32, registers of attend
+  sums       128x4 float32, registers of attend
+  top        128x4 float32, registers of attend
+  peak       128x4 float32, registers of attend
+pipelines
+  raw: gather (cp_async) ==[raw_s scale_s: 3-slot ring]==> unpack (threads)
+    full  x128: gather hardware arrives per thread
+      unpack: wait full
+    empty x256: gather wait empty
+      unpack: arrive empty
+  kv: unpack (threads) ==[ckv_s: 2-slot ring]==> attend (wgmma)
+    full  x256: unpack fence.proxy.async, arrive full
+      attend: wait full
+    empty x128: unpack wait empty
+      attend: wgmma wait, arrive empty
+  named barrier attend: attend
+totals: 512 threads, 200532 of 232448 bytes of shared memory, grid (t * ceildiv(heads, 16), splits)
+"""
+import tilelang.language as T
+from tilelang.layout import make_full_bank_swizzled_layout, make_quarter_bank_swizzled_layout
+
+from dsl_kernels.device.tilelang import grid, scalars, symbols, warps, wgmma
+from dsl_kernels.kernels.sparse_mla import tilelang as leaf
+
+PASS_CONFIGS = leaf.PASS_CONFIGS
+# Where it is not zero, all CTAs run at once.
+RESIDENT = "all_resident"
+
+TILE = 64  # tokens a tile
+STAGES = 2  # gathered tiles in flight
+BLOCK = 16  # heads of a CTA; 0: all, at most 32; 64: so many, on M instead of N
+STAGED_HALVES = 3
+DIMS = 512
+ATTEND_BARRIER = 1
+ATTEND_THREADS = 128
+OWN_COLUMNS = 4
+LOG2_E = 1.4426950408889634
+OWN_SCORES = 8
+OWN_OUTPUTS = 64
+LATENT_DIM = 512
+
+
+@T.macro
+def read_ids(low: T.Ref, high: T.Ref, indices, row, tile, end, lane):
+    """Ids `lane` and `lane` + 32 of a tile of a query; -1 in place of those from number `end` on."""
+    first = tile * 64 + lane
+    low = warps.load_or(indices[row, first], first < end, -1)
+    high = warps.load_or(indices[row, (first + 32)], first + 32 < end, -1)
+
+
+@T.macro
+def load_queries(target, q, row, head0, heads, thread):
+    """Columns `first` on of a block of heads of one query."""
+    held = T.alloc_local((32,), "uint32")
+    # All reads before the first write, which a compiler would not move them past.
+    for i in T.unroll(8):
+        item = i * 128 + thread
+        warps.load_vector(
+            held, i * 4, 4, q[row, head0 + T.truncdiv(item, DIMS // 8), T.truncmod(item, DIMS // 8) * 8],
+            item < T.min(BLOCK, heads - head0) * (DIMS // 8)
+        )
+    for i in T.unroll(8):
+        item = i * 128 + thread
+        if item < BLOCK * (DIMS // 8):
+            warps.store_vector(
+                held, i * 4, target[T.truncdiv(item, DIMS // 8), T.truncmod(item, DIMS // 8) * 8]
+            )
+
+
+@T.macro
+def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, cached):
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+    every role.
+    """
+    in_low = warps.ballot((low >= 0) & (low < cached))
+    in_high = warps.ballot((high >= 0) & (high < cached))
+    live = in_low | in_high != 0
+
+
+@T.macro
+def mask_scores(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
+    valid id.
+    """
+    own = T.if_then_else(thread < 64, low, high) >> (
+        T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
+    )
+    scale = sm_scale * LOG2_E
+    valid_0 = own & 1 != 0
+    for group in T.unroll(OWN_SCORES // 4):
+        scores[group * 4] = T.if_then_else(valid_0, scores[group * 4] * scale, -T.infinity("float32"))
+        scores[group * 4 + 1] = T.if_then_else(valid_0, scores[group * 4 + 1] * scale, -T.infinity("float32"))
+    valid_1 = own >> 8 & 1 != 0
+    for group in T.unroll(OWN_SCORES // 4):
+        scores[group * 4 + 2] = T.if_then_else(valid_1, scores[group * 4 + 2] * scale, -T.infinity("float32"))
+        scores[group * 4 + 1 + 2] = T.if_then_else(
+            valid_1, scores[group * 4 + 1 + 2] * scale, -T.infinity("float32")
+        )
+
+
+@T.macro
+def leave_maxima(red, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = T.alloc_local((OWN_SCORES // 2,), "float32")
+    for group in T.unroll(OWN_SCORES // 4):
+        own = T.max(scores[group * 4], scores[group * 4 + 2])
+        over_4 = T.max(own, warps.exchange(own, 4))
+        over_8 = T.max(over_4, warps.exchange(over_4, 8))
+        over_16 = T.max(over_8, warps.exchange(over_8, 16))
+        risen[group * 2] = over_16
+        own = T.max(scores[group * 4 + 1], scores[group * 4 + 1 + 2])
+        over_4 = T.max(own, warps.exchange(own, 4))
+        over_8 = T.max(over_4, warps.exchange(over_4, 8))
+        over_16 = T.max(over_8, warps.exchange(over_8, 16))
+        risen[group * 2 + 1] = over_16
+    if T.truncmod(thread, 32) < 4:
+        for column in T.unroll(OWN_SCORES // 2):
+            red[
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                T.truncdiv(thread, 32)
+            ] = risen[column]
+
+
+@T.macro
+def join_maxima(top, red, thread):
+    """The maxima of the heads over the four warps."""
+    four = T.alloc_local((4,), "float32")
+    for column in T.unroll(OWN_COLUMNS):
+        for part in T.vectorized(4):
+            four[part] = red[
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2), 0 + part
+            ]
+        top[column] = T.max(T.max(four[0], four[1]), T.max(four[2], four[3]))
+
+
+@T.macro
+def online_softmax(scores, sums, acc, peak, top):
+    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+
+    The sums stay per thread until the end: one addition an element and no exchange between threads. To
+    rescale only where a maximum has grown by much takes a branch around O, and that costs more than it
+    saves (docs/performance.md).
+    """
+    for group in T.unroll(OWN_SCORES // 4):
+        risen = T.max(top[group * 2], peak[group * 2])
+        decay = warps.exp2(peak[group * 2] - risen)
+        peak[group * 2] = risen
+        scores[group * 4] = warps.exp2(scores[group * 4] - risen)
+        scores[group * 4 + 2] = warps.exp2(scores[group * 4 + 2] - risen)
+        sums[group * 2] = sums[group * 2] * decay + (scores[group * 4] + scores[group * 4 + 2])
+        for block in T.unroll(OWN_OUTPUTS // OWN_SCORES):
+            acc[block * OWN_SCORES + group * 4] = acc[block * OWN_SCORES + group * 4] * decay
+            acc[block * OWN_SCORES + group * 4 + 2] = acc[block * OWN_SCORES + group * 4 + 2] * decay
+        risen = T.max(top[group * 2 + 1], peak[group * 2 + 1])
+        decay = warps.exp2(peak[group * 2 + 1] - risen)
+        peak[group * 2 + 1] = risen
+        scores[group * 4 + 1] = warps.exp2(scores[group * 4 + 1] - risen)
+        scores[group * 4 + 1 + 2] = warps.exp2(scores[group * 4 + 1 + 2] - risen)
+        sums[group * 2 + 1] = sums[group * 2 + 1] * decay + (
+            scores[group * 4 + 1] + scores[group * 4 + 1 + 2]
+        )
+        for block in T.unroll(OWN_OUTPUTS // OWN_SCORES):
+            acc[block * OWN_SCORES + (group * 4 + 1)] = acc[block * OWN_SCORES + (group * 4 + 1)] * decay
+            acc[
+                block * OWN_SCORES + (group * 4 + 1) + 2
+            ] = acc[block * OWN_SCORES + (group * 4 + 1) + 2] * decay
+
+
+@T.macro
+def store_weights(target, scores, thread):
+    """Write P as bf16, as its product lies; eight heads on N lie along the rows."""
+    for pair in T.unroll(1):
+        warps.store_matrices(
+            target[
+                T.truncdiv(thread, 32) * 16 + T.truncmod(T.truncmod(thread, 32), 16),
+                pair * 16 + T.truncdiv(T.truncmod(thread, 32), 16) * 8
+            ],
+            scores, pair * 8, 4
+        )
+
+
+@T.macro
+def leave_sums(red, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = T.alloc_local((OWN_COLUMNS,), "float32")
+    for column in T.unroll(OWN_COLUMNS):
+        own = sums[column]
+        over_4 = own + warps.exchange(own, 4)
+        over_8 = over_4 + warps.exchange(over_4, 8)
+        over_16 = over_8 + warps.exchange(over_8, 16)
+        whole[column] = over_16
+    if T.truncmod(thread, 32) < 4:
+        for column in T.unroll(OWN_COLUMNS):
+            red[
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                T.truncdiv(thread, 32)
+            ] = whole[column]
+
+
+@T.macro
+def join_sums(top, red, thread):
+    """The sums of the heads over the four warps."""
+    four = T.alloc_local((4,), "float32")
+    for column in T.unroll(OWN_COLUMNS):
+        for part in T.vectorized(4):
+            four[part] = red[
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2), 0 + part
+            ]
+        top[column] = four[0] + four[1] + (four[2] + four[3])
+
+
+@T.macro
+def normalise(acc, top, peak):
+    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    for group in T.unroll(OWN_COLUMNS // 2):
+        inverse = T.if_then_else(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
+        top[group * 2] = T.if_then_else(
+            top[group * 2] > 0.0, warps.log2(top[group * 2]) + peak[group * 2], -T.infinity("float32")
+        )
+        for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            acc[block * (OWN_COLUMNS * 2) + group * 4] = acc[block * (OWN_COLUMNS * 2) + group * 4] * inverse
+            acc[
+                block * (OWN_COLUMNS * 2) + group * 4 + 2
+            ] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 2] * inverse
+        inverse = T.if_then_else(top[group * 2 + 1] > 0.0, warps.rcp_approx(top[group * 2 + 1]), 0.0)
+        top[group * 2 + 1] = T.if_then_else(
+            top[group * 2 + 1] > 0.0, warps.log2(top[group * 2 + 1]) + peak[group * 2 + 1],
+            -T.infinity("float32")
+        )
+        for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            acc[
+                block * (OWN_COLUMNS * 2) + (group * 4 + 1)
+            ] = acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1)] * inverse
+            acc[
+                block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2
+            ] = acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2] * inverse
+
+
+@T.macro
+def write_outputs(acc, top, attn_sink, out, lse, row, head0, lse_scale, empty_lse, heads, thread):
+    """The result of a row that one CTA holds whole."""
+    for group in T.unroll(OWN_COLUMNS // 2):
+        head = head0 + (T.truncdiv(group * 2, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(group * 2, 2))
+        if head < heads:
+            kept = T.if_then_else(
+                top[group * 2] > -T.infinity("float32"),
+                warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - top[group * 2]) + 1.0), 0.0
+            )
+            for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+                out[
+                    row, head,
+                    block * 64 + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4))
+                ] = T.cast((acc[block * (OWN_COLUMNS * 2) + group * 4] * kept), "bfloat16")
+                out[
+                    row, head,
+                    block * 64 + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)) + 8
+                ] = T.cast((acc[block * (OWN_COLUMNS * 2) + group * 4 + 2] * kept), "bfloat16")
+            if thread < 4:
+                lse[row, head] = T.if_then_else(
+                    top[group * 2] > -T.infinity("float32"), top[group * 2] * lse_scale, empty_lse
+                )
+        head = head0 + (
+            T.truncdiv(group * 2 + 1, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(group * 2 + 1, 2)
+        )
+        if head < heads:
+            kept = T.if_then_else(
+                top[group * 2 + 1] > -T.infinity("float32"),
+                warps.rcp_approx(warps.exp2(attn_sink[head] * LOG2_E - top[group * 2 + 1]) + 1.0), 0.0
+            )
+            for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+                out[
+                    row, head,
+                    block * 64 + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4))
+                ] = T.cast((acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1)] * kept), "bfloat16")
+                out[
+                    row, head,
+                    block * 64 + (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)) + 8
+                ] = T.cast((acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2] * kept), "bfloat16")
+            if thread < 4:
+                lse[row, head] = T.if_then_else(
+                    top[group * 2 + 1] > -T.infinity("float32"), top[group * 2 + 1] * lse_scale, empty_lse
+                )
+
+
+@T.macro
+def leave_part(acc, lses, row, head0, split, o_partial, lse_partial, thread):
+    """Write a split's normalised part of O, in the order of the threads, and its lses, for `merge_parts`."""
+    four = T.alloc_local((4,), "float32")
+    for u in T.unroll(OWN_OUTPUTS // 4):
+        four[0] = acc[u * 4]
+        four[1] = acc[u * 4 + 1]
+        four[2] = acc[u * 4 + 2]
+        four[3] = acc[u * 4 + 3]
+        for part in T.vectorized(4):
+            o_partial[row, split, head0, (T.truncdiv(thread * 4, 4) + u * 128) * 4 + part] = four[part]
+    if thread < 4:
+        for column in T.unroll(OWN_COLUMNS):
+            lse_partial[
+                row, split,
+                head0 + T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            ] = lses[column]
+
+
+@T.macro
+def merge_parts(
+    row, head0, parts, share, shares, out, lse, o_partial, lse_partial, attn_sink, lse_scale, empty_lse,
+    heads, thread
+):
+    """Join share `share` of `shares` of the dims from all parts, scale each head by what tokens keep
+    beside its sink, and store it; and the lse.
+
+    An empty part has lse = -inf and weight 0; a row without ids gives 0 and `empty_lse`.
+    """
+    base = T.alloc_local((OWN_COLUMNS,), "float32")
+    scale = T.alloc_local((OWN_COLUMNS,), "float32")
+    joined = T.alloc_local((OWN_COLUMNS,), "float32")
+    for column in T.unroll(OWN_COLUMNS):
+        base[column] = -T.infinity("float32")
+        scale[column] = 0.0
+    # Each of the lanes that have the same heads looks at some parts.
+    for p in T.unroll(T.truncdiv(T.truncmod(thread, 32), 4), parts, 8, unroll_factor=2):
+        for column in T.unroll(OWN_COLUMNS):
+            base[column] = T.max(
+                base[column],
+                lse_partial[
+                    row, p,
+                    head0 + T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+                ]
+            )
+    for column in T.unroll(OWN_COLUMNS):
+        over_4 = T.max(base[column], warps.exchange(base[column], 4))
+        over_8 = T.max(over_4, warps.exchange(over_4, 8))
+        over_16 = T.max(over_8, warps.exchange(over_8, 16))
+        base[column] = T.if_then_else(over_16 > -T.infinity("float32"), over_16, 0.0)
+    for p in T.unroll(T.truncdiv(T.truncmod(thread, 32), 4), parts, 8, unroll_factor=2):
+        for column in T.unroll(OWN_COLUMNS):
+            scale[column] = scale[column] + warps.exp2(
+                lse_partial[
+                    row, p,
+                    head0 + T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+                ] - base[column]
+            )
+    for column in T.unroll(OWN_COLUMNS):
+        over_4 = scale[column] + warps.exchange(scale[column], 4)
+        over_8 = over_4 + warps.exchange(over_4, 8)
+        over_16 = over_8 + warps.exchange(over_8, 16)
+        of_all = T.if_then_else(over_16 > 0.0, warps.log2(over_16) + base[column], -T.infinity("float32"))
+        joined[column] = T.if_then_else(of_all > -T.infinity("float32"), of_all * lse_scale, empty_lse)
+        scale[column] = T.if_then_else(over_16 > 0.0, warps.rcp_approx(over_16), 0.0) * T.if_then_else(
+            of_all > -T.infinity("float32"),
+            warps.rcp_approx(
+                warps.exp2(
+                    attn_sink[
+                        T.min(
+                            head0 + (
+                                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+                            ),
+                            heads - 1
+                        )
+                    ] * LOG2_E - of_all
+                ) + 1.0
+            ),
+            0.0
+        )
+    if (share == 0) & (thread < 4):
+        for column in T.unroll(OWN_COLUMNS):
+            if head0 + (
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            ) < heads:
+                lse[
+                    row,
+                    head0 + T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+                ] = joined[column]
+    end = T.truncdiv((share + 1) * (LATENT_DIM // 64), shares)
+    weight = T.alloc_local((OWN_COLUMNS,), "float32")
+    merged = T.alloc_local((4 * (2 * OWN_COLUMNS),), "float32")
+    four = T.alloc_local((4,), "float32")
+    for piece in T.unroll(T.truncdiv(share * (LATENT_DIM // 64), shares), end, 4, unroll_factor=1):
+        for i in T.unroll(4 * (2 * OWN_COLUMNS)):
+            merged[i] = 0.0
+        for p in T.unroll(0, parts, 1, unroll_factor=2):
+            for column in T.unroll(OWN_COLUMNS):
+                weight[column] = warps.exp2(
+                    lse_partial[
+                        row, p,
+                        head0 + T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+                    ] - base[column]
+                )
+            for v in T.unroll(4):
+                for u in T.unroll(2 * OWN_COLUMNS // 4):
+                    for part in T.vectorized(4):
+                        four[part] = o_partial[
+                            row, p, head0,
+                            (
+                                T.truncdiv(thread * 4, 4) + (
+                                    T.min(piece + v, end - 1) * (2 * OWN_COLUMNS // 4) + u
+                                ) * 128
+                            ) * 4 + part
+                        ]
+                    for e in T.unroll(4):
+                        merged[
+                            v * (2 * OWN_COLUMNS) + (u * 4 + e)
+                        ] = merged[v * (2 * OWN_COLUMNS) + (u * 4 + e)] + four[e] * weight[
+                            T.truncdiv(u * 4 + e, 4) * 2 + T.truncmod(u * 4 + e, 2)
+                        ]
+        for v in T.unroll(4):
+            if piece + v < end:
+                for i in T.unroll(2 * OWN_COLUMNS):
+                    if head0 + (
+                        T.truncdiv(
+                            T.truncdiv(i, 4) * 2 + T.truncmod(i, 2), 2
+                        ) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(
+                            T.truncdiv(i, 4) * 2 + T.truncmod(i, 2), 2
+                        )
+                    ) < heads:
+                        out[
+                            row,
+                            head0 + (
+                                T.truncdiv(
+                                    T.truncdiv(i, 4) * 2 + T.truncmod(i, 2), 2
+                                ) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(
+                                    T.truncdiv(i, 4) * 2 + T.truncmod(i, 2), 2
+                                )
+                            ),
+                            (piece + v) * 64 + (
+                                T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
+                            ) + T.truncdiv(T.truncmod(i, 4), 2) * 8 + 0
+                        ] = T.cast(
+                            (
+                                merged[v * (2 * OWN_COLUMNS) + i] * scale[
+                                    T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)
+                                ]
+                            ),
+                            "bfloat16"
+                        )
+
+
+@T.macro
+def unpack_v41_tokens_half_0(ckv, ckv_slot, raw, raw_slot, scales, scales_slot, thread):
+    """Write staged tokens as bf16 rows as `unpack_tokens` does, with a UE8M0 scale for each 32 dims."""
+    piece = thread & 3 | thread >> 1 & 4
+    own = (thread >> 4 & 12) * 2 + (thread >> 4 & 3 ^ (thread >> 2 & 1) * 5)
+    row = own
+    words = T.alloc_local((16,), "int32")
+    exponents = T.alloc_local((4,), "int32")
+    for part in T.vectorized(4):
+        exponents[part] = scales[scales_slot, own, 0 + part]
+    # All reads before the first write, which a compiler would not move them past.
+    for panel in T.unroll(4):
+        for part in T.vectorized(4):
+            words[panel * 4 + part] = raw[raw_slot, own, panel * 32 + piece * 4 + part]
+    exponent_0 = T.cast(exponents[0], "int32") >> (piece >> 1) * 8 & 255
+    factor_0 = T.if_then_else(exponent_0 == 255, 2143289344, T.max(exponent_0 << 23, 4194304))
+    warps.store_fp8(ckv[ckv_slot, row, piece * 16], ckv[ckv_slot, row, piece * 16 + 8], words, 0, factor_0)
+    exponent_1 = T.cast(exponents[1], "int32") >> (piece >> 1) * 8 & 255
+    factor_1 = T.if_then_else(exponent_1 == 255, 2143289344, T.max(exponent_1 << 23, 4194304))
+    warps.store_fp8(
+        ckv[ckv_slot, row, 128 + piece * 16], ckv[ckv_slot, row, 128 + piece * 16 + 8], words, 4, factor_1
+    )
+    exponent_2 = T.cast(exponents[2], "int32") >> (piece >> 1) * 8 & 255
+    factor_2 = T.if_then_else(exponent_2 == 255, 2143289344, T.max(exponent_2 << 23, 4194304))
+    warps.store_fp8(
+        ckv[ckv_slot, row, 256 + piece * 16], ckv[ckv_slot, row, 256 + piece * 16 + 8], words, 8, factor_2
+    )
+    exponent_3 = T.cast(exponents[3], "int32") >> (piece >> 1) * 8 & 255
+    factor_3 = T.if_then_else(exponent_3 == 255, 2143289344, T.max(exponent_3 << 23, 4194304))
+    warps.store_fp8(
+        ckv[ckv_slot, row, 384 + piece * 16], ckv[ckv_slot, row, 384 + piece * 16 + 8], words, 12, factor_3
+    )
+
+
+@T.macro
+def unpack_v41_tokens_half_1(ckv, ckv_slot, raw, raw_slot, scales, scales_slot, thread):
+    """Write staged tokens as bf16 rows as `unpack_tokens` does, with a UE8M0 scale for each 32 dims."""
+    piece = thread & 3 | thread >> 1 & 4
+    own = (thread >> 4 & 12) * 2 + (thread >> 4 & 3 ^ (thread >> 2 & 1) * 5)
+    row = 32 + own
+    words = T.alloc_local((16,), "int32")
+    exponents = T.alloc_local((4,), "int32")
+    for part in T.vectorized(4):
+        exponents[part] = scales[scales_slot, own, 0 + part]
+    # All reads before the first write, which a compiler would not move them past.
+    for panel in T.unroll(4):
+        for part in T.vectorized(4):
+            words[panel * 4 + part] = raw[raw_slot, own, panel * 32 + piece * 4 + part]
+    exponent_0 = T.cast(exponents[0], "int32") >> (piece >> 1) * 8 & 255
+    factor_0 = T.if_then_else(exponent_0 == 255, 2143289344, T.max(exponent_0 << 23, 4194304))
+    warps.store_fp8(ckv[ckv_slot, row, piece * 16], ckv[ckv_slot, row, piece * 16 + 8], words, 0, factor_0)
+    exponent_1 = T.cast(exponents[1], "int32") >> (piece >> 1) * 8 & 255
+    factor_1 = T.if_then_else(exponent_1 == 255, 2143289344, T.max(exponent_1 << 23, 4194304))
+    warps.store_fp8(
+        ckv[ckv_slot, row, 128 + piece * 16], ckv[ckv_slot, row, 128 + piece * 16 + 8], words, 4, factor_1
+    )
+    exponent_2 = T.cast(exponents[2], "int32") >> (piece >> 1) * 8 & 255
+    factor_2 = T.if_then_else(exponent_2 == 255, 2143289344, T.max(exponent_2 << 23, 4194304))
+    warps.store_fp8(
+        ckv[ckv_slot, row, 256 + piece * 16], ckv[ckv_slot, row, 256 + piece * 16 + 8], words, 8, factor_2
+    )
+    exponent_3 = T.cast(exponents[3], "int32") >> (piece >> 1) * 8 & 255
+    factor_3 = T.if_then_else(exponent_3 == 255, 2143289344, T.max(exponent_3 << 23, 4194304))
+    warps.store_fp8(
+        ckv[ckv_slot, row, 384 + piece * 16], ckv[ckv_slot, row, 384 + piece * 16 + 8], words, 12, factor_3
+    )
+
+
+@T.macro
+def copy_v41_tokens(
+    raw, raw_slot, scales, scales_slot, kv_pages, ids, cached, page_inverse, page_shift, page_size,
+    token_bytes, scales_at, scale_bytes, thread
+):
+    """Start the copies of half a tile's tokens as they are, eight threads a token; zeros where an id names
+    no row.
+    """
+    for r in T.unroll(2):
+        row = r * 16 + (thread >> 3)
+        token = warps.shuffle(ids, row)
+        inside = (token >= 0) & (token < cached)
+        chosen = T.alloc_var("int32", init=T.if_then_else(inside, token, 0))
+        page = T.cast(
+            warps.mul_hi(T.cast(chosen, "uint32") << T.uint32(2), T.cast(page_inverse, "uint32")), "int32"
+        ) >> page_shift
+        slot = chosen - page * page_size
+        for panel in T.unroll(4):
+            warps.copy16(
+                raw[raw_slot, row, panel * 32 + (thread & 7) * 4],
+                kv_pages[page, slot * token_bytes + (thread & 7) * 16 + panel * 128], inside
+            )
+        if thread & 7 == 0:
+            warps.copy16(
+                scales[scales_slot, row, 0], kv_pages[page, scales_at + slot * scale_bytes + 0], inside
+            )
+
+
+@T.macro
+def attend(
+    q_rows, indices, extra_indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
+    lse_scale, empty_lse, cached, extra_cached, all_resident, heads, splits, q_s, ckv_s, p_s, red_s, last_s,
+    kv_full, kv_empty, bx, split, row, head0, extra_end: T.Ref, end: T.Ref, turns: T.Ref, it: T.Ref,
+    low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref, of_extra: T.Ref,
+    thread, lane
+):
+    """Queries, both products, softmax, merge, output."""
+    scores = T.alloc_local((OWN_SCORES,), "float32")
+    acc = T.alloc_local((OWN_OUTPUTS,), "float32")
+    sums = T.alloc_local((OWN_COLUMNS,), "float32")
+    top = T.alloc_local((OWN_COLUMNS,), "float32")
+    peak = T.alloc_local((OWN_COLUMNS,), "float32")
+    worker = thread
+    load_queries(q_s, q_rows, row, head0, heads, worker)
+    T.fence_proxy_async()
+    T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+    T.fill(acc, 0.0)
+    T.fill(sums, 0.0)
+    T.fill(peak, -T.infinity("float32"))
+    for turn in T.serial(turns):
+        vote(in_low, in_high, live, low, high, known)
+        of_extra = split + (turn + 1) * splits >= scalars.ceildiv(end, TILE)
+        known = cached
+        if of_extra:
+            known = extra_cached
+            read_ids(
+                low, high, extra_indices, row, split + (turn + 1) * splits - scalars.ceildiv(end, TILE),
+                extra_end, lane
+            )
+        else:
+            read_ids(low, high, indices, row, split + (turn + 1) * splits, end, lane)
+        if live:
+            T.mbarrier_wait_parity(kv_full[it % STAGES], (it // STAGES) & 1)
+            # S^T = K Q^T
+            T.warpgroup_fence_operand(scores, num_regs=8)
+            T.warpgroup_arrive()
+            wgmma.multiply(
+                scores, wgmma.operand(ckv_s, it % STAGES, 0, 0, "k", 128, "bfloat16"),
+                wgmma.operand(q_s, 0, 0, 0, "k", 128, "bfloat16"), TILE, BLOCK, DIMS, "bfloat16", True
+            )
+            T.warpgroup_commit_batch()
+            T.warpgroup_fence_operand(scores, num_regs=8)
+            T.wait_wgmma(0)
+            T.warpgroup_fence_operand(scores, num_regs=8)
+            mask_scores(scores, in_low, in_high, sm_scale, worker)
+            leave_maxima(red_s, scores, worker)
+            T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+            join_maxima(top, red_s, worker)
+            online_softmax(scores, sums, acc, peak, top)
+            store_weights(p_s, scores, worker)
+            T.fence_proxy_async()
+            T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+            # O^T += K^T P^T
+            T.warpgroup_fence_operand(acc, num_regs=64)
+            T.warpgroup_arrive()
+            wgmma.multiply(
+                acc, wgmma.operand(ckv_s, it % STAGES, 0, 0, "mn", 128, "bfloat16"),
+                wgmma.operand(p_s, 0, 0, 0, "mn", 32, "bfloat16"), DIMS, BLOCK, TILE, "bfloat16", False
+            )
+            T.warpgroup_commit_batch()
+            T.warpgroup_fence_operand(acc, num_regs=64)
+            T.wait_wgmma(0)
+            T.warpgroup_fence_operand(acc, num_regs=64)
+            T.mbarrier_arrive(kv_empty[it % STAGES])
+            it = it + 1
+    leave_sums(red_s, sums, worker)
+    T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+    join_sums(top, red_s, worker)
+    normalise(acc, top, peak)
+    if splits == 1:
+        write_outputs(acc, top, attn_sink, out, lse, row, head0, lse_scale, empty_lse, heads, worker)
+    else:
+        leave_part(acc, top, row, head0, split, o_partial, lse_partial, worker)
+        merges = T.alloc_var("bool", init=True)
+        share = T.alloc_var("int32", init=split)
+        shares = T.alloc_var("int32", init=splits)
+        if all_resident != 0:
+            T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+            grid.count_in(arrivals, bx, worker)
+            grid.await_count(arrivals, bx, splits, worker)
+            T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+        else:
+            T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+            grid.take_ticket(last_s, arrivals, bx, splits, worker)
+            T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+            merges = last_s[0] == splits - 1
+            share = 0
+            shares = 1
+        if merges:
+            merge_parts(
+                row, head0, splits, share, shares, out, lse, o_partial, lse_partial, attn_sink, lse_scale,
+                empty_lse, heads, worker
+            )
+        if all_resident != 0:
+            grid.count_out(arrivals, bx, splits, worker)
+
+
+@T.macro
+def unpack(
+    indices, extra_indices, cached, extra_cached, splits, ckv_s, raw_s, scale_s, raw_full, raw_empty, kv_full,
+    kv_empty, split, row, extra_end: T.Ref, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref,
+    in_low: T.Ref, in_high: T.Ref, live: T.Ref, known: T.Ref, of_extra: T.Ref, thread, lane
+):
+    """Staged tokens to bf16 rows."""
+    worker = thread - 128
+    for turn in T.serial(turns):
+        vote(in_low, in_high, live, low, high, known)
+        of_extra = split + (turn + 1) * splits >= scalars.ceildiv(end, TILE)
+        known = cached
+        if of_extra:
+            known = extra_cached
+            read_ids(
+                low, high, extra_indices, row, split + (turn + 1) * splits - scalars.ceildiv(end, TILE),
+                extra_end, lane
+            )
+        else:
+            read_ids(low, high, indices, row, split + (turn + 1) * splits, end, lane)
+        if live:
+            T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
+            T.mbarrier_wait_parity(raw_full[it * 2 % STAGED_HALVES], (it * 2 // STAGED_HALVES) & 1)
+            unpack_v41_tokens_half_0(
+                ckv_s, it % STAGES, raw_s, it * 2 % STAGED_HALVES, scale_s, it * 2 % STAGED_HALVES, worker
+            )
+            T.mbarrier_arrive(raw_empty[it * 2 % STAGED_HALVES])
+            T.mbarrier_wait_parity(
+                raw_full[(it * 2 + 1) % STAGED_HALVES], ((it * 2 + 1) // STAGED_HALVES) & 1
+            )
+            unpack_v41_tokens_half_1(
+                ckv_s, it % STAGES, raw_s, (it * 2 + 1) % STAGED_HALVES, scale_s,
+                (it * 2 + 1) % STAGED_HALVES, worker
+            )
+            T.mbarrier_arrive(raw_empty[(it * 2 + 1) % STAGED_HALVES])
+            T.fence_proxy_async()
+            T.mbarrier_arrive(kv_full[it % STAGES])
+            it = it + 1
+
+
+@T.macro
+def gather(
+    kv_pages, indices, extra_kv_pages, extra_indices, cached, page_inverse, page_shift, page_size,
+    token_bytes, scales_at, scale_bytes, extra_cached, extra_page_inverse, extra_page_shift, extra_page_size,
+    extra_token_bytes, extra_scales_at, extra_scale_bytes, splits, raw_s, scale_s, raw_full, raw_empty, split,
+    row, extra_end: T.Ref, end: T.Ref, turns: T.Ref, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref,
+    in_high: T.Ref, live: T.Ref, known: T.Ref, of_extra: T.Ref, thread, lane
+):
+    """Selected tokens as they are."""
+    worker = thread - 384
+    for turn in T.serial(turns):
+        vote(in_low, in_high, live, low, high, known)
+        now_low = T.alloc_var("int32", init=low)
+        now_high = T.alloc_var("int32", init=high)
+        now_extra = of_extra
+        of_extra = split + (turn + 1) * splits >= scalars.ceildiv(end, TILE)
+        known = cached
+        if of_extra:
+            known = extra_cached
+            read_ids(
+                low, high, extra_indices, row, split + (turn + 1) * splits - scalars.ceildiv(end, TILE),
+                extra_end, lane
+            )
+        else:
+            read_ids(low, high, indices, row, split + (turn + 1) * splits, end, lane)
+        if live:
+            now_cached = T.alloc_var("int32", init=cached)
+            now_inverse = T.alloc_var("int32", init=page_inverse)
+            now_shift = T.alloc_var("int32", init=page_shift)
+            now_size = T.alloc_var("int32", init=page_size)
+            if now_extra:
+                now_cached = extra_cached
+                now_inverse = extra_page_inverse
+                now_shift = extra_page_shift
+                now_size = extra_page_size
+            now_token = T.alloc_var("int32", init=token_bytes)
+            now_scales = T.alloc_var("int32", init=scales_at)
+            now_scale = T.alloc_var("int32", init=scale_bytes)
+            if now_extra:
+                now_token = extra_token_bytes
+                now_scales = extra_scales_at
+                now_scale = extra_scale_bytes
+            T.mbarrier_wait_parity(raw_empty[it * 2 % STAGED_HALVES], ((it * 2 // STAGED_HALVES) & 1) ^ 1)
+            if now_extra:
+                copy_v41_tokens(
+                    raw_s, it * 2 % STAGED_HALVES, scale_s, it * 2 % STAGED_HALVES, extra_kv_pages, now_low,
+                    now_cached, now_inverse, now_shift, now_size, now_token, now_scales, now_scale, worker
+                )
+            else:
+                copy_v41_tokens(
+                    raw_s, it * 2 % STAGED_HALVES, scale_s, it * 2 % STAGED_HALVES, kv_pages, now_low,
+                    now_cached, now_inverse, now_shift, now_size, now_token, now_scales, now_scale, worker
+                )
+            T.cp_async_barrier_noinc(raw_full[it * 2 % STAGED_HALVES])
+            T.mbarrier_wait_parity(
+                raw_empty[(it * 2 + 1) % STAGED_HALVES], (((it * 2 + 1) // STAGED_HALVES) & 1) ^ 1
+            )
+            if now_extra:
+                copy_v41_tokens(
+                    raw_s, (it * 2 + 1) % STAGED_HALVES, scale_s, (it * 2 + 1) % STAGED_HALVES,
+                    extra_kv_pages, now_high, now_cached, now_inverse, now_shift, now_size, now_token,
+                    now_scales, now_scale, worker
+                )
+            else:
+                copy_v41_tokens(
+                    raw_s, (it * 2 + 1) % STAGED_HALVES, scale_s, (it * 2 + 1) % STAGED_HALVES, kv_pages,
+                    now_high, now_cached, now_inverse, now_shift, now_size, now_token, now_scales, now_scale,
+                    worker
+                )
+            T.cp_async_barrier_noinc(raw_full[(it * 2 + 1) % STAGED_HALVES])
+            it = it + 1
+
+
+def program():
+    t = T.dynamic("t")
+    heads = T.dynamic("heads")
+    q_rows_stride_t = T.dynamic("q_rows_stride_t")
+    q_rows_stride_h = T.dynamic("q_rows_stride_h")
+    pages = T.dynamic("pages")
+    page_bytes = T.dynamic("page_bytes")
+    kv_pages_stride = T.dynamic("kv_pages_stride")
+    topk = T.dynamic("topk")
+    indices_stride = T.dynamic("indices_stride")
+    extra_pages = T.dynamic("extra_pages")
+    extra_page_bytes = T.dynamic("extra_page_bytes")
+    extra_kv_pages_stride = T.dynamic("extra_kv_pages_stride")
+    extra_topk = T.dynamic("extra_topk")
+    extra_indices_stride = T.dynamic("extra_indices_stride")
+    out_stride_t = T.dynamic("out_stride_t")
+    out_stride_h = T.dynamic("out_stride_h")
+    lse_stride = T.dynamic("lse_stride")
+    splits = T.dynamic("splits")
+    padded_heads = T.dynamic("padded_heads")
+    counters = T.dynamic("counters")
+
+    @T.prim_func
+    def sparse_mla__tilelang_sm90a__any_v41_bt64_st2_cl1_hb16(
+        q_rows: T.StridedTensor((t, heads, 512), (q_rows_stride_t, q_rows_stride_h, 1), "bfloat16"),
+        kv_pages: T.StridedTensor((pages, page_bytes), (kv_pages_stride, 1), "uint8"),
+        indices: T.StridedTensor((t, topk), (indices_stride, 1), "int32"),
+        topk_length: T.Tensor((t,), "int32"),
+        extra_kv_pages: T.StridedTensor((extra_pages, extra_page_bytes), (extra_kv_pages_stride, 1), "uint8"),
+        extra_indices: T.StridedTensor((t, extra_topk), (extra_indices_stride, 1), "int32"),
+        extra_topk_length: T.Tensor((t,), "int32"),
+        attn_sink: T.Tensor((heads,), "float32"),
+        out: T.StridedTensor((t, heads, 512), (out_stride_t, out_stride_h, 1), "bfloat16"),
+        lse: T.StridedTensor((t, heads), (lse_stride, 1), "float32"),
+        o_partial: T.Tensor((t, splits, padded_heads, 512), "float32"),
+        lse_partial: T.Tensor((t, splits, padded_heads), "float32"),
+        arrivals: T.Tensor((counters,), "int32"),
+        sm_scale: T.float32,
+        lse_scale: T.float32,
+        empty_lse: T.float32,
+        has_lengths: T.int32,
+        cached: T.int32,
+        page_inverse: T.int32,
+        page_shift: T.int32,
+        page_size: T.int32,
+        token_bytes: T.int32,
+        scales_at: T.int32,
+        scale_bytes: T.int32,
+        has_extra_lengths: T.int32,
+        extra_cached: T.int32,
+        extra_page_inverse: T.int32,
+        extra_page_shift: T.int32,
+        extra_page_size: T.int32,
+        extra_token_bytes: T.int32,
+        extra_scales_at: T.int32,
+        extra_scale_bytes: T.int32,
+        all_resident: T.int32,
+    ):
+        with T.Kernel(t * T.ceildiv(heads, 16), splits, threads=512) as (bx, split):
+            T.import_source(wgmma.SOURCE + warps.SOURCE + scalars.SOURCE)
+            q_s = T.alloc_shared((BLOCK, DIMS), "bfloat16")
+            ckv_s = T.alloc_shared((STAGES, TILE, DIMS), "bfloat16")
+            p_s = T.alloc_shared((TILE, BLOCK), "bfloat16")
+            red_s = T.alloc_shared((BLOCK, 4), "float32")
+            raw_s = T.alloc_shared((STAGED_HALVES, TILE // 2, LATENT_DIM // 4), "int32")
+            scale_s = T.alloc_shared((STAGED_HALVES, TILE // 2, 4), "int32")
+            last_s = T.alloc_shared((1,), "int32")
+            T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (ckv_s, q_s)})
+            T.annotate_layout({b: make_quarter_bank_swizzled_layout(b) for b in (p_s,)})
+            raw_full = T.alloc_barrier([128] * STAGED_HALVES)
+            raw_empty = T.alloc_barrier([256] * STAGED_HALVES)
+            kv_full = T.alloc_barrier([256] * STAGES)
+            kv_empty = T.alloc_barrier([128] * STAGES)
+
+            thread = T.get_thread_binding()
+            lane = thread % 32
+            row = bx // scalars.ceildiv(heads, BLOCK)
+            head0 = bx % scalars.ceildiv(heads, BLOCK) * BLOCK
+            extra_end = T.alloc_var("int32", init=extra_topk)
+            end = T.alloc_var("int32", init=topk)
+            turns = T.alloc_var("int32", init=0)
+            turns = T.truncdiv(
+                scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits - 1, splits
+            )
+            it = T.alloc_var("int32", init=0)
+            low = T.alloc_var("int32", init=0)
+            high = T.alloc_var("int32", init=0)
+            in_low = T.alloc_var("int32", init=0)
+            in_high = T.alloc_var("int32", init=0)
+            live = T.alloc_var("bool", init=False)
+            known = T.alloc_var("int32", init=0)
+            of_extra = T.alloc_var("bool", init=False)
+            # A launch of TileLang starts when the kernel before it has ended.
+            if has_extra_lengths != 0:
+                extra_end = T.max(T.min(extra_topk_length[row], extra_topk), 0)
+                turns = T.truncdiv(
+                    scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits - 1,
+                    splits
+                )
+            if has_lengths != 0:
+                end = T.max(T.min(topk_length[row], topk), 0)
+                turns = T.truncdiv(
+                    scalars.ceildiv(end, TILE) + scalars.ceildiv(extra_end, TILE) - split + splits - 1,
+                    splits
+                )
+            of_extra = split >= scalars.ceildiv(end, TILE)
+            known = cached
+            if of_extra:
+                known = extra_cached
+                read_ids(low, high, extra_indices, row, split - scalars.ceildiv(end, TILE), extra_end, lane)
+            else:
+                read_ids(low, high, indices, row, split, end, lane)
+            if thread < 128:
+                T.set_max_nreg(224, 1)
+                attend(
+                    q_rows, indices, extra_indices, attn_sink, out, lse, o_partial, lse_partial, arrivals,
+                    sm_scale, lse_scale, empty_lse, cached, extra_cached, all_resident, heads, splits, q_s,
+                    ckv_s, p_s, red_s, last_s, kv_full, kv_empty, bx, split, row, head0, extra_end, end,
+                    turns, it, low, high, in_low, in_high, live, known, of_extra, thread, lane
+                )
+            elif thread < 384:
+                T.set_max_nreg(104, 0)
+                unpack(
+                    indices, extra_indices, cached, extra_cached, splits, ckv_s, raw_s, scale_s, raw_full,
+                    raw_empty, kv_full, kv_empty, split, row, extra_end, end, turns, it, low, high, in_low,
+                    in_high, live, known, of_extra, thread, lane
+                )
+            else:
+                T.set_max_nreg(80, 0)
+                gather(
+                    kv_pages, indices, extra_kv_pages, extra_indices, cached, page_inverse, page_shift,
+                    page_size, token_bytes, scales_at, scale_bytes, extra_cached, extra_page_inverse,
+                    extra_page_shift, extra_page_size, extra_token_bytes, extra_scales_at, extra_scale_bytes,
+                    splits, raw_s, scale_s, raw_full, raw_empty, split, row, extra_end, end, turns, it, low,
+                    high, in_low, in_high, live, known, of_extra, thread, lane
+                )
+
+    return symbols.named(sparse_mla__tilelang_sm90a__any_v41_bt64_st2_cl1_hb16, splits=splits)
