@@ -5,12 +5,11 @@
     torchrun --nproc-per-node 2 benchmarks/parallel_decode.py --cpu   # tiny sizes, gloo and the interpreter
 
 Microseconds of a step under CUDA-graph replay, on the slower rank: over the whole context on one GPU; shared,
-through NCCL, through copies of symmetric memory, and through kernels that read it; shared by gathering the
-logits; shared by selecting topk / ranks on each rank, which is inexact and whose wrong rows are counted.
-`no link` is the shared step without its exchanges; `kernels` is scoring, both selections and attention alone.
-Every point is checked first: all ranks must have the same bits, and rows whose ids differ from one GPU's are
-counted. Sequences of more than 16M tokens together share pages. A model of 4 and 8 ranks follows, labelled as
-a model.
+through NCCL, by copies of symmetric memory, by kernels that read it; shared by gathering the logits; shared
+by selecting topk / ranks on each rank, which is inexact and whose wrong rows are counted. `no link` is the
+shared step without its exchanges; `kernels` is scoring, both selections and attention alone. Every point is
+checked first: all ranks must have the same bits, and rows whose ids differ from one GPU's are counted.
+Sequences of more than 16M tokens together share pages. A model of 4 and 8 ranks follows, labelled as a model.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def read_peers(p: Probe, workload: str, first: int) -> None:
     sizes = {"ranks": len(drawn["peer_distances"]), "planes": planes, "rows": rows, "k": k}
     p.call(
         *held, entries, distances, p.dim("row", 0), p.dim("first", first), STEP,
-        *(p.dim(*size) for size in sizes.items())
+        *(p.dim(*size) for size in sizes.items()),
     )  # fmt: skip
 
 

@@ -346,7 +346,7 @@ def missing_gpus() -> str:
 
 
 def steps_on_gpus(transport, names=NAMES):
-    """Every case with one process per rank;
+    """Each case with one process per rank;
     decode steps also from a graph that was captured with other lengths."""
     found = {}
     for case in cases(names):

@@ -1,4 +1,4 @@
-"""Operands whose memory kernels read on other ranks: the language, both executors, the ops, the transports.
+"""Operands of which kernels read other ranks' memory: language, executors, ops, and the way of an exchange.
 
 The ranks are tensors of this process, allocated apart from one another; processes are in test_parallel.
 """
@@ -135,40 +135,40 @@ def test_an_index_of_no_rank_is_an_error_of_the_interpreter():
 
 
 def wrong_calls():
+    """Of each op a right call, what is wrong in its place, and the error."""
     helds = apart(2)
     outs, lses = parts(helds[0][0])
     far = distances([held for held, _ in helds], 0)
     lists = helds[0][1]
     listed = distances([planes for _, planes in helds], 0)
+    outputs = {"outs": outs, "lses": lses, "peer_distances": far}
+    entries = {"rank_entries": lists, "peer_distances": listed, "interleave": 1}
     many = torch.zeros(MOST_PEERS + 1, dtype=torch.int64)
-    entries = {"interleave": 1}
-    outputs, listing, invalid = ops.merge_peer_outputs, ops.merge_peer_entries, InvalidArgumentError
-    long_lists = torch.zeros(2, 1, merge_entries.MOST_LISTED).int()
+    long = torch.zeros(2, 1, merge_entries.MOST_LISTED, dtype=torch.int32)
+    invalid, none = InvalidArgumentError, NoVariantError
     return {
-        "int32": (outputs, (outs, lses, far.int()), {}, ArgumentTypeError, "peer_distances"),
-        "a matrix": (outputs, (outs, lses, far[None]), {}, invalid, "peer_distances"),
-        "a list": (outputs, (outs, lses, far.tolist()), {}, ArgumentTypeError, "peer_distances"),
-        "not of 16 bytes": (outputs, (outs, lses, far + 8 * (far != 0)), {}, invalid, "multiples of 16"),
-        "addresses": (outputs, (outs, lses, far + 4096), {}, invalid, "multiples of 16"),
-        "lses of more rows": (outputs, (outs, lses[:1], far), {}, invalid, "lses"),
-        "nine ranks": (outputs, (outs, lses, many), {}, NoVariantError, "ranks = 9 exceeds 8"),
-        "entries of all ranks": (listing, (lists[None], listed), entries, invalid, "rank_entries"),
-        "one plane": (listing, (lists[:1], listed), entries, invalid, "planes"),
-        "no interleave": (listing, (lists, listed), {"interleave": 0}, invalid, "interleave"),
-        "entries not of 16 bytes": (
-            listing, (lists, listed + 4 * (listed != 0)), entries, invalid, "multiples of 16",
-        ),
-        "too many entries": (
-            listing, (long_lists, listed), entries, NoVariantError, "exceeds 16384",
-        ),
-    }  # fmt: skip
+        "int32": (outputs, {"peer_distances": far.int()}, ArgumentTypeError, "peer_distances"),
+        "a matrix": (outputs, {"peer_distances": far[None]}, invalid, "peer_distances"),
+        "a list": (outputs, {"peer_distances": far.tolist()}, ArgumentTypeError, "peer_distances"),
+        "no 16 bytes": (outputs, {"peer_distances": far + 8 * (far != 0)}, invalid, "multiples of 16"),
+        "addresses": (outputs, {"peer_distances": far + 4096}, invalid, "multiples of 16"),
+        "lses of fewer rows": (outputs, {"lses": lses[:1]}, invalid, "lses"),
+        "nine ranks": (outputs, {"peer_distances": many}, none, "ranks = 9 exceeds 8"),
+        "entries of all ranks": (entries, {"rank_entries": lists[None]}, invalid, "rank_entries"),
+        "one plane": (entries, {"rank_entries": lists[:1]}, invalid, "planes"),
+        "no interleave": (entries, {"interleave": 0}, invalid, "interleave"),
+        "no 16": (entries, {"peer_distances": listed + 4 * (listed != 0)}, invalid, "multiples of 16"),
+        "too many entries": (entries, {"rank_entries": long}, none, "exceeds 16384"),
+    }
 
 
 @pytest.mark.parametrize("name", wrong_calls())
 def test_a_wrong_argument_is_named(name):
-    op, given, named, error, said = wrong_calls()[name]
+    right, wrong, error, said = wrong_calls()[name]
+    op = ops.merge_peer_outputs if "outs" in right else ops.merge_peer_entries
+    op(**right, executor="interpreter")
     with pytest.raises(error, match=said):
-        op(*given, **named, executor="interpreter")
+        op(**{**right, **wrong}, executor="interpreter")
 
 
 def test_every_rank_is_a_view_of_memory_where_it_lies():
@@ -270,15 +270,12 @@ def test_an_exchange_goes_the_way_that_is_predicted_to_be_fastest(exchange, rank
 
 
 def test_the_model_is_near_what_was_measured():
-    """Both exchanges of a step of 64 sequences of 128K tokens: the step less one that exchanges nothing."""
+    """Both exchanges of a step of 64 sequences of 128K tokens, beyond one without them (docs/parallel.md)."""
     given = [Exchange(64 * 24576), Exchange(64 * 16 * 1028)]
-    measured = {  # docs/parallel.md
-        (2, COPY): 224.4 - 206.3,
-        (2, COLLECTIVES): 258.1 - 206.3,
-        (4, COPY): 202.1 - 159.6,
-        (4, COLLECTIVES): 242.7 - 159.6,
-    }
+    measured = {
+        (2, COPY): 224.4 - 206.3, (2, COLLECTIVES): 258.1 - 206.3,
+        (4, COPY): 202.1 - 159.6, (4, COLLECTIVES): 242.7 - 159.6,
+    }  # fmt: skip
     for (ranks, way), us in measured.items():
-        assert sum(exchanges.predicted(way, exchange, ranks) for exchange in given) == pytest.approx(
-            us, rel=0.2
-        )
+        found = sum(exchanges.predicted(way, exchange, ranks) for exchange in given)
+        assert found == pytest.approx(us, rel=0.2)
