@@ -1,5 +1,4 @@
-"""The excerpts of docs/declaring.md, which reads one kernel: attention on Blackwell, where one warp issues
-all products.
+"""The excerpts of docs/declaring.md, which reads attention on Blackwell: one warp issues all products.
 
 The page shows the body of that warp, and explains every name in it: definitions of the operation as excerpts,
 names of the tile language in a table.

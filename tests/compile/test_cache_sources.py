@@ -1,5 +1,4 @@
-"""The artifact cache with the real compiler: hits, corruption, concurrency, crashes,
-failures and no-JIT mode."""
+"""The artifact cache and the real compiler: hits, corruption, concurrency, crashes, failures, no-JIT mode."""
 
 import json
 import os

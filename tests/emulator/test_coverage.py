@@ -116,8 +116,7 @@ def test_what_was_inlined_belongs_to_the_line_around_it():
      (6, (2, 2, 2), True)]
 )  # fmt: skip
 def test_rings(n, phases, empty_awaited):
-    """A ring of three wraps with the fourth fill,
-    whose wait on the empty side is the first that can block."""
+    """A ring of three wraps with the fourth fill, the first that can block on the empty side."""
     for s in interleavings(8):
         found = reach(n, interleaving=s)
         full, empty = found.rings["ring.py:10"], found.rings["ring.py:11"]
@@ -131,8 +130,7 @@ def test_rings(n, phases, empty_awaited):
 
 
 def test_an_arrival_count_that_no_wait_depends_on_is_in_the_list():
-    """Three fills with 900 arrivals too many on the empty side: no wait depends on it,
-    and coverage says why."""
+    """Three fills, 900 arrivals too many on the empty side: no wait depends on it, and coverage says so."""
     wrong = (
         RING.replace("[%r3], 1;", "[%r3], 901;")
         .replace("[%r3+8], 1;", "[%r3+8], 901;")

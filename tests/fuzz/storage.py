@@ -53,8 +53,7 @@ def fuzz_cache_corruption(count: int, seed: int) -> Counts:
 
 
 def fuzz_bundle_corruption(count: int, seed: int) -> Counts:
-    """Load a variant from a bundle after one change: of a file's bytes,
-    or of the index with its hash updated."""
+    """Load from a bundle after one change, of a file's bytes or of the index with its hash updated."""
     counts, generator = Counts(), random.Random(seed)
     with _place() as place:
         variant = _variant(place)

@@ -1,5 +1,4 @@
-"""Attention whose CTAs send their parts to one another through the grid: co-residency,
-and what a workspace keeps."""
+"""Attention whose CTAs send parts to one another through the grid: co-residency, and workspaces."""
 
 from __future__ import annotations
 

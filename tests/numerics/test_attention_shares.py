@@ -1,5 +1,4 @@
-"""Attention whose CTAs take tiles, or pairs of them, of several queries,
-on the interpreter and the emulator."""
+"""Attention whose CTAs take tiles of several queries, on the interpreter and the emulator."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ def _workload(variant: variants.Variant, tiles: int, ids: str) -> Workload:
 
 
 def _units(knobs: Mapping[str, Any], tiles: int) -> int:
-    """A query's units: on Hopper, bf16 is distributed by pairs of tiles, as for a pair of CTAs.
-    V4 has a second scope."""
+    """A query's units: pairs of tiles for bf16 on Hopper and for pairs of CTAs; V4 has a second scope."""
     tiles += -(-EXTRA // 64) if knobs["kv"] == "v4" else 0
     return -(-tiles // 2) if knobs["tile"] == 128 or (knobs["kv"] == "bf16" and "stages" in knobs) else tiles
 
@@ -133,8 +131,7 @@ def test_pairs_go_on_into_the_next_query_where_that_was_measured_faster(
 
 @pytest.mark.parametrize("block", (0, 64))
 def test_ctas_that_leave_sms_idle_are_spread_over_pairs_of_sms(block: int) -> None:
-    """Such launches wait for the kernel before; those that fill the SMs, with few tiles,
-    or not gathering bf16, do not."""
+    """Such launches wait for the kernel before; with full SMs, few tiles or a fp8 cache they do not."""
     most = 112 if block else 125
 
     def begins_behind(gpu: str = "H200", **changed: Any) -> bool:

@@ -1,5 +1,4 @@
-"""Every committed variant's PTX, executed on the CPU under several interleavings,
-equals the reference without findings."""
+"""Every committed variant's PTX, run under several interleavings, equals the reference without findings."""
 
 from __future__ import annotations
 
@@ -206,8 +205,7 @@ def test_the_command_reports_each_schedule_and_what_was_counted() -> None:
 
 
 def read_by_element():
-    """One variant per architecture, DSL, operation and form,
-    and the operands that only need 4-byte alignment."""
+    """One variant per architecture, DSL, operation and form, and its operands of 4-byte alignment."""
     found = {}
     for variant in variants.variants():
         workload = trial.workloads(variant, "tiny")[0]

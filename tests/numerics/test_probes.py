@@ -1,5 +1,4 @@
-"""Probes: absent at 0; otherwise each program computes the same bits,
-and every cycle of a warp is in one region."""
+"""Probes: absent at 0; otherwise the same bits, and every cycle of a warp in one region."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The clock: it walks every committed variant, sees what slows a kernel,
-and predicts GPUs with other rates."""
+"""The clock: it walks all committed variants, sees what slows a kernel, predicts GPUs with other rates."""
 
 from __future__ import annotations
 
@@ -203,8 +202,7 @@ def test_a_single_p_shows_where_hand_overs_are_slow():
 
 
 def test_what_a_cta_does_after_its_last_tile_is_in_its_time(monkeypatch):
-    """Of 128 units of attention the walk simulates all:
-    no other CTA hides the epilogue of one without a successor."""
+    """The walk simulates all 128 units, as no other CTA hides the epilogue of one without a successor."""
     variant = variants.get(H128)
     call = call_of(variant, t=4096, topk=2048, n=32768)
     whole = clock.predict(call, variant)
@@ -213,8 +211,7 @@ def test_what_a_cta_does_after_its_last_tile_is_in_its_time(monkeypatch):
 
 
 def test_a_cta_that_goes_on_is_paced_by_whole_queries():
-    """Its work between two queries is counted once per query,
-    though a query has twice the uses walked elsewhere."""
+    """Work between queries counts once per query, though a query has twice the uses walked elsewhere."""
     variant = variants.get(H16)
     found = clock.sm_of(call_of(variant, t=4096, topk=2048, n=32768), variant)
     taken, acquired = found.walk().clocks, found._first.acquired
@@ -255,8 +252,7 @@ def test_less_bandwidth_takes_longer_where_memory_paces():
 
 
 def test_rows_that_the_l2_holds_come_from_memory_once():
-    """1024 queries over 32,768 rows of 1,152 bytes fetch each row 64 times: an H100 took 383 us,
-    DRAM would take 700."""
+    """1024 queries over 32,768 rows fetch each row 64 times: an H100 took 383 us, DRAM would take 700."""
     variant = variants.get("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl1")
 
     def us(rows: int) -> float:
@@ -286,8 +282,7 @@ def test_the_bounds_enclose_a_prediction():
 
 
 def test_a_leaf_is_counted_as_its_first_thread_goes_through_it():
-    """With 80 keys a thread has 20 scores of each of two rows: as many exponentials,
-    and one factor per row."""
+    """With 80 keys a thread has 20 scores of each of two rows: 40 exponentials, one factor per row."""
     variant = variants.get("gqa_forward__cutedsl_sm90a__bf16_d128_n80_st2_o0_c2_w3_z2")
     kernel, _ = clock._read(variant.op, variant.arch, tuple(sorted(variant.knobs.items())), variant.backend)
     calls = [s for body in kernel.text.roles.values() for s in t.walk(body) if isinstance(s, t.Call)]
@@ -424,8 +419,7 @@ def test_explain_says_what_the_clock_makes_of_a_choice_that_nothing_measured_dec
 
 
 def test_what_loads_fill_is_waited_for_where_it_is_read() -> None:
-    """Registers are tracked one by one: of a token's 44 words a unit holds eight,
-    and the last four are scales."""
+    """Registers are tracked one by one: a unit has eight of a token's 44 words; the last four are scales."""
     variant = variants.get("sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async")
     kernel, _ = clock._read(variant.op, variant.arch, tuple(sorted(variant.knobs.items())), variant.backend)
     calls: dict[str, t.Call] = {}

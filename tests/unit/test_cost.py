@@ -1,5 +1,4 @@
-"""The cost model: its counts match what the bodies do; its ranking is pure arithmetic, fast,
-and separates variants."""
+"""The cost model: its counts are the bodies'; its ranking is arithmetic, fast, and separates variants."""
 
 from __future__ import annotations
 

@@ -164,8 +164,7 @@ def test_a_query_has_no_more_splits_than_its_longest_one_needs(cluster: int) -> 
 
 
 def test_predictions_follow_the_gpu() -> None:
-    """An H20 multiplies at a sixth of an H100's rate and reads faster:
-    scoring a long prompt takes it far longer."""
+    """An H20 multiplies at a sixth of an H100's rate and reads faster: long prompts take it far longer."""
     dims = {"s": 4096, "skv": 32768, "heads": 64, "stride": 32768, "skip_below": 0}
 
     def best(gpu: str) -> float:

@@ -1,5 +1,4 @@
-"""The library as a kernel for Hugging Face `kernels`: its validator's requirements,
-and that the copy is independent."""
+"""The library as a kernel for Hugging Face `kernels`: the validator's requirements; an independent copy."""
 
 from __future__ import annotations
 

@@ -487,8 +487,7 @@ def test_a_wrong_result_is_never_recorded(on_cpu, monkeypatch):
 
 
 def test_rows_of_a_prompt_and_of_dense_attention_are_checked_too(on_cpu, monkeypatch):
-    """The forms that other cases omit: selection without a block table,
-    and inputs drawn as for a workload."""
+    """The forms that other cases omit: selection without a block table; inputs drawn for a workload."""
     from dsl_kernels.timing.grids import topk_selector as grid
 
     monkeypatch.setattr(bench, "turns", lambda touched: 1)

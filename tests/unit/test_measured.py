@@ -23,8 +23,7 @@ GPU = "NVIDIA H200"
 
 @pytest.fixture(autouse=True)
 def own(tmp_path, monkeypatch):
-    """The user's folder, empty. The only shipped table is the H200's,
-    so an H100 is a card without a table."""
+    """The user's folder, empty. Only the H200's table is shipped, so an H100 is a card without one."""
     folder, shipped = tmp_path / "own", tmp_path / "shipped"
     folder.mkdir()
     shipped.mkdir()
@@ -352,8 +351,7 @@ def held_at(op: str, form: str, **sizes: int) -> dict[str, Any]:
 
 
 def test_a_card_without_a_table_takes_what_its_siblings_points_say() -> None:
-    """At every point of the H200 an H100 takes that winner with its launch dims,
-    and names the table it came from."""
+    """At every point of the H200 an H100 takes its winner and launch dims, and names the table."""
     for held in measured.tuned_table(GPU):
         call = call_of(held)
         own, other = registry.select(call), registry.select(replace(call, gpu=H100))
@@ -370,8 +368,7 @@ def test_a_card_without_a_table_takes_what_its_siblings_points_say() -> None:
     ],
 )
 def test_where_the_model_alone_lost_most_an_h100_takes_what_an_h200_does(op, form, point, sizes) -> None:
-    """Selection of 200 rows of 8192, attention of 16 queries and scoring of 96 sequences of 4096,
-    measured on an H100."""
+    """Measured on an H100: 200 rows of 8192, 16 queries of attention, 96 sequences of 4096."""
     held = held_at(op, form, **point)
     call = call_of({**held, "bucket": {**held["bucket"], **sizes}})
     own, other = registry.select(call), registry.select(replace(call, gpu=H100))

@@ -1,5 +1,4 @@
-"""What ops refuse or survive in any process: threads, changing tensors, bad addresses and values,
-interruptions."""
+"""What ops refuse or survive: threads, changing tensors, bad addresses and values, interruptions."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ def draw(op: str, form: str, seed: int = 3, **params) -> dict:
 
 
 def call_of(op: str) -> tuple:
-    """A public op with small arguments by name,
-    and the problem's operand names of arguments that are named differently."""
+    """A public op, small arguments by name, and the operands whose argument has another name."""
     if op == "sparse_mla":
         inputs = draw("sparse_mla", "bf16", t=2, heads=8, topk=64, n=128)
         names = ("q_nope", "q_pe", "kpe", "indices", "attn_sink", "sm_scale")
@@ -308,8 +306,7 @@ BAD_VALUES = [
 
 @pytest.mark.parametrize(("op", "name", "value", "rule", "undefined"), BAD_VALUES)
 def test_values_out_of_range(op, name, value, rule, undefined, monkeypatch) -> None:
-    """With checks on, every bad value is refused; otherwise, off the GPU,
-    only values of undefined meaning are."""
+    """With checks on, every bad value is refused; otherwise, off the GPU, only what is undefined."""
     call, arguments = call_of(op)
     bad = {**arguments, name: value}
     if undefined:

@@ -93,8 +93,7 @@ def test_sparse_mla(name: str, arch: str) -> None:
     ],
 )
 def test_the_largest_scores_are_true_maxima(name: str, variant: str | None, splits: int | None) -> None:
-    """Whatever reference a softmax uses: scores rise slowly along each query's ids,
-    so references lag behind maxima."""
+    """Whatever reference a softmax uses: along each query's ids scores rise slowly, so it lags."""
     problem = problems.get("sparse_mla")
     workload = problem.workload(name)
     if workload.tier == "real":
@@ -144,8 +143,7 @@ def test_the_largest_scores_are_true_maxima(name: str, variant: str | None, spli
 
 
 def test_the_largest_scores_of_equal_ones_and_of_none() -> None:
-    """The maximum of many equal scores, also of zero, is not their sum; a query without ids has -inf,
-    whatever its lse."""
+    """The maximum of equal scores, also of zero, is not their sum; without ids it is -inf."""
     inputs, _ = drawn("sparse_mla", "tiny_h16")
     q = torch.ones_like(inputs["q_nope"])
     q[0, 3] = 0.0
@@ -165,8 +163,7 @@ def test_the_largest_scores_of_equal_ones_and_of_none() -> None:
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
 def test_ids_of_a_window_lie_in_the_pages_of_the_last_tokens(arch: str) -> None:
-    """Into rows of a wider buffer, from a slice of a table;
-    lengths past the table or below zero are clamped."""
+    """Into rows of a wider buffer, from a slice of a table; lengths are clamped to the table's."""
     lens = torch.tensor([[1, 5], [0, -4], [30, 99]], dtype=torch.int32)
     table = torch.tensor([[7, 3, 5, -9], [-9, -9, -9, -9], [-9, 2, 9, 4]], dtype=torch.int32)
     wide = torch.full((6, 20), 77, dtype=torch.int32)
@@ -211,8 +208,7 @@ def test_window_ids_refuses(case: str) -> None:
 
 @pytest.mark.parametrize(("heads", "arch"), [(8, "sm_90a"), (12, "sm_100a"), (64, "sm_90a"), (64, "sm_100a")])
 def test_rows_of_528_bytes_in_place(heads: int, arch: str) -> None:
-    """Paged, in a wider buffer, between NaN: 512 e4m3 values and four scales,
-    decoded here from the bytes themselves."""
+    """Paged, in a wider buffer, between NaN: 512 e4m3 values and four scales, decoded from the bytes."""
     generator = torch.Generator().manual_seed(heads)
     normal = partial(torch.randn, generator=generator)
     values = normal(5, 40, 512).clamp(-4, 4).to(torch.float8_e4m3fn)
@@ -283,8 +279,7 @@ def reached(monkeypatch) -> Iterator[dict[str, object]]:
 
 
 def test_operands_as_frameworks_hold_them_reach_the_kernel_where_they_lie(reached) -> None:
-    """Joined queries, heads before queries, slices of wider buffers: all in place,
-    with nothing written around outputs."""
+    """Joined queries, heads before queries, slices of wider buffers: in place, nothing around outputs."""
     inputs, expected = drawn("sparse_mla", "lengths")
     t, heads, topk = *inputs["q_nope"].shape[:2], inputs["indices"].shape[1]
     q = torch.cat([inputs["q_nope"], inputs["q_pe"]], dim=2).transpose(0, 1).contiguous().transpose(0, 1)
@@ -558,8 +553,7 @@ def test_replaced_workspace_memory_is_kept_only_for_captures_that_saw_it(monkeyp
 
 
 def test_what_a_capture_fills_is_never_kept_for_later(monkeypatch) -> None:
-    """A capture records memsets without running them: outside the graph,
-    memory filled there would be garbage."""
+    """A capture records memsets without running them: outside the graph such memory would be garbage."""
     from dsl_kernels import ops
     from dsl_kernels.ops import _base, workspace
 
@@ -960,8 +954,7 @@ def test_scores_of_16_bits_rank_as_the_same_numbers_in_fp32(dtype: torch.dtype, 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16))
 def test_values_and_positions_beside_the_ids(dtype: torch.dtype) -> None:
-    """In the order of the ids, into any rows, with nothing written around them,
-    and only if they are requested."""
+    """In the order of the ids, into any rows, nothing written around them, and only on request."""
     scores = torch.randn(3, 400, generator=torch.Generator().manual_seed(6)).to(dtype)
     starts, ends = (torch.tensor(x, dtype=torch.int32) for x in ([0, 7, 3], [400, 300, 20]))
     table = torch.randperm(21, generator=torch.Generator().manual_seed(7)).int().view(3, 7)
@@ -1269,8 +1262,7 @@ def test_an_operand_is_handed_on_without_detours(monkeypatch) -> None:
         def check(self, operands: dict, dims: dict) -> None: ...
 
     def holds(value: object, depth: int = 2) -> bool:
-        """Whether a value is the tensor or contains it;
-        arguments of a wrapped function contain what it contains."""
+        """Whether a value is the tensor or contains it, directly or as a wrapped function's argument."""
         if isinstance(value, dict | tuple) and depth:
             return any(holds(v, depth - 1) for v in (value.values() if isinstance(value, dict) else value))
         return value is wanted

@@ -340,8 +340,7 @@ def missing_gpus() -> str:
 
 
 def steps_on_gpus(transport):
-    """Every case with one process per GPU;
-    decode steps also from a graph that was captured with other lengths."""
+    """Every case, one process per GPU; decode steps also from a graph captured with other lengths."""
     found = {}
     for case in shared.CASES:
         sharding = parallel.Sharding(interleave=case.interleave, transport=transport)

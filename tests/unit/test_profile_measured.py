@@ -1,5 +1,4 @@
-"""Profiles read on an H200: planted causes and kernels of every kind,
-diagnosed again from the recorded counters."""
+"""Profiles read on an H200, of planted causes and real kernels, diagnosed again from their counters."""
 
 from __future__ import annotations
 

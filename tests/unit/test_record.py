@@ -1,5 +1,4 @@
-"""`bench --record` without a GPU: what a run measures, how it resumes, what it refuses to mix,
-and the page of results."""
+"""`bench --record` without a GPU: what a run measures, resumes and refuses to mix; the page of results."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ def made(*rows: Row, **given) -> Results:
 
 @pytest.fixture
 def stub(monkeypatch):
-    """A fake card, and a row for each requested item; records what was measured,
-    and how the next item ends."""
+    """A fake card with a row per item; records what was measured and how the next item ends."""
     state = SimpleNamespace(asked=[], peers=[], fails={}, fresh=made(), absent={})
 
     def measured(item, session, run):
@@ -316,8 +314,7 @@ def test_steps_and_prompts_have_parts(timed, monkeypatch) -> None:
 
 
 def flash_mla(few: tuple[int, ...] = ()) -> SimpleNamespace:
-    """Our own functions in place of FlashMLA's, for its numbers of heads;
-    `few` are those of newer kernels for bf16."""
+    """Our functions in place of FlashMLA's, for its numbers of heads; `few`: those of newer bf16 kernels."""
     ours = importlib.import_module("dsl_kernels.compat.flash_mla")
     asked = []
 
@@ -339,8 +336,7 @@ def flash_mla(few: tuple[int, ...] = ()) -> SimpleNamespace:
 
 
 def newer_deep_gemm() -> SimpleNamespace:
-    """The same for DeepGEMM's functions of fp8 and fp4 queries,
-    where a prompt's logits begin with each window."""
+    """The same for DeepGEMM's fp8 and fp4 queries; a prompt's logits begin with each window."""
     ours = importlib.import_module("dsl_kernels.compat.deep_gemm")
 
     def prompt(q, kv, weights, start, end, most):
@@ -396,8 +392,7 @@ def flash3(q, k, v, *, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k, c
     ],
 )
 def test_peers_are_called_as_their_libraries_say(timed, monkeypatch, op, form, params, name) -> None:
-    """Our own functions stand in under the libraries' names:
-    they accept what those accept and refuse the rest."""
+    """Our own functions under the libraries' names accept what those accept and refuse the rest."""
     monkeypatch.setitem(sys.modules, "flash_mla", flash_mla())
     theirs = importlib.import_module("dsl_kernels.compat.deep_gemm")
     monkeypatch.setattr(theirs, "get_num_sms", lambda: 132, raising=False)

@@ -209,8 +209,7 @@ def test_equal_predictions_go_to_the_first_name_and_say_so(monkeypatch) -> None:
 
 
 def test_lowerings_of_one_declaration_share_a_prediction(monkeypatch) -> None:
-    """Variants of two DSLs with equal knobs have equal predictions: the first by name wins,
-    and the rule says so."""
+    """Variants of two DSLs with equal knobs predict alike: the first by name wins, as the rule says."""
     one = registry.select(topk()).variant
     twin = replace(one, id=one.id.replace(f"__{one.backend}_", "__another_"), backend="another")
     monkeypatch.setattr(variants, "variants", lambda op: (one, twin))
@@ -281,8 +280,7 @@ def test_the_tuned_entry_of_the_sizes_decides_and_sets_launch_dims(monkeypatch, 
 
 
 def test_a_winner_that_cannot_serve_leaves_the_fastest_that_can(monkeypatch, tmp_path) -> None:
-    """A call for one DSL takes that DSL's fastest,
-    without launch dims that were found for another variant."""
+    """A call for one DSL takes that DSL's fastest, without launch dims of another variant."""
     known = variants.variants("topk_selector", arch="sm_90a")
     names = [v.id for v in known if programs.get(v.op).form(v.knobs) == "default"]
     other, slow, fast = (

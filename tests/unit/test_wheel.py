@@ -95,8 +95,7 @@ def bundle_of_a_step(backend: str, arch: str, folder: Path) -> bundle.Bundle:
 @pytest.mark.emulator
 @pytest.mark.parametrize(("backend", "arch"), [("tilelang", "sm_90a"), ("cutedsl", "sm_100a")])
 def test_a_wheel_and_a_bundle_run_a_decode_step_where_no_dsl_is(installed, tmp_path, backend, arch):
-    """As in a server's image: the library without its generated set, a bundle,
-    and nothing that compiles a kernel."""
+    """As in a server's image: the library without its generated set, a bundle, and no compiler."""
     held = bundle_of_a_step(backend, arch, tmp_path / "bundle")
     shutil.copytree(
         installed / "dsl_kernels",
