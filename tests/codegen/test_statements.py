@@ -210,8 +210,8 @@ def test_probes_count_it_and_the_cost_model_reads_past_it() -> None:
     text = program().text({}, ARCH)
     regions = probed(text, schedule(), SUMS).regions["work"]
     assert "stamp" in regions, regions
-    found = counts_of(program(), {PROBE.name: 0}, ARCH)({"turns": 3})
-    assert (found.loaded, found.stored, dict(found.flops)) == (0, 0, {})
+    counts = counts_of(program(), {PROBE.name: 0}, ARCH)({"turns": 3})
+    assert (counts.loaded, counts.stored, dict(counts.flops)) == (0, 0, {})
 
 
 def test_the_clock_goes_by_what_it_declares() -> None:

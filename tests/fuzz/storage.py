@@ -213,9 +213,9 @@ def _restore(whole: Path, folder: Path) -> None:
 
 def _load_from(root: Path, variant: Variant) -> tuple[Artifact, bytes] | None:
     bundle._open.cache_clear()
-    held = bundle.open_bundle(root)
-    held.manifest_folder()
-    return held.fetch(variant)
+    opened = bundle.open_bundle(root)
+    opened.manifest_folder()
+    return opened.fetch(variant)
 
 
 def _right(found: tuple[Artifact, bytes]) -> bool:

@@ -55,20 +55,20 @@ def _deal(variant: variants.Variant, tiles: int, ctas: int) -> dict[str, int]:
 @pytest.mark.parametrize("deal", DEALS, ids=str)
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
 def test_every_tile_is_attended_to_once(variant: variants.Variant, deal: tuple[int, int], ids: str) -> None:
-    found = trial.run(
+    result = trial.run(
         variant, _workload(variant, deal[0], ids), Interpreter(seed=3), launch=_deal(variant, *deal)
     )
-    assert found.comparison.ok, found.comparison.failures
+    assert result.comparison.ok, result.comparison.failures
 
 
 @pytest.mark.emulator
 @pytest.mark.compile
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
 def test_the_compiled_kernels_agree(variant: variants.Variant) -> None:
-    found = trial.run(
+    result = trial.run(
         variant, _workload(variant, 5, "holes"), Emulator(strict=True), launch=_deal(variant, 5, 2)
     )
-    assert found.comparison.ok, found.comparison.failures
+    assert result.comparison.ok, result.comparison.failures
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
@@ -125,8 +125,8 @@ def test_pairs_go_on_into_the_next_query_where_that_was_measured_faster(
     heads: int, t: int, ctas: int
 ) -> None:
     knobs = SimpleNamespace(heads=heads, kv="bf16", tile=64, stages=2, cluster=1, slices=1, block=64)
-    found = launch(knobs, {"t": t, "topk": 2048}, GPUS["H200"])
-    assert found.ctas == ctas
+    plan = launch(knobs, {"t": t, "topk": 2048}, GPUS["H200"])
+    assert plan.ctas == ctas
 
 
 @pytest.mark.parametrize("block", (0, 64))
@@ -146,9 +146,9 @@ def test_ctas_that_leave_sms_idle_are_spread_over_pairs_of_sms(block: int) -> No
         }
         sizes = {"t": 96, "topk": 2048, **{k: v for k, v in changed.items() if k not in knobs}}
         k = SimpleNamespace(**knobs | {key: value for key, value in changed.items() if key in knobs})
-        found = launch(k, sizes, GPUS[gpu])
-        assert found.dims.get("early", 0) == 0, "a launch begins early unless it is told not to"
-        return not found.early
+        plan = launch(k, sizes, GPUS[gpu])
+        assert plan.dims.get("early", 0) == 0, "a launch begins early unless it is told not to"
+        return not plan.early
 
     assert [t for t in range(67, 133) if begins_behind(t=t)] == list(range(67, most + 1))
     assert begins_behind(t=48) and not begins_behind(t=64) and not begins_behind(t=16)

@@ -382,9 +382,9 @@ def test_a_launch_whose_ctas_wait_for_one_another_runs_between_other_kernels() -
         with torch.cuda.stream(there):
             a @ a
         with torch.cuda.stream(here):
-            found = call()
+            result = call()
     in_time(here, there)
-    assert all(map(torch.equal, found, wanted))
+    assert all(map(torch.equal, result, wanted))
 
 
 @pytest.mark.sm90
@@ -498,8 +498,8 @@ def test_steps_of_eight_threads_do_not_meet(streams: bool, shared: bool) -> None
     def work(i: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream() if streams else torch.cuda.current_stream()):
             for _ in range(50):
-                found = dsa.decode(**inputs[i], sm_scale=0.1, workspace=workspace)
-                right = (found.indices == wanted[i].indices).all() & (found.out == wanted[i].out).all()
+                result = dsa.decode(**inputs[i], sm_scale=0.1, workspace=workspace)
+                right = (result.indices == wanted[i].indices).all() & (result.out == wanted[i].out).all()
                 wrong[i] += (~right).int()
 
     with ThreadPoolExecutor(8) as pool:
@@ -519,8 +519,8 @@ def test_a_misaligned_operand_is_refused_and_the_context_lives() -> None:
         moved = room[4 : 4 + size].view(given.dtype).view(given.shape).copy_(given)
         with pytest.raises(InvalidArgumentError, match="multiple of 16 bytes"):
             dsa.decode(**{**inputs, name: moved}, sm_scale=0.1)
-    found = dsa.decode(**inputs, sm_scale=0.1)
-    assert torch.equal(found.indices, wanted.indices) and torch.equal(found.out, wanted.out)
+    result = dsa.decode(**inputs, sm_scale=0.1)
+    assert torch.equal(result.indices, wanted.indices) and torch.equal(result.out, wanted.out)
 
 
 @pytest.mark.sm90

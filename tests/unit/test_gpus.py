@@ -168,8 +168,8 @@ def test_predictions_follow_the_gpu() -> None:
     dims = {"s": 4096, "skv": 32768, "heads": 64, "stride": 32768, "skip_below": 0}
 
     def best(gpu: str) -> float:
-        found = registry.explain(registry.Call.on(GPUS[gpu], "lightning_indexer", "prefill", dims))
-        return min(c.predicted_us for c in found.candidates if c.predicted_us is not None)
+        explanation = registry.explain(registry.Call.on(GPUS[gpu], "lightning_indexer", "prefill", dims))
+        return min(c.predicted_us for c in explanation.candidates if c.predicted_us is not None)
 
     assert best("H20") > 4 * best("H100")
 

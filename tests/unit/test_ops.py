@@ -167,8 +167,8 @@ def test_ids_of_a_window_lie_in_the_pages_of_the_last_tokens(arch: str) -> None:
     lens = torch.tensor([[1, 5], [0, -4], [30, 99]], dtype=torch.int32)
     table = torch.tensor([[7, 3, 5, -9], [-9, -9, -9, -9], [-9, 2, 9, 4]], dtype=torch.int32)
     wide = torch.full((6, 20), 77, dtype=torch.int32)
-    found = window_ids(lens, table[:, :4], 18, page_size=8, out=wide[:, 1:19], arch=arch, **CPU)
-    assert found.data_ptr() == wide[:, 1:].data_ptr() and (wide[:, [0, 19]] == 77).all()
+    result = window_ids(lens, table[:, :4], 18, page_size=8, out=wide[:, 1:19], arch=arch, **CPU)
+    assert result.data_ptr() == wide[:, 1:].data_ptr() and (wide[:, [0, 19]] == 77).all()
     by_hand = [
         [56],
         [56, 57, 58, 59, 60],
@@ -178,7 +178,7 @@ def test_ids_of_a_window_lie_in_the_pages_of_the_last_tokens(arch: str) -> None:
         [*range(22, 24), *range(72, 80), *range(32, 40)],
     ]
     wanted = torch.tensor([ids + [-1] * (18 - len(ids)) for ids in by_hand])
-    assert torch.equal(found.long(), wanted)
+    assert torch.equal(result.long(), wanted)
 
 
 BAD_WINDOW = {
@@ -326,8 +326,8 @@ def test_selection_takes_rows_within_wider_ones(name: str, reached) -> None:
     inputs |= {key: within(inputs[key]) for key in ("logits", "block_table")}
     ids = within(torch.full((len(inputs["logits"]), inputs["k"]), 7, dtype=torch.int32), 3, 2)
     paged = {n: inputs[n] for n in ("block_table", "page_size", "next_n")} if inputs["page_size"] else {}
-    found = topk_selector(inputs["logits"], inputs["row_ends"], inputs["k"], out=ids, **paged, **CPU)
-    assert found is ids and torch.equal(ids, expected["indices"])
+    result = topk_selector(inputs["logits"], inputs["row_ends"], inputs["k"], out=ids, **paged, **CPU)
+    assert result is ids and torch.equal(ids, expected["indices"])
     assert (ids._base[:, :3] == 1).all() and (ids._base[:, -2:] == 1).all()
     assert_lie_there(
         reached,
@@ -443,9 +443,9 @@ def test_a_prefill_takes_no_key_past_the_last() -> None:
     scratch = Workspace()
     shape = dsa._chunks(5, 129, None, concurrent=False)[2]
     scratch.get("logits", shape, torch.float32, torch.device("cpu"), zeroed=False).fill_(math.inf)
-    found = longer.run(workspace=scratch, **CPU)
-    assert int(found.indices.max()) < 129
-    assert torch.equal(found.indices, exact.run(workspace=Workspace(), **CPU).indices)
+    result = longer.run(workspace=scratch, **CPU)
+    assert int(result.indices.max()) < 129
+    assert torch.equal(result.indices, exact.run(workspace=Workspace(), **CPU).indices)
 
 
 @pytest.mark.parametrize(
@@ -677,8 +677,8 @@ def test_a_cache_that_was_given_other_memory_is_looked_at_again() -> None:
     sparse_mla(inputs["q_nope"], inputs["q_pe"], kv, inputs["indices"], **attend)
     kv.data = kv.flip(0).contiguous()
     wanted = sparse_mla(inputs["q_nope"], inputs["q_pe"], kv.clone(), inputs["indices"], **attend)
-    found = sparse_mla(inputs["q_nope"], inputs["q_pe"], kv, inputs["indices"], **attend)
-    assert torch.equal(found[0], wanted[0])
+    result = sparse_mla(inputs["q_nope"], inputs["q_pe"], kv, inputs["indices"], **attend)
+    assert torch.equal(result[0], wanted[0])
     from dsl_kernels.ops import _views
 
     held = _views._kept[id(kv), 0]
@@ -975,13 +975,13 @@ def test_values_and_positions_beside_the_ids(dtype: torch.dtype) -> None:
 def test_ties_go_to_the_higher_position_as_in_a_row_from_its_end(dtype: torch.dtype, kind: str) -> None:
     scores = draw(kind, 3, 300, torch.Generator().manual_seed(4)).to(dtype)
     starts, ends = (torch.tensor(x, dtype=torch.int32) for x in ([0, 7, 3], [300, 290, 20]))
-    found = topk_selector(scores, ends, 100, row_starts=starts, absolute=True, ties="higher", **CPU)
+    result = topk_selector(scores, ends, 100, row_starts=starts, absolute=True, ties="higher", **CPU)
     turned = topk_selector(scores.flip(1), 300 - starts, 100, row_starts=300 - ends, absolute=True, **CPU)
     taken = turned >= 0
-    assert torch.equal(found >= 0, taken)
+    assert torch.equal(result >= 0, taken)
     wanted = torch.where(taken, 299 - turned, 1000).sort(dim=1).values
-    assert torch.equal(torch.where(taken, found, 1000), wanted)
-    assert not torch.equal(found, topk_selector(scores, ends, 100, row_starts=starts, absolute=True, **CPU))
+    assert torch.equal(torch.where(taken, result, 1000), wanted)
+    assert not torch.equal(result, topk_selector(scores, ends, 100, row_starts=starts, absolute=True, **CPU))
 
 
 SELECTION_OPTIONS: dict[str, dict[str, Any]] = {
@@ -1037,8 +1037,8 @@ def test_offsets_are_added_to_positions(absolute: bool) -> None:
     given = {"row_starts": starts, "absolute": absolute, "values": torch.zeros(3, 60), **CPU}
     plain = topk_selector(scores, ends, 60, **given)
     values = given["values"].clone()
-    found = topk_selector(scores, ends, 60, offsets=offsets, **given)
-    assert torch.equal(found, torch.where(plain == -1, -1, plain + offsets[:, None]))
+    result = topk_selector(scores, ends, 60, offsets=offsets, **given)
+    assert torch.equal(result, torch.where(plain == -1, -1, plain + offsets[:, None]))
     assert torch.equal(given["values"], values)
 
 
@@ -1047,8 +1047,8 @@ def test_rows_map_to_sequences_in_any_order() -> None:
     ends = torch.tensor([200, 150, 30, 0, 190], dtype=torch.int32)
     table = torch.randperm(12, generator=torch.Generator().manual_seed(9)).int().view(3, 4)
     sequences = torch.tensor([2, 0, 2, 1, 0], dtype=torch.int32)
-    found = topk_selector(scores, ends, 40, block_table=table, row_to_sequence=sequences, **CPU)
-    assert torch.equal(found, topk_selector(scores, ends, 40, block_table=table[sequences.long()], **CPU))
+    result = topk_selector(scores, ends, 40, block_table=table, row_to_sequence=sequences, **CPU)
+    assert torch.equal(result, topk_selector(scores, ends, 40, block_table=table[sequences.long()], **CPU))
 
 
 @pytest.mark.parametrize("k", (16, 128))

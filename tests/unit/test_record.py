@@ -75,11 +75,13 @@ def test_a_second_run_goes_on_where_the_first_one_ended(tmp_path, stub, monkeypa
 def test_what_a_file_holds_is_not_measured_again(tmp_path, stub) -> None:
     path = tmp_path / "gpu.json"
     recording.record(path, CHOSEN[:2])
-    found = recording.record(path, CHOSEN)
-    assert stub.asked == [item.key for item in CHOSEN] and found.left == 0
-    held = results.read(path)
-    assert held == found.results and len(held.runs) == 2
-    assert [(r.key, r.run) for r in held.rows] == [(item.key, int(n == 2)) for n, item in enumerate(CHOSEN)]
+    recorded = recording.record(path, CHOSEN)
+    assert stub.asked == [item.key for item in CHOSEN] and recorded.left == 0
+    content = results.read(path)
+    assert content == recorded.results and len(content.runs) == 2
+    assert [(r.key, r.run) for r in content.rows] == [
+        (item.key, int(n == 2)) for n, item in enumerate(CHOSEN)
+    ]
     recording.record(path, CHOSEN, again=True)
     assert stub.asked[3:] == [item.key for item in CHOSEN] and len(results.read(path).runs) == 1
 
@@ -113,16 +115,16 @@ def test_a_point_that_ends_the_process_twice_is_timed_without_peers(tmp_path, st
             recording.record(path, CHOSEN)
         assert results.read(path).ended == {bad: count}
     stub.fails.clear()
-    found = recording.record(path, CHOSEN)
-    assert stub.peers == [True, True, True, False, True] and found.results.ended == {}
-    assert len(found.results.rows) == 3
+    recorded = recording.record(path, CHOSEN)
+    assert stub.peers == [True, True, True, False, True] and recorded.results.ended == {}
+    assert len(recorded.results.rows) == 3
 
 
 def test_a_point_that_fails_is_named_and_the_others_are_measured(tmp_path, stub) -> None:
     stub.fails[CHOSEN[0].key] = WrongResultError("ours", expected="a", got="b", fix="c")
-    found = recording.record(tmp_path / "gpu.json", CHOSEN)
-    assert len(found.results.rows) == 2 and found.left == 1 and CHOSEN[0].key in found.failed[0]
-    assert found.results.ended == {}
+    recorded = recording.record(tmp_path / "gpu.json", CHOSEN)
+    assert len(recorded.results.rows) == 2 and recorded.left == 1 and CHOSEN[0].key in recorded.failed[0]
+    assert recorded.results.ended == {}
 
 
 def test_the_command_prints_what_it_recorded_and_refuses_other_questions(tmp_path, stub) -> None:
@@ -367,8 +369,8 @@ def flash3(q, k, v, *, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k, c
     for i in range(len(cu_seqlens_q) - 1):
         at, to = (starts[i : i + 2].tolist() for starts in (cu_seqlens_q, cu_seqlens_k))
         mine = [x[slice(*of)].transpose(0, 1)[None] for x, of in ((q, at), (k, to), (v, to))]
-        found = torch.nn.functional.scaled_dot_product_attention(*mine, is_causal=causal, enable_gqa=True)
-        parts.append(found[0].transpose(0, 1))
+        result = torch.nn.functional.scaled_dot_product_attention(*mine, is_causal=causal, enable_gqa=True)
+        parts.append(result[0].transpose(0, 1))
     return torch.cat(parts)
 
 

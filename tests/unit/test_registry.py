@@ -292,8 +292,8 @@ def test_a_winner_that_cannot_serve_leaves_the_fastest_that_can(monkeypatch, tmp
         monkeypatch, tmp_path, [tuned_entry(call, {other: 1.0, slow: 9.0, fast: 2.0}, launch={"x": 1})]
     )
     assert registry.select(call).variant.id == other
-    found = registry.select(replace(call, backend="tilelang"))
-    assert (found.variant.id, found.rule, found.launch) == (fast, "tuned table", {})
+    selection = registry.select(replace(call, backend="tilelang"))
+    assert (selection.variant.id, selection.rule, selection.launch) == (fast, "tuned table", {})
 
 
 def test_a_broken_tuned_table_is_reported(monkeypatch, tmp_path) -> None:
