@@ -1,5 +1,4 @@
-"""Attention with 64 heads on M on this GPU, by the number of splits of a query, beside the launch rule's
-choice.
+"""Attention with 64 heads on M on this GPU, by splits per query, beside the launch rule's choice.
 
     python benchmarks/attention_parts.py [--queries 8,16,37] [--out parts.jsonl]
     python benchmarks/attention_parts.py --rule-only        # in each of two trees, in turns, to compare them

@@ -9,9 +9,9 @@ Steps, each in processes of its own that are killed at its limit:
 
     compile  every variant of the card's architecture, in worker processes
     correct  each variant on its tiny, edge and real workloads, outputs poisoned, against the reference
-    rates    the micro-benchmarks of clock_rates.py: rates that decide a choice, other uncertain ones, the
-    rest tune     every variant timed at each point of the core grid, then of the serving grid compare  the
-    clock beside that table (clock_acceptance.py)
+    rates    the micro-benchmarks of clock_rates.py: those that decide a choice, uncertain ones, the rest
+    tune     every variant timed at each point of the core grid, then of the serving grid
+    compare  the clock beside that table (clock_acceptance.py)
 
 A kernel that hangs, or leaves the card unusable, costs only its own item: the process is killed and restarted
 with the items that are left. What is in OUT is not repeated, failures included (--again NAME forgets those of

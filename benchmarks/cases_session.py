@@ -1,5 +1,4 @@
-"""Run every case on this GPU, each in a process of its own, within one time limit; writes a record per case,
-and a log.
+"""Run every case on this GPU, each in its own process, within a time limit; writes records and a log.
 
     python benchmarks/cases_session.py OUT [--limit 440] [--only reduction,transfers]
     python benchmarks/cases_session.py OUT --precompile    # no GPU: the variants that a case alone launches

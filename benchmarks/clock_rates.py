@@ -1,5 +1,4 @@
-"""Measures the constants of a model of one SM: instructions, hand-overs, fetches, launches and loads on a
-GPU.
+"""Measure the constants of a model of one SM: instructions, hand-overs, fetches, launches, loads.
 
     python benchmarks/clock_rates.py --record PATH      # on a Hopper GPU or a B200, with nvcc 12.8 or newer
     python benchmarks/clock_rates.py --quick            # measure each once

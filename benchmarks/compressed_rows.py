@@ -1,5 +1,4 @@
-"""DeepSeek-V4's compressed rows on this GPU: the kernel, torch eager and compiled, and the time of the bytes
-alone.
+"""DeepSeek-V4's compressed rows on this GPU: the kernel, torch eager and compiled, the bytes alone.
 
     python benchmarks/compressed_rows.py [--rows 1,64,4096,32768] [--no-compile] [--out rows.jsonl]
 

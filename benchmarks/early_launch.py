@@ -1,5 +1,4 @@
-"""Attention of whole queries on this GPU, launched early, as the kernel before it ends, or after it; and what
-decides.
+"""Attention of whole queries on this GPU, launched as the kernel before it ends or after it; and why.
 
     python benchmarks/early_launch.py [--queries 48,72,96] [--heads 16,64] [--form bf16 fp8] [--steps 64,96]
         [--out FILE]

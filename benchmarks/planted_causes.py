@@ -1,7 +1,7 @@
 """Sixteen kernels that are slow for one known reason each: our diagnosis beside Nsight Compute's own rules.
 
-    python benchmarks/planted_causes.py [--out FOLDER]   # on a GPU with ncu: collect, diagnose, time the
-    twins python benchmarks/planted_causes.py --launch         # only launch the kernels, for a profiler
+    python benchmarks/planted_causes.py [--out FOLDER]   # on a GPU with ncu: collect, diagnose, time twins
+    python benchmarks/planted_causes.py --launch         # only launch the kernels, for a profiler
     python benchmarks/planted_causes.py --read FOLDER    # diagnose collected counters; needs no GPU
 
 If a kernel has a twin that does the same work without the cause, the twin's speed-up is listed beside the

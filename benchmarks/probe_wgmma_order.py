@@ -1,5 +1,4 @@
-"""Are the four warps of a warpgroup ordered when one of them overwrites what their wgmma read? For a Hopper
-GPU.
+"""Are the warps of a warpgroup ordered if one overwrites what their wgmma read? For a Hopper GPU.
 
     python benchmarks/probe_wgmma_order.py --build probe.cubin             # needs nvcc, but no GPU
     python benchmarks/probe_wgmma_order.py --cubin probe.cubin --json out.json
@@ -12,9 +11,9 @@ Nothing orders those stores after the products of warp 3, which sleeps for a whi
 Every CTA is one run, alone on its SM. All elements of an operand are equal, so each value of D shows whether
 the old or the new operand made it:
 
-old    all rows of the warp come from the old operand
-new    all products after the sleep read what warp 0 wrote
-mixed  neither
+    old    all rows of the warp come from the old operand
+    new    all products after the sleep read what warp 0 wrote
+    mixed  neither
 
 `apart` counts the runs in which warp 0 had overwritten the operand before warp 3's sleep ended: if it is 0,
 warp 0's wait does not return before warp 3 arrives. `after` is the median clocks from the end of that sleep

@@ -1,11 +1,10 @@
 """Everything about profiles that needs a GPU, in one run of at most eight minutes.
 
     python benchmarks/profile_session.py --out FOLDER [--bundle build/aot/sm_90a]
-    python benchmarks/profile_session.py --out FOLDER --tuned                # the tuned table's winners
-    instead python benchmarks/profile_session.py --out FOLDER --tuned --only REGEX   # winners whose label
-    matches python benchmarks/profile_session.py --out FOLDER --tuned --missing      # winners without a
-    profile python benchmarks/profile_session.py --extract ARCHIVE                   # make test data; needs
-    no GPU
+    python benchmarks/profile_session.py --out FOLDER --tuned               # winners of the tuned table
+    python benchmarks/profile_session.py --out FOLDER --tuned --only REGEX  # winners whose label matches
+    python benchmarks/profile_session.py --out FOLDER --tuned --missing     # winners without a profile
+    python benchmarks/profile_session.py --extract ARCHIVE                  # make test data; needs no GPU
 
 Writes session.log and profile_session.tar.gz: what the profiler and the driver report (doctor.json), the
 card's ceilings (<gpu>_ceilings.json), the planted causes (planted_*), raw counters of a list of kernels

@@ -1,5 +1,4 @@
-"""The ladder of resample_trajectories on this GPU: every variant checked, then timed beside torch and a plain
-copy.
+"""The ladder of resample_trajectories on this GPU: variants checked, then timed beside torch and a copy.
 
     python benchmarks/resample_ladder.py [--out ladder.json] [--batches 64,512] [--no-compile]
     python benchmarks/resample_ladder.py --rows 1024 --targets 8192 --batches 16,128   # dense targets

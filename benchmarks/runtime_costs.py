@@ -1,5 +1,4 @@
-"""What the runtime costs on the host: import, selection, loading a variant from the cache, a launch, an op
-call.
+"""What the runtime costs on the host: import, selection, loading from the cache, a launch, an op call.
 
     python benchmarks/runtime_costs.py [--json] [--variant ID]
 

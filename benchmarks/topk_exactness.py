@@ -1,5 +1,4 @@
-"""The same hostile rows through the top-k of every installed engine: wrong rows, order, and differences of a
-repeat.
+"""Hostile rows through the top-k of every installed engine: wrong rows, order, differences of a repeat.
 
     python benchmarks/topk_exactness.py                  # without a GPU, ours and torch's on the CPU
     python benchmarks/topk_exactness.py --engine dsl_kernels --engine "torch.topk, masked" --out exact.json

@@ -16,8 +16,7 @@ LAUNCH_REGISTERS, BESIDE_ACCUMULATORS = 65536, 32
 
 
 def _issued_n(schedule: Schedule, n: int) -> int:
-    """N of one wgmma instruction for a product of `n` columns:
-    halved until the accumulators fit at launch."""
+    """N of one wgmma for a product of `n` columns, halved until its accumulators fit at launch."""
     while n // 2 + BESIDE_ACCUMULATORS > LAUNCH_REGISTERS // schedule.threads and n % 16 == 0:
         n //= 2
     return n

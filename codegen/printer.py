@@ -71,8 +71,7 @@ class Printer(Values):
         return [*self._opened_turns(), *self._block(statements)]
 
     def _opened_turns(self) -> Iterator[str]:
-        """The last member of each ordered hand-over first passes the turn,
-        so that the first member may begin."""
+        """The last member of an ordered hand-over first passes the turn, so that the first may begin."""
         for name, plan in self._turns.items():
             role, replica = plan.members[-1]
             if self._role is None or self._role.name != role:

@@ -91,8 +91,7 @@ def _packed(pieces: list[str], margin: str) -> list[str]:
 
 
 def _split(line: str, begin: int) -> tuple[list[str], int | None]:
-    """The text between the bracket at `begin` and its partner, split at its own commas;
-    the partner's index."""
+    """The text of the bracket at `begin`, split at its own commas, and the index where it closes."""
     pieces: list[str] = []
     depth, start, quoted = 0, begin + 1, False
     for i in range(begin, len(line)):
@@ -508,8 +507,7 @@ def render(instance: Instance) -> str:
 
 
 def _with_clones(body: str, names: dict[str, str]) -> str:
-    """The module with final names in place of the functions' placeholders;
-    a name that clashes is numbered."""
+    """The module with final names in place of its functions' placeholders; a clashing name is numbered."""
     taken: set[Any] = set()
     # Parsing a module takes longer than printing it, so parse only if a name may clash.
     if not names_in_python(body).isdisjoint(names.values()):

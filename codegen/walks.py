@@ -1,5 +1,4 @@
-"""Records the walks by which the clock ranks variants: once per variant,
-at launches spread over its grids."""
+"""Records the walks by which the clock ranks variants: for each variant, launches spread over its grids."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ def calls_of(op: str, gpu: GpuSpec, grids: Sequence[str] = GRIDS) -> list[regist
 
 
 def spread(places: Mapping[Any, cached.Place]) -> list[Any]:
-    """Farthest-point sampling: from the first place on,
-    each next one is the farthest from those already chosen."""
+    """Farthest-point sampling: starting from the first place, take the one farthest from those taken."""
     left = dict(places)
     kept = [next(iter(left))]
     away = {key: math.dist(at, left[kept[0]]) for key, at in left.items()}
@@ -85,8 +83,7 @@ def walked(variant: Variant) -> list[list[Any]]:
 
 
 def record(arch: str, progress: Callable[[str], None] = lambda variant: None, jobs: int = 2) -> list[str]:
-    """Walk each variant of an architecture whose module or clock changed since its record;
-    returns their ids."""
+    """Walk the variants of an architecture whose module or clock changed since; returns their ids."""
     path, now = cached.path_of(arch), digest()
     recorded = json.loads(path.read_text()) if path.exists() else {}
     known = recorded.get("variants", {}) if recorded.get("clock") == now else {}

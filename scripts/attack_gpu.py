@@ -1,5 +1,4 @@
-"""Attack the ops on this machine's GPU in the ways that a careless host process would; print what held, in
-one table.
+"""Attack the ops on this machine's GPU as a careless host process would, and print a table of what held.
 
     python scripts/attack_gpu.py [--only REGEX] [--json FILE]
 

@@ -34,7 +34,6 @@ FIGURES = {
     "depth": "rows a warp", "registers": "registers", "spills": "spills", "setting": "setting",
     "cycles": "cycles a tile", "share": "share", "source": "source", "error": "error",
 }  # fmt: skip
-# Kinds of rows that are too many for a page: the picture shows them.
 # Too many rows for a page: the picture shows them.
 DRAWN_ONLY = ("sweep", "link", "read", "timeline")
 COUNTERS = {

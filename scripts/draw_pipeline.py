@@ -1,5 +1,4 @@
-"""Draw docs/images as SVG: the path from a problem to an op, pipelines with derived barriers, times beside
-peers.
+"""Draw docs/images as SVG: from a problem to an op, pipelines with derived barriers, times beside peers.
 
     python scripts/draw_pipeline.py                    write the committed pictures
     python scripts/draw_pipeline.py <variant id> FILE  draw any generated variant

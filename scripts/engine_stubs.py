@@ -1,5 +1,6 @@
-"""Compare the stubs of tests/engine_stubs.py with an engine's sources: python scripts/engine_stubs.py vllm
-PATH.
+"""Compare the stubs of tests/engine_stubs.py with an engine's sources.
+
+    python scripts/engine_stubs.py vllm PATH
 
 PATH is the folder with the package: a checkout, or an unpacked sdist or wheel of vllm, sglang or sgl_kernel.
 Nothing of the engine is imported. Every function, method and class of the stubs must exist there, and each

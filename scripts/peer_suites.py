@@ -1,5 +1,6 @@
-"""Run a peer's test suite over `dsl_kernels.compat`: python scripts/peer_suites.py SUITE PATH [--limit S]
-[--out F].
+"""Run a peer's test suite over `dsl_kernels.compat`.
+
+    python scripts/peer_suites.py SUITE PATH [--limit S] [--out F]
 
 | SUITE | PATH | tests |
 | --- | --- | --- |

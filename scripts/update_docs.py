@@ -1,5 +1,4 @@
-"""Bring the generated parts of the documents up to date: tables and excerpts between markers, and the
-pictures.
+"""Bring the generated parts of the documents up to date: tables and excerpts between markers, pictures.
 
     python scripts/update_docs.py           write what changed
     python scripts/update_docs.py --check   list what is out of step, exit with 1 if anything is

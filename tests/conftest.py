@@ -22,8 +22,7 @@ def _capability() -> tuple[int, int] | None:
 
 
 def pytest_configure() -> None:
-    """One thread per process: on several threads,
-    small tensors take longer to synchronise than to compute."""
+    """One thread per process: with several, small tensors take longer to synchronise than to compute."""
     import torch
 
     torch.set_num_threads(1)
@@ -56,8 +55,7 @@ def few_sms() -> Iterator[None]:
 
 @pytest.fixture
 def in_threads() -> Callable[[int, Callable[[int], Any]], list[Any]]:
-    """Runs work(i) in concurrent threads that switch every few bytecodes;
-    returns their results or exceptions."""
+    """Run work(i) in threads that switch every few bytecodes; returns their results or exceptions."""
 
     def run(count: int, work: Callable[[int], Any]) -> list[Any]:
         found: list[Any] = [None] * count

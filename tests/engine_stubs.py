@@ -1,5 +1,4 @@
-"""The parts of vLLM and SGLang that the plugins use, as stubs;
-`scripts/engine_stubs.py` compares them with the sources."""
+"""Stubs of vLLM and SGLang for the plugins; `scripts/engine_stubs.py` compares them with the sources."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ SEED = os.environ.get("TEST_SEED", "0")
 
 
 def sample(items: Sequence[T], most: int, of: str) -> list[T]:
-    """At most `most` of the items, in their order,
-    drawn by the run's seed and the name of what is sampled."""
+    """At most `most` of the items, in their order, drawn by the run's seed and the name `of`."""
     if ALL or len(items) <= most:
         return list(items)
     chosen = sorted(random.Random(f"{SEED} {of}").sample(range(len(items)), most))

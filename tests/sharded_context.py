@@ -307,8 +307,7 @@ def _body(
 def in_processes(
     ranks: int, work: Work, folder: Path, *arguments: Any, backend: str = "gloo", seconds: float = 300.0
 ) -> list[Any]:
-    """The results of work(*arguments) on each rank of a process group,
-    or the traceback of a rank that failed.
+    """The results of work(*arguments) on each rank of a process group, or a failed rank's traceback.
 
     `backend` is the name of one of torch, or `ONE_GPU`.
     """

@@ -1,4 +1,3 @@
-"""Keeps the files of the example kernels and of the test DSL from being collected:
-test_newcomer.py copies them."""
+"""Keeps the files of the example kernels and of the test DSL from being collected where they are."""
 
 collect_ignore = ["newcomer", "newcomer_rms_norm", "toydsl"]

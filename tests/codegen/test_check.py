@@ -102,9 +102,9 @@ def test_a_legal_schedule_has_no_violation():
     ids=lambda value: value if isinstance(value, str) and value.isupper() else "",
 )  # fmt: skip
 def test_rule(schedule: Schedule, arch, code: str, says: str) -> None:
-    found = codes(schedule, arch)
-    assert code in found, found
-    assert says in found[code]
+    broken = codes(schedule, arch)
+    assert code in broken, broken
+    assert says in broken[code]
 
 
 def test_fp8_may_be_transposed_on_blackwell_only():

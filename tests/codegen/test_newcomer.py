@@ -162,8 +162,7 @@ def test_the_shared_tests_take_it_through_interpreter_emulator_and_evidence(fini
 
 @pytest.mark.emulator
 def test_a_second_kernel_takes_rows_by_a_launch_plan_in_bf16(tmp_path) -> None:
-    """RMSNorm has bf16 rows, a weight, a float scalar, a grid from the launch plan,
-    and registers kept across rows."""
+    """RMSNorm: bf16 rows, a weight, a float scalar, a grid from the plan, registers kept across rows."""
     op = "rms_norm"
     tree = Tree(tmp_path)
     tree.run("-m", "codegen", "new", op)

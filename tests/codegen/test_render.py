@@ -424,8 +424,7 @@ def test_touching_a_template_changes_its_variants_and_no_others(monkeypatch, tmp
 
 @pytest.mark.parametrize("module", FUNCTIONS)
 def test_every_function_of_a_leaf_is_spelled_and_told(module: str) -> None:
-    """The table in docs/leaf_functions.md is complete: each function has a meaning in words,
-    and a DSL that spells it."""
+    """Each function in the table of docs/leaf_functions.md has a meaning, and a DSL that spells it."""
     meant = importlib.import_module(f"dsl_kernels.device.torch.{module}")
     functions = {title for title, value in vars(meant).items() if isinstance(value, Function)}
     modules = (each for dsl in backends() for each in leaf_modules(dsl, "topk_selector", "sm_90"))

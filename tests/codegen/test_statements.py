@@ -1,5 +1,4 @@
-"""A new statement takes three edits: its class, its meaning, and its macro in a DSL.
-The rest follows from the class."""
+"""A new statement takes three edits: its class, its meaning, and its macro in a DSL."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ ARCH = ARCHS["sm_90a"]
 
 @dataclass(frozen=True, eq=False)
 class Stamp(Statement):
-    """Sets every element of a shared buffer to `value`, after a meeting,
-    and counts in a counter and a variable."""
+    """After a meeting, sets all of a shared buffer to `value`, and counts in a counter and a variable."""
 
     target: View
     value: Value
@@ -150,8 +148,7 @@ def test_it_is_printed_by_its_fields(dsl: str) -> None:
 
 
 def test_its_effects_are_what_the_checks_of_a_text_go_by() -> None:
-    """The checks of a text use what the class declares: without it, buffer,
-    barrier and counter count as unused."""
+    """Without what the class declares, the buffer, the barrier and the counter count as unused."""
     text = program().text({}, ARCH)
     (stamp,) = (s for s in t.walk(text.roles["work"]) if isinstance(s, Stamp))
     assert (stamp.touches(), stamp.meets(), stamp.reads(), stamp.writes()) == (
@@ -213,8 +210,8 @@ def test_probes_count_it_and_the_cost_model_reads_past_it() -> None:
     text = program().text({}, ARCH)
     regions = probed(text, schedule(), SUMS).regions["work"]
     assert "stamp" in regions, regions
-    found = counts_of(program(), {PROBE.name: 0}, ARCH)({"turns": 3})
-    assert (found.loaded, found.stored, dict(found.flops)) == (0, 0, {})
+    counts = counts_of(program(), {PROBE.name: 0}, ARCH)({"turns": 3})
+    assert (counts.loaded, counts.stored, dict(counts.flops)) == (0, 0, {})
 
 
 def test_the_clock_goes_by_what_it_declares() -> None:

@@ -1,5 +1,4 @@
-"""A CuTe DSL module becomes PTX, cubin and a launch description, with no GPU and no nvcc;
-each refusal is typed."""
+"""A CuTe DSL module becomes PTX, cubin and a launch description, without GPU or nvcc; refusals are typed."""
 
 import json
 
@@ -127,8 +126,7 @@ def test_nothing_names_this_machine(compiled, tmp_path):
 
 
 def test_the_compiled_text_runs(compiled):
-    """TMA goes through a descriptor that the project encodes, not the DSL: odd rows, a row stride,
-    zero fill."""
+    """TMA takes the project's descriptor, not the DSL's: odd rows, a row stride, zero fill."""
     artifact, out = compiled
     x = torch.randn(100, 520).bfloat16()[:, :512]
     y = torch.full((100, 64), torch.nan)

@@ -1,5 +1,4 @@
-"""A generated module becomes CUDA, PTX, cubin and a launch description, with no GPU;
-each refusal is typed."""
+"""A generated module becomes CUDA, PTX, cubin and a launch description, without a GPU; refusals are typed."""
 
 import json
 import re

@@ -1,5 +1,4 @@
-"""The artifact cache with the real compiler: hits, corruption, concurrency, crashes,
-failures and no-JIT mode."""
+"""The artifact cache and the real compiler: hits, corruption, concurrency, crashes, failures, no-JIT mode."""
 
 import json
 import os
@@ -278,11 +277,11 @@ def test_a_broken_compiler_is_not_the_templates_fault(make_module, tmp_path, mon
 
 
 def test_what_is_compiled_is_its_owners_alone_whatever_the_umask(make_module, cache_dir):
-    held = os.umask(0)
+    umask = os.umask(0)
     try:
         folder = cache.artifact_for(make_module())
     finally:
-        os.umask(held)
+        os.umask(umask)
     assert cache.lookup(make_module()) == folder
     assert folder.stat().st_mode & 0o777 == 0o755, "another user, or a container's, may read it"
 
@@ -443,8 +442,8 @@ def test_prune_goes_by_age_then_by_size_and_spares_what_is_wanted(make_module, c
     assert [p.folder for p in planned] == copies[:1] and planned[0].reason == "not used for 40.0 days"
     assert len(cache.entries()) == 5
     assert [p.folder for p in prune(30 * 86400, wanted={folder})] == copies[:1]
-    found = prune(30 * 86400, 2 * size, wanted={folder})
-    assert [(p.folder, p.reason, p.kept) for p in found] == [(c, "over the size", "") for c in copies[1:3]]
+    removed = prune(30 * 86400, 2 * size, wanted={folder})
+    assert [(p.folder, p.reason, p.kept) for p in removed] == [(c, "over the size", "") for c in copies[1:3]]
     assert {entry.folder for entry in cache.entries()} == {folder, copies[3]}
     assert not hidden(folder.parent) and prune(None) == []
 

@@ -1,5 +1,4 @@
-"""The CUDA kernels of the cases, compiled and executed on a CPU:
-their results equal the cases' references."""
+"""The cases' CUDA kernels, compiled and executed on a CPU: results equal the references."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The ceiling kernels, compiled and executed on a CPU: they end, have no races,
-and fetch exactly the given rows."""
+"""The ceiling kernels, executed on a CPU: they end, have no races, and fetch exactly the given rows."""
 
 from __future__ import annotations
 

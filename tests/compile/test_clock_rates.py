@@ -1,5 +1,4 @@
-"""The micro-benchmarks of clock_rates: the program compiles, every figure has a meaning,
-and faults cost one item."""
+"""The micro-benchmarks of clock_rates compile; every figure has a meaning; a fault costs one item."""
 
 from __future__ import annotations
 

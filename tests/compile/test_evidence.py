@@ -180,8 +180,7 @@ def test_nothing_in_global_memory_is_touched_before_the_wait(artifact, sass) -> 
 
 
 def test_a_score_is_rounded_before_a_maximum_is_taken_off(variant, sass) -> None:
-    """A product fused with the subtraction is not rounded,
-    and for scores times 2^64 its remainder overflows."""
+    """Fused with the subtraction, the product is not rounded: its remainder overflows at 2^64."""
     if variant.op != "sparse_mla":
         pytest.skip("its op has `max_logits`")
     made: dict[str, str] = {}

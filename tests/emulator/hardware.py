@@ -278,8 +278,7 @@ def _worker(folder: Path, start: int) -> int:
 
 
 def record(folder: Path, limit: float) -> int:
-    """Run all probes on the GPU; one that hangs or crashes is recorded as such,
-    the rest run in a new process."""
+    """Run all probes on the GPU; the ones after a hang or a crash run in a new process."""
     folder.mkdir(parents=True, exist_ok=True)
     begin, start = time.monotonic(), 0
     total = len(probes())

@@ -156,8 +156,7 @@ def run_histogram(
     return r, bool((out == np.bincount(x & 15, minlength=16)).all())
 
 
-# pipeline Warp 0 copies 1 KiB tiles through a two-stage pipeline; warps 1 and 2 add them up element by
-# element.
+# Warp 0 copies 1 KiB tiles through a two-stage pipeline; warps 1 and 2 add them up element by element.
 PIPELINE = simple(
     """
 .shared .align 128 .b8 tile[2048];
@@ -318,8 +317,8 @@ def desc_constant(sbo: int, layout: int, lbo: int = 16, sm100: bool = True) -> i
     return d | (1 << 46 | layout << 61 if sm100 else layout << 62)
 
 
-# warpgroup: C[64, 64] = A[64, 128] B[64, 128]^T in bf16; K in two TMA tiles, C through shared memory and a
-# TMA store.
+# One warpgroup: C[64, 64] = A[64, 128] B[64, 128]^T in bf16; K in two TMA tiles, C through shared memory and
+# a TMA store.
 WGMMA = simple(
     """
 .shared .align 8 .b8 bars[16];
@@ -584,8 +583,7 @@ def run_tcgen(
     return r, bool((c == a @ b.T).all())
 
 
-# operand Four warps write A (bf16 pairs) to TMEM with tcgen05.st, and B to shared memory; one thread
-# multiplies.
+# Four warps write A (bf16 pairs) to TMEM with tcgen05.st, and B to shared memory; one thread multiplies.
 TMEM_A = simple(
     """
 .shared .align 8 .b8 bar[8];

@@ -961,8 +961,7 @@ def footprint(tensor_map: TensorMap, itemsize: int) -> int:
 def tensor_load(
     name: str, tensor_map: TensorMap, coords: Sequence[Sequence[int]], itemsize: int, optional: bool = False
 ) -> Probe:
-    """CTA c loads the box at coords[c] and dumps its shared memory,
-    which was filled with a pattern before."""
+    """CTA c fills its shared memory with a pattern, loads the box at coords[c], and dumps the memory."""
     dims = len(tensor_map.box)
     nbytes = int(np.prod(tensor_map.box)) * itemsize
     size = footprint(tensor_map, itemsize)
@@ -1140,8 +1139,7 @@ def tensor_store(
     itemsize: int,
     red: str = "",
 ) -> Probe:
-    """CTA c stores (or reduces) its shared memory, source[c], to the box at coords[c];
-    boxes must not overlap."""
+    """CTA c stores or reduces source[c], in its shared memory, to the box at coords[c]; no boxes overlap."""
     dims = len(tensor_map.box)
     size = footprint(tensor_map, itemsize)
     names = [f"%r{20 + i}" for i in range(dims)]
@@ -1215,8 +1213,7 @@ def _tensor_stores() -> Iterator[Probe]:
 
 
 def tensor_copies() -> Iterator[Probe]:
-    """Loads and stores, grouped by where their boxes are:
-    a GPU that refuses one group still answers for others."""
+    """Loads and stores, grouped by where boxes are: a GPU may refuse one group and answer the others."""
     for place, make in (
         (PLACES[0], _tensor_loads),
         (PLACES[0], lambda _: _tensor_stores()),
@@ -1406,7 +1403,6 @@ st.global.v4.b32 [%d6], {{%r10, %r11, %r12, %r13}};
         )
 
 
-# products
 def encode(kind: str, x: np.ndarray) -> np.ndarray:
     """Codes of small integers (exactly representable), or of any floats in a 16- or 32-bit format."""
     match kind:
@@ -1528,8 +1524,7 @@ def mma_sync() -> Iterator[Probe]:
 
 
 def canonical(x: np.ndarray, span: int, mn_major: int, size: int) -> tuple[np.ndarray, int, int]:
-    """The canonical layout of a K-major (rows, k) or MN-major operand as bytes,
-    with the descriptor's LBO and SBO."""
+    """Bytes of a K-major (rows, k) or MN-major operand in canonical layout, with its LBO and SBO."""
     rows, k = x.shape
     per = 16 // size
     linear = np.zeros((rows, k), np.int64)

@@ -27,8 +27,7 @@ def drawn(fmt: str, shape: tuple[int, int], seed: int) -> np.ndarray:
 
 
 def pack(fmt: str, codes: np.ndarray, wide: bool) -> np.ndarray:
-    """Rows of bytes: two codes of e2m1 per byte or, if wide, sixteen codes per 16 bytes,
-    packed at the start."""
+    """Rows of bytes: two codes of e2m1 per byte; if `wide`, sixteen per 16 bytes, packed at the start."""
     bits = 1 + sum(FORMATS[fmt])
     if not wide:
         return (codes[:, 0::2] | codes[:, 1::2] << 4).astype(np.uint8)
@@ -42,8 +41,7 @@ def pack(fmt: str, codes: np.ndarray, wide: bool) -> np.ndarray:
 
 
 def cells(factors: np.ndarray, halves: bool) -> np.ndarray:
-    """Rows of four factors as tcgen05.cp reads them: row r of 32 holds the factors of rows r, r + 32,
-    r + 64, ..."""
+    """Rows of four factors as tcgen05.cp reads them: row r of 32 has those of rows r, r + 32, r + 64, ..."""
     images = []
     for part in (
         np.split(factors, 2) if halves else [factors[i : i + 128] for i in range(0, len(factors), 128)]
@@ -59,8 +57,7 @@ class Product:
     """D = A B^T by ``STEPS`` instructions with random operands and factors, as a kernel and as numbers.
 
     TMEM: D in columns 0 to n - 1; the factors of A from 256 on, four columns per four factors of a row; those
-        of B from
-    288 on, eight columns.
+    of B from 288 on, eight columns.
     """
 
     def __init__(

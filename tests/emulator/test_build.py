@@ -127,8 +127,7 @@ def test_a_core_that_does_not_load_is_named(stub):
 
 @pytest.mark.parametrize("path", sorted(build.SOURCES.glob("*.[ch]pp")), ids=lambda path: path.name)
 def test_the_core_writes_through_no_stream(path):
-    """Beside another copy of libstdc++, which torch may load,
-    a stream uses that copy's facets and crashes."""
+    """If torch loads another libstdc++, a stream would use that copy's facets and crash."""
     assert not re.findall(r"#include <(?:\w*stream|locale|regex|iomanip)>", path.read_text())
 
 

@@ -1,5 +1,4 @@
-"""The micro-benchmarks of tcgen05, which no GPU here runs: in the emulator,
-their products and columns are right."""
+"""The micro-benchmarks of tcgen05, in the emulator: their products and columns are right."""
 
 from __future__ import annotations
 

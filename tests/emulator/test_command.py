@@ -30,8 +30,12 @@ def kernel(tmp_path, monkeypatch):
 def test_a_kernel_runs_on_arrays_and_numbers_and_leaves_its_result(kernel, capsys):
     options = ["--block", "32", "--interleavings", "3", "--out", "made"]
     assert main(["run", *options, "k.ptx", "x.npy", "-2.5", "0x10", "--coverage"]) == 0
-    said = capsys.readouterr().out
-    assert said.count("ok under") == 3 and "What 3 runs reached together" in said and "different" not in said
+    printed = capsys.readouterr().out
+    assert (
+        printed.count("ok under") == 3
+        and "What 3 runs reached together" in printed
+        and "different" not in printed
+    )
     x = np.arange(32, dtype=np.float32)
     np.testing.assert_array_equal(np.load("made/argument_0.npy"), np.where(x < 16, -2.5 * x, x))
     np.testing.assert_array_equal(np.load("x.npy"), x)  # the input file is unchanged
@@ -51,9 +55,9 @@ def test_a_finding_is_status_1_and_stands_in_the_json(kernel, capsys):
         "--json",
     ]
     assert main(command) == 1
-    said = json.loads(capsys.readouterr().out)
-    assert not said["ok"] and [run["errors"] for run in said["runs"]] == [1, 1]
-    assert said["runs"][0]["findings"][0]["code"] == "out-of-bounds-global"
+    report = json.loads(capsys.readouterr().out)
+    assert not report["ok"] and [run["errors"] for run in report["runs"]] == [1, 1]
+    assert report["runs"][0]["findings"][0]["code"] == "out-of-bounds-global"
 
 
 @pytest.mark.parametrize(
@@ -105,6 +109,6 @@ def test_a_program_runs_with_arguments_of_its_own(tmp_path, monkeypatch, capsys)
     assert main(["script", "--interleavings", "2", "p.py", "--seed", "40"]) == 0
     assert "2 interleavings" in capsys.readouterr().out
     assert main(["script", "--json", "p.py"]) == 1
-    said = json.loads(capsys.readouterr().out)
-    assert "ValueError" in said["failure"] and not said["launches"]
+    report = json.loads(capsys.readouterr().out)
+    assert "ValueError" in report["failure"] and not report["launches"]
     assert main(["script", "q.py"]) == 2

@@ -89,11 +89,11 @@ def reach(n: int, text: str = RING, **kw) -> Coverage:
 
 def test_lines_that_nobody_executed_and_branches_that_went_one_way():
     for s in interleavings(6):
-        found = reach(2, interleaving=s)
-        assert found.unexecuted_lines == ["ring.py:25"]
-        assert [x.text for x in found.unexecuted] == ["add.u32 %r6, %r6, 1000"]
-        assert [(x.line, way) for x, way in found.one_way] == [("ring.py:24", "always taken")]
-        assert found.share == 1 - 1 / len(found.visits)
+        coverage = reach(2, interleaving=s)
+        assert coverage.unexecuted_lines == ["ring.py:25"]
+        assert [x.text for x in coverage.unexecuted] == ["add.u32 %r6, %r6, 1000"]
+        assert [(x.line, way) for x, way in coverage.one_way] == [("ring.py:24", "always taken")]
+        assert coverage.share == 1 - 1 / len(coverage.visits)
     none = reach(0)
     assert {"ring.py:21", "ring.py:22", "ring.py:31"} <= set(none.unexecuted_lines)
     # With no fill at all, both loops are left at once.
@@ -103,9 +103,9 @@ def test_lines_that_nobody_executed_and_branches_that_went_one_way():
 
 
 def test_what_was_inlined_belongs_to_the_line_around_it():
-    found = reach(0)
-    assert "ring.py:23" in found.unexecuted_lines and "helper.py:5" not in found.lines
-    assert {(x.source, x.around) for x in found.unexecuted if x.line == "ring.py:23"} == {
+    coverage = reach(0)
+    assert "ring.py:23" in coverage.unexecuted_lines and "helper.py:5" not in coverage.lines
+    assert {(x.source, x.around) for x in coverage.unexecuted if x.line == "ring.py:23"} == {
         ("helper.py:5", "ring.py:23")
     }
 
@@ -116,30 +116,30 @@ def test_what_was_inlined_belongs_to_the_line_around_it():
      (6, (2, 2, 2), True)]
 )  # fmt: skip
 def test_rings(n, phases, empty_awaited):
-    """A ring of three wraps with the fourth fill,
-    whose wait on the empty side is the first that can block."""
+    """A ring of three wraps with the fourth fill, the first that can block on the empty side."""
     for s in interleavings(8):
-        found = reach(n, interleaving=s)
-        full, empty = found.rings["ring.py:10"], found.rings["ring.py:11"]
+        coverage = reach(n, interleaving=s)
+        full, empty = coverage.rings["ring.py:10"], coverage.rings["ring.py:11"]
         assert tuple(b.phases for b in full) == tuple(b.phases for b in empty) == phases
-        assert ("ring.py:10" in found.unwrapped_rings) == (max(phases) < 2)
-        assert ("ring.py:11" in found.unawaited_rings) == (not empty_awaited)
-        assert len([b for b in found.short_barriers if b.kind == "mbarrier"]) == 2 * sum(
+        assert ("ring.py:10" in coverage.unwrapped_rings) == (max(phases) < 2)
+        assert ("ring.py:11" in coverage.unawaited_rings) == (not empty_awaited)
+        assert len([b for b in coverage.short_barriers if b.kind == "mbarrier"]) == 2 * sum(
             p < 2 for p in phases
         )
         assert [b.awaited for b in full] == list(phases)
 
 
 def test_an_arrival_count_that_no_wait_depends_on_is_in_the_list():
-    """Three fills with 900 arrivals too many on the empty side: no wait depends on it,
-    and coverage says why."""
+    """Three fills, 900 arrivals too many on the empty side: no wait depends on it, and coverage says so."""
     wrong = (
         RING.replace("[%r3], 1;", "[%r3], 901;")
         .replace("[%r3+8], 1;", "[%r3+8], 901;")
         .replace("[%r3+16], 1;", "[%r3+16], 901;")
     )
-    found = reach(3, wrong)
-    assert "ring.py:11" in found.unawaited_rings and all(not b.phases for b in found.rings["ring.py:11"])
+    coverage = reach(3, wrong)
+    assert "ring.py:11" in coverage.unawaited_rings and all(
+        not b.phases for b in coverage.rings["ring.py:11"]
+    )
     with pytest.raises(EmulatorError, match="deadlock"):
         reach(4, wrong)
 

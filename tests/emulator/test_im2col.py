@@ -1,5 +1,4 @@
-"""Tensor copies in im2col mode: every element of every column against a convolution, stores, edges,
-and refusals."""
+"""Tensor copies in im2col mode: every element of every column against a convolution; stores; refusals."""
 
 from __future__ import annotations
 
@@ -144,8 +143,7 @@ def test_columns_make_a_convolution(name: str) -> None:
 
 
 def test_a_column_begins_anywhere_in_the_box() -> None:
-    """The sizes of PTX ISA's examples 1 and 2 of im2col mode: 9 x 14 pixels, columns of 64,
-    offsets of 0 and 2."""
+    """Examples 1 and 2 of im2col mode in the PTX ISA: 9 x 14 pixels, columns of 64, offsets 0 and 2."""
     x = np.arange(2 * 14 * 9 * 16, dtype=np.uint16).reshape(2, 14, 9, 16) + 1
     for low, high, offset in ((-1, -1, 0), (0, -2, 2)):
         column = TensorMap(x, (8, 64), im2col=Im2col([low] * 2, [high] * 2))
@@ -215,8 +213,7 @@ DONE:
 
 @pytest.mark.parametrize("reduce", [False, True])
 def test_a_store_goes_through_the_box_too(reduce: bool) -> None:
-    """32 pixels of four channels from channel 4, column 2 and row 1 on;
-    the box excludes the last column and row."""
+    """32 pixels of four channels from channel 4, column 2, row 1; the last column and row are excluded."""
     y = np.full((2, 4, 5, 8), 7, np.uint32)
     text = STORE
     if reduce:

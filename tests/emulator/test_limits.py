@@ -1,5 +1,4 @@
-"""Outcomes of hostile and malformed programs and launches: a typed error or a finding,
-never a crash or a false ok."""
+"""Hostile and malformed programs and launches give a typed error or a finding, no crash and no false ok."""
 
 import importlib
 import pickle
@@ -255,8 +254,7 @@ def test_an_endless_loop_ends_by_default(monkeypatch):
 
 
 def test_nested_blocks_are_looked_through_once(monkeypatch):
-    """However deeply blocks are nested, the text is scanned once,
-    and a name is found without walking outwards."""
+    """However deep blocks are nested, the text is scanned once, and a name is looked up once."""
     searched, walked = [], []
     find = parser._Parser.find_labels
     monkeypatch.setattr(parser._Parser, "find_labels", lambda self: searched.append(0) or find(self))

@@ -132,8 +132,7 @@ def test_powers_of_two():
 
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_four_values_are_rounded_by_random_bits(fmt):
-    """Zero bits truncate; all ones round up everything inexact;
-    half a unit rounds up in half of the draws."""
+    """Zero bits truncate; all ones round up all that is inexact; half a unit rounds up half of the draws."""
     width = 4 if fmt == "e2m1" else 8
     into = "cvt.rs.satfinite.@x4.f32 %h1, {%r10, %r11, %r12, %r13}, %r14; mov.b32 %r20, {%h1, 0};"
     into = (

@@ -190,8 +190,7 @@ DONE:
 
 
 def test_fences_of_tensor_memory_order_across_relaxed_arrivals_and_waits():
-    """PTX ISA, tcgen05, canonical synchronization patterns:
-    relaxed mbarrier.arrive and try_wait between the fences."""
+    """PTX ISA, tcgen05: relaxed mbarrier.arrive and try_wait between the fences are a canonical pattern."""
     kw = {"block": 64, "target": "sm_100a", "n": 6}
     assert codes(RELAXED, **kw) == (set(), set())
     for fence in ("before", "after"):
@@ -209,8 +208,7 @@ def test_fences_of_tensor_memory_order_across_relaxed_arrivals_and_waits():
 
 
 def test_an_address_that_lanes_disagree_about_is_the_first_ones():
-    """PTX ISA, tcgen05.ld: undefined behavior. The run continues with the first lane's,
-    to check what follows too."""
+    """PTX ISA, tcgen05.ld: undefined. The run continues with the first lane's, to check the rest too."""
     body = """
     tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2], 32; bar.sync 0; ld.shared.u32 %r5, [%r2]; \
 mov.u32 %r7, 9;
@@ -237,8 +235,7 @@ tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
 
 @pytest.mark.parametrize("at", range(4))
 def test_all_tcgen05_instructions_of_a_kernel_have_one_cta_group(at):
-    """PTX ISA, tcgen05: all within a kernel must specify the same .cta_group,
-    even those that no warp reaches."""
+    """PTX ISA: all tcgen05 of a kernel must have the same .cta_group, even those that no warp reaches."""
     kw = {"block": 32, "target": "sm_100a"}
     assert codes(PAIR, **kw) == (set(), set())
     parts = PAIR.split("cta_group::1")

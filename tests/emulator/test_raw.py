@@ -1,5 +1,4 @@
-"""Launches with raw bytes: descriptors in structures and in memory, preset addresses,
-a kernel compiled by nvcc."""
+"""Launches with raw bytes: descriptors in structures and in memory, preset addresses, a kernel of nvcc."""
 
 import ctypes
 import struct

@@ -334,8 +334,7 @@ def test_torchs_tensors_lie_where_the_gpus_allocator_would_put_them():
 
 
 def test_a_backward_pass_makes_its_tensors_on_the_device():
-    """torch leaves the mode that distinguishes devices before a backward pass,
-    and allocates gradients itself."""
+    """torch leaves the mode that distinguishes devices before a backward pass, which allocates itself."""
     seen = []
 
     class Double(torch.autograd.Function):

@@ -12,8 +12,7 @@ from .test_script import library
 
 
 def im2col_arguments():
-    """A map over images of 2 x 5 x 6 pixels of 64 channels, and the driver call's arguments for it,
-    without arrays."""
+    """A map over images of 2 x 5 x 6 pixels of 64 channels, and the driver call's arguments except arrays."""
     x = np.arange(2 * 5 * 6 * 64, dtype=np.uint16).reshape(2, 5, 6, 64)
     dims, strides = tuple(reversed(x.shape)), tuple(reversed(x.strides))[1:]
     return x, (1, 4), (dims, strides, (-1, 0), (0, -1)), (8, 12), (1, 2, 1, 1)
@@ -29,8 +28,8 @@ def test_im2col_maps_of_the_drivers_call():
         arrays = [(u64 * 4)(*dims), (u64 * 3)(*strides), (i32 * 2)(*lower), (i32 * 2)(*upper)]
         call = [kind, rank, ctypes.c_void_p(x.ctypes.data), *arrays, channels, pixels, (u32 * 4)(*steps)]
         assert not cuda.cuTensorMapEncodeIm2col(at, *call, 0, 0, 0, 0)
-        found = Descriptor.decode(ctypes.string_at(at, 128))
-        assert found == Descriptor(
+        decoded = Descriptor.decode(ctypes.string_at(at, 128))
+        assert decoded == Descriptor(
             x.ctypes.data, kind, dims, strides, (8, 12), steps, lower=lower, upper=upper
         )
         with pytest.raises(LaunchError, match="1 to 1024 pixels"):
@@ -62,10 +61,10 @@ def test_im2col_maps_of_cuda_python():
         ]
         error, made = driver.cuTensorMapEncodeIm2col(*call, *modes)
         assert int(error) == 0
-        found = Descriptor.decode(ctypes.string_at(int(made.getPtr()), 128))
+        decoded = Descriptor.decode(ctypes.string_at(int(made.getPtr()), 128))
         assert (
-            found is not None
-            and found.lower == lower
-            and found.box == (8, 12)
-            and found.element_strides == steps
+            decoded is not None
+            and decoded.lower == lower
+            and decoded.box == (8, 12)
+            and decoded.element_strides == steps
         )

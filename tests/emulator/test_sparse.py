@@ -1,5 +1,4 @@
-"""mma.sp and wgmma.mma_async.sp: products of the dense matrix that a sparse A stands for,
-and meaningless metadata."""
+"""mma.sp and wgmma.mma_async.sp: products of the dense matrix that A stands for; meaningless metadata."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ ASCENDING = [(i, j) for i, j in PAIRS if i < j]
 def sparse(
     rows: int, k: int, size: int, seed: int, ordered: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A dense matrix, its stored elements [rows, k / 2], and the four metadata bits per chunk [rows,
-    k / chunk]."""
+    """A dense matrix, its stored elements [rows, k / 2], and four metadata bits per chunk."""
     generator = np.random.default_rng(seed)
     chunk = 2 if size == 4 else 4
     dense, stored = (
@@ -75,8 +73,7 @@ def metadata(bits: np.ndarray, size: int, selector: int, junk: int = 0) -> np.nd
 
 
 def fragments(a: np.ndarray, b: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Registers of A [16, stored] and B [8, k] by lane,
-    as in the dense instruction with that many stored elements."""
+    """Registers of A [16, stored] and B [8, k] by lane, as in the dense instruction of k = stored."""
     e, g, q = 4 // size, np.arange(32) // 4, np.arange(32) % 4
     na, nb = a.shape[1] * size // 8, b.shape[1] * size // 16
     ra = [
@@ -251,8 +248,7 @@ def test_what_stands_for_neither_of_two_is_found(value: int) -> None:
 
 
 def test_a_wrong_selector_is_found() -> None:
-    """The lanes that it names hold no metadata: found by their value, by being unwritten,
-    or by the result."""
+    """The lanes that it names hold no metadata: being unwritten, their values or the result show it."""
     meta_of, asked = 0, 1
     fmt, k = "f16", 32
     size, encode = ENCODE[fmt]

@@ -1,5 +1,4 @@
-"""tcgen05.mma.sp: products of the dense matrix for which a sparse
-A and its metadata in tensor memory stand."""
+"""tcgen05.mma.sp: products of the dense matrix that A and its metadata in tensor memory stand for."""
 
 from __future__ import annotations
 
@@ -123,8 +122,7 @@ def test_the_product_is_by_the_dense_matrix(
 
 
 def two_ctas(fmt: str, n: int, span: int) -> tuple[str, list[np.ndarray], int, np.ndarray]:
-    """256 rows of A on two CTAs, each with its rows, their metadata and half of B;
-    the first issues for both."""
+    """256 rows of A on two CTAs: each has its rows, their metadata and half of B; the first one issues."""
     size, encode = ENCODE[fmt]
     dense, stored, bits = sparse(256, 64 // size, size, 11, True)
     b = ints((n, 64 // size), 12)

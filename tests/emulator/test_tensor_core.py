@@ -1,5 +1,4 @@
-"""Layouts of mma.sync, ldmatrix, wgmma, tcgen05.mma and tensor memory:
-integer matrices make any slip visible."""
+"""Layouts of mma.sync, ldmatrix, wgmma, tcgen05.mma and tensor memory: integers make any slip visible."""
 
 import numpy as np
 import pytest
@@ -404,8 +403,7 @@ DONE:
 )
 @pytest.mark.parametrize("copies", [True, False])
 def test_a_of_tensor_memory_is_read_in_the_lanes_of_its_sums(m, n, ws, copies):
-    """If rows have several copies, these may differ:
-    each share of the columns is computed from its own lanes' copy."""
+    """If rows have several copies, each share of the columns is computed from its own lanes' copy."""
     parts = 128 // m if ws else 1
     a, b = ints((parts, m, 16), 6), ints((n, 16), 7)
     if copies:

@@ -1,5 +1,4 @@
-"""Tensor copies of 1 to 5 dimensions, every swizzle, out-of-bounds fill, gather4, stores,
-reductions, multicast."""
+"""Tensor copies of 1 to 5 dimensions: swizzles, out-of-bounds fill, gather4, stores, reductions, clusters."""
 
 import itertools
 

@@ -62,8 +62,7 @@ def test_some_interleaving_lets_a_warp_multiply_by_what_another_wrote() -> None:
 
 
 def test_counts_of_a_gpu_are_read() -> None:
-    """Two runs: in one, warp 3's rows are old; in the other, new,
-    with its sleep over after warp 0's store."""
+    """Two runs: warp 3's rows are old in one; in the other, new, and its sleep ends after warp 0's store."""
     old, new = [probe.VALUES, 0, 0, 0, 5, 6, 0, 0], [0, probe.VALUES, 0, 50, 60, 60, 0, 0]
     found = probe.summary(probe.Variant("fence", "a"), 7, old * 4 + old * 3 + new)
     assert found["warps"] == [{"old": 2, "new": 0, "mixed": 0}] * 3 + [{"old": 1, "new": 1, "mixed": 0}]

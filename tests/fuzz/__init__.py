@@ -22,8 +22,7 @@ KEPT = 20
 """Defects kept as text; further ones are only counted."""
 
 WAITED = 10.0
-"""A call is slow by its own CPU time, as the machine may be shared,
-or if it took this many times the limit in all."""
+"""A call is slow by its own CPU time, as the machine may be shared, or by this many limits of wall time."""
 
 
 @dataclass

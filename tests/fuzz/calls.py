@@ -27,8 +27,7 @@ VALID = 0.02
 """The share of calls that stay valid: each costs as much as hundreds of refusals."""
 
 LIMIT_S = 4.0
-"""More than a refusal needs: an answer's kernels run in the interpreter,
-and a step refuses attention only after two."""
+"""A refusal needs less. An answer's kernels run in the interpreter; a step may refuse after two of them."""
 
 LN2 = math.log(2)
 

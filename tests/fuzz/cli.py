@@ -233,8 +233,7 @@ LIMIT_S = {
     "list": 5.0,
     "bundle write": 5.0,
 }
-"""Time limits of commands that run kernels in the interpreter, start other programs,
-or go through every variant."""
+"""Time limits of commands that interpret kernels, start other programs, or go through every variant."""
 
 
 def _process(argv: Sequence[str]) -> int:

@@ -47,8 +47,7 @@ Judge = Callable[[Any], Any]
 
 
 def REFUSED(answer: Any) -> bool:
-    """Stands for a judge if even valid arguments are refused,
-    because this machine lacks what they ask for."""
+    """Stands for a judge if this machine lacks what even valid arguments ask for."""
     return False
 
 

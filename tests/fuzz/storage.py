@@ -53,8 +53,7 @@ def fuzz_cache_corruption(count: int, seed: int) -> Counts:
 
 
 def fuzz_bundle_corruption(count: int, seed: int) -> Counts:
-    """Load a variant from a bundle after one change: of a file's bytes,
-    or of the index with its hash updated."""
+    """Load from a bundle after one change, of a file's bytes or of the index with its hash updated."""
     counts, generator = Counts(), random.Random(seed)
     with _place() as place:
         variant = _variant(place)
@@ -214,9 +213,9 @@ def _restore(whole: Path, folder: Path) -> None:
 
 def _load_from(root: Path, variant: Variant) -> tuple[Artifact, bytes] | None:
     bundle._open.cache_clear()
-    held = bundle.open_bundle(root)
-    held.manifest_folder()
-    return held.fetch(variant)
+    opened = bundle.open_bundle(root)
+    opened.manifest_folder()
+    return opened.fetch(variant)
 
 
 def _right(found: tuple[Artifact, bytes]) -> bool:

@@ -22,8 +22,7 @@ from dsl_kernels.variants import Variant
 
 @dataclass(frozen=True)
 class Structure:
-    """One schedule of each structure, and its mutants' workloads,
-    with launch dims that are not left to the rule."""
+    """One schedule of each structure, its mutants' workloads, and launch dims that override the rule."""
 
     name: str
     variant: str
@@ -215,8 +214,7 @@ def with_part(text: t.Text, name: str, statements: tuple[t.Statement, ...]) -> t
 
 
 def printed(program: TileProgram, variant: Variant, dsl: str) -> str | None:
-    """The module that a DSL prints for the program;
-    None if it does not spell one of the leaves or products."""
+    """The module that a DSL prints for the program; None if it lacks a spelling for a leaf or a product."""
     arch = get_arch(variant.arch)
     template = frame(dsl)
     try:

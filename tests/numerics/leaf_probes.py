@@ -592,8 +592,7 @@ class Probe:
 
     def tensor(self, title: str, shape: tuple[int, int], value: torch.Tensor, *,
                out: bool = False) -> Callable[[Recorder], Any]:  # fmt: skip
-        """Tensor memory, the second of two slots; with 64 rows,
-        sixteen are in the lower half of each warp's lanes."""
+        """Tensor memory, the second of two slots; of 64 rows, each warp's lower lanes have sixteen."""
         rows, width = shape
         held = 16
         buffer = Buffer(title, Space.TENSOR, shape, "float32", 2)
@@ -870,8 +869,7 @@ def _dtype_of(value: Any) -> str:
 
 
 def _signed(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """As an operand: unsigned words, which torch has as 64-bit integers,
-    become the int32 of the same bits."""
+    """As an operand: unsigned words, 64-bit integers in torch, become the int32 of the same bits."""
     if values.dtype == torch.int64 and dtype == torch.int32:
         values = (values + (1 << 31) & 0xFFFFFFFF) - (1 << 31)
     return values.to(dtype)

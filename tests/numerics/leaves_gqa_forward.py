@@ -1,5 +1,4 @@
-"""Cases of the leaves of grouped-query attention: the scores of a warpgroup's rows,
-64 on Hopper and 128 on Blackwell."""
+"""Cases of the leaves of grouped-query attention; a warpgroup has 64 rows on Hopper, 128 on Blackwell."""
 
 from __future__ import annotations
 

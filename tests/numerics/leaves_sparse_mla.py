@@ -221,8 +221,7 @@ def _held(p: Probe) -> torch.Tensor:
 
 
 def neighbours(p: Probe) -> None:
-    """TileLang rounds the product with the second half of a scale,
-    so one value in a thousand is a neighbouring bf16."""
+    """TileLang rounds the product with a scale's second half: one value in a thousand is a neighbour."""
     p.relative = 0.0 if p.cute else 2.0**-7
 
 

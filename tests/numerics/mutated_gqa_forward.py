@@ -1,5 +1,4 @@
-"""What breaks the texts of grouped-query attention: sequences, structures,
-and why some mutants are no bug."""
+"""What breaks the texts of grouped-query attention: sequences, structures, and mutants that are no bug."""
 
 from __future__ import annotations
 

@@ -393,8 +393,7 @@ EXPLAINED: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 
 def surroundings(name: str, mutant: Mutant) -> str:
-    """The variant's name, lines of its module around the place, and PTX lines;
-    `>` marks the place in both."""
+    """The variant's name, the lines of its module and of the PTX around the place, which `>` marks."""
     ptx = text(name).splitlines()
     before = [line for line in ptx[max(mutant.line - 60, 0) : mutant.line - 1] if line.strip()]
     after = [line for line in ptx[mutant.line : mutant.line + 60] if line.strip() and ".loc" not in line]

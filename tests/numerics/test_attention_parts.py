@@ -1,5 +1,4 @@
-"""Attention whose CTAs send their parts to one another through the grid: co-residency,
-and what a workspace keeps."""
+"""Attention whose CTAs send parts to one another through the grid: co-residency, and workspaces."""
 
 from __future__ import annotations
 
@@ -67,18 +66,18 @@ def test_splits_of_whole_rows_merge_together_or_the_last_one_alone(
     sizes = {"t": 2, "heads": attended_heads(variant.knobs), "topk": 320, "n": 700, "ids": "holes"}
     told = {"splits": splits, "all_resident": int(not crowd)}
     work = Workload("splits", "edge", variant.knobs["kv"], sizes)
-    found = trial.run(variant, work, executor, launch=told)
-    assert found.comparison.ok, found.comparison.failures
+    result = trial.run(variant, work, executor, launch=told)
+    assert result.comparison.ok, result.comparison.failures
 
 
 def test_splits_that_do_not_run_at_once_do_not_wait() -> None:
     knobs, gpu = SimpleNamespace(**WHOLE[0].knobs), GPUS["H200"]
     for t, splits, waits in ((33, 4, True), (34, 4, False), (44, 3, True), (100, 4, False)):
         sizes = {"t": t, "topk": 2048, "heads": attended_heads(WHOLE[0].knobs), "splits": splits}
-        found = launch(knobs, sizes, gpu)
-        assert found.splits == splits and found.counters == t and found.all_resident is waits
+        plan = launch(knobs, sizes, gpu)
+        assert plan.splits == splits and plan.counters == t and plan.all_resident is waits
         resident = PROGRAM.schedule(WHOLE[0].knobs, gpu.arch).resident
-        assert bool(size_at(resident, {**sizes, **found.dims})) is waits
+        assert bool(size_at(resident, {**sizes, **plan.dims})) is waits
 
 
 def test_a_variant_takes_as_many_queries_as_it_may_without_waiting() -> None:

@@ -1,5 +1,4 @@
-"""Attention whose CTAs take tiles, or pairs of them, of several queries,
-on the interpreter and the emulator."""
+"""Attention whose CTAs take tiles of several queries, on the interpreter and the emulator."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def _workload(variant: variants.Variant, tiles: int, ids: str) -> Workload:
 
 
 def _units(knobs: Mapping[str, Any], tiles: int) -> int:
-    """A query's units: on Hopper, bf16 is distributed by pairs of tiles, as for a pair of CTAs.
-    V4 and V4.1 have a second scope."""
+    """A query's units: pairs of tiles for bf16 on Hopper and pairs of CTAs; V4 and V4.1 have two scopes."""
     tiles += -(-EXTRA // 64) if knobs["kv"] in PAGED else 0
     return -(-tiles // 2) if knobs["tile"] == 128 or (knobs["kv"] == "bf16" and "stages" in knobs) else tiles
 
@@ -58,20 +56,20 @@ def _deal(variant: variants.Variant, tiles: int, ctas: int) -> dict[str, int]:
 @pytest.mark.parametrize("deal", DEALS, ids=str)
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
 def test_every_tile_is_attended_to_once(variant: variants.Variant, deal: tuple[int, int], ids: str) -> None:
-    found = trial.run(
+    result = trial.run(
         variant, _workload(variant, deal[0], ids), Interpreter(seed=3), launch=_deal(variant, *deal)
     )
-    assert found.comparison.ok, found.comparison.failures
+    assert result.comparison.ok, result.comparison.failures
 
 
 @pytest.mark.emulator
 @pytest.mark.compile
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
 def test_the_compiled_kernels_agree(variant: variants.Variant) -> None:
-    found = trial.run(
+    result = trial.run(
         variant, _workload(variant, 5, "holes"), Emulator(strict=True), launch=_deal(variant, 5, 2)
     )
-    assert found.comparison.ok, found.comparison.failures
+    assert result.comparison.ok, result.comparison.failures
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
@@ -129,14 +127,13 @@ def test_pairs_go_on_into_the_next_query_where_that_was_measured_faster(
     heads: int, t: int, ctas: int
 ) -> None:
     knobs = SimpleNamespace(heads=heads, kv="bf16", tile=64, stages=2, cluster=1, slices=1, block=64)
-    found = launch(knobs, {"t": t, "topk": 2048}, GPUS["H200"])
-    assert found.ctas == ctas
+    plan = launch(knobs, {"t": t, "topk": 2048}, GPUS["H200"])
+    assert plan.ctas == ctas
 
 
 @pytest.mark.parametrize("block", (0, 64))
 def test_ctas_that_leave_sms_idle_are_spread_over_pairs_of_sms(block: int) -> None:
-    """Such launches wait for the kernel before; those that fill the SMs, with few tiles,
-    or not gathering bf16, do not."""
+    """Such launches wait for the kernel before; with full SMs, few tiles or a fp8 cache they do not."""
     most = 112 if block else 125
 
     def begins_behind(gpu: str = "H200", **changed: Any) -> bool:
@@ -151,9 +148,9 @@ def test_ctas_that_leave_sms_idle_are_spread_over_pairs_of_sms(block: int) -> No
         }
         sizes = {"t": 96, "topk": 2048, **{k: v for k, v in changed.items() if k not in knobs}}
         k = SimpleNamespace(**knobs | {key: value for key, value in changed.items() if key in knobs})
-        found = launch(k, sizes, GPUS[gpu])
-        assert found.dims.get("early", 0) == 0, "a launch begins early unless it is told not to"
-        return not found.early
+        plan = launch(k, sizes, GPUS[gpu])
+        assert plan.dims.get("early", 0) == 0, "a launch begins early unless it is told not to"
+        return not plan.early
 
     assert [t for t in range(67, 133) if begins_behind(t=t)] == list(range(67, most + 1))
     assert begins_behind(t=48) and not begins_behind(t=64) and not begins_behind(t=16)

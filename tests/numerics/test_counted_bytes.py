@@ -83,16 +83,16 @@ def test_leaves_move_what_they_say(variant: variants.Variant, touched: Touched) 
     Interpreter().prepare(variant)(operands, dims, 0)
     schedule = program.schedule(variant.knobs, arch)
     ctas = math.prod(size_at(extent, dims) for extent in schedule.grid)
-    found = counts_of(program, variant.knobs, arch)(dims)
+    counts = counts_of(program, variant.knobs, arch)(dims)
     planned = policies.get("sparse_mla").launch(k, {**sizes, "splits": splits}, gpu_row(arch.name))
     assert planned.splits == splits
     # Prefetches into L2 do not count, as the data is read from there later.
     moved = {key: n for key, n in touched.bytes.items() if key[0] not in ("fetch_half", "fetch_v4_half")}
     read = sum(n for (_, operand), n in moved.items() if operand in READ)
-    assert found.loaded * ctas == read, dict(touched.bytes)
+    assert counts.loaded * ctas == read, dict(touched.bytes)
     if k.cluster == 1:
         weights = sum(
             n for (leaf, operand), n in touched.bytes.items() if (leaf, operand) == ("store_weights", "other")
         )
         written = sum(n for (_, operand), n in touched.bytes.items() if operand in WRITTEN)
-        assert found.stored * ctas == written + weights, dict(touched.bytes)
+        assert counts.stored * ctas == written + weights, dict(touched.bytes)

@@ -1,5 +1,4 @@
-"""Variants on a GPU of their architecture: every workload, repeats, CUDA graphs with padded rows,
-the whole step."""
+"""Variants on a GPU: every workload, repeats, CUDA graphs with padded rows, the whole step."""
 
 from __future__ import annotations
 
@@ -151,8 +150,7 @@ def test_a_captured_step_replays_with_other_lengths_and_padded_rows() -> None:
 @pytest.mark.sm90
 @pytest.mark.parametrize("given", [True, False], ids=["own_workspace", "no_workspace"])
 def test_a_captured_step_outlives_steps_of_other_sizes(given: bool) -> None:
-    """Larger steps make the workspace grow and smaller ones reuse its front;
-    the graph keeps its own memory."""
+    """Larger steps make the workspace grow, smaller ones reuse its front; the graph keeps its memory."""
     inputs = step([8000, 5000, 0], 8192)
     scratch = Workspace() if given else None
     output = dsa.decode(**inputs, sm_scale=0.1, workspace=scratch)
@@ -244,8 +242,7 @@ def test_chunks_of_a_prompt_on_two_streams_do_not_meet(captured: bool, own: bool
 
 @pytest.mark.sm90
 def test_captured_steps_that_share_a_workspace_wait_for_one_another() -> None:
-    """Three kernels per step and one buffer of logits:
-    each kernel starts while the one before it still runs."""
+    """Three kernels per step, one buffer of logits: each kernel starts while its predecessor still runs."""
     scratch, steps = Workspace(), []
     for lens in ([8000, 5000, 100, 0], [3000, 8192, 0, 64], [8192] * 4):
         inputs = step(lens, 8192)
@@ -290,8 +287,7 @@ def test_two_captured_steps_without_a_workspace_do_not_share_memory() -> None:
 @pytest.mark.sm90
 @pytest.mark.parametrize("splits", [1, 4])
 def test_captured_attention_without_a_workspace_counts_its_splits(splits: int) -> None:
-    """One CTA per split; the last arriver, found by counters, merges.
-    The graph needs zeroed counters at every replay."""
+    """One CTA per split; counters find the last arriver, which merges. Each replay needs zeroed counters."""
     name = next(
         v.id
         for v in variants.variants("sparse_mla", arch="sm_90a")
@@ -386,9 +382,9 @@ def test_a_launch_whose_ctas_wait_for_one_another_runs_between_other_kernels() -
         with torch.cuda.stream(there):
             a @ a
         with torch.cuda.stream(here):
-            found = call()
+            result = call()
     in_time(here, there)
-    assert all(map(torch.equal, found, wanted))
+    assert all(map(torch.equal, result, wanted))
 
 
 @pytest.mark.sm90
@@ -502,8 +498,8 @@ def test_steps_of_eight_threads_do_not_meet(streams: bool, shared: bool) -> None
     def work(i: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream() if streams else torch.cuda.current_stream()):
             for _ in range(50):
-                found = dsa.decode(**inputs[i], sm_scale=0.1, workspace=workspace)
-                right = (found.indices == wanted[i].indices).all() & (found.out == wanted[i].out).all()
+                result = dsa.decode(**inputs[i], sm_scale=0.1, workspace=workspace)
+                right = (result.indices == wanted[i].indices).all() & (result.out == wanted[i].out).all()
                 wrong[i] += (~right).int()
 
     with ThreadPoolExecutor(8) as pool:
@@ -523,8 +519,8 @@ def test_a_misaligned_operand_is_refused_and_the_context_lives() -> None:
         moved = room[4 : 4 + size].view(given.dtype).view(given.shape).copy_(given)
         with pytest.raises(InvalidArgumentError, match="multiple of 16 bytes"):
             dsa.decode(**{**inputs, name: moved}, sm_scale=0.1)
-    found = dsa.decode(**inputs, sm_scale=0.1)
-    assert torch.equal(found.indices, wanted.indices) and torch.equal(found.out, wanted.out)
+    result = dsa.decode(**inputs, sm_scale=0.1)
+    assert torch.equal(result.indices, wanted.indices) and torch.equal(result.out, wanted.out)
 
 
 @pytest.mark.sm90

@@ -1,5 +1,4 @@
-"""Every committed variant's PTX, executed on the CPU under several interleavings,
-equals the reference without findings."""
+"""Every committed variant's PTX, run under several interleavings, equals the reference without findings."""
 
 from __future__ import annotations
 
@@ -185,15 +184,15 @@ def test_the_command_reports_each_schedule_and_what_was_counted() -> None:
     ]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert told["ok"] and [run["interleaving"] for run in told["runs"]] == [
+    report = json.loads(result.stdout)
+    assert report["ok"] and [run["interleaving"] for run in report["runs"]] == [
         "Interleaving('lockstep')",
         "Interleaving('random', seed=4)",
     ]
     assert all(
-        run["instructions"] > 0 and run["counters"]["stats"]["global_read"] > 0 for run in told["runs"]
+        run["instructions"] > 0 and run["counters"]["stats"]["global_read"] > 0 for run in report["runs"]
     )
-    reached = told["coverage"]
+    reached = report["coverage"]
     assert 0.5 * reached["instructions"] < reached["executed"] < reached["instructions"]
     assert any(b["phases"] for b in reached["barriers"])
     # Lines are numbered as in the module, which can be read.
@@ -201,16 +200,15 @@ def test_the_command_reports_each_schedule_and_what_was_counted() -> None:
     assert number <= len(variant.path.read_text().splitlines())
     # Concurrent runs do not affect one another.
     alone = json.loads(CliRunner().invoke(app, [*arguments, "--jobs", "1"]).stdout)
-    for run in (*told["runs"], *alone["runs"]):
+    for run in (*report["runs"], *alone["runs"]):
         run.pop("seconds")
-    assert alone == told
+    assert alone == report
     text = CliRunner().invoke(app, [*arguments[:-1], "--interleavings", "1"]).output
     assert "instructions executed" in text and "lines never executed" in text
 
 
 def read_by_element():
-    """One variant per architecture, DSL, operation and form,
-    and the operands that only need 4-byte alignment."""
+    """One variant per architecture, DSL, operation and form, and its operands of 4-byte alignment."""
     found = {}
     for variant in variants.variants():
         workload = trial.workloads(variant, "tiny")[0]

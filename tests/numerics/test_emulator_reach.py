@@ -86,8 +86,7 @@ MORE = r"(mbarrier\.init\.shared(?:::cta)?\.b64\s+\[[^\]]*\]), ([^;]*);"
     ],
 )
 def test_900_arrivals_too_many_are_seen_at_every_barrier(name) -> None:
-    """The tiny workloads alone miss most of these:
-    a ring that never wraps needs no arrival on its empty side."""
+    """The tiny workloads alone miss most of these: a ring that never wraps awaits no empty slot."""
     variant = variants.get(name)
     runs = [pair for pair in reach.workloads(variant) if pair[0].name.startswith("round")]
 

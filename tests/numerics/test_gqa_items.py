@@ -33,16 +33,16 @@ def _case(variant: variants.Variant, causal: int) -> Workload:
 )
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
 def test_every_item_is_done_once(variant, launch, causal) -> None:
-    found = trial.run(variant, _case(variant, causal), Interpreter(), launch=launch)
-    assert found.comparison.ok, found.comparison.failures
+    result = trial.run(variant, _case(variant, causal), Interpreter(), launch=launch)
+    assert result.comparison.ok, result.comparison.failures
 
 
 @pytest.mark.emulator
 @pytest.mark.compile
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
 def test_the_compiled_kernels_agree(variant) -> None:
-    found = trial.run(variant, _case(variant, 1), Emulator(strict=True), launch={"ctas": 3, "abreast": 2})
-    assert found.comparison.ok, found.comparison.failures
+    result = trial.run(variant, _case(variant, 1), Emulator(strict=True), launch={"ctas": 3, "abreast": 2})
+    assert result.comparison.ok, result.comparison.failures
 
 
 # Changes of a committed variant for measurement only, and whether their result is right.
@@ -78,16 +78,16 @@ def _measuring(changed: dict[str, object], folder: Path) -> variants.Variant:
 
 @pytest.mark.parametrize(("changed", "right"), MEASURED, ids=str)
 def test_a_schedule_that_only_measures_is_wrong_where_it_leaves_work_out(changed, right, tmp_path) -> None:
-    found = trial.run(_measuring(changed, tmp_path), _D64, Interpreter())
-    assert found.comparison.ok == right, found.comparison.failures
+    result = trial.run(_measuring(changed, tmp_path), _D64, Interpreter())
+    assert result.comparison.ok == right, result.comparison.failures
 
 
 @pytest.mark.emulator
 @pytest.mark.compile
 @pytest.mark.parametrize(("changed", "right"), MEASURED[:3], ids=str)
 def test_a_schedule_that_only_measures_is_in_step(changed, right, tmp_path) -> None:
-    found = trial.run(_measuring(changed, tmp_path), _D64, Emulator(strict=True))
-    assert found.comparison.ok == right, found.comparison.failures
+    result = trial.run(_measuring(changed, tmp_path), _D64, Emulator(strict=True))
+    assert result.comparison.ok == right, result.comparison.failures
 
 
 @pytest.mark.parametrize(("changed", "right"), MEASURED, ids=str)

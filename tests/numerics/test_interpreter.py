@@ -1,5 +1,4 @@
-"""Every variant's declaration, interpreted, equals the reference on every workload it accepts,
-in any order."""
+"""Every variant's declaration, interpreted in any order, equals the reference on every workload."""
 
 from __future__ import annotations
 
@@ -80,8 +79,7 @@ def _sparse_mla(arch: str) -> Variant:
 
 @pytest.fixture
 def unchecked(monkeypatch) -> None:
-    """Skips the check of texts against their schedule,
-    so that the interpreter meets faults that it would refuse."""
+    """Skip the check of texts against their schedule, so that the interpreter meets their faults."""
     monkeypatch.setattr(program, "check_uses", lambda *arguments: None)
 
 

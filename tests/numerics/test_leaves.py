@@ -61,8 +61,7 @@ def called(statements: Any, schedule: Schedule) -> Iterator[str]:
 
 @lru_cache(maxsize=32)
 def spellings(op: str) -> dict[str, dict[tuple[str, str], str]]:
-    """The leaves in the committed texts of an operation: leaf -> {(DSL, module that spells it):
-    an architecture}."""
+    """The leaves in an operation's committed texts: leaf -> {(DSL, module that spells it): architecture}."""
     found: dict[str, dict[tuple[str, str], str]] = {}
     for instance in sweep(0, Filter(op=op)).kept:
         modules = leaf_modules(instance.backend, op, instance.arch.tag.removesuffix("a"))

@@ -1,5 +1,4 @@
-"""Bugs seeded into the PTX of our own variants: the emulator's checks or the comparison must catch each of
-them.
+"""Bugs seeded into the PTX of our variants: the emulator's checks or the comparison must catch each.
 
 `each` breaks one site at a time, all of which must be caught; `all` breaks every site at once, for operations
 that are redundant at some sites (a second fence after a first).

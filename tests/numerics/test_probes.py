@@ -1,5 +1,4 @@
-"""Probes: absent at 0; otherwise each program computes the same bits,
-and every cycle of a warp is in one region."""
+"""Probes: absent at 0; otherwise the same bits, and every cycle of a warp in one region."""
 
 from __future__ import annotations
 
@@ -273,13 +272,13 @@ def test_the_command_prints_regions_by_role(tmp_path: Path) -> None:
     argv = ["profile", "regions", variant.id, "--executor", "emulator", "--dim", "b=3", "--json"]
     done = CliRunner().invoke(app, argv)
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert (found["variant"], found["dims"]["b"]) == (variant.id, 3)
-    assert "emulator" in found["clock"]
-    (role,) = found["roles"]
+    report = json.loads(done.stdout)
+    assert (report["variant"], report["dims"]["b"]) == (variant.id, 3)
+    assert "emulator" in report["clock"]
+    (role,) = report["roles"]
     assert sum(region["share"] for region in role["regions"]) == pytest.approx(1, abs=0.01)
     assert role["lost"] == pytest.approx(0, abs=0.01)
-    assert 0 < role["ticks"]["most"] <= found["cta"]["most"]
+    assert 0 < role["ticks"]["most"] <= report["cta"]["most"]
     assert {region["region"] for region in role["regions"]} >= {"start"}
     kept, other = tmp_path / "regions.json", tmp_path / "other.json"
     kept.write_text(done.stdout)
@@ -331,9 +330,9 @@ def test_a_timeline_has_every_passage_in_order(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*argv, *drawn])
     assert done.exit_code == 0, done.output
     assert not drawn or picture.read_bytes().startswith(b"\x89PNG")
-    found = json.loads(trace.read_text())
-    assert found["otherData"]["clock"].startswith("ticks of the emulator")
-    events = found["traceEvents"]
+    report = json.loads(trace.read_text())
+    assert report["otherData"]["clock"].startswith("ticks of the emulator")
+    events = report["traceEvents"]
     assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {
         "CTA 0 on SM 0",
         "CTA 1 on SM 1",

@@ -31,27 +31,27 @@ def test_the_order_of_targets_does_not_matter_nor_who_finds_them(variant: str) -
     rows = ops.resample_trajectories(data, src_times, tgt_times, **CPU)
     order = torch.randperm(tgt_times.shape[1], generator=torch.Generator().manual_seed(1))
     moved = tgt_times[:, order].contiguous()
-    found = ops.resample_trajectories(data, src_times, moved, variant=variant, **CPU)
-    assert torch.equal(bits(found), bits(rows[:, order]))
+    result = ops.resample_trajectories(data, src_times, moved, variant=variant, **CPU)
+    assert torch.equal(bits(result), bits(rows[:, order]))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_time_of_the_trajectory_gets_its_row_whatever_lies_beside_it(variant: str) -> None:
     data, src_times, _ = drawn(rows="plain")
     data[:, ::2] = torch.tensor([torch.inf, torch.nan] * 8)
-    found = ops.resample_trajectories(data, src_times, src_times, variant=variant, **CPU)
-    assert torch.equal(found[:, 1::2].view(torch.int16), data[:, 1::2].view(torch.int16))
+    result = ops.resample_trajectories(data, src_times, src_times, variant=variant, **CPU)
+    assert torch.equal(result[:, 1::2].view(torch.int16), data[:, 1::2].view(torch.int16))
     far = torch.tensor([[-torch.inf, -1e30, 1e30, torch.inf]]).expand(2, 4).contiguous()
-    found = ops.resample_trajectories(data, src_times, far, variant=variant, **CPU)
+    result = ops.resample_trajectories(data, src_times, far, variant=variant, **CPU)
     ends = data[:, [0, 0, -1, -1]]
-    assert torch.equal(bits(found), bits(ends))
+    assert torch.equal(bits(result), bits(ends))
 
 
 def test_a_repeated_time_takes_its_last_row_and_at_the_end_the_row_before_it() -> None:
     data = torch.arange(5.0).bfloat16()[None, :, None].expand(1, 5, 8).contiguous()
     times = torch.tensor([[0.0, 1.0, 1.0, 2.0, 2.0]])
-    found = ops.resample_trajectories(data, times, torch.tensor([[1.0, 2.0, 3.0, torch.nan]]), **CPU)
-    assert found[0, :3, 0].tolist() == [2.0, 3.0, 3.0] and bool(found[0, 3].isnan().all())
+    result = ops.resample_trajectories(data, times, torch.tensor([[1.0, 2.0, 3.0, torch.nan]]), **CPU)
+    assert result[0, :3, 0].tolist() == [2.0, 3.0, 3.0] and bool(result[0, 3].isnan().all())
 
 
 def test_what_has_no_meaning_is_refused() -> None:
@@ -93,5 +93,5 @@ def test_nothing_to_sample_gives_nothing(empty: str, variant: str | None) -> Non
         data = data[:, :, :0].contiguous()
     else:
         tgt_times = tgt_times[:, :0].contiguous()
-    found = ops.resample_trajectories(data, src_times, tgt_times, variant=variant, **CPU)
-    assert found.shape == (*tgt_times.shape, data.shape[2])
+    result = ops.resample_trajectories(data, src_times, tgt_times, variant=variant, **CPU)
+    assert result.shape == (*tgt_times.shape, data.shape[2])

@@ -56,8 +56,7 @@ def long_row(variant: Variant) -> int:
 
 
 def sampled_rows(kind: str, variant: Variant) -> Workload:
-    """Sampled rows: long, shorter than what the sample stands for, shorter than a batch;
-    and one that is not sampled."""
+    """Rows with a sample: long, shorter than what it stands for, than a batch; and a row without one."""
     params = {
         "lens": [long_row(variant), 17003, 2310, 40],
         "starts": [5, 0, 331, 7],
@@ -111,8 +110,7 @@ def test_a_row_needs_no_histogram_whatever_its_scores(variant: Variant, kind: st
 def test_a_row_that_its_sample_misleads_goes_through_the_histogram(
     variant: Variant, others: float, passes: list[int]
 ) -> None:
-    """The sample is all twos. Other scores are larger and overflow the list, or smaller,
-    and there are too few twos."""
+    """The sample is all twos; the rest is larger and overflows the list, or smaller, with too few twos."""
     length = long_row(variant) // 1000 * 1000 + 10000
     params = {"lens": [length], "k": 2600, "scores": "normal", "tail": 0}
     row = trial.fitted(variant, Workload("misled", "edge", "default", params))

@@ -1,5 +1,4 @@
-"""Timing on a GPU: the checks before it, sustained runs, the step with and without attention,
-and a search."""
+"""Timing on a GPU: the checks before it, sustained runs, a step's attention, and a search."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The barrier plan on its own: counts, phases, fences and release points,
-and a model check of the protocol."""
+"""The barrier plan: counts, phases, fences, release points, and a model check of the protocol."""
 
 from __future__ import annotations
 
@@ -135,8 +134,7 @@ def test_wgmma_cannot_fill_a_buffer():
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 5])
 def test_parities_hold_under_any_interleaving(stages: int) -> None:
-    """Run the derived protocol on modelled mbarriers: no slot is overwritten unread,
-    none is read unfilled."""
+    """On modelled mbarriers the derived protocol overwrites no unread slot and reads no unfilled one."""
     plan = plan_of(Engine.BULK, (Reader("math", Engine.THREADS, "role"),), stages=stages)
     for seed in range(20):
         rng = random.Random(seed)
@@ -310,8 +308,7 @@ def test_every_engine_is_a_kind_of_transfer() -> None:
 
 
 def test_a_pair_whose_slots_are_multicast_goes_by_the_barriers_of_the_pair() -> None:
-    """The two wrappers combine: bytes of both CTAs, an arrival in the first,
-    and readers of every CTA counted."""
+    """A barrier counts the bytes of both CTAs, an arrival in the first, and the readers of every CTA."""
     reader = (Reader("mma", Engine.TCGEN05),)
     declared = schedule(Engine.BULK, reader, multicast=True, pair=True)
     plan = barrier_plan(replace(declared, cluster=(2, 1, 1))).pipelines["ring"]

@@ -53,9 +53,9 @@ def open_to(call: registry.Call) -> list[variants.Variant]:
 def test_every_variant_that_the_clock_ranks_was_walked_as_it_is(arch):
     of = [v for op in cached.RANKED[arch] for v in variants.variants(op, arch=arch)]
     assert of and cached.known(of), AGAIN
-    held = cached.read(arch)
-    assert held.keys() == {v.id for v in of}, AGAIN
-    assert [name for name, rows in held.items() if not rows] == [], (
+    record = cached.read(arch)
+    assert record.keys() == {v.id for v in of}, AGAIN
+    assert [name for name, rows in record.items() if not rows] == [], (
         "give a grid a point of its form and sizes"
     )
     assert json.loads(cached.path_of(arch).read_text())["clock"] == walks.digest(), (
@@ -69,24 +69,26 @@ def test_a_launch_between_walks_takes_about_as_long_as_the_clock_says(op, gpu):
     call = call_of(op, gpu)
     if op not in cached.RANKED[call.arch]:
         pytest.skip(f"the cost model ranks {op}")
-    found = registry.explain(call)
-    assert found.model == models.CLOCK and found.selection.rule.startswith(models.CLOCK)
+    explanation = registry.explain(call)
+    assert explanation.model == models.CLOCK and explanation.selection.rule.startswith(models.CLOCK)
     walked = {
-        row.variant.id: clock.predict(call, row.variant).us for row in found.candidates if not row.refusal
+        row.variant.id: clock.predict(call, row.variant).us
+        for row in explanation.candidates
+        if not row.refusal
     }
-    for row in found.candidates:
+    for row in explanation.candidates:
         if not row.refusal:
             assert row.predicted_us == pytest.approx(walked[row.variant.id], rel=0.3), row.variant.id
-    assert walked[found.selection.variant.id] < 1.05 * min(walked.values())
+    assert walked[explanation.selection.variant.id] < 1.05 * min(walked.values())
 
 
 def test_what_was_walked_stands_at_its_place():
     call = call_of("lightning_indexer", "B200")
     name = open_to(call)[0].id
-    held = cached.read(call.arch)[name].walks
+    record = cached.read(call.arch)[name].walks
     at = clock.sm_of(call, variants.get(name)).share
     walk = cached.Walked(cached.place(at), 12345.0, 0.5, "memory")
-    assert cached.between([*held, walk], at).clocks == pytest.approx(12345, rel=1e-6)
+    assert cached.between([*record, walk], at).clocks == pytest.approx(12345, rel=1e-6)
     with pytest.raises(ValueError, match="no walk"):
         cached.between([], at)
 
@@ -124,7 +126,7 @@ def test_a_damaged_file_leaves_the_ranking_to_the_cost_model(content, tmp_path, 
 def test_a_broken_clock_leaves_the_ranking_to_the_cost_model(broken, monkeypatch, caplog):
     monkeypatch.setattr(cached, "took", broken)
     with caplog.at_level(logging.WARNING):
-        found = registry.select(call_of("lightning_indexer", "B200"))
+        selection = registry.select(call_of("lightning_indexer", "B200"))
         registry.select(call_of("lightning_indexer", "H200"))
-    assert found.rule.startswith(models.COST_MODEL)
+    assert selection.rule.startswith(models.COST_MODEL)
     assert len(caplog.records) == 1 and "the cost model ranks" in caplog.text

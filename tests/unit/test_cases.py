@@ -308,10 +308,10 @@ def test_stall_shares_add_up_and_the_dominant_one_is_a_wait():
 
 def test_expectations_are_judged_on_what_was_read():
     case = cases.get("reduction")
-    found = base.judged(
+    verdict = base.judged(
         case, {"v1_4Mi": {"metrics": {reduction.DRAM: 0.5}}, "v4_64Mi": {"metrics": {reduction.DRAM: 9.0}}}
     )
-    by = {(e["launch"], e["metric"]): e["holds"] for e in found}
+    by = {(e["launch"], e["metric"]): e["holds"] for e in verdict}
     assert by["v1_4Mi", reduction.DRAM] is True and by["v4_64Mi", reduction.DRAM] is False
     assert by["v4_64Mi", "dominant_stall"] is None
 
@@ -474,11 +474,11 @@ def test_a_verdict_without_figures_is_an_argument(figures, holds, verdict):
 
 @pytest.mark.parametrize("one", [c for c in claims.CLAIMS if not c.case], ids=lambda c: c.name)
 def test_what_can_be_counted_is_counted_here_and_agrees_with_the_record(one):
-    found = claims.judged(one, {})
+    verdict = claims.judged(one, {})
     recorded = {row["claim"]: row for row in json.loads((FOLDER / "claims.json").read_text())}
     assert (
-        found["verdict"] == recorded[one.name]["verdict"]
-        and found["measured"] == recorded[one.name]["measured"]
+        verdict["verdict"] == recorded[one.name]["verdict"]
+        and verdict["measured"] == recorded[one.name]["measured"]
     )
 
 
@@ -504,8 +504,8 @@ def test_256_bins_are_wrong_in_every_row_and_the_reference_is_not():
 
 
 def test_a_claim_without_a_record_is_not_testable():
-    found = claims.judged(claims.by_name("speedup"), {})
-    assert found["verdict"] == claims.UNTESTED and "dense_sparse" in found["measured"]
+    verdict = claims.judged(claims.by_name("speedup"), {})
+    assert verdict["verdict"] == claims.UNTESTED and "dense_sparse" in verdict["measured"]
     with pytest.raises(UnknownNameError, match="speedup"):
         claims.by_name("spedup")
 

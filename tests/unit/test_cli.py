@@ -291,25 +291,25 @@ TOPK = ("explain", "topk_selector", "--dim", "rows=4,stride=4096", "--dim", "k=2
 
 
 def test_explain_ranks_refuses_and_labels_the_model():
-    found = data(*TOPK)
-    assert found["selection"]["rule"] == "cost model" and found["bucket"] == {
+    report = data(*TOPK)
+    assert report["selection"]["rule"] == "cost model" and report["bucket"] == {
         "rows": 4,
         "max_len": 4096,
         "k": 2048,
     }
-    here = [c for c in found["candidates"] if c["refusal"] is None]
-    chosen = [c for c in found["candidates"] if c["chosen"]]
+    here = [c for c in report["candidates"] if c["refusal"] is None]
+    chosen = [c for c in report["candidates"] if c["chosen"]]
     assert len(chosen) == 1 and chosen[0]["model_us"] == min(c["model_us"] for c in here)
-    assert all("built for sm_100a" in c["refusal"] for c in found["candidates"] if "sm100a" in c["variant"])
+    assert all("built for sm_100a" in c["refusal"] for c in report["candidates"] if "sm100a" in c["variant"])
     text = invoke(*TOPK).stdout
     assert "a model, not a measurement" in text and f"selected: {chosen[0]['variant']}" in text
 
 
 def test_explain_names_the_refusal_of_each_candidate():
-    found = data("explain", "sparse_mla", "--dim", "t=4,heads=24,topk=2048", "--arch", "sm_90a")
-    assert "__any_" in found["selection"]["variant"]
-    assert all(c["refusal"] for c in found["candidates"] if "__any_" not in c["variant"])
-    assert any(c["refusal"] == "heads = 24, built for 16" for c in found["candidates"])
+    report = data("explain", "sparse_mla", "--dim", "t=4,heads=24,topk=2048", "--arch", "sm_90a")
+    assert "__any_" in report["selection"]["variant"]
+    assert all(c["refusal"] for c in report["candidates"] if "__any_" not in c["variant"])
+    assert any(c["refusal"] == "heads = 24, built for 16" for c in report["candidates"])
     text = invoke("explain", "sparse_mla", "--dim", "t=4,heads=24,topk=2048", "--arch", "sm_90a").stdout
     assert "heads = 24, built for 8, 16, 32, 64 or 128" in text and len(text.splitlines()) < 36
 
@@ -326,12 +326,12 @@ def test_explain_says_which_tuned_entry_decided(tmp_path):
     }
     (tmp_path / "tuned").mkdir()
     (tmp_path / "tuned" / "nvidia_h200.json").write_text(json.dumps({"schema": 1, "entries": [entry]}))
-    found = data(*TOPK, "--gpu", "NVIDIA H200")
+    report = data(*TOPK, "--gpu", "NVIDIA H200")
     assert (
-        found["selection"] == {"variant": other, "rule": "tuned table", "launch": {}}
-        and found["tuned"]["variant"] == other
+        report["selection"] == {"variant": other, "rule": "tuned table", "launch": {}}
+        and report["tuned"]["variant"] == other
     )
-    assert next(c["tuned_us"] for c in found["candidates"] if c["variant"] == other) == 3.5
+    assert next(c["tuned_us"] for c in report["candidates"] if c["variant"] == other) == 3.5
     assert "tuned entry" in invoke(*TOPK, "--gpu", "NVIDIA H200").stdout
 
 
@@ -340,10 +340,10 @@ def test_explain_says_whose_points_decided(monkeypatch):
     monkeypatch.setattr(measured, "TUNED", Path(measured.__file__).parent / "tuned")
     said = "the points are the H200's (NVIDIA H200, 132 SMs), with scaled times"
     sibling = "NVIDIA GH200 480GB"
-    found = data(*TOPK, "--gpu", sibling)
-    assert found["table"] == {"gpu": "NVIDIA H200", "sms": 132, "own": False} and found["tuned"] is None
-    assert found["selection"]["rule"] == "tuned table of the H200"
-    assert all(c["tuned_us"] is None for c in found["candidates"]) and found["best_by_backend"] == {}
+    report = data(*TOPK, "--gpu", sibling)
+    assert report["table"] == {"gpu": "NVIDIA H200", "sms": 132, "own": False} and report["tuned"] is None
+    assert report["selection"]["rule"] == "tuned table of the H200"
+    assert all(c["tuned_us"] is None for c in report["candidates"]) and report["best_by_backend"] == {}
     assert said in invoke(*TOPK, "--gpu", sibling).stdout
     for name, device in (("H200", "NVIDIA H200"), ("H100", "NVIDIA H100 80GB HBM3")):
         assert data(*TOPK, "--gpu", name)["table"] == {"gpu": device, "sms": 132, "own": True}
@@ -354,10 +354,10 @@ def test_explain_says_whose_points_decided(monkeypatch):
 def test_explain_takes_a_gpu_that_is_not_here(monkeypatch):
     monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(GENERATED))
     decode = ("explain", "lightning_indexer", "--dim", "b=4,next_n=1,heads=64,max_pages=64,stride=4096")
-    found = data(*decode, "--gpu", "H20")
-    assert (found["gpu"], found["sms"], found["note"]) == ("NVIDIA H20", 78, None)
-    resident = variants.get(found["selection"]["variant"]).knobs["resident"]
-    assert found["selection"]["launch"] == {"ctas": 78 * resident}
+    report = data(*decode, "--gpu", "H20")
+    assert (report["gpu"], report["sms"], report["note"]) == ("NVIDIA H20", 78, None)
+    resident = variants.get(report["selection"]["variant"]).knobs["resident"]
+    assert report["selection"]["launch"] == {"ctas": 78 * resident}
     text = invoke(*decode, "--gpu", "H20").stdout
     assert (
         "for H20 with 78 SMs; its rates are published figures, not measured" in text and "note:" not in text
@@ -867,12 +867,12 @@ def compile_by_writing(monkeypatch):
 
 def test_bundle_writes_what_the_filters_leave(compile_by_writing, tmp_path):
     target = tmp_path / "bundle"
-    found = data(
+    report = data(
         "bundle", "write", str(target), "--arch", "sm_90a", "--op", "sparse_mla", "--filter", "h16_bf16"
     )
     wanted = [v.id for v in variants.variants("sparse_mla", arch="sm_90a") if "h16_bf16" in v.id]
-    assert compile_by_writing == wanted and found["variants"] == len(wanted) and found["arch"] == "sm_90a"
-    assert found["toolchains"] == {"tilelang": {"nvcc": "13.0.88"}} and found["bundle"] == str(target)
+    assert compile_by_writing == wanted and report["variants"] == len(wanted) and report["arch"] == "sm_90a"
+    assert report["toolchains"] == {"tilelang": {"nvcc": "13.0.88"}} and report["bundle"] == str(target)
     checked = data("bundle", "check", str(target))["checked"]
     assert sorted(row["variant"] for row in checked) == sorted(wanted) and not any(
         r["error"] for r in checked

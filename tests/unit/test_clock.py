@@ -1,5 +1,4 @@
-"""The clock: it walks every committed variant, sees what slows a kernel,
-and predicts GPUs with other rates."""
+"""The clock: it walks all committed variants, sees what slows a kernel, predicts GPUs with other rates."""
 
 from __future__ import annotations
 
@@ -187,8 +186,7 @@ def test_a_single_accumulator_of_scores_shows():
 
 
 def test_a_single_p_shows_where_hand_overs_are_slow():
-    """With hand-overs of 44 clocks the second P of sparse attention hides nothing;
-    with 300 and fast rows it does."""
+    """At 44 clocks a hand-over a second P in sparse attention hides nothing; at 300 and fast rows it does."""
     variant = variants.get("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_gather4")
     call = call_of(variant, t=256, topk=2048)
     known = rates.rates_of(call.row)
@@ -205,8 +203,7 @@ def test_a_single_p_shows_where_hand_overs_are_slow():
 
 
 def test_what_a_cta_does_after_its_last_tile_is_in_its_time(monkeypatch):
-    """Of 128 units of attention the walk simulates all:
-    no other CTA hides the epilogue of one without a successor."""
+    """The walk simulates all 128 units, as no other CTA hides the epilogue of one without a successor."""
     variant = variants.get(H128)
     call = call_of(variant, t=4096, topk=2048, n=32768)
     whole = clock.predict(call, variant)
@@ -215,16 +212,15 @@ def test_what_a_cta_does_after_its_last_tile_is_in_its_time(monkeypatch):
 
 
 def test_a_cta_that_goes_on_is_paced_by_whole_queries():
-    """Its work between two queries is counted once per query,
-    though a query has twice the uses walked elsewhere."""
+    """Work between queries counts once per query, though a query has twice the uses walked elsewhere."""
     variant = variants.get(H16)
-    found = clock.sm_of(call_of(variant, t=4096, topk=2048, n=32768), variant)
-    taken, acquired = found.walk().clocks, found._first.acquired
-    assert found.uses > 20 * 128 and len(acquired["q"]) == sm.QUERIES
+    prediction = clock.sm_of(call_of(variant, t=4096, topk=2048, n=32768), variant)
+    taken, acquired = prediction.walk().clocks, prediction._first.acquired
+    assert prediction.uses > 20 * 128 and len(acquired["q"]) == sm.QUERIES
     begin, end = acquired["q"][-2:]
     assert taken == pytest.approx(4096 / 148 * (end - begin), rel=0.05)
     uses = [at for at in acquired["kv"] if begin <= at < end]
-    assert found.pace[1] > 1.01 * (uses[-8] - uses[32]) / (len(uses) - 40)
+    assert prediction.pace[1] > 1.01 * (uses[-8] - uses[32]) / (len(uses) - 40)
 
 
 def test_what_never_comes_is_reported():
@@ -257,8 +253,7 @@ def test_less_bandwidth_takes_longer_where_memory_paces():
 
 
 def test_rows_that_the_l2_holds_come_from_memory_once():
-    """1024 queries over 32,768 rows of 1,152 bytes fetch each row 64 times: an H100 took 383 us,
-    DRAM would take 700."""
+    """1024 queries over 32,768 rows fetch each row 64 times: an H100 took 383 us, DRAM would take 700."""
     variant = variants.get("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl1")
 
     def us(rows: int) -> float:
@@ -288,8 +283,7 @@ def test_the_bounds_enclose_a_prediction():
 
 
 def test_a_leaf_is_counted_as_its_first_thread_goes_through_it():
-    """With 80 keys a thread has 20 scores of each of two rows: as many exponentials,
-    and one factor per row."""
+    """With 80 keys a thread has 20 scores of each of two rows: 40 exponentials, one factor per row."""
     variant = variants.get("gqa_forward__cutedsl_sm90a__bf16_d128_n80_st2_o0_c2_w3_z2")
     kernel, _ = clock._read(variant.op, variant.arch, tuple(sorted(variant.knobs.items())), variant.backend)
     calls = [s for body in kernel.text.roles.values() for s in t.walk(body) if isinstance(s, t.Call)]
@@ -301,20 +295,20 @@ def test_a_leaf_is_counted_as_its_first_thread_goes_through_it():
 
 def test_the_command_says_what_roles_wait_for():
     given = ["predict", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=16,topk=2048"]
-    said = CliRunner().invoke(app, given)
-    assert said.exit_code == 0, said.output
-    assert "acquire kv" in said.output and "A model, not a measurement, for B200" in said.output
-    found = json.loads(CliRunner().invoke(app, [*given, "--json"]).output)
-    times = [row["us"] for row in found["variants"]]
+    printed = CliRunner().invoke(app, given)
+    assert printed.exit_code == 0, printed.output
+    assert "acquire kv" in printed.output and "A model, not a measurement, for B200" in printed.output
+    report = json.loads(CliRunner().invoke(app, [*given, "--json"]).output)
+    times = [row["us"] for row in report["variants"]]
     assert (
-        found["model"] and times == sorted(times) and {row["variant"] for row in found["variants"]} >= {H16}
+        report["model"] and times == sorted(times) and {row["variant"] for row in report["variants"]} >= {H16}
     )
 
 
 def kept(variant: variants.Variant, call: registry.Call) -> sm.Sm:
-    found = clock.sm_of(call, variant, kept=True)
-    assert found.walk() == clock.predict(call, variant)
-    return found
+    prediction = clock.sm_of(call, variant, kept=True)
+    assert prediction.walk() == clock.predict(call, variant)
+    return prediction
 
 
 def test_the_critical_path_goes_from_the_end_to_the_begin():
@@ -354,17 +348,17 @@ def test_a_rate_that_turns_a_choice_is_named_with_what_measures_it(monkeypatch):
     (found,) = interval.doubts(call, [plain, pair])
     assert (found.rate, found.end, found.chosen) == ("bulk_latency", 9000.0, plain.id)
     assert (found.item, found.source) == (unsure.item, unsure.source) and found.faster > 1.5
-    said = CliRunner().invoke(
+    printed = CliRunner().invoke(
         app, ["explain", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=128,topk=2048"]
     )
-    text = " ".join(said.output.split())
+    text = " ".join(printed.output.split())
     assert "The choice depends on bulk_latency" in text and "--only '^fetch_bulk_1k_l2$'" in text
 
 
 def test_the_interval_of_a_prediction_encloses_it():
     variant = variants.get(H128)
-    found = interval.interval(call_of(variant, t=64), variant)
-    assert found.best < found.us < found.worst
+    bounds = interval.interval(call_of(variant, t=64), variant)
+    assert bounds.best < bounds.us < bounds.worst
 
 
 def test_what_decides_on_blackwell_has_an_item():
@@ -400,9 +394,9 @@ def test_a_product_of_64_rows_takes_what_the_rate_says():
 def test_the_command_writes_what_each_role_and_unit_did_when(tmp_path):
     path = tmp_path / "trace.json"
     given = ["predict", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=16,topk=2048", "--json"]
-    said = CliRunner().invoke(app, [*given, "--timeline", str(path)])
-    assert said.exit_code == 0, said.output
-    first = json.loads(said.stdout)["variants"][0]
+    printed = CliRunner().invoke(app, [*given, "--timeline", str(path)])
+    assert printed.exit_code == 0, printed.output
+    first = json.loads(printed.stdout)["variants"][0]
     low, high = first["interval"]
     assert low < first["us"] < high and first["pace"]["ring"] == "kv"
     assert sum(step["share"] for step in first["path"]) == pytest.approx(1)
@@ -417,17 +411,16 @@ def test_the_command_writes_what_each_role_and_unit_did_when(tmp_path):
 
 def test_explain_says_what_the_clock_makes_of_a_choice_that_nothing_measured_decides():
     given = ["explain", "sparse_mla", "--gpu", "B200", "--dim", "t=64,heads=128,topk=2048"]
-    said = CliRunner().invoke(app, given)
-    assert "a model, not a measurement" in said.output and "intervals" in said.output
-    found = json.loads(CliRunner().invoke(app, [*given, "--json"]).stdout)["clock"]
-    assert found["ranks"] and all(us["best"] <= us["us"] <= us["worst"] for us in found["us"].values())
+    printed = CliRunner().invoke(app, given)
+    assert "a model, not a measurement" in printed.output and "intervals" in printed.output
+    report = json.loads(CliRunner().invoke(app, [*given, "--json"]).stdout)["clock"]
+    assert report["ranks"] and all(us["best"] <= us["us"] <= us["worst"] for us in report["us"].values())
     measured = ["explain", "sparse_mla", "--gpu", "H200", "--dim", "t=64,heads=128,topk=2048", "--json"]
     assert json.loads(CliRunner().invoke(app, measured).stdout)["clock"] is None
 
 
 def test_what_loads_fill_is_waited_for_where_it_is_read() -> None:
-    """Registers are tracked one by one: of a token's 44 words a unit holds eight,
-    and the last four are scales."""
+    """Registers are tracked one by one: a unit has eight of a token's 44 words; the last four are scales."""
     variant = variants.get("sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async")
     kernel, _ = clock._read(variant.op, variant.arch, tuple(sorted(variant.knobs.items())), variant.backend)
     calls: dict[str, t.Call] = {}

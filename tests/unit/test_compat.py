@@ -1,5 +1,4 @@
-"""Other libraries' functions over our ops: served calls are right,
-others are refused with the argument's name."""
+"""Other libraries' functions over our ops: served calls are right, refusals name the argument."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ B, S_Q, HEADS, TOPK, PAGE = 3, 2, 16, 130, 61
 
 
 def decode() -> dict:
-    """A call of `flash_mla_with_kvcache`, and the problem's inputs for it: pages of 61 tokens,
-    one row apart."""
+    """A call of `flash_mla_with_kvcache`, and the problem's inputs for it: pages of 61 tokens with gaps."""
     generator = torch.Generator().manual_seed(7)
     normal = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
     q = normal(B, S_Q, HEADS + 1, 600).bfloat16()[:, :, :HEADS, :576]

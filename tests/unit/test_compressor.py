@@ -60,10 +60,10 @@ def one_row(given: dict[str, torch.Tensor], ratio: int, parts: int, p: int, rope
 @pytest.mark.parametrize("ratio,parts", [(4, 2), (4, 1), (128, 1)])
 def test_rows_are_as_the_contract_says_number_by_number(ratio: int, parts: int) -> None:
     given = drawn(2 * ratio + ratio + 3, ratio, parts, 12)
-    found = v4.compress(**given, ratio=ratio, rope_dim=8)
+    result = v4.compress(**given, ratio=ratio, rope_dim=8)
     wanted = [one_row(given, ratio, parts, (i + 1) * ratio - 1, 8) for i in range(3)]
-    assert found.first == 0 and found.rows.shape == (3, 12)
-    torch.testing.assert_close(found.rows, torch.tensor(wanted, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+    assert result.first == 0 and result.rows.shape == (3, 12)
+    torch.testing.assert_close(result.rows, torch.tensor(wanted, dtype=torch.float64), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("first", [4, 7, 8])
@@ -93,15 +93,15 @@ def test_rows_are_stored_where_attention_and_the_indexer_read_them() -> None:
     """Pages follow the sequence's block table; other rows keep their content."""
     table = torch.tensor([5, 0, 3], dtype=torch.int32)
     given = drawn(90 * 4, 4, 2, 512)
-    found = v4.compress(**given, ratio=4)
-    part = compressor.Compressed(found.rows[37:], 37)
+    result = v4.compress(**given, ratio=4)
+    part = compressor.Compressed(result.rows[37:], 37)
     # 32 rows per page, with the page stride that attention requires.
     flat = torch.full((6, 33 * 576), 7, dtype=torch.uint8)
     cache = flat.as_strided((6, 32, 1, 584), (33 * 576, 584, 584, 1))
     compressor.store(part, cache, table)
     held = unpack_v4_pages(cache)
     for number in (37, 63, 64, 89):
-        got, wanted = held[table[number // 32], number % 32], found.rows[number].float()
+        got, wanted = held[table[number // 32], number % 32], result.rows[number].float()
         assert float((got - wanted).norm() / wanted.norm()) < 0.04
         assert torch.equal(got[448:], wanted[448:].to(torch.bfloat16).float())
     assert bool((flat[5] == 7).all()) and bool((flat[0, : 5 * 576] == 7).all())
@@ -138,12 +138,12 @@ def test_what_does_not_fit_is_refused_by_name(changed: dict[str, Any], names: st
 
 
 def test_a_cache_that_does_not_hold_the_rows_is_refused() -> None:
-    found = v4.compress(**drawn(40, 4, 2, 128), ratio=4)
+    result = v4.compress(**drawn(40, 4, 2, 128), ratio=4)
     cache, table = torch.zeros(2, 8, 1, 132, dtype=torch.uint8), torch.zeros(1, dtype=torch.int32)
     with pytest.raises(InvalidArgumentError, match="block_table"):
-        compressor.store(found, cache, table)
+        compressor.store(result, cache, table)
     with pytest.raises(InvalidArgumentError, match="cache"):
-        compressor.store(found, torch.zeros(2, 8, 1, 584, dtype=torch.uint8), table)
+        compressor.store(result, torch.zeros(2, 8, 1, 584, dtype=torch.uint8), table)
     with pytest.raises(InvalidArgumentError, match="rows"):
         compressor.store(compressor.Compressed(torch.zeros(1, 64), 0), cache, table)
 

@@ -1,5 +1,4 @@
-"""The cost model: its counts match what the bodies do; its ranking is pure arithmetic, fast,
-and separates variants."""
+"""The cost model: its counts are the bodies'; its ranking is arithmetic, fast, and separates variants."""
 
 from __future__ import annotations
 
@@ -260,8 +259,8 @@ def test_a_cost_model_that_fails_costs_a_warning_not_the_call(monkeypatch, caplo
 def test_a_prediction_that_is_no_number_is_none(monkeypatch, value) -> None:
     broken = dataclasses.replace(policies.get("topk_selector"), overhead=lambda k, dims, arch: value)
     monkeypatch.setattr(policies, "get", lambda op: broken)
-    found = registry.explain(topk())
-    assert found.selection is not None and all(c.predicted_us is None for c in found.candidates)
+    explanation = registry.explain(topk())
+    assert explanation.selection is not None and all(c.predicted_us is None for c in explanation.candidates)
 
 
 def test_a_variant_without_a_prediction_ranks_last(monkeypatch) -> None:
@@ -273,11 +272,11 @@ def test_a_variant_without_a_prediction_ranks_last(monkeypatch) -> None:
 
     monkeypatch.setattr(models, "_by_cost", without_best)
     monkeypatch.setattr(registry, "_selected", {})
-    found = registry.explain(topk())
+    explanation = registry.explain(topk())
     assert (
-        found.selection is not None
-        and found.selection.variant != best
-        and found.selection.rule.startswith("cost model")
+        explanation.selection is not None
+        and explanation.selection.variant != best
+        and explanation.selection.rule.startswith("cost model")
     )
 
 
@@ -314,9 +313,9 @@ def test_a_selection_that_a_clear_overtook_is_not_kept(monkeypatch) -> None:
     explain = registry.explain
 
     def overtaken(*args, **kwargs):
-        found = explain(*args, **kwargs)
+        explanation = explain(*args, **kwargs)
         registry.clear()
-        return found
+        return explanation
 
     monkeypatch.setattr(registry, "explain", overtaken)
     registry.select(topk())

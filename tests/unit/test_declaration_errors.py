@@ -119,8 +119,7 @@ def test_a_body_that_is_not_marked_is_refused_at_its_line() -> None:
 
 
 def test_a_knob_named_like_an_extent_refuses_other_sizes() -> None:
-    """Without the guard, a kernel built for one size would be selected for another,
-    and read past its rows."""
+    """Without the guard, a kernel built for one size would take another, and read past its rows."""
     program = programs.get("resample_trajectories")
     assert "d" in {extent for spec in program.problem.forms["default"] for extent in spec.shape}
     knobs = (*program.knobs, Knob("d", "d", ((8,), ()), "elements of a row"))

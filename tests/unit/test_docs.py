@@ -1,5 +1,4 @@
-"""The documents match the code: examples run, generated parts are in step,
-every code and variable is listed."""
+"""The documents match the code: examples run, generated parts are in step, codes and variables are listed."""
 
 from __future__ import annotations
 
@@ -108,8 +107,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def kept_results(folder: Path) -> results.Results:
-    """A file of results below `folder`: a row faster than its peer, one slower,
-    and one of a removed kernel."""
+    """A file of results below `folder`: a row beats its peer, one is slower, one kernel was removed."""
     known = variants.variants("sparse_mla", arch="sm_90a")[0].id
     made = {known: results.fingerprint(known)}
 
@@ -269,8 +267,7 @@ BODIES, STATEMENTS, LEAVES = (ROOT / "docs" / f"{name}.md" for name in ("bodies"
 
 
 def test_the_pages_define_every_name_of_the_body_that_it_reads() -> None:
-    """Names are defined by excerpts and a table; attributes of m, s,
-    kernel and slots by excerpts and prose."""
+    """Excerpts and a table define the names; excerpts and prose the attributes of m, s, kernel and slots."""
     shown = "\n\n\n".join(
         re.search(rf"<!-- begin {block} -->\n```python\n(.*?)```", BODIES.read_text(), re.DOTALL)[1]
         for block in ("body_names", "body")

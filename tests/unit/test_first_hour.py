@@ -1,5 +1,4 @@
-"""The first hour on a B200, as far as it needs no GPU: its plan, its steps,
-and that it continues where it stopped."""
+"""The first hour on a B200, without a GPU: its plan, its steps, and how it continues where it stopped."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Bodies in plain Python: what is recorded, and what is refused at which line;
-the table of docs/statements.md."""
+"""Bodies in plain Python: what is recorded, and what is refused at which line (docs/statements.md)."""
 
 from __future__ import annotations
 

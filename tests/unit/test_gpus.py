@@ -164,13 +164,12 @@ def test_a_query_has_no_more_splits_than_its_longest_one_needs(cluster: int) -> 
 
 
 def test_predictions_follow_the_gpu() -> None:
-    """An H20 multiplies at a sixth of an H100's rate and reads faster:
-    scoring a long prompt takes it far longer."""
+    """An H20 multiplies at a sixth of an H100's rate and reads faster: long prompts take it far longer."""
     dims = {"s": 4096, "skv": 32768, "heads": 64, "stride": 32768, "skip_below": 0}
 
     def best(gpu: str) -> float:
-        found = registry.explain(registry.Call.on(GPUS[gpu], "lightning_indexer", "prefill", dims))
-        return min(c.predicted_us for c in found.candidates if c.predicted_us is not None)
+        explanation = registry.explain(registry.Call.on(GPUS[gpu], "lightning_indexer", "prefill", dims))
+        return min(c.predicted_us for c in explanation.candidates if c.predicted_us is not None)
 
     assert best("H20") > 4 * best("H100")
 

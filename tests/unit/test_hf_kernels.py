@@ -1,5 +1,4 @@
-"""The library as a kernel for Hugging Face `kernels`: its validator's requirements,
-and that the copy is independent."""
+"""The library as a kernel for Hugging Face `kernels`: the validator's requirements; an independent copy."""
 
 from __future__ import annotations
 
@@ -82,15 +81,15 @@ Imports = dict[Path, list[ast.Import | ast.ImportFrom]]
 
 
 def test_metadata_says_what_the_kernel_is_and_hashes_each_file(made: hf_kernels.Exported) -> None:
-    found = json.loads((made.folder / "metadata.json").read_text())
+    report = json.loads((made.folder / "metadata.json").read_text())
     assert made.folder.parts[-2:] == ("build", "torch-cuda")
-    assert found["id"] == made.id and made.id.isidentifier() and made.id.startswith("_dsl_kernels_cuda_")
-    assert found["name"].replace("-", "_") == "dsl_kernels" and found["license"] == "apache-2.0"
-    assert isinstance(found["version"], int) and found["python-depends"] == ["nvidia-cutlass-dsl"]
-    assert found["backend"] == {"type": "cuda", "archs": ["9.0a", "10.0a"]}
+    assert report["id"] == made.id and made.id.isidentifier() and made.id.startswith("_dsl_kernels_cuda_")
+    assert report["name"].replace("-", "_") == "dsl_kernels" and report["license"] == "apache-2.0"
+    assert isinstance(report["version"], int) and report["python-depends"] == ["nvidia-cutlass-dsl"]
+    assert report["backend"] == {"type": "cuda", "archs": ["9.0a", "10.0a"]}
     files = {p.relative_to(made.folder).as_posix(): p for p in made.folder.rglob("*") if p.is_file()}
     del files["metadata.json"]
-    assert found["digest"] == {
+    assert report["digest"] == {
         "algorithm": "sha256",
         "files": {
             name: base64.b64encode(sha256(path.read_bytes()).digest()).decode()
@@ -242,7 +241,7 @@ def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None
 def test_the_command_writes_once(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["export-kernel", str(tmp_path), "--json"])
     assert done.exit_code == 0
-    said = json.loads(done.stdout)
-    assert Path(said["folder"], "__init__.py").exists() and said["bytes"] < 16 << 20
+    report = json.loads(done.stdout)
+    assert Path(report["folder"], "__init__.py").exists() and report["bytes"] < 16 << 20
     with pytest.raises(InvalidArgumentError, match="torch-cuda"):
         hf_kernels.export(tmp_path)

@@ -114,8 +114,7 @@ def blocks(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def queries(joined: bool) -> Any:
-    """Queries as vLLM passes them: two tensors, the second a slice of wider ones,
-    or joined over a context's ranks."""
+    """Queries as vLLM passes them: two tensors, the second a slice, or joined over a context's ranks."""
     generator = torch.Generator().manual_seed(2)
     nope, wide = (torch.randn(T, HEADS, n, generator=generator).bfloat16() for n in (512, 192))
     pair = nope, wide[..., 128:]

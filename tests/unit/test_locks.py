@@ -1,5 +1,4 @@
-"""The lock files: complete, hashed, consistent with pyproject.toml and each other,
-and without a registry's name."""
+"""The lock files: complete, hashed, consistent with pyproject.toml and each other, naming no registry."""
 
 from __future__ import annotations
 

@@ -265,8 +265,8 @@ def test_tuning_times_every_variant_that_accepts_and_the_registry_obeys(on_cpu, 
     assert set(entry["us"]) == accepted and entry["us"][entry["variant"]] == min(entry["us"].values())
     losing = max(entry["us"], key=lambda name: entry["us"][name])
     path = grids.write_tuned(GPU, [{**entry, "variant": losing}], {"command": "test"})
-    found = registry.select(call)
-    assert (found.variant.id, found.rule) == (losing, "tuned table")
+    selection = registry.select(call)
+    assert (selection.variant.id, selection.rule) == (losing, "tuned table")
     grids.write_tuned(GPU, [entry], {"command": "again"})
     content = json.loads(path.read_text())
     assert len(content["entries"]) == 1 and content["metadata"] == {"command": "again"}
@@ -437,9 +437,9 @@ def series(level: float, spread: float, count: int = 21) -> list[float]:
     ],
 )
 def test_a_difference_counts_only_outside_the_noise(b, again, verdict):
-    found = bench.compared(series(10.0, 0.01), b, again)
-    assert found.verdict == verdict and found.rounds == 21
-    assert found.to_dict()["ratio"] == pytest.approx(b[10] / 10.0, rel=0.12)
+    comparison = bench.compared(series(10.0, 0.01), b, again)
+    assert comparison.verdict == verdict and comparison.rounds == 21
+    assert comparison.to_dict()["ratio"] == pytest.approx(b[10] / 10.0, rel=0.12)
 
 
 def test_pairs_are_timed_in_turns(monkeypatch):
@@ -454,8 +454,13 @@ def test_pairs_are_timed_in_turns(monkeypatch):
     monkeypatch.setattr(bench, "_stream", lambda device: None)
     monkeypatch.setattr(bench, "_fitting_graph", lambda calls, stream: (next(graphs), 2))
     monkeypatch.setattr(bench, "_replayed", replayed)
-    found = bench.paired([print], [print], rounds=3)
-    assert (found.a_us, found.b_us, found.ratio, found.verdict) == (10.0, 15.0, 1.5, "differs")
+    comparison = bench.paired([print], [print], rounds=3)
+    assert (comparison.a_us, comparison.b_us, comparison.ratio, comparison.verdict) == (
+        10.0,
+        15.0,
+        1.5,
+        "differs",
+    )
     assert {tuple(order[i : i + 3]) for i in (0, 3, 6)} == {
         ("a first", "b", "a again"),
         ("b", "a again", "a first"),
@@ -480,16 +485,15 @@ def test_a_wrong_result_is_never_recorded(on_cpu, monkeypatch):
     failed: list[str] = []
     point = POINTS[2]
     fixture = grids.prepare(point)
-    held = registry.select(grids.call_of(point, fixture)).variant.id
+    selection = registry.select(grids.call_of(point, fixture)).variant.id
     every = fixture.calls
-    fixture.calls = lambda variant, launch: [lambda: None] if variant == held else every(variant, launch)
+    fixture.calls = lambda variant, launch: [lambda: None] if variant == selection else every(variant, launch)
     entry = grids.tune_point(point, fixture, failed)
-    assert held not in entry["us"] and len(entry["us"]) > 1 and held in failed[0]
+    assert selection not in entry["us"] and len(entry["us"]) > 1 and selection in failed[0]
 
 
 def test_rows_of_a_prompt_and_of_dense_attention_are_checked_too(on_cpu, monkeypatch):
-    """The forms that other cases omit: selection without a block table,
-    and inputs drawn as for a workload."""
+    """The forms that other cases omit: selection without a block table; inputs drawn for a workload."""
     from dsl_kernels.timing.grids import topk_selector as grid
 
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
@@ -507,15 +511,15 @@ def test_regret_compares_what_is_selected_with_the_fastest(on_cpu, monkeypatch):
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
     point = POINTS[2]
     fixture = grids.prepare(point)
-    found = grids.regret_point(point, fixture)
+    regret = grids.regret_point(point, fixture)
     chosen = registry.select(grids.call_of(point, fixture)).variant.id
     # A call's "time" is its position in the order of timing, so the first one timed is the fastest.
     names = [variant.id for variant in grids.runnable(point, fixture)]
-    assert (found["variant"], found["us"]) == (chosen, names.index(chosen) + 1.0)
-    assert found["regret"]["best"] == names[0] and found["regret"]["lost"] == names.index(chosen)
-    assert found["regret"]["variants"] == len(names)
+    assert (regret["variant"], regret["us"]) == (chosen, names.index(chosen) + 1.0)
+    assert regret["regret"]["best"] == names[0] and regret["regret"]["lost"] == names.index(chosen)
+    assert regret["regret"]["variants"] == len(names)
     [summary] = grids.regrets(
-        [found, {**found, "point": "other", "regret": {**found["regret"], "lost": 99.0}}]
+        [regret, {**regret, "point": "other", "regret": {**regret["regret"], "lost": 99.0}}]
     )
     assert (summary["points"], summary["worst"], summary["where"]) == (2, 99.0, "other")
 
@@ -530,8 +534,8 @@ def test_regret_of_a_choice_with_launch_dims_is_judged_by_their_time(on_cpu, mon
     monkeypatch.setattr(
         grids, "time_all", lambda *args: [grids.Timed(chosen.variant.id, launch, us) for launch, us in times]
     )
-    found = grids.regret_point(point, fixture)
-    assert (found["us"], found["regret"]["lost"]) == (4.0, 1.0)
+    regret = grids.regret_point(point, fixture)
+    assert (regret["us"], regret["regret"]["lost"]) == (4.0, 1.0)
 
 
 def test_the_regret_command_hides_this_cards_own_table(on_cpu, monkeypatch, tmp_path):
@@ -705,9 +709,9 @@ def test_a_sustained_run_fills_its_second(monkeypatch):
     monkeypatch.setattr(bench, "_fitting_graph", lambda calls, stream: (graph, 2))
     monkeypatch.setattr(bench, "_replayed", lambda graph, stream, count: [300.0])
     monkeypatch.setattr(bench, "clocks", lambda: order.append("clocks") or {"watts": 690.0})
-    found = bench.sustained([print, print])
+    sustained = bench.sustained([print, print])
     assert len(replays) == 3334 and order == [0, 1667, 3334, "waited", "clocks"]
-    assert found == {"us": pytest.approx(1.1e6 / 6668), "seconds": 1.1, "watts": 690.0}
+    assert sustained == {"us": pytest.approx(1.1e6 / 6668), "seconds": 1.1, "watts": 690.0}
 
 
 def test_attention_is_timed_within_a_step_on_demand(on_cpu, monkeypatch):
@@ -738,8 +742,7 @@ def test_bench_takes_only_the_points_that_match(on_cpu, monkeypatch):
 
 
 def test_tuning_leaves_out_launches_that_a_variant_refuses(monkeypatch):
-    """For 16 queries of 16 heads, 128 CTAs wait for one another by the rule, 64 with half the splits;
-    256 do not fit."""
+    """16 queries of 16 heads: by the rule 128 CTAs wait for one another, or half as many; 256 do not fit."""
     point = grids.Point("sparse_mla", "bf16", {"t": 16, "heads": 16, "pages": 64, "topk": 2048})
     dims = {"t": 16, "heads": 16, "topk": 2048, "n": 4096}
     call = registry.Call("sparse_mla", "bf16", "sm_90a", dims, gpu=GPU)

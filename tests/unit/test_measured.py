@@ -24,8 +24,7 @@ GPU = "NVIDIA H200"
 
 @pytest.fixture(autouse=True)
 def own(tmp_path, monkeypatch):
-    """The user's folder, empty. The only shipped table is the H200's,
-    so an H100 is a card without a table."""
+    """The user's folder, empty. Only the H200's table is shipped, so an H100 is a card without one."""
     folder, shipped = tmp_path / "own", tmp_path / "shipped"
     folder.mkdir()
     shipped.mkdir()
@@ -162,9 +161,11 @@ def test_a_server_warms_the_users_variants_too(own, monkeypatch) -> None:
 def test_without_compiling_it_is_skipped_with_a_note(own, monkeypatch) -> None:
     mine = added(own, monkeypatch)
     monkeypatch.setenv("DSL_KERNELS_DISABLE_JIT", "1")
-    found = registry.explain(topk())
-    assert found.selection.variant.id == of_arch()[0].id
-    assert mine.id in found.notes[0] and f"python -m dsl_kernels compile {mine.id}" in found.notes[0]
+    explanation = registry.explain(topk())
+    assert explanation.selection.variant.id == of_arch()[0].id
+    assert (
+        mine.id in explanation.notes[0] and f"python -m dsl_kernels compile {mine.id}" in explanation.notes[0]
+    )
 
 
 def test_an_altered_module_of_the_user_is_not_run(own, monkeypatch, caplog) -> None:
@@ -229,27 +230,27 @@ def test_enclosed_by_points_a_variant_keeps_its_place_whatever_the_model_says() 
     for place, point in enumerate(points):
         point.entry["place"] = [-1.0, 1.0][place]
     middle = {"a": 10.0, "b": 10.0}
-    found = measured.between(points, middle, lambda name, entry: at[entry["place"]][name])
-    assert 1.19 < found["a"] / found["b"] < 1.31
+    estimates = measured.between(points, middle, lambda name, entry: at[entry["place"]][name])
+    assert 1.19 < estimates["a"] / estimates["b"] < 1.31
     # With points on one side only, the model extrapolates.
-    found = measured.between(points[:1], middle, lambda name, entry: at[entry["place"]][name])
-    assert found["a"] < found["b"]
+    estimates = measured.between(points[:1], middle, lambda name, entry: at[entry["place"]][name])
+    assert estimates["a"] < estimates["b"]
 
 
 def test_enclosed_by_points_a_variant_that_one_of_them_lacks_may_fall_behind_but_not_pull_ahead() -> None:
     points = [near(-1.0, a=10.0, b=10.0, mine=9.8), near(1.0, a=10.0, b=10.0)]
     for mine, least, most in ((30.0, 20.0, math.inf), (3.0, 9.0, 10.5)):
         model = {"a": 10.0, "b": 10.0, "mine": mine}
-        found = measured.between(points, model, lambda name, entry: 10.0)
-        assert least < found["mine"] < most
+        estimates = measured.between(points, model, lambda name, entry: 10.0)
+        assert least < estimates["mine"] < most
 
 
 def test_a_misjudged_variant_is_corrected_near_a_point_and_less_far_from_it() -> None:
     model = {"a": 10.0, "b": 11.0}
 
     def ratio(distance: float) -> float:
-        found = measured.between([near(distance, a=20.0, b=10.0)], model, lambda name, entry: model[name])
-        return found["a"] / found["b"]
+        estimates = measured.between([near(distance, a=20.0, b=10.0)], model, lambda name, entry: model[name])
+        return estimates["a"] / estimates["b"]
 
     assert ratio(1e-3) == pytest.approx(2.0, rel=1e-3)
     assert 10 / 11 < ratio(20.0) < ratio(4.0) < ratio(1.0) < 2.0
@@ -260,26 +261,26 @@ def test_between_two_points_the_nearer_one_counts_more_and_sessions_do_not_mix()
     flat = {"a": 1.0, "b": 1.0}
     # The second session ran twice as slowly; only the order within each session counts.
     points = [near(0.5, a=10.0, b=12.0), near(1.5, a=44.0, b=20.0)]
-    found = measured.between(points, flat, lambda name, entry: 1.0)
-    assert found["a"] < found["b"]
+    estimates = measured.between(points, flat, lambda name, entry: 1.0)
+    assert estimates["a"] < estimates["b"]
     swapped = [replace(points[0], offsets={"size": 1.5}), replace(points[1], offsets={"size": 0.5})]
-    found = measured.between(swapped, flat, lambda name, entry: 1.0)
-    assert found["b"] < found["a"]
+    estimates = measured.between(swapped, flat, lambda name, entry: 1.0)
+    assert estimates["b"] < estimates["a"]
 
 
 def test_a_variant_that_one_point_lacks_is_compared_by_those_that_all_have() -> None:
     """A sweep with many slow variants must not make its winner look faster than the same lead elsewhere."""
     flat = dict.fromkeys(("a", "b", "mine", "slow1", "slow2"), 1.0)
     points = [near(1.0, a=10.0, b=11.0), near(1.0, a=10.0, b=11.0, mine=9.9, slow1=90.0, slow2=90.0)]
-    found = measured.between(points, flat, lambda name, entry: 1.0)
-    assert 0.98 < found["mine"] / found["a"] < 1.03
+    estimates = measured.between(points, flat, lambda name, entry: 1.0)
+    assert 0.98 < estimates["mine"] / estimates["a"] < 1.03
 
 
 def test_points_decide_alone_where_the_model_fails() -> None:
-    found = measured.between(
+    estimates = measured.between(
         [near(1.0, a=3.0, b=2.0)], {"a": None, "b": 5.0, "c": 1.0}, lambda name, entry: None
     )
-    assert found["b"] < found["a"] and "c" not in found
+    assert estimates["b"] < estimates["a"] and "c" not in estimates
 
 
 def test_leaving_a_point_out_the_rest_nearly_finds_its_winner() -> None:
@@ -353,8 +354,7 @@ def held_at(op: str, form: str, **sizes: int) -> dict[str, Any]:
 
 
 def test_a_card_without_a_table_takes_what_its_siblings_points_say() -> None:
-    """At every point of the H200 an H100 takes that winner with its launch dims,
-    and names the table it came from."""
+    """At every point of the H200 an H100 takes its winner and launch dims, and names the table."""
     for held in measured.tuned_table(GPU):
         call = call_of(held)
         own, other = registry.select(call), registry.select(replace(call, gpu=H100))
@@ -371,8 +371,7 @@ def test_a_card_without_a_table_takes_what_its_siblings_points_say() -> None:
     ],
 )
 def test_where_the_model_alone_lost_most_an_h100_takes_what_an_h200_does(op, form, point, sizes) -> None:
-    """Selection of 200 rows of 8192, attention of 16 queries and scoring of 96 sequences of 4096,
-    measured on an H100."""
+    """Measured on an H100: 200 rows of 8192, 16 queries of attention, 96 sequences of 4096."""
     held = held_at(op, form, **point)
     call = call_of({**held, "bucket": {**held["bucket"], **sizes}})
     own, other = registry.select(call), registry.select(replace(call, gpu=H100))
@@ -450,8 +449,8 @@ def test_points_of_a_cards_own_leave_its_sibling_out(own) -> None:
     write(own, [entry(topk(), {other: 1.0, theirs.variant.id: 2.0})])
     (own / f"{measured.slug(H100)}.json").unlink()
     clear()
-    found = registry.select(call)
-    assert (found.variant.id, found.rule) == (other, "user's tuned table of the H200")
+    selection = registry.select(call)
+    assert (selection.variant.id, selection.rule) == (other, "user's tuned table of the H200")
 
 
 def test_a_shipped_table_is_its_products_own_and_of_all_its_sms() -> None:
@@ -464,8 +463,13 @@ def test_a_shipped_table_is_its_products_own_and_of_all_its_sms() -> None:
 def test_no_table_of_another_architecture_speaks() -> None:
     for gpu in ("NVIDIA B200", "NVIDIA B300 SXM6 AC", "NVIDIA GB200"):
         call = replace(topk(gpu=gpu), arch="sm_100a")
-        found = registry.explain(call)
-        assert (found.near, found.tuned, found.sibling, found.table_of) == ([], None, None, None)
+        explanation = registry.explain(call)
+        assert (explanation.near, explanation.tuned, explanation.sibling, explanation.table_of) == (
+            [],
+            None,
+            None,
+            None,
+        )
         assert registry.select(call).rule == registry.select(replace(call, gpu="")).rule
 
 

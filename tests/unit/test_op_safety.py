@@ -1,5 +1,4 @@
-"""What ops refuse or survive in any process: threads, changing tensors, bad addresses and values,
-interruptions."""
+"""What ops refuse or survive: threads, changing tensors, bad addresses and values, interruptions."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ def draw(op: str, form: str, seed: int = 3, **params) -> dict:
 
 
 def call_of(op: str) -> tuple:
-    """A public op with small arguments by name,
-    and the problem's operand names of arguments that are named differently."""
+    """A public op, small arguments by name, and the operands whose argument has another name."""
     if op == "sparse_mla":
         inputs = draw("sparse_mla", "bf16", t=2, heads=8, topk=64, n=128)
         names = ("q_nope", "q_pe", "kpe", "indices", "attn_sink", "sm_scale")
@@ -88,8 +86,8 @@ def test_steps_of_several_threads_do_not_meet(shared: bool, in_threads) -> None:
     wanted = [dsa.decode(**each, workspace=Workspace()) for each in inputs]
     workspace = Workspace() if shared else None
     for _ in range(2):
-        found = in_threads(4, lambda i: dsa.decode(**inputs[i], workspace=workspace))
-        for got, right in zip(found, wanted, strict=True):
+        results = in_threads(4, lambda i: dsa.decode(**inputs[i], workspace=workspace))
+        for got, right in zip(results, wanted, strict=True):
             assert isinstance(got, dsa.StepOutput), got
             assert torch.equal(got.indices, right.indices) and torch.equal(got.out, right.out)
 
@@ -124,9 +122,9 @@ def test_a_variant_is_loaded_once_by_all_threads(monkeypatch, in_threads) -> Non
     ops.clear()
     call, arguments = call_of("topk_selector")
     arguments.pop("out")
-    found = in_threads(6, lambda i: call(**arguments, **CPU))
+    results = in_threads(6, lambda i: call(**arguments, **CPU))
     ops.clear()
-    assert len(loads) == 1 and all(torch.equal(each, found[0]) for each in found)
+    assert len(loads) == 1 and all(torch.equal(each, results[0]) for each in results)
 
 
 @pytest.mark.parametrize("change", ["set", "resize", "dtype", "kpe"])
@@ -156,8 +154,8 @@ def test_a_cache_of_another_shape_at_the_same_address_is_looked_at_again(change:
             cache.resize_(256, width)
         ids = inputs["indices"]
     wanted = sparse_mla(q, pe, kv.clone(), ids, sm_scale=0.1, kpe=kpe.contiguous().clone(), **CPU)
-    found = sparse_mla(q, pe, kv, ids, sm_scale=0.1, kpe=kpe, **CPU)
-    assert torch.equal(found[0], wanted[0])
+    result = sparse_mla(q, pe, kv, ids, sm_scale=0.1, kpe=kpe, **CPU)
+    assert torch.equal(result[0], wanted[0])
 
 
 def shifted(tensor: torch.Tensor, by: int) -> torch.Tensor:
@@ -308,22 +306,21 @@ BAD_VALUES = [
 
 @pytest.mark.parametrize(("op", "name", "value", "rule", "undefined"), BAD_VALUES)
 def test_values_out_of_range(op, name, value, rule, undefined, monkeypatch) -> None:
-    """With checks on, every bad value is refused; otherwise, off the GPU,
-    only values of undefined meaning are."""
+    """With checks on, every bad value is refused; otherwise, off the GPU, only what is undefined."""
     call, arguments = call_of(op)
     bad = {**arguments, name: value}
     if undefined:
         with pytest.raises(InvalidArgumentError, match=rule):
             call(**bad, **CPU)
     else:
-        found = call(**bad, **CPU)
+        result = call(**bad, **CPU)
         form = {"sparse_mla": "bf16", "topk_selector": "default", "prefill": "prefill"}[op]
         problem = problems.get("lightning_indexer" if op == "prefill" else op)
         inputs = {**bad, "ckv": bad.get("kv"), "lse_scale": 1.0, "skip_below": 0}
         outputs = (
-            {"out": found[0], "lse": found[1]}
+            {"out": result[0], "lse": result[1]}
             if op == "sparse_mla"
-            else {("logits" if op == "prefill" else "indices"): found}
+            else {("logits" if op == "prefill" else "indices"): result}
         )
         comparison = problem.compare(form, inputs, outputs, problem.reference(form, inputs))
         assert comparison.ok, comparison.failures

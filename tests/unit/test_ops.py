@@ -94,8 +94,7 @@ def test_sparse_mla(name: str, arch: str) -> None:
     ],
 )
 def test_the_largest_scores_are_true_maxima(name: str, variant: str | None, splits: int | None) -> None:
-    """Whatever reference a softmax uses: scores rise slowly along each query's ids,
-    so references lag behind maxima."""
+    """Whatever reference a softmax uses: along each query's ids scores rise slowly, so it lags."""
     problem = problems.get("sparse_mla")
     workload = problem.workload(name)
     if workload.tier == "real":
@@ -148,8 +147,7 @@ def test_the_largest_scores_are_true_maxima(name: str, variant: str | None, spli
 
 
 def test_the_largest_scores_of_equal_ones_and_of_none() -> None:
-    """The maximum of many equal scores, also of zero, is not their sum; a query without ids has -inf,
-    whatever its lse."""
+    """The maximum of equal scores, also of zero, is not their sum; without ids it is -inf."""
     inputs, _ = drawn("sparse_mla", "tiny_h16")
     q = torch.ones_like(inputs["q_nope"])
     q[0, 3] = 0.0
@@ -169,13 +167,12 @@ def test_the_largest_scores_of_equal_ones_and_of_none() -> None:
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
 def test_ids_of_a_window_lie_in_the_pages_of_the_last_tokens(arch: str) -> None:
-    """Into rows of a wider buffer, from a slice of a table;
-    lengths past the table or below zero are clamped."""
+    """Into rows of a wider buffer, from a slice of a table; lengths are clamped to the table's."""
     lens = torch.tensor([[1, 5], [0, -4], [30, 99]], dtype=torch.int32)
     table = torch.tensor([[7, 3, 5, -9], [-9, -9, -9, -9], [-9, 2, 9, 4]], dtype=torch.int32)
     wide = torch.full((6, 20), 77, dtype=torch.int32)
-    found = window_ids(lens, table[:, :4], 18, page_size=8, out=wide[:, 1:19], arch=arch, **CPU)
-    assert found.data_ptr() == wide[:, 1:].data_ptr() and (wide[:, [0, 19]] == 77).all()
+    result = window_ids(lens, table[:, :4], 18, page_size=8, out=wide[:, 1:19], arch=arch, **CPU)
+    assert result.data_ptr() == wide[:, 1:].data_ptr() and (wide[:, [0, 19]] == 77).all()
     by_hand = [
         [56],
         [56, 57, 58, 59, 60],
@@ -185,7 +182,7 @@ def test_ids_of_a_window_lie_in_the_pages_of_the_last_tokens(arch: str) -> None:
         [*range(22, 24), *range(72, 80), *range(32, 40)],
     ]
     wanted = torch.tensor([ids + [-1] * (18 - len(ids)) for ids in by_hand])
-    assert torch.equal(found.long(), wanted)
+    assert torch.equal(result.long(), wanted)
 
 
 BAD_WINDOW = {
@@ -215,8 +212,7 @@ def test_window_ids_refuses(case: str) -> None:
 
 @pytest.mark.parametrize(("heads", "arch"), [(8, "sm_90a"), (12, "sm_100a"), (64, "sm_90a"), (64, "sm_100a")])
 def test_rows_of_528_bytes_in_place(heads: int, arch: str) -> None:
-    """Paged, in a wider buffer, between NaN: 512 e4m3 values and four scales,
-    decoded here from the bytes themselves."""
+    """Paged, in a wider buffer, between NaN: 512 e4m3 values and four scales, decoded from the bytes."""
     generator = torch.Generator().manual_seed(heads)
     normal = partial(torch.randn, generator=generator)
     values = normal(5, 40, 512).clamp(-4, 4).to(torch.float8_e4m3fn)
@@ -321,8 +317,7 @@ def reached(monkeypatch) -> Iterator[dict[str, object]]:
 
 
 def test_operands_as_frameworks_hold_them_reach_the_kernel_where_they_lie(reached) -> None:
-    """Joined queries, heads before queries, slices of wider buffers: all in place,
-    with nothing written around outputs."""
+    """Joined queries, heads before queries, slices of wider buffers: in place, nothing around outputs."""
     inputs, expected = drawn("sparse_mla", "lengths")
     t, heads, topk = *inputs["q_nope"].shape[:2], inputs["indices"].shape[1]
     q = torch.cat([inputs["q_nope"], inputs["q_pe"]], dim=2).transpose(0, 1).contiguous().transpose(0, 1)
@@ -369,8 +364,8 @@ def test_selection_takes_rows_within_wider_ones(name: str, reached) -> None:
     inputs |= {key: within(inputs[key]) for key in ("logits", "block_table")}
     ids = within(torch.full((len(inputs["logits"]), inputs["k"]), 7, dtype=torch.int32), 3, 2)
     paged = {n: inputs[n] for n in ("block_table", "page_size", "next_n")} if inputs["page_size"] else {}
-    found = topk_selector(inputs["logits"], inputs["row_ends"], inputs["k"], out=ids, **paged, **CPU)
-    assert found is ids and torch.equal(ids, expected["indices"])
+    result = topk_selector(inputs["logits"], inputs["row_ends"], inputs["k"], out=ids, **paged, **CPU)
+    assert result is ids and torch.equal(ids, expected["indices"])
     assert (ids._base[:, :3] == 1).all() and (ids._base[:, -2:] == 1).all()
     assert_lie_there(
         reached,
@@ -486,9 +481,9 @@ def test_a_prefill_takes_no_key_past_the_last() -> None:
     scratch = Workspace()
     shape = dsa._chunks(5, 129, None, concurrent=False)[2]
     scratch.get("logits", shape, torch.float32, torch.device("cpu"), zeroed=False).fill_(math.inf)
-    found = longer.run(workspace=scratch, **CPU)
-    assert int(found.indices.max()) < 129
-    assert torch.equal(found.indices, exact.run(workspace=Workspace(), **CPU).indices)
+    result = longer.run(workspace=scratch, **CPU)
+    assert int(result.indices.max()) < 129
+    assert torch.equal(result.indices, exact.run(workspace=Workspace(), **CPU).indices)
 
 
 @pytest.mark.parametrize(
@@ -596,8 +591,7 @@ def test_replaced_workspace_memory_is_kept_only_for_captures_that_saw_it(monkeyp
 
 
 def test_what_a_capture_fills_is_never_kept_for_later(monkeypatch) -> None:
-    """A capture records memsets without running them: outside the graph,
-    memory filled there would be garbage."""
+    """A capture records memsets without running them: outside the graph such memory would be garbage."""
     from dsl_kernels import ops
     from dsl_kernels.ops import _base, workspace
 
@@ -721,8 +715,8 @@ def test_a_cache_that_was_given_other_memory_is_looked_at_again() -> None:
     sparse_mla(inputs["q_nope"], inputs["q_pe"], kv, inputs["indices"], **attend)
     kv.data = kv.flip(0).contiguous()
     wanted = sparse_mla(inputs["q_nope"], inputs["q_pe"], kv.clone(), inputs["indices"], **attend)
-    found = sparse_mla(inputs["q_nope"], inputs["q_pe"], kv, inputs["indices"], **attend)
-    assert torch.equal(found[0], wanted[0])
+    result = sparse_mla(inputs["q_nope"], inputs["q_pe"], kv, inputs["indices"], **attend)
+    assert torch.equal(result[0], wanted[0])
     from dsl_kernels.ops import _views
 
     held = _views._kept[id(kv), 0, split_cache]
@@ -1023,8 +1017,7 @@ def test_scores_of_16_bits_rank_as_the_same_numbers_in_fp32(dtype: torch.dtype, 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16))
 def test_values_and_positions_beside_the_ids(dtype: torch.dtype) -> None:
-    """In the order of the ids, into any rows, with nothing written around them,
-    and only if they are requested."""
+    """In the order of the ids, into any rows, nothing written around them, and only on request."""
     scores = torch.randn(3, 400, generator=torch.Generator().manual_seed(6)).to(dtype)
     starts, ends = (torch.tensor(x, dtype=torch.int32) for x in ([0, 7, 3], [400, 300, 20]))
     table = torch.randperm(21, generator=torch.Generator().manual_seed(7)).int().view(3, 7)
@@ -1045,13 +1038,13 @@ def test_values_and_positions_beside_the_ids(dtype: torch.dtype) -> None:
 def test_ties_go_to_the_higher_position_as_in_a_row_from_its_end(dtype: torch.dtype, kind: str) -> None:
     scores = draw(kind, 3, 300, torch.Generator().manual_seed(4)).to(dtype)
     starts, ends = (torch.tensor(x, dtype=torch.int32) for x in ([0, 7, 3], [300, 290, 20]))
-    found = topk_selector(scores, ends, 100, row_starts=starts, absolute=True, ties="higher", **CPU)
+    result = topk_selector(scores, ends, 100, row_starts=starts, absolute=True, ties="higher", **CPU)
     turned = topk_selector(scores.flip(1), 300 - starts, 100, row_starts=300 - ends, absolute=True, **CPU)
     taken = turned >= 0
-    assert torch.equal(found >= 0, taken)
+    assert torch.equal(result >= 0, taken)
     wanted = torch.where(taken, 299 - turned, 1000).sort(dim=1).values
-    assert torch.equal(torch.where(taken, found, 1000), wanted)
-    assert not torch.equal(found, topk_selector(scores, ends, 100, row_starts=starts, absolute=True, **CPU))
+    assert torch.equal(torch.where(taken, result, 1000), wanted)
+    assert not torch.equal(result, topk_selector(scores, ends, 100, row_starts=starts, absolute=True, **CPU))
 
 
 SELECTION_OPTIONS: dict[str, dict[str, Any]] = {
@@ -1107,8 +1100,8 @@ def test_offsets_are_added_to_positions(absolute: bool) -> None:
     given = {"row_starts": starts, "absolute": absolute, "values": torch.zeros(3, 60), **CPU}
     plain = topk_selector(scores, ends, 60, **given)
     values = given["values"].clone()
-    found = topk_selector(scores, ends, 60, offsets=offsets, **given)
-    assert torch.equal(found, torch.where(plain == -1, -1, plain + offsets[:, None]))
+    result = topk_selector(scores, ends, 60, offsets=offsets, **given)
+    assert torch.equal(result, torch.where(plain == -1, -1, plain + offsets[:, None]))
     assert torch.equal(given["values"], values)
 
 
@@ -1117,8 +1110,8 @@ def test_rows_map_to_sequences_in_any_order() -> None:
     ends = torch.tensor([200, 150, 30, 0, 190], dtype=torch.int32)
     table = torch.randperm(12, generator=torch.Generator().manual_seed(9)).int().view(3, 4)
     sequences = torch.tensor([2, 0, 2, 1, 0], dtype=torch.int32)
-    found = topk_selector(scores, ends, 40, block_table=table, row_to_sequence=sequences, **CPU)
-    assert torch.equal(found, topk_selector(scores, ends, 40, block_table=table[sequences.long()], **CPU))
+    result = topk_selector(scores, ends, 40, block_table=table, row_to_sequence=sequences, **CPU)
+    assert torch.equal(result, topk_selector(scores, ends, 40, block_table=table[sequences.long()], **CPU))
 
 
 @pytest.mark.parametrize("k", (16, 128))
@@ -1332,8 +1325,7 @@ def test_an_operand_is_handed_on_without_detours(monkeypatch) -> None:
         def check(self, operands: dict, dims: dict) -> None: ...
 
     def holds(value: object, depth: int = 2) -> bool:
-        """Whether a value is the tensor or contains it;
-        arguments of a wrapped function contain what it contains."""
+        """Whether a value is the tensor or contains it, directly or as a wrapped function's argument."""
         if isinstance(value, dict | tuple) and depth:
             return any(holds(v, depth - 1) for v in (value.values() if isinstance(value, dict) else value))
         return value is wanted

@@ -346,8 +346,7 @@ def missing_gpus() -> str:
 
 
 def steps_on_gpus(transport, names=NAMES):
-    """Each case with one process per rank;
-    decode steps also from a graph that was captured with other lengths."""
+    """Every case, one process per rank; decode steps also from a graph captured with other lengths."""
     found = {}
     for case in cases(names):
         sharding = parallel.Sharding(interleave=case.interleave, transport=transport)

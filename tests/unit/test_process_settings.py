@@ -1,5 +1,4 @@
-"""Every op and step under every setting of the process: the same bits as a plain call, and no setting left
-changed.
+"""Every op and step under every setting of the process: the bits of a plain call, and settings unchanged.
 
 A library call must not depend on what the surrounding program chose for its own tensors. `meta` stands for a
 default device of "cuda": a tensor made without an explicit device becomes a meta tensor, which is noticed.

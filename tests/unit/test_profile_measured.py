@@ -1,5 +1,4 @@
-"""Profiles read on an H200: planted causes and kernels of every kind,
-diagnosed again from the recorded counters."""
+"""Profiles read on an H200, of planted causes and real kernels, diagnosed again from their counters."""
 
 from __future__ import annotations
 
@@ -118,11 +117,11 @@ def test_what_is_memory_bound_by_its_time_is_by_its_diagnosis() -> None:
 
 
 def test_the_ceilings_of_the_card_are_minima_over_methods() -> None:
-    held = profile.read_ceilings(GPU)
-    assert {p.order for p in held.points} == {"random", "sorted"} and len(
-        {p.row_bytes for p in held.points}
+    ceilings = profile.read_ceilings(GPU)
+    assert {p.order for p in ceilings.points} == {"random", "sorted"} and len(
+        {p.row_bytes for p in ceilings.points}
     ) >= 10
-    for point in held.points:
+    for point in ceilings.points:
         assert point.gbps == max(point.by_method.values()) == point.by_method[point.method]
-    assert 4400 < held.dram_gbps < 4814
-    assert rules.gather_share(looks()["sparse_mla t=64 heads=16 cutedsl fastest"].fingerprint, held) < 1.0
+    assert 4400 < ceilings.dram_gbps < 4814
+    assert rules.gather_share(looks()["sparse_mla t=64 heads=16 cutedsl fastest"].fingerprint, ceilings) < 1.0

@@ -30,20 +30,20 @@ def diagnosis(*findings: Finding, us: float | None = 100.0, floor: float | None 
 
 
 def test_phases_add_up_and_stop_at_the_floor() -> None:
-    found = profile.roadmap(
+    roadmap = profile.roadmap(
         diagnosis(finding("a", 2.0), finding("b", None), finding("c", 4.0)), ("trajectories", 64), 50.0
     )
-    assert found is not None and found.unit == "trajectories"
-    assert [one.alone_us for one in found.phases] == [50.0, None, 25.0]
-    assert [one.us for one in found.phases] == [50.0, 50.0, 20.0]
-    assert [one.dram for one in found.phases] == pytest.approx([0.2, 0.2, 0.5])
-    assert [one.per_second for one in found.phases] == pytest.approx([1.28e6, 1.28e6, 3.2e6])
-    assert [one.ratio for one in found.phases] == [1.0, 1.0, 0.4]
+    assert roadmap is not None and roadmap.unit == "trajectories"
+    assert [one.alone_us for one in roadmap.phases] == [50.0, None, 25.0]
+    assert [one.us for one in roadmap.phases] == [50.0, 50.0, 20.0]
+    assert [one.dram for one in roadmap.phases] == pytest.approx([0.2, 0.2, 0.5])
+    assert [one.per_second for one in roadmap.phases] == pytest.approx([1.28e6, 1.28e6, 3.2e6])
+    assert [one.ratio for one in roadmap.phases] == [1.0, 1.0, 0.4]
 
 
 def test_a_unit_at_its_limit_is_no_phase() -> None:
-    found = profile.roadmap(diagnosis(finding("limit", 1.2, healthy=True)))
-    assert found is not None and found.phases == () and [f.cause for f in found.limits] == ["limit"]
+    roadmap = profile.roadmap(diagnosis(finding("limit", 1.2, healthy=True)))
+    assert roadmap is not None and roadmap.phases == () and [f.cause for f in roadmap.limits] == ["limit"]
 
 
 def test_a_launch_without_its_time_has_no_plan() -> None:
@@ -51,43 +51,53 @@ def test_a_launch_without_its_time_has_no_plan() -> None:
 
 
 def test_a_plan_is_read_back_by_its_schema() -> None:
-    found = profile.roadmap(diagnosis(finding("a", 2.0)))
-    assert profile.load(profile.Roadmap, json.loads(profile.dump(found))) == found
+    roadmap = profile.roadmap(diagnosis(finding("a", 2.0)))
+    assert profile.load(profile.Roadmap, json.loads(profile.dump(roadmap))) == roadmap
 
 
 def test_the_command_plans_a_kept_launch() -> None:
     arguments = ["profile", "roadmap", str(KEPT), "--kernel", "t=64 heads=16 triton", "--op", "sparse_mla"]
     arguments += ["--dim", "t=64,heads=16,topk=2048", "--baseline", "39.6"]
     done = RUNNER.invoke(app, [*arguments, "--json"])
-    found = json.loads(done.stdout)
-    assert done.exit_code == 0 and found["unit"] == "queries" and found["floor_us"] < found["us"]
-    assert found["now"]["us"] == found["us"] and found["now"]["ratio"] == pytest.approx(found["us"] / 39.6)
-    causes = [one["finding"]["cause"] for one in found["phases"]]
+    report = json.loads(done.stdout)
+    assert done.exit_code == 0 and report["unit"] == "queries" and report["floor_us"] < report["us"]
+    assert report["now"]["us"] == report["us"] and report["now"]["ratio"] == pytest.approx(
+        report["us"] / 39.6
+    )
+    causes = [one["finding"]["cause"] for one in report["phases"]]
     assert causes[0] == "gather_below_ceiling"
-    times = [found["us"], *(one["us"] for one in found["phases"])]
-    assert times == sorted(times, reverse=True) and times[-1] >= found["floor_us"]
+    times = [report["us"], *(one["us"] for one in report["phases"])]
+    assert times == sorted(times, reverse=True) and times[-1] >= report["floor_us"]
     shown = RUNNER.invoke(app, arguments).stdout
     assert "more bytes in flight" in shown and "queries a second" in shown and "Floor" in shown
 
 
 def test_ids_are_counted() -> None:
     ids = torch.tensor([[0, 1, 2, 64, -1], [1, 130, 129, 130, -1], [-1] * 5])
-    found = describe_ids(ids, page=64, row_bytes=10)
-    assert (found.rows, found.k, found.shortest, found.longest) == (3, 5, 0, 4)
+    statistics = describe_ids(ids, page=64, row_bytes=10)
+    assert (statistics.rows, statistics.k, statistics.shortest, statistics.longest) == (3, 5, 0, 4)
     assert (
-        found.valid == pytest.approx(8 / 15) and found.distinct == 6 and found.reuse == pytest.approx(8 / 6)
+        statistics.valid == pytest.approx(8 / 15)
+        and statistics.distinct == 6
+        and statistics.reuse == pytest.approx(8 / 6)
     )
-    assert found.repeated == pytest.approx(1 / 8)
+    assert statistics.repeated == pytest.approx(1 / 8)
     # 0 1 2 | 64, and 1 | 130 | 129 130: five runs; four of six steps ascend in the first two rows.
-    assert found.run == pytest.approx(8 / 5) and found.ascending == pytest.approx(5 / 6)
-    assert found.pages == 2.0 and found.page_tokens == pytest.approx(7 / 4)
-    assert found.shared_next == pytest.approx(1 / 7)
-    assert (found.unique_bytes, found.read_bytes) == (60, 80)
+    assert statistics.run == pytest.approx(8 / 5) and statistics.ascending == pytest.approx(5 / 6)
+    assert statistics.pages == 2.0 and statistics.page_tokens == pytest.approx(7 / 4)
+    assert statistics.shared_next == pytest.approx(1 / 7)
+    assert (statistics.unique_bytes, statistics.read_bytes) == (60, 80)
 
 
 def test_ids_that_are_all_padding_ask_for_nothing() -> None:
-    found = describe_ids(torch.full((2, 4), -1, dtype=torch.int32))
-    assert (found.valid, found.distinct, found.reuse, found.pages, found.read_bytes) == (0.0, 0, 0.0, 0.0, 0)
+    statistics = describe_ids(torch.full((2, 4), -1, dtype=torch.int32))
+    assert (
+        statistics.valid,
+        statistics.distinct,
+        statistics.reuse,
+        statistics.pages,
+        statistics.read_bytes,
+    ) == (0.0, 0, 0.0, 0.0, 0)
 
 
 @pytest.mark.parametrize(

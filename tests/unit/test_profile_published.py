@@ -8,8 +8,7 @@ from dsl_kernels.profile import KernelReport, Workload, diagnose, fingerprint, m
 
 
 def figures(**values: float) -> KernelReport:
-    """A report by short names: units and pipes in percent; stalls in cycles,
-    or as `share_x` in samples of 100."""
+    """A report by short names: units and pipes in percent; stalls in cycles, `share_x` in samples of 100."""
     names = {
         **{unit: metrics.SOL[unit] for unit in metrics.SOL},
         "tensor": metrics.PIPES_OTHER["tensor"][0],

@@ -78,10 +78,10 @@ def test_details_csv_and_its_rules(tmp_path: Path) -> None:
         f'memory.","global","61.9"',
     ]
     [report] = profile.read(written(tmp_path, "\n".join([head, *rows])))
-    found = profile.fingerprint(report)
-    assert found.sol == {"dram": 0.381, "memory": 0.381}
-    assert found.occupancy.theoretical == 0.125
-    assert found.rules == (
+    fingerprint = profile.fingerprint(report)
+    assert fingerprint.sol == {"dram": 0.381, "memory": 0.381}
+    assert fingerprint.occupancy.theoretical == 0.125
+    assert fingerprint.rules == (
         profile.NcuRule("Occupancy", "This kernel is limited by shared memory.", "OPT", 0.619),
     )
 
@@ -122,11 +122,11 @@ LOG = """==PROF== Profiling "splitk_fused" - 0: 0%....50%....100% - 38 passes
 def test_a_printed_log_has_a_report_for_each_launch(tmp_path: Path) -> None:
     first, second = profile.read(written(tmp_path, LOG, "ncu_log.txt"))
     assert first.kernel == "splitk_fused(const float *, int)" and first.arch == "sm_100"
-    found = profile.fingerprint(first)
-    assert (found.us, found.cycles) == (86.4, 155_229)
-    assert found.sol == {"sm": 0.177, "memory": 0.381}
-    assert (found.occupancy.achieved, found.occupancy.waves) == (0.1244, 0.86)
-    assert [rule.estimate for rule in found.rules] == [None, 0.619]
+    fingerprint = profile.fingerprint(first)
+    assert (fingerprint.us, fingerprint.cycles) == (86.4, 155_229)
+    assert fingerprint.sol == {"sm": 0.177, "memory": 0.381}
+    assert (fingerprint.occupancy.achieved, fingerprint.occupancy.waves) == (0.1244, 0.86)
+    assert [rule.estimate for rule in fingerprint.rules] == [None, 0.619]
     assert profile.fingerprint(second).sol == {"dram": 0.0013}
     assert profile.fingerprint(second).occupancy.registers == 40
 
@@ -225,9 +225,9 @@ def details(us: str, process: str = "812", launch: str = "0") -> str:
     ids=["details of two runs", "two processes", "two launches", "raw of two runs", "raw, one header"],
 )
 def test_a_launch_is_its_run_its_process_and_its_id(tmp_path: Path, text: str) -> None:
-    found = profile.read(written(tmp_path, text))
-    assert [report.metrics[metrics.DURATION] for report in found] == [1500, 2500]
-    assert {report.kernel for report in found} == {"gather_async(const char *, int)"}
+    reports = profile.read(written(tmp_path, text))
+    assert [report.metrics[metrics.DURATION] for report in reports] == [1500, 2500]
+    assert {report.kernel for report in reports} == {"gather_async(const char *, int)"}
 
 
 # Nsight Compute's output where a comma is the decimal mark: the first unambiguous figure settles the others.
@@ -360,11 +360,11 @@ def test_pages_that_say_nothing_of_launches_are_refused_by_name(
 @pytest.mark.parametrize(("name", "launches"), [("planted_h200", 16), ("kernels_h200", 22)])
 def test_records_kept_with_the_project_are_read(name: str, launches: int) -> None:
     pytest.importorskip("pydantic")
-    found = profile.read(Path(__file__).parent / "data" / f"{name}.json.xz")
-    assert len(found) == launches
-    works = [profile.fingerprint(report).workload for report in found]
+    reports = profile.read(Path(__file__).parent / "data" / f"{name}.json.xz")
+    assert len(reports) == launches
+    works = [profile.fingerprint(report).workload for report in reports]
     assert all(bool(work.op) == (name == "kernels_h200") for work in works)
-    assert profile.load(profile.KernelReport, profile.dump(found[0])) == found[0]
+    assert profile.load(profile.KernelReport, profile.dump(reports[0])) == reports[0]
 
 
 def test_a_damaged_packed_record_is_refused(tmp_path: Path) -> None:

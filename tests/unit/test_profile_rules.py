@@ -170,11 +170,11 @@ def test_records_keep_what_they_were(tmp_path: Path) -> None:
 
 def test_a_diff_names_both_and_keeps_what_one_of_them_lacks() -> None:
     a, b = gathering(70.0, sol={"dram": 0.4}), replace(gathering(35.0), arch="sm_100", label="ours")
-    found = profile.diff(a, b)
-    rows = {row.figure: row for row in found.rows}
+    difference = profile.diff(a, b)
+    rows = {row.figure: row for row in difference.rows}
     assert rows["time (us)"].ratio == 0.5
     assert (rows["dram of peak"].a, rows["dram of peak"].b) == (0.4, None)
-    assert found.b == "ours" and "not the same set" in found.notes[0]
+    assert difference.b == "ours" and "not the same set" in difference.notes[0]
 
 
 def test_explain_shows_what_the_tuned_winner_looked_like(
@@ -191,5 +191,5 @@ def test_explain_shows_what_the_tuned_winner_looked_like(
     words = ["explain", "sparse_mla", "--gpu", "NVIDIA H200", "--dim", f"{sizes},n=262144"]
     done = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
     assert "profiled: 70.00 us" in done.stdout and "DRAM 41%" in done.stdout, done.output
-    told = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
-    assert told["fingerprint"]["stall"] == "long_scoreboard"
+    report = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert report["fingerprint"]["stall"] == "long_scoreboard"

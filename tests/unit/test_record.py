@@ -1,5 +1,4 @@
-"""`bench --record` without a GPU: what a run measures, how it resumes, what it refuses to mix,
-and the page of results."""
+"""`bench --record` without a GPU: what a run measures, resumes and refuses to mix; the page of results."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ def made(*rows: Row, **given) -> Results:
 
 @pytest.fixture
 def stub(monkeypatch):
-    """A fake card, and a row for each requested item; records what was measured,
-    and how the next item ends."""
+    """A fake card with a row per item; records what was measured and how the next item ends."""
     state = SimpleNamespace(asked=[], peers=[], fails={}, fresh=made(), absent={})
 
     def measured(item, session, run):
@@ -77,11 +75,13 @@ def test_a_second_run_goes_on_where_the_first_one_ended(tmp_path, stub, monkeypa
 def test_what_a_file_holds_is_not_measured_again(tmp_path, stub) -> None:
     path = tmp_path / "gpu.json"
     recording.record(path, CHOSEN[:2])
-    found = recording.record(path, CHOSEN)
-    assert stub.asked == [item.key for item in CHOSEN] and found.left == 0
-    held = results.read(path)
-    assert held == found.results and len(held.runs) == 2
-    assert [(r.key, r.run) for r in held.rows] == [(item.key, int(n == 2)) for n, item in enumerate(CHOSEN)]
+    recorded = recording.record(path, CHOSEN)
+    assert stub.asked == [item.key for item in CHOSEN] and recorded.left == 0
+    content = results.read(path)
+    assert content == recorded.results and len(content.runs) == 2
+    assert [(r.key, r.run) for r in content.rows] == [
+        (item.key, int(n == 2)) for n, item in enumerate(CHOSEN)
+    ]
     recording.record(path, CHOSEN, again=True)
     assert stub.asked[3:] == [item.key for item in CHOSEN] and len(results.read(path).runs) == 1
 
@@ -115,16 +115,16 @@ def test_a_point_that_ends_the_process_twice_is_timed_without_peers(tmp_path, st
             recording.record(path, CHOSEN)
         assert results.read(path).ended == {bad: count}
     stub.fails.clear()
-    found = recording.record(path, CHOSEN)
-    assert stub.peers == [True, True, True, False, True] and found.results.ended == {}
-    assert len(found.results.rows) == 3
+    recorded = recording.record(path, CHOSEN)
+    assert stub.peers == [True, True, True, False, True] and recorded.results.ended == {}
+    assert len(recorded.results.rows) == 3
 
 
 def test_a_point_that_fails_is_named_and_the_others_are_measured(tmp_path, stub) -> None:
     stub.fails[CHOSEN[0].key] = WrongResultError("ours", expected="a", got="b", fix="c")
-    found = recording.record(tmp_path / "gpu.json", CHOSEN)
-    assert len(found.results.rows) == 2 and found.left == 1 and CHOSEN[0].key in found.failed[0]
-    assert found.results.ended == {}
+    recorded = recording.record(tmp_path / "gpu.json", CHOSEN)
+    assert len(recorded.results.rows) == 2 and recorded.left == 1 and CHOSEN[0].key in recorded.failed[0]
+    assert recorded.results.ended == {}
 
 
 def test_the_command_prints_what_it_recorded_and_refuses_other_questions(tmp_path, stub) -> None:
@@ -316,8 +316,7 @@ def test_steps_and_prompts_have_parts(timed, monkeypatch) -> None:
 
 
 def flash_mla(few: tuple[int, ...] = ()) -> SimpleNamespace:
-    """Our own functions in place of FlashMLA's, for its numbers of heads;
-    `few` are those of newer kernels for bf16."""
+    """Our functions in place of FlashMLA's, for its numbers of heads; `few`: those of newer bf16 kernels."""
     ours = importlib.import_module("dsl_kernels.compat.flash_mla")
     asked = []
 
@@ -339,8 +338,7 @@ def flash_mla(few: tuple[int, ...] = ()) -> SimpleNamespace:
 
 
 def newer_deep_gemm() -> SimpleNamespace:
-    """The same for DeepGEMM's functions of fp8 and fp4 queries,
-    where a prompt's logits begin with each window."""
+    """The same for DeepGEMM's fp8 and fp4 queries; a prompt's logits begin with each window."""
     ours = importlib.import_module("dsl_kernels.compat.deep_gemm")
 
     def prompt(q, kv, weights, start, end, most):
@@ -371,8 +369,8 @@ def flash3(q, k, v, *, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k, c
     for i in range(len(cu_seqlens_q) - 1):
         at, to = (starts[i : i + 2].tolist() for starts in (cu_seqlens_q, cu_seqlens_k))
         mine = [x[slice(*of)].transpose(0, 1)[None] for x, of in ((q, at), (k, to), (v, to))]
-        found = torch.nn.functional.scaled_dot_product_attention(*mine, is_causal=causal, enable_gqa=True)
-        parts.append(found[0].transpose(0, 1))
+        result = torch.nn.functional.scaled_dot_product_attention(*mine, is_causal=causal, enable_gqa=True)
+        parts.append(result[0].transpose(0, 1))
     return torch.cat(parts)
 
 
@@ -396,8 +394,7 @@ def flash3(q, k, v, *, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k, c
     ],
 )
 def test_peers_are_called_as_their_libraries_say(timed, monkeypatch, op, form, params, name) -> None:
-    """Our own functions stand in under the libraries' names:
-    they accept what those accept and refuse the rest."""
+    """Our own functions under the libraries' names accept what those accept and refuse the rest."""
     monkeypatch.setitem(sys.modules, "flash_mla", flash_mla())
     theirs = importlib.import_module("dsl_kernels.compat.deep_gemm")
     monkeypatch.setattr(theirs, "get_num_sms", lambda: 132, raising=False)

@@ -211,8 +211,7 @@ def test_equal_predictions_go_to_the_first_name_and_say_so(monkeypatch) -> None:
 
 
 def test_lowerings_of_one_declaration_share_a_prediction(monkeypatch) -> None:
-    """Variants of two DSLs with equal knobs have equal predictions: the first by name wins,
-    and the rule says so."""
+    """Variants of two DSLs with equal knobs predict alike: the first by name wins, as the rule says."""
     one = registry.select(topk()).variant
     twin = replace(one, id=one.id.replace(f"__{one.backend}_", "__another_"), backend="another")
     monkeypatch.setattr(variants, "variants", lambda op: (one, twin))
@@ -283,8 +282,7 @@ def test_the_tuned_entry_of_the_sizes_decides_and_sets_launch_dims(monkeypatch, 
 
 
 def test_a_winner_that_cannot_serve_leaves_the_fastest_that_can(monkeypatch, tmp_path) -> None:
-    """A call for one DSL takes that DSL's fastest,
-    without launch dims that were found for another variant."""
+    """A call for one DSL takes that DSL's fastest, without launch dims of another variant."""
     known = variants.variants("topk_selector", arch="sm_90a")
     names = [v.id for v in known if programs.get(v.op).form(v.knobs) == "default"]
     other, slow, fast = (
@@ -296,8 +294,8 @@ def test_a_winner_that_cannot_serve_leaves_the_fastest_that_can(monkeypatch, tmp
         monkeypatch, tmp_path, [tuned_entry(call, {other: 1.0, slow: 9.0, fast: 2.0}, launch={"x": 1})]
     )
     assert registry.select(call).variant.id == other
-    found = registry.select(replace(call, backend="tilelang"))
-    assert (found.variant.id, found.rule, found.launch) == (fast, "tuned table", {})
+    selection = registry.select(replace(call, backend="tilelang"))
+    assert (selection.variant.id, selection.rule, selection.launch) == (fast, "tuned table", {})
 
 
 def test_a_broken_tuned_table_is_reported(monkeypatch, tmp_path) -> None:

@@ -116,8 +116,7 @@ def test_tensor_map_must_have_matching_rank():
 
 
 def test_what_programs_hold_of_leaves_is_imported_once(monkeypatch, tmp_path: Path) -> None:
-    """A changed helper is imported again,
-    but a program keeps calling the leaf object that a test or user knows."""
+    """A changed helper is imported again, but programs keep the leaf objects that others know."""
     names = (
         "device.torch.fragment",
         "kernels.lightning_indexer.functions",

@@ -223,9 +223,9 @@ def test_every_command_prints_where_only_ascii_can_be(settings, cache_dir):
 
 @pytest.mark.slow
 def test_every_command_works_or_says_what_to_set_without_a_home_and_a_name(nobody):
-    found = outcomes(nobody)
-    works(found, "cache ls", "cache prune", f"compile {TILELANG}", "doctor")
-    assert "error[CACHE_HOME]" in found["cache ls"][1]
+    statuses = outcomes(nobody)
+    works(statuses, "cache ls", "cache prune", f"compile {TILELANG}", "doctor")
+    assert "error[CACHE_HOME]" in statuses["cache ls"][1]
     works(outcomes(nobody, HOME="/nonexistent"))
 
 
@@ -238,9 +238,9 @@ def test_every_command_works_or_says_what_to_set_in_the_home_of_another_user(nob
             folder.chmod(folder.stat().st_mode | 0o011)
     tmp_path.chmod(0o755)
     home.chmod(0o700)
-    found = outcomes(nobody, HOME=str(home))
-    works(found, *(name for name, (code, _) in found.items() if code == 2))
-    assert found["run decode"][0] == found["env --json"][0] == 0
+    statuses = outcomes(nobody, HOME=str(home))
+    works(statuses, *(name for name, (code, _) in statuses.items() if code == 2))
+    assert statuses["run decode"][0] == statuses["env --json"][0] == 0
 
 
 @pytest.mark.slow
@@ -248,15 +248,15 @@ def test_every_command_works_on_a_cache_that_cannot_be_written(cache_dir, made, 
     for folder in (cache_dir, *cache_dir.parents):
         if folder.stat().st_mode & 0o055 != 0o055 and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o055)
-    found = outcomes(nobody, DSL_KERNELS_CACHE_DIR=str(cache_dir))
-    works(found)
-    assert NAME in found["cache ls"][1], "what root compiled is there for everyone"
+    statuses = outcomes(nobody, DSL_KERNELS_CACHE_DIR=str(cache_dir))
+    works(statuses)
+    assert NAME in statuses["cache ls"][1], "what root compiled is there for everyone"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 @pytest.mark.slow
 def test_a_cache_of_another_user_is_refused_with_what_to_set(cache_dir, made):
     os.chown(cache_dir, 4321, 4321)
-    found = outcomes(DSL_KERNELS_CACHE_DIR=str(cache_dir))
-    code, text = found[f"compile {TILELANG}"]
+    statuses = outcomes(DSL_KERNELS_CACHE_DIR=str(cache_dir))
+    code, text = statuses[f"compile {TILELANG}"]
     assert code == 1 and "CACHE_UNTRUSTED" in text and "DSL_KERNELS_CACHE_DIR" in text

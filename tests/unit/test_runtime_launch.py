@@ -215,8 +215,8 @@ def test_cluster_cooperative_and_programmatic_launch_attributes(driver):
 
 @pytest.mark.parametrize("programmatic", [False, True])
 def test_a_launch_is_cooperative_only_where_its_ctas_wait_for_each_other(driver, programmatic):
-    told = example(cooperative=True, resident="n // 128 - 1", programmatic_launch=programmatic)
-    kernel = launch.LoadedKernel(told, b"cubin")
+    description = example(cooperative=True, resident="n // 128 - 1", programmatic_launch=programmatic)
+    kernel = launch.LoadedKernel(description, b"cubin")
     for n in (128, 256, 128, 384):
         kernel.launch(operands(n))
     kinds = [[name for name, _ in each.attributes] for each in driver.launches]
@@ -227,8 +227,10 @@ def test_a_launch_is_cooperative_only_where_its_ctas_wait_for_each_other(driver,
 
 @pytest.mark.parametrize("cluster", [(1, 1, 1), (2, 1, 1)])
 def test_a_launch_begins_early_unless_it_is_told_to_wait(driver, cluster):
-    told = example(cluster=cluster, cooperative=True, resident="n // 128 - 1", programmatic_launch=True)
-    kernel, given = launch.LoadedKernel(told, b"cubin"), operands(256)
+    description = example(
+        cluster=cluster, cooperative=True, resident="n // 128 - 1", programmatic_launch=True
+    )
+    kernel, given = launch.LoadedKernel(description, b"cubin"), operands(256)
     sizes = {"n": 256, "x_stride": 96}
     for more in ({}, {"early": 0}, {"early": 1}, {"early": 0}, {}):
         kernel.launch(given, sizes | more)
@@ -246,10 +248,12 @@ def test_a_launch_begins_early_unless_it_is_told_to_wait(driver, cluster):
 
 
 def test_what_is_loaded_apart_regards_no_other_kernel(driver):
-    told = example(cluster=(2, 1, 1), cooperative=True, resident="n // 128 - 1", programmatic_launch=True)
+    description = example(
+        cluster=(2, 1, 1), cooperative=True, resident="n // 128 - 1", programmatic_launch=True
+    )
     with launch.loaded_apart():
-        apart = launch.LoadedKernel(told, b"cubin")
-    for kernel in (apart, launch.LoadedKernel(told, b"cubin")):
+        apart = launch.LoadedKernel(description, b"cubin")
+    for kernel in (apart, launch.LoadedKernel(description, b"cubin")):
         kernel.launch(operands(256))
     first, second = ([name for name, _ in each.attributes] for each in driver.launches)
     assert first == ["CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"] and len(second) == 3

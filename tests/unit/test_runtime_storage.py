@@ -50,12 +50,12 @@ def test_a_place_of_another_user_is_refused(tmp_path, monkeypatch, owner, refuse
 
 
 def test_folders_are_made_for_their_owner_alone_whatever_the_umask(tmp_path):
-    held = os.umask(0)
+    umask = os.umask(0)
     try:
         storage.make_folder(tmp_path / "a" / "b" / "c")
         storage.write_atomically(tmp_path / "a" / "file", b"text")
     finally:
-        os.umask(held)
+        os.umask(umask)
     storage.require_trusted(*(tmp_path / "a").rglob("*"), tmp_path / "a")
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o755
 

@@ -1,5 +1,4 @@
-"""Scoring of any page size, dim, number of heads and dtype through the ops: serving kernels,
-results, refusals."""
+"""Scoring of any page size, dim, number of heads and dtype through the ops: kernels, results, refusals."""
 
 from __future__ import annotations
 

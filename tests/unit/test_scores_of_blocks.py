@@ -1,5 +1,4 @@
-"""Scoring by blocks through the op: lists of blocks, maxima of 8 keys, one-byte scales,
-two levels of selection."""
+"""Scoring by blocks through the op: lists, maxima of 8 keys, one-byte scales, two levels of selection."""
 
 from __future__ import annotations
 
@@ -76,8 +75,7 @@ def test_the_ends_of_the_range_of_scales(byte: int) -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_list_names_blocks_of_the_cache(shared: bool) -> None:
-    """A list with the blocks of a page table in order gives the table's scores;
-    one list per query or per sequence."""
+    """A list of a page table's blocks in order gives the table's scores; per query or per sequence."""
     inputs = drawn("decode", lens=LENS, heads=64)
     expected = ops.lightning_indexer(**inputs, **CPU)
     lists = (inputs["block_table"][..., None] * 4 + torch.arange(4, dtype=torch.int32)).flatten(1)
@@ -89,8 +87,7 @@ def test_a_list_names_blocks_of_the_cache(shared: bool) -> None:
 
 
 def test_two_levels_choose_among_the_keys_of_the_best_blocks() -> None:
-    """As in DeepSeek-V4.1's index layers: one publishes its best blocks, another selects among their keys,
-    as cache ids."""
+    """As in DeepSeek-V4.1's index layers: one publishes its best blocks, another selects their keys."""
     page, best, k = 64, 5, 21
     inputs = drawn("decode", lens=LENS, heads=32)
     lens, table = inputs["seq_lens"].flatten(), inputs["block_table"]

@@ -110,8 +110,7 @@ def test_the_sweep_holds_the_generated_set_and_more() -> None:
 
 
 def test_a_swept_winner_is_rendered_recorded_and_selected(machine) -> None:
-    """End to end: the generator renders, the winner's module goes to the user's folder,
-    the registry selects it."""
+    """From end to end: render, record the winner in the user's folder, and select it."""
     serve = search.candidates(call(), 1)
     swept = sorted({v.id for v in serve} - set(committed()))
     machine.us = {swept[0]: 2.0, committed()[0]: 5.0}

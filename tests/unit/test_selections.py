@@ -65,10 +65,10 @@ def named(call: registry.Call) -> str:
 
 
 def chosen(call: registry.Call) -> list[Any]:
-    found = registry.explain(call)
-    if found.selection is None:
-        return [type(found.error).__name__, {}]
-    return [found.selection.variant.id, found.selection.launch]
+    explanation = registry.explain(call)
+    if explanation.selection is None:
+        return [type(explanation.error).__name__, {}]
+    return [explanation.selection.variant.id, explanation.selection.launch]
 
 
 @pytest.fixture(scope="module")

@@ -143,8 +143,7 @@ def test_the_text_is_the_only_meaning() -> None:
 
 @by_text
 def in_floats(m, words, table):
-    """Every other lane takes the logarithm of each row of a table in shared memory,
-    by groups of registers."""
+    """Every other lane takes the logarithm of each row of a shared table, by groups of registers."""
     four, half = m.local("four", 4, "float32"), m.local("half", 2, "bfloat16")
     table.read(four, (m.thread, 0))
     half[0] = (exp2(four[1]) + exchange(four[0], 1)).to("bfloat16")
@@ -185,8 +184,7 @@ def test_rows_of_an_operand_with_more_dimensions() -> None:
 
 
 def test_extents_other_than_the_operands_are_refused() -> None:
-    """The interpreter indexes memory by its own shape: without the check,
-    swapped extents would have no effect."""
+    """The interpreter indexes by memory's own shape: unchecked, swapped extents would change nothing."""
     swapped = torch.zeros(3, 4, 8, dtype=torch.int32)
     with pytest.raises(ScheduleError, match=r"row line of out.*\[4, 8\]; got \[8, 4\]"):
         threads.run(

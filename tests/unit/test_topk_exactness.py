@@ -37,8 +37,8 @@ RIGHT = [[0, 2, 3], [0, 1, 3]]
 def test_a_row_is_judged_by_its_scores(ids, wrong, ascending, descending, lower) -> None:
     expected = script.largest(SCORES, LENGTHS, K)
     assert expected.tolist() == RIGHT
-    found = script.judge(SCORES, LENGTHS, torch.tensor(ids).int(), expected)
-    assert found == {
+    verdict = script.judge(SCORES, LENGTHS, torch.tensor(ids).int(), expected)
+    assert verdict == {
         "rows": 2,
         "wrong": wrong,
         "ascending": ascending,

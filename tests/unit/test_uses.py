@@ -1,5 +1,4 @@
-"""What a text must do with its schedule: a declaration that is unused,
-or used by the wrong role, is refused."""
+"""What a text must do with its schedule: refused if a declaration is unused, or another role's."""
 
 from __future__ import annotations
 

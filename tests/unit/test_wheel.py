@@ -95,9 +95,8 @@ def bundle_of_a_step(backend: str, arch: str, folder: Path) -> bundle.Bundle:
 @pytest.mark.emulator
 @pytest.mark.parametrize(("backend", "arch"), [("tilelang", "sm_90a"), ("cutedsl", "sm_100a")])
 def test_a_wheel_and_a_bundle_run_a_decode_step_where_no_dsl_is(installed, tmp_path, backend, arch):
-    """As in a server's image: the library without its generated set, a bundle,
-    and nothing that compiles a kernel."""
-    held = bundle_of_a_step(backend, arch, tmp_path / "bundle")
+    """As in a server's image: the library without its generated set, a bundle, and no compiler."""
+    opened = bundle_of_a_step(backend, arch, tmp_path / "bundle")
     shutil.copytree(
         installed / "dsl_kernels",
         tmp_path / "site/dsl_kernels",
@@ -117,7 +116,7 @@ def test_a_wheel_and_a_bundle_run_a_decode_step_where_no_dsl_is(installed, tmp_p
             **place,
             "PATH": os.pathsep.join(no_nvcc),
             "PYTHONPATH": str(tmp_path / "site"),
-            "DSL_KERNELS_BUNDLE_DIR": str(held.root),
+            "DSL_KERNELS_BUNDLE_DIR": str(opened.root),
             "DSL_KERNELS_CACHE_DIR": str(tmp_path / "cache"),
             "DSL_KERNELS_DISABLE_JIT": "1",
         },
@@ -131,9 +130,9 @@ def test_a_wheel_and_a_bundle_run_a_decode_step_where_no_dsl_is(installed, tmp_p
     assert report["library"] == str(tmp_path / "site/dsl_kernels") and report["imported"] == []
     assert not any(report["failures"].values()), report["failures"]
     assert set(report["failures"]) == {"lightning_indexer", "topk_selector", "sparse_mla", "chain"}
-    assert {launch["variant"] for launch in report["launches"]} == set(held.entries)
+    assert {launch["variant"] for launch in report["launches"]} == set(opened.entries)
     for launch in report["launches"]:
-        cubin = (held.root / launch["variant"] / "kernel.cubin").read_bytes()
+        cubin = (opened.root / launch["variant"] / "kernel.cubin").read_bytes()
         assert launch["cubin"] == hashlib.sha256(cubin).hexdigest() and launch["grid"]
         assert launch["pointers"] and all(launch["pointers"].values()), launch
     assert {path.name for path in (tmp_path / "cache").iterdir()} <= {"emulator"}, "nothing was compiled"

@@ -1,5 +1,4 @@
-"""Expressions of a leaf's text as single Python functions: the same numbers as operator by operator,
-all in range."""
+"""Expressions of a leaf's text as single Python functions give each operator's numbers, all in range."""
 
 from __future__ import annotations
 

@@ -85,8 +85,7 @@ def dense(
 def hopper(  # type: ignore[no-untyped-def]
     name: str, dtype: str, tile: tuple[int, int], cluster: tuple[int, int], *more: object
 ):
-    """A dense GEMM for Hopper; arguments after the cluster are
-    further options of the class and of its call."""
+    """A dense GEMM for Hopper; `more` are further options of the class and of its call."""
 
     def arguments(m: ModuleType) -> tuple[Any, ...]:
         import cutlass

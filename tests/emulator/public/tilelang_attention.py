@@ -1,5 +1,4 @@
-"""Find three synchronisation defects of TileLang's sm_100 attention example in its compiled PTX, and patch
-them.
+"""Find three synchronisation defects of TileLang's sm_100 attention example in its PTX, and patch them.
 
 The example is read from a local checkout, compiled here, executed in the emulator and thrown away.
 """

@@ -1,5 +1,4 @@
-"""What the programs of this folder share: inputs on the device,
-and comparisons that end a program on a wrong result."""
+"""Shared by the programs of this folder: inputs on the device, and comparisons that end a program."""
 
 import sys
 

@@ -216,8 +216,7 @@ def factors(scales, rows, columns):
 
 
 def scaled_mm(a, b, scale_a, scale_b, bias=None, out_dtype=None):
-    """torch's product of block-scaled matrices, which exists only for CUDA,
-    but is some examples' reference."""
+    """torch's product of block-scaled matrices, some examples' reference, which torch has for CUDA only."""
     block = 32 if scale_a.dtype is torch.float8_e8m0fnu else 16
     a, b = values(a), values(b.transpose(0, 1))
     a, b = (
